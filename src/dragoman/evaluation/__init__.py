@@ -1,0 +1,1 @@
+"""Scores, their signatures, and whether a difference means anything."""
