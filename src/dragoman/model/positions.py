@@ -1,0 +1,58 @@
+"""Where a token stands: sinusoids in the text's order and in the code's, and learned positions."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+
+def interleaved_sinusoids(length: int, d_model: int) -> Tensor:
+    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same (section 3.5). → (length, d_model)."""
+    exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
+    angle = torch.arange(length, dtype=torch.float64)[:, None] / 10000.0**exponent
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).reshape(length, d_model).float()
+
+
+def concatenated_sinusoids(length: int, d_model: int) -> Tensor:
+    """[sin …, cos …] with exponent i / (d/2 − 1), as tensor2tensor 1.0.3 computed them. → (length, d_model)."""
+    half = d_model // 2
+    exponent = torch.arange(half, dtype=torch.float64) / max(half - 1, 1)
+    angle = torch.arange(length, dtype=torch.float64)[:, None] / 10000.0**exponent
+    return torch.cat([angle.sin(), angle.cos()], dim=-1).float()
+
+
+class Sinusoids(nn.Module):
+    """A table of sinusoids that grows when a longer sentence comes, so that no length is cut."""
+
+    table: Tensor
+
+    def __init__(self, *, d_model: int, concatenated: bool, rows: int = 512) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.compute = concatenated_sinusoids if concatenated else interleaved_sinusoids
+        self.register_buffer("table", self.compute(rows, d_model), persistent=False)
+
+    def forward(self, start: int, length: int) -> Tensor:
+        """Positions start … start + length − 1. → (length, D)."""
+        if start + length > self.table.shape[0]:
+            self.table = self.compute(2 * (start + length), self.d_model).to(self.table)
+        return self.table[start : start + length]
+
+
+class LearnedPositions(nn.Module):
+    """Row E of Table 3: one vector a position, N(0, 1/√d), times √d like the embeddings (tensor2tensor 1.0.3)."""
+
+    def __init__(self, *, d_model: int, max_positions: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(max_positions, d_model))
+        self.scale = math.sqrt(d_model)
+        nn.init.normal_(self.weight, std=d_model**-0.5)
+
+    def forward(self, start: int, length: int) -> Tensor:
+        """Positions start … start + length − 1. → (length, D). A position beyond the table is an IndexError."""
+        if start + length > self.weight.shape[0]:
+            raise IndexError(f"position {start + length} of {self.weight.shape[0]} learned ones")
+        return cast(Tensor, self.weight[start : start + length] * self.scale)

@@ -1,0 +1,158 @@
+"""The whole model (Figure 1): embeddings, encoder, decoder, and the state that a decoder carries from step to step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.model.attention import KeyValue
+from dragoman.model.dropout import Dropout
+from dragoman.model.layers import DecoderLayer, EncoderLayer
+from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
+from dragoman.model.positions import LearnedPositions, Sinusoids
+
+
+class Embedding(nn.Module):
+    """Token vectors times √d_model (section 3.4) plus positions (3.5), then dropout (5.4). Padding is a zero vector."""
+
+    def __init__(
+        self,
+        *,
+        weight: nn.Parameter,
+        positions: Sinusoids | LearnedPositions,
+        scaled: bool,
+        dropout: float,
+        padding_id: int,
+        extra: nn.Parameter | None = None,
+    ) -> None:
+        super().__init__()
+        self.weight = weight
+        self.positions = positions
+        self.scale = math.sqrt(weight.shape[1]) if scaled else 1.0
+        self.dropout = Dropout(dropout)
+        self.padding_id = padding_id
+        self.extra = extra
+
+    def forward(self, ids_BT: Tensor, start: int = 0) -> Tensor:
+        x_BTD = nn.functional.embedding(ids_BT, self.weight) * self.scale
+        x_BTD = x_BTD * (ids_BT != self.padding_id)[:, :, None]
+        if self.extra is not None:
+            x_BTD = x_BTD + self.extra
+        return cast(Tensor, self.dropout(x_BTD + self.positions(start, ids_BT.shape[1])))
+
+
+@dataclass(frozen=True)
+class DecoderState:
+    """What a decoder has seen: the source, and its own output so far.
+
+    memory: keys and values of the source, for each layer, one row a sentence (B, H, S, ·)
+    memory_mask: (B, 1, 1, S)
+    past: keys and values of the output so far, for each layer, one row a hypothesis (N, H, T, ·); none before the first step
+    length: T
+    """
+
+    memory: tuple[KeyValue, ...]
+    memory_mask: Tensor
+    past: tuple[KeyValue, ...] | None
+    length: int
+
+    def reorder(self, rows_N: Tensor) -> DecoderState:
+        """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
+        return replace(self, past=self.past and tuple(layer.rows(rows_N) for layer in self.past))
+
+    def keep(self, sentences_B: Tensor) -> DecoderState:
+        """Only these sentences, with all their rows."""
+        past = self.past
+        if past is not None:
+            width = past[0].key.shape[0] // self.memory_mask.shape[0]
+            rows_N = (sentences_B[:, None] * width + torch.arange(width, device=sentences_B.device)).flatten()
+            past = tuple(layer.rows(rows_N) for layer in past)
+        memory = tuple(layer.rows(sentences_B) for layer in self.memory)
+        return DecoderState(memory, self.memory_mask.index_select(0, sentences_B), past, self.length)
+
+
+class Encoder(nn.Module):
+    """A stack of layers over the source."""
+
+    def __init__(self, *, embedding: Embedding, layers: Sequence[EncoderLayer], norm: nn.Module, window: int | None) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+        self.window = window
+
+    def forward(self, source_BS: Tensor) -> Tensor:
+        """Source ids, padded on the right → their encodings (B, S, D)."""
+        keep_BS = source_BS != self.embedding.padding_id
+        mask = padding_mask(keep_BS) if self.window is None else windowed_padding_mask(keep_BS, self.window)
+        x_BSD = self.embedding(source_BS)
+        for layer in self.layers:
+            x_BSD = layer(x_BSD, mask)
+        return cast(Tensor, self.norm(x_BSD))
+
+
+class Decoder(nn.Module):
+    """A stack of layers over the target, which looks back at itself and across at the source."""
+
+    def __init__(self, *, embedding: Embedding, layers: Sequence[DecoderLayer], norm: nn.Module, window: int | None) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+        self.window = window
+
+    def start(self, memory_BSD: Tensor, source_BS: Tensor) -> DecoderState:
+        """The state before the first token: each layer's view of the source, computed once."""
+        memory = tuple(cast(DecoderLayer, layer).cross_attention.remember(memory_BSD) for layer in self.layers)
+        return DecoderState(memory, padding_mask(source_BS != self.embedding.padding_id), None, 0)
+
+    def forward(self, inputs_NT: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Read T more tokens: their outputs (N, T, D) and the state after them."""
+        length = inputs_NT.shape[1]
+        total = state.length + length
+        mask = causal_mask(length, total, device=inputs_NT.device)
+        if self.window is not None:
+            mask = mask & window_mask(length, total, self.window, device=inputs_NT.device)
+        x_NTD = self.embedding(inputs_NT, start=state.length)
+        past: list[KeyValue] = []
+        for index, layer in enumerate(self.layers):
+            before = None if state.past is None else state.past[index]
+            x_NTD, so_far = layer(x_NTD, before, state.memory[index], mask, state.memory_mask)
+            past.append(so_far)
+        return self.norm(x_NTD), replace(state, past=tuple(past), length=total)
+
+
+class Transformer(nn.Module):
+    """Encoder, decoder and the matrix before the softmax, which has no bias (section 3.4)."""
+
+    def __init__(self, *, encoder: Encoder, decoder: Decoder, output: nn.Parameter) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.output = output
+
+    def forward(self, source_BS: Tensor, inputs_BT: Tensor) -> Tensor:
+        """Teacher forcing: the logits (B, T, V) after each of the target inputs, which begin with the start token."""
+        outputs_BTD, _ = self.decoder(inputs_BT, self.start(source_BS))
+        return self.logits(outputs_BTD)
+
+    def start(self, source_BS: Tensor) -> DecoderState:
+        """Read the source: the state before the first target token."""
+        return self.decoder.start(self.encoder(source_BS), source_BS)
+
+    def step(self, tokens_N: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Read one more target token in each row: the logits (N, V) of the next, and the state after it."""
+        outputs_N1D, state = self.decoder(tokens_N[:, None], state)
+        return self.logits(outputs_N1D[:, 0]), state
+
+    def logits(self, outputs_XD: Tensor) -> Tensor:
+        return nn.functional.linear(outputs_XD, self.output)
+
+    def num_parameters(self) -> int:
+        """Each shared matrix counted once."""
+        return sum(parameter.numel() for parameter in self.parameters())

@@ -1,0 +1,128 @@
+"""The named starting points, as plain numbers: three ways to read the paper, and every size that it printed.
+
+`preset` chooses the reading: `paper` is the text as printed (where it is silent, what its code did), `t2t-2017` the code behind the paper's numbers (tensor2tensor
+1.0.3 of 2017-06-20), `modern` what the field settled on. `size` chooses the dimensions: `base`, `big`, `tiny` (for some ten
+thousand pairs), or a row of Table 3. A recipe's own lines come last and win.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Sections = dict[str, dict[str, Any]]
+
+PRESETS: dict[str, Sections] = {
+    "paper": {
+        "model": {
+            "norm": "post",
+            "attention_bias": False,
+            "positions": "interleaved",
+            "tying": "three-way",
+            "scale_embeddings": True,
+            "initialisation": "glorot",
+            "attention_dropout": 0.0,
+            "activation_dropout": 0.0,
+            "decoder_start": "zero",
+            "source_eos": True,
+        },
+        "training": {
+            "schedule": "paper",
+            "rate_factor": 1.0,
+            "warmup_steps": 4000,
+            "adam_beta2": 0.98,
+            "smoothing_form": "others",
+            "batch_tokens": 25000,
+        },
+        "decoding": {"beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "extra_length": 50, "stop": "worst-finished"},
+    },
+    "t2t-2017": {
+        "model": {
+            "norm": "post",
+            "attention_bias": True,
+            "positions": "concatenated",
+            "tying": "three-way",
+            "scale_embeddings": True,
+            "initialisation": "glorot",
+            "attention_dropout": 0.0,
+            "activation_dropout": 0.0,
+            "decoder_start": "zero",
+            "source_eos": True,
+        },
+        "training": {
+            "schedule": "paper",
+            "rate_factor": 1.0,
+            "warmup_steps": 4000,
+            "adam_beta2": 0.98,
+            "smoothing_form": "others",
+            "batch_tokens": 4096,
+            "accumulation": 8,
+        },
+        "decoding": {"beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "extra_length": 50, "stop": "worst-finished"},
+    },
+    "modern": {
+        "model": {
+            "norm": "pre",
+            "attention_bias": False,
+            "positions": "interleaved",
+            "tying": "three-way",
+            "scale_embeddings": True,
+            "initialisation": "glorot",
+            "attention_dropout": 0.1,
+            "activation_dropout": 0.1,
+            "decoder_start": "bos",
+            "source_eos": True,
+        },
+        "training": {
+            "schedule": "paper",
+            "rate_factor": 2.0,
+            "warmup_steps": 8000,
+            "adam_beta2": 0.998,
+            "smoothing_form": "uniform",
+            "precision": "auto",
+            "batch_tokens": 25000,
+        },
+        "decoding": {"beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "extra_length": 50, "stop": "best-finished"},
+    },
+}
+
+
+def _size(
+    layers: int, d_model: int, d_ff: int, num_heads: int, *, dropout: float = 0.1, steps: int = 100_000, **rest: Any
+) -> Sections:
+    smoothing = rest.pop("label_smoothing", 0.1)
+    model = {
+        "encoder_layers": layers,
+        "decoder_layers": layers,
+        "d_model": d_model,
+        "d_ff": d_ff,
+        "num_heads": num_heads,
+        "residual_dropout": dropout,
+        "embedding_dropout": dropout,
+    }
+    return {"model": {**model, **rest}, "training": {"label_smoothing": smoothing, "max_steps": steps}}
+
+
+SIZES: dict[str, Sections] = {
+    "tiny": _size(4, 128, 256, 4, dropout=0.3, steps=8_000),
+    "base": _size(6, 512, 2048, 8),
+    "big": _size(6, 1024, 4096, 16, dropout=0.3, steps=300_000),
+    # Table 3, row by row; "steps" stays at the 100,000 of base.
+    "A-h1": _size(6, 512, 2048, 1),
+    "A-h4": _size(6, 512, 2048, 4),
+    "A-h16": _size(6, 512, 2048, 16),
+    "A-h32": _size(6, 512, 2048, 32),
+    "B-dk16": _size(6, 512, 2048, 8, d_k=16),
+    "B-dk32": _size(6, 512, 2048, 8, d_k=32),
+    "C-n2": _size(2, 512, 2048, 8),
+    "C-n4": _size(4, 512, 2048, 8),
+    "C-n8": _size(8, 512, 2048, 8),
+    "C-d256": _size(6, 256, 2048, 8),
+    "C-d1024": _size(6, 1024, 2048, 8),
+    "C-ff1024": _size(6, 512, 1024, 8),
+    "C-ff4096": _size(6, 512, 4096, 8),
+    "D-p0": _size(6, 512, 2048, 8, dropout=0.0),
+    "D-p0.2": _size(6, 512, 2048, 8, dropout=0.2),
+    "D-ls0": _size(6, 512, 2048, 8, label_smoothing=0.0),
+    "D-ls0.2": _size(6, 512, 2048, 8, label_smoothing=0.2),
+    "E": _size(6, 512, 2048, 8, positions="learned"),
+}
