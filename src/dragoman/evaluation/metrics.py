@@ -1,9 +1,9 @@
 """Scores over a test set, each with the signature that says how it was counted.
 
-One system's lines stand against one or more reference sets: `references[0]` holds a reference for every line, and so does
-`references[1]`, as in sacreBLEU. Two BLEU numbers may be compared only where their signatures agree: the same output scores
-0.7 to 1.0 higher with Moses tokens and split compounds, as "Attention Is All You Need" was scored, than with sacreBLEU's
-13a (fairseq's big English-German model: 29.29 against 28.6). So print both.
+One system's lines stand against one or more reference sets, as in sacreBLEU: `references[0]` holds a reference for
+every line, and so does `references[1]`. Two BLEU numbers may be compared only where their signatures agree: the same
+output scores 0.7 to 1.0 higher with Moses tokens and split compounds, as "Attention Is All You Need" was scored, than
+with sacreBLEU's 13a (fairseq's big English-German model: 29.29 against 28.6). So print both.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from dragoman.errors import DataError, MissingExtraError, RecipeError
 
@@ -22,7 +24,7 @@ COMPOUND = re.compile(r"(\S)-(\S)")
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One number over a test set, in percent: higher is better, but for TER, which counts errors and may pass 100."""
+    """One number over a test set, in percent. Higher is better, but for TER, which counts edits and may pass 100."""
 
     name: str
     value: float
@@ -68,22 +70,17 @@ def tokenised_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]
 def moses_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str) -> Score:
     """`tokenised_bleu` of plain text after the Moses tokeniser for `language`."""
     check_lines(hypotheses, references)
-    tokens = moses_tokenise(hypotheses, language)
-    score = tokenised_bleu(tokens, [moses_tokenise(lines, language) for lines in references])
-    return replace(score, name="Moses BLEU", signature=_moses_signature(score, language))
+    return _bleu_of_moses_tokens(hypotheses, references, language, split_compounds=False)
 
 
 def compound_split_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str) -> Score:
-    """`moses_bleu` with `split_compounds` in between: the flavour of the paper's tables.
+    """`moses_bleu` with compounds split at their hyphens: the flavour of the paper's tables.
 
-    The steps are those of tensor2tensor's utils/get_ende_bleu.sh as first published. Its later version also turns the
-    system's Unicode punctuation into ASCII before the tokeniser, the references left as they are; that is not done here.
+    The steps are those of tensor2tensor's utils/get_ende_bleu.sh. Later versions of that script first turn the system's
+    Unicode punctuation into ASCII (against references that came tokenised); that is not done here.
     """
     check_lines(hypotheses, references)
-    tokens = split_compounds(moses_tokenise(hypotheses, language))
-    score = tokenised_bleu(tokens, [split_compounds(moses_tokenise(lines, language)) for lines in references])
-    signature = f"{_moses_signature(score, language)}|compounds:split"
-    return replace(score, name="compound-split BLEU", signature=signature)
+    return _bleu_of_moses_tokens(hypotheses, references, language, split_compounds=True)
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
@@ -93,25 +90,19 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
     return Score("exact match", 100 * matches / len(hypotheses), f"nrefs:{len(references)}|case:mixed|space:kept")
 
 
-def moses_tokenise(lines: Sequence[str], language: str) -> list[str]:
-    """Each line as Moses' tokenizer.perl cuts it, tokens joined by spaces, `&` and its like escaped.
+def moses_tokenise(lines: Sequence[str], language: str, *, split_compounds: bool = False) -> list[str]:
+    """Each line as Moses' tokenizer.perl cuts it: tokens joined by spaces, `&` and its like escaped.
 
-    A language for which Moses has no list of abbreviations gets the English one, as in Moses itself.
+    `split_compounds` then makes `rich ##AT##-##AT## text` of `rich-text`. As in Perl's s///g, matches never overlap:
+    `a-b-c` splits at its first hyphen only. A language without a Moses list of abbreviations gets the English one.
     """
     try:
         from sacremoses import MosesTokenizer
     except ImportError as error:
         raise MissingExtraError("sacremoses", "moses", "Moses-tokenised BLEU") from error
     tokenizer = MosesTokenizer(lang=language)
-    return [tokenizer.tokenize(line, return_str=True) for line in lines]
-
-
-def split_compounds(lines: Sequence[str]) -> list[str]:
-    """`rich-text` becomes `rich ##AT##-##AT## text`.
-
-    As in Perl's s///g, matches never overlap, so of two hyphens around one letter only the first splits: `a-b-c` keeps `b-c`.
-    """
-    return [COMPOUND.sub(r"\1 ##AT##-##AT## \2", line) for line in lines]
+    tokenised = [tokenizer.tokenize(line, return_str=True) for line in lines]
+    return [COMPOUND.sub(r"\1 ##AT##-##AT## \2", line) for line in tokenised] if split_compounds else tokenised
 
 
 def bleu_metric(tokenize: str, *, lowercase: bool = False) -> BLEU:
@@ -120,11 +111,12 @@ def bleu_metric(tokenize: str, *, lowercase: bool = False) -> BLEU:
         raise RecipeError(f"unknown BLEU tokeniser {tokenize!r}: allowed are {', '.join(BLEU.TOKENIZERS)}")
     try:
         return BLEU(tokenize=tokenize, lowercase=lowercase)
-    except (RuntimeError, OSError) as error:  # a missing MeCab; a SentencePiece model that cannot be downloaded
+    except (RuntimeError, OSError) as error:  # MeCab is missing; a SentencePiece model cannot be downloaded
         raise RecipeError(f"BLEU tokeniser {tokenize!r} cannot run here: {' '.join(str(error).split())}") from error
 
 
 def corpus_score(metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+    """The score by any of sacreBLEU's metrics, under sacreBLEU's name and signature."""
     check_lines(hypotheses, references)
     result = metric.corpus_score(hypotheses, references)
     return Score(result.name, result.score, str(metric.get_signature()))
@@ -142,7 +134,17 @@ def check_lines(hypotheses: Sequence[str], references: Sequence[Sequence[str]], 
             )
 
 
-def _moses_signature(score: Score, language: str) -> str:
+def _bleu_of_moses_tokens(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str, *, split_compounds: bool
+) -> Score:
+    tokens, *reference_tokens = (
+        moses_tokenise(lines, language, split_compounds=split_compounds) for lines in (hypotheses, *references)
+    )
+    score = tokenised_bleu(tokens, reference_tokens)
     import sacremoses
 
-    return score.signature.replace("tok:none", f"tok:moses-{language}|sacremoses:{sacremoses.__version__}")
+    tokenisation = f"tok:moses-{language}|sacremoses:{sacremoses.__version__}"
+    if split_compounds:
+        tokenisation += "|compounds:split"
+    name = "compound-split BLEU" if split_compounds else "Moses BLEU"
+    return replace(score, name=name, signature=score.signature.replace("tok:none", tokenisation))

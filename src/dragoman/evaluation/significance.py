@@ -1,9 +1,9 @@
 """Is one system better than another, or is the difference an accident of this test set?
 
-Paired bootstrap resampling (Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation"): draw as many
-sentences as the test set has, with replacement, score both systems on the draw, and repeat. sacreBLEU's own paired test is
-not used: it takes its seed from the environment, gives no interval of the difference, and calls a system significantly
-different from itself (p = 1 / (resamples + 1)).
+Paired bootstrap resampling (Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation"): draw as
+many sentences as the test set has, with replacement, score both systems on the draw, and repeat. sacreBLEU's own paired
+test is not used: it takes its seed from the environment, gives no interval of the difference, and finds a system
+significantly different from itself (p = 1 / (resamples + 1)).
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from sacrebleu.metrics import CHRF, TER
+from numpy.typing import NDArray
 from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from dragoman.errors import RecipeError
 from dragoman.evaluation.metrics import Score, bleu_metric, check_lines
 
 LEVEL = 0.05
-FEWEST_RESAMPLES = 40  # the smallest p-value is 2 / (resamples + 1): with fewer, nothing could come under LEVEL
+FEWEST_RESAMPLES = 40  # the smallest p-value is 2 / (resamples + 1): with fewer, none could be under LEVEL
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two systems on one test set. `difference` is a - b, `interval` holds 95 % of it over the resamples."""
+    """Two systems on one test set. `difference` is a - b; `interval` holds the middle 95 % of it over the resamples."""
 
     a: Score
     b: Score
@@ -41,7 +43,7 @@ class Comparison:
         return self.p_value < LEVEL
 
     def verdict(self, a: str = "A", b: str = "B") -> str:
-        """One sentence for people, the systems called `a` and `b`."""
+        """One sentence for people, with the systems called `a` and `b`."""
         better, worse = (a, b) if (self.difference < 0) == self.lower_is_better else (b, a)
         claim = f"{better} is better than {worse}" if self.significant else "The difference is under the noise"
         low, high = self.interval
@@ -63,45 +65,44 @@ def paired_bootstrap(
 ) -> Comparison:
     """Compare two systems by `metric`: "bleu" (with `tokenize`), "chrf", "chrf++" or "ter".
 
-    The p-value is two-sided, for nobody said beforehand which system would win: Koehn's share of the resamples in which the
-    leader does not lead, doubled (Efron and Tibshirani 1993, chapter 15). So p < 0.05 where the 95 % interval leaves out
-    zero, and p = 1 for equal systems. One is added to the count and to the resamples, so that p is never zero (Phipson and
-    Smyth 2010).
+    The p-value is two-sided, for nobody said beforehand which system would win: the share of resamples in which the
+    leader does not lead, which Koehn reports, doubled (Efron and Tibshirani 1993, chapter 15). So p < 0.05 where the
+    interval leaves out zero, but for rounding, and equal systems have p = 1. One is added to the count and to the
+    resamples, so that p is never zero (Phipson and Smyth 2010).
 
-    For Moses tokens, give the lines through `moses_tokenise`, and `tokenize="none"`.
+    A test set of few sentences makes any bootstrap too sure: Koehn's smallest had 300. For Moses tokens, pass the lines
+    through `moses_tokenise` and give `tokenize="none"`.
     """
     if resamples < FEWEST_RESAMPLES:
-        raise RecipeError(
-            f"{resamples} resamples cannot show a p-value under {LEVEL}: ask for {FEWEST_RESAMPLES} or more"
-        )
+        raise RecipeError(f"{resamples} resamples cannot show p < {LEVEL}: ask for {FEWEST_RESAMPLES} or more")
     check_lines(hypotheses_a, references, "system A: ")
     check_lines(hypotheses_b, references, "system B: ")
     scorer = _scorer(metric, tokenize)
-    # sacreBLEU gives a sentence's counts by these two methods alone; its own paired test stands on them too.
+    # Only these two methods give and take a sentence's counts; sacreBLEU's own paired test stands on them too.
     counts_a, counts_b = (
         np.array(scorer._extract_corpus_statistics(lines, references), dtype=np.float64)
         for lines in (hypotheses_a, hypotheses_b)
     )
+    signature = str(scorer.get_signature())
 
-    def score(counts: np.ndarray) -> float:
-        return float(scorer._compute_score_from_stats(counts.sum(axis=0).tolist()).score)
+    def score(counts: NDArray[np.float64]) -> Score:
+        result = scorer._compute_score_from_stats(counts.sum(axis=0).tolist())
+        return Score(result.name, result.score, signature)
 
     sentences = len(hypotheses_a)
     generator = np.random.default_rng(seed)
     draws = (generator.integers(sentences, size=sentences) for _ in range(resamples))
-    differences = np.array([score(counts_a[draw]) - score(counts_b[draw]) for draw in draws])
+    differences = np.array([score(counts_a[draw]).value - score(counts_b[draw]).value for draw in draws])
     low, high = np.quantile(differences, [LEVEL / 2, 1 - LEVEL / 2]).tolist()
-    not_leading = min((differences <= 0).sum(), (differences >= 0).sum())
+    not_leading = int(min((differences <= 0).sum(), (differences >= 0).sum()))
 
-    signature = str(scorer.get_signature())
-    name = scorer._compute_score_from_stats(counts_a.sum(axis=0).tolist()).name
-    a, b = (Score(name, score(counts), signature) for counts in (counts_a, counts_b))
+    a, b = score(counts_a), score(counts_b)
     return Comparison(
         a=a,
         b=b,
         difference=a.value - b.value,
         interval=(low, high),
-        p_value=min(1.0, 2 * float(1 + not_leading) / (1 + resamples)),
+        p_value=min(1.0, 2 * (1 + not_leading) / (1 + resamples)),
         resamples=resamples,
         seed=seed,
         signature=f"{signature}|bs:{resamples}|seed:{seed}|p:two-sided",

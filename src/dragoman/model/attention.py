@@ -51,9 +51,7 @@ def explicit_attention(
     return torch.matmul(weights_BHTS.to(value_BHSU.dtype), value_BHSU)
 
 
-def fused_attention(
-    query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Tensor | None, dropout_p: float
-) -> Tensor:
+def fused_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
     """Equation 1 through PyTorch's kernel. → (B, H, T, U)."""
     return F.scaled_dot_product_attention(query_BHTK, key_BHSK, value_BHSU, attn_mask=mask, dropout_p=dropout_p)
 
@@ -72,7 +70,7 @@ class Attention(nn.Module):
         self.attend: Attend = fused_attention
 
     def _heads(self, x_BTX: Tensor) -> Tensor:
-        return x_BTX.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return x_BTX.view(*x_BTX.shape[:2], self.num_heads, -1).transpose(1, 2)
 
     def remember(self, memory_BSD: Tensor) -> KeyValue:
         """The keys and values that later queries will look at."""
@@ -99,9 +97,7 @@ def watch_attention(modules: list[Attention]) -> Iterator[list[Tensor]]:
     before = [module.attend for module in modules]
 
     def watching(attend: Attend) -> Attend:
-        def attend_and_keep(
-            query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float
-        ) -> Tensor:
+        def attend_and_keep(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
             seen.append(explicit_weights(query, key, mask))
             return attend(query, key, value, mask, dropout_p)
 

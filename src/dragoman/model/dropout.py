@@ -19,7 +19,7 @@ class _SixteenBitDropout(torch.autograd.Function):
         words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         ctx.keep = (words.view(torch.int16)[: x.numel()] >= threshold - LEVELS // 2).view(x.shape)
         ctx.scale = LEVELS / (LEVELS - threshold)
-        return (x * ctx.keep).mul_(ctx.scale)
+        return cast(Tensor, (x * ctx.keep).mul_(ctx.scale))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

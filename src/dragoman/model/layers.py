@@ -51,9 +51,7 @@ class PreNorm(PostNorm):
 class EncoderLayer(nn.Module):
     """Self-attention, then the feed-forward network, each within its residual."""
 
-    def __init__(
-        self, *, attention: Attention, feed_forward: FeedForward, residual: Callable[[], PostNorm | PreNorm]
-    ) -> None:
+    def __init__(self, *, attention: Attention, feed_forward: FeedForward, residual: Callable[[], PostNorm | PreNorm]) -> None:
         super().__init__()
         self.attention = attention
         self.feed_forward = feed_forward

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -55,4 +54,4 @@ class LearnedPositions(nn.Module):
         """Positions start … start + length − 1. → (length, D). A position beyond the table is an IndexError."""
         if start + length > self.weight.shape[0]:
             raise IndexError(f"position {start + length} of {self.weight.shape[0]} learned ones")
-        return cast(Tensor, self.weight[start : start + length] * self.scale)
+        return self.weight[start : start + length] * self.scale

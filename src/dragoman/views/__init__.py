@@ -1,1 +1,10 @@
-"""Pictures from plain numbers."""
+"""Pictures from plain numbers: learning curves, attention heatmaps, one-file report pages.
+
+Every function returns text (SVG or HTML) and writes nothing; equal arguments give equal text.
+"""
+
+from dragoman.views.curve import Panel, Series, learning_curve
+from dragoman.views.heatmap import attention_heatmap
+from dragoman.views.report import Table, report_page
+
+__all__ = ["Panel", "Series", "Table", "attention_heatmap", "learning_curve", "report_page"]

@@ -1,0 +1,52 @@
+"""What a search needs to know of a model: one step, and a state that can be reordered. An ensemble is a step, too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+
+class State(Protocol):
+    """Whatever a step carries from token to token, with rows in order of sentences."""
+
+    def reorder(self, rows_N: Tensor) -> Self:
+        """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
+        ...
+
+    def keep(self, sentences_B: Tensor) -> Self:
+        """Only these sentences, with all their rows."""
+        ...
+
+
+Step = Callable[[Tensor, State], tuple[Tensor, State]]
+"""(tokens_N, state) → (logits_NV of the next token, state)."""
+
+
+@dataclass(frozen=True)
+class EnsembleState:
+    """The states of several models that read the same sentences."""
+
+    members: tuple[State, ...]
+
+    def reorder(self, rows_N: Tensor) -> EnsembleState:
+        return EnsembleState(tuple(member.reorder(rows_N) for member in self.members))
+
+    def keep(self, sentences_B: Tensor) -> EnsembleState:
+        return EnsembleState(tuple(member.keep(sentences_B) for member in self.members))
+
+
+def ensemble_step(steps: Sequence[Step]) -> Step:
+    """A step whose probabilities are the mean of its members' (log of the mean, not mean of the logs)."""
+
+    def step(tokens_N: Tensor, state: State) -> tuple[Tensor, State]:
+        assert isinstance(state, EnsembleState)
+        results = [member(tokens_N, before) for member, before in zip(steps, state.members, strict=True)]
+        log_probs = torch.stack([logits_NV.float().log_softmax(-1) for logits_NV, _ in results])
+        return log_probs.logsumexp(0) - math.log(len(steps)), EnsembleState(tuple(after for _, after in results))
+
+    return step

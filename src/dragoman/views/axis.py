@@ -1,0 +1,79 @@
+"""Numbers on a line: limits, ticks and their labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+LARGEST = 1e300
+"""Beyond this a value is no number to draw: the span of an axis would overflow."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An interval with ticks at whole multiples of `step`."""
+
+    low: float
+    high: float
+    step: float
+
+    def ticks(self) -> list[float]:
+        first, last = math.ceil(self.low / self.step - 1e-6), math.floor(self.high / self.step + 1e-6)
+        return [index * self.step for index in range(first, last + 1)]
+
+    def at(self, value: float, start: float, end: float) -> float:
+        """Where `value` lies when `low` is drawn at `start` and `high` at `end`."""
+        return start + (value - self.low) / (self.high - self.low) * (end - start)
+
+
+def tight_axis(values: Iterable[float], most: int) -> Axis:
+    """An axis that ends at the values' ends, with about `most` ticks; whole numbers get whole ticks."""
+    values = list(values)
+    low, high = _limits(values)
+    step = _nice_step((high - low) / most)
+    whole = bool(values) and all(value == math.floor(value) for value in values)
+    return Axis(low, high, max(step, 1.0) if whole else step)
+
+
+def round_axis(values: Iterable[float], most: int) -> Axis:
+    """An axis that ends at ticks, with about `most` of them."""
+    low, high = _limits(list(values))
+    step = _nice_step((high - low) / most)
+    return Axis(math.floor(low / step + 1e-6) * step, math.ceil(high / step - 1e-6) * step, step)
+
+
+def _limits(values: list[float]) -> tuple[float, float]:
+    if not values:
+        return 0.0, 1.0
+    low, high = min(values), max(values)
+    largest = max(abs(low), abs(high))
+    if high - low > max(1e-9 * largest, 1e-200):
+        return low, high
+    margin = 0.1 * largest if largest > 1e-190 else 1.0
+    return low - margin, high + margin
+
+
+def _nice_step(least: float) -> float:
+    """The smallest of 1, 2, 5 times a power of ten that is at least `least`."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next((factor * power for factor in (1, 2, 5) if factor * power >= least * (1 - 1e-9)), 10 * power)
+
+
+def tick_labels(ticks: list[float], step: float) -> list[str]:
+    """One short label a tick, different for different ticks: 0.25, 400, 20k, 1.5M, 2e-5."""
+    largest = max(map(abs, ticks), default=0.0)
+    return ["0" if abs(tick) < step / 2 else _tick_label(tick, step, largest) for tick in ticks]
+
+
+def _tick_label(tick: float, step: float, largest: float) -> str:
+    step_power = math.floor(math.log10(step) + 1e-9)
+    if step < 1e-4 or largest >= 1e9:
+        digits = max(0, math.floor(math.log10(abs(tick)) + 1e-9) - step_power)
+        mantissa, exponent = f"{tick:.{digits}e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    if largest < 1e4:
+        return f"{tick:.{max(0, -step_power)}f}"
+    power, unit = (6, "M") if abs(tick) >= 1e6 else (3, "k") if abs(tick) >= 1e3 else (0, "")
+    scaled = f"{tick / 10**power:.{max(0, power - step_power)}f}"
+    return (scaled.rstrip("0").rstrip(".") if "." in scaled else scaled) + unit
