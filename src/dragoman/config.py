@@ -41,6 +41,8 @@ class TaskConfig(Section):
     """Language code of the source, for reports and tokenised scores."""
     target_language: str = ""
     """Language code of the target, for reports and tokenised scores."""
+    tokenised: bool = False
+    """The text is tokenised already: BLEU counts its tokens as they stand."""
 
 
 class CorpusConfig(Section):
@@ -200,7 +202,7 @@ class TrainingConfig(Section):
     label_smoothing: Probability = 0.1
     """ε_ls."""
     smoothing_form: Literal["uniform", "others", "real"] = "uniform"
-    """Where ε goes: ε/V to each class (PyTorch), ε/(V−1) to the others (tensor2tensor), ε/(V−2) to all but truth and padding."""
+    """Who gets ε: every class ε/V (PyTorch), the others ε/(V−1) (tensor2tensor), the others save padding ε/(V−2) (JoeyNMT)."""
     clip_norm: Positive | None = None
     """Largest norm of the gradient; longer ones are scaled down."""
     log_every_steps: Count = 50
@@ -243,7 +245,7 @@ class DecodingConfig(Section):
     beam_size: Count = 4
     """Hypotheses alive at once."""
     length_penalty: Literal["gnmt", "power", "none"] = "gnmt"
-    """`gnmt`: ((5+|Y|)/6)^α (the paper); `power`: |Y|^α (fairseq, Marian, CTranslate2, Hugging Face). |Y| counts the end token."""
+    """`gnmt`: ((5+|Y|)/6)^α (the paper); `power`: |Y|^α (most other toolkits). |Y| counts the end token."""
     alpha: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
     """α of the length penalty."""
     extra_length: Natural = 50

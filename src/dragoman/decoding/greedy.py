@@ -23,7 +23,7 @@ def likeliest(log_probs_NV: Tensor, sentences_N: Tensor) -> Tensor:
 def sampler(seeds: Sequence[int], *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Choose:
     """Draw each token from the (sharpened, cut) distribution, sentence i from a stream of its own that seeds[i] begins.
 
-    top_k: only the k likeliest, 0 for all. top_p: only the likeliest that together reach this probability (Holtzman et al. 2020).
+    top_k: only the k likeliest, 0 for all. top_p: only the likeliest that together reach this much (Holtzman et al. 2020).
     """
     streams = [torch.Generator().manual_seed(seed) for seed in seeds]
 

@@ -69,7 +69,6 @@ def tokenised_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]
 
 def moses_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str) -> Score:
     """`tokenised_bleu` of plain text after the Moses tokeniser for `language`."""
-    check_lines(hypotheses, references)
     return _bleu_of_moses_tokens(hypotheses, references, language, split_compounds=False)
 
 
@@ -79,7 +78,6 @@ def compound_split_bleu(hypotheses: Sequence[str], references: Sequence[Sequence
     The steps are those of tensor2tensor's utils/get_ende_bleu.sh. Later versions of that script first turn the system's
     Unicode punctuation into ASCII (against references that came tokenised); that is not done here.
     """
-    check_lines(hypotheses, references)
     return _bleu_of_moses_tokens(hypotheses, references, language, split_compounds=True)
 
 
@@ -137,6 +135,7 @@ def check_lines(hypotheses: Sequence[str], references: Sequence[Sequence[str]], 
 def _bleu_of_moses_tokens(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str, *, split_compounds: bool
 ) -> Score:
+    check_lines(hypotheses, references)
     tokens, *reference_tokens = (
         moses_tokenise(lines, language, split_compounds=split_compounds) for lines in (hypotheses, *references)
     )

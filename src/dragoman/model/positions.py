@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 def interleaved_sinusoids(length: int, d_model: int) -> Tensor:
     """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same (section 3.5). → (length, d_model)."""
-    exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
-    angle = torch.arange(length, dtype=torch.float64)[:, None] / 10000.0**exponent
+    exponent = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model
+    angle = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] / 10000.0**exponent
     return torch.stack([angle.sin(), angle.cos()], dim=-1).reshape(length, d_model).float()
 
 
 def concatenated_sinusoids(length: int, d_model: int) -> Tensor:
     """[sin …, cos …] with exponent i / (d/2 − 1), as tensor2tensor 1.0.3 computed them. → (length, d_model)."""
     half = d_model // 2
-    exponent = torch.arange(half, dtype=torch.float64) / max(half - 1, 1)
-    angle = torch.arange(length, dtype=torch.float64)[:, None] / 10000.0**exponent
+    exponent = torch.arange(half, dtype=torch.float64, device="cpu") / max(half - 1, 1)
+    angle = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] / 10000.0**exponent
     return torch.cat([angle.sin(), angle.cos()], dim=-1).float()
 
 

@@ -28,9 +28,14 @@ class Axis:
 
 
 def tight_axis(values: Iterable[float], most: int) -> Axis:
-    """An axis that ends at the values' ends, with about `most` ticks; whole numbers get whole ticks."""
+    """An axis that ends at the values' ends, with about `most` ticks; whole numbers get whole ticks.
+
+    Values that begin close to zero get an axis that begins at zero.
+    """
     values = list(values)
     low, high = _limits(values)
+    if 0 < low < 0.05 * high:
+        low = 0.0
     step = _nice_step((high - low) / most)
     whole = bool(values) and all(value == math.floor(value) for value in values)
     return Axis(low, high, max(step, 1.0) if whole else step)
@@ -61,14 +66,14 @@ def _nice_step(least: float) -> float:
 
 
 def tick_labels(ticks: list[float], step: float) -> list[str]:
-    """One short label a tick, different for different ticks: 0.25, 400, 20k, 1.5M, 2e-5."""
+    """One short label a tick, different for different ticks: 0.25, 400, 20k, 1.5M, 2e-4."""
     largest = max(map(abs, ticks), default=0.0)
     return ["0" if abs(tick) < step / 2 else _tick_label(tick, step, largest) for tick in ticks]
 
 
 def _tick_label(tick: float, step: float, largest: float) -> str:
     step_power = math.floor(math.log10(step) + 1e-9)
-    if step < 1e-4 or largest >= 1e9:
+    if largest < 1e-3 or largest >= 1e9:
         digits = max(0, math.floor(math.log10(abs(tick)) + 1e-9) - step_power)
         mantissa, exponent = f"{tick:.{digits}e}".split("e")
         return f"{mantissa}e{int(exponent)}"

@@ -54,7 +54,12 @@ _SIZE, _TITLE_SIZE = 12, 16
 
 
 def learning_curve(
-    panels: Sequence[Panel], *, title: str, x_label: str, width: int = 720, panel_height: int = 220
+    panels: Sequence[Panel],
+    *,
+    title: str,
+    x_label: str,
+    width: int = 720,
+    panel_height: int = 220,
 ) -> str:
     """An SVG of `panels` above one another. A name has one colour in the whole picture.
 
@@ -71,7 +76,8 @@ def learning_curve(
     left = _MARGIN + 8 + max(text_width(text, _SIZE) for texts in y_labels for text in texts)
     right = width - _MARGIN
 
-    body = [label(fitted(title, width - 2 * _MARGIN, _TITLE_SIZE), _MARGIN, 26, _TITLE_SIZE, extra=' font-weight="600"')]
+    title_text = fitted(title, width - 2 * _MARGIN, _TITLE_SIZE)
+    body = [label(title_text, _MARGIN, 26, _TITLE_SIZE, extra=' font-weight="600"')]
     bottom = float(_TITLE_HEIGHT)
     for panel, y_axis, texts in zip(drawn, y_axes, y_labels, strict=True):
         legend, top = _legend(panel, tones, bottom, right)
@@ -176,9 +182,8 @@ def _lines(panel: Panel, tones: dict[str, int], box: _Box, x_axis: Axis, y_axis:
             if len(run) == 1 or dotted:
                 for (x, y), point in zip(places, run, strict=True):
                     hint = inert(f"{series.name}: {_value(point[1])} at {_value(point[0])}")
-                    marks.append(
-                        f'<circle class="dot" cx="{number(x)}" cy="{number(y)}" r="3"><title>{hint}</title></circle>'
-                    )
+                    place = f'cx="{number(x)}" cy="{number(y)}" r="3"'
+                    marks.append(f'<circle class="dot" {place}><title>{hint}</title></circle>')
         marks.append("</g>")
     if not any(_panel_points(panel)):
         middle = (box.left + box.right) / 2, (box.top + box.bottom) / 2

@@ -7,15 +7,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dragoman.views.svg import fitted, inert, label, number, picture, text_width
 
 _LIGHT = {".cell": "fill:#08519c"}
 _DARK = {".cell": "fill:#79b8ff"}
-_MARGIN, _TITLE_HEIGHT, _TITLE_SIZE, _SCALE_SIZE = 16, 44, 16, 11
-_LONGEST_LABEL = 150
+_MARGIN, _TITLE_HEIGHT, _TITLE_SIZE, _SCALE_WIDTH, _LONGEST_LABEL = 16, 40, 16, 110, 150
 _SLANT_DEGREES = 55
 _LEVELS = 255
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """Where the cells are, and the size of the letters beside them."""
+
+    left: float
+    top: float
+    cell: int
+    size: int
+    height: int
+    width: int
+
+    @property
+    def right(self) -> float:
+        return self.left + self.cell * self.width
+
+    @property
+    def bottom(self) -> float:
+        return self.top + self.cell * self.height
+
+    def column(self, index: int) -> float:
+        return self.left + self.cell * (index + 0.5)
+
+    def row(self, index: int) -> float:
+        return self.top + self.cell * (index + 0.5)
 
 
 def attention_heatmap(
@@ -36,19 +62,93 @@ def attention_heatmap(
     size = min(13, cell - 2)
     row_texts = [fitted(token, _LONGEST_LABEL, size) for token in rows]
     column_texts = [fitted(token, _LONGEST_LABEL, size) for token in columns]
-    corner = [fitted(f"{name} {arrow}", _LONGEST_LABEL, size) for name, arrow in ((column_label, "→"), (row_label, "↓"))]
-    slant = math.radians(_SLANT_DEGREES)
-    left = _MARGIN + 8 + max(text_width(text, size) for text in [*row_texts, *corner])
-    rise = max((text_width(text, size) for text in column_texts), default=0) * math.sin(slant)
-    top = _TITLE_HEIGHT + max(rise + size, 2 * size + 12)
-    right, bottom = left + cell * len(columns), top + cell * len(rows)
-    reach = (left + cell * (j + 0.5) + text_width(t, size) * math.cos(slant) + size for j, t in enumerate(column_texts))
+    corner = [fitted(text, _LONGEST_LABEL, size) for text in (f"{column_label} →", f"{row_label} ↓")]
     title_text = fitted(title, 560, _TITLE_SIZE)
-    width = max(right, *reach, _MARGIN + text_width(title_text, _TITLE_SIZE), left + 150) + _MARGIN
 
-    body = [label(title_text, _MARGIN, 26, _TITLE_SIZE, extra=' font-weight="600"')]
-    body += [label(t, left - 8, top - 8 - (1 - i) * (size + 4), size, kind="muted", anchor="end") for i, t in enumerate(corner)]
-    body += [label(text, left - 8, top + cell * (i + 0.5) + size * 0.35, size, anchor="end") for i, text in enumerate(row_texts)]
-    body += [_slanted(text, left + cell * (j + 0.5) + size * 0.3, top - 6, size) for j, text in enumerate(column_texts)]
-    body.append("PLACEHOLDER")
-    return ""
+    slant = math.radians(_SLANT_DEGREES)
+    rise = max((text_width(text, size) for text in column_texts), default=0.0) * math.sin(slant)
+    left = _MARGIN + 8 + max(text_width(text, size) for text in [*row_texts, *corner])
+    top = _TITLE_HEIGHT + max(rise + size, 2 * size + 12)
+    matrix = _Matrix(left, top, cell, size, len(rows), len(columns))
+    reach = [matrix.column(j) + text_width(text, size) * math.cos(slant) + size for j, text in enumerate(column_texts)]
+    width = max(matrix.right, *reach, left + _SCALE_WIDTH + 30, _MARGIN + text_width(title_text, _TITLE_SIZE)) + _MARGIN
+
+    body = [
+        label(title_text, _MARGIN, 26, _TITLE_SIZE, extra=' font-weight="600"'),
+        _labels(matrix, row_texts, column_texts, corner),
+        _cells(matrix, weights, [f"{row_label}: {row}" for row in rows], [f"{column_label}: {c}" for c in columns]),
+        _scale(matrix),
+    ]
+    return picture(
+        "dragoman-heatmap",
+        width=width,
+        height=matrix.bottom + 56,
+        title=title,
+        description=f"Weights from 0 to 1: {len(rows)} rows ({row_label}), {len(columns)} columns ({column_label}).",
+        body="\n".join(body),
+        light=_LIGHT,
+        dark=_DARK,
+    )
+
+
+def _check(weights: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str]) -> None:
+    if len(weights) != len(rows):
+        raise ValueError(f"{len(weights)} rows of weights for {len(rows)} row tokens")
+    for i, row in enumerate(weights):
+        if len(row) != len(columns):
+            raise ValueError(f"row {i} has {len(row)} weights for {len(columns)} column tokens")
+        for j, weight in enumerate(row):
+            if not -1 / _LEVELS <= weight <= 1 + 1 / _LEVELS:
+                raise ValueError(f"the weight in row {i}, column {j} is {weight}, not between 0 and 1")
+
+
+def _labels(matrix: _Matrix, rows: Sequence[str], columns: Sequence[str], corner: Sequence[str]) -> str:
+    size, beside, above = matrix.size, matrix.left - 8, matrix.top - 8
+    marks = [
+        label(corner[0], beside, above - size - 4, size, kind="muted", anchor="end"),
+        label(corner[1], beside, above, size, kind="muted", anchor="end"),
+    ]
+    for i, text in enumerate(rows):
+        marks.append(label(text, beside, matrix.row(i) + size * 0.35, size, anchor="end"))
+    for j, text in enumerate(columns):
+        x, y = matrix.column(j) + size * 0.3, matrix.top - 6
+        slanted = f' transform="rotate({-_SLANT_DEGREES} {number(x)} {number(y)})"'
+        marks.append(label(text, x, y, size, extra=slanted))
+    return "\n".join(marks)
+
+
+def _cells(
+    matrix: _Matrix,
+    weights: Sequence[Sequence[float]],
+    row_hints: Sequence[str],
+    column_hints: Sequence[str],
+) -> str:
+    rows, columns = [inert(hint) for hint in row_hints], [inert(hint) for hint in column_hints]
+    side = matrix.cell - 1
+    marks = [
+        f'<rect class="cell" x="{number(matrix.left + matrix.cell * j)}" y="{number(matrix.top + matrix.cell * i)}" '
+        f'width="{side}" height="{side}" fill-opacity="{_shade(weight)}">'
+        f"<title>{rows[i]}\n{columns[j]}\nweight: {weight:.3f}</title></rect>"
+        for i, row in enumerate(weights)
+        for j, weight in enumerate(row)
+    ]
+    x, y, w, h = matrix.left - 1, matrix.top - 1, matrix.cell * matrix.width + 1, matrix.cell * matrix.height + 1
+    frame = f'<rect class="grid" x="{number(x)}" y="{number(y)}" width="{w}" height="{h}"/>'
+    return "\n".join([frame, *marks])
+
+
+def _shade(weight: float) -> str:
+    return f"{round(max(0.0, min(1.0, weight)) * _LEVELS) / _LEVELS:.4g}"
+
+
+def _scale(matrix: _Matrix) -> str:
+    """The colours from 0 to 1, below the matrix."""
+    y, step = matrix.bottom + 24, _SCALE_WIDTH / 10
+    marks = [
+        f'<rect class="cell scale" x="{number(matrix.left + step * i)}" y="{number(y)}" '
+        f'width="{number(step)}" height="10" fill-opacity="{_shade((i + 0.5) / 10)}"/>'
+        for i in range(10)
+    ]
+    marks.append(label("0", matrix.left - 5, y + 9, 11, kind="muted", anchor="end"))
+    marks.append(label("1", matrix.left + _SCALE_WIDTH + 5, y + 9, 11, kind="muted"))
+    return "\n".join(marks)

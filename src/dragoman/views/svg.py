@@ -1,7 +1,7 @@
 """What every picture shares: text made visible and inert, scoped colours, the outer `<svg>`.
 
-A picture holds no id and no reference, so any number of them fit in one page. A style inside an inlined SVG applies to the
-whole page: so each selector starts with the class of its kind of picture, and pictures of one kind hold the same rules.
+A picture holds no id and no reference, so any number of them fit in one page. A style inside an inlined SVG applies
+to the whole page: so each selector starts with the class of its kind of picture, and one kind has one set of rules.
 Colours are written out, not as CSS variables, which librsvg and Inkscape do not know.
 """
 
@@ -9,11 +9,22 @@ from __future__ import annotations
 
 import html
 import unicodedata
-from collections.abc import Mapping
+from typing import NamedTuple
 
-INK, MUTED, GRID, PAPER = "#1f2328", "#57606a", "#d8dee4", "#ffffff"
-DARK_INK, DARK_MUTED, DARK_GRID, DARK_PAPER = "#e6edf3", "#9198a1", "#30363d", "#0d1117"
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',sans-serif"
+
+
+class Colours(NamedTuple):
+    """What a picture and a page have in common in one colour scheme."""
+
+    paper: str
+    ink: str
+    muted: str
+    line: str
+
+
+LIGHT = Colours(paper="#ffffff", ink="#1f2328", muted="#57606a", line="#d8dee4")
+DARK = Colours(paper="#0d1117", ink="#e6edf3", muted="#9198a1", line="#30363d")
 
 _JOINERS = "\u200c\u200d"
 
@@ -75,15 +86,23 @@ def fitted(text: str, width: float, size: float) -> str:
 
 def number(value: float) -> str:
     """A coordinate: two decimals at most, no trailing zeros."""
-    return f"{value:.2f}".rstrip("0").rstrip(".").replace("-0", "0") if abs(value) < 0.005 else f"{value:.2f}".rstrip("0").rstrip(".")
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
 
 
-def label(text: str, x: float, y: float, size: float, *, kind: str = "ink", anchor: str = "start", extra: str = "") -> str:
-    """A `<text>` at (x, y); `text` is escaped here, `extra` holds further attributes as they are."""
-    return (
-        f'<text class="{kind}" x="{number(x)}" y="{number(y)}" font-size="{number(size)}" text-anchor="{anchor}"{extra}>'
-        f"{html.escape(text)}</text>"
-    )
+def label(
+    text: str,
+    x: float,
+    y: float,
+    size: float,
+    *,
+    kind: str = "ink",
+    anchor: str = "start",
+    extra: str = "",
+) -> str:
+    """A `<text>` at (x, y). `text` is made inert here; `extra` holds further attributes as they are."""
+    place = f'x="{number(x)}" y="{number(y)}" font-size="{number(size)}" text-anchor="{anchor}"'
+    return f'<text class="{kind}" {place}{extra}>{inert(text)}</text>'
 
 
 def picture(
@@ -94,26 +113,31 @@ def picture(
     title: str,
     description: str,
     body: str,
-    light: Mapping[str, str],
-    dark: Mapping[str, str],
+    light: dict[str, str],
+    dark: dict[str, str],
 ) -> str:
     """The whole `<svg>` of class `kind`, on its own paper, so that it reads on a page of either colour.
 
     `light` and `dark` map a selector below `kind` to its declarations.
     """
     w, h = number(width), number(height)
-    light = {"text": f"font-family:{FONT}", ".paper": f"fill:{PAPER}", ".ink": f"fill:{INK}", **light}
-    dark = {".paper": f"fill:{DARK_PAPER}", ".ink": f"fill:{DARK_INK}", **dark}
-    light |= {".muted": f"fill:{MUTED}", ".grid": f"stroke:{GRID};fill:none"}
-    dark |= {".muted": f"fill:{DARK_MUTED}", ".grid": f"stroke:{DARK_GRID}"}
+    dark_style = f"@media (prefers-color-scheme:dark){{\n{_rules(kind, DARK, dark)}\n}}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" role="img" '
         f'width="{w}" height="{h}" viewBox="0 0 {w} {h}">\n'
         f"<title>{inert(title)}</title>\n<desc>{inert(description)}</desc>\n"
-        f"<style>\n{_rules(kind, light)}\n@media (prefers-color-scheme:dark){{\n{_rules(kind, dark)}\n}}\n</style>\n"
+        f"<style>\n{_rules(kind, LIGHT, light)}\n{dark_style}\n</style>\n"
         f'<rect class="paper" width="{w}" height="{h}"/>\n{body}\n</svg>\n'
     )
 
 
-def _rules(kind: str, declarations: Mapping[str, str]) -> str:
-    return "\n".join(f".{kind} {selector}{{{rule}}}" for selector, rule in declarations.items())
+def _rules(kind: str, colours: Colours, own: dict[str, str]) -> str:
+    rules = {
+        "text": f"font-family:{FONT}",
+        ".paper": f"fill:{colours.paper}",
+        ".ink": f"fill:{colours.ink}",
+        ".muted": f"fill:{colours.muted}",
+        ".grid": f"stroke:{colours.line};fill:none",
+        **own,
+    }
+    return "\n".join(f".{kind} {selector}{{{declarations}}}" for selector, declarations in rules.items())

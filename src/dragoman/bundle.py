@@ -1,0 +1,141 @@
+"""A model on disk: one sealed folder that training writes and everything else reads.
+
+    config.json          the whole recipe, the sizes of the vocabularies, and the story of the training
+    weights.safetensors  each parameter once, under the name of the first place that uses it
+    source.model         SentencePiece model of the source; of both sides where they are joint
+    target.model         that of the target, where it is another
+    manifest.json        size and SHA-256 of each file
+
+Loading parses JSON and tensors; nothing in a bundle is ever executed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from dragoman.config import Recipe, recipe_from_dict
+from dragoman.data.subword import Subword, Tokeniser
+from dragoman.errors import BundleError, RecipeError
+from dragoman.model.build import build_model
+from dragoman.model.transformer import Transformer
+from dragoman.storage import check_seal, sealed_folder
+
+CONFIG, WEIGHTS, SOURCE_MODEL, TARGET_MODEL = "config.json", "weights.safetensors", "source.model", "target.model"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A model with all that belongs to it. `story` tells what it was trained on and how, as JSON."""
+
+    recipe: Recipe
+    tokeniser: Tokeniser
+    model: Transformer
+    story: dict[str, Any]
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Each parameter once, by name."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def put_weights(model: nn.Module, weights: Mapping[str, Tensor], *, where: Path) -> None:
+    """Give the model these weights, shared ones shared as before. Raises BundleError where names or shapes differ."""
+    wanted = dict(model.named_parameters())
+    if missing := sorted(wanted.keys() ^ weights.keys()):
+        raise BundleError(f"{where}: weight {missing[0]} does not belong to the model that the config describes")
+    for name, parameter in wanted.items():
+        if parameter.shape != weights[name].shape:
+            raise BundleError(
+                f"{where}: {name} has shape {tuple(weights[name].shape)}, but the config describes {tuple(parameter.shape)}"
+            )
+    fresh = {id(parameter): nn.Parameter(weights[name].float()) for name, parameter in wanted.items()}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            setattr(module, name, fresh[id(parameter)])
+
+
+def mean_weights(many: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several models' weights, summed in float64. All must have the same names and shapes."""
+    return {
+        name: torch.stack([weights[name].double() for weights in many]).mean(dim=0).to(tensor.dtype)
+        for name, tensor in many[0].items()
+    }
+
+
+def save_bundle(
+    path: Path,
+    *,
+    recipe: Recipe,
+    tokeniser: Tokeniser,
+    weights: Mapping[str, Tensor],
+    story: Mapping[str, Any],
+    overwrite: bool = False,
+) -> None:
+    """Write a bundle, whole or not at all. Raises OutputError where it exists or the disk is full."""
+    config = {
+        "recipe": recipe.model_dump(mode="json"),
+        "vocabulary": {"source": len(tokeniser.source), "target": len(tokeniser.target)},
+        "story": dict(story),
+    }
+    with sealed_folder(path, overwrite=overwrite) as folder:
+        (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
+        save_tensors(folder / WEIGHTS, weights)
+        (folder / SOURCE_MODEL).write_bytes(tokeniser.source.model)
+        if not tokeniser.joint:
+            (folder / TARGET_MODEL).write_bytes(tokeniser.target.model)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file; its error for a full disk becomes the OSError that it is."""
+    try:
+        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        raise _as_os_error(error, path) from None
+
+
+def _as_os_error(error: SafetensorError, path: Path) -> OSError:
+    text = str(error)
+    code = 28 if "No space left" in text or "code: 28" in text else 5
+    return OSError(code, "No space left on device" if code == 28 else text, str(path))
+
+
+def load_bundle(path: Path) -> Bundle:
+    """Read a bundle after checking every digest. Raises BundleError naming the file that is missing, cut or changed."""
+    check_seal(path, BundleError)
+    recipe, vocabulary, story = read_config(path)
+    source = Subword((path / SOURCE_MODEL).read_bytes(), lowercase=recipe.subword.lowercase, name=str(path / SOURCE_MODEL))
+    target = source
+    if not recipe.subword.joint:
+        target = Subword((path / TARGET_MODEL).read_bytes(), lowercase=recipe.subword.lowercase, name=str(path / TARGET_MODEL))
+    if vocabulary != (len(source), len(target)):
+        raise BundleError(f"{path}: the config names {vocabulary} pieces, the subword models have {(len(source), len(target))}")
+    with torch.device("meta"):
+        model = build_model(recipe.model, source_vocabulary=vocabulary[0], target_vocabulary=vocabulary[1])
+    try:
+        weights = load_file(path / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        raise BundleError(f"{path / WEIGHTS}: {error}") from None
+    put_weights(model, weights, where=path / WEIGHTS)
+    return Bundle(recipe, Tokeniser(source, target, source_eos=recipe.model.source_eos), model.eval(), story)
+
+
+def read_config(path: Path) -> tuple[Recipe, tuple[int, int], dict[str, Any]]:
+    """Recipe, vocabulary sizes and story, without the weights."""
+    try:
+        config = json.loads((path / CONFIG).read_bytes())
+        vocabulary = int(config["vocabulary"]["source"]), int(config["vocabulary"]["target"])
+        story = dict(config["story"])
+        return recipe_from_dict(config["recipe"], where=str(path / CONFIG)), vocabulary, story
+    except RecipeError as error:
+        raise BundleError(str(error)) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BundleError(f"{path / CONFIG}: cannot be read: {error}") from None

@@ -1,0 +1,1 @@
+"""The one room where translation and parsing differ."""

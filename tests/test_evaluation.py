@@ -1,0 +1,338 @@
+"""Scores against closed forms, other programs' numbers and a naive bootstrap written beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sacrebleu
+import sacremoses
+
+from dragoman.errors import DataError, MissingExtraError, RecipeError
+from dragoman.evaluation.metrics import (
+    Score,
+    bleu,
+    chrf,
+    compound_split_bleu,
+    exact_match,
+    moses_bleu,
+    moses_tokenise,
+    ter,
+    tokenised_bleu,
+)
+from dragoman.evaluation.significance import paired_bootstrap
+
+Scorer = Callable[[Sequence[str], Sequence[Sequence[str]]], Score]
+
+# Plain text with what the metrics disagree on: case, punctuation, hyphens, a shift, a short line.
+HYPOTHESES = ["The cat sat on the mat.", "It is, they say, a well-known rich-text format!", "Yes", "old men and dogs"]
+REFERENCES = [
+    ["The cat sat on a mat.", "This is, they say, a well-known rich text format.", "Yes, yes.", "dogs and old men"],
+    ["A cat is on the mat.", "It is said to be a well-known format!", "Yes.", "the dogs and the old men"],
+]
+
+
+def noisy_systems(sentences: int, noise_a: float, noise_b: float) -> tuple[list[str], list[str], list[str]]:
+    """Random references, and two systems that miss each word with the given probabilities."""
+    rng = random.Random(7)
+    words = [f"w{number}" for number in range(50)]
+    references = [rng.choices(words, k=rng.randint(5, 15)) for _ in range(sentences)]
+
+    def system(noise: float) -> list[str]:
+        return [" ".join(rng.choice(words) if rng.random() < noise else word for word in line) for line in references]
+
+    return system(noise_a), system(noise_b), [" ".join(line) for line in references]
+
+
+# --- metrics: closed forms ---
+
+
+def test_bleu_is_the_geometric_mean_of_clipped_precisions() -> None:
+    # Precisions 5/6 (the second "the" is clipped), 3/5, 2/4, 1/3; equal lengths. Their product is 1/12.
+    score = bleu(["the cat sat on the mat"], [["the cat sat on a mat"]])
+    assert score.value == pytest.approx(100 * (1 / 12) ** 0.25, abs=1e-9)
+    assert score.signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+
+
+def test_bleu_takes_the_brevity_penalty_of_the_whole_set() -> None:
+    # 4 + 4 words against 4 + 6, all of them right.
+    score = bleu(["a b c d", "a b c d"], [["a b c d", "a b c d e f"]])
+    assert score.value == pytest.approx(100 * math.exp(1 - 10 / 8), abs=1e-9)
+
+
+def test_chrf_is_the_f2_of_mean_precision_and_recall() -> None:
+    # One character of two in common, no pair: precision and recall are both (1/2 + 0/1) / 2.
+    assert chrf(["ab"], [["ac"]]).value == pytest.approx(25.0, abs=1e-9)
+    # Two of two characters and one of one pair, of three, two and one (orders the hypothesis lacks do not count).
+    precision, recall = 1.0, (2 / 3 + 1 / 2) / 2
+    assert chrf(["ab"], [["abc"]]).value == pytest.approx(100 * 5 * precision * recall / (4 * precision + recall))
+
+
+def test_ter_counts_a_substitution_and_a_shift_as_one_edit_each() -> None:
+    assert ter(["a b c x"], [["a b c d"]]).value == pytest.approx(25.0)
+    assert ter(["b c d a"], [["a b c d"]]).value == pytest.approx(25.0)
+
+
+def test_exact_match_takes_any_reference_and_forgives_nothing() -> None:
+    score = exact_match(["a b", "c", "C", "d "], [["a b", "x", "c", "d"], ["y", "c", "c", "d"]])
+    assert (score.value, score.signature) == (50.0, "nrefs:2|case:mixed|space:kept")
+
+
+# --- metrics: other programs' numbers ---
+
+
+@pytest.mark.parametrize(
+    ("options", "scorer"),
+    [
+        (["--metrics", "bleu"], bleu),
+        (["--metrics", "bleu", "--lowercase"], lambda lines, sets: bleu(lines, sets, lowercase=True)),
+        (["--metrics", "bleu", "--tokenize", "intl"], lambda lines, sets: bleu(lines, sets, tokenize="intl")),
+        (["--metrics", "chrf"], chrf),
+        (["--metrics", "chrf", "--chrf-word-order", "2"], lambda lines, sets: chrf(lines, sets, word_order=2)),
+        (["--metrics", "ter"], ter),
+    ],
+    ids=["bleu", "bleu-lowercase", "bleu-intl", "chrf", "chrf++", "ter"],
+)
+def test_scores_and_signatures_are_those_of_the_sacrebleu_command(options: list[str], scorer: Scorer, tmp_path: Path) -> None:
+    paths = []
+    for name, lines in zip(("hypotheses", "first", "second"), (HYPOTHESES, *REFERENCES), strict=True):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        paths.append(str(tmp_path / name))
+    command = [sys.executable, "-m", "sacrebleu", *paths[1:], "--input", paths[0], "--width", "9", *options]
+    printed = json.loads(subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout)
+    score = scorer(HYPOTHESES, REFERENCES)
+    assert score.value == pytest.approx(printed["score"], abs=1e-8)
+    assert (score.name, score.signature) == (printed["name"], printed["signature"])
+
+
+MULTI_BLEU_HYPOTHESES = [
+    "The cat sat on the mat .",
+    "there is a dog in the big park near the river",
+    "a b c d e f g",
+]
+MULTI_BLEU_REFERENCES = [
+    ["the cat sat on a mat .", "there is a dog in the large park near the old river", "a b c d e x g h"],
+    ["a cat is on the mat .", "a dog is in the big park by the river", "a b c y e f g"],
+]
+
+
+@pytest.mark.parametrize(("sets", "lowercase", "printed"), [(2, False, 73.72), (2, True, 78.46), (1, False, 49.53)])
+def test_tokenised_bleu_is_what_multi_bleu_prints(sets: int, lowercase: bool, printed: float) -> None:
+    # Printed by mosesdecoder's scripts/generic/multi-bleu.perl (31473d8), with -lc where lowercase.
+    score = tokenised_bleu(MULTI_BLEU_HYPOTHESES, MULTI_BLEU_REFERENCES[:sets], lowercase=lowercase)
+    assert round(score.value, 2) == printed
+    case = "lc" if lowercase else "mixed"
+    version = sacrebleu.__version__
+    assert score.signature == f"nrefs:{sets}|case:{case}|eff:no|tok:none|smooth:none|version:{version}"
+
+
+def test_tokenised_bleu_neither_smooths_nor_tokenises() -> None:
+    assert tokenised_bleu(["a x b y"], [["a b x y"]]).value == 0.0  # no pair of words in common
+    assert tokenised_bleu(["a b c d e."], [["a b c d e ."]]).value < tokenised_bleu(["a b c d e ."], [["a b c d e ."]]).value
+
+
+def test_moses_tokens_are_those_of_the_moses_tokeniser() -> None:
+    # The example and its tokens are those of sacremoses' README.
+    line = "This ain't funny. It's actually hillarious, yet double Ls. | [] < > [ ] & You're gonna shake it off? Don't?"
+    assert moses_tokenise([line, ""], "en") == [
+        "This ain &apos;t funny . It &apos;s actually hillarious , yet double Ls . &#124; &#91; &#93; &lt; &gt; "
+        "&#91; &#93; &amp; You &apos;re gonna shake it off ? Don &apos;t ?",
+        "",
+    ]
+
+
+def test_moses_tokens_follow_the_language() -> None:
+    # "bzw." stands in Moses' German list of abbreviations; French leaves the apostrophe to the left-hand token.
+    assert moses_tokenise(["bzw. Anna", "l'ami"], "de") == ["bzw. Anna", "l &apos; ami"]
+    assert moses_tokenise(["bzw. Anna", "l'ami"], "en") == ["bzw . Anna", "l &apos;ami"]
+    assert moses_tokenise(["bzw. Anna", "l'ami"], "fr") == ["bzw . Anna", "l&apos; ami"]
+
+
+def test_compounds_split_as_perl_splits_them() -> None:
+    # printf 'rich-text a-b-c ab-cd-ef a--b -b b-' | perl -pe 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'
+    assert moses_tokenise(["rich-text a-b-c ab-cd-ef a--b -b b-"], "de", split_compounds=True) == [
+        "rich ##AT##-##AT## text a ##AT##-##AT## b-c ab ##AT##-##AT## cd ##AT##-##AT## ef a ##AT##-##AT## -b -b b-"
+    ]
+
+
+def test_moses_bleu_and_its_compound_split_differ_by_the_closed_form() -> None:
+    hypotheses, references = ["A rich-text format is here."], [["A rich text format is here."]]
+    # Six tokens against seven, "rich-text" wrong: precisions 5/6, 3/5, 2/4, 1/3, product 1/12.
+    whole = moses_bleu(hypotheses, references, "en")
+    assert whole.value == pytest.approx(100 * math.exp(1 - 7 / 6) * (1 / 12) ** 0.25, abs=1e-9)
+    # Eight tokens against seven, the hyphen wrong: precisions 7/8, 5/7, 3/6, 2/5, product 1/8.
+    split = compound_split_bleu(hypotheses, references, "en")
+    assert split.value == pytest.approx(100 * (1 / 8) ** 0.25, abs=1e-9)
+
+    start, end = "nrefs:1|case:mixed|eff:no|", f"|smooth:none|version:{sacrebleu.__version__}"
+    tokens = f"tok:moses-en|sacremoses:{sacremoses.__version__}"
+    assert whole.signature == f"{start}{tokens}{end}"
+    assert split.signature == f"{start}{tokens}|compounds:split{end}"
+    assert (whole.name, split.name) == ("Moses BLEU", "compound-split BLEU")
+
+
+def test_compounds_are_split_in_every_reference_set() -> None:
+    references = [["nothing of it"], ["a rich-text format"]]
+    assert compound_split_bleu(["a rich-text format"], references, "en").value == pytest.approx(100.0)
+
+
+# --- metrics: shape and errors ---
+
+
+def test_a_score_reads_well_and_becomes_json() -> None:
+    score = Score("BLEU", 27.3061, "nrefs:1|tok:13a")
+    assert str(score) == "BLEU = 27.31 (nrefs:1|tok:13a)"
+    assert score.format(digits=1) == "BLEU = 27.3 (nrefs:1|tok:13a)"
+    assert json.loads(json.dumps(dataclasses.asdict(score)))["value"] == 27.3061
+
+
+def moses_bleu_en(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+    return moses_bleu(hypotheses, references, "en")
+
+
+@pytest.mark.parametrize("scorer", [bleu, chrf, ter, tokenised_bleu, moses_bleu_en, exact_match])
+def test_unequal_and_empty_sets_are_refused_with_both_counts(scorer: Scorer) -> None:
+    with pytest.raises(DataError, match="2 hypotheses against 3 references in set 2"):
+        scorer(["a", "b"], [["a", "b"], ["a", "b", "c"]])
+    with pytest.raises(DataError, match="0 hypotheses against 0 references in set 1"):
+        scorer([], [[]])
+    with pytest.raises(DataError, match=r"give a single set as \[lines\]"):
+        scorer(["a", "b"], ["aa", "bb"])
+    with pytest.raises(DataError, match=r"give a single set as \[lines\]"):
+        scorer(["a", "b"], [])
+
+
+def test_a_tokeniser_that_is_unknown_or_cannot_run_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecipeError, match="unknown BLEU tokeniser 'moses': allowed are none, zh, 13a, intl"):
+        bleu(["a"], [["a"]], tokenize="moses")
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
+    with pytest.raises(RecipeError, match=r"^BLEU tokeniser 'ja-mecab' cannot run here: .*pip install sacrebleu\[ja\]$"):
+        bleu(["a"], [["a"]], tokenize="ja-mecab")
+
+
+def test_without_sacremoses_the_install_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with pytest.raises(MissingExtraError, match=r"^Moses-tokenised BLEU needs sacremoses.*'dragoman\[moses\]'$"):
+        compound_split_bleu(["a"], [["a"]], "de")
+
+
+def test_the_room_imports_neither_torch_nor_sacremoses() -> None:
+    code = (
+        "import sys, dragoman.evaluation.metrics, dragoman.evaluation.significance; "
+        "print(sorted({'torch', 'sacremoses', 'sacrebleu'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "['sacrebleu']\n"
+
+
+# --- significance ---
+
+
+def test_a_system_is_no_better_than_itself() -> None:
+    system, _, references = noisy_systems(30, 0.3, 0.3)
+    for metric in ("bleu", "chrf", "ter"):
+        comparison = paired_bootstrap(system, system, [references], metric=metric, resamples=100)
+        assert (comparison.difference, comparison.interval, comparison.p_value) == (0.0, (0.0, 0.0), 1.0)
+        assert not comparison.significant
+        assert comparison.verdict().startswith("The difference is under the noise: ")
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf", "chrf++", "ter"])
+def test_a_clearly_better_system_wins_from_either_side(metric: str) -> None:
+    good, bad, references = noisy_systems(60, 0.1, 0.5)
+    forth = paired_bootstrap(good, bad, [references], metric=metric, resamples=200)
+    back = paired_bootstrap(bad, good, [references], metric=metric, resamples=200)
+    assert forth.p_value == back.p_value == pytest.approx(2 / 201)  # good led in every resample
+    assert forth.verdict("good", "bad").startswith("good is better than bad: ")
+    assert back.verdict("bad", "good").startswith("good is better than bad: ")
+    low, high = forth.interval
+    assert forth.difference == -back.difference
+    assert back.interval == pytest.approx((-high, -low))
+    assert (high < 0) if metric == "ter" else (low > 0)
+    assert low < forth.difference < high
+
+
+@pytest.mark.parametrize(
+    ("metric", "scorer"),
+    [
+        ("bleu", bleu),
+        ("chrf", chrf),
+        ("chrf++", lambda lines, sets: chrf(lines, sets, word_order=2)),
+        ("ter", ter),
+    ],
+)
+def test_bootstrap_equals_scoring_every_resampled_text_anew(metric: str, scorer: Scorer) -> None:
+    a, b, first = noisy_systems(50, 0.30, 0.36)
+    references = [first, a[::-1]]
+    comparison = paired_bootstrap(a, b, references, metric=metric, resamples=50, seed=3)
+
+    rng = np.random.default_rng(3)
+    differences = []
+    for _ in range(50):
+        draw = rng.integers(50, size=50)
+        drawn = [[lines[index] for index in draw] for lines in (a, b, *references)]
+        differences.append(scorer(drawn[0], drawn[2:]).value - scorer(drawn[1], drawn[2:]).value)
+    differences.sort()
+    # 2.5 % of the way from the first of 50 to the last is 1.225 steps.
+    low = 0.775 * differences[1] + 0.225 * differences[2]
+    high = 0.775 * differences[48] + 0.225 * differences[47]
+    tail = min(sum(d <= 0 for d in differences), sum(d >= 0 for d in differences))
+    assert tail > 0, "the case is too clear to test the p-value"
+
+    assert comparison.a.value == pytest.approx(scorer(a, references).value, abs=1e-9)
+    assert comparison.b.value == pytest.approx(scorer(b, references).value, abs=1e-9)
+    assert comparison.difference == comparison.a.value - comparison.b.value
+    assert comparison.interval == pytest.approx((low, high), abs=1e-9)
+    assert comparison.p_value == pytest.approx(2 * (tail + 1) / 51)
+    assert comparison.a.signature == scorer(a, references).signature
+    assert comparison.signature == f"{comparison.a.signature}|bs:50|seed:3|p:two-sided"
+
+
+def test_the_seed_alone_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, references = noisy_systems(40, 0.3, 0.35)
+    first = paired_bootstrap(a, b, [references], resamples=60, seed=5)
+    monkeypatch.setenv("SACREBLEU_SEED", "99")
+    assert paired_bootstrap(a, b, [references], resamples=60, seed=5) == first
+    assert paired_bootstrap(a, b, [references], resamples=60, seed=6).interval != first.interval
+
+
+def test_the_tokeniser_reaches_the_bootstrap() -> None:
+    a, b = ["one, two three four five."] * 3, ["one , two three four six ."] * 3
+    references = [["one , two three four five ."] * 3]
+    comparison = paired_bootstrap(a, b, references, tokenize="none", resamples=50)
+    assert comparison.a == bleu(a, references, tokenize="none")
+    assert comparison.a.value < bleu(a, references).value
+
+
+def test_a_verdict_is_one_sentence_and_a_comparison_is_json() -> None:
+    a, b, references = noisy_systems(30, 0.2, 0.6)
+    comparison = dataclasses.replace(
+        paired_bootstrap(a, b, [references], resamples=50),
+        a=Score("TER", 45.2, ""),
+        b=Score("TER", 40.1, ""),
+        difference=5.1,
+        interval=(2.0, 8.25),
+        p_value=0.012,
+        lower_is_better=True,
+    )
+    assert comparison.verdict("base", "big") == (
+        "big is better than base: TER of base 45.20, of big 40.10, difference +5.10 (95 % interval +2.00 to +8.25), p = 0.012."
+    )
+    assert json.loads(json.dumps(dataclasses.asdict(comparison)))["interval"] == [2.0, 8.25]
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(DataError, match="system B: 1 hypotheses against 2 references in set 1"):
+        paired_bootstrap(["a", "b"], ["a"], [["a", "b"]])
+    with pytest.raises(RecipeError, match=r"unknown metric 'meteor': allowed are bleu, chrf, chrf\+\+, ter"):
+        paired_bootstrap(["a"], ["a"], [["a"]], metric="meteor")
+    with pytest.raises(RecipeError, match=r"39 resamples cannot show p < 0\.05: ask for 40 or more"):
+        paired_bootstrap(["a"], ["a"], [["a"]], resamples=39)

@@ -1,0 +1,143 @@
+"""The demonstration corpus: what it promises about sizes, seeds and held-out values, and phrases known from CLDR."""
+
+from __future__ import annotations
+
+import builtins
+import datetime
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from dragoman.data.pair import Pair
+from dragoman.data.phrases import _KINDS, LANGUAGES, PhraseSplit, make_phrases
+from dragoman.errors import DataError, MissingExtraError
+
+KINDS = {"date", "time", "moment", "duration", "relative", "price", "measure", "number"}
+
+
+@cache
+def german() -> PhraseSplit:
+    return make_phrases("de", seed=11, train=12_000, valid=700, test=900)
+
+
+def all_pairs(split: PhraseSplit) -> list[Pair]:
+    return split.train + split.valid + split.test
+
+
+def kind_of(pair: Pair) -> str:
+    match = re.fullmatch(r"phrases:(\w+)#\d+", pair.origin)
+    assert match is not None, pair.origin
+    return match[1]
+
+
+def test_the_sizes_are_those_asked_for() -> None:
+    split = german()
+    assert (len(split.train), len(split.valid), len(split.test)) == (12_000, 700, 900)
+    assert make_phrases("de", seed=11, train=3, valid=0, test=1).valid == []
+
+
+def test_a_seed_gives_its_own_phrases_each_time() -> None:
+    sizes = {"train": 40, "valid": 8, "test": 8}
+    assert make_phrases("fr", seed=5, **sizes) == make_phrases("fr", seed=5, **sizes)
+    assert make_phrases("fr", seed=5, **sizes) != make_phrases("fr", seed=6, **sizes)
+
+
+def test_a_smaller_corpus_is_the_beginning_of_a_larger_one() -> None:
+    small = make_phrases("de", seed=11, train=100, valid=20, test=20)
+    assert (small.train, small.valid, small.test) == (
+        german().train[:100],
+        german().valid[:20],
+        german().test[:20],
+    )
+
+
+def test_no_value_is_in_two_splits() -> None:
+    train, valid, test = ({pair.origin for pair in pairs} for pairs in (german().train, german().valid, german().test))
+    assert not train & valid
+    assert not train & test
+    assert not valid & test
+
+
+# Read back from the English text, so that the promise does not rest on `origin`.
+READERS: dict[str, Callable[[str], object]] = {
+    "price": lambda source: re.findall(r"[\d.]+", source),
+    "measure": lambda source: re.findall(r"[\d.]+", source),
+    "relative": lambda source: re.findall(r"\d+", source),
+    "number": lambda source: source,
+    "time": lambda source: source,
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_no_held_out_amount_is_in_train(kind: str) -> None:
+    def amounts(pairs: list[Pair]) -> set[str]:
+        return {str(READERS[kind](pair.source)) for pair in pairs if kind_of(pair) == kind}
+
+    held_out = amounts(german().valid + german().test)
+    assert held_out
+    assert not held_out & amounts(german().train)
+
+
+def test_no_held_out_day_is_in_train_in_another_width() -> None:
+    def days(pairs: list[Pair]) -> set[datetime.date]:
+        return {read_date(pair.source) for pair in pairs if kind_of(pair) == "date"}
+
+    held_out = days(german().valid + german().test)
+    assert len(held_out) > 100
+    assert not held_out & days(german().train)
+
+
+def read_date(text: str) -> datetime.date:
+    if "/" in text:
+        month, day, year = (int(part) for part in text.split("/"))
+        return datetime.date(year + (1900 if year >= 50 else 2000), month, day)
+    month_name, day_digits, year_digits = re.sub(r"^\w+, ", "", text).replace(",", "").split()
+    return datetime.datetime.strptime(f"{month_name[:3]} {day_digits} {year_digits}", "%b %d %Y").date()
+
+
+def test_every_source_is_made_once() -> None:
+    pairs = all_pairs(german())
+    assert len({pair.source for pair in pairs}) == len(pairs)
+
+
+@pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.name)
+def test_no_two_forms_say_the_same_english(kind: Any) -> None:
+    from babel import Locale
+
+    english = Locale("en")
+    values = kind.values[:: max(1, len(kind.values) // 2_000)]
+    texts = [form(value, english) for form in kind.forms for value in values]
+    assert len(set(texts)) == len(texts)
+
+
+def test_the_kinds_are_evenly_mixed_until_one_is_used_up() -> None:
+    first = make_phrases("de", seed=2, train=80, valid=16, test=8)
+    for pairs in (first.train, first.valid, first.test):
+        counts = [[kind_of(pair) for pair in pairs].count(kind) for kind in KINDS]
+        assert counts == [len(pairs) // 8] * 8
+    # A day has 1,440 minutes; all but the two tenths held out are said, once each.
+    assert [kind_of(pair) for pair in german().train].count("time") == 1_152
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_language_says_every_kind(language: str) -> None:
+    pairs = make_phrases(language, seed=3, train=1_600, valid=0, test=0).train
+    assert {kind_of(pair) for pair in pairs} == KINDS
+    for pair in pairs:
+        for text in (pair.source, pair.target):
+            assert text
+            # CLDR's spaces are plain, no unit is left without a name (length-meter), no pattern is left open ({0}).
+            assert not re.search(r"[^\S ]|^ | $|  |length-|mass-|volume-|temperature-|speed-|[{}]", text), pair
+            assert len(text.split()) <= 15
+    assert any(pair.source != pair.target for pair in pairs)
+
+
+def say(kind: str, value: int, language: str) -> set[tuple[str, str]]:
+    """(English, target) of one value in all the forms of its kind, spaces as they come from Babel."""
+    from babel import Locale
+
+    forms = next(each.forms for each in _KINDS if each.name == kind)
+    return {(form(value, Locale("en")), form(value, Locale(language))) for form in forms}
