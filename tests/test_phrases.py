@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import builtins
 import datetime
 import re
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import pytest
 
 from dragoman.data.pair import Pair
-from dragoman.data.phrases import _KINDS, LANGUAGES, PhraseSplit, make_phrases
+from dragoman.data.phrases import _KINDS, LANGUAGES, PhraseSplit, _Kind, _pairs, make_phrases
 from dragoman.errors import DataError, MissingExtraError
 
 KINDS = {"date", "time", "moment", "duration", "relative", "price", "measure", "number"}
@@ -104,7 +103,7 @@ def test_every_source_is_made_once() -> None:
 
 
 @pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.name)
-def test_no_two_forms_say_the_same_english(kind: Any) -> None:
+def test_no_two_forms_say_the_same_english(kind: _Kind) -> None:
     from babel import Locale
 
     english = Locale("en")
@@ -135,9 +134,80 @@ def test_every_language_says_every_kind(language: str) -> None:
     assert any(pair.source != pair.target for pair in pairs)
 
 
-def say(kind: str, value: int, language: str) -> set[tuple[str, str]]:
-    """(English, target) of one value in all the forms of its kind, spaces as they come from Babel."""
+def said(kind: str, value: int, language: str) -> set[tuple[str, str]]:
+    """(English, target) of one value in all the forms of its kind."""
     from babel import Locale
 
-    forms = next(each.forms for each in _KINDS if each.name == kind)
-    return {(form(value, Locale("en")), form(value, Locale(language))) for form in forms}
+    chosen = next(each for each in _KINDS if each.name == kind)
+    return {(pair.source, pair.target) for pair in _pairs(chosen, [value], Locale("en"), Locale(language))}
+
+
+# The German and French texts are CLDR's, checked by hand; the numbers in words are those of any dictionary.
+DAY = datetime.date(2025, 3, 3).toordinal()
+
+
+@pytest.mark.parametrize(
+    ("language", "kind", "value", "english", "target"),
+    [
+        ("de", "date", DAY, "Monday, March 3, 2025", "Montag, 3. März 2025"),
+        ("de", "date", DAY, "March 3, 2025", "3. März 2025"),
+        ("de", "date", DAY, "Mon, Mar 3, 2025", "Mo., 3. März 2025"),
+        ("de", "date", DAY, "3/3/25", "03.03.25"),
+        ("pl", "date", DAY, "March 3, 2025", "3 marca 2025"),
+        ("de", "time", 16 * 60 + 30, "4:30 PM", "16:30"),
+        ("de", "time", 0, "12:00 AM", "00:00"),
+        ("de", "moment", DAY * 1_440 + 990, "Monday, March 3, 2025, 4:30 PM", "Montag, 3. März 2025, 16:30"),
+        ("de", "duration", 12 * 60 + 1, "12 hours and 1 minute", "12 Stunden und 1 Minute"),
+        ("de", "duration", 12 * 60, "12 minutes", "12 Minuten"),
+        ("nl", "duration", 90, "1 hour and 30 minutes", "1 uur en 30 minuten"),
+        ("de", "relative", 3, "in 3 days", "in 3 Tagen"),
+        ("de", "relative", 90, "90 minutes ago", "vor 90 Minuten"),
+        ("pl", "relative", 5, "5 hours ago", "5 godzin temu"),
+        ("de", "price", 342_50, "€342.50", "342,50 €"),
+        ("de", "price", 342_50, "342.50 US dollars", "342,50 US-Dollar"),
+        ("nl", "price", 342_50, "£342.50", "£ 342,50"),
+        ("de", "measure", 35, "3.5 kilometers per hour", "3,5 Kilometer pro Stunde"),
+        ("de", "measure", 200, "20°C", "20 °C"),
+        ("pl", "measure", 50, "5 kilograms", "5 kilogramów"),
+        ("fr", "measure", 15, "1.5 liters", "1,5 litre"),
+        ("de", "number", 342, "three hundred and forty-two", "dreihundertzweiundvierzig"),
+        ("fr", "number", 1_080, "one thousand and eighty", "mille quatre-vingts"),
+        ("pt", "number", 16, "sixteen", "dezesseis"),
+    ],
+)
+def test_known_phrases(language: str, kind: str, value: int, english: str, target: str) -> None:
+    assert (english, target) in said(kind, value, language)
+
+
+def test_an_unknown_language_names_those_allowed() -> None:
+    with pytest.raises(DataError, match=r"^no phrases in 'tlh': the target language is one of ca, cs, de, .*uk$"):
+        make_phrases("tlh", seed=1, train=1, valid=1, test=1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"train": 10**9, "valid": 1, "test": 1}, r"1000000000 phrases for train: .* make 0 to \d+$"),
+        ({"train": 1, "valid": 10**6, "test": 1}, r"1000000 phrases for valid: .* make 0 to \d+$"),
+        ({"train": 1, "valid": 1, "test": -1}, r"-1 phrases for test: .* make 0 to \d+$"),
+    ],
+)
+def test_a_size_out_of_reach_names_the_limit(sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        make_phrases("de", seed=1, **sizes)
+
+
+def test_the_limit_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.data.phrases._MOST_VALUES", 20)
+    # Eight kinds of 20 values, 16 of them for train: 4 + 1 + 3 + 2 + 14 + 7 + 13 + 1 = 45 forms say each.
+    split = make_phrases("de", seed=1, train=16 * 45, valid=2 * 45, test=2 * 45)
+    assert len({pair.source for pair in all_pairs(split)}) == 20 * 45
+    with pytest.raises(DataError, match=f"0 to {16 * 45}$"):
+        make_phrases("de", seed=1, train=16 * 45 + 1, valid=0, test=0)
+
+
+@pytest.mark.parametrize("missing", ["babel", "num2words"])
+def test_a_missing_library_names_the_install_line(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingExtraError, match=r"Babel and num2words.*dragoman\[demo\]"):
+        make_phrases("de", seed=1, train=1, valid=1, test=1)

@@ -1,8 +1,8 @@
 """The named starting points, as plain numbers: three ways to read the paper, and every size that it printed.
 
-`preset` chooses the reading. `paper`: the text as printed, and where it is silent, what its code did. `t2t-2017`: the code behind
-the paper's numbers (tensor2tensor 1.0.3 of 2017-06-20). `modern`: what the field settled on. `size` chooses the dimensions: `base`,
-`big`, `tiny` (for some ten thousand pairs), or a row of Table 3. A recipe's own lines come last and win.
+`preset` chooses the reading. `paper`: the text as printed, and where it is silent, what its code did. `t2t-2017`: the code
+behind the paper's numbers (tensor2tensor 1.0.3 of 2017-06-20). `modern`: what the field settled on. `size` chooses the
+dimensions: `base`, `big`, `tiny` (for some ten thousand pairs), or a row of Table 3. A recipe's own lines come last and win.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from dragoman.data.corpus import Corpus, Ids
 from dragoman.data.subword import END_ID, PADDING_ID
 
 Indices = npt.NDArray[np.int64]
+Row = Ids | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def plan_epoch(
     return [batches[index] for index in random.permutation(len(batches))] if shuffle else batches
 
 
-def pad(rows: Sequence[Ids] | Sequence[Sequence[int]]) -> Tensor:
+def pad(rows: Sequence[Row]) -> Tensor:
     """Ids of unequal length as one tensor, padded on the right."""
     padded = torch.full((len(rows), max(len(row) for row in rows)), PADDING_ID, dtype=torch.long)
     for index, row in enumerate(rows):
@@ -62,12 +63,12 @@ def pad(rows: Sequence[Ids] | Sequence[Sequence[int]]) -> Tensor:
     return padded
 
 
-def collate(sources: Sequence[Ids], targets: Sequence[Ids], *, start_id: int) -> Batch:
+def collate(sources: Sequence[Row], targets: Sequence[Row], *, start_id: int) -> Batch:
     """Pad, and shift the target: the decoder reads start, y₁, y₂, … and should say y₁, y₂, …, end."""
     return Batch(
         pad(sources),
-        pad([np.concatenate([[start_id], target]) for target in targets]),
-        pad([np.concatenate([target, [END_ID]]) for target in targets]),
+        pad([[start_id, *target] for target in targets]),
+        pad([[*target, END_ID] for target in targets]),
         sum(len(target) + 1 for target in targets),
     )
 

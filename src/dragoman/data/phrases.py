@@ -36,9 +36,11 @@ LANGUAGES: tuple[str, ...] = ("ca", "cs", "de", "es", "fi", "fr", "id", "lt", "n
 Italian, Swedish and Hungarian are missing for their numbers: centoventitre, etttusen, százkét."""
 
 _Unit = Literal["second", "minute", "hour", "day", "week", "month", "year"]
+
 # One century of days, counted as datetime.date does: a year of two digits has one reading.
 _FIRST_DAY, _LAST_DAY = datetime.date(1950, 1, 1).toordinal(), datetime.date(2049, 12, 31).toordinal()
 _DAY_MINUTES = 24 * 60
+
 _UNIT_SECONDS: dict[_Unit, int] = {
     "second": 1,
     "minute": 60,
@@ -48,6 +50,7 @@ _UNIT_SECONDS: dict[_Unit, int] = {
     "month": 30 * 24 * 60 * 60,
     "year": 365 * 24 * 60 * 60,
 }
+
 _LONG_MEASURES = (
     "length-centimeter",
     "length-meter",
@@ -58,7 +61,7 @@ _LONG_MEASURES = (
     "temperature-celsius",
     "speed-kilometer-per-hour",
 )
-# The others lack plurals in short: Babel's Polish has "5 litry", its Portuguese "1,5 litros".
+# Babel's short form of the others borrows long plurals: "5 litry" in Polish.
 _SHORT_MEASURES = (
     "length-centimeter",
     "length-kilometer",
@@ -66,8 +69,8 @@ _SHORT_MEASURES = (
     "temperature-celsius",
     "speed-kilometer-per-hour",
 )
-_MOST_VALUES = 40_000  # of one kind in one corpus: shuffling stays quick
 
+_MOST_VALUES = 40_000  # of one kind in one corpus: shuffling stays quick
 _PLAIN_SPACES = str.maketrans("\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}", "  ")
 
 
@@ -95,6 +98,8 @@ _Share = tuple[_Kind, list[int]]
 
 def make_phrases(target_language: str, *, seed: int, train: int, valid: int, test: int) -> PhraseSplit:
     """English phrases and their counterpart in `target_language`; the same arguments give the same phrases.
+
+    A larger corpus begins with the smaller one. Another release of Babel may word a phrase otherwise.
 
     Raises:
         DataError: the language is not in `LANGUAGES`, or a size is beyond what there is to say.

@@ -11,7 +11,7 @@ from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.data.batches import collate, pad
 from dragoman.data.subword import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.decoding.beam import beam_search
-from dragoman.decoding.greedy import likeliest, one_by_one, sampler
+from dragoman.decoding.greedy import Choose, likeliest, one_by_one, sampler
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
 from dragoman.decoding.scoring import score_targets
@@ -93,7 +93,7 @@ def _search(
         )
     draws = config.nbest if config.method == "sample" else 1
     repeated = [source for source in sources for _ in range(draws)]
-    choose = likeliest
+    choose: Choose = likeliest
     if config.method == "sample":
         seeds = [config.seed * STREAMS + place * draws + draw for place in places for draw in range(draws)]
         choose = sampler(seeds, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)

@@ -66,7 +66,7 @@ def _nice_step(least: float) -> float:
 
 
 def tick_labels(ticks: list[float], step: float) -> list[str]:
-    """One short label a tick, different for different ticks: 0.25, 400, 20k, 1.5M, 2e-4."""
+    """One short label for each multiple of a nice step: 0.2, 400, 20k, 1.5M, 2e-4."""
     largest = max(map(abs, ticks), default=0.0)
     return ["0" if abs(tick) < step / 2 else _tick_label(tick, step, largest) for tick in ticks]
 

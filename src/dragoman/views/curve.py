@@ -114,7 +114,8 @@ def thinned(points: Sequence[Point], buckets: int = _BUCKETS) -> list[Point]:
 
 
 def _drawable(point: Point) -> bool:
-    return all(math.isfinite(value) and abs(value) < LARGEST for value in point)
+    # False for nan as well.
+    return all(abs(value) < LARGEST for value in point)
 
 
 def _panel_points(panel: Panel) -> Iterator[Point]:

@@ -93,10 +93,10 @@ def attention_heatmap(
 
 def _check(weights: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str]) -> None:
     if len(weights) != len(rows):
-        raise ValueError(f"{len(weights)} rows of weights for {len(rows)} row tokens")
+        raise ValueError(f"rows of weights: {len(weights)}, row tokens: {len(rows)}")
     for i, row in enumerate(weights):
         if len(row) != len(columns):
-            raise ValueError(f"row {i} has {len(row)} weights for {len(columns)} column tokens")
+            raise ValueError(f"weights in row {i}: {len(row)}, column tokens: {len(columns)}")
         for j, weight in enumerate(row):
             if not -1 / _LEVELS <= weight <= 1 + 1 / _LEVELS:
                 raise ValueError(f"the weight in row {i}, column {j} is {weight}, not between 0 and 1")

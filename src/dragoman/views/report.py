@@ -49,7 +49,7 @@ caption{{text-align:start;margin:0;padding:0 0 .5rem}}
 th,td{{padding:.35rem .75rem;border-bottom:1px solid var(--line);text-align:start;vertical-align:top;max-width:22rem}}
 thead th{{border-bottom-width:2px}}
 .number{{text-align:end;font-variant-numeric:tabular-nums;white-space:nowrap}}
-@media (max-width:30rem){{dl{{grid-template-columns:1fr}}dt{{margin-top:.4rem}}}}
+@media (max-width:30rem){{dl{{grid-template-columns:1fr;gap:0}}dd{{margin-bottom:.6rem}}}}
 @media print{{figure,tr{{break-inside:avoid}}}}
 """
 

@@ -1,0 +1,353 @@
+"""The training loop: a recipe becomes a run folder, and at its end a bundle.
+
+    runs/NAME/  recipe.json  data/  checkpoints/  metrics.jsonl  bundle/  report.json  curve.svg  report.html
+
+Every random draw is a function of (seed, step, batch in the step), so a run that stops and goes on is the run that did not stop.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+
+from dragoman.bundle import put_weights, weights_of
+from dragoman.config import DecodingConfig, Recipe, section_with
+from dragoman.data.batches import BatchStream
+from dragoman.data.prepare import Prepared, prepare
+from dragoman.errors import Interrupted, OutputError, RunError
+from dragoman.model.build import build_model
+from dragoman.model.transformer import Transformer
+from dragoman.tasks.generation import start_id
+from dragoman.training.checkpoint import (
+    Checkpoint,
+    Progress,
+    newest_checkpoint,
+    prune_checkpoints,
+    restore_optimiser,
+    save_checkpoint,
+)
+from dragoman.training.journal import Journal
+from dragoman.training.loss import batch_loss
+from dragoman.training.machine import Machine, choose_machine, keep_freed_memory
+from dragoman.training.schedule import learning_rate, spent
+from dragoman.training.validation import judge, mean_loss, perplexity, read_text
+
+# What may change between two stretches of one run; all else would make it another run.
+MAY_CHANGE = {
+    "name", "run", "data.root", "data.test", "decoding",
+    "training.max_steps", "training.max_epochs", "training.max_minutes", "training.patience", "training.log_every_steps",
+    "training.checkpoint_every_steps", "training.checkpoint_every_minutes", "training.keep_last", "training.keep_best",
+    "training.average", "training.average_count", "training.precision",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """Where a run stands after a step. Sums are over the steps since the last journal line."""
+
+    step: int
+    epoch: float
+    loss: float
+    perplexity: float
+    rate: float
+    gradient_norm: float
+    tokens_per_second: float
+    share_spent: float
+    minutes_left: float
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    step: int
+    loss: float
+    perplexity: float
+    bleu: float | None
+    best: bool
+
+
+class Listener(Protocol):
+    """Whoever wants to see a run as it goes; the training room prints nothing itself."""
+
+    def notice(self, text: str) -> None: ...
+    def advance(self, share_spent: float) -> None: ...
+    def step(self, report: StepReport) -> None: ...
+    def validation(self, report: ValidationReport) -> None: ...
+
+
+class Silent:
+    """A listener for whom a run is its files."""
+
+    def notice(self, text: str) -> None: ...
+    def advance(self, share_spent: float) -> None: ...
+    def step(self, report: StepReport) -> None: ...
+    def validation(self, report: ValidationReport) -> None: ...
+
+
+class StopRequest:
+    """Set by Ctrl-C, SIGTERM or SIGUSR1, and looked at between steps; a second Ctrl-C stops at once."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.reason is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.reason = signal.Signals(number).name
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Turn the signals that ask a run to stop into a request, where this is the thread that may."""
+    request = StopRequest()
+    before = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            before[number] = signal.signal(number, request)
+    except ValueError:
+        pass
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Trainer:
+    """One run in memory: model, optimiser, place in the data, and the folder that it all goes to."""
+
+    def __init__(self, recipe: Recipe, listener: Listener) -> None:
+        self.recipe = recipe
+        self.config = recipe.training
+        self.listener = listener
+        self.folder = Path(recipe.run)
+        self.checkpoints = self.folder / "checkpoints"
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{self.folder}: cannot be made: {error.strerror}") from None
+        found = newest_checkpoint(self.checkpoints, listener.notice)
+        if found is not None:
+            refuse_changes(found.recipe, recipe, self.folder)
+        self.prepared: Prepared = prepare(recipe, self.folder / "data", listener.notice)
+        for name, fate in self.prepared.fates.items():
+            for sentence in fate.sentences(recipe.data.over_long):
+                listener.notice(f"{name}: {sentence}")
+        keep_freed_memory()
+        self.machine: Machine = choose_machine(self.config)
+        torch.manual_seed(self.config.seed)
+        self.start_id = start_id(recipe.model)
+        self.model: Transformer = build_model(
+            recipe.model,
+            source_vocabulary=len(self.prepared.tokeniser.source),
+            target_vocabulary=len(self.prepared.tokeniser.target),
+        ).to(self.machine.device)
+        self.machine.settle(self.model)
+        self.progress = Progress()
+        if found is not None:
+            put_weights(self.model, found.weights(), where=found.path)
+            self.model.to(self.machine.device)
+        self.names = dict(enumerate(name for name, _ in self.model.named_parameters()))
+        self.optimiser = self._optimiser()
+        if found is not None:
+            restore_optimiser(self.optimiser, found.optimiser_state(), self.names)
+            self.progress = found.progress
+            listener.notice(f"going on from {found.path}")
+        self.stream = BatchStream(
+            self.prepared.train,
+            batch_tokens=self.config.batch_tokens,
+            seed=self.config.seed,
+            start_id=self.start_id,
+            cursor=self.progress.cursor,
+        )
+        self.journal = Journal(self.folder / "metrics.jsonl", step=self.progress.step)
+        self.newest: Checkpoint | None = found
+        self._minutes_of_newest = self.progress.minutes
+        self._nll_since_log = torch.zeros((), device=self.machine.device)
+        self._tokens_since_log = 0
+        self._logged_at = time.monotonic()
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        config = self.config
+        kind = torch.optim.AdamW if config.weight_decay else torch.optim.Adam
+        betas = (config.adam_beta1, config.adam_beta2)
+        return kind(
+            self.model.parameters(), lr=0.0, betas=betas, eps=config.adam_epsilon, weight_decay=config.weight_decay, fused=True
+        )
+
+    def share_spent(self) -> float:
+        epochs = self.progress.cursor.epoch + self.progress.cursor.batch / self.stream.batches_in_epoch()
+        return spent(self.config, step=self.progress.step, epochs=epochs, minutes=self.progress.minutes)
+
+    def run(self) -> None:
+        """Train until the budget is spent or patience ends; on a request to stop, commit and raise Interrupted."""
+        self.model.train()
+        with stop_on_signals() as stop:
+            while self.share_spent() < 1.0 and not self._out_of_patience():
+                started = time.monotonic()
+                gradient_norm = self._step()
+                self._count_minutes(started)
+                self.listener.advance(self.share_spent())
+                step = self.progress.step
+                if step % self.config.log_every_steps == 0:
+                    self._log(gradient_norm)
+                merit = self._validate() if step % self.config.validate_every_steps == 0 else None
+                if self._checkpoint_is_due() or (merit is not None and self.progress.best_step == step):
+                    self._commit(merit)
+                if stop.reason is not None:
+                    self._commit(merit)
+                    assert self.newest is not None
+                    raise Interrupted(
+                        f"{stop.reason}: stopped after step {step}; everything is in {self.newest.path}, "
+                        "and the same command goes on from there"
+                    )
+            if self.newest is None or self.newest.step != self.progress.step:
+                self._commit(self._validate())
+
+    def _count_minutes(self, started: float) -> None:
+        self.progress = replace(self.progress, minutes=self.progress.minutes + (time.monotonic() - started) / 60.0)
+
+    def _out_of_patience(self) -> bool:
+        return self.config.patience is not None and self.progress.validations_since_best >= self.config.patience
+
+    def _step(self) -> torch.Tensor:
+        """One update from `accumulation` batches; returns the gradient's norm before clipping."""
+        config = self.config
+        batches = [self.stream.next() for _ in range(config.accumulation)]
+        tokens = sum(batch.num_target_tokens for batch in batches)
+        step = self.progress.step + 1
+        for place, batch in enumerate(batches):
+            torch.manual_seed(random_stream(config.seed, step, place))
+            with self.machine.autocast():
+                loss, nll = batch_loss(
+                    self.model, batch.to(self.machine.device), epsilon=config.label_smoothing, form=config.smoothing_form
+                )
+            (loss / tokens).backward()  # type: ignore[no-untyped-call]
+            self._nll_since_log += nll
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm or math.inf)
+        self._set_rate(step)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self._tokens_since_log += tokens
+        self.progress = replace(
+            self.progress, step=step, cursor=self.stream.cursor, target_tokens=self.progress.target_tokens + tokens
+        )
+        return norm
+
+    def _set_rate(self, step: int) -> None:
+        rate = learning_rate(self.config, d_model=self.recipe.model.d_model, step=step, share_spent=self.share_spent())
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+
+    def _log(self, gradient_norm: torch.Tensor) -> None:
+        seconds = time.monotonic() - self._logged_at
+        nll = self._nll_since_log.item() / self._tokens_since_log
+        share = self.share_spent()
+        report = StepReport(
+            step=self.progress.step,
+            epoch=self.progress.cursor.epoch + self.progress.cursor.batch / self.stream.batches_in_epoch(),
+            loss=nll,
+            perplexity=perplexity(nll),
+            rate=self.optimiser.param_groups[0]["lr"],
+            gradient_norm=gradient_norm.item(),
+            tokens_per_second=self._tokens_since_log / seconds,
+            share_spent=share,
+            minutes_left=self.progress.minutes / share * (1.0 - share),
+        )
+        if not math.isfinite(nll):
+            kept = f"the last good state is {self.newest.path}" if self.newest else "nothing was kept yet"
+            raise RunError(
+                f"step {report.step}: the loss is {nll}; {kept}. A lower learning rate, a longer training.warmup_steps or "
+                "training.clip_norm = 1.0 helps"
+            )
+        self.journal.write("train", **vars(report))
+        self.listener.step(report)
+        self._restart_log()
+
+    def _restart_log(self) -> None:
+        self._nll_since_log.zero_()
+        self._tokens_since_log = 0
+        self._logged_at = time.monotonic()
+
+    def _validate(self) -> float | None:
+        """Validate if there is anything to validate on; returns the merit, higher is better."""
+        if self.prepared.valid is None or self.recipe.data.valid is None:
+            return None
+        started = time.monotonic()
+        self.model.eval()
+        loss, nll = mean_loss(self.model, self.prepared.valid, self.machine, self.config, start_id=self.start_id)
+        bleu = None
+        if self.config.validate_sentences:
+            pairs = read_text(self.recipe.data.valid, self.recipe.data.root, most=self.config.validate_sentences)
+            greedy: DecodingConfig = section_with(self.recipe.decoding, {"method": "greedy", "nbest": 1}, where="decoding")
+            with self.machine.autocast():
+                bleu = judge(self.model, self.prepared.tokeniser, self.recipe, pairs, greedy).scores["bleu"].value
+        self.model.train()
+        merit = bleu if self.config.best_by == "bleu" and bleu is not None else -nll
+        is_best = self.progress.best is None or merit > self.progress.best
+        if is_best:
+            self.progress = replace(self.progress, best=merit, best_step=self.progress.step, validations_since_best=0)
+        else:
+            self.progress = replace(self.progress, validations_since_best=self.progress.validations_since_best + 1)
+        report = ValidationReport(self.progress.step, loss, perplexity(nll), bleu, is_best)
+        self.journal.write("valid", **vars(report), nll=nll, seconds=time.monotonic() - started)
+        self.listener.validation(report)
+        self._logged_at += time.monotonic() - started
+        return merit
+
+    def _checkpoint_is_due(self) -> bool:
+        steps, minutes = self.config.checkpoint_every_steps, self.config.checkpoint_every_minutes
+        by_steps = steps is not None and self.progress.step % steps == 0
+        return by_steps or (minutes is not None and self.progress.minutes - self._minutes_of_newest >= minutes)
+
+    def _commit(self, merit: float | None) -> None:
+        """Write a checkpoint, then remove those that are no longer wanted."""
+        self.newest = save_checkpoint(
+            self.checkpoints,
+            progress=self.progress,
+            recipe=self.recipe.model_dump(mode="json"),
+            merit=merit,
+            weights=weights_of(self.model),
+            optimiser=self.optimiser,
+            names=self.names,
+        )
+        self._minutes_of_newest = self.progress.minutes
+        prune_checkpoints(self.checkpoints, keep_last=self.config.keep_last, keep_best=self.config.keep_best)
+
+
+def random_stream(seed: int, step: int, place: int) -> int:
+    """The seed of the dropout of batch `place` in update `step`: another 64-bit number for each."""
+    value = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + place * 0x94D049BB133111EB) % 2**64
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    return value ^ value >> 31
+
+
+def refuse_changes(before: Mapping[str, Any], recipe: Recipe, folder: Path) -> None:
+    """Raise RunError with the difference where a run folder was begun with another recipe."""
+    now = recipe.model_dump(mode="json")
+    changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _differences(before, now) if not _may_change(key)]
+    if changed:
+        raise RunError(
+            f"{folder} was begun with another recipe: {'; '.join(changed)}. Set them back, or start elsewhere with run=FOLDER"
+        )
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            yield f"{prefix}{key}", old, new
+
+
+def _may_change(key: str) -> bool:
+    return any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE)

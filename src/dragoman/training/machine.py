@@ -1,0 +1,57 @@
+"""What this machine is best asked to do: the device, the precision, the attention, the allocator. The model never knows."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from dragoman.config import TrainingConfig
+from dragoman.model.attention import explicit_attention, fused_attention, use_attention
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and in which precision the products of a run are computed."""
+
+    device: torch.device
+    precision: torch.dtype
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16)
+
+    def settle(self, model: nn.Module) -> None:
+        """Choose how attention is computed: PyTorch's kernel is slow on a processor in bfloat16, above all backwards."""
+        by_hand = self.device.type == "cpu" and self.precision == torch.bfloat16
+        use_attention(model, explicit_attention if by_hand else fused_attention)
+
+    def describe(self) -> str:
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"{torch.get_num_threads()} threads"
+        return f"{self.device.type} ({name}), {str(self.precision).removeprefix('torch.')}"
+
+
+def choose_machine(config: TrainingConfig) -> Machine:
+    """A GPU where there is one; bfloat16 where the recipe says so, or leaves it open and the hardware multiplies it fast."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    fast = torch.cuda.is_bf16_supported() if device.type == "cuda" else multiplies_bfloat16()
+    bfloat16 = config.precision == "bfloat16" or (config.precision == "auto" and fast)
+    return Machine(device, torch.bfloat16 if bfloat16 else torch.float32)
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether the processor has instructions for products of bfloat16."""
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # public from torch 2.12 or so; without it, no promise
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def keep_freed_memory() -> None:
+    """Ask glibc to keep freed blocks: else every large tensor is mapped, and faulted in page by page, again at each step."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(M_TOP_PAD, 64 * 2**20)

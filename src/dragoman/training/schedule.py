@@ -1,0 +1,33 @@
+"""The learning rate (section 5.3) and how much of the budget is spent."""
+
+from __future__ import annotations
+
+from dragoman.config import TrainingConfig
+
+
+def spent(config: TrainingConfig, *, step: int, epochs: float, minutes: float) -> float:
+    """The share of the budget that is used up, by whichever limit is nearest; 1 or more ends the run."""
+    shares = [step / config.max_steps]
+    if config.max_epochs is not None:
+        shares.append(epochs / config.max_epochs)
+    if config.max_minutes is not None:
+        shares.append(minutes / config.max_minutes)
+    return max(shares)
+
+
+def learning_rate(config: TrainingConfig, *, d_model: int, step: int, share_spent: float = 0.0) -> float:
+    """The rate of update `step`, counted from 1.
+
+    `paper` is equation 3 times `rate_factor`. A cooldown lowers the end of the run linearly to zero.
+    """
+    warmup = config.warmup_steps
+    match config.schedule:
+        case "paper":
+            rate = config.rate_factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        case "inverse-sqrt":
+            rate = config.peak_rate * min((warmup / step) ** 0.5, step / warmup)
+        case "constant":
+            rate = config.peak_rate * min(1.0, step / warmup)
+    if config.cooldown > 0.0:
+        rate *= min(1.0, max(0.0, 1.0 - share_spent) / config.cooldown)
+    return rate

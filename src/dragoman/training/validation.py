@@ -1,0 +1,82 @@
+"""How good the model is on text it did not learn from: loss, perplexity, and translations judged by BLEU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dragoman.config import CorpusConfig, DecodingConfig, Recipe, TrainingConfig
+from dragoman.data.batches import batch_of, plan_epoch
+from dragoman.data.corpus import Corpus
+from dragoman.data.pair import Pair
+from dragoman.data.readers import read_pairs
+from dragoman.data.subword import Tokeniser
+from dragoman.evaluation.metrics import Score
+from dragoman.model.transformer import Transformer
+from dragoman.tasks.translation import best_texts, score_translations, translate_lines
+from dragoman.training.machine import Machine
+from dragoman.training.loss import batch_loss
+
+
+@torch.no_grad()
+def mean_loss(
+    model: Transformer, corpus: Corpus, machine: Machine, config: TrainingConfig, *, start_id: int
+) -> tuple[float, float]:
+    """Smoothed loss and un-smoothed negative log-likelihood, each per target token (end tokens counted), in nats."""
+    smoothed = likelihood = 0.0
+    tokens = 0
+    for indices in plan_epoch(*corpus.lengths(), batch_tokens=config.batch_tokens, seed=0, epoch=0, shuffle=False):
+        batch = batch_of(corpus, indices, start_id=start_id).to(machine.device)
+        with machine.autocast():
+            loss, nll = batch_loss(model, batch, epsilon=config.label_smoothing, form=config.smoothing_form)
+        smoothed += loss.item()
+        likelihood += nll.item()
+        tokens += batch.num_target_tokens
+    return smoothed / tokens, likelihood / tokens
+
+
+def perplexity(nll: float) -> float:
+    """exp of the mean negative log-likelihood; infinite where that overflows."""
+    return math.exp(nll) if nll < 700.0 else math.inf
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One line with what the model made of it and what was expected."""
+
+    source: str
+    reference: str
+    translation: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Scores over a corpus, and the translations that they are of."""
+
+    scores: dict[str, Score]
+    samples: tuple[Sample, ...]
+
+
+def read_text(corpus: CorpusConfig, root: str, *, most: int | None = None) -> list[Pair]:
+    """The pairs of a validation or test corpus as text, all lines of them, or the first `most`."""
+    pairs = []
+    for pair in read_pairs(corpus, Path(root)):
+        if most is not None and len(pairs) >= most:
+            break
+        pairs.append(pair)
+    return pairs
+
+
+def judge(
+    model: Transformer, tokeniser: Tokeniser, recipe: Recipe, pairs: Sequence[Pair], decoding: DecodingConfig
+) -> Judgement:
+    """Translate the sources and score the translations."""
+    translated = translate_lines([model], tokeniser, [pair.source for pair in pairs], recipe, decoding)
+    texts = best_texts(translated, tokeniser)
+    scores = score_translations(texts, [pair.target for pair in pairs], recipe)
+    samples = tuple(Sample(pair.source, pair.target, text) for pair, text in zip(pairs, texts, strict=True))
+    return Judgement(scores, samples)

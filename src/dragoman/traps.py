@@ -1,0 +1,86 @@
+"""Where the paper's text, its code and a recipe part: the table that a run prints before it starts.
+
+Each trap is one knob: what the text of "Attention Is All You Need" says of it (None where it says nothing), what tensor2tensor
+1.0.3, the code behind the paper's numbers, did, and where either says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Trap:
+    key: str
+    place: str
+    text: Any
+    code: Any
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A knob that stands otherwise than the paper's text says, or of which the text says nothing and the code something else."""
+
+    key: str
+    ours: Any
+    text: Any
+    code: Any
+    place: str
+
+    def sentence(self) -> str:
+        said = f"the text says {_show(self.text)}" if self.text is not None else "the text says nothing"
+        return f"{self.key} = {_show(self.ours)}: {said} ({self.place}), its code did {_show(self.code)}"
+
+
+def _show(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+TRAPS = (
+    Trap("model.norm", "section 3.1", "post", "post"),
+    Trap("model.final_norm", "section 3.1", False, False),
+    Trap("model.attention_bias", "section 3.2.2", False, True),
+    Trap("model.positions", "section 3.5", "interleaved", "concatenated"),
+    Trap("model.tying", "section 3.4", "three-way", "three-way"),
+    Trap("model.scale_embeddings", "section 3.4", True, True),
+    Trap("model.initialisation", "nowhere", None, "glorot"),
+    Trap("model.norm_epsilon", "nowhere", None, 1e-6),
+    Trap("model.attention_dropout", "section 5.4", 0.0, 0.0),
+    Trap("model.activation_dropout", "section 5.4", 0.0, 0.0),
+    Trap("model.decoder_start", "section 3.1: offset by one", None, "zero"),
+    Trap("model.source_eos", "nowhere", None, True),
+    Trap("model.target_space", "nowhere", False, True),
+    Trap("model.attention_window", "section 4: future work", None, None),
+    Trap("training.adam_beta1", "section 5.3", 0.9, 0.9),
+    Trap("training.adam_beta2", "section 5.3", 0.98, 0.98),
+    Trap("training.adam_epsilon", "section 5.3", 1e-9, 1e-9),
+    Trap("training.weight_decay", "nowhere", None, 0.0),
+    Trap("training.schedule", "equation 3", "paper", "paper"),
+    Trap("training.rate_factor", "equation 3", 1.0, 1.0),
+    Trap("training.warmup_steps", "section 5.3", 4000, 4000),
+    Trap("training.cooldown", "equation 3", 0.0, 0.0),
+    Trap("training.label_smoothing", "section 5.4", 0.1, 0.1),
+    Trap("training.smoothing_form", "nowhere", None, "others"),
+    Trap("training.clip_norm", "nowhere", None, None),
+    Trap("decoding.beam_size", "section 6.1", 4, 4),
+    Trap("decoding.length_penalty", "section 6.1, through [GNMT]", "gnmt", "gnmt"),
+    Trap("decoding.alpha", "section 6.1", 0.6, 0.6),
+    Trap("decoding.extra_length", "section 6.1", 50, 50),
+    Trap("decoding.stop", "section 6.1: when possible", None, "worst-finished"),
+)
+
+
+def departures(recipe: Mapping[str, Any]) -> list[Departure]:
+    """How a recipe (as nested plain values) departs from the printed text, and where that is silent, from its code."""
+    found = []
+    for trap in TRAPS:
+        section, knob = trap.key.split(".")
+        ours = recipe[section][knob]
+        if trap.key == "model.final_norm" and ours is None:
+            ours = recipe["model"]["norm"] == "pre"
+        silent = trap.text is None
+        if ours != (trap.code if silent else trap.text):
+            found.append(Departure(trap.key, ours, trap.text, trap.code, trap.place))
+    return found

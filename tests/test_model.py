@@ -1,0 +1,740 @@
+"""The model against closed forms: its size, its equations, its masks, its dropout and its first weights."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from dragoman.config import ModelConfig, make_recipe
+from dragoman.model.attention import (
+    Attend,
+    Attention,
+    KeyValue,
+    explicit_attention,
+    explicit_weights,
+    fused_attention,
+    use_attention,
+    watch_attention,
+)
+from dragoman.model.build import build_model
+from dragoman.model.dropout import Dropout, dropout
+from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
+from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
+from dragoman.model.positions import LearnedPositions, Sinusoids
+from dragoman.model.transformer import Embedding, Transformer
+from dragoman.presets import SIZES
+
+PAD, SOURCE_ROWS, TARGET_ROWS = 0, 11, 13
+CPU = torch.device("cpu")
+NO_DROPOUT = {"residual_dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+
+
+def small_config(**knobs: Any) -> ModelConfig:
+    sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 2}
+    return ModelConfig.model_validate({**sizes, **NO_DROPOUT, **knobs})
+
+
+def small_model(**knobs: Any) -> Transformer:
+    config = small_config(**knobs)
+    torch.manual_seed(0)
+    rows = (SOURCE_ROWS, SOURCE_ROWS) if config.tying == "three-way" else (SOURCE_ROWS, TARGET_ROWS)
+    return build_model(config, source_vocabulary=rows[0], target_vocabulary=rows[1], padding_id=PAD).eval()
+
+
+def meta_model(config: ModelConfig, rows: int) -> Transformer:
+    with torch.device("meta"):
+        return build_model(config, source_vocabulary=rows, target_vocabulary=rows)
+
+
+def sentences(*lengths: int, rows: int = SOURCE_ROWS, seed: int = 1) -> Tensor:
+    """Random ids, none of them padding, padded on the right."""
+    generator = torch.Generator().manual_seed(seed)
+    ids_BT = torch.full((len(lengths), max(lengths)), PAD)
+    for row, length in enumerate(lengths):
+        ids_BT[row, :length] = torch.randint(1, rows, (length,), generator=generator)
+    return ids_BT
+
+
+def noise(*shape: int, seed: int = 2) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+# The size of it
+
+
+@pytest.mark.parametrize(
+    ("size", "printed_millions", "parameters"),
+    [
+        ("base", 65, 65_110_016),
+        ("A-h1", 65, 65_110_016),
+        ("A-h4", 65, 65_110_016),
+        ("A-h16", 65, 65_110_016),
+        ("A-h32", 65, 65_110_016),
+        ("B-dk16", 58, 58_018_304),
+        ("B-dk32", 60, 60_382_208),
+        ("C-n2", 36, 35_684_352),
+        ("C-n4", 50, 50_397_184),
+        ("C-n8", 80, 79_822_848),
+        ("C-d256", 28, 27_848_704),
+        ("C-d1024", 168, 167_944_192),
+        ("C-ff1024", 53, 52_514_816),
+        ("C-ff4096", 90, 90_300_416),
+    ],
+)
+def test_parameter_counts_of_table_3(size: str, printed_millions: int, parameters: int) -> None:
+    """Table 3's last column, at the 40,960 rows of tensor2tensor's `wmt_ende_bpe32k`; the A rows print none, being as base."""
+    model = meta_model(make_recipe({"preset": "t2t-2017", "size": size}).model, 40_960)
+    assert model.num_parameters() == parameters
+    assert round(parameters / 1e6) == printed_millions
+
+
+@pytest.mark.parametrize(("rows", "parameters"), [(40_960, 218_300_416), (36_546, 213_780_480)])
+def test_big_has_the_printed_213_million_parameters_at_the_published_36_546_rows(rows: int, parameters: int) -> None:
+    model = meta_model(make_recipe({"preset": "t2t-2017", "size": "big"}).model, rows)
+    assert model.num_parameters() == parameters
+
+
+@pytest.mark.parametrize("preset", ["paper", "t2t-2017", "modern"])
+@pytest.mark.parametrize("size", SIZES)
+def test_parameter_counts_in_closed_form(size: str, preset: str) -> None:
+    config = make_recipe({"preset": preset, "size": size}).model
+    d, ff, bias = config.d_model, config.d_ff, int(config.attention_bias)
+    keys, values = config.num_heads * config.key_width, config.num_heads * config.value_width
+    attention = 2 * d * keys + 2 * d * values + bias * (2 * keys + values + d)
+    feed_forward = 2 * d * ff + ff + d
+    norm = 2 * d
+    encoder = config.encoder_layers * (attention + feed_forward + 2 * norm)
+    decoder = config.decoder_layers * (2 * attention + feed_forward + 3 * norm)
+    final = 2 * norm if config.norm == "pre" else 0
+    positions = 2 * config.max_positions * d if config.positions == "learned" else 0
+    assert meta_model(config, 1000).num_parameters() == 1000 * d + encoder + decoder + final + positions
+
+
+@pytest.mark.parametrize(
+    ("tying", "tables"),
+    [
+        ("three-way", SOURCE_ROWS),
+        ("two-way", SOURCE_ROWS + TARGET_ROWS),
+        ("none", SOURCE_ROWS + 2 * TARGET_ROWS),
+    ],
+)
+def test_tying(tying: str, tables: int) -> None:
+    model = small_model(tying=tying)
+    source, target, output = model.encoder.embedding.weight, model.decoder.embedding.weight, model.output
+    assert (source is target) == (tying == "three-way")
+    assert (target is output) == (tying != "none")
+    rest = sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if name not in {"encoder.embedding.weight", "decoder.embedding.weight", "output"}
+    )
+    assert model.num_parameters() - rest == 16 * tables
+
+
+# Attention
+
+
+def masks(target_length: int, source_length: int) -> dict[str, Tensor | None]:
+    keep_BS = torch.arange(source_length) < torch.tensor([source_length, 2])[:, None]
+    return {
+        "none": None,
+        "padding": padding_mask(keep_BS),
+        "causal": causal_mask(target_length, source_length, device=CPU),
+        "window": window_mask(target_length, source_length, 1, device=CPU),
+    }
+
+
+def queries_keys_values() -> tuple[Tensor, Tensor, Tensor]:
+    return noise(2, 3, 4, 8, seed=3), noise(2, 3, 6, 8, seed=4), noise(2, 3, 6, 5, seed=5)
+
+
+def equation_1(query: Any, key: Any, value: Any, mask: Any) -> Any:
+    """softmax(Q·Kᵀ/√d_k)·V, one number at a time in double precision."""
+    result = np.zeros((*query.shape[:3], value.shape[3]))
+    for b, h, t in itertools.product(*map(range, query.shape[:3])):
+        allowed = [s for s in range(key.shape[2]) if mask[b, h, t, s]]
+        scores = [sum(query[b, h, t] * key[b, h, s]) / math.sqrt(query.shape[3]) for s in allowed]
+        total = sum(math.exp(score) for score in scores)
+        for s, score in zip(allowed, scores, strict=True):
+            result[b, h, t] += math.exp(score) / total * value[b, h, s]
+    return result
+
+
+@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
+@pytest.mark.parametrize("mask_name", ["none", "padding", "causal", "window"])
+def test_attention_is_equation_1(attend: Attend, mask_name: str) -> None:
+    query, key, value = queries_keys_values()
+    mask = masks(4, 6)[mask_name]
+    everywhere = np.broadcast_to(True if mask is None else mask.numpy(), (2, 3, 4, 6))
+    expected = equation_1(query.double().numpy(), key.double().numpy(), value.double().numpy(), everywhere)
+    np.testing.assert_allclose(attend(query, key, value, mask, 0.0).numpy(), expected, rtol=0, atol=1e-6)
+
+
+def test_causal_and_window_masks_by_their_definition() -> None:
+    """The queries are the last of the keys, so query t stands at place t + S − T."""
+    for target_length, source_length, radius in itertools.product((1, 3, 5), (5, 6), (1, 2)):
+        places = range(source_length - target_length, source_length)
+        causal = [[s <= place for s in range(source_length)] for place in places]
+        window = [[abs(s - place) <= radius for s in range(source_length)] for place in places]
+        assert causal_mask(target_length, source_length, device=CPU).tolist() == causal
+        assert window_mask(target_length, source_length, radius, device=CPU).tolist() == window
+
+
+def test_multi_head_attention_is_the_heads_side_by_side() -> None:
+    """MultiHead = Concat(head₁ … head_h)·W^O, each head computed alone from its own slice of the matrices."""
+    torch.manual_seed(0)
+    attention = Attention(d_model=12, num_heads=3, d_k=5, d_v=2, bias=True, dropout=0.0).eval()
+    x_BTD, memory_BSD = noise(2, 4, 12), noise(2, 6, 12, seed=6)
+    heads = []
+    for head in range(3):
+        keys, values = slice(5 * head, 5 * head + 5), slice(2 * head, 2 * head + 2)
+        query = x_BTD @ attention.query.weight[keys].T + attention.query.bias[keys]
+        key = memory_BSD @ attention.key.weight[keys].T + attention.key.bias[keys]
+        value = memory_BSD @ attention.value.weight[values].T + attention.value.bias[values]
+        heads.append((query @ key.transpose(1, 2) / math.sqrt(5)).softmax(-1) @ value)
+    expected = torch.cat(heads, dim=-1) @ attention.output.weight.T + attention.output.bias
+    torch.testing.assert_close(attention(x_BTD, attention.remember(memory_BSD), None), expected, rtol=0, atol=1e-6)
+
+
+def attentions(model: nn.Module) -> list[Attention]:
+    return [module for module in model.modules() if isinstance(module, Attention)]
+
+
+def test_use_attention_reaches_every_attention() -> None:
+    model = small_model()
+    calls: list[float] = []
+
+    def counting(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+        calls.append(dropout_p)
+        return fused_attention(query, key, value, mask, dropout_p)
+
+    use_attention(model, counting)
+    model(sentences(4), sentences(3))
+    assert len(calls) == 2 + 2 * 2  # encoder layers, and two in each decoder layer
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_watching_changes_nothing_and_sees_distributions(training: bool) -> None:
+    model = small_model(residual_dropout=0.3, attention_dropout=0.3).train(training)
+    source, inputs = sentences(5, 3), sentences(4, 4)
+    torch.manual_seed(7)
+    unseen = model(source, inputs)
+    torch.manual_seed(7)
+    with watch_attention(attentions(model)) as seen:
+        assert torch.equal(model(source, inputs), unseen)
+    shapes = [tuple(weights.shape) for weights in seen]
+    assert shapes == [(2, 2, 5, 5)] * 2 + [(2, 2, 4, 4), (2, 2, 4, 5)] * 2
+    for weights in seen:
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:3]), rtol=0, atol=1e-6)
+    assert torch.equal(seen[0][1, :, :, 3:], torch.zeros(2, 5, 2))  # the second sentence's padding
+    model(source, inputs)
+    assert len(seen) == 6, "still watching after the end"
+
+
+def test_watching_ends_with_an_error() -> None:
+    model = small_model()
+    with pytest.raises(RuntimeError, match="stop"), watch_attention(attentions(model)):
+        raise RuntimeError("stop")
+    assert all(module.attend is fused_attention for module in attentions(model))
+
+
+# Positions and embeddings
+
+
+def sinusoid(position: int, column: int, width: int, kind: str) -> float:
+    """Section 3.5 as printed; tensor2tensor 1.0.3 has all sines first and the exponent i/(d/2 − 1)."""
+    if kind == "interleaved":
+        wave, angle = column % 2, position / 10000 ** (2 * (column // 2) / width)
+    else:
+        half = width // 2
+        wave, angle = column // half, position / 10000 ** ((column % half) / (half - 1))
+    return math.cos(angle) if wave else math.sin(angle)
+
+
+@pytest.mark.parametrize("kind", ["interleaved", "concatenated"])
+def test_sinusoids_in_closed_form_also_beyond_the_table(kind: str) -> None:
+    positions = Sinusoids(d_model=6, concatenated=kind == "concatenated", rows=4)
+    for start, length in [(0, 4), (1, 2), (3, 9), (700, 2), (0, 1)]:
+        expected = [[sinusoid(start + t, column, 6, kind) for column in range(6)] for t in range(length)]
+        torch.testing.assert_close(positions(start, length), torch.tensor(expected), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("kind", ["interleaved", "concatenated"])
+def test_embeddings_are_scaled_vectors_plus_positions(scaled: bool, kind: str) -> None:
+    model = small_model(scale_embeddings=scaled, positions=kind)
+    ids = sentences(4, 3)
+    x_BTD = model.encoder.embedding(ids)
+    for b, t in itertools.product(range(2), range(4)):
+        position = torch.tensor([sinusoid(t, column, 16, kind) for column in range(16)])
+        token = model.encoder.embedding.weight[ids[b, t]] * (4.0 if scaled else 1.0)
+        expected = position if ids[b, t] == PAD else token + position
+        torch.testing.assert_close(x_BTD[b, t], expected, rtol=0, atol=1e-6)
+
+
+def test_padding_vector_is_zero_whatever_its_row_holds() -> None:
+    """What lets the padding id stand for tensor2tensor's zero vector at the decoder's start."""
+    model = small_model(tying="none", decoder_start="zero")
+    source, inputs = sentences(5, 3), torch.cat([torch.full((2, 1), PAD), sentences(3, 3)], dim=1)
+    before = model(source, inputs)
+    with torch.no_grad():
+        model.encoder.embedding.weight[PAD] = 1e3
+        model.decoder.embedding.weight[PAD] = 1e3
+    assert torch.equal(model(source, inputs), before)
+    model(source, inputs).sum().backward()
+    for embedding in (model.encoder.embedding, model.decoder.embedding):
+        assert embedding.weight.grad is not None
+        assert not embedding.weight.grad[PAD].any()
+        assert embedding.weight.grad[1:].any()
+
+
+def test_target_space_is_one_vector_on_the_encoder_alone() -> None:
+    model, without = small_model(target_space=True), small_model()
+    assert model.num_parameters() == without.num_parameters() + 16
+    extra = model.encoder.embedding.extra
+    assert extra is not None
+    assert model.decoder.embedding.extra is None
+    ids = sentences(4)
+    torch.testing.assert_close(model.encoder.embedding(ids), model.decoder.embedding(ids) + extra, rtol=0, atol=1e-6)
+
+
+def test_learned_positions_end_where_their_table_ends() -> None:
+    model = small_model(positions="learned", max_positions=5)
+    assert torch.isfinite(model(sentences(5), sentences(5))).all()
+    with pytest.raises(IndexError, match="of 5 learned"):
+        model(sentences(6), sentences(5))
+    with pytest.raises(IndexError, match="of 5 learned"):
+        model(sentences(5), sentences(6))
+
+
+def test_learned_positions_are_scaled_rows() -> None:
+    torch.manual_seed(0)
+    positions = LearnedPositions(d_model=9, max_positions=7)
+    torch.testing.assert_close(positions(2, 3), positions.weight[2:5] * 3.0)
+    model = small_model(positions="learned", max_positions=5)
+    ours = (model.encoder.embedding.positions.weight, model.decoder.embedding.positions.weight)
+    assert ours[0] is not ours[1]
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
+def test_dropout_keeps_the_mean_and_drops_its_share(p: float) -> None:
+    """Bounds: five standard deviations of n Bernoulli draws, and of a correlation of n independent ones."""
+    torch.manual_seed(0)
+    n = 1 << 20
+    dropped = dropout(torch.ones(n), p)
+    share = (dropped == 0).float().mean().item()
+    assert abs(share - p) < 5 * math.sqrt(p * (1 - p) / n)
+    assert abs(dropped.mean().item() - 1) < 5 * math.sqrt(p / (1 - p) / n)
+    assert len(set(dropped.tolist())) == 2
+    assert dropped.max().item() == pytest.approx(1 / (1 - p), abs=3e-5)  # p is rounded to 1/65536
+    kept = (dropped != 0).float() - (1 - share)
+    for lag in (1, 2, 3, 4, 8):
+        correlation = (kept[lag:] * kept[:-lag]).mean().item() / (p * (1 - p))
+        assert abs(correlation) < 5 / math.sqrt(n), f"neighbours at distance {lag} are not independent"
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (2, 5), (3, 1, 7), (0, 4)])
+def test_dropout_backward_uses_the_mask_of_forward(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    x = torch.ones(shape, requires_grad=True)
+    dropped = dropout(x, 0.4)
+    (2 * dropped).sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, 2 * dropped.detach())
+
+
+def test_dropout_of_a_transposed_half_precision_tensor() -> None:
+    torch.manual_seed(0)
+    x = noise(6, 50).bfloat16().T
+    dropped = dropout(x, 0.5)
+    assert dropped.dtype == torch.bfloat16
+    assert torch.equal(dropped, torch.where(dropped == 0, 0.0, 2 * x))
+    assert 0 < int((dropped == 0).sum()) < x.numel()
+
+
+def test_dropout_is_drawn_from_the_seed() -> None:
+    x = torch.ones(1000)
+    torch.manual_seed(5)
+    first, second = dropout(x, 0.3), dropout(x, 0.3)
+    torch.manual_seed(5)
+    assert torch.equal(dropout(x, 0.3), first)
+    assert not torch.equal(first, second)
+
+
+def test_dropout_is_the_identity_at_zero_and_in_evaluation() -> None:
+    x = noise(4, 5)
+    assert torch.equal(dropout(x, 0.0), x)
+    assert torch.equal(Dropout(0.9).eval()(x), x)
+    assert not torch.equal(Dropout(0.9).train()(x), x)
+
+
+def assert_dropped(result: Tensor, whole: Tensor, p: float) -> None:
+    """Each element is zero or divided by 1 − p, and both happen."""
+    zero = result == 0
+    torch.testing.assert_close(result, torch.where(zero, 0.0, whole / (1 - p)))
+    assert 0.5 * p < zero.float().mean().item() < 1.5 * p
+
+
+def test_each_dropout_stands_where_the_paper_puts_it() -> None:
+    torch.manual_seed(0)
+    x = noise(4, 8, 16)
+    for kind in (PostNorm, PreNorm):
+        residual = kind(d_model=16, epsilon=1e-6, dropout=0.25)
+        residual.norm = nn.Identity()  # type: ignore[assignment]
+        assert_dropped(residual(torch.zeros_like(x), lambda y: y + x), x, 0.25)
+    feed_forward = FeedForward(d_model=16, d_ff=16, dropout=0.25)
+    feed_forward.inner = feed_forward.outer = nn.Identity()  # type: ignore[assignment]
+    positive = x.abs()
+    assert_dropped(feed_forward(positive), positive, 0.25)
+    embedding = Embedding(
+        weight=nn.Parameter(noise(9, 16)),
+        positions=Sinusoids(d_model=16, concatenated=False),
+        scaled=True,
+        dropout=0.25,
+        padding_id=PAD,
+    )
+    ids = sentences(8, 8, 8, rows=9)
+    assert_dropped(embedding(ids), embedding.eval()(ids), 0.25)
+    for attend in (explicit_attention, fused_attention):
+        query, key = noise(2, 3, 8, 4), noise(2, 3, 16, 4, seed=3)
+        identity = torch.eye(16).expand(2, 3, 16, 16)  # with the identity for values, the result is the weights
+        assert_dropped(attend(query, key, identity, None, 0.25), explicit_weights(query, key, None), 0.25)
+
+
+@pytest.mark.parametrize("knob", NO_DROPOUT)
+def test_each_dropout_knob_acts_in_both_stacks_and_in_training_alone(knob: str) -> None:
+    plain, model = small_model(), small_model(**{knob: 0.4})
+    source, inputs = sentences(6, 4), sentences(5, 5)
+    expected = plain(source, inputs)
+    assert torch.equal(model(source, inputs), expected)
+    memory = model.encoder(source)
+    state = model.decoder.start(memory, source)
+    outputs, _ = model.decoder(inputs, state)
+    model.train()
+    torch.manual_seed(3)
+    assert not torch.allclose(model.encoder(source), memory, atol=1e-3)
+    assert not torch.allclose(model.decoder(inputs, state)[0], outputs, atol=1e-3)
+    torch.testing.assert_close(plain.train()(source, inputs), expected)
+
+
+def test_attention_dropout_reaches_every_attention_in_training_alone() -> None:
+    model = small_model(attention_dropout=0.3)
+    given_p: list[float] = []
+
+    def recording(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+        given_p.append(dropout_p)
+        return explicit_attention(query, key, value, mask, dropout_p)
+
+    use_attention(model, recording)
+    model(sentences(4), sentences(3))
+    model.train()(sentences(4), sentences(3))
+    assert given_p == [0.0] * 6 + [0.3] * 6
+
+
+# Residuals
+
+
+@pytest.mark.parametrize("kind", [PostNorm, PreNorm])
+def test_residual_is_its_equation(kind: type[PostNorm]) -> None:
+    residual = kind(d_model=16, epsilon=0.01, dropout=0.0)
+    nn.init.normal_(residual.norm.weight)
+    nn.init.normal_(residual.norm.bias)
+
+    def layer_norm(y: Tensor) -> Tensor:
+        centred = y - y.mean(-1, keepdim=True)
+        return centred / (centred.square().mean(-1, keepdim=True) + 0.01).sqrt() * residual.norm.weight + residual.norm.bias
+
+    x = noise(2, 3, 16)
+    expected = layer_norm(x + x.sin()) if kind is PostNorm else x + layer_norm(x).sin()
+    torch.testing.assert_close(residual(x, torch.sin), expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("norm", "final_norm", "expected"), [("post", None, 0), ("pre", None, 2), ("post", True, 2), ("pre", False, 0)]
+)
+def test_final_norm_follows_the_norm_unless_given(norm: str, final_norm: bool | None, expected: int) -> None:
+    model = small_model(norm=norm, final_norm=final_norm)
+    found = sum(isinstance(module, nn.LayerNorm) for module in model.modules())
+    assert found == 2 * 2 + 2 * 3 + expected
+
+
+# Masks in the model
+
+
+@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
+@pytest.mark.parametrize("knobs", [{}, {"norm": "pre"}, {"attention_window": 2}, {"positions": "learned", "max_positions": 8}])
+def test_a_later_target_token_never_changes_an_earlier_logit(knobs: dict[str, Any], attend: Attend) -> None:
+    model = small_model(**knobs)
+    use_attention(model, attend)
+    source, inputs = sentences(5, 3), sentences(7, 7, seed=3)
+    before = model(source, inputs)
+    for place in range(7):
+        changed = inputs.clone()
+        changed[:, place] = changed[:, place] % (SOURCE_ROWS - 1) + 1
+        after = model(source, changed)
+        assert torch.equal(after[:, :place], before[:, :place])
+        assert not torch.equal(after[:, place], before[:, place])
+
+
+def real_places(ids_BT: Tensor) -> Tensor:
+    return ids_BT != PAD
+
+
+@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
+@pytest.mark.parametrize("window", [None, 1])
+def test_what_stands_at_padding_never_counts(window: int | None, attend: Attend) -> None:
+    model = small_model(attention_window=window)
+    use_attention(model, attend)
+    source, inputs = sentences(7, 3, 1), sentences(4, 4, 4)
+    keep = real_places(source)
+    mask = padding_mask(keep) if window is None else windowed_padding_mask(keep, window)
+    rubbish = torch.where(keep[:, :, None], 0.0, 100 * noise(3, 7, 16))
+
+    def encode(x_BSD: Tensor) -> Tensor:
+        for layer in model.encoder.layers:
+            x_BSD = layer(x_BSD, mask)
+        return x_BSD
+
+    memory = encode(model.encoder.embedding(source))
+    assert torch.equal(memory, model.encoder(source))
+    assert torch.equal(encode(model.encoder.embedding(source) + rubbish)[keep], memory[keep])
+
+    def decode(memory_BSD: Tensor) -> Tensor:
+        return model.logits(model.decoder(inputs, model.decoder.start(memory_BSD, source))[0])
+
+    assert torch.equal(decode(memory + rubbish), decode(memory))
+
+
+@pytest.mark.parametrize("knobs", [{}, {"norm": "pre"}, {"attention_window": 1}, {"positions": "learned", "max_positions": 30}])
+def test_the_amount_of_padding_never_counts(knobs: dict[str, Any]) -> None:
+    model = small_model(**knobs)
+    source, inputs = sentences(4), sentences(5)
+    alone = model(source, inputs)
+    for source_padding, target_padding in [(1, 0), (0, 1), (20, 13)]:
+        wide_source = torch.cat([source, torch.full((1, source_padding), PAD)], dim=1)
+        wide_inputs = torch.cat([inputs, torch.full((1, target_padding), PAD)], dim=1)
+        mate_source, mate_inputs = sentences(4 + source_padding, seed=8), sentences(5 + target_padding, seed=9)
+        both = model(torch.cat([wide_source, mate_source]), torch.cat([wide_inputs, mate_inputs]))
+        torch.testing.assert_close(both[:1, :5], alone, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
+@pytest.mark.parametrize("radius", [1, 2, 3])
+def test_one_layer_sees_its_window_and_no_further(radius: int, attend: Attend) -> None:
+    """The gradient of place t by place s is exactly zero where |t − s| > r, or s > t in the decoder, and not elsewhere."""
+    model = small_model(encoder_layers=1, decoder_layers=1, attention_window=radius)
+    use_attention(model, attend)
+    embedded: list[Tensor] = []
+
+    def keep_it(module: nn.Module, arguments: Any, result: Tensor) -> None:
+        result.retain_grad()
+        embedded.append(result)
+
+    for embedding in (model.encoder.embedding, model.decoder.embedding):
+        embedding.register_forward_hook(keep_it)
+    length = 9
+    for place in range(length):
+        for part, reach in (("encoder", range(-radius, radius + 1)), ("decoder", range(-radius, 1))):
+            embedded.clear()
+            if part == "encoder":
+                outputs = model.encoder(sentences(length))
+            else:
+                outputs = model.decoder(sentences(length), model.start(sentences(3)))[0]
+            (outputs[0, place] * noise(16)).sum().backward()
+            grad = embedded[-1].grad
+            assert grad is not None
+            reached = {s - place for s in range(length) if grad[0, s].any()}
+            assert reached == {step for step in reach if 0 <= place + step < length}
+
+
+@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_window_with_padding_has_no_nan(norm: str, attend: Attend) -> None:
+    """Beyond the window of every real token stand padding queries that could look at nothing but themselves."""
+    model = small_model(attention_window=1, norm=norm)
+    use_attention(model, attend)
+    source, inputs = sentences(12, 1, 5), sentences(9, 9, 9)
+    memory = model.encoder(source)
+    logits = model(source, inputs)
+    assert torch.isfinite(memory).all()
+    assert torch.isfinite(logits).all()
+    logits.sum().backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+# First weights
+
+
+def linears(model: nn.Module) -> list[nn.Linear]:
+    return [module for module in model.modules() if isinstance(module, nn.Linear)]
+
+
+def assert_uniform(weights: Tensor, bound: float) -> None:
+    """Within the bound, nearly reaching it, and with a uniform's variance, bound²/3."""
+    assert weights.abs().max().item() <= bound * (1 + 1e-6)
+    assert weights.abs().max().item() > 0.98 * bound
+    assert weights.mean().item() == pytest.approx(0.0, abs=5 * bound / math.sqrt(3 * weights.numel()))
+    assert weights.var().item() == pytest.approx(bound**2 / 3, rel=0.05)
+
+
+def assert_normal(weights: Tensor, spread: float) -> None:
+    assert weights.mean().item() == pytest.approx(0.0, abs=5 * spread / math.sqrt(weights.numel()))
+    assert weights.std().item() == pytest.approx(spread, rel=0.05)
+    assert weights.abs().max().item() > 3 * spread
+
+
+@pytest.mark.parametrize("initialisation", ["glorot", "torch", "normal"])
+def test_first_weights(initialisation: str) -> None:
+    """Glorot and Bengio 2010: U(±√(6 / (fan_in + fan_out))); torch.nn.Linear: U(±1/√fan_in), biases too."""
+    knobs: dict[str, Any] = {"d_model": 64, "d_ff": 256, "num_heads": 4, "d_k": 24, "attention_bias": True, "tying": "none"}
+    config = small_config(**knobs, initialisation=initialisation, target_space=True)
+    torch.manual_seed(0)
+    model = build_model(config, source_vocabulary=500, target_vocabulary=300)
+    for linear in linears(model):
+        fan_out, fan_in = linear.weight.shape
+        if initialisation == "glorot":
+            assert_uniform(linear.weight, math.sqrt(6 / (fan_in + fan_out)))
+        elif initialisation == "torch":
+            assert_uniform(linear.weight, 1 / math.sqrt(fan_in))
+            assert linear.bias.abs().max().item() <= 1 / math.sqrt(fan_in)
+        else:
+            assert_normal(linear.weight, 0.02)
+        assert bool(linear.bias.any()) == (initialisation == "torch")
+    extra = model.encoder.embedding.extra
+    assert extra is not None
+    assert extra.any()
+    for table in (model.encoder.embedding.weight, model.decoder.embedding.weight, model.output):
+        assert_normal(table, 0.02 if initialisation == "normal" else 1 / 8)
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            assert module.weight.eq(1).all()
+            assert not module.bias.any()
+
+
+def test_first_learned_positions() -> None:
+    model = small_model(positions="learned", max_positions=500)
+    for stack in (model.encoder, model.decoder):
+        assert_normal(cast(LearnedPositions, stack.embedding.positions).weight, 1 / 4)
+
+
+def test_first_weights_are_drawn_from_the_seed() -> None:
+    first, again = small_model().state_dict(), small_model().state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+# The whole
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(
+    st.fixed_dictionaries(
+        {
+            "norm": st.sampled_from(["post", "pre"]),
+            "final_norm": st.sampled_from([None, True, False]),
+            "encoder_layers": st.integers(1, 2),
+            "decoder_layers": st.integers(1, 2),
+            "num_heads": st.sampled_from([1, 4]),
+            "d_k": st.sampled_from([None, 3]),
+            "d_v": st.sampled_from([None, 5]),
+            "attention_bias": st.booleans(),
+            "positions": st.sampled_from(["interleaved", "concatenated", "learned"]),
+            "tying": st.sampled_from(["three-way", "two-way", "none"]),
+            "scale_embeddings": st.booleans(),
+            "initialisation": st.sampled_from(["glorot", "torch", "normal"]),
+            "residual_dropout": st.sampled_from([0.0, 0.2]),
+            "embedding_dropout": st.sampled_from([0.0, 0.2]),
+            "attention_dropout": st.sampled_from([0.0, 0.2]),
+            "activation_dropout": st.sampled_from([0.0, 0.2]),
+            "target_space": st.booleans(),
+            "attention_window": st.sampled_from([None, 1, 3]),
+        }
+    )
+)
+def test_every_combination_of_knobs_builds_runs_and_learns(knobs: dict[str, Any]) -> None:
+    model = small_model(**knobs)
+    source, inputs = sentences(6, 2), sentences(5, 3)
+    logits = model.train()(source, inputs)
+    assert logits.shape == (2, 5, SOURCE_ROWS if knobs["tying"] == "three-way" else TARGET_ROWS)
+    assert torch.isfinite(logits).all()
+    logits.square().mean().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, f"{name} has no part in the output"
+        assert torch.isfinite(parameter.grad).all()
+    model.eval()
+    fused = model(source, inputs)
+    use_attention(model, explicit_attention)
+    torch.testing.assert_close(model(source, inputs), fused, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_bfloat16_autocast_stays_near_float32(norm: str, attend: Attend) -> None:
+    """bfloat16 keeps 8 bits, so each product is right to 2⁻⁹ of itself; some dozen of them add up here."""
+    model = small_model(norm=norm, attention_dropout=0.1)
+    use_attention(model, attend)
+    source, inputs = sentences(6, 3), sentences(5, 5)
+    exact = model(source, inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model(source, inputs)
+        state = model.start(source)
+        stepped, _ = model.step(inputs[:, 0], state)
+        loss = model.train()(source, inputs).float().square().mean()
+    assert not torch.equal(logits.float(), exact)
+    bound = 0.05 * exact.abs().max().item()
+    torch.testing.assert_close(logits.float(), exact, rtol=0, atol=bound)
+    torch.testing.assert_close(stepped.float(), exact[:, 0], rtol=0, atol=bound)
+    loss.backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_key_values_follow_one_another_and_are_picked_by_row() -> None:
+    first, second = KeyValue(noise(3, 2, 4, 5), noise(3, 2, 4, 6)), KeyValue(noise(3, 2, 1, 5), noise(3, 2, 1, 6))
+    both = first.then(second)
+    assert both.key.shape == (3, 2, 5, 5)
+    assert torch.equal(both.value[:, :, 4:], second.value)
+    picked = both.rows(torch.tensor([2, 2, 0]))
+    assert torch.equal(picked.key[1], both.key[2])
+    assert torch.equal(picked.value[2], both.value[0])
+
+
+def figure_1(x: Tensor, layer: nn.Module, memory: Tensor | None) -> Tensor:
+    """One layer of Figure 1 with post-norm, for one sentence, from its sub-layers."""
+
+    def look(attention: Attention, y: Tensor, at: Tensor, mask: Tensor | None) -> Tensor:
+        return cast(Tensor, attention(y, attention.remember(at), mask))
+
+    if memory is None:
+        assert isinstance(layer, EncoderLayer)
+        x = layer.attention_residual.norm(x + look(layer.attention, x, x, None))
+    else:
+        assert isinstance(layer, DecoderLayer)
+        triangle = torch.ones(x.shape[1], x.shape[1]).tril().bool()
+        x = layer.attention_residual.norm(x + look(layer.attention, x, x, triangle))
+        x = layer.cross_attention_residual.norm(x + look(layer.cross_attention, x, memory, None))
+    feed_forward = layer.feed_forward
+    inner = (x @ feed_forward.inner.weight.T + feed_forward.inner.bias).clamp(min=0)
+    outer = inner @ feed_forward.outer.weight.T + feed_forward.outer.bias
+    return cast(Tensor, layer.feed_forward_residual.norm(x + outer))
+
+
+def test_the_whole_is_figure_1() -> None:
+    model = small_model()
+    source, inputs = sentences(6), sentences(5, seed=3)
+    memory = model.encoder.embedding(source)
+    for layer in model.encoder.layers:
+        memory = figure_1(memory, layer, None)
+    x = model.decoder.embedding(inputs)
+    for layer in model.decoder.layers:
+        x = figure_1(x, layer, memory)
+    torch.testing.assert_close(model(source, inputs), x @ model.output.T, rtol=0, atol=1e-5)

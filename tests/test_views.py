@@ -1,0 +1,591 @@
+"""Pictures: where each mark lies, that foreign text stays text, that a page asks for nothing."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.views import Panel, Series, Table, attention_heatmap, learning_curve, report_page
+from dragoman.views.axis import round_axis, tick_labels, tight_axis
+from dragoman.views.curve import thinned
+from dragoman.views.svg import fitted, inert, text_width, visible
+
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "\"/><image href='http://example.com/x'>",
+    "</title></svg></style><b onclick=x>",
+    "a & b &lt; ]]> -->",
+    "\u202egnirts\u2066",
+    "nul\0 bell\a newline\n tab\t delete\x7f",
+    "lone \ud800 and \ufffe \uffff \U0001ffff",
+    "▁Straße",
+]
+finite = st.floats(-1e12, 1e12)
+
+
+def marks(svg: str, tag: str, kind: str = "") -> list[Element]:
+    """The elements of this tag that carry this class, in order."""
+    root = ElementTree.fromstring(svg)
+    return [element for element in root.iter(SVG + tag) if not kind or kind in element.get("class", "").split()]
+
+
+def curve(*series: Series) -> str:
+    return learning_curve([Panel("loss", series)], title="Loss", x_label="updates")
+
+
+def path_points(element: Element) -> list[tuple[float, float]]:
+    """The corners of a path of the form `M1 2L3 4L5 6`."""
+    pairs = element.get("d", "").removeprefix("M").split("L")
+    return [(float(x), float(y)) for x, y in (pair.split(" ") for pair in pairs)]
+
+
+def drawn_lines(svg: str) -> list[list[tuple[float, float]]]:
+    """The lines inside the panels: the samples in a legend are paths with an `h`."""
+    return [path_points(path) for path in marks(svg, "path", "line") if "h" not in path.get("d", "")]
+
+
+def dots(svg: str) -> list[tuple[float, float]]:
+    return [(float(dot.get("cx", "")), float(dot.get("cy", ""))) for dot in marks(svg, "circle", "dot")]
+
+
+def rulers(svg: str) -> tuple[list[float], list[float]]:
+    """The x of the upright grid lines, and the y of the level ones."""
+    paths = [path.get("d", "") for path in marks(svg, "path", "grid")]
+    upright = [float(path[1:].split(" ")[0]) for path in paths if "V" in path]
+    level = [float(path[1:].split("H")[0].split(" ")[1]) for path in paths if "H" in path]
+    return upright, level
+
+
+def texts(svg: str) -> list[str]:
+    return [element.text or "" for element in marks(svg, "text")]
+
+
+# Text
+
+
+def test_hidden_characters_become_marks_and_escapes() -> None:
+    assert visible("a\0b\x1bc\x1f\x7f") == "a␀b␛c␟␡"
+    assert visible("\u202e\u200b\u2028\u2029\x85") == "\\u202e\\u200b\\u2028\\u2029\\u0085"
+    assert visible("\ud800\ufffe\U0001ffff\U000e0041") == "\\ud800\\ufffe\\U0001ffff\\U000e0041"
+
+
+def test_ordinary_text_of_any_script_is_left_alone() -> None:
+    persian = "\u0645\u06cc\u200c\u062e\u0648"
+    for text in ("▁Straße", "مرحبا", persian, "犬が", "n\u0303", "100\u00a0%", "👩\u200d🔬", ""):
+        assert visible(text) == text
+
+
+def test_a_joiner_that_joins_nothing_is_shown() -> None:
+    assert visible("\u200d") == "\\u200d"
+    assert visible("a\u200c") == "a\\u200c"
+    assert visible("a\u200d\u200db") == "a\u200d\\u200db"
+
+
+@given(st.text(st.characters(codec=None), max_size=30))
+def test_inert_text_reads_back_as_the_visible_text(text: str) -> None:
+    content = inert(text)
+    element = ElementTree.fromstring(f'<a b="{content}">{content}</a>')
+    assert (element.text or "") == element.get("b") == visible(text)
+    assert visible(visible(text)) == visible(text)
+
+
+@given(st.text(max_size=60), st.floats(20, 200))
+def test_fitted_text_is_the_text_or_its_beginning_within_the_width(text: str, width: float) -> None:
+    result = fitted(text, width, 10)
+    if result != visible(text):
+        assert result.endswith("…")
+        assert visible(text).startswith(result[:-1])
+    assert text_width(result, 10) <= width
+
+
+# Axes
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(0, 10, [0, 2, 4, 6, 8, 10]), (1.3, 8.9, [0, 2, 4, 6, 8, 10]), (-1, 1, [-1, -0.5, 0, 0.5, 1])],
+)
+def test_a_round_axis_ends_at_ticks(low: float, high: float, ticks: list[float]) -> None:
+    axis = round_axis([low, high], 5)
+    assert axis.ticks() == pytest.approx(ticks)
+    assert (axis.low, axis.high) == pytest.approx((ticks[0], ticks[-1]))
+
+
+def test_a_tight_axis_ends_at_the_values_and_counts_whole_things_in_whole_steps() -> None:
+    assert tight_axis([1, 2, 3], 6).ticks() == [1, 2, 3]
+    assert tight_axis([1, 2, 3.5], 6).ticks() == [1, 1.5, 2, 2.5, 3, 3.5]
+    assert (tight_axis([300, 999], 6).low, tight_axis([300, 999], 6).high) == (300, 999)
+    assert tight_axis([1, 999], 6).low == 0
+
+
+@given(st.lists(st.floats(-1e300, 1e300), max_size=5), st.integers(3, 8))
+def test_every_axis_holds_its_values_and_has_a_few_ticks(values: list[float], most: int) -> None:
+    axis = round_axis(values, most)
+    assert 2 <= len(axis.ticks()) <= most + 3
+    for value in values:
+        assert -1e-5 <= axis.at(value, 0, 1) <= 1 + 1e-5
+
+
+@given(finite, st.floats(1e-9, 1e12))
+def test_tick_labels_differ_and_name_their_ticks(low: float, span: float) -> None:
+    axis = round_axis([low, low + span], 5)
+    labels = tick_labels(axis.ticks(), axis.step)
+    assert len(set(labels)) == len(labels)
+    for tick, text in zip(axis.ticks(), labels, strict=True):
+        value = float(text.replace("k", "e3").replace("M", "e6"))
+        assert value == pytest.approx(tick, rel=1e-12, abs=axis.step * 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([0, 0.5, 1], ["0", "0.5", "1.0"]),
+        ([0, 200, 400], ["0", "200", "400"]),
+        ([0, 5000, 10000], ["0", "5k", "10k"]),
+        ([0, 500_000, 1_000_000, 1_500_000], ["0", "500k", "1M", "1.5M"]),
+        ([0, 2e-4, 4e-4], ["0", "2e-4", "4e-4"]),
+        ([-0.02, 0, 0.02], ["-0.02", "0", "0.02"]),
+    ],
+)
+def test_tick_labels_are_short(values: list[float], labels: list[str]) -> None:
+    assert tick_labels(values, values[1] - values[0]) == labels
+
+
+# Curves
+
+
+def test_points_at_the_limits_are_at_the_corners_of_the_panel() -> None:
+    svg = learning_curve(
+        [Panel("loss", [Series("train", [(0, 0), (5, 5), (10, 10)])])],
+        title="Loss",
+        x_label="updates",
+        width=600,
+        panel_height=200,
+    )
+    upright, level = rulers(svg)
+    left, right, bottom, top = min(upright), max(upright), max(level), min(level)
+    assert (right, bottom - top) == (600 - 16, 200)
+    assert drawn_lines(svg) == [[(left, bottom), ((left + right) / 2, (bottom + top) / 2), (right, top)]]
+    assert dots(svg) == drawn_lines(svg)[0]
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 50)), min_size=1, max_size=50))
+def test_values_can_be_read_off_the_picture(points: list[tuple[float, float]]) -> None:
+    svg = curve(Series("train", [(0, 0), *points, (100, 50)]))
+    upright, level = rulers(svg)
+    left, right, bottom, top = min(upright), max(upright), max(level), min(level)
+    for (x, y), (drawn_x, drawn_y) in zip(points, drawn_lines(svg)[0][1:-1], strict=True):
+        assert (drawn_x - left) / (right - left) * 100 == pytest.approx(x, abs=0.005)
+        assert (bottom - drawn_y) / (bottom - top) * 50 == pytest.approx(y, abs=0.005)
+
+
+@pytest.mark.parametrize("gap", [(2.0, math.nan), (2.0, math.inf), (math.nan, 2.0), (2.0, -1e305)])
+def test_a_point_that_is_not_finite_is_a_gap_and_a_point_between_gaps_a_dot(gap: tuple[float, float]) -> None:
+    steps = [(float(x), float(x % 7)) for x in range(50)]
+    svg = curve(Series("train", [gap, *steps[:20], gap, gap, steps[20], gap, *steps[21:]]))
+    assert [len(line) for line in drawn_lines(svg)] == [20, 29]
+    assert len(dots(svg)) == 1
+    assert "nan" not in svg
+    assert "inf" not in svg
+
+
+def test_one_point_is_a_dot_and_no_point_says_so() -> None:
+    one = curve(Series("train", [(3, 4)]))
+    assert (len(dots(one)), drawn_lines(one)) == (1, [])
+    empty = curve(Series("train", []), Series("dev", [(1, math.nan)]))
+    assert (dots(empty), drawn_lines(empty)) == ([], [])
+    assert "no points yet" in texts(empty)
+    assert "no points yet" not in texts(one)
+
+
+def test_panels_stand_above_one_another_and_share_the_x_axis_and_the_colours() -> None:
+    loss = Panel("loss", [Series("train", [(0, 9), (100, 1)]), Series("dev", [(0, 8), (50, 2)])])
+    bleu = Panel("BLEU", [Series("dev", [(0, 0), (50, 20)])])
+    svg = learning_curve([loss, bleu], title="Run", x_label="updates", panel_height=150)
+    train, dev, dev_bleu = drawn_lines(svg)
+    assert [x for x, _ in dev_bleu] == [x for x, _ in dev]
+    assert train[1][0] > dev[1][0]
+    assert max(y for _, y in train + dev) < min(y for _, y in dev_bleu)
+    tones = {(group[0].text, group.get("class")) for group in marks(svg, "g")}
+    assert tones == {("train", "tone0"), ("dev", "tone1")}
+    assert texts(svg).count("updates") == texts(svg).count("100") == 1
+
+
+def test_more_series_than_colours_are_told_apart_by_dashes() -> None:
+    svg = curve(*(Series(str(index), [(0, index), (1, index)]) for index in range(21)))
+    legend = [path for path in marks(svg, "path", "line") if "h" in path.get("d", "")]
+    assert len({(path.get("class"), path.get("stroke-dasharray")) for path in legend}) == 21
+
+
+def test_a_long_legend_stays_inside_the_picture() -> None:
+    svg = curve(*(Series(f"series {index} " * 20, []) for index in range(4)))
+    for text in marks(svg, "text"):
+        if text.get("text-anchor") == "start":
+            right = float(text.get("x", "")) + text_width(text.text or "", float(text.get("font-size", "")))
+            assert right <= 720
+    assert svg.count("…") == 4
+
+
+@pytest.mark.parametrize("length", [1200, 1201, 50_000])
+def test_thinning_keeps_the_spikes_the_gaps_and_the_ends(length: int) -> None:
+    points = [(float(x), math.sin(x / 1000)) for x in range(length)]
+    points[777], points[901], points[length // 2] = (777.0, 99.0), (901.0, -99.0), (5.0, math.nan)
+    kept = thinned(points)
+    assert len(kept) <= 1202
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    assert (777.0, 99.0) in kept
+    assert (901.0, -99.0) in kept
+    assert any(math.isnan(y) for _, y in kept)
+
+
+@given(st.lists(st.tuples(finite, finite), max_size=60), st.integers(1, 8))
+def test_a_thinned_series_is_part_of_the_series_in_order(points: list[tuple[float, float]], buckets: int) -> None:
+    kept = thinned(points, buckets)
+    remaining = iter(points)
+    assert all(point in remaining for point in kept)
+    assert len(kept) <= 3 * buckets + 2
+    if points:
+        assert (kept[0], kept[-1]) == (points[0], points[-1])
+        assert min(y for _, y in kept) == min(y for _, y in points)
+        assert max(y for _, y in kept) == max(y for _, y in points)
+
+
+def test_a_long_run_is_a_small_picture() -> None:
+    points = [(float(x), math.exp(-x / 9000) + math.sin(x * x) / 20) for x in range(60_000)]
+    assert len(curve(Series("train", points)).encode()) < 30_000
+
+
+def test_extreme_numbers_are_drawn_inside_the_panel() -> None:
+    for values in ([1e299, -1e299], [5e-324, 0.0], [1.0, 1.0 + 2**-52], [-3.0, -3.0]):
+        svg = curve(Series("train", [(value, value) for value in values]))
+        for x, y in dots(svg):
+            assert 0 <= x <= 720
+            assert 64 <= y <= 64 + 220
+
+
+def test_a_curve_needs_a_panel() -> None:
+    with pytest.raises(ValueError, match="at least one panel"):
+        learning_curve([], title="Loss", x_label="updates")
+
+
+# Heatmaps
+
+
+def cells(svg: str) -> list[Element]:
+    return [cell for cell in marks(svg, "rect", "cell") if "scale" not in cell.get("class", "")]
+
+
+def heatmap(weights: list[list[float]]) -> str:
+    rows, columns = [f"t{i}" for i in range(len(weights))], [f"s{j}" for j in range(len(weights[0]))]
+    return attention_heatmap(weights, rows=rows, columns=columns, title="Head 1")
+
+
+unit_rows = st.integers(1, 5).flatmap(
+    lambda width: st.lists(st.lists(st.floats(0, 1), min_size=width, max_size=width), min_size=1, max_size=5)
+)
+
+
+@given(unit_rows)
+def test_shades_and_numbers_are_the_weights_to_within_a_255th(weights: list[list[float]]) -> None:
+    flat = [weight for row in weights for weight in row]
+    drawn = cells(heatmap(weights))
+    assert len(drawn) == len(flat)
+    shades = [float(cell.get("fill-opacity", "")) for cell in drawn]
+    numbers = [float((cell[0].text or "").split("weight: ")[1]) for cell in drawn]
+    assert shades == pytest.approx(flat, abs=1 / 255)
+    assert numbers == pytest.approx(flat, abs=1 / 255)
+    by_weight = [shade for _, shade in sorted(zip(flat, shades, strict=True))]
+    assert by_weight == sorted(by_weight)
+
+
+def test_all_256_shades_differ() -> None:
+    drawn = cells(heatmap([[level / 255 for level in range(256)]]))
+    assert len({cell.get("fill-opacity") for cell in drawn}) == 256
+
+
+def test_cells_are_a_matrix_with_row_and_column_labels() -> None:
+    svg = attention_heatmap(
+        [[0, 0.25, 1], [1, 0.5, 0]],
+        rows=["▁the", "▁dog"],
+        columns=["▁der", "▁Hund", "</s>"],
+        title="Head 1",
+    )
+    places = [(float(cell.get("x", "")), float(cell.get("y", ""))) for cell in cells(svg)]
+    (left, top), side = places[0], 28
+    expected = [(left + side * column, top + side * row) for row in range(2) for column in range(3)]
+    assert [part for place in places for part in place] == pytest.approx([part for place in expected for part in place])
+    assert cells(svg)[1][0].text == "target: ▁the\nsource: ▁Hund\nweight: 0.250"
+    slanted = {text.text: text for text in marks(svg, "text") if "rotate(-" in text.get("transform", "")}
+    assert list(slanted) == ["▁der", "▁Hund", "</s>"]
+    for index, text in enumerate(slanted.values()):
+        assert left + side * index < float(text.get("x", "")) < left + side * (index + 1)
+    beside = {text.text: float(text.get("y", "")) for text in marks(svg, "text") if text.get("text-anchor") == "end"}
+    assert top < beside["▁the"] < top + side < beside["▁dog"] < top + 2 * side
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 40), (40, 3), (50, 50)])
+def test_a_heatmap_lies_inside_its_frame(size: tuple[int, int]) -> None:
+    height, width = size
+    svg = attention_heatmap(
+        [[0.5] * width] * height,
+        rows=["W" * 80] * height,
+        columns=["犬" * 80] * width,
+        title="A title " * 30,
+    )
+    root = ElementTree.fromstring(svg)
+    assert root.get("viewBox") == f"0 0 {root.get('width')} {root.get('height')}"
+    for cell in cells(svg):
+        assert float(cell.get("x", "")) + float(cell.get("width", "")) < float(root.get("width", ""))
+        assert float(cell.get("y", "")) + float(cell.get("height", "")) < float(root.get("height", ""))
+    for text in marks(svg, "text"):
+        x, drawn = float(text.get("x", "")), text_width(text.text or "", float(text.get("font-size", "")))
+        if text.get("transform"):
+            slant = math.radians(55)
+            assert x + drawn * math.cos(slant) <= float(root.get("width", ""))
+            assert float(text.get("y", "")) - drawn * math.sin(slant) >= 26
+        elif text.get("text-anchor") == "end":
+            assert x - drawn >= 0
+        else:
+            assert x + drawn <= float(root.get("width", ""))
+
+
+def test_fifty_tokens_by_fifty_are_under_half_a_megabyte() -> None:
+    weights = [[(i * j % 255) / 255 for j in range(50)] for i in range(50)]
+    assert len(heatmap(weights).encode()) < 500_000
+
+
+@pytest.mark.parametrize(
+    ("weights", "complaint"),
+    [
+        ([[1.0, 0.0]], "rows of weights: 1, row tokens: 2"),
+        ([[1.0, 0.0], [1.0]], "weights in row 1: 1, column tokens: 2"),
+        ([[1.0, 0.0], [1.0, 0.0, 0.0]], "weights in row 1: 3, column tokens: 2"),
+        ([[1.0, 0.0], [0.0, math.nan]], "row 1, column 1 is nan"),
+        ([[1.0, 0.0], [1.1, 0.0]], "row 1, column 0 is 1.1"),
+        ([[-0.1, 0.0], [1.0, 0.0]], "row 0, column 0 is -0.1"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(weights: list[list[float]], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        attention_heatmap(weights, rows=["a", "b"], columns=["c", "d"], title="")
+
+
+def test_a_weight_that_rounding_carried_past_one_is_drawn_as_one() -> None:
+    drawn = cells(heatmap([[1.0, 1.0035, -0.0035, 0.0]]))
+    assert [cell.get("fill-opacity") for cell in drawn] == ["1", "1", "0", "0"]
+
+
+def test_an_empty_matrix_is_an_empty_picture() -> None:
+    assert cells(attention_heatmap([], rows=[], columns=[], title="Nothing")) == []
+
+
+# Foreign text in pictures
+
+
+def hostile_pictures() -> Iterator[str]:
+    yield attention_heatmap(
+        [[0.5] * len(HOSTILE)] * len(HOSTILE),
+        rows=HOSTILE,
+        columns=HOSTILE,
+        title=HOSTILE[0],
+        row_label=HOSTILE[1],
+        column_label=HOSTILE[2],
+    )
+    for text in HOSTILE:
+        series = Series(text, [(0, 1), (1, 2)])
+        yield learning_curve([Panel(text, [series])], title=text, x_label=text)
+
+
+def test_hostile_text_adds_no_element_and_no_attribute_and_hides_nothing() -> None:
+    for svg in hostile_pictures():
+        root = ElementTree.fromstring(svg)
+        drawing = {"svg", "title", "desc", "style", "rect", "path", "g", "circle", "text"}
+        assert {element.tag.removeprefix(SVG) for element in root.iter()} <= drawing
+        names = {name for element in root.iter() for name in element.keys()}  # noqa: SIM118
+        assert not {name for name in names if name.startswith("on") or name in {"href", "src", "id", "style"}}
+        assert all(character.isprintable() or character == "\n" for character in svg)
+        svg.encode("utf-8")
+
+
+def test_a_hostile_token_is_whole_in_its_tooltip() -> None:
+    for row, token in enumerate(HOSTILE):
+        svg = attention_heatmap([[1.0]] * len(HOSTILE), rows=HOSTILE, columns=["a"], title="")
+        assert cells(svg)[row][0].text == f"target: {visible(token)}\nsource: a\nweight: 1.000"
+
+
+def test_a_picture_is_named_and_described_for_who_cannot_see_it() -> None:
+    for svg in (curve(Series("train", [(0, 9), (50, math.nan), (100, 1.25)])), heatmap([[1.0]])):
+        root = ElementTree.fromstring(svg)
+        assert root.get("role") == "img"
+        assert [child.tag for child in root[:2]] == [SVG + "title", SVG + "desc"]
+        assert root[0].text in {"Loss", "Head 1"}
+    described = ElementTree.fromstring(curve(Series("train", [(0, 9), (50, math.nan), (100, 1.25)])))[1].text
+    assert described == "loss: train, 2 points, 9 at 0 to 1.25 at 100, lowest 1.25, highest 9."
+
+
+def test_every_style_rule_is_scoped_to_its_kind_of_picture() -> None:
+    styles: dict[str, set[str]] = {}
+    for svg in (*hostile_pictures(), heatmap([[1.0]]), curve()):
+        kind = ElementTree.fromstring(svg).get("class", "")
+        style = marks(svg, "style")[0].text or ""
+        assert "prefers-color-scheme:dark" in style
+        selectors = re.findall(r"^([^{}@\n]+)\{", style, re.MULTILINE)
+        assert len(selectors) > 10
+        assert all(selector.startswith(f".{kind} ") for selector in selectors)
+        styles.setdefault(kind, set()).add(style)
+    assert {kind: len(found) for kind, found in styles.items()} == {"dragoman-heatmap": 1, "dragoman-curve": 1}
+
+
+# Pages
+
+
+class PageReader(HTMLParser):
+    """What a browser would find: tags with attributes, and text by the tag that holds it."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def having(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def hostile_page() -> str:
+    return report_page(
+        HOSTILE[0],
+        facts=[(text, text) for text in HOSTILE],
+        figures=[(text, svg) for text, svg in zip(HOSTILE, hostile_pictures(), strict=False)],
+        tables=[Table(text, HOSTILE, [HOSTILE]) for text in HOSTILE],
+        notes=HOSTILE,
+    )
+
+
+def test_a_page_asks_for_nothing_and_runs_nothing() -> None:
+    page = hostile_page()
+    reader = PageReader(page)
+    assert not {"script", "link", "img", "image", "iframe", "object", "embed", "a", "form", "b"} & {
+        tag for tag, _ in reader.tags
+    }
+    for tag, attributes in reader.tags:
+        for name, value in attributes.items():
+            assert name not in {"src", "href", "xlink:href", "srcset", "action", "data", "background", "poster", "id"}
+            assert not name.startswith("on")
+            assert tag == "svg" or "http:" not in (value or "") or name == "aria-label"
+    for style in re.findall("<style>(.*?)</style>", page, re.DOTALL):
+        assert "url(" not in style
+        assert "@import" not in style
+
+
+def test_the_policy_comes_before_everything_it_governs() -> None:
+    tags = PageReader(report_page("Report")).tags
+    assert [tag for tag, _ in tags[:5]] == ["html", "head", "meta", "meta", "meta"]
+    assert tags[3][1]["http-equiv"] == "Content-Security-Policy"
+    policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    assert tags[3][1]["content"] == policy
+    assert tags[4][1]["name"] == "viewport"
+
+
+def test_foreign_text_in_a_page_reads_as_itself() -> None:
+    text = "".join(PageReader(hostile_page()).text)
+    for token in HOSTILE:
+        for line in token.split("\n"):
+            assert text.count(visible(line)) >= 4
+    assert all(character.isprintable() or character == "\n" for character in hostile_page())
+
+
+def test_a_page_holds_what_it_was_given_in_order() -> None:
+    picture = curve(Series("train", [(0, 1), (1, 2)]))
+    page = report_page(
+        "Report",
+        facts=[("BLEU", "27.3")],
+        figures=[("Loss", picture), ("Loss again", picture)],
+        tables=[Table("Scores", ["system", "BLEU"], [["ours", "27.3"]])],
+        notes=["First\nsecond"],
+    )
+    assert page.count(picture) == 2
+    pieces = ["<h1", "<dt>BLEU</dt>", ">27.3</dd>", picture, ">Loss</figcaption>", ">Loss again</figcaption>"]
+    pieces += [">Scores</caption>", ">ours</td>", "First<br>second"]
+    places = [page.index(piece) for piece in pieces]
+    assert places == sorted(places)
+
+
+def test_a_figure_shrinks_to_two_thirds_at_most() -> None:
+    page = report_page("Report", figures=[("Loss", curve())])
+    assert '<div style="min-width:480px">' in page
+
+
+def test_columns_of_numbers_are_set_flush_right() -> None:
+    first = ["base", "27.3", "12,000", "1e-4", "28.1 ± 0.4", "3 %", "−2", "12 min"]
+    rows = [first, ["big", "—", "7", "2", "3", "4", "5", "6"]]
+    page = report_page("Report", tables=[Table("Scores", list("abcdefgh"), rows)])
+    kinds = [attributes.get("class") for attributes in PageReader(page).having("td")]
+    assert kinds == [None, *["number"] * 6, None] * 2
+    assert [attributes.get("class") for attributes in PageReader(page).having("th")] == kinds[:8]
+
+
+def test_a_table_with_rows_of_other_lengths_is_refused() -> None:
+    with pytest.raises(ValueError, match="row 1 of 'Scores' has 1 cells for 2 columns"):
+        report_page("Report", tables=[Table("Scores", ["a", "b"], [["1", "2"], ["1"]])])
+
+
+@pytest.mark.parametrize(
+    ("inside", "complaint"),
+    [
+        ("<script>alert(1)</script>", "not hold <script>"),
+        ("<foreignObject/>", "not hold <foreignObject>"),
+        ('<rect onload="x()"/>', "onload"),
+        ('<rect ONLOAD="x()"/>', "ONLOAD"),
+        ('<rect fill="url(http://example.com/a)"/>', "fill"),
+        ('<text xmlns:l="http://www.w3.org/1999/xlink" l:href="x"/>', "href"),
+        ("<style>@import 'x'</style>", "load nothing"),
+        ("<style>text{fill:url(x)}</style>", "load nothing"),
+        ("<!-- x -->", "without a declaration"),
+        ("<rect>", "must be an SVG"),
+    ],
+)
+def test_a_figure_that_is_more_than_a_drawing_is_refused(inside: str, complaint: str) -> None:
+    frame = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9">{}</svg>'
+    report_page("Report", figures=[("fine", frame.format('<rect width="9"/>'))])
+    with pytest.raises(ValueError, match=complaint):
+        report_page("Report", figures=[("bad", frame.format(inside))])
+
+
+@pytest.mark.parametrize("svg", ["", "text", "<b width='1'/>", '<svg xmlns="http://www.w3.org/2000/svg"/>'])
+def test_a_figure_that_is_no_svg_is_refused(svg: str) -> None:
+    with pytest.raises(ValueError, match="a figure must be"):
+        report_page("Report", figures=[("bad", svg)])
+
+
+def test_equal_arguments_give_equal_text_in_every_process() -> None:
+    code = (
+        "import sys; from dragoman.views import *; "
+        "print(learning_curve([Panel('l', [Series(n, [(0, 1), (1, 2)]) for n in 'abc'])], title='t', x_label='x')"
+        "+ attention_heatmap([[0.5]], rows=['a'], columns=['b'], title='t')); "
+        "assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"
+    )
+    outputs = set()
+    for seed in ("1", "2"):
+        environment = {"PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"}
+        command = [sys.executable, "-c", code]
+        outputs.add(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+    assert len(outputs) == 1
