@@ -250,6 +250,8 @@ class DecodingConfig(Section):
     """α of the length penalty."""
     extra_length: Natural = 50
     """Longest output is the input's length plus this, in tokens."""
+    max_source: Count = 1024
+    """Longest input in tokens; a longer line is left untranslated and reported."""
     stop: Literal["worst-finished", "best-finished"] = "worst-finished"
     """End early when no hypothesis alive can still beat the worst (the paper's code) or the best (later) of the finished."""
     nbest: Count = 1

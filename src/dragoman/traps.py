@@ -21,7 +21,7 @@ class Trap:
 
 @dataclass(frozen=True)
 class Departure:
-    """A knob that stands otherwise than the paper's text says, or of which the text says nothing and the code something else."""
+    """A knob that stands otherwise than the text says, or of which the text says nothing and the code something else."""
 
     key: str
     ours: Any

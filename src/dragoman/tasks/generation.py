@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -55,16 +56,20 @@ def generate(
     config: DecodingConfig,
     *,
     start_id: int,
+    max_target: int | None = None,
     advance: Advance = lambda _: None,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each source, best first, in the order given; several models vote as an ensemble.
 
-    sources: ids as the encoder reads them, none empty. `advance` is told how many sentences were finished.
+    sources: ids as the encoder reads them, none empty
+    max_target: longest output in tokens whatever the source's length, for models whose positions end
+    advance: told how many sentences were finished
     """
     results: list[list[Hypothesis]] = [[] for _ in sources]
     rows = {"beam": config.beam_size, "greedy": 1, "sample": config.nbest}[config.method]
     for batch in _batches([len(source) for source in sources], max(1, config.batch_tokens // rows)):
-        found = _search(models, [sources[index] for index in batch], batch, config, start_id)
+        limits = [min(len(sources[index]) + config.extra_length, max_target or sys.maxsize) for index in batch]
+        found = _search(models, [sources[index] for index in batch], limits, batch, config, start_id)
         for index, hypotheses in zip(batch, found, strict=True):
             results[index] = hypotheses[: config.nbest]
         advance(len(batch))
@@ -72,10 +77,14 @@ def generate(
 
 
 def _search(
-    models: Sequence[Transformer], sources: Sequence[Sequence[int]], places: Sequence[int], config: DecodingConfig, start: int
+    models: Sequence[Transformer],
+    sources: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    places: Sequence[int],
+    config: DecodingConfig,
+    start: int,
 ) -> list[list[Hypothesis]]:
     device = _device(models[0])
-    limits = [len(source) + config.extra_length for source in sources]
     penalty = LengthPenalty(config.length_penalty, config.alpha)
     if config.method == "beam":
         step, state = _begin(models, pad(sources).to(device))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from dragoman.config import DecodingConfig, Recipe
 from dragoman.data.subword import END_ID, Tokeniser
@@ -12,13 +13,19 @@ from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match, tokenise
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import Advance, generate, start_id
 
+Status = Literal["ok", "unfinished", "empty", "too long"]
+
 
 @dataclass(frozen=True)
 class Translated:
-    """What became of one line: its hypotheses, best first; none where the line holds no text."""
+    """What became of one line: its hypotheses, best first; none where it holds no text or is too long.
+
+    status: "ok"; "unfinished" where the longest allowed length cut the best hypothesis; "empty"; "too long"
+    """
 
     source: tuple[int, ...]
     hypotheses: tuple[Hypothesis, ...]
+    status: Status
 
 
 def holds_text(ids: Sequence[int]) -> bool:
@@ -35,13 +42,31 @@ def translate_lines(
     *,
     advance: Advance = lambda _: None,
 ) -> list[Translated]:
-    """Translate each line, in order; a line without text has no hypotheses."""
+    """Translate each line, in order; a line without text, or one too long to read, has no hypotheses."""
+    positions = recipe.model.max_positions if recipe.model.positions == "learned" else None
+    longest = min(decoding.max_source, positions or decoding.max_source)
     sources = [tokeniser.encode_source(line) for line in lines]
-    full = [index for index, source in enumerate(sources) if holds_text(source)]
+    full = [index for index, source in enumerate(sources) if holds_text(source) and len(source) <= longest]
     advance(len(lines) - len(full))
-    found = generate(models, [sources[i] for i in full], decoding, start_id=start_id(recipe.model), advance=advance)
+    found = generate(
+        models,
+        [sources[index] for index in full],
+        decoding,
+        start_id=start_id(recipe.model),
+        max_target=positions,
+        advance=advance,
+    )
     hypotheses = dict(zip(full, found, strict=True))
-    return [Translated(tuple(source), tuple(hypotheses.get(index, ()))) for index, source in enumerate(sources)]
+    return [_translated(source, hypotheses.get(index, [])) for index, source in enumerate(sources)]
+
+
+def _translated(source: Sequence[int], hypotheses: Sequence[Hypothesis]) -> Translated:
+    status: Status
+    if hypotheses:
+        status = "ok" if hypotheses[0].finished else "unfinished"
+    else:
+        status = "too long" if holds_text(source) else "empty"
+    return Translated(tuple(source), tuple(hypotheses), status)
 
 
 def best_texts(translated: Sequence[Translated], tokeniser: Tokeniser) -> list[str]:

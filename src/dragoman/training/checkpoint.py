@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class Progress:
     """Where a run stands, beside weights and optimiser: all that resuming needs, in a few numbers."""
 
     step: int = 0
-    cursor: Cursor = Cursor()
+    cursor: Cursor = field(default_factory=Cursor)
     minutes: float = 0.0
     target_tokens: int = 0
     best: float | None = None

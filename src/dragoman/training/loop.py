@@ -2,7 +2,7 @@
 
     runs/NAME/  recipe.json  data/  checkpoints/  metrics.jsonl  bundle/  report.json  curve.svg  report.html
 
-Every random draw is a function of (seed, step, batch in the step), so a run that stops and goes on is the run that did not stop.
+Every random draw is a function of (seed, step, batch in the step): a run that stops and goes on is the run that did not.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from typing import Any, Protocol
 import torch
 
 from dragoman.bundle import put_weights, weights_of
-from dragoman.config import DecodingConfig, Recipe, section_with
+from dragoman.config import Recipe, section_with
 from dragoman.data.batches import BatchStream
-from dragoman.data.prepare import Prepared, prepare
+from dragoman.data.prepare import prepare
 from dragoman.errors import Interrupted, OutputError, RunError
 from dragoman.model.build import build_model
-from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import start_id
 from dragoman.training.checkpoint import (
-    Checkpoint,
     Progress,
     newest_checkpoint,
     prune_checkpoints,
@@ -37,7 +35,7 @@ from dragoman.training.checkpoint import (
 )
 from dragoman.training.journal import Journal
 from dragoman.training.loss import batch_loss
-from dragoman.training.machine import Machine, choose_machine, keep_freed_memory
+from dragoman.training.machine import choose_machine, keep_freed_memory
 from dragoman.training.schedule import learning_rate, spent
 from dragoman.training.validation import judge, mean_loss, perplexity, read_text
 
@@ -46,7 +44,7 @@ MAY_CHANGE = {
     "name", "run", "data.root", "data.test", "decoding",
     "training.max_steps", "training.max_epochs", "training.max_minutes", "training.patience", "training.log_every_steps",
     "training.checkpoint_every_steps", "training.checkpoint_every_minutes", "training.keep_last", "training.keep_best",
-    "training.average", "training.average_count", "training.precision",
+    "training.average", "training.average_count",
 }  # fmt: skip
 
 
@@ -137,15 +135,15 @@ class Trainer:
         found = newest_checkpoint(self.checkpoints, listener.notice)
         if found is not None:
             refuse_changes(found.recipe, recipe, self.folder)
-        self.prepared: Prepared = prepare(recipe, self.folder / "data", listener.notice)
+        self.prepared = prepare(recipe, self.folder / "data", listener.notice)
         for name, fate in self.prepared.fates.items():
             for sentence in fate.sentences(recipe.data.over_long):
                 listener.notice(f"{name}: {sentence}")
         keep_freed_memory()
-        self.machine: Machine = choose_machine(self.config)
+        self.machine = choose_machine(self.config)
         torch.manual_seed(self.config.seed)
         self.start_id = start_id(recipe.model)
-        self.model: Transformer = build_model(
+        self.model = build_model(
             recipe.model,
             source_vocabulary=len(self.prepared.tokeniser.source),
             target_vocabulary=len(self.prepared.tokeniser.target),
@@ -169,7 +167,7 @@ class Trainer:
             cursor=self.progress.cursor,
         )
         self.journal = Journal(self.folder / "metrics.jsonl", step=self.progress.step)
-        self.newest: Checkpoint | None = found
+        self.newest = found
         self._minutes_of_newest = self.progress.minutes
         self._nll_since_log = torch.zeros((), device=self.machine.device)
         self._tokens_since_log = 0
@@ -287,7 +285,7 @@ class Trainer:
         bleu = None
         if self.config.validate_sentences:
             pairs = read_text(self.recipe.data.valid, self.recipe.data.root, most=self.config.validate_sentences)
-            greedy: DecodingConfig = section_with(self.recipe.decoding, {"method": "greedy", "nbest": 1}, where="decoding")
+            greedy = section_with(self.recipe.decoding, {"method": "greedy", "nbest": 1}, where="decoding")
             with self.machine.autocast():
                 bleu = judge(self.model, self.prepared.tokeniser, self.recipe, pairs, greedy).scores["bleu"].value
         self.model.train()

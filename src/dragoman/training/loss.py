@@ -16,8 +16,8 @@ from dragoman.model.transformer import Transformer
 def smoothing_weights(form: str, epsilon: float, vocabulary: int) -> tuple[float, float]:
     """(weight of the true class beyond the share of every class, share of every class) of the target distribution.
 
-    `uniform`: every class gets ε/V (PyTorch, Marian); `others`: all but the true one share ε (tensor2tensor); `real`: all but the
-    true one and padding do (JoeyNMT), where padding's share is taken off again by `smoothed_loss`.
+    `uniform`: every class gets ε/V (PyTorch, Marian); `others`: all but the true one share ε (tensor2tensor); `real`: all but
+    the true one and padding do (JoeyNMT), where padding's share is taken off again by `smoothed_loss`.
     """
     share = epsilon / {"uniform": vocabulary, "others": vocabulary - 1, "real": vocabulary - 2}[form]
     return 1.0 - epsilon - (0.0 if form == "uniform" else share), share

@@ -45,7 +45,9 @@ def choose_machine(config: TrainingConfig) -> Machine:
 
 def multiplies_bfloat16() -> bool:
     """Whether the processor has instructions for products of bfloat16."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # public from torch 2.12 or so; without it, no promise
+    capabilities: dict[str, object] = getattr(
+        torch.cpu, "get_capabilities", dict
+    )()  # public from torch 2.12 or so; without it, no promise
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from dragoman.config import TrainingConfig
 
 
@@ -20,14 +22,15 @@ def learning_rate(config: TrainingConfig, *, d_model: int, step: int, share_spen
 
     `paper` is equation 3 times `rate_factor`. A cooldown lowers the end of the run linearly to zero.
     """
-    warmup = config.warmup_steps
+    warmup = float(config.warmup_steps)
+    rate = config.peak_rate
     match config.schedule:
         case "paper":
-            rate = config.rate_factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+            rate = config.rate_factor / math.sqrt(d_model) * min(1.0 / math.sqrt(step), step * warmup**-1.5)
         case "inverse-sqrt":
-            rate = config.peak_rate * min((warmup / step) ** 0.5, step / warmup)
+            rate *= min(math.sqrt(warmup / step), step / warmup)
         case "constant":
-            rate = config.peak_rate * min(1.0, step / warmup)
+            rate *= min(1.0, step / warmup)
     if config.cooldown > 0.0:
         rate *= min(1.0, max(0.0, 1.0 - share_spent) / config.cooldown)
     return rate

@@ -18,8 +18,8 @@ from dragoman.data.subword import Tokeniser
 from dragoman.evaluation.metrics import Score
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.translation import best_texts, score_translations, translate_lines
-from dragoman.training.machine import Machine
 from dragoman.training.loss import batch_loss
+from dragoman.training.machine import Machine
 
 
 @torch.no_grad()
@@ -63,7 +63,7 @@ class Judgement:
 
 def read_text(corpus: CorpusConfig, root: str, *, most: int | None = None) -> list[Pair]:
     """The pairs of a validation or test corpus as text, all lines of them, or the first `most`."""
-    pairs = []
+    pairs: list[Pair] = []
     for pair in read_pairs(corpus, Path(root)):
         if most is not None and len(pairs) >= most:
             break

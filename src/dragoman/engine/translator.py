@@ -1,0 +1,141 @@
+"""The public face of a trained model: text in, translations out, one for each line and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dragoman.bundle import Bundle, load_bundle
+from dragoman.config import Recipe, section_with
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.errors import BundleError, DataError
+from dragoman.tasks.generation import cross_attention, score_pairs, start_id
+from dragoman.tasks.translation import Status, holds_text, translate_lines
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of one line.
+
+    score: log-probability over the length penalty, higher is better; 0 where there was nothing to translate
+    tokens: the pieces of the text
+    token_log_probs: natural logarithms, one for each token and one for the end token if the output came to it
+    status: "ok"; "unfinished" where it reached the longest allowed length; "empty" for a line without text; "too long" for
+        one that was not translated
+    attention: on request, rows of weights over `source_tokens`, one row for each token and one for the end
+    alternatives: the other hypotheses, best first
+    """
+
+    text: str
+    score: float = 0.0
+    tokens: tuple[str, ...] = ()
+    token_log_probs: tuple[float, ...] = ()
+    status: Status = "ok"
+    source_tokens: tuple[str, ...] = ()
+    attention: tuple[tuple[float, ...], ...] | None = None
+    alternatives: tuple[Translation, ...] = field(default=(), repr=False)
+
+
+class Translator:
+    """One bundle, or several that vote as an ensemble, on one device."""
+
+    def __init__(self, bundles: Sequence[Bundle], *, device: str = "auto") -> None:
+        self.bundle = bundles[0]
+        for other in bundles[1:]:
+            same = [
+                (mine.model == theirs.model)
+                for mine, theirs in (
+                    (self.bundle.tokeniser.source, other.tokeniser.source),
+                    (self.bundle.tokeniser.target, other.tokeniser.target),
+                )
+            ]
+            if not all(same) or start_id(self.bundle.recipe.model) != start_id(other.recipe.model):
+                raise BundleError("the bundles of an ensemble must share their subword models and model.decoder_start")
+        name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        self.models = [bundle.model.to(name).eval() for bundle in bundles]
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the (first) model was trained."""
+        return self.bundle.recipe
+
+    @property
+    def story(self) -> dict[str, Any]:
+        """What the (first) model was trained on, and how that went."""
+        return self.bundle.story
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        attention: bool = False,
+        advance: Callable[[int], None] = lambda _: None,
+        **decoding: Any,
+    ) -> list[Translation]:
+        """Translate lines of text; one result for each, in order.
+
+        decoding: knobs of the recipe's [decoding] section to change, such as beam_size=5 or method="greedy"
+        advance: told how many lines were finished, as they are
+        """
+        if isinstance(texts, str):
+            raise TypeError("translate takes a list of lines: write translate([text])")
+        config = section_with(self.recipe.decoding, decoding, where="decoding")
+        translated = translate_lines(self.models, self.bundle.tokeniser, texts, self.recipe, config, advance=advance)
+        return [self._result(one.source, one.hypotheses, one.status, attention) for one in translated]
+
+    def score(self, sources: Sequence[str], targets: Sequence[str], **decoding: Any) -> list[Translation]:
+        """Forced scoring: how likely the (first) model holds each given translation to be.
+
+        Raises DataError where the numbers of lines differ or a source holds no text.
+        """
+        if len(sources) != len(targets):
+            raise DataError(
+                f"{len(sources)} sources but {len(targets)} translations: line n of one belongs to line n of the other"
+            )
+        source_ids = [self.bundle.tokeniser.encode_source(text) for text in sources]
+        target_ids = [self.bundle.tokeniser.encode_target(text) for text in targets]
+        config = section_with(self.recipe.decoding, decoding, where="decoding")
+        longest = config.max_source
+        if self.recipe.model.positions == "learned":
+            longest = min(longest, self.recipe.model.max_positions)
+        for number, (source, target) in enumerate(zip(source_ids, target_ids, strict=True), start=1):
+            if not holds_text(source):
+                raise DataError(f"line {number}: the source holds no text, so no translation of it can be scored")
+            if max(len(source), len(target) + 1) > longest:
+                raise DataError(f"line {number}: more than the {longest} tokens that can be scored (decoding.max_source)")
+        scored = score_pairs(self.models[0], source_ids, target_ids, config, start_id=start_id(self.recipe.model))
+        return [self._result(source, [one], "ok", False) for source, one in zip(source_ids, scored, strict=True)]
+
+    def _result(self, source: Sequence[int], hypotheses: Sequence[Hypothesis], status: Status, attention: bool) -> Translation:
+        pieces = tuple(self.bundle.tokeniser.source.pieces(source))
+        if not hypotheses:
+            return Translation("", status=status, source_tokens=pieces)
+        results = [
+            Translation(
+                text=self.bundle.tokeniser.target.decode(one.tokens),
+                score=one.score,
+                tokens=tuple(self.bundle.tokeniser.target.pieces(one.tokens)),
+                token_log_probs=one.token_log_probs,
+                status=status if place == 0 else ("ok" if one.finished else "unfinished"),
+                source_tokens=pieces,
+                attention=self._attention(source, one) if attention else None,
+                alternatives=(),
+            )
+            for place, one in enumerate(hypotheses)
+        ]
+        best, *others = results
+        return Translation(**{**vars(best), "alternatives": tuple(others)})
+
+    def _attention(self, source: Sequence[int], hypothesis: Hypothesis) -> tuple[tuple[float, ...], ...]:
+        """Mean of the heads of the (first) model's last layer."""
+        weights_LHTS = cross_attention(self.models[0], source, hypothesis.tokens, start_id=start_id(self.recipe.model))
+        return tuple(tuple(row) for row in weights_LHTS[-1].mean(dim=0).tolist())
+
+
+def load(path: str | Path, *others: str | Path, device: str = "auto") -> Translator:
+    """Open a bundle, or several as an ensemble. Raises BundleError naming the file that is missing, cut or changed."""
+    return Translator([load_bundle(Path(one)) for one in (path, *others)], device=device)

@@ -1,0 +1,180 @@
+"""The end of a run: averaged weights as a bundle, scores on the test set, and a report that people can look at."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import dragoman
+from dragoman.bundle import Bundle, load_bundle, save_bundle
+from dragoman.config import Recipe
+from dragoman.data.readers import corpus_files
+from dragoman.errors import RunError
+from dragoman.storage import write_json, write_lines
+from dragoman.tasks.generation import cross_attention, start_id
+from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, list_checkpoints
+from dragoman.training.journal import read_journal
+from dragoman.training.loop import Listener, Silent, Trainer
+from dragoman.training.validation import Judgement, Sample, judge, read_text
+from dragoman.traps import departures
+from dragoman.views import Panel, Series, Table, attention_heatmap, learning_curve, report_page
+
+SHOWN = 10
+
+
+def train(recipe: Recipe, listener: Listener | None = None, *, picture_of: str | None = None) -> dict[str, Any]:
+    """Run a recipe to its end and return what `report.json` holds.
+
+    picture_of: the test source whose attention the report shows; one of fitting length when not given
+    """
+    listener = listener or Silent()
+    trainer = Trainer(recipe, listener)
+    trainer.run()
+    folder = Path(recipe.run)
+    chosen = choose_checkpoints(trainer.checkpoints, recipe.training.average, recipe.training.average_count)
+    listener.notice(f"writing {folder / 'bundle'} from {', '.join(one.path.name for one in chosen)}")
+    story = tell_story(trainer, chosen)
+    save_bundle(
+        folder / "bundle",
+        recipe=recipe,
+        tokeniser=trainer.prepared.tokeniser,
+        weights=average_checkpoints(chosen),
+        story=story,
+        overwrite=True,
+    )
+    return write_report(folder, recipe, story, listener, picture_of)
+
+
+def choose_checkpoints(folder: Path, rule: str, count: int) -> list[Checkpoint]:
+    """The newest one (`none`), the newest `count` (`last`), or the best `count` (`best`) of a run; fewer where there are."""
+    checkpoints = list_checkpoints(folder)
+    if not checkpoints:
+        raise RunError(f"{folder}: holds no checkpoint")
+    match rule:
+        case "last":
+            return checkpoints[-count:]
+        case "best":
+            return best(checkpoints, count) or checkpoints[-1:]
+        case _:
+            return checkpoints[-1:]
+
+
+def tell_story(trainer: Trainer, chosen: Sequence[Checkpoint]) -> dict[str, Any]:
+    """What the model was trained on and how, as `dragoman info` tells it."""
+    recipe, progress = trainer.recipe, trainer.progress
+    assert recipe.data.train is not None
+    fate = trainer.prepared.fates["train"]
+    seconds = progress.minutes * 60.0
+    return {
+        "trained_on": [str(path) for path in corpus_files(recipe.data.train, Path(recipe.data.root))],
+        "pairs": fate.kept,
+        "pairs_dropped": {"empty": fate.empty, "over_long": fate.over_long},
+        "parameters": trainer.model.num_parameters(),
+        "steps": progress.step,
+        "epochs": round(progress.cursor.epoch + progress.cursor.batch / trainer.stream.batches_in_epoch(), 2),
+        "seconds": round(seconds, 1),
+        "target_tokens": progress.target_tokens,
+        "target_tokens_per_second": round(progress.target_tokens / max(seconds, 1e-9)),
+        "machine": trainer.machine.describe(),
+        "averaged": [one.path.name for one in chosen],
+        "departures": [departure.sentence() for departure in departures(recipe.model_dump(mode="json"))],
+        "dragoman": dragoman.__version__,
+        "torch": torch.__version__,
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def write_report(
+    folder: Path, recipe: Recipe, story: dict[str, Any], listener: Listener, picture_of: str | None
+) -> dict[str, Any]:
+    """Score the test set if there is one, and write `report.json`, `curve.svg` and `report.html`."""
+    journal = read_journal(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
+    valid = [entry for entry in journal if entry["kind"] == "valid"]
+    report: dict[str, Any] = {"name": recipe.name, "bundle": str(folder / "bundle"), **story}
+    if valid:
+        report["valid"] = {key: valid[-1][key] for key in ("step", "loss", "perplexity", "bleu")}
+    judgement = None
+    heatmap = None
+    if recipe.data.test is not None:
+        listener.notice("scoring the test set")
+        bundle = load_bundle(folder / "bundle")
+        judgement = judge(
+            bundle.model, bundle.tokeniser, recipe, read_text(recipe.data.test, recipe.data.root), recipe.decoding
+        )
+        for name, score in judgement.scores.items():
+            report[name] = round(score.value, 2)
+        report["signatures"] = {name: score.signature for name, score in judgement.scores.items()}
+        report["test_sentences"] = len(judgement.samples)
+        report["samples"] = [vars(sample) for sample in judgement.samples[:SHOWN]]
+        heatmap = draw_attention(bundle, _pictured(judgement.samples, picture_of))
+    curve = draw_curve(journal, recipe.name)
+    write_json(folder / "report.json", report, overwrite=True)
+    write_json(folder / "recipe.json", recipe.model_dump(mode="json"), overwrite=True)
+    write_lines(folder / "curve.svg", [curve], overwrite=True)
+    figures = [("Learning curve", curve)]
+    if heatmap is not None:
+        write_lines(folder / "attention.svg", [heatmap], overwrite=True)
+        figures.append(("Where the decoder looked in the source (mean of all heads, last layer)", heatmap))
+    page = report_page(
+        f"{recipe.name}: training report", facts=_facts(report), figures=figures, tables=_tables(judgement, story)
+    )
+    write_lines(folder / "report.html", [page], overwrite=True)
+    return report
+
+
+def _pictured(samples: Sequence[Sample], picture_of: str | None) -> Sample:
+    wanted = [sample for sample in samples if sample.source == picture_of and sample.translation]
+    fitting = [sample for sample in samples if 3 <= len(sample.source.split()) <= 16 and sample.translation]
+    return next(iter(wanted or fitting or samples))
+
+
+def draw_attention(bundle: Bundle, sample: Sample) -> str:
+    """The attention over the source while the sample's translation is forced, mean of the last layer's heads."""
+    source = bundle.tokeniser.encode_source(sample.source)
+    target = bundle.tokeniser.encode_target(sample.translation)
+    weights_LHTS = cross_attention(bundle.model, source, target, start_id=start_id(bundle.recipe.model))
+    return attention_heatmap(
+        weights_LHTS[-1].mean(dim=0).tolist(),
+        rows=[*bundle.tokeniser.target.pieces(target), "</s>"],
+        columns=bundle.tokeniser.source.pieces(source),
+        title=sample.source,
+    )
+
+
+def draw_curve(journal: Sequence[dict[str, Any]], name: str) -> str:
+    """Perplexity of training and validation, and BLEU of validation, over the steps."""
+    kinds = {kind: [entry for entry in journal if entry["kind"] == kind] for kind in ("train", "valid")}
+    series = [
+        Series(label, [(entry["step"], entry[key]) for entry in kinds[kind]])
+        for label, kind, key in (("training", "train", "loss"), ("validation", "valid", "nll"))
+    ]
+    panels = [Panel("nats per token", [one for one in series if one.points])]
+    if bleu := [(entry["step"], entry["bleu"]) for entry in kinds["valid"] if entry["bleu"] is not None]:
+        panels.append(Panel("BLEU", [Series("validation", bleu)]))
+    return learning_curve(panels, title=f"{name}: learning curve", x_label="step")
+
+
+def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """The report's plain values, for people."""
+    facts = []
+    for key, value in report.items():
+        if isinstance(value, str | int | float):
+            facts.append((key.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)))
+    return facts
+
+
+def _tables(judgement: Judgement | None, story: dict[str, Any]) -> list[Table]:
+    tables = []
+    if judgement is not None:
+        scores = [(score.name, f"{score.value:.2f}", score.signature) for score in judgement.scores.values()]
+        tables.append(Table("Scores on the test set", ["metric", "value", "signature"], scores))
+        samples = [(one.source, one.reference, one.translation) for one in judgement.samples[:SHOWN]]
+        tables.append(Table("The first lines of the test set", ["source", "reference", "translation"], samples))
+    if story["departures"]:
+        rows = [(sentence,) for sentence in story["departures"]]
+        tables.append(Table("Departures from the paper's text", ["knob"], rows))
+    return tables

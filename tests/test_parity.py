@@ -1,0 +1,317 @@
+"""The same weights in another implementation give the same numbers: `torch.nn.Transformer` and Hugging Face's Marian."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dragoman.config import ModelConfig
+from dragoman.decoding.greedy import one_by_one
+from dragoman.decoding.penalty import LengthPenalty
+from dragoman.decoding.step import State
+from dragoman.model.attention import Attend, Attention, explicit_attention, fused_attention, use_attention
+from dragoman.model.build import build_model
+from dragoman.model.layers import DecoderLayer, EncoderLayer
+from dragoman.model.masks import causal_mask, padding_mask
+from dragoman.model.positions import Sinusoids
+from dragoman.model.transformer import DecoderState, Transformer
+
+PAD = 0
+CPU = torch.device("cpu")
+TOLERANCE = {"rtol": 0.0, "atol": 1e-5}
+NO_DROPOUT = {"residual_dropout": 0.0, "embedding_dropout": 0.0}
+
+
+def padded(lengths: list[int], rows: int, *, padding: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    ids_BT = torch.full((len(lengths), max(lengths)), padding)
+    for row, length in enumerate(lengths):
+        ids_BT[row, :length] = torch.randint(1, rows, (length,), generator=generator)
+    return ids_BT
+
+
+def copy_weights(ours: nn.Module, weight: Tensor, bias: Tensor) -> None:
+    """Into a linear layer or a layer normalisation."""
+    assert isinstance(ours, nn.Linear | nn.LayerNorm)
+    ours.weight.data.copy_(weight)
+    ours.bias.data.copy_(bias)
+
+
+def copy_layer(ours: nn.Module, theirs: Any) -> None:
+    copy_weights(ours, theirs.weight, theirs.bias)
+
+
+# torch.nn.Transformer
+
+
+def copy_torch_attention(ours: Attention, theirs: Any) -> None:
+    weights, biases = theirs.in_proj_weight.chunk(3), theirs.in_proj_bias.chunk(3)
+    for part, weight, bias in zip((ours.query, ours.key, ours.value), weights, biases, strict=True):
+        copy_weights(part, weight, bias)
+    copy_layer(ours.output, theirs.out_proj)
+
+
+def copy_torch_layer(ours: nn.Module, theirs: Any) -> None:
+    assert isinstance(ours, EncoderLayer | DecoderLayer)
+    copy_torch_attention(ours.attention, theirs.self_attn)
+    norms = [ours.attention_residual.norm, ours.feed_forward_residual.norm]
+    if isinstance(ours, DecoderLayer):
+        copy_torch_attention(ours.cross_attention, theirs.multihead_attn)
+        norms.insert(1, ours.cross_attention_residual.norm)
+    for index, norm in enumerate(norms, start=1):
+        copy_layer(norm, getattr(theirs, f"norm{index}"))
+    copy_layer(ours.feed_forward.inner, theirs.linear1)
+    copy_layer(ours.feed_forward.outer, theirs.linear2)
+
+
+def torch_pair(norm: str) -> tuple[Transformer, nn.Transformer]:
+    """Our model and PyTorch's, with the same random weights. PyTorch ends both stacks with a norm even when it is post-norm."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"d_model": 32, "nhead": 4, "dim_feedforward": 48, "dropout": 0.0, "batch_first": True}
+    sizes["norm_first"] = norm == "pre"
+    # Its own encoder would warn that it cannot take its fast path.
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(**sizes), num_layers=3, norm=nn.LayerNorm(32), enable_nested_tensor=False
+    )
+    theirs = nn.Transformer(**sizes, num_decoder_layers=2, custom_encoder=encoder)
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():  # no bias or norm may be left at 0 or 1
+            nn.init.normal_(parameter, mean=1.0 if "norm" in name and "weight" in name else 0.0, std=0.2)
+    config = ModelConfig.model_validate(
+        {
+            **NO_DROPOUT,
+            "encoder_layers": 3,
+            "decoder_layers": 2,
+            "d_model": 32,
+            "d_ff": 48,
+            "num_heads": 4,
+            "norm": norm,
+            "final_norm": True,
+            "norm_epsilon": 1e-5,
+            "attention_bias": True,
+        }
+    )
+    ours = build_model(config, source_vocabulary=20, target_vocabulary=20, padding_id=PAD)
+    for stack, other in ((ours.encoder, theirs.encoder), (ours.decoder, theirs.decoder)):
+        for layer, other_layer in zip(stack.layers, other.layers, strict=True):
+            copy_torch_layer(layer, other_layer)
+        copy_layer(stack.norm, other.norm)
+    return ours, theirs
+
+
+@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_stacks_equal_torch_transformer(norm: str, attend: Attend) -> None:
+    ours, theirs = torch_pair(norm)
+    use_attention(ours, attend)
+    generator = torch.Generator().manual_seed(1)
+    source_BSD = torch.randn(3, 7, 32, generator=generator)
+    target_BTD = torch.randn(3, 5, 32, generator=generator)
+    keep_BS = torch.arange(7) < torch.tensor([7, 4, 1])[:, None]
+    keep_BT = torch.arange(5) < torch.tensor([5, 3, 2])[:, None]
+    forbidden_TT = torch.ones(5, 5, dtype=torch.bool).triu(diagonal=1)
+
+    memory_BSD = source_BSD
+    for layer in ours.encoder.layers:
+        memory_BSD = layer(memory_BSD, padding_mask(keep_BS))
+    memory_BSD = ours.encoder.norm(memory_BSD)
+    their_memory = theirs.encoder(source_BSD, src_key_padding_mask=~keep_BS)
+    torch.testing.assert_close(memory_BSD[keep_BS], their_memory[keep_BS], **TOLERANCE)
+
+    x_BTD = target_BTD
+    for layer in ours.decoder.layers:
+        assert isinstance(layer, DecoderLayer)
+        memory = layer.cross_attention.remember(memory_BSD)
+        x_BTD, _ = layer(x_BTD, None, memory, causal_mask(5, 5, device=CPU), padding_mask(keep_BS))
+    x_BTD = ours.decoder.norm(x_BTD)
+    their_x = theirs(
+        source_BSD,
+        target_BTD,
+        tgt_mask=forbidden_TT,
+        src_key_padding_mask=~keep_BS,
+        tgt_key_padding_mask=~keep_BT,
+        memory_key_padding_mask=~keep_BS,
+    )
+    torch.testing.assert_close(x_BTD[keep_BT], their_x[keep_BT], **TOLERANCE)
+
+
+def embed(table_VD: Tensor, ids_BT: Tensor) -> Tensor:
+    """Sections 3.4 and 3.5, one number at a time."""
+    width = table_VD.shape[1]
+    angles = [[t / 10000 ** (2 * (i // 2) / width) for i in range(width)] for t in range(ids_BT.shape[1])]
+    waves = [[math.cos(a) if i % 2 else math.sin(a) for i, a in enumerate(row)] for row in angles]
+    return table_VD[ids_BT] * math.sqrt(width) + torch.tensor(waves)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_logits_and_gradients_equal_torch_transformer(norm: str) -> None:
+    ours, theirs = torch_pair(norm)
+    source = padded([7, 4, 1], 20, padding=PAD, seed=2)
+    inputs = padded([5, 3, 2], 20, padding=PAD, seed=3)
+    real = inputs != PAD
+    logits = ours(source, inputs)
+    outputs = theirs(
+        embed(ours.output, source),
+        embed(ours.output, inputs),
+        tgt_mask=torch.ones(5, 5, dtype=torch.bool).triu(diagonal=1),
+        src_key_padding_mask=source == PAD,
+        memory_key_padding_mask=source == PAD,
+    )
+    their_logits = outputs @ ours.output.T
+    torch.testing.assert_close(logits[real], their_logits[real], **TOLERANCE)
+
+    layer, other = cast(EncoderLayer, ours.encoder.layers[0]), cast(Any, theirs.encoder.layers[0])
+    mine = [layer.attention.query.weight, layer.feed_forward.outer.bias, ours.output]
+    their = [other.self_attn.in_proj_weight, other.linear2.bias, ours.output]
+    ours_grads = torch.autograd.grad(logits[real].log_softmax(-1)[:, 1].mean(), mine)
+    their_grads = torch.autograd.grad(their_logits[real].log_softmax(-1)[:, 1].mean(), their)
+    torch.testing.assert_close(ours_grads[0], their_grads[0][:32], **TOLERANCE)
+    torch.testing.assert_close(ours_grads[1], their_grads[1], **TOLERANCE)
+    torch.testing.assert_close(ours_grads[2], their_grads[2], **TOLERANCE)
+    assert all(gradient.abs().max().item() > 1e-3 for gradient in ours_grads)
+
+
+# Hugging Face's Marian
+
+MARIAN_PAD, MARIAN_EOS, MARIAN_ROWS = 23, 0, 24
+
+
+def copy_marian_layer(ours: nn.Module, theirs: Any) -> None:
+    assert isinstance(ours, EncoderLayer | DecoderLayer)
+    pairs = [(ours.attention, theirs.self_attn)]
+    copy_layer(ours.attention_residual.norm, theirs.self_attn_layer_norm)
+    if isinstance(ours, DecoderLayer):
+        pairs.append((ours.cross_attention, theirs.encoder_attn))
+        copy_layer(ours.cross_attention_residual.norm, theirs.encoder_attn_layer_norm)
+    for attention, other in pairs:
+        copy_layer(attention.query, other.q_proj)
+        copy_layer(attention.key, other.k_proj)
+        copy_layer(attention.value, other.v_proj)
+        copy_layer(attention.output, other.out_proj)
+    copy_layer(ours.feed_forward.inner, theirs.fc1)
+    copy_layer(ours.feed_forward.outer, theirs.fc2)
+    copy_layer(ours.feed_forward_residual.norm, theirs.final_layer_norm)
+
+
+def marian_pair(seed: int) -> tuple[Transformer, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what another library says of itself while it loads
+        transformers: Any = pytest.importorskip("transformers", reason="parity with Marian needs transformers: dragoman[test]")
+    torch.manual_seed(seed)
+    theirs = transformers.MarianMTModel(
+        transformers.MarianConfig(
+            vocab_size=MARIAN_ROWS,
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=3,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            activation_function="relu",
+            dropout=0.0,
+            attention_dropout=0.0,
+            activation_dropout=0.0,
+            max_position_embeddings=64,
+            scale_embedding=True,
+            share_encoder_decoder_embeddings=True,
+            tie_word_embeddings=True,
+            pad_token_id=MARIAN_PAD,
+            eos_token_id=MARIAN_EOS,
+            decoder_start_token_id=MARIAN_PAD,
+            forced_eos_token_id=None,
+        )
+    ).eval()
+    table = theirs.get_input_embeddings().weight
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if "embed_positions" not in name:
+                nn.init.normal_(parameter, mean=1.0 if "norm" in name and "weight" in name else 0.0, std=0.2)
+        # The decoder starts with the padding token. Marian's own checkpoints, and its fresh models, keep that row zero, and a
+        # zero vector is what we always read there; with any other row the two models would differ.
+        table[MARIAN_PAD] = 0.0
+    assert not theirs.final_logits_bias.any()
+    config = ModelConfig.model_validate(
+        {
+            **NO_DROPOUT,
+            "encoder_layers": 2,
+            "decoder_layers": 3,
+            "d_model": 32,
+            "d_ff": 48,
+            "num_heads": 4,
+            "norm": "post",
+            "norm_epsilon": 1e-5,
+            "attention_bias": True,
+            "positions": "concatenated",
+            "decoder_start": "zero",
+        }
+    )
+    ours = build_model(config, source_vocabulary=MARIAN_ROWS, target_vocabulary=MARIAN_ROWS, padding_id=MARIAN_PAD).eval()
+    ours.output.data.copy_(table)
+    for stack, other in ((ours.encoder, theirs.model.encoder), (ours.decoder, theirs.model.decoder)):
+        for layer, other_layer in zip(stack.layers, other.layers, strict=True):
+            copy_marian_layer(layer, other_layer)
+        # Marian's halves are [sin …, cos …] like tensor2tensor's, but its exponent is the paper's 2i/d and not i/(d/2 − 1):
+        # neither of our two kinds, so its table is copied.
+        assert isinstance(stack.embedding.positions, Sinusoids)
+        assert not torch.allclose(stack.embedding.positions.table[:64], other.embed_positions.weight, atol=1e-2)
+        stack.embedding.positions.table = other.embed_positions.weight.detach().clone()
+    return ours, theirs
+
+
+@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
+def test_logits_equal_marian(attend: Attend) -> None:
+    ours, theirs = marian_pair(seed=0)
+    use_attention(ours, attend)
+    source = padded([9, 5, 1], MARIAN_PAD, padding=MARIAN_PAD, seed=4)
+    start = torch.full((3, 1), MARIAN_PAD)
+    inputs = torch.cat([start, padded([6, 6, 6], MARIAN_PAD, padding=MARIAN_PAD, seed=5)], dim=1)
+    with torch.no_grad():
+        expected = theirs(
+            input_ids=source, attention_mask=(source != MARIAN_PAD).long(), decoder_input_ids=inputs, use_cache=False
+        ).logits
+        logits = ours(source, inputs)
+    torch.testing.assert_close(logits, expected, **TOLERANCE)
+    assert expected.std().item() > 0.5
+
+
+def test_greedy_output_equals_marian_generate() -> None:
+    limit = 20
+    ended = 0
+    for seed in range(4):
+        ours, theirs = marian_pair(seed)
+        source = padded([9, 5, 1, 7, 3, 8], MARIAN_PAD, padding=MARIAN_PAD, seed=seed)
+        generated = theirs.generate(
+            input_ids=source,
+            attention_mask=(source != MARIAN_PAD).long(),
+            num_beams=1,
+            do_sample=False,
+            max_new_tokens=limit,
+        )
+
+        def step(tokens_N: Tensor, state: State, model: Transformer = ours) -> tuple[Tensor, DecoderState]:
+            assert isinstance(state, DecoderState)
+            return model.step(tokens_N, state)
+
+        hypotheses = one_by_one(
+            step,
+            ours.start(source),
+            limits=[limit] * len(source),
+            start_id=MARIAN_PAD,
+            end_id=MARIAN_EOS,
+            penalty=LengthPenalty("none", 0.0),
+            device=CPU,
+        )
+        for row, hypothesis in zip(generated.tolist(), hypotheses, strict=True):
+            assert row[0] == MARIAN_PAD
+            expected = row[1 : 1 + len(hypothesis.token_log_probs)]
+            assert [*hypothesis.tokens, *([MARIAN_EOS] if hypothesis.finished else [])] == expected
+            assert set(row[1 + len(expected) :]) <= {MARIAN_PAD}
+            assert hypothesis.finished or len(expected) == limit
+            ended += hypothesis.finished
+    assert 4 <= ended <= 20, "of 24 sentences some should end by themselves and some be cut, or the comparison is weak"
