@@ -366,16 +366,21 @@ def _lay_over(whole: dict[str, Any], part: Mapping[str, Any]) -> None:
                 _lay_over(whole[key], value)
 
 
-def _override(document: dict[str, Any], text: str) -> None:
-    """Set `training.max_steps=10`; the value is TOML, and what is not TOML is taken as text."""
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Key and value of `key=value`; the value is TOML, and what is not TOML is taken as text."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise RecipeError(f"{text!r} is not an override: write section.key=value, such as training.max_steps=1000")
+        raise RecipeError(f"{text!r} is not a setting: write key=value, such as training.max_steps=1000")
     try:
-        parsed: Any = tomllib.loads(f"value = {value}")["value"]
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        parsed = value.strip()
-    *sections, last = key.strip().split(".")
+        return key.strip(), value.strip()
+
+
+def _override(document: dict[str, Any], text: str) -> None:
+    """Set `training.max_steps=10` in the document."""
+    key, parsed = parse_setting(text)
+    *sections, last = key.split(".")
     for name in sections:
         document = document.setdefault(name, {})
         if not isinstance(document, dict):

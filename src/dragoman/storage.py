@@ -32,11 +32,17 @@ def cannot_write(path: Path, error: OSError) -> str:
     return f"{path}: cannot be written: {error.strerror or error}"
 
 
+def refuse_existing(path: Path) -> None:
+    """Raise OutputError where something stands at `path`."""
+    if path.exists():
+        raise OutputError(f"{path}: exists already; give another name, or --overwrite to replace it")
+
+
 @contextmanager
 def new_file(path: Path, *, overwrite: bool = False) -> Iterator[IO[str]]:
     """A text file that appears at `path` whole or not at all. Raises OutputError where it exists or cannot be written."""
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path}: exists already; give another name, or --overwrite to replace it")
+    if not overwrite:
+        refuse_existing(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("w", encoding="utf-8", newline="\n") as stream:
@@ -67,8 +73,8 @@ def sealed_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
     Raises OutputError where it exists or cannot be written. With `overwrite` the old one stands until the new one is whole.
     """
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path}: exists already; give another name, or --overwrite to replace it")
+    if not overwrite:
+        refuse_existing(path)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         partial.mkdir(parents=True)

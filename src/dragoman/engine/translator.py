@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dragoman.bundle import Bundle, load_bundle
-from dragoman.config import Recipe, section_with
+from dragoman.config import DecodingConfig, Recipe, section_with
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import BundleError, DataError
 from dragoman.tasks.generation import cross_attention, score_pairs, start_id
@@ -68,6 +68,10 @@ class Translator:
         """What the (first) model was trained on, and how that went."""
         return self.bundle.story
 
+    def check(self, decoding: Mapping[str, Any]) -> DecodingConfig:
+        """The decoding settings with these changes. Raises RecipeError for an unknown knob or an impossible value."""
+        return section_with(self.recipe.decoding, decoding, where="decoding")
+
     def translate(
         self,
         texts: Sequence[str],
@@ -83,7 +87,7 @@ class Translator:
         """
         if isinstance(texts, str):
             raise TypeError("translate takes a list of lines: write translate([text])")
-        config = section_with(self.recipe.decoding, decoding, where="decoding")
+        config = self.check(decoding)
         translated = translate_lines(self.models, self.bundle.tokeniser, texts, self.recipe, config, advance=advance)
         return [self._result(one.source, one.hypotheses, one.status, attention) for one in translated]
 
@@ -98,7 +102,7 @@ class Translator:
             )
         source_ids = [self.bundle.tokeniser.encode_source(text) for text in sources]
         target_ids = [self.bundle.tokeniser.encode_target(text) for text in targets]
-        config = section_with(self.recipe.decoding, decoding, where="decoding")
+        config = self.check(decoding)
         longest = config.max_source
         if self.recipe.model.positions == "learned":
             longest = min(longest, self.recipe.model.max_positions)

@@ -61,12 +61,9 @@ def translate_lines(
 
 
 def _translated(source: Sequence[int], hypotheses: Sequence[Hypothesis]) -> Translated:
-    status: Status
     if hypotheses:
-        status = "ok" if hypotheses[0].finished else "unfinished"
-    else:
-        status = "too long" if holds_text(source) else "empty"
-    return Translated(tuple(source), tuple(hypotheses), status)
+        return Translated(tuple(source), tuple(hypotheses), "ok" if hypotheses[0].finished else "unfinished")
+    return Translated(tuple(source), (), "too long" if holds_text(source) else "empty")
 
 
 def best_texts(translated: Sequence[Translated], tokeniser: Tokeniser) -> list[str]:

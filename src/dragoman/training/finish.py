@@ -63,6 +63,18 @@ def choose_checkpoints(folder: Path, rule: str, count: int) -> list[Checkpoint]:
             return checkpoints[-1:]
 
 
+def average_run(run: Path, output: Path, *, rule: str, count: int, overwrite: bool = False) -> dict[str, Any]:
+    """Average checkpoints of a run into a bundle elsewhere; returns its story. Raises RunError where there are too few."""
+    bundle = load_bundle(run / "bundle")
+    chosen = choose_checkpoints(run / "checkpoints", rule, count)
+    if len(chosen) < count:
+        raise RunError(f"{run}: {count} checkpoints asked for, but {len(chosen)} are there; training.keep_{rule} keeps more")
+    story = {**bundle.story, "averaged": [one.path.name for one in chosen], "steps": chosen[-1].step}
+    weights = average_checkpoints(chosen)
+    save_bundle(output, recipe=bundle.recipe, tokeniser=bundle.tokeniser, weights=weights, story=story, overwrite=overwrite)
+    return story
+
+
 def tell_story(trainer: Trainer, chosen: Sequence[Checkpoint]) -> dict[str, Any]:
     """What the model was trained on and how, as `dragoman info` tells it."""
     recipe, progress = trainer.recipe, trainer.progress
@@ -146,7 +158,7 @@ def draw_attention(bundle: Bundle, sample: Sample) -> str:
 
 
 def draw_curve(journal: Sequence[dict[str, Any]], name: str) -> str:
-    """Perplexity of training and validation, and BLEU of validation, over the steps."""
+    """Negative log-likelihood of training and validation, and BLEU of validation, over the steps."""
     kinds = {kind: [entry for entry in journal if entry["kind"] == kind] for kind in ("train", "valid")}
     series = [
         Series(label, [(entry["step"], entry[key]) for entry in kinds[kind]])

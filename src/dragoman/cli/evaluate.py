@@ -1,0 +1,220 @@
+"""How good is it: `score`, `evaluate`, `compare`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dragoman.errors import DataError, MissingExtraError
+
+if TYPE_CHECKING:
+    from dragoman.evaluation.metrics import Score
+
+PATH = click.Path(path_type=Path)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+LANGUAGE = click.option("--language", default="", help="Target language, for Moses tokens and the paper's compound split.")
+TOKENISED = click.option("--tokenised", is_flag=True, help="The text is tokenised: count its tokens as they stand.")
+LOWERCASE = click.option("--lowercase", is_flag=True, help="Let case not count.")
+REFERENCES = click.option("--ref", "references", multiple=True, type=PATH, help="A reference file; give several for several.")
+
+
+@click.command()
+@click.argument("hypotheses", type=PATH)
+@REFERENCES
+@click.option("--bundle", type=PATH, help="Score by this model (forced); needs --src.")
+@click.option("--src", "source", type=PATH, help="What was translated; goes with --bundle.")
+@LANGUAGE
+@TOKENISED
+@LOWERCASE
+@JSON
+def score(
+    hypotheses: Path,
+    references: tuple[Path, ...],
+    bundle: Path | None,
+    source: Path | None,
+    language: str,
+    tokenised: bool,
+    lowercase: bool,
+    as_json: bool,
+) -> None:
+    """Score the translations in the file HYPOTHESES.
+
+    Against references (--ref): BLEU, chrF, TER, exact match, with signatures. By a model (--bundle and --src): the
+    log-probability of each line over the length penalty, and the perplexity of all.
+
+    \b
+    Example:  dragoman score output.de --ref test.de --language de
+              dragoman score output.de --bundle runs/multi30k-ende/bundle --src test.en --json
+    """
+    from dragoman.data.text import read_lines
+
+    if (bundle is None) != (source is None):
+        raise click.UsageError("--bundle and --src go together", ctx=click.get_current_context())
+    if bundle is None and not references:
+        raise click.UsageError("give --ref FILE, or --bundle and --src", ctx=click.get_current_context())
+    lines = list(read_lines(hypotheses))
+    result: dict[str, Any] = {}
+    if references:
+        scores = all_scores(lines, [list(read_lines(path)) for path in references], language, tokenised, lowercase)
+        result["scores"] = [asdict(one) for one in scores]
+        if not as_json:
+            _print_scores(f"{hypotheses} against {', '.join(map(str, references))}", scores)
+    if bundle is not None and source is not None:
+        result["model"] = _force(bundle, list(read_lines(source)), lines, as_json)
+    if as_json:
+        from dragoman.cli.screen import print_json
+
+        print_json(result)
+
+
+def _force(bundle: Path, sources: list[str], lines: list[str], as_json: bool) -> dict[str, Any]:
+    import math
+
+    from dragoman.engine import load
+
+    scored = load(bundle).score(sources, lines)
+    tokens = sum(len(one.token_log_probs) for one in scored)
+    nll = -sum(sum(one.token_log_probs) for one in scored) / max(tokens, 1)
+    if not as_json:
+        for one in scored:
+            click.echo(f"{one.score:.4f}")
+        click.echo(f"perplexity {math.exp(nll):.4f} over {tokens} tokens", err=True)
+    return {"scores": [one.score for one in scored], "nll": nll, "perplexity": math.exp(nll), "tokens": tokens}
+
+
+def all_scores(
+    hypotheses: list[str], references: list[list[str]], language: str, tokenised: bool, lowercase: bool
+) -> list[Score]:
+    """Every metric that applies: the tokenised flavours beside sacreBLEU's, Moses' where its language is known."""
+    from dragoman.evaluation.metrics import bleu, chrf, compound_split_bleu, exact_match, moses_bleu, ter, tokenised_bleu
+
+    scores = [] if tokenised else [bleu(hypotheses, references, lowercase=lowercase)]
+    if tokenised:
+        scores.append(tokenised_bleu(hypotheses, references, lowercase=lowercase))
+    elif language:
+        try:
+            scores.append(moses_bleu(hypotheses, references, language))
+            scores.append(compound_split_bleu(hypotheses, references, language))
+        except MissingExtraError as error:
+            click.echo(f"dragoman: left out: {error}", err=True)
+    scores += [chrf(hypotheses, references), ter(hypotheses, references), exact_match(hypotheses, references)]
+    return scores
+
+
+def _print_scores(title: str, scores: list[Score]) -> None:
+    from dragoman.cli.screen import print_table
+
+    print_table(title, ["metric", "value", "signature"], [(one.name, f"{one.value:.2f}", one.signature) for one in scores])
+
+
+@click.command()
+@click.argument("bundle", type=PATH)
+@click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--src", "source", type=PATH, required=True, help="The test set's source.")
+@REFERENCES
+@click.option("-o", "--output", type=PATH, help="Keep the translations here.")
+@click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
+@LANGUAGE
+@TOKENISED
+@LOWERCASE
+@JSON
+def evaluate(
+    bundle: Path,
+    changes: tuple[str, ...],
+    source: Path,
+    references: tuple[Path, ...],
+    output: Path | None,
+    overwrite: bool,
+    language: str,
+    tokenised: bool,
+    lowercase: bool,
+    as_json: bool,
+) -> None:
+    """Translate a test set with BUNDLE and score the result: sacreBLEU, tokenised and compound-split BLEU, chrF, TER.
+
+    Language and --tokenised are taken from the bundle's recipe where they are not given.
+
+    \b
+    Example:  dragoman evaluate runs/multi30k-ende/bundle --src test.en --ref test.de beam_size=5 -o out.de
+    """
+    from dragoman.cli.screen import counting_bar, people, print_json
+    from dragoman.config import parse_setting
+    from dragoman.data.text import read_lines
+    from dragoman.engine import load
+    from dragoman.storage import refuse_existing, write_lines
+
+    if not references:
+        raise click.UsageError("give --ref FILE", ctx=click.get_current_context())
+    if output is not None and not overwrite:
+        refuse_existing(output)
+    lines = list(read_lines(source))
+    targets = [list(read_lines(path)) for path in references]
+    for path, target in zip(references, targets, strict=True):
+        if len(target) != len(lines):
+            raise DataError(f"{source} has {len(lines)} lines but {path} has {len(target)}: line n translates line n")
+    translator = load(bundle)
+    decoding = {key.removeprefix("decoding."): value for key, value in map(parse_setting, changes)}
+    with counting_bar(people(), "translating", len(lines)) as bar:
+        results = translator.translate(lines, advance=lambda count: bar.advance(bar.task_ids[0], count), **decoding)
+    texts = [one.text for one in results]
+    if output is not None:
+        write_lines(output, texts, overwrite=overwrite)
+    task = translator.recipe.task
+    scores = all_scores(texts, targets, language or task.target_language, tokenised or task.tokenised, lowercase)
+    statuses = {status: sum(one.status == status for one in results) for status in ("unfinished", "too long", "empty")}
+    if as_json:
+        print_json({"bundle": str(bundle), "sentences": len(lines), "scores": [asdict(one) for one in scores], **statuses})
+        return
+    _print_scores(f"{bundle} on {source} ({len(lines)} sentences)", scores)
+    for status, count in statuses.items():
+        if count:
+            click.echo(f"{count} lines: {status}", err=True)
+
+
+@click.command()
+@click.argument("first", type=PATH)
+@click.argument("second", type=PATH)
+@REFERENCES
+@click.option("--metric", default="bleu", type=click.Choice(["bleu", "chrf", "ter"]), help="What to compare by.")
+@click.option("--resamples", default=1000, show_default=True, help="Bootstrap resamples (at least 40).")
+@click.option("--seed", default=1, show_default=True, help="Of the resampling.")
+@TOKENISED
+@JSON
+def compare(
+    first: Path,
+    second: Path,
+    references: tuple[Path, ...],
+    metric: str,
+    resamples: int,
+    seed: int,
+    tokenised: bool,
+    as_json: bool,
+) -> None:
+    """Tell whether the translations in FIRST are better than those in SECOND, by paired bootstrap (Koehn 2004).
+
+    \b
+    Example:  dragoman compare base.de big.de --ref test.de
+    """
+    from dragoman.cli.screen import print_json
+    from dragoman.data.text import read_lines
+    from dragoman.evaluation.significance import paired_bootstrap
+
+    if not references:
+        raise click.UsageError("give --ref FILE", ctx=click.get_current_context())
+    comparison = paired_bootstrap(
+        list(read_lines(first)),
+        list(read_lines(second)),
+        [list(read_lines(path)) for path in references],
+        metric=metric,
+        tokenize="none" if tokenised else "13a",
+        resamples=resamples,
+        seed=seed,
+    )
+    if as_json:
+        print_json({**asdict(comparison), "significant": comparison.significant})
+        return
+    _print_scores("compared", [comparison.a, comparison.b])
+    click.echo(comparison.verdict(str(first), str(second)))

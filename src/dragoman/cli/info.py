@@ -1,0 +1,113 @@
+"""What is there: `info` for a bundle, `doctor` for this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@JSON
+def info(bundle: Path, as_json: bool) -> None:
+    """Tell what BUNDLE is, what it was trained on and how, after checking every file's digest.
+
+    \b
+    Example:  dragoman info runs/quickstart-de/bundle
+    """
+    from dragoman.bundle import read_config
+    from dragoman.cli.screen import facts_table, print_json
+    from dragoman.errors import BundleError
+    from dragoman.storage import check_seal
+
+    check_seal(bundle, BundleError)
+    recipe, vocabulary, story = read_config(bundle)
+    size = sum(path.stat().st_size for path in bundle.iterdir())
+    if as_json:
+        print_json(
+            {
+                "bundle": str(bundle),
+                "bytes": size,
+                "vocabulary": {"source": vocabulary[0], "target": vocabulary[1]},
+                "recipe": recipe.model_dump(mode="json"),
+                "story": story,
+            }
+        )
+        return
+    model = recipe.model
+    facts: dict[str, Any] = {
+        "task": f"{recipe.task.kind} {recipe.task.source_language or '?'} → {recipe.task.target_language or '?'}",
+        "recipe": f"{recipe.name} (preset {recipe.preset}, size {recipe.size})",
+        "layers": f"{model.encoder_layers} encoder, {model.decoder_layers} decoder, {model.norm}-norm",
+        "dimensions": f"d_model {model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads of {model.key_width}",
+        "vocabulary": f"{vocabulary[0]} source, {vocabulary[1]} target, {'joint' if recipe.subword.joint else 'separate'}",
+        "size on disk": f"{size / 2**20:.1f} MiB",
+        "decoding": f"{recipe.decoding.method}, beam {recipe.decoding.beam_size}, α {recipe.decoding.alpha}",
+    }
+    for key, value in story.items():
+        if key != "departures":
+            facts[key.replace("_", " ")] = ", ".join(map(str, value)) if isinstance(value, list) else value
+    facts_table(str(bundle), facts)
+    for sentence in story.get("departures", []):
+        click.echo(f"  {sentence}")
+
+
+EXTRAS = {
+    "babel": ("demo", "the quickstart's corpus"),
+    "num2words": ("demo", "the quickstart's corpus"),
+    "sacremoses": ("moses", "the paper's tokenised BLEU"),
+}
+
+
+@click.command()
+@JSON
+def doctor(as_json: bool) -> None:
+    """Tell what this machine has, what is missing, and what that means.
+
+    \b
+    Example:  dragoman doctor
+    """
+    import importlib.util
+    import os
+    import platform
+    import shutil
+
+    import torch
+
+    import dragoman
+    from dragoman.cli.screen import facts_table, print_json
+    from dragoman.training.machine import multiplies_bfloat16
+
+    gpu = torch.cuda.is_available()
+    free = shutil.disk_usage(Path.cwd()).free
+    facts: dict[str, Any] = {
+        "dragoman": dragoman.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "processors": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "bfloat16": multiplies_bfloat16(),
+        "gpu": torch.cuda.get_device_name(0) if gpu else None,
+        "disk_free_gib": round(free / 2**30, 1),
+    }
+    remarks = []
+    if not gpu:
+        remarks.append("No GPU that torch can use: training runs on the processor, which is enough for the small recipes.")
+    if not facts["bfloat16"]:
+        remarks.append("No bfloat16 products here: precision = 'auto' trains in float32, at about half the speed.")
+    if free < 5 * 2**30:
+        remarks.append(f"Only {free / 2**30:.1f} GiB free here: a base model's checkpoints take 0.75 GiB each.")
+    for library, (extra, purpose) in EXTRAS.items():
+        if importlib.util.find_spec(library) is None:
+            remarks.append(f"{library} is missing, which {purpose} needs: pip install 'dragoman[{extra}]'")
+    if as_json:
+        print_json({**facts, "remarks": remarks})
+        return
+    facts_table("this machine", {key.replace("_", " "): "none" if value is None else value for key, value in facts.items()})
+    for remark in remarks or ["Nothing is missing."]:
+        click.echo(remark)

@@ -1,0 +1,81 @@
+"""`dragoman`: finds the command, and turns a user's mistake into one line and an exit code.
+
+The list of commands stands here as text, so that `dragoman --help` imports none of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from dragoman import __version__
+from dragoman.errors import DragomanError, Interrupted
+
+COMMANDS = {
+    "quickstart": ("dragoman.cli.quickstart", "Make a small corpus, train on it, and look: no download, some minutes."),
+    "prepare": ("dragoman.cli.train", "Learn the subword model of a recipe and encode its corpora."),
+    "train": ("dragoman.cli.train", "Train a recipe to a bundle; go on where it stopped."),
+    "average": ("dragoman.cli.train", "Average checkpoints of a run into a bundle."),
+    "translate": ("dragoman.cli.translate", "Translate a file or standard input, line by line."),
+    "score": ("dragoman.cli.evaluate", "Score translations: against references, by a model, or both."),
+    "evaluate": ("dragoman.cli.evaluate", "Translate a test set with a bundle and score the result."),
+    "compare": ("dragoman.cli.evaluate", "Tell whether one system is better than another."),
+    "info": ("dragoman.cli.info", "Tell what a bundle is, what it was trained on and how."),
+    "doctor": ("dragoman.cli.info", "Tell what this machine has, and what is missing."),
+}
+
+
+class Commands(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, sentence) for name, (_, sentence) in COMMANDS.items()])
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="dragoman %(version)s")
+def cli() -> None:
+    """Train, evaluate and run the Transformer of "Attention Is All You Need".
+
+    \b
+    Begin with:    dragoman quickstart
+    Then:          dragoman translate runs/quickstart-de/bundle
+    Help:          dragoman COMMAND --help
+    """
+
+
+def main() -> None:
+    """The entry point: run, and answer a mistake in one line."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        _fail("interrupted", Interrupted.exit_code)
+    except click.ClickException as error:
+        hint = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
+        _fail(" ".join(error.format_message().split()) + hint, error.exit_code)
+    except DragomanError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", Interrupted.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"dragoman: {message}", err=True)
+    sys.exit(code)

@@ -1,0 +1,111 @@
+"""What people see while they wait, on standard error: a bar with rate and time left, and lines that stay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from dragoman.training.loop import StepReport, ValidationReport
+
+
+def people() -> Console:
+    """Where progress and remarks go, so that standard output holds results alone."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(document: Any) -> None:
+    """For machines: one JSON document on standard output."""
+    click.echo(json.dumps(document, ensure_ascii=False))
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of results on standard output."""
+    table = Table(*header, title=title, title_justify="left", title_style="bold", header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(highlight=False).print(table)
+
+
+def facts_table(title: str, facts: Mapping[str, Any]) -> None:
+    """Names and values on standard output."""
+    print_table(title, ["", ""], [(name, str(value)) for name, value in facts.items()])
+
+
+class TrainingScreen:
+    """A listener that shows a run as a bar (share of the budget, loss, rate, time left) and a line for each validation."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("[bold]training"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[state]}"),
+            _TimeLeft(),
+            console=console,
+            transient=True,
+        )
+        self.task = self.progress.add_task("training", total=1.0, state="")
+
+    def notice(self, text: str) -> None:
+        self.console.print(Text(text, style="dim"))
+
+    def advance(self, share_spent: float) -> None:
+        if not self.progress.live.is_started:
+            self.progress.start()
+        self.progress.update(self.task, completed=share_spent)
+        if share_spent >= 1.0:
+            self.close()
+
+    def step(self, report: StepReport) -> None:
+        state = f"step {report.step:,}  loss {report.loss:.3f}  {report.tokens_per_second:,.0f} tokens/s"
+        self.progress.update(self.task, state=state)
+        if not self.console.is_terminal:
+            self.console.print(
+                f"step {report.step:>7,}  epoch {report.epoch:6.2f}  loss {report.loss:.3f}  "
+                f"perplexity {report.perplexity:8.2f}  rate {report.rate:.2e}  "
+                f"{report.tokens_per_second:,.0f} tokens/s  {report.minutes_left:.1f} min left"
+            )
+
+    def validation(self, report: ValidationReport) -> None:
+        bleu = f"  BLEU {report.bleu:.2f} (greedy)" if report.bleu is not None else ""
+        star = "  best so far" if report.best else ""
+        self.console.print(
+            f"step {report.step:>7,}  [bold]validation[/bold]  loss {report.loss:.3f}  "
+            f"perplexity {report.perplexity:.2f}{bleu}{star}"
+        )
+
+    def close(self) -> None:
+        self.progress.stop()
+
+
+class _TimeLeft(ProgressColumn):
+    """Minutes left, from the share of the budget that is spent: a budget may be in minutes, so rates mislead."""
+
+    def render(self, task: Task) -> Text:
+        if not task.completed or task.elapsed is None:
+            return Text("-:-- left")
+        left = int(task.elapsed / task.completed * (1.0 - task.completed))
+        return Text(f"{left // 60}:{left % 60:02d} left", style="cyan")
+
+
+@contextmanager
+def counting_bar(console: Console, what: str, total: int | None) -> Iterator[Progress]:
+    """A bar over lines, with rate and time left where the total is known."""
+    columns = [TextColumn(f"[bold]{what}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn()]
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task(what, total=total)
+        yield progress
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.0f} lines/s" if task.speed else "")

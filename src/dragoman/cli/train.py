@@ -1,0 +1,127 @@
+"""From a recipe to a bundle: `prepare`, `train`, `average`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from dragoman.config import Recipe
+
+RECIPE = click.argument("recipe", type=click.Path(path_type=Path))
+CHANGES = click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+@click.command()
+@RECIPE
+@CHANGES
+@JSON
+def prepare(recipe: Path, changes: tuple[str, ...], as_json: bool) -> None:
+    """Learn the subword model of RECIPE and encode its corpora into the run folder.
+
+    Asked again with nothing changed, it does nothing. Training does all this by itself.
+
+    \b
+    Example:  dragoman prepare recipes/multi30k-ende.toml data.root=../shared/data/multi30k/tok
+    """
+    from dragoman.cli.screen import people, print_json, print_table
+    from dragoman.config import read_recipe
+    from dragoman.data.prepare import prepare as prepare_corpora
+
+    settings = read_recipe(recipe, changes)
+    folder = Path(settings.run) / "data"
+    console = people()
+    prepared = prepare_corpora(settings, folder, lambda text: console.print(text, style="dim", markup=False))
+    if as_json:
+        fates = {name: vars(fate) for name, fate in prepared.fates.items()}
+        print_json({"folder": str(folder), "fresh": prepared.fresh, "corpora": fates})
+        return
+    for name, fate in prepared.fates.items():
+        for sentence in fate.sentences(settings.data.over_long):
+            console.print(f"{name}: {sentence}", markup=False)
+    rows = [
+        (name, f"{fate.kept:,}", f"{fate.empty:,}", f"{fate.over_long:,}", f"{fate.source_tokens:,}", f"{fate.target_tokens:,}")
+        for name, fate in prepared.fates.items()
+    ]
+    title = f"{folder}: {'prepared' if prepared.fresh else 'nothing changed, nothing to do'}"
+    print_table(title, ["corpus", "pairs", "empty", "over-long", "source tokens", "target tokens"], rows)
+
+
+@click.command()
+@RECIPE
+@CHANGES
+@JSON
+def train(recipe: Path, changes: tuple[str, ...], as_json: bool) -> None:
+    """Train RECIPE and write a run folder with the bundle and a report.
+
+    The same command again goes on where the run stopped. KEY=VALUE changes a knob of the recipe.
+
+    \b
+    Example:  dragoman train recipes/multi30k-ende.toml training.max_minutes=20 run=runs/short
+    """
+    from dragoman.config import read_recipe
+
+    report = run_recipe(read_recipe(recipe, changes))
+    tell_report(report, as_json)
+
+
+def run_recipe(settings: Recipe, *, picture_of: str | None = None) -> dict[str, Any]:
+    """Train with a bar and the header that says where the recipe departs from the paper."""
+    from dragoman.cli.screen import TrainingScreen, people
+    from dragoman.training.finish import train as train_recipe
+    from dragoman.traps import departures
+
+    console = people()
+    console.print(f"[bold]{settings.name}[/bold]: {settings.preset}, {settings.size}, into {settings.run}")
+    for departure in departures(settings.model_dump(mode="json")):
+        console.print(f"  {departure.sentence()}", style="dim", markup=False)
+    screen = TrainingScreen(console)
+    try:
+        return train_recipe(settings, screen, picture_of=picture_of)
+    finally:
+        screen.close()
+
+
+def tell_report(report: dict[str, Any], as_json: bool) -> None:
+    """The result of a run: JSON for machines, a table for people."""
+    from dragoman.cli.screen import facts_table, print_json
+
+    if as_json:
+        print_json(report)
+        return
+    names = ("bundle", "steps", "epochs", "seconds", "target_tokens_per_second", "bleu", "chrf", "exact_match")
+    facts = {name.replace("_", " "): report[name] for name in names if name in report}
+    if "valid" in report:
+        facts["validation perplexity"] = round(report["valid"]["perplexity"], 3)
+    for name, signature in report.get("signatures", {}).items():
+        facts[f"{name} signature"] = signature
+    facts_table(report["name"], facts)
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The bundle to write.")
+@click.option("--last", type=click.IntRange(min=1), help="Average the newest N checkpoints.")
+@click.option("--best", type=click.IntRange(min=1), help="Average the N checkpoints that validated best.")
+@click.option("--overwrite", is_flag=True, help="Replace a bundle that stands there.")
+@JSON
+def average(run: Path, output: Path, last: int | None, best: int | None, overwrite: bool, as_json: bool) -> None:
+    """Average checkpoints of the run folder RUN into a bundle of their own.
+
+    \b
+    Example:  dragoman average runs/multi30k-ende --last 3 -o runs/last3
+    """
+    from dragoman.cli.screen import facts_table, print_json
+    from dragoman.training.finish import average_run
+
+    if (last is None) == (best is None):
+        raise click.UsageError("give either --last N or --best N", ctx=click.get_current_context())
+    story = average_run(run, output, rule="last" if last else "best", count=last or best or 1, overwrite=overwrite)
+    result = {"bundle": str(output), "averaged": story["averaged"]}
+    if as_json:
+        print_json(result)
+    else:
+        facts_table("averaged", {"bundle": output, "checkpoints": ", ".join(story["averaged"])})
