@@ -55,20 +55,26 @@ def plan_epoch(
     return [batches[index] for index in random.permutation(len(batches))] if shuffle else batches
 
 
-def pad(rows: Sequence[Row]) -> Tensor:
-    """Ids of unequal length as one tensor, padded on the right."""
-    padded = torch.full((len(rows), max(len(row) for row in rows)), PADDING_ID, dtype=torch.long)
-    for index, row in enumerate(rows):
-        padded[index, : len(row)] = torch.as_tensor(np.asarray(row, dtype=np.int64))
-    return padded
+def pad(rows: Sequence[Row], *, first: int | None = None, last: int | None = None) -> Tensor:
+    """Ids of unequal length as one tensor, padded on the right; `first` and `last` are put around each row."""
+    before, after = int(first is not None), int(last is not None)
+    lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
+    padded = np.full((len(rows), int(lengths.max()) + before + after), PADDING_ID, dtype=np.int64)
+    places = np.arange(padded.shape[1])
+    padded[(places >= before) & (places < before + lengths[:, None])] = np.concatenate([np.asarray(row) for row in rows])
+    if first is not None:
+        padded[:, 0] = first
+    if last is not None:
+        padded[np.arange(len(rows)), before + lengths] = last
+    return torch.from_numpy(padded)
 
 
 def collate(sources: Sequence[Row], targets: Sequence[Row], *, start_id: int) -> Batch:
     """Pad, and shift the target: the decoder reads start, y₁, y₂, … and should say y₁, y₂, …, end."""
     return Batch(
         pad(sources),
-        pad([[start_id, *target] for target in targets]),
-        pad([[*target, END_ID] for target in targets]),
+        pad(targets, first=start_id),
+        pad(targets, last=END_ID),
         sum(len(target) + 1 for target in targets),
     )
 

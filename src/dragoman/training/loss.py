@@ -5,7 +5,9 @@ X counts the places that hold a real token; V is the vocabulary.
 
 from __future__ import annotations
 
-import torch.nn.functional as F
+from typing import Any
+
+import torch
 from torch import Tensor
 
 from dragoman.data.batches import Batch
@@ -14,7 +16,7 @@ from dragoman.model.transformer import Transformer
 
 
 def smoothing_weights(form: str, epsilon: float, vocabulary: int) -> tuple[float, float]:
-    """(weight of the true class beyond the share of every class, share of every class) of the target distribution.
+    """The target distribution q: every class's share, and what the true class has beyond it, as (beyond, share).
 
     `uniform`: every class gets ε/V (PyTorch, Marian); `others`: all but the true one share ε (tensor2tensor); `real`: all but
     the true one and padding do (JoeyNMT), where padding's share is taken off again by `smoothed_loss`.
@@ -32,15 +34,34 @@ def batch_loss(model: Transformer, batch: Batch, *, epsilon: float, form: str) -
 
 def smoothed_loss(logits_XV: Tensor, targets_X: Tensor, *, epsilon: float, form: str) -> tuple[Tensor, Tensor]:
     """The loss to minimise and the negative log-likelihood, both summed over all places, in nats."""
-    logits_XV = logits_XV.float()
-    if epsilon == 0.0:
-        likelihood = F.cross_entropy(logits_XV, targets_X, reduction="sum")
-        return likelihood, likelihood.detach()
-    true, share = smoothing_weights(form, epsilon, logits_XV.shape[1])
-    log_sum_X = logits_XV.logsumexp(dim=-1)
-    nll_X = log_sum_X - logits_XV.gather(1, targets_X[:, None])[:, 0]
-    classes = logits_XV.shape[1]
-    all_X = classes * log_sum_X - logits_XV.sum(dim=-1)
-    if form == "real":
-        all_X = all_X - (log_sum_X - logits_XV[:, PADDING_ID])
-    return (true * nll_X + share * all_X).sum(), nll_X.detach().sum()
+    loss, nll = _SmoothedLoss.apply(logits_XV.float(), targets_X, epsilon, form)  # type: ignore[no-untyped-call]
+    return loss, nll
+
+
+class _SmoothedLoss(torch.autograd.Function):
+    """Cross-entropy against the smoothed target distribution q, with its gradient p − q written down.
+
+    Left to autograd, the logsumexp, the gather and the sum would each make another matrix as large as the logits.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits_XV: Tensor, targets_X: Tensor, epsilon: float, form: str) -> tuple[Tensor, Tensor]:
+        true, share = smoothing_weights(form, epsilon, logits_XV.shape[1])
+        log_probs_XV = logits_XV.log_softmax(dim=-1)
+        nll = -log_probs_XV.gather(1, targets_X[:, None]).sum()
+        everything = -log_probs_XV.sum()
+        if form == "real":
+            everything = everything + log_probs_XV[:, PADDING_ID].sum()
+        ctx.save_for_backward(log_probs_XV, targets_X)
+        ctx.true, ctx.share, ctx.form = true, share, form
+        ctx.mark_non_differentiable(nll)
+        return true * nll + share * everything, nll
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        log_probs_XV, targets_X = ctx.saved_tensors
+        gradient_XV = log_probs_XV.exp().sub_(ctx.share)
+        if ctx.form == "real":
+            gradient_XV[:, PADDING_ID] += ctx.share
+        true_X1 = torch.full_like(targets_X[:, None], -ctx.true, dtype=gradient_XV.dtype)
+        return gradient_XV.scatter_add_(1, targets_X[:, None], true_X1).mul_(grads[0]), None, None, None
