@@ -316,14 +316,22 @@ class Recipe(Section):
 def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a TOML recipe. Raises RecipeError with file, key, what was given and what is allowed."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise RecipeError(f"{path}: there is no such recipe") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: not a TOML file: {error}") from None
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path}: not UTF-8: {error}") from None
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}") from None
-    return make_recipe(document, overrides, where=str(path))
+    return make_recipe(parse_document(text, where=str(path)), overrides, where=str(path))
+
+
+def parse_document(text: str, *, where: str) -> dict[str, Any]:
+    """The tables of a TOML text. Raises RecipeError naming the line."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{where}: not TOML: {error}") from None
 
 
 def make_recipe(document: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "recipe") -> Recipe:

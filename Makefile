@@ -1,0 +1,41 @@
+# Everything below makes its own virtual environment; only python3 and a package index are needed.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: quickstart test test-slow test-gpu check bench clean
+
+quickstart: $(VENV)/.core
+	$(BIN)/dragoman quickstart
+
+test: $(VENV)/.dev
+	$(BIN)/pytest -m "not slow and not gpu"
+
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -m slow
+
+test-gpu: $(VENV)/.dev
+	$(BIN)/pytest -m gpu
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.core
+	$(BIN)/python benchmarks/smoke.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(VENV)/bin/pip:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
