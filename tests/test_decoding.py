@@ -378,14 +378,12 @@ def test_stopping_early_changes_nothing_that_was_promised(form: str, alpha: floa
     for seed in range(8):
         table = Table.random(seed, vocabulary=5 + seed)
         table.logits_CV[:, END] += 1.0
-        for sentence, limit in enumerate(limits):
-            expected = plain_beam(table, sentence, limit, beam, form, alpha)
-            for stop in STOPS:
-                table.steps = 0
-                found = search(table, limits, beam, form, alpha, stop=stop)[sentence]
-                saved[stop] += max(limits) - table.steps
-                promised = beam if stop == "worst-finished" else 1
-                assert_found(found[:promised], expected[:promised])
+        expected = [plain_beam(table, sentence, limit, beam, form, alpha) for sentence, limit in enumerate(limits)]
+        for stop, promised in (("worst-finished", beam), ("best-finished", 1)):
+            table.steps = 0
+            for found, whole in zip(search(table, limits, beam, form, alpha, stop=stop), expected, strict=True):
+                assert_found(found[:promised], whole[:promised])
+            saved[stop] += max(limits) - table.steps
     assert saved["best-finished"] >= saved["worst-finished"]
     assert saved["best-finished"] > 0
 

@@ -30,12 +30,12 @@ class Departure:
     place: str
 
     def sentence(self) -> str:
-        said = f"the text says {_show(self.text)}" if self.text is not None else "the text says nothing"
-        return f"{self.key} = {_show(self.ours)}: {said} ({self.place}), its code did {_show(self.code)}"
+        said = f"the text says {_show(self.text)} ({self.place})" if self.text is not None else "the text does not say"
+        return f"{self.key} = {_show(self.ours)}; {said}, its code has {_show(self.code)}"
 
 
 def _show(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return "none" if value is None else str(value).lower()
 
 
 TRAPS = (
@@ -80,6 +80,8 @@ def departures(recipe: Mapping[str, Any]) -> list[Departure]:
         ours = recipe[section][knob]
         if trap.key == "model.final_norm" and ours is None:
             ours = recipe["model"]["norm"] == "pre"
+        if trap.key == "training.rate_factor" and recipe["training"]["schedule"] != "paper":
+            continue
         silent = trap.text is None
         if ours != (trap.code if silent else trap.text):
             found.append(Departure(trap.key, ours, trap.text, trap.code, trap.place))

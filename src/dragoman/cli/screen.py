@@ -28,7 +28,9 @@ def print_json(document: Any) -> None:
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table of results on standard output."""
-    table = Table(*header, title=title, title_justify="left", title_style="bold", header_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", show_header=any(header))
+    for name in header:
+        table.add_column(name, overflow="fold")  # a signature is for quoting, so it is never cut
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console(highlight=False).print(table)
@@ -52,6 +54,7 @@ class TrainingScreen:
             _TimeLeft(),
             console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
         self.task = self.progress.add_task("training", total=1.0, state="")
 
@@ -101,7 +104,7 @@ class _TimeLeft(ProgressColumn):
 def counting_bar(console: Console, what: str, total: int | None) -> Iterator[Progress]:
     """A bar over lines, with rate and time left where the total is known."""
     columns = [TextColumn(f"[bold]{what}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn()]
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         progress.add_task(what, total=total)
         yield progress
 
