@@ -644,6 +644,13 @@ def test_seeds_reproduce_and_differ() -> None:
     assert all(one.tokens != other.tokens for one, other in zip(first, others, strict=True))
 
 
+def test_every_bit_of_a_seed_counts() -> None:
+    """torch.Generator reads the low 32 bits alone, and the seed of a recipe stands above them."""
+    table, limits = Table.random(1, vocabulary=50), [12] * 4
+    drawn = [walk(table, limits, choose=sampler([place + high for place in range(4)])) for high in (0, 1 << 32, 1 << 40)]
+    assert len({tuple(hypothesis.tokens for hypothesis in hypotheses) for hypotheses in drawn}) == 3
+
+
 CHI_SQUARE_999 = {1: 10.828, 2: 13.816, 3: 16.266, 4: 18.467, 5: 20.515, 6: 22.458, 7: 24.322}
 """By degrees of freedom, the value that chance exceeds once in a thousand (Abramowitz and Stegun, table 26.8)."""
 

@@ -189,6 +189,15 @@ def test_attention_is_equation_1(attend: Attend, mask_name: str) -> None:
     np.testing.assert_allclose(attend(query, key, value, mask, 0.0).numpy(), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("mask_name", ["none", "padding", "causal", "window"])
+def test_fused_attention_is_explicit_attention(mask_name: str) -> None:
+    query, key, value = queries_keys_values()
+    mask = masks(4, 6)[mask_name]
+    explicit, fused = (attend(query, key, value, mask, 0.0) for attend in (explicit_attention, fused_attention))
+    assert explicit.shape == (2, 3, 4, 5)
+    torch.testing.assert_close(fused, explicit, rtol=0, atol=1e-6)
+
+
 def test_causal_and_window_masks_by_their_definition() -> None:
     """The queries are the last of the keys, so query t stands at place t + S − T."""
     for target_length, source_length, radius in itertools.product((1, 3, 5), (5, 6), (1, 2)):
@@ -276,6 +285,16 @@ def test_sinusoids_in_closed_form_also_beyond_the_table(kind: str) -> None:
     for start, length in [(0, 4), (1, 2), (3, 9), (700, 2), (0, 1)]:
         expected = [[sinusoid(start + t, column, 6, kind) for column in range(6)] for t in range(length)]
         torch.testing.assert_close(positions(start, length), torch.tensor(expected), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["interleaved", "concatenated"])
+def test_sinusoids_are_real_in_a_model_without_weights(kind: str) -> None:
+    """No file holds them, so a model that is built on the meta device to be filled later must have them already."""
+    model = meta_model(small_config(positions=kind), 9)
+    assert model.output.is_meta
+    expected = torch.tensor([[sinusoid(t, column, 16, kind) for column in range(16)] for t in range(3)])
+    for stack in (model.encoder, model.decoder):
+        torch.testing.assert_close(stack.embedding.positions(0, 3), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -397,16 +416,18 @@ def assert_dropped(result: Tensor, whole: Tensor, p: float) -> None:
 
 
 def test_each_dropout_stands_where_the_paper_puts_it() -> None:
+    """Halves are dropped of small whole numbers, so that what stands beside them can be subtracted exactly."""
     torch.manual_seed(0)
-    x = noise(4, 8, 16)
+    beside, x = (5 * noise(4, 8, 16, seed=3)).round(), (5 * noise(4, 8, 16)).round().abs() + 1
     for kind in (PostNorm, PreNorm):
-        residual = kind(d_model=16, epsilon=1e-6, dropout=0.25)
+        residual = kind(d_model=16, epsilon=1e-6, dropout=0.5)
         residual.norm = nn.Identity()  # type: ignore[assignment]
-        assert_dropped(residual(torch.zeros_like(x), lambda y: y + x), x, 0.25)
-    feed_forward = FeedForward(d_model=16, d_ff=16, dropout=0.25)
-    feed_forward.inner = feed_forward.outer = nn.Identity()  # type: ignore[assignment]
-    positive = x.abs()
-    assert_dropped(feed_forward(positive), positive, 0.25)
+        assert_dropped(residual(beside, lambda _: x) - beside, x, 0.5)
+    feed_forward = FeedForward(d_model=16, d_ff=16, dropout=0.5)
+    for linear, bias in ((feed_forward.inner, 0.0), (feed_forward.outer, 7.0)):
+        nn.init.eye_(linear.weight)
+        nn.init.constant_(linear.bias, bias)
+    assert_dropped(feed_forward(x) - 7.0, x, 0.5)
     embedding = Embedding(
         weight=nn.Parameter(noise(9, 16)),
         positions=Sinusoids(d_model=16, concatenated=False),

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from dragoman.config import Recipe, recipe_from_dict
+from dragoman.config import ModelConfig, Recipe, recipe_from_dict
 from dragoman.data.subword import Subword, Tokeniser
 from dragoman.errors import BundleError, RecipeError
 from dragoman.model.build import build_model
@@ -30,6 +30,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.storage import check_seal, sealed_folder
 
 CONFIG, WEIGHTS, SOURCE_MODEL, TARGET_MODEL = "config.json", "weights.safetensors", "source.model", "target.model"
+OUTPUT = "output"
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,22 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def put_weights(model: nn.Module, weights: Mapping[str, Tensor], *, where: Path) -> None:
-    """Give the model these weights, shared ones shared as before. Raises BundleError where names or shapes differ."""
+    """Give the model these weights, shared ones shared as before. Raises BundleError where names or shapes differ.
+
+    A weight that is NaN or infinite is refused as well: every translation would be silent nonsense.
+    """
     wanted = dict(model.named_parameters())
-    if missing := sorted(wanted.keys() ^ weights.keys()):
-        raise BundleError(f"{where}: weight {missing[0]} does not belong to the model that the config describes")
+    if missing := sorted(wanted.keys() - weights.keys()):
+        raise BundleError(f"{where}: weight {missing[0]} of the model that the config describes is missing")
+    if added := sorted(weights.keys() - wanted.keys()):
+        raise BundleError(f"{where}: weight {added[0]!r} does not belong to the model that the config describes")
     for name, parameter in wanted.items():
         if parameter.shape != weights[name].shape:
             raise BundleError(
                 f"{where}: {name} has shape {tuple(weights[name].shape)}, but the config describes {tuple(parameter.shape)}"
             )
+        if not weights[name].is_floating_point() or not bool(weights[name].isfinite().all()):
+            raise BundleError(f"{where}: {name} holds values that are not finite numbers; a model cannot compute with them")
     fresh = {id(parameter): nn.Parameter(weights[name].float()) for name, parameter in wanted.items()}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
@@ -112,20 +120,44 @@ def load_bundle(path: Path) -> Bundle:
     """Read a bundle after checking every digest. Raises BundleError naming the file that is missing, cut or changed."""
     check_seal(path, BundleError)
     recipe, vocabulary, story = read_config(path)
-    source = Subword((path / SOURCE_MODEL).read_bytes(), lowercase=recipe.subword.lowercase, name=str(path / SOURCE_MODEL))
-    target = source
-    if not recipe.subword.joint:
-        target = Subword((path / TARGET_MODEL).read_bytes(), lowercase=recipe.subword.lowercase, name=str(path / TARGET_MODEL))
+    source = _read_subword(path / SOURCE_MODEL, recipe)
+    target = source if recipe.subword.joint else _read_subword(path / TARGET_MODEL, recipe)
     if vocabulary != (len(source), len(target)):
-        raise BundleError(f"{path}: the config names {vocabulary} pieces, the subword models have {(len(source), len(target))}")
-    with torch.device("meta"):
-        model = build_model(recipe.model, source_vocabulary=vocabulary[0], target_vocabulary=vocabulary[1])
+        raise BundleError(
+            f"{path / CONFIG}: names {vocabulary} pieces, but the subword models have {(len(source), len(target))}"
+        )
     try:
         weights = load_file(path / WEIGHTS)
     except (SafetensorError, OSError) as error:
-        raise BundleError(f"{path / WEIGHTS}: {error}") from None
+        raise BundleError(f"{path / WEIGHTS}: cannot be read: {error}") from None
+    model = _model_without_memory(recipe.model, vocabulary, weights, where=path / CONFIG)
     put_weights(model, weights, where=path / WEIGHTS)
     return Bundle(recipe, Tokeniser(source, target, source_eos=recipe.model.source_eos), model.eval(), story)
+
+
+def _read_subword(path: Path, recipe: Recipe) -> Subword:
+    try:
+        return Subword(path.read_bytes(), lowercase=recipe.subword.lowercase, name=str(path))
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _model_without_memory(
+    config: ModelConfig, vocabulary: tuple[int, int], weights: Mapping[str, Tensor], *, where: Path
+) -> Transformer:
+    """The model that a config describes. It may name any size, so the weights must bear it out before anything is made."""
+    output = tuple(weights.get(OUTPUT, torch.empty(0)).shape)
+    layers = config.encoder_layers + config.decoder_layers
+    if output != (vocabulary[1], config.d_model) or layers > len(weights):
+        raise BundleError(
+            f"{where}: describes {layers} layers and an output matrix of {(vocabulary[1], config.d_model)}, but {WEIGHTS} "
+            f"holds {len(weights)} tensors and an output matrix of {output}"
+        )
+    try:
+        with torch.device("meta"):
+            return build_model(config, source_vocabulary=vocabulary[0], target_vocabulary=vocabulary[1])
+    except (RuntimeError, OverflowError, TypeError) as error:
+        raise BundleError(f"{where}: describes a model of impossible sizes: {str(error).splitlines()[0]}") from None
 
 
 def read_config(path: Path) -> tuple[Recipe, tuple[int, int], dict[str, Any]]:
@@ -137,5 +169,7 @@ def read_config(path: Path) -> tuple[Recipe, tuple[int, int], dict[str, Any]]:
         return recipe_from_dict(config["recipe"], where=str(path / CONFIG)), vocabulary, story
     except RecipeError as error:
         raise BundleError(str(error)) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BundleError(f"{path / CONFIG}: cannot be read: {error}") from None
+    except OSError as error:
+        raise BundleError(f"{path / CONFIG}: cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise BundleError(f"{path / CONFIG}: is not the config of a bundle: {type(error).__name__}: {error}") from None

@@ -14,21 +14,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from dragoman.errors import RecipeError
 from dragoman.presets import PRESETS, SIZES
 
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
+
+def _whole(value: Any) -> Any:
+    """1e5 as the whole number that is meant; in TOML whatever has an exponent is a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# Counts end where 32 bits do: no table is longer, and the subword library, which also takes the seed, counts no further.
+Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[Whole, Field(ge=1, lt=2**31)]
+Pieces = Annotated[Count, Field(ge=5)]
+Natural = Annotated[Whole, Field(ge=0, lt=2**31)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0.0)]
 
 
 class Section(BaseModel):
-    """A frozen group of knobs that refuses keys it does not know."""
+    """A frozen group of knobs that refuses keys it does not know, and true, "5" or infinity where it wants a number."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True, allow_inf_nan=False)
 
 
 SectionT = TypeVar("SectionT", bound=Section)
@@ -57,7 +66,8 @@ class CorpusConfig(Section):
     def _one_form(self) -> Self:
         given = (self.source is not None, self.target is not None, self.tsv is not None)
         if given not in {(True, True, False), (False, False, True)}:
-            raise ValueError("give either both source and target, or tsv alone")
+            names = " and ".join(name for name, value in self if value is not None) or "none of them"
+            raise ValueError(f"give either both source and target, or tsv alone; given: {names}")
         return self
 
 
@@ -70,7 +80,7 @@ class DataConfig(Section):
     """What to validate on."""
     test: CorpusConfig | None = None
     """What to score at the end of the run; never looked at before."""
-    max_length: Count = 256
+    max_length: Annotated[Count, Field(ge=2)] = 256
     """Longest side of a training pair, in subword tokens with its end-of-sentence token."""
     over_long: Literal["drop", "truncate", "refuse"] = "drop"
     """What becomes of a training pair beyond max_length; whatever is chosen, its count and first lines are reported."""
@@ -81,9 +91,9 @@ class SubwordConfig(Section):
     """SentencePiece model."""
     joint: bool = True
     """One model for both languages; false learns one for each."""
-    vocabulary_size: Count = 32_000
+    vocabulary_size: Pieces = 32_000
     """Pieces in the (joint or source) model, the four special ones included."""
-    target_vocabulary_size: Count | None = None
+    target_vocabulary_size: Pieces | None = None
     """Pieces in the target model where joint is false; as vocabulary_size when not given."""
     byte_fallback: bool = True
     """Spell unknown characters as bytes, so that nothing becomes <unk>."""
@@ -316,11 +326,12 @@ class Recipe(Section):
 def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a TOML recipe. Raises RecipeError with file, key, what was given and what is allowed."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise RecipeError(f"{path}: there is no such recipe") from None
     except UnicodeDecodeError as error:
-        raise RecipeError(f"{path}: not UTF-8: {error}") from None
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise RecipeError(f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from None
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}") from None
     return make_recipe(parse_document(text, where=str(path)), overrides, where=str(path))
@@ -332,6 +343,8 @@ def parse_document(text: str, *, where: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{where}: not TOML: {error}") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, or thousands of brackets
+        raise RecipeError(f"{where}: not a recipe: a number too long to read, or values nested too deep") from None
 
 
 def make_recipe(document: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "recipe") -> Recipe:
@@ -360,7 +373,7 @@ def section_with(section: SectionT, changes: Mapping[str, Any], *, where: str) -
 def _named(given: Mapping[str, Any], key: str, default: str, allowed: Mapping[str, Any], where: str) -> str:
     name = given.get(key, default)
     if not isinstance(name, str) or name not in allowed:
-        raise RecipeError(f"{where}: {key} = {name!r} is not known{_nearest(str(name), allowed)}; one of: {', '.join(allowed)}")
+        raise RecipeError(f"{where}: {key} = {_show(name)} is not known; one of: {', '.join(allowed)}{_nearest(name, allowed)}")
     return name
 
 
@@ -377,12 +390,13 @@ def _lay_over(whole: dict[str, Any], part: Mapping[str, Any]) -> None:
 def parse_setting(text: str) -> tuple[str, Any]:
     """Key and value of `key=value`; the value is TOML, and what is not TOML is taken as text."""
     key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise RecipeError(f"{text!r} is not a setting: write key=value, such as training.max_steps=1000")
+    if not equals or not all(part.strip() for part in key.split(".")):
+        raise RecipeError(f"{_show(text)} is not a setting: write key=value, such as training.max_steps=1000")
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
+        parsed = tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError):
+        parsed = {}
+    return key.strip(), parsed["value"] if parsed.keys() == {"value"} else value.strip()
 
 
 def _override(document: dict[str, Any], text: str) -> None:
@@ -392,7 +406,7 @@ def _override(document: dict[str, Any], text: str) -> None:
     for name in sections:
         document = document.setdefault(name, {})
         if not isinstance(document, dict):
-            raise RecipeError(f"{text!r}: {name} is a value, not a section")
+            raise RecipeError(f"{_show(text)}: {name} is a value, not a section")
     document[last] = parsed
 
 
@@ -404,10 +418,31 @@ def _validate(section: type[SectionT], document: Mapping[str, Any], where: str) 
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             known = _keys_beside(section, first["loc"])
-            raise RecipeError(f"{where}: {key} is not a key{_nearest(str(first['loc'][-1]), known)}") from None
-        message = first["msg"].removeprefix("Value error, ")
-        given = "" if first["type"] == "value_error" else f" = {first['input']!r}"
-        raise RecipeError(f"{where}: {key}{given}{': ' if key else ''}{message}") from None
+            nearest = _nearest(first["loc"][-1], known) or f"; one of: {', '.join(known)}"
+            raise RecipeError(f"{where}: {key} is not a key{nearest}") from None
+        if first["type"] == "value_error":
+            message = first["msg"].removeprefix("Value error, ")
+            raise RecipeError(f"{where}: {key}{': ' if key else ''}{message}") from None
+        message = _PLAINLY.get(first["type"], first["msg"])
+        raise RecipeError(f"{where}: {key or 'the whole'} = {_show(first['input'])}: {message}") from None
+
+
+_PLAINLY = {
+    "bool_type": "Input should be true or false",
+    "int_type": "Input should be a whole number",
+    "float_type": "Input should be a number",
+    "string_type": "Input should be a text, in quotes",
+    "model_type": "Input should be a section of key = value",
+}
+
+
+def _show(value: Any) -> str:
+    """A value as TOML writes it, as far as Python does the same, and not longer than a line bears."""
+    try:
+        text = str(value).lower() if isinstance(value, bool) else repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 80 else text[:77] + "…"
 
 
 def _keys_beside(section: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
@@ -418,6 +453,6 @@ def _keys_beside(section: type[BaseModel], location: tuple[int | str, ...]) -> l
     return list(section.model_fields)
 
 
-def _nearest(name: str, known: Mapping[str, Any] | Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+def _nearest(name: Any, known: Mapping[str, Any] | Sequence[str]) -> str:
+    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else ""

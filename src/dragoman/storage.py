@@ -12,8 +12,8 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,8 +34,15 @@ def cannot_write(path: Path, error: OSError) -> str:
 
 def refuse_existing(path: Path) -> None:
     """Raise OutputError where something stands at `path`."""
-    if path.exists():
+    if _stands(path):
         raise OutputError(f"{path}: exists already; give another name, or --overwrite to replace it")
+
+
+def _stands(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise OutputError(cannot_write(path, error)) from None
 
 
 @contextmanager
@@ -43,7 +50,9 @@ def new_file(path: Path, *, overwrite: bool = False) -> Iterator[IO[str]]:
     """A text file that appears at `path` whole or not at all. Raises OutputError where it exists or cannot be written."""
     if not overwrite:
         refuse_existing(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    if _stands(path) and not path.is_file():
+        raise OutputError(f"{path}: is not a file, and is left as it is; give another name")
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         with partial.open("w", encoding="utf-8", newline="\n") as stream:
             yield stream
@@ -53,7 +62,8 @@ def new_file(path: Path, *, overwrite: bool = False) -> Iterator[IO[str]]:
     except OSError as error:
         raise OutputError(cannot_write(path, error)) from None
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
 
 
 def write_lines(path: Path, lines: Iterable[str], *, overwrite: bool = False) -> None:
@@ -71,68 +81,112 @@ def write_json(path: Path, document: Any, *, overwrite: bool = False) -> None:
 def sealed_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """A folder to fill, which appears at `path` whole and sealed or not at all.
 
-    Raises OutputError where it exists or cannot be written. With `overwrite` the old one stands until the new one is whole.
+    Raises OutputError where it exists or cannot be written. With `overwrite` the old one stands until the new one is whole, and
+    whatever is not a sealed folder, nor has a file of the new one's, is never replaced.
     """
     if not overwrite:
         refuse_existing(path)
+    if not path.name or (_stands(path) and not path.is_dir()):
+        raise OutputError(f"{path}: is not a folder that can be replaced, and is left as it is; give another name")
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         partial.mkdir(parents=True)
         yield partial
         _seal(partial)
-        if path.exists():
-            old = path.with_name(f".{path.name}.{uuid.uuid4().hex}.old")
-            path.rename(old)
-            partial.rename(path)
-            shutil.rmtree(old)
-        else:
-            partial.rename(path)
-        _sync_folder(path.parent)
+        if not overwrite:
+            refuse_existing(path)
+        _put_in_place(partial, path)
     except OSError as error:
         raise OutputError(cannot_write(path, error)) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _put_in_place(partial: Path, path: Path) -> None:
+    """Rename `partial` to `path`; what stood there is removed after that, or comes back where that fails."""
+    old = partial.with_suffix(".old")
+    names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+    if names and names.isdisjoint(entry.name for entry in partial.iterdir()):
+        raise OutputError(f"{path}: is nothing that dragoman wrote, and is left as it is; give another name")
+    try:
+        if path.exists():
+            path.rename(old)
+        partial.rename(path)
+        _sync_folder(path.parent)
+    except BaseException:
+        if not partial.exists():
+            path.rename(partial)
+        if old.exists():
+            old.rename(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
 def _seal(folder: Path) -> None:
+    mode = folder.stat().st_mode & 0o666  # safetensors writes 0600, which would lock other users out of a shared model
     files = {}
     for path in sorted(folder.iterdir()):
-        path.chmod(0o666 & ~_umask())  # safetensors writes 0600, which would lock other users out of a shared model
+        path.chmod(mode)
+        files[path.name] = _describe(path)
         with path.open("rb") as stream:
-            files[path.name] = {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
             os.fsync(stream.fileno())
-    with (folder / MANIFEST).open("w", encoding="utf-8") as stream:
-        json.dump({"format": FORMAT, "files": files}, stream, indent=1)
+    with (folder / MANIFEST).open("wb") as stream:
+        stream.write(_manifest(files))
         stream.flush()
         os.fsync(stream.fileno())
     _sync_folder(folder)
 
 
+def _manifest(files: Mapping[str, Any]) -> bytes:
+    return json.dumps({"format": FORMAT, "files": files}, indent=1).encode()
+
+
 def check_seal(folder: Path, error: type[DragomanError]) -> None:
     """Raise `error`, naming the file, where anything in a sealed folder is missing, cut short, changed or added."""
+    files = _read_manifest(folder, error)
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        files = {str(name): str(entry["sha256"]) for name, entry in manifest["files"].items()}
+        names = {path.name for path in folder.iterdir()} - {MANIFEST}
+        if missing := sorted(files.keys() - names):
+            raise error(f"{folder}: {missing[0]!r} is missing; take the folder from where it came once more")
+        if added := sorted(names - files.keys()):
+            raise error(f"{folder}: {added[0]!r} does not belong to it; move it elsewhere")
+        for name, wanted in files.items():
+            if _describe(folder / name) != wanted:
+                raise error(
+                    f"{folder / name}: was changed or cut short after it was written; take it from where it came once more"
+                )
+    except OSError as reason:
+        raise error(f"{folder}: cannot be read: {reason.strerror}") from None
+
+
+def _read_manifest(folder: Path, error: type[DragomanError]) -> dict[str, Any]:
+    """What the manifest says of each file. It must stand byte for byte as it was written, since it has no digest itself."""
+    path = folder / MANIFEST
+    try:
+        written = path.read_bytes()
+        manifest = json.loads(written)
+        version, files = manifest["format"], dict(manifest["files"])
+        whole = _manifest(files) == written
     except FileNotFoundError:
-        what = f"{folder}: there is no such folder" if not folder.is_dir() else f"{folder}: holds no {MANIFEST}"
-        raise error(f"{what}; it is not something that dragoman wrote") from None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        raise error(f"{folder / MANIFEST}: is damaged; take the folder from where it came once more") from None
-    if manifest.get("format") != FORMAT:
-        raise error(f"{folder}: written in format {manifest.get('format')!r}; this dragoman reads format {FORMAT}")
-    for name, digest in files.items():
-        path = folder / name
-        if Path(name).name != name or not path.is_file():
-            raise error(f"{path}: is missing; take the folder from where it came once more")
-        with path.open("rb") as stream:
-            if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
-                raise error(f"{path}: was changed or cut short after it was written; take it from where it came once more")
+        what = f"holds no {MANIFEST}" if folder.is_dir() else "there is no such folder"
+        raise error(f"{folder}: {what}; it is not something that dragoman wrote") from None
+    except OSError as reason:
+        raise error(f"{path}: cannot be read: {reason.strerror}") from None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        version, files, whole = FORMAT, {}, False
+    if isinstance(version, int) and version != FORMAT:
+        raise error(f"{folder}: written in format {version}; this dragoman reads format {FORMAT}")
+    if not whole:
+        raise error(f"{path}: is damaged; take the folder from where it came once more")
+    return files
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _describe(path: Path) -> dict[str, Any] | None:
+    """Size and digest of a file; none for anything else."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as stream:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
 
 def _sync_folder(folder: Path) -> None:

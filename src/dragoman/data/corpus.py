@@ -32,6 +32,8 @@ class Corpus:
             if reader.schema != SCHEMA:
                 raise DataError(f"{path}: its columns are {reader.schema.names}; not a prepared corpus")
             batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+            if any(batch.num_rows != ROWS for batch in batches[:-1]):
+                raise DataError(f"{path}: its record batches do not hold {ROWS} pairs each; not a prepared corpus")
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{path}: not a prepared corpus: {error}") from None
         self._sides = [[_List(batch.column(side)) for batch in batches] for side in (0, 1)]

@@ -2,7 +2,8 @@
 
     pairs → Tokeniser (source.model, target.model) → train.arrow, valid.arrow → prepared.json
 
-`prepared.json` holds a digest of everything that went in. Asked again with the same, `prepare` does nothing.
+`prepared.json` holds digests of everything that went in and of each file that came out. Asked again with the same, and with
+those files as they were, `prepare` does nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dragoman.errors import DataError, OutputError, RecipeError
 from dragoman.storage import cannot_write, write_lines
 
 MANIFEST = "prepared.json"
+OUTPUTS = ("source.model", "target.model", "train.arrow", "valid.arrow")
 NAMED_LINES = 5
 CHUNK = 4096
 
@@ -74,19 +76,22 @@ def prepare(recipe: Recipe, folder: Path, notice: Notice = lambda _: None) -> Pr
         raise RecipeError("data.train is not given: name the files to learn from")
     root = Path(recipe.data.root)
     wanted = _digest(recipe, root)
-    if (found := _read_manifest(folder)) is not None and found["digest"] == wanted:
-        fates = {name: Fate(**fate) for name, fate in found["fates"].items()}
-        return _load(recipe, folder, fates, fresh=False)
     try:
+        if (found := _read_manifest(folder)) is not None and found["digest"] == wanted:
+            if found["files"] == _output_digests(folder):
+                return _load(recipe, folder, found["fates"], fresh=False)
+            notice(f"{folder}: a prepared file is missing or was changed; preparing anew")
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / MANIFEST).unlink(missing_ok=True)
+        for name in (MANIFEST, *OUTPUTS):
+            (folder / name).unlink(missing_ok=True)
         tokeniser = _learn(recipe, root, folder, notice)
         fates = {}
         for name, corpus in (("train", recipe.data.train), ("valid", recipe.data.valid)):
             if corpus is not None:
                 notice(f"encoding {name}: {', '.join(str(path) for path in corpus_files(corpus, root))}")
                 fates[name] = _encode(recipe, corpus, root, tokeniser, folder / f"{name}.arrow", training=name == "train")
-        manifest = {"digest": wanted, "fates": {name: asdict(fate) for name, fate in fates.items()}}
+        told = {name: asdict(fate) for name, fate in fates.items()}
+        manifest = {"digest": wanted, "files": _output_digests(folder), "fates": told}
         write_lines(folder / MANIFEST, [json.dumps(manifest, indent=1)], overwrite=True)
     except OSError as error:
         raise OutputError(cannot_write(folder, error)) from None
@@ -113,6 +118,7 @@ def _learn(recipe: Recipe, root: Path, folder: Path, notice: Notice) -> Tokenise
 def _encode(recipe: Recipe, corpus: CorpusConfig, root: Path, tokeniser: Tokeniser, path: Path, *, training: bool) -> Fate:
     fate = Fate()
     limit = recipe.data.max_length
+    end = tokeniser.encode_source("")
 
     def encoded() -> Iterator[EncodedPair]:
         pairs = enumerate(read_pairs(corpus, root), start=1)
@@ -122,7 +128,6 @@ def _encode(recipe: Recipe, corpus: CorpusConfig, root: Path, tokeniser: Tokenis
             for (line, pair), source, target in zip(chunk, sources, targets, strict=True):
                 kept = _fit(pair, source, target, fate, limit, recipe.data.over_long, training=training)
                 if kept is not None:
-                    end = tokeniser.encode_source("")
                     fate.kept += 1
                     fate.source_tokens += len(kept[0]) + len(end)
                     fate.target_tokens += len(kept[1]) + 1
@@ -167,11 +172,22 @@ def _load(recipe: Recipe, folder: Path, fates: dict[str, Fate], *, fresh: bool) 
 
 
 def _read_manifest(folder: Path) -> dict[str, Any] | None:
+    """What `prepared.json` tells; none where there is none, or one that cannot be read."""
     try:
-        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads((folder / MANIFEST).read_bytes())
+        fates = {name: Fate(**fate) for name, fate in found["fates"].items()}
+        return {"digest": found["digest"], "files": found["files"], "fates": fates}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    return found if isinstance(found, dict) and {"digest", "fates"} <= found.keys() else None
+
+
+def _output_digests(folder: Path) -> dict[str, str]:
+    digests = {}
+    for name in OUTPUTS:
+        if (folder / name).is_file():
+            with (folder / name).open("rb") as stream:
+                digests[name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return digests
 
 
 def _digest(recipe: Recipe, root: Path) -> str:

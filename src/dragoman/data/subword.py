@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import sentencepiece as spm
 
@@ -17,7 +17,11 @@ LONGEST_LINE_BYTES = 65_536
 
 
 class Subword:
-    """A subword model. `encode` and `decode` know nothing of begin and end tokens."""
+    """A subword model. `encode` and `decode` know nothing of begin and end tokens.
+
+    With byte fallback and identity normalisation, `decode(encode(text))` is the text itself, save that a run of spaces becomes
+    one, spaces at the ends go, and a line break becomes a space, as does ▁ (U+2581), by which SentencePiece marks spaces.
+    """
 
     def __init__(self, model: bytes, *, lowercase: bool = False, name: str = "subword model") -> None:
         self.model = model
@@ -25,8 +29,9 @@ class Subword:
         self._processor = spm.SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:
-            raise BundleError(f"{name}: not a SentencePiece model: {error}") from None
+            self._processor.id_to_piece(list(range(len(self))))
+        except (RuntimeError, UnicodeDecodeError):
+            raise BundleError(f"{name}: not a SentencePiece model, or a damaged one") from None
         ids = [getattr(self._processor, f"{kind}_id")() for kind in ("pad", "unk", "bos", "eos")]
         if ids != [PADDING_ID, UNKNOWN_ID, BEGIN_ID, END_ID]:
             raise BundleError(f"{name}: padding, unknown, begin and end stand at {ids}; dragoman expects [0, 1, 2, 3]")
@@ -35,11 +40,12 @@ class Subword:
         return int(self._processor.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._processor.encode(text.lower() if self.lowercase else text)
-        return ids
+        """The ids of a line. Raises DataError for half a surrogate pair, which no UTF-8 text can hold."""
+        return self.encode_many([text])[0]
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        ids: list[list[int]] = self._processor.encode([text.lower() for text in texts] if self.lowercase else list(texts))
+        """As `encode`, of many lines at once."""
+        ids: list[list[int]] = self._processor.encode([_utf8(text, lowercase=self.lowercase) for text in texts])
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -51,14 +57,38 @@ class Subword:
         return [str(self._processor.id_to_piece(index)) for index in ids]
 
 
-def learn_subword(texts: Iterable[str], config: SubwordConfig, *, vocabulary_size: int, seed: int) -> Subword:
-    """Learn a model from lines of text. Raises RecipeError where the text is too small or too rich for the vocabulary."""
+def _utf8(text: str, *, lowercase: bool) -> bytes:
+    try:
+        return (text.lower() if lowercase else text).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{text[:40]!a}: character {error.start + 1} is half of a surrogate pair, and no text; "
+            "decode the bytes that it came from as UTF-8"
+        ) from None
+
+
+def learn_subword(
+    texts: Iterable[str], config: SubwordConfig, *, vocabulary_size: int, seed: int, key: str = "subword.vocabulary_size"
+) -> Subword:
+    """Learn a model from lines of text; `key` names the vocabulary size in a complaint.
+
+    Raises RecipeError where the text is too small or too rich for the vocabulary, DataError where there is no text, and
+    whatever reading the text raises.
+    """
     written = io.BytesIO()
-    lines = (line.lower() if config.lowercase else line for line in texts if line.strip())
+    stopped: list[BaseException] = []
+
+    def lines() -> Iterator[bytes]:
+        try:
+            yield from (_utf8(text, lowercase=config.lowercase) for text in texts if text.strip())
+        except BaseException as reason:  # SentencePiece would make a RuntimeError of it, and lose what it says
+            stopped.append(reason)
+            raise
+
     spm.set_random_generator_seed(seed)
     try:
         spm.SentencePieceTrainer.train(
-            sentence_iterator=lines,
+            sentence_iterator=lines(),
             model_writer=written,
             model_type=config.kind,
             vocab_size=vocabulary_size,
@@ -75,21 +105,21 @@ def learn_subword(texts: Iterable[str], config: SubwordConfig, *, vocabulary_siz
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise RecipeError(_why_not_learnt(str(error), vocabulary_size)) from None
+        raise (stopped[0] if stopped else _why_not_learnt(str(error), key, vocabulary_size)) from None
     return Subword(written.getvalue(), lowercase=config.lowercase)
 
 
-def _why_not_learnt(message: str, vocabulary_size: int) -> str:
+def _why_not_learnt(message: str, key: str, vocabulary_size: int) -> DataError | RecipeError:
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        return DataError(f"the training corpus is empty: no line of up to {LONGEST_LINE_BYTES} bytes holds any text")
     if (most := re.search(r"value <= (\d+)", message)) is not None:
-        return (
-            f"subword.vocabulary_size = {vocabulary_size} is more than this text gives pieces for; set it to {most[1]} or less"
-        )
-    if "required_chars" in message or "smaller than" in message:
-        return (
-            f"subword.vocabulary_size = {vocabulary_size} is too small for the characters of this text; raise it, "
+        return RecipeError(f"{key} = {vocabulary_size} is more than this text gives pieces for; set it to {most[1]} or less")
+    if (least := re.search(r"\d+ vs (\d+)", message)) is not None:
+        return RecipeError(
+            f"{key} = {vocabulary_size} is too small for the characters of this text; set it to {least[1]} or more, "
             "or lower subword.character_coverage"
         )
-    return f"no subword model could be learnt from this text: {message.strip().splitlines()[-1]}"
+    return RecipeError(f"no subword model could be learnt from this text: {' '.join(message.split())}")
 
 
 class Tokeniser:
@@ -122,22 +152,14 @@ def learn_tokeniser(
         yield from sources
         yield from targets
 
+    size, target_size = config.vocabulary_size, config.target_vocabulary_size
     if config.joint:
-        joint = learn_subword(_some(both()), config, vocabulary_size=config.vocabulary_size, seed=seed)
+        joint = learn_subword(both(), config, vocabulary_size=size, seed=seed)
         return Tokeniser(joint, joint, source_eos=source_eos)
-    target_size = config.target_vocabulary_size or config.vocabulary_size
-    return Tokeniser(
-        learn_subword(_some(sources), config, vocabulary_size=config.vocabulary_size, seed=seed),
-        learn_subword(_some(targets), config, vocabulary_size=target_size, seed=seed),
-        source_eos=source_eos,
-    )
-
-
-def _some(texts: Iterable[str]) -> Iterable[str]:
-    """Pass the texts on; raise DataError if not one of them holds anything."""
-    found = False
-    for text in texts:
-        found = found or bool(text.strip())
-        yield text
-    if not found:
-        raise DataError("the training corpus is empty: no line holds any text")
+    source = learn_subword(sources, config, vocabulary_size=size, seed=seed)
+    if target_size is None:
+        target = learn_subword(targets, config, vocabulary_size=size, seed=seed)
+    else:
+        key = "subword.target_vocabulary_size"
+        target = learn_subword(targets, config, vocabulary_size=target_size, seed=seed, key=key)
+    return Tokeniser(source, target, source_eos=source_eos)

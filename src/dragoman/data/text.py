@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import sys
 import zlib
@@ -28,7 +29,7 @@ def open_bytes(path: Path) -> IO[bytes]:
         case ".bz2":
             return cast(IO[bytes], bz2.open(path, "rb"))
         case ".zst":
-            return cast(IO[bytes], pa.input_stream(str(path), compression="zstd"))
+            return cast(IO[bytes], io.BufferedReader(pa.CompressedInputStream(path.open("rb"), "zstd")))
         case _:
             return path.open("rb")
 
@@ -44,7 +45,8 @@ def read_lines(path: Path | None) -> Iterator[str]:
         stream = sys.stdin.buffer if path is None else open_bytes(path)
         with stream:
             for number, line in enumerate(stream, start=1):
-                text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+                text = line.decode("utf-8")
+                text = text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
                 yield text.removeprefix("\ufeff") if number == 1 else text
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
@@ -55,5 +57,6 @@ def read_lines(path: Path | None) -> Iterator[str]:
         raise DataError(f"{name}: is a folder, not a file") from None
     except PermissionError:
         raise DataError(f"{name}: may not be read") from None
-    except (EOFError, OSError, lzma.LZMAError, zlib.error, pa.ArrowInvalid) as error:
-        raise DataError(f"{name}: broken after line {number}: {error}") from None
+    except (EOFError, OSError, lzma.LZMAError, zlib.error, pa.ArrowException) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{name}: {f'broken after line {number}' if number else 'cannot be read'}: {reason}") from None

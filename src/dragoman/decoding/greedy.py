@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
 import torch
@@ -25,7 +26,8 @@ def sampler(seeds: Sequence[int], *, temperature: float = 1.0, top_k: int = 0, t
 
     top_k: only the k likeliest, 0 for all. top_p: only the likeliest that together reach this much (Holtzman et al. 2020).
     """
-    streams = [torch.Generator().manual_seed(seed) for seed in seeds]
+    # Python's generator takes every bit of a seed; torch's reads the low 32 alone.
+    streams = [random.Random(seed) for seed in seeds]
 
     def choose(log_probs_NV: Tensor, sentences_N: Tensor) -> Tensor:
         sharpened_NV, order_NV = (log_probs_NV / temperature).sort(dim=-1, descending=True)
@@ -33,7 +35,8 @@ def sampler(seeds: Sequence[int], *, temperature: float = 1.0, top_k: int = 0, t
         if top_k:
             probs_NV[:, top_k:] = 0.0
         probs_NV[probs_NV.cumsum(-1) - probs_NV >= top_p] = 0.0
-        uniform = [torch.rand((), generator=streams[i]).item() for i in sentences_N.tolist()]
+        # As fine as float32 below 1, which none may round up to.
+        uniform = [streams[i].getrandbits(24) / 2**24 for i in sentences_N.tolist()]
         cumulative_NV = probs_NV.cumsum(-1)
         threshold_N1 = cumulative_NV[:, -1:] * torch.tensor(uniform, device=log_probs_NV.device)[:, None]
         rank_N1 = torch.searchsorted(cumulative_NV, threshold_N1, right=True).clamp(max=probs_NV.shape[1] - 1)

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
 from torch import Tensor
 
 Length = TypeVar("Length", float, Tensor)
-Penalty = Callable[[Length], Length]
 
 
 class LengthPenalty:

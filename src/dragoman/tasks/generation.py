@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -18,6 +17,7 @@ from dragoman.decoding.penalty import LengthPenalty
 from dragoman.decoding.scoring import score_targets
 from dragoman.decoding.step import EnsembleState, State, Step, ensemble_step
 from dragoman.model.attention import Attention, watch_attention
+from dragoman.model.positions import LearnedPositions
 from dragoman.model.transformer import Transformer
 
 FORBIDDEN = (PADDING_ID, BEGIN_ID)
@@ -30,6 +30,12 @@ Advance = Callable[[int], None]
 def start_id(config: ModelConfig) -> int:
     """What the decoder reads first. Padding is embedded as a zero vector, which is what `zero` asks for."""
     return {"bos": BEGIN_ID, "eos": END_ID, "zero": PADDING_ID}[config.decoder_start]
+
+
+def most_positions(models: Sequence[Transformer]) -> int | None:
+    """How many tokens all of the models have positions for; none where positions never end."""
+    tables = [stack.embedding.positions for model in models for stack in (model.encoder, model.decoder)]
+    return min((len(table.weight) for table in tables if isinstance(table, LearnedPositions)), default=None)
 
 
 def _device(model: Transformer) -> torch.device:
@@ -56,20 +62,25 @@ def generate(
     config: DecodingConfig,
     *,
     start_id: int,
-    max_target: int | None = None,
+    places: Sequence[int] | None = None,
     advance: Advance = lambda _: None,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each source, best first, in the order given; several models vote as an ensemble.
 
-    sources: ids as the encoder reads them, none empty
-    max_target: longest output in tokens whatever the source's length, for models whose positions end
+    sources: ids as the encoder reads them, none empty and none longer than the models have positions for
+    places: the number of each in its text, which chooses the stream that sampling draws from; 0, 1, … when not given
     advance: told how many sentences were finished
     """
     results: list[list[Hypothesis]] = [[] for _ in sources]
     rows = {"beam": config.beam_size, "greedy": 1, "sample": config.nbest}[config.method]
+    numbers = range(len(sources)) if places is None else places
+    most = most_positions(models)
     for batch in _batches([len(source) for source in sources], max(1, config.batch_tokens // rows)):
-        limits = [min(len(sources[index]) + config.extra_length, max_target or sys.maxsize) for index in batch]
-        found = _search(models, [sources[index] for index in batch], limits, batch, config, start_id)
+        limits = [len(sources[index]) + config.extra_length for index in batch]
+        limits = limits if most is None else [min(limit, most) for limit in limits]
+        found = _search(
+            models, [sources[index] for index in batch], limits, [numbers[index] for index in batch], config, start_id
+        )
         for index, hypotheses in zip(batch, found, strict=True):
             results[index] = hypotheses[: config.nbest]
         advance(len(batch))
@@ -104,7 +115,7 @@ def _search(
     repeated = [source for source in sources for _ in range(draws)]
     choose: Choose = likeliest
     if config.method == "sample":
-        seeds = [config.seed * STREAMS + place * draws + draw for place in places for draw in range(draws)]
+        seeds = [(config.seed * STREAMS + place * draws + draw) % 2**64 for place in places for draw in range(draws)]
         choose = sampler(seeds, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
     step, state = _begin(models, pad(repeated).to(device))
     found = one_by_one(
@@ -153,10 +164,15 @@ def score_pairs(
 
 
 @torch.no_grad()
-def cross_attention(model: Transformer, source: Sequence[int], target: Sequence[int], *, start_id: int) -> Tensor:
-    """Where the decoder looked in the source when it said each target token and the end: (layers, heads, T + 1, S)."""
+def cross_attention(
+    model: Transformer, source: Sequence[int], target: Sequence[int], *, start_id: int, finished: bool = True
+) -> Tensor:
+    """Where the decoder looked in the source when it said each target token, and the end if it came to it.
+
+    → (layers, heads, T + 1, S), or T without the end
+    """
     attentions = [module for name, module in model.decoder.named_modules() if name.endswith("cross_attention")]
-    batch = collate([source], [target], start_id=start_id).to(_device(model))
+    batch = collate([source], [target if finished else target[:-1]], start_id=start_id).to(_device(model))
     with watch_attention([module for module in attentions if isinstance(module, Attention)]) as weights:
         model(batch.source_BS, batch.inputs_BT)
     return torch.cat(weights).float().cpu()

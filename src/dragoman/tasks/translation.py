@@ -11,7 +11,7 @@ from dragoman.data.subword import END_ID, Tokeniser
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match, tokenised_bleu
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import Advance, generate, start_id
+from dragoman.tasks.generation import Advance, generate, most_positions, start_id
 
 Status = Literal["ok", "unfinished", "empty", "too long"]
 
@@ -28,9 +28,14 @@ class Translated:
     status: Status
 
 
-def holds_text(ids: Sequence[int]) -> bool:
-    """Whether there is anything beside the end token."""
-    return any(index != END_ID for index in ids)
+def holds_text(line: str, ids: Sequence[int]) -> bool:
+    """Whether there is anything to translate: more than white space, and more than the end token."""
+    return bool(line.strip()) and any(index != END_ID for index in ids)
+
+
+def longest_source(models: Sequence[Transformer], decoding: DecodingConfig) -> int:
+    """How many tokens of one line the models read: `max_source`, or fewer where their positions end before."""
+    return min(decoding.max_source, most_positions(models) or decoding.max_source)
 
 
 def translate_lines(
@@ -40,30 +45,33 @@ def translate_lines(
     recipe: Recipe,
     decoding: DecodingConfig,
     *,
+    first: int = 0,
     advance: Advance = lambda _: None,
 ) -> list[Translated]:
-    """Translate each line, in order; a line without text, or one too long to read, has no hypotheses."""
-    positions = recipe.model.max_positions if recipe.model.positions == "learned" else None
-    longest = min(decoding.max_source, positions or decoding.max_source)
+    """Translate each line, in order; a line without text, or one too long to read, has no hypotheses.
+
+    first: the number of the first line in its text, counted from 0, where the lines are a part of it
+    """
+    longest = longest_source(models, decoding)
     sources = [tokeniser.encode_source(line) for line in lines]
-    full = [index for index, source in enumerate(sources) if holds_text(source) and len(source) <= longest]
+    texts = [index for index, (line, source) in enumerate(zip(lines, sources, strict=True)) if holds_text(line, source)]
+    full = [index for index in texts if len(sources[index]) <= longest]
     advance(len(lines) - len(full))
     found = generate(
         models,
         [sources[index] for index in full],
         decoding,
         start_id=start_id(recipe.model),
-        max_target=positions,
+        places=[first + index for index in full],
         advance=advance,
     )
     hypotheses = dict(zip(full, found, strict=True))
-    return [_translated(source, hypotheses.get(index, [])) for index, source in enumerate(sources)]
-
-
-def _translated(source: Sequence[int], hypotheses: Sequence[Hypothesis]) -> Translated:
-    if hypotheses:
-        return Translated(tuple(source), tuple(hypotheses), "ok" if hypotheses[0].finished else "unfinished")
-    return Translated(tuple(source), (), "too long" if holds_text(source) else "empty")
+    status: dict[int, Status] = dict.fromkeys(texts, "too long")
+    status |= {index: "ok" if some and some[0].finished else "unfinished" for index, some in hypotheses.items()}
+    return [
+        Translated(tuple(source), tuple(hypotheses.get(index, ())), status.get(index, "empty"))
+        for index, source in enumerate(sources)
+    ]
 
 
 def best_texts(translated: Sequence[Translated], tokeniser: Tokeniser) -> list[str]:

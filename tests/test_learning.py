@@ -1,0 +1,78 @@
+"""The model learns: three tasks that can be judged exactly, each within a minute on two cores."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import dragoman
+from dragoman.config import make_recipe
+
+LETTERS = "abcdefghijklmnopqrst"
+TASKS: dict[str, Callable[[list[str]], list[str]]] = {
+    "copy": lambda letters: letters,
+    "reverse": lambda letters: letters[::-1],
+    "sort": sorted,
+}
+
+
+def write_split(folder: Path, name: str, lines: list[list[str]], task: Callable[[list[str]], list[str]]) -> None:
+    (folder / f"{name}.src").write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8")
+    (folder / f"{name}.tgt").write_text("".join(" ".join(task(line)) + "\n" for line in lines), encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(TASKS))
+def test_learns_to_99_percent_exact_match_in_under_a_minute(name: str, tmp_path: Path) -> None:
+    chance = random.Random(7)
+    lines = list({tuple(chance.choices(LETTERS, k=chance.randint(4, 12))) for _ in range(8_500)})
+    lines.sort()
+    chance.shuffle(lines)
+    write_split(tmp_path, "train", [list(line) for line in lines[500:]], TASKS[name])
+    write_split(tmp_path, "test", [list(line) for line in lines[:500]], TASKS[name])
+    recipe = make_recipe(
+        {
+            "name": name,
+            "run": str(tmp_path / "run"),
+            "preset": "modern",
+            "size": "tiny",
+            "data": {
+                "root": str(tmp_path),
+                "train": {"source": "train.src", "target": "train.tgt"},
+                "test": {"source": "test.src", "target": "test.tgt"},
+                "max_length": 64,
+            },
+            "subword": {"vocabulary_size": 45, "byte_fallback": False},
+            "model": {
+                "encoder_layers": 2,
+                "decoder_layers": 2,
+                "residual_dropout": 0.0,
+                "embedding_dropout": 0.0,
+                "attention_dropout": 0.0,
+                "activation_dropout": 0.0,
+            },
+            "training": {
+                "batch_tokens": 1500,
+                "schedule": "inverse-sqrt",
+                "peak_rate": 2e-3,
+                "warmup_steps": 150,
+                "cooldown": 0.4,
+                "adam_beta2": 0.98,
+                "label_smoothing": 0.0,
+                "clip_norm": 1.0,
+                "max_steps": 900,
+                "max_minutes": 0.9,
+                "average": "none",
+            },
+            "decoding": {"method": "greedy"},
+        }
+    )
+    started = time.monotonic()
+    report = dragoman.train(recipe)
+    minutes = (time.monotonic() - started) / 60.0
+    assert report["exact_match"] >= 99.0, report["samples"]
+    assert report["seconds"] < 60.0, f"{minutes:.1f} minutes in all"

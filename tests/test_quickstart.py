@@ -1,0 +1,67 @@
+"""The quickstart's promises, and a short run of it that ends with everything it should leave behind."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import dragoman
+from dragoman.cli.main import cli
+from dragoman.errors import DataError
+from dragoman.training.quickstart import prepare_quickstart
+
+SHORT = ["training.max_steps=4", "training.validate_every_steps=4", "training.validate_sentences=5", "decoding.method=greedy"]
+
+
+def test_a_short_run_leaves_bundle_report_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["quickstart", "--to", "fr", *SHORT])
+    assert result.exit_code == 0, result.output
+    run = tmp_path / "runs" / "quickstart-fr"
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert {"exact_match", "bleu", "chrf", "seconds", "steps", "samples", "signatures"} <= report.keys()
+    assert report["steps"] == 4
+    assert len(report["samples"]) == 10
+    assert report["test_sentences"] == 1000
+    page = (run / "report.html").read_text(encoding="utf-8")
+    HTMLParser().feed(page)
+    assert "learning curve" in page
+    assert "Where the decoder looked" in page
+    commands = [line.strip() for line in result.output.splitlines() if "dragoman " in line][-3:]
+    assert [line.split("dragoman ")[1].split()[0] for line in commands] == ["translate", "info", "evaluate"]
+    assert len(dragoman.load(run / "bundle").translate(["March 3, 2025", ""])) == 2
+
+
+def test_the_pictured_phrase_is_a_date_of_the_test_set(tmp_path: Path) -> None:
+    ready = prepare_quickstart("de", tmp_path, seed=1, changes=[], notice=lambda _: None)
+    tests = (tmp_path / "text" / "test.en").read_text(encoding="utf-8").splitlines()
+    assert ready.picture_of in tests
+    assert "," in ready.picture_of
+
+
+def test_the_same_seed_makes_the_same_corpus_and_another_seed_another(tmp_path: Path) -> None:
+    texts = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        prepare_quickstart("de", tmp_path / name, seed=seed, changes=[], notice=lambda _: None)
+        texts.append((tmp_path / name / "text" / "train.de").read_bytes())
+    assert texts[0] == texts[1]
+    assert texts[0] != texts[2]
+
+
+def test_an_unknown_language_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"'xx'.*de.*fr"):
+        prepare_quickstart("xx", tmp_path, seed=1, changes=[], notice=lambda _: None)
+
+
+@pytest.mark.slow
+def test_quickstart_reaches_95_percent_exact_match_within_four_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["quickstart", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["seconds"] <= 240.0
+    assert report["exact_match"] >= 95.0, report["samples"]
