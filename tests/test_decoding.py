@@ -694,8 +694,8 @@ def test_one_stream_draws_by_the_softmax_too() -> None:
     logits = torch.tensor(LOGITS).log_softmax(0)
     choose = sampler([7])
     counts = [0] * len(LOGITS)
-    for _ in range(4000):
-        counts[int(choose(logits[None], torch.tensor([0])))] += 1
+    for length in range(4000):
+        counts[int(choose(logits[None], torch.tensor([0]), length))] += 1
     expected = [4000 * probability for probability in softmax(LOGITS)]
     assert sum((count - mean) ** 2 / mean for count, mean in zip(counts, expected, strict=True)) < CHI_SQUARE_999[7]
 

@@ -85,17 +85,15 @@ def _extensions(alive: Pool, log_probs_BRV: Tensor, length: int) -> tuple[Pool, 
     return replace(grown, score_BR=score_BX, length_BR=torch.full_like(token_BX, length)), parent_BX
 
 
-def _is_done(alive: Pool, finished: Pool, limit_B: Tensor, penalty: LengthPenalty, stop: str) -> Tensor:
-    """No hypothesis alive can still reach what counts among the finished.
+def _is_done(alive: Pool, finished: Pool, limit_B: Tensor, penalty: LengthPenalty, counted: int) -> Tensor:
+    """No hypothesis alive can still beat the one at place `counted` among the finished.
 
     Log-probabilities only fall, so the best that one alive can become is its own divided by the largest penalty it can meet.
     A beam of one is greedy search and ends with its first end token.
     """
     if finished.score_BR.shape[1] == 1:
         return finished.score_BR[:, 0] > DEAD
-    bound_B = alive.score_BR[:, 0] / penalty(limit_B.float())
-    counted_B = finished.score_BR[:, -1] if stop == "worst-finished" else finished.score_BR[:, 0]
-    return (counted_B > DEAD) & (counted_B >= bound_B) | (bound_B == DEAD)
+    return finished.score_BR[:, counted] >= alive.score_BR[:, 0] / penalty(limit_B.float())
 
 
 @torch.no_grad()
@@ -110,14 +108,20 @@ def beam_search(
     forbidden: Sequence[int] = (),
     penalty: LengthPenalty,
     stop: str = "worst-finished",
+    nbest: int = 1,
     device: torch.device,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each sentence, best first; unfinished ones stand after the finished.
 
-    state: one row for each place in each beam (N = B · beam_size)
+    state: that of B sentences; every step then reads N = B · beam_size tokens, the beam of each sentence together
     limits: longest output of each sentence in tokens, its end token included
-    stop: "worst-finished" (tensor2tensor 1.0.3) or "best-finished" (its later versions): what the living must be able to beat
+    stop: what the living must still be able to beat: the "worst-finished" (tensor2tensor 1.0.3), or the "best-finished" (its
+        later versions), of which `nbest` are wanted
     """
+    assert min(limits, default=1) >= 1
+    if not limits:
+        return []
+    counted = {"worst-finished": beam_size, "best-finished": nbest}[stop] - 1
     found: list[list[Hypothesis]] = [[] for _ in limits]
     sentences_B = torch.arange(len(limits), device=device)
     limit_B = torch.tensor(limits, device=device)
@@ -139,7 +143,7 @@ def beam_search(
         living = going_on.score_BR.topk(beam_size, dim=1).indices
         alive = going_on.take(living)
 
-        done_B = _is_done(alive, finished, limit_B, penalty, stop) | (limit_B == length)
+        done_B = _is_done(alive, finished, limit_B, penalty, counted) | (limit_B == length)
         for row in done_B.nonzero()[:, 0].tolist():
             cut = replace(alive, score_BR=alive.score_BR / penalty(float(length)))
             ranked = finished.hypotheses(row, end_id) + cut.hypotheses(row, end_id)

@@ -16,8 +16,11 @@ class LengthPenalty:
     """`gnmt`: ((5+|Y|)/6)^α; `power`: |Y|^α; `none`: 1. Grows with |Y| or stays, as early stopping assumes (α ≥ 0)."""
 
     def __init__(self, form: str, alpha: float) -> None:
-        self.alpha = 0.0 if form == "none" else alpha
-        self.offset, self.divisor = (5.0, 6.0) if form == "gnmt" else (0.0, 1.0)
+        self.offset, self.divisor, self.alpha = {
+            "gnmt": (5.0, 6.0, alpha),
+            "power": (0.0, 1.0, alpha),
+            "none": (0.0, 1.0, 0.0),
+        }[form]
 
     def __call__(self, length: Length) -> Length:
         result: Length = ((self.offset + length) / self.divisor) ** self.alpha

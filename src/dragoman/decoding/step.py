@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -23,8 +23,8 @@ class State(Protocol):
         ...
 
 
-Step = Callable[[Tensor, State], tuple[Tensor, State]]
-"""(tokens_N, state) → (logits_NV of the next token, state)."""
+Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
+"""(tokens_N, state) → (logits_NV of the next token, state after it), for whatever State the model has."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ class EnsembleState:
 def ensemble_step(steps: Sequence[Step]) -> Step:
     """A step whose probabilities are the mean of its members' (log of the mean, not mean of the logs)."""
 
-    def step(tokens_N: Tensor, state: State) -> tuple[Tensor, State]:
-        assert isinstance(state, EnsembleState)
+    def step(tokens_N: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
         results = [member(tokens_N, before) for member, before in zip(steps, state.members, strict=True)]
         log_probs = torch.stack([logits_NV.float().log_softmax(-1) for logits_NV, _ in results])
         return log_probs.logsumexp(0) - math.log(len(steps)), EnsembleState(tuple(after for _, after in results))

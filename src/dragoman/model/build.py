@@ -13,7 +13,12 @@ from dragoman.model.transformer import Decoder, Embedding, Encoder, Transformer
 
 
 def build_model(config: ModelConfig, *, source_vocabulary: int, target_vocabulary: int, padding_id: int = 0) -> Transformer:
-    """A Transformer with fresh weights, drawn from torch's own generator. Vocabularies are in rows."""
+    """A Transformer with fresh weights, drawn from torch's own generator. Vocabularies are in rows.
+
+    Raises ValueError where three-way tying is asked of two vocabularies of different sizes.
+    """
+    if config.tying == "three-way" and source_vocabulary != target_vocabulary:
+        raise ValueError(f"three-way tying of {source_vocabulary} source and {target_vocabulary} target rows")
     source = nn.Parameter(torch.empty(source_vocabulary, config.d_model))
     target = source if config.tying == "three-way" else nn.Parameter(torch.empty(target_vocabulary, config.d_model))
     output = target if config.tying != "none" else nn.Parameter(torch.empty(target_vocabulary, config.d_model))

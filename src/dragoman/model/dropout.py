@@ -31,7 +31,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     if p == 0.0:
         return x
     if x.device.type == "cpu":
-        return cast(Tensor, _SixteenBitDropout.apply(x, round(p * LEVELS)))  # type: ignore[no-untyped-call]
+        return cast(Tensor, _SixteenBitDropout.apply(x, min(round(p * LEVELS), LEVELS - 1)))  # type: ignore[no-untyped-call]
     return F.dropout(x, p)
 
 

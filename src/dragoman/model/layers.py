@@ -40,8 +40,13 @@ class PostNorm(nn.Module):
         return result
 
 
-class PreNorm(PostNorm):
+class PreNorm(nn.Module):
     """x + Dropout(Sublayer(LayerNorm(x))), the default of later code."""
+
+    def __init__(self, *, d_model: int, epsilon: float, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(d_model, eps=epsilon)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x_BTD: Tensor, sublayer: Sublayer) -> Tensor:
         result: Tensor = x_BTD + self.dropout(sublayer(self.norm(x_BTD)))

@@ -109,6 +109,7 @@ def _search(
             forbidden=FORBIDDEN,
             penalty=penalty,
             stop=config.stop,
+            nbest=config.nbest,
             device=device,
         )
     draws = config.nbest if config.method == "sample" else 1
@@ -136,8 +137,8 @@ def _search(
 def _begin(models: Sequence[Transformer], source_BS: Tensor) -> tuple[Step, State]:
     states = tuple(model.start(source_BS) for model in models)
     if len(models) == 1:
-        return models[0].step, states[0]  # type: ignore[return-value]
-    return ensemble_step([model.step for model in models]), EnsembleState(states)  # type: ignore[misc]
+        return models[0].step, states[0]
+    return ensemble_step([model.step for model in models]), EnsembleState(states)
 
 
 @torch.no_grad()
