@@ -25,10 +25,11 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-# Counts end where 32 bits do: no table is longer, and the subword library, which also takes the seed, counts no further.
+# Counts end where 32 bits do: the subword library, which takes the seed as well, counts no further. With some two thousand
+# million pieces to learn, it never ends.
 Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[Whole, Field(ge=1, lt=2**31)]
-Pieces = Annotated[Count, Field(ge=5)]
+Pieces = Annotated[Count, Field(ge=5, lt=2**24)]
 Natural = Annotated[Whole, Field(ge=0, lt=2**31)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -416,6 +417,7 @@ def _validate(section: type[SectionT], document: Mapping[str, Any], where: str) 
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
+        key = key if key.isprintable() and len(key) <= 80 else _show(key)
         if first["type"] == "extra_forbidden":
             known = _keys_beside(section, first["loc"])
             nearest = _nearest(first["loc"][-1], known) or f"; one of: {', '.join(known)}"

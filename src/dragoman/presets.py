@@ -76,7 +76,7 @@ PRESETS: dict[str, Sections] = {
             "schedule": "paper",
             "rate_factor": 2.0,
             "warmup_steps": 8000,
-            "adam_beta2": 0.998,
+            "adam_beta2": 0.997,
             "smoothing_form": "uniform",
             "precision": "auto",
             "batch_tokens": 25000,

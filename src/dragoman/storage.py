@@ -58,6 +58,8 @@ def new_file(path: Path, *, overwrite: bool = False) -> Iterator[IO[str]]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
+        if not overwrite:
+            refuse_existing(path)
         partial.replace(path)
     except OSError as error:
         raise OutputError(cannot_write(path, error)) from None
@@ -148,7 +150,8 @@ def check_seal(folder: Path, error: type[DragomanError]) -> None:
         names = {path.name for path in folder.iterdir()} - {MANIFEST}
         if missing := sorted(files.keys() - names):
             raise error(f"{folder}: {missing[0]!r} is missing; take the folder from where it came once more")
-        if added := sorted(names - files.keys()):
+        # Hidden files are what file managers and version control leave behind; nothing reads them.
+        if added := sorted(name for name in names - files.keys() if not name.startswith(".")):
             raise error(f"{folder}: {added[0]!r} does not belong to it; move it elsewhere")
         for name, wanted in files.items():
             if _describe(folder / name) != wanted:
@@ -162,10 +165,14 @@ def check_seal(folder: Path, error: type[DragomanError]) -> None:
 def _read_manifest(folder: Path, error: type[DragomanError]) -> dict[str, Any]:
     """What the manifest says of each file. It must stand byte for byte as it was written, since it has no digest itself."""
     path = folder / MANIFEST
+    version: Any = FORMAT
+    files: dict[str, Any] = {}
+    whole = False
     try:
         written = path.read_bytes()
         manifest = json.loads(written)
-        version, files = manifest["format"], dict(manifest["files"])
+        version = manifest["format"]
+        files = dict(manifest["files"])
         whole = _manifest(files) == written
     except FileNotFoundError:
         what = f"holds no {MANIFEST}" if folder.is_dir() else "there is no such folder"
@@ -173,7 +180,7 @@ def _read_manifest(folder: Path, error: type[DragomanError]) -> dict[str, Any]:
     except OSError as reason:
         raise error(f"{path}: cannot be read: {reason.strerror}") from None
     except (ValueError, TypeError, KeyError, RecursionError):
-        version, files, whole = FORMAT, {}, False
+        whole = False
     if isinstance(version, int) and version != FORMAT:
         raise error(f"{folder}: written in format {version}; this dragoman reads format {FORMAT}")
     if not whole:

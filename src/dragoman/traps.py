@@ -51,7 +51,7 @@ TRAPS = (
     Trap("model.activation_dropout", "section 5.4", 0.0, 0.0),
     Trap("model.decoder_start", "section 3.1: offset by one", None, "zero"),
     Trap("model.source_eos", "nowhere", None, True),
-    Trap("model.target_space", "nowhere", False, True),
+    Trap("model.target_space", "section 3.4", False, True),
     Trap("model.attention_window", "section 4: future work", None, None),
     Trap("training.adam_beta1", "section 5.3", 0.9, 0.9),
     Trap("training.adam_beta2", "section 5.3", 0.98, 0.98),

@@ -1,0 +1,48 @@
+"""What only a GPU can show; `make test-gpu` runs it where there is one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dragoman.config import DecodingConfig, make_recipe
+from dragoman.data.batches import collate
+from dragoman.model.build import build_model
+from dragoman.tasks.generation import generate
+from dragoman.training.loss import batch_loss
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+]
+
+RECIPE = make_recipe({"preset": "modern", "size": "tiny", "model": {"residual_dropout": 0.0, "embedding_dropout": 0.0}})
+SOURCES = [[7, 8, 9, 3], [5, 3], [11, 6, 4, 10, 3]]
+TARGETS = [[9, 8, 7], [5], [10, 4, 6, 11]]
+
+
+def test_loss_and_gradients_equal_those_of_the_processor() -> None:
+    torch.manual_seed(3)
+    model = build_model(RECIPE.model, source_vocabulary=12, target_vocabulary=12).eval()
+    batch = collate(SOURCES, TARGETS, start_id=2)
+    found = {}
+    for name in ("cpu", "cuda"):
+        model.to(name).zero_grad()
+        loss, _ = batch_loss(model, batch.to(torch.device(name)), epsilon=0.1, form="others")
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert model.output.grad is not None
+        found[name] = (loss.item(), model.output.grad.cpu().clone())
+    assert found["cuda"][0] == pytest.approx(found["cpu"][0], rel=1e-5)
+    torch.testing.assert_close(found["cuda"][1], found["cpu"][1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam", "sample"])
+def test_search_finds_what_the_processor_finds(method: str) -> None:
+    torch.manual_seed(3)
+    model = build_model(RECIPE.model, source_vocabulary=12, target_vocabulary=12).eval().double()
+    config = DecodingConfig.model_validate({"method": method, "extra_length": 6})
+    found = [
+        [[one.tokens for one in hypotheses] for hypotheses in generate([model.to(name)], SOURCES, config, start_id=2)]
+        for name in ("cpu", "cuda")
+    ]
+    assert found[0] == found[1]

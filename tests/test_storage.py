@@ -1,0 +1,556 @@
+"""Files that are there whole or not at all, and seals that find whatever was done to a folder since."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import hashlib
+import io
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.errors import BundleError, OutputError, RunError
+from dragoman.storage import (
+    FORMAT,
+    MANIFEST,
+    cannot_write,
+    check_seal,
+    new_file,
+    refuse_existing,
+    sealed_folder,
+    write_json,
+    write_lines,
+)
+
+CONTENTS = {"config.json": b'{"a": 1}\n', "empty": b"", "weights.safetensors": bytes(range(64)), "z.model": b"\x00\xff" * 8}
+
+
+def write_folder(path: Path, contents: dict[str, bytes] = CONTENTS, *, overwrite: bool = False) -> None:
+    with sealed_folder(path, overwrite=overwrite) as folder:
+        for name, held in contents.items():
+            (folder / name).write_bytes(held)
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """Everything below a folder, hidden files too; none for a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+def refusal(folder: Path) -> str:
+    """The one line with which the seal of a folder is refused."""
+    with pytest.raises(BundleError) as caught:
+        check_seal(folder, BundleError)
+    line = str(caught.value)
+    assert str(folder) in line
+    assert line.isprintable(), line
+    return line
+
+
+# --- text files -------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_holds_its_lines_and_nothing_else_is_left(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.txt", ["ä", "", "b\u2028c\rd"])
+    write_json(tmp_path / "b.json", {"ä": [1, None]})
+    assert tree(tmp_path) == {"a.txt": "ä\n\nb\u2028c\rd\n".encode(), "b.json": '{\n "ä": [\n  1,\n  null\n ]\n}\n'.encode()}
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with new_file(path) as stream:
+        stream.write("half")
+        stream.flush()
+        assert not path.exists()
+    path.write_text("old")
+    with new_file(path, overwrite=True) as stream:
+        stream.write("new")
+        stream.flush()
+        assert path.read_text() == "old"
+    assert tree(tmp_path) == {"a.txt": b"new"}
+
+
+class Broken(BaseException):
+    """As KeyboardInterrupt: not even an Exception."""
+
+
+@pytest.mark.parametrize("reason", [ValueError, Broken])
+@pytest.mark.parametrize("old", [None, b"old"])
+def test_a_file_that_breaks_off_leaves_things_as_they_were(
+    tmp_path: Path, reason: type[BaseException], old: bytes | None
+) -> None:
+    path = tmp_path / "a.txt"
+    if old is not None:
+        path.write_bytes(old)
+    before = tree(tmp_path)
+
+    def break_off() -> None:
+        with new_file(path, overwrite=True) as stream:
+            stream.write("half")
+            raise reason
+
+    with pytest.raises(reason):
+        break_off()
+    assert tree(tmp_path) == before
+
+
+def test_a_file_that_exists_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    writers: list[Callable[[], None]] = [
+        lambda: write_lines(path, ["new"]),
+        lambda: write_json(path, 1),
+        lambda: refuse_existing(path),
+    ]
+    for write in writers:
+        with pytest.raises(OutputError, match=r"a\.txt: exists already; give another name, or --overwrite"):
+            write()
+    assert tree(tmp_path) == {"a.txt": b"old"}
+
+
+def test_a_file_that_came_to_exist_meanwhile_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+
+    def both() -> None:
+        with new_file(path) as stream:
+            stream.write("mine")
+            path.write_text("theirs")
+
+    with pytest.raises(OutputError, match=r"a\.txt: exists already"):
+        both()
+    assert tree(tmp_path) == {"a.txt": b"theirs"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_is_no_file_is_never_replaced_by_one(tmp_path: Path, overwrite: bool) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "folder", tmp_path / "pipe", Path(), Path("/")):
+        with pytest.raises(OutputError, match=f"^{path}: (exists already|is not a file)"):
+            write_lines(path, ["new"], overwrite=overwrite)
+    assert (tmp_path / "folder").is_dir()
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_places_where_nothing_can_be_written_are_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    places = {
+        tmp_path / "file" / "a.txt": "Not a directory",
+        tmp_path / "none" / "a.txt": "No such file or directory",
+        tmp_path / ("x" * 300): "File name too long",
+    }
+    for path, reason in places.items():
+        with pytest.raises(OutputError) as caught:
+            write_lines(path, ["new"])
+        assert str(caught.value) == f"{path}: cannot be written: {reason}"
+    for path in (tmp_path / "file" / "bundle", tmp_path / ("x" * 300)):
+        with pytest.raises(OutputError) as caught:
+            write_folder(path)
+        assert str(caught.value) == f"{path}: cannot be written: {places.get(path, 'Not a directory')}"
+    assert tree(tmp_path) == {"file": b"x"}
+
+
+# --- sealed folders ---------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_sealed_with_size_and_digest_of_each_file(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "bundle"
+    write_folder(path)
+    check_seal(path, BundleError)
+    manifest = json.loads((path / MANIFEST).read_bytes())
+    assert manifest == {
+        "format": FORMAT,
+        "files": {
+            name: {"bytes": len(held), "sha256": hashlib.sha256(held).hexdigest()} for name, held in sorted(CONTENTS.items())
+        },
+    }
+    assert tree(path) == {**CONTENTS, MANIFEST: (path / MANIFEST).read_bytes()}
+    assert [entry.name for entry in path.parent.iterdir()] == ["bundle"]
+
+
+def test_a_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "bundle"
+    with sealed_folder(path) as folder:
+        (folder / "a").write_text("first")
+        assert not path.exists()
+    before = tree(path)
+    with sealed_folder(path, overwrite=True) as folder:
+        (folder / "a").write_text("second")
+        assert tree(path) == before
+    assert (path / "a").read_text() == "second"
+    check_seal(path, BundleError)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["bundle"]
+
+
+@pytest.mark.parametrize("reason", [ValueError, Broken])
+@pytest.mark.parametrize("old", [False, True])
+def test_a_folder_that_breaks_off_leaves_things_as_they_were(tmp_path: Path, reason: type[BaseException], old: bool) -> None:
+    path = tmp_path / "bundle"
+    if old:
+        write_folder(path)
+    before = tree(tmp_path)
+
+    def break_off() -> None:
+        with sealed_folder(path, overwrite=True) as folder:
+            (folder / "config.json").write_text("half")
+            raise reason
+
+    with pytest.raises(reason):
+        break_off()
+    assert tree(tmp_path) == before
+
+
+def test_a_folder_that_exists_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "bundle"
+    path.mkdir()
+    (path / "mine").write_text("x")
+    before = tree(tmp_path)
+    with pytest.raises(OutputError, match=r"bundle: exists already; give another name, or --overwrite"):
+        write_folder(path)
+    assert tree(tmp_path) == before
+
+
+def test_a_folder_that_came_to_exist_meanwhile_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "bundle"
+
+    def both() -> None:
+        with sealed_folder(path) as folder:
+            (folder / "config.json").write_text("mine")
+            write_folder(path, {"config.json": b"theirs"})
+
+    with pytest.raises(OutputError, match=r"bundle: exists already"):
+        both()
+    check_seal(path, BundleError)
+    assert (path / "config.json").read_text() == "theirs"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_folder_of_other_things_is_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "letters"
+    path.mkdir()
+    (path / "to-grandmother.txt").write_text("Dear")
+    (tmp_path / "file").write_text("x")
+    before = tree(tmp_path)
+    with pytest.raises(OutputError, match=r"letters: is nothing that dragoman wrote"):
+        write_folder(path, overwrite=True)
+    for other in (tmp_path / "file", Path(), Path("/")):
+        with pytest.raises(OutputError, match=f"^{other}: is not a folder that can be replaced"):
+            write_folder(other, overwrite=True)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("left", [[], ["weights.safetensors"], [MANIFEST]])
+def test_a_damaged_or_empty_folder_is_replaced(tmp_path: Path, left: list[str]) -> None:
+    path = tmp_path / "step-00000100"
+    write_folder(path)
+    for entry in path.iterdir():
+        if entry.name not in left:
+            entry.unlink()
+    write_folder(path, overwrite=True)
+    check_seal(path, BundleError)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-00000100"]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_modes_follow_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with sealed_folder(tmp_path / "bundle") as folder:
+            (folder / "weights.safetensors").touch(mode=0o600)  # as the safetensors library does
+        write_lines(tmp_path / "a.txt", ["x"])
+    finally:
+        os.umask(before)
+    assert (tmp_path / "bundle").stat().st_mode & 0o777 == 0o777 & ~umask
+    for path in (tmp_path / "a.txt", tmp_path / "bundle" / "weights.safetensors", tmp_path / "bundle" / MANIFEST):
+        assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+# --- what a seal finds ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> Path:
+    write_folder(tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+@pytest.mark.parametrize("name", [*(name for name, held in CONTENTS.items() if held), MANIFEST])
+def test_every_changed_byte_is_found(sealed: Path, name: str) -> None:
+    """Each byte of each file in turn, xor a random pattern; and each bit of the manifest's first bytes."""
+    path = sealed / name
+    whole = path.read_bytes()
+    draw = random.Random(name)
+    patterns = [(place, draw.randrange(1, 256)) for place in range(len(whole))]
+    if name == MANIFEST:
+        patterns += [(place, 1 << bit) for place in range(40) for bit in range(8)]
+    for place, pattern in patterns:
+        changed = bytearray(whole)
+        changed[place] ^= pattern
+        path.write_bytes(changed)
+        line = refusal(sealed)
+        assert (name in line) or name == MANIFEST, line
+    path.write_bytes(whole)
+    check_seal(sealed, BundleError)
+
+
+@pytest.mark.parametrize("name", [*(name for name, held in CONTENTS.items() if held), MANIFEST])
+def test_every_truncation_and_lengthening_is_found(sealed: Path, name: str) -> None:
+    path = sealed / name
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert name in refusal(sealed)
+    for more in (b"\n", b" ", b"\x00"):
+        path.write_bytes(whole + more)
+        assert name in refusal(sealed)
+
+
+def test_whitespace_in_the_manifest_is_a_change(sealed: Path) -> None:
+    path = sealed / MANIFEST
+    path.write_bytes(json.dumps(json.loads(path.read_bytes())).encode())
+    assert refusal(sealed) == f"{path}: is damaged; take the folder from where it came once more"
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_a_missing_file_is_found(sealed: Path, name: str) -> None:
+    (sealed / name).unlink()
+    assert refusal(sealed) == f"{sealed}: {name!r} is missing; take the folder from where it came once more"
+    (sealed / name).mkdir()
+    assert refusal(sealed).startswith(f"{sealed / name}: was changed")
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_a_renamed_file_is_found(sealed: Path, name: str) -> None:
+    (sealed / name).rename(sealed / f"{name}.bak")
+    assert f"{name!r} is missing" in refusal(sealed)
+
+
+def test_swapped_files_are_found(sealed: Path) -> None:
+    (sealed / "empty").write_bytes(CONTENTS["z.model"])
+    (sealed / "z.model").write_bytes(CONTENTS["empty"])
+    assert f"{sealed / 'empty'}: was changed or cut short" in refusal(sealed)
+
+
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/etc/passwd")])
+@pytest.mark.parametrize("name", ["extra.py", "line\nbreak", "Config.json"])
+def test_an_added_file_is_found(sealed: Path, make: Callable[[Path], object], name: str) -> None:
+    make(sealed / name)
+    assert refusal(sealed) == f"{sealed}: {name!r} does not belong to it; move it elsewhere"
+
+
+def test_hidden_files_of_other_programs_do_no_harm(sealed: Path) -> None:
+    (sealed / ".DS_Store").touch()
+    check_seal(sealed, BundleError)
+
+
+def test_what_is_no_sealed_folder_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none").endswith("none: there is no such folder; it is not something that dragoman wrote")
+    assert refusal(tmp_path).endswith(f"holds no {MANIFEST}; it is not something that dragoman wrote")
+    (tmp_path / "file").touch()
+    assert refusal(tmp_path / "file").endswith(f"file/{MANIFEST}: cannot be read: Not a directory")
+    (tmp_path / MANIFEST).mkdir()
+    assert refusal(tmp_path).endswith(f"{MANIFEST}: cannot be read: Is a directory")
+
+
+def test_the_error_is_of_the_kind_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(RunError):
+        check_seal(tmp_path, RunError)
+
+
+def test_another_format_is_named(sealed: Path) -> None:
+    path = sealed / MANIFEST
+    path.write_text(json.dumps({"format": FORMAT + 1, "files": ["of another make"]}))
+    assert refusal(sealed) == f"{sealed}: written in format {FORMAT + 1}; this dragoman reads format {FORMAT}"
+
+
+def manifest(files: Any) -> bytes:
+    """A manifest in the form in which ours are written."""
+    return json.dumps({"format": FORMAT, "files": files}, indent=1).encode()
+
+
+SECRET = b"not yours"
+ENTRY = {"bytes": len(SECRET), "sha256": hashlib.sha256(SECRET).hexdigest()}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *(manifest({name: ENTRY}) for name in ("../secret", "/etc/passwd", "", ".", "..", "a/b", "a\nb", "a\x00b", "\ud800")),
+        manifest({MANIFEST: ENTRY}),
+        manifest({"config.json": None}),
+        manifest({"config.json": [ENTRY]}),
+        manifest({"config.json": {"bytes": "nine", "sha256": 3}}),
+        manifest([["config.json", ENTRY]]),
+        manifest(["config.json"]),
+        manifest("config.json"),
+        manifest(None),
+        b"[]",
+        b"{}",
+        b"3",
+        b"",
+        b"\xff\xfe",
+        b'{"format": true, "files": {}}',
+        b'{"format": 1e999, "files": {}}',
+        b'{"format": 1' + b"0" * 5000 + b', "files": {}}',
+        b'{"files": {}, "format": 1}',
+        b"[" * 100_000,
+        b'{"format": 1, "files": ' + b'{"a": ' * 400 + b"1" + b"}" * 400 + b"}",
+    ],
+    ids=lambda written: written[:60].decode(errors="replace"),
+)
+def test_a_hostile_manifest_is_refused_and_nothing_outside_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bytes
+) -> None:
+    write_folder(tmp_path / "bundle")
+    (tmp_path / "secret").write_bytes(SECRET)
+    (tmp_path / "bundle" / MANIFEST).write_bytes(written)
+    opened: list[Path] = []
+    open_file = io.open
+
+    def watched(file: Any, *rest: Any, **more: Any) -> Any:
+        opened.append(Path(file))
+        return open_file(file, *rest, **more)
+
+    monkeypatch.setattr(io, "open", watched)  # what Path.open calls
+    monkeypatch.setattr(builtins, "open", watched)
+    refusal(tmp_path / "bundle")
+    assert opened
+    assert all(path.parent == tmp_path / "bundle" for path in opened)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_any_other_manifest_is_refused(tmp_path_factory: pytest.TempPathFactory, files: Any) -> None:
+    path = tmp_path_factory.getbasetemp() / "any-manifest"
+    if not path.exists():
+        write_folder(path)
+    (path / MANIFEST).write_bytes(manifest(files))
+    refusal(path)
+
+
+# --- full disks and closed doors --------------------------------------------------------------------------------------
+
+# Every call through which the two writers change the disk.
+CALLS: list[tuple[Any, str]] = [
+    (os, "fsync"),
+    (Path, "mkdir"),
+    (Path, "chmod"),
+    (Path, "rename"),
+    (Path, "replace"),
+    (Path, "open"),
+]
+
+
+class Failing:
+    """Lets a call pass `after` times and fails at the next one, once."""
+
+    def __init__(self, call: Callable[..., Any], after: int, code: int) -> None:
+        self.call, self.left, self.code = call, after, code
+        self.failed = False
+
+    def method(self) -> Callable[..., Any]:
+        def instead(*given: Any, **named: Any) -> Any:
+            if self.left == 0 and not self.failed:
+                self.failed = True
+                raise OSError(self.code, os.strerror(self.code))
+            self.left -= 1
+            return self.call(*given, **named)
+
+        return instead
+
+
+def fail_everywhere(
+    folder: Path, patch: pytest.MonkeyPatch, code: int, *, old: Callable[[Path], object], write: Callable[[Path], object]
+) -> int:
+    """Let each call of `write` that changes the disk fail in turn, look at what is told and left, and count the failures."""
+    count = 0
+    for owner, name in CALLS:
+        for after in range(50):
+            place = folder / f"{name}-{after}"
+            place.mkdir()
+            old(place / "out")
+            before = tree(place)
+            failing = Failing(getattr(owner, name), after, code)
+            told = None
+            with patch.context() as patched:
+                patched.setattr(owner, name, failing.method())
+                try:
+                    write(place / "out")
+                except OutputError as error:
+                    told = str(error)
+            if not failing.failed:
+                break
+            reason = "the disk is full (" if code == errno.ENOSPC else f"cannot be written: {os.strerror(code)}"
+            assert told is not None, place
+            assert told.startswith(f"{place / 'out'}: {reason}")
+            assert tree(place) == before, place
+            count += 1
+    return count
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EIO])
+@pytest.mark.parametrize(("old", "renames"), [(lambda _: None, 1), (write_folder, 2)], ids=["new", "over the old"])
+def test_a_folder_that_cannot_be_written_leaves_things_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, old: Callable[[Path], object], renames: int
+) -> None:
+    def write(path: Path) -> None:
+        with sealed_folder(path, overwrite=True) as folder:
+            for name in CONTENTS:
+                (folder / name).touch()
+
+    # Of 4 files each is opened for its digest and again for the sync, synced, and given its mode; the manifest is opened and
+    # synced; the folder is made and synced, and so is the one above; then come the renames.
+    assert fail_everywhere(tmp_path, monkeypatch, code, old=old, write=write) == 4 * 4 + 2 + 3 + renames
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
+@pytest.mark.parametrize("old", [lambda _: None, lambda path: path.write_bytes(b"old")], ids=["new", "over the old"])
+def test_a_file_that_cannot_be_written_leaves_things_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, old: Callable[[Path], object]
+) -> None:
+    def write(path: Path) -> None:
+        write_lines(path, ["new"], overwrite=True)
+
+    assert fail_everywhere(tmp_path, monkeypatch, code, old=old, write=write) == 3  # open, sync, rename
+
+
+@pytest.mark.parametrize("writer", [new_file, sealed_folder])
+def test_a_disk_that_fills_while_writing_is_told_with_the_room(
+    tmp_path: Path, writer: Callable[[Path], AbstractContextManager[object]]
+) -> None:
+    path = tmp_path / "out"
+    free = shutil.disk_usage(tmp_path).free / 2**20
+    with pytest.raises(OutputError) as caught, writer(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    line = str(caught.value)
+    assert line.startswith(f"{path}: the disk is full (")
+    assert line.endswith(f" MiB free in {tmp_path}); make room and run the command again")
+    told = float(line.partition("(")[2].partition(" ")[0])
+    assert told == pytest.approx(free, rel=0.2)
+    assert tree(tmp_path) == {}
+
+
+def test_a_full_disk_is_told_of_the_nearest_folder_that_is_there(tmp_path: Path) -> None:
+    line = cannot_write(tmp_path / "not" / "yet" / "a.txt", OSError(errno.ENOSPC, "x"))
+    assert f"MiB free in {tmp_path})" in line
+
+
+def test_a_folder_that_may_not_be_read_is_told(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for after in range(len(CONTENTS) + 1):  # the manifest, and each file
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", Failing(Path.open, after, errno.EACCES).method())
+            assert refusal(sealed).endswith("cannot be read: Permission denied")
+    check_seal(sealed, BundleError)
