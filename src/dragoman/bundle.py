@@ -11,7 +11,10 @@ Loading parses JSON and tensors; nothing in a bundle is ever executed.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,9 +114,9 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _as_os_error(error: SafetensorError, path: Path) -> OSError:
-    text = str(error)
-    code = 28 if "No space left" in text or "code: 28" in text else 5
-    return OSError(code, "No space left on device" if code == 28 else text, str(path))
+    number = re.search(r"os error (\d+)", str(error))
+    code = int(number[1]) if number else errno.EIO
+    return OSError(code, os.strerror(code) if number else str(error), str(path))
 
 
 def load_bundle(path: Path) -> Bundle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,16 +59,32 @@ def score(
     lines = list(read_lines(hypotheses))
     result: dict[str, Any] = {}
     if references:
-        scores = all_scores(lines, [list(read_lines(path)) for path in references], language, tokenised, lowercase)
+        scores = all_scores(lines, _read_beside(hypotheses, lines, references), language, tokenised, lowercase)
         result["scores"] = [asdict(one) for one in scores]
         if not as_json:
             _print_scores(f"{hypotheses} against {', '.join(map(str, references))}", scores)
     if bundle is not None and source is not None:
-        result["model"] = _force(bundle, list(read_lines(source)), lines, as_json)
+        result["model"] = _force(bundle, _read_beside(hypotheses, lines, [source])[0], lines, as_json)
     if as_json:
         from dragoman.cli.screen import print_json
 
         print_json(result)
+
+
+def _read_beside(first: Path, lines: list[str], others: Sequence[Path]) -> list[list[str]]:
+    """The lines of files that belong to those of the first, line by line. Raises DataError where one has more or fewer."""
+    from dragoman.data.text import read_lines
+
+    if not lines:
+        raise DataError(f"{first}: is empty")
+    found = []
+    for path in others:
+        found.append(list(read_lines(path)))
+        if len(found[-1]) != len(lines):
+            raise DataError(
+                f"{first} has {len(lines)} lines but {path} has {len(found[-1])}: line n of one belongs to line n of the other"
+            )
+    return found
 
 
 def _force(bundle: Path, sources: list[str], lines: list[str], as_json: bool) -> dict[str, Any]:
@@ -77,7 +94,7 @@ def _force(bundle: Path, sources: list[str], lines: list[str], as_json: bool) ->
 
     scored = load(bundle).score(sources, lines)
     tokens = sum(len(one.token_log_probs) for one in scored)
-    nll = -sum(sum(one.token_log_probs) for one in scored) / max(tokens, 1)
+    nll = -sum(sum(one.token_log_probs) for one in scored) / tokens
     if not as_json:
         for one in scored:
             click.echo(f"{one.score:.4f}")
@@ -151,12 +168,10 @@ def evaluate(
     if output is not None and not overwrite:
         refuse_existing(output)
     lines = list(read_lines(source))
-    targets = [list(read_lines(path)) for path in references]
-    for path, target in zip(references, targets, strict=True):
-        if len(target) != len(lines):
-            raise DataError(f"{source} has {len(lines)} lines but {path} has {len(target)}: line n translates line n")
+    targets = _read_beside(source, lines, references)
     translator = load(bundle)
     decoding = {key.removeprefix("decoding."): value for key, value in map(parse_setting, changes)}
+    translator.check(decoding)
     with counting_bar(people(), "translating", len(lines)) as bar:
         results = translator.translate(lines, advance=lambda count: bar.advance(bar.task_ids[0], count), **decoding)
     texts = [one.text for one in results]
@@ -204,10 +219,12 @@ def compare(
 
     if not references:
         raise click.UsageError("give --ref FILE", ctx=click.get_current_context())
+    lines = list(read_lines(first))
+    others, *targets = _read_beside(first, lines, [second, *references])
     comparison = paired_bootstrap(
-        list(read_lines(first)),
-        list(read_lines(second)),
-        [list(read_lines(path)) for path in references],
+        lines,
+        others,
+        targets,
         metric=metric,
         tokenize="none" if tokenised else "13a",
         resamples=resamples,

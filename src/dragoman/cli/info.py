@@ -49,10 +49,11 @@ def info(bundle: Path, as_json: bool) -> None:
         "decoding": f"{recipe.decoding.method}, beam {recipe.decoding.beam_size}, α {recipe.decoding.alpha}",
     }
     for key, value in story.items():
-        if key != "departures":
+        if key != "departures":  # these get a line each
             facts[key.replace("_", " ")] = ", ".join(map(str, value)) if isinstance(value, list) else value
     facts_table(str(bundle), facts)
-    for sentence in story.get("departures", []):
+    departures = story.get("departures")
+    for sentence in departures if isinstance(departures, list) else []:
         click.echo(f"  {sentence}")
 
 

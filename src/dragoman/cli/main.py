@@ -5,7 +5,9 @@ The list of commands stands here as text, so that `dragoman --help` imports none
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
 
@@ -46,9 +48,14 @@ class Commands(click.Group):
             formatter.write_dl([(name, sentence) for name, (_, sentence) in COMMANDS.items()])
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, message="dragoman %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Train, evaluate and run the Transformer of "Attention Is All You Need".
 
     \b
@@ -56,12 +63,16 @@ def cli() -> None:
     Then:          dragoman translate runs/quickstart-de/bundle
     Help:          dragoman COMMAND --help
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def main() -> None:
     """The entry point: run, and answer a mistake in one line."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # text goes out as it comes in, whatever the locale
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="dragoman", standalone_mode=False)
     except click.exceptions.Abort:
         _fail("interrupted", Interrupted.exit_code)
     except click.ClickException as error:
@@ -71,9 +82,11 @@ def main() -> None:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", Interrupted.exit_code)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    except OSError as error:  # a reader that went away, as `| head` does, is click's to answer
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would be tried once more at the very end
+        _fail("standard output: the disk is full; make room and run the command again", 1)
 
 
 def _fail(message: str, code: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
-from dragoman.training.loop import StepReport, ValidationReport
+if TYPE_CHECKING:
+    from dragoman.training.loop import StepReport, ValidationReport
 
 
 def people() -> Console:
@@ -28,7 +29,7 @@ def print_json(document: Any) -> None:
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table of results on standard output."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", show_header=any(header))
+    table = Table(title=Text(title, style="bold"), title_justify="left", header_style="bold", show_header=any(header))
     for name in header:
         table.add_column(name, overflow="fold")  # a signature is for quoting, so it is never cut
     for row in rows:

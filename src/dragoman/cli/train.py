@@ -75,7 +75,7 @@ def run_recipe(settings: Recipe, *, picture_of: str | None = None) -> dict[str, 
     from dragoman.traps import departures
 
     console = people()
-    console.print(f"[bold]{settings.name}[/bold]: {settings.preset}, {settings.size}, into {settings.run}")
+    console.print(f"{settings.name}: {settings.preset}, {settings.size}, into {settings.run}", style="bold", markup=False)
     for departure in departures(settings.model_dump(mode="json")):
         console.print(f"  {departure.sentence()}", style="dim", markup=False)
     screen = TrainingScreen(console)

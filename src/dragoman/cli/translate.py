@@ -14,6 +14,7 @@ import click
 from dragoman.errors import RecipeError
 
 if TYPE_CHECKING:
+    from dragoman.config import DecodingConfig
     from dragoman.engine import Translation, Translator
 
 CHUNK = 2048
@@ -34,6 +35,7 @@ def translate(
 
     The output has exactly as many lines as the input, in order, empty lines included. KEY=VALUE changes a knob of the recipe's
     [decoding] section. Lines that could not be translated whole are named on standard error, and the exit code is then 3.
+    With nbest=N, the others are in the JSON of --json alone.
 
     \b
     Example:  dragoman translate runs/multi30k-ende/bundle test.en -o test.de beam_size=5
@@ -42,27 +44,32 @@ def translate(
     from dragoman.cli.screen import counting_bar, people
     from dragoman.data.text import read_lines
     from dragoman.engine import load
-    from dragoman.storage import new_file
+    from dragoman.storage import new_file, refuse_existing
 
     source, decoding = _split(rest)
+    if output is not None and not overwrite:
+        refuse_existing(output)
+    count = _count(source)
     translator = load(bundle, *others)
-    translator.check(decoding)
+    config = translator.check(decoding)
     lines = read_lines(source)
     sink: AbstractContextManager[IO[str]] = nullcontext(sys.stdout) if output is None else new_file(output, overwrite=overwrite)
     console = people()
     remarks: dict[str, list[int]] = {}
-    with sink as stream, counting_bar(console, "translating", _count(source)) as bar:
-        first = 1
+    with sink as stream, counting_bar(console, "translating", count) as bar:
+        first = 0
         for chunk in _chunks(lines, CHUNK):
-            results = translator.translate(chunk, advance=lambda count: bar.advance(bar.task_ids[0], count), **decoding)
-            for number, (line, result) in enumerate(zip(chunk, results, strict=True), start=first):
+            results = translator.translate(
+                chunk, first=first, advance=lambda done: bar.advance(bar.task_ids[0], done), **decoding
+            )
+            for number, (line, result) in enumerate(zip(chunk, results, strict=True), start=first + 1):
                 stream.write(_output(number, line, result, as_json))
                 if result.status in ("unfinished", "too long"):
                     remarks.setdefault(result.status, []).append(number)
             first += len(chunk)
             stream.flush()
     for status, numbers in remarks.items():
-        console.print(_remark(status, numbers, translator, decoding), markup=False)
+        console.print(_remark(status, numbers, translator, config), markup=False)
     if remarks:
         sys.exit(3)
 
@@ -85,16 +92,12 @@ def _split(rest: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
 
 
 def _count(source: Path | None) -> int | None:
-    """How many lines there are to do, where that can be known at once."""
-    from dragoman.data.text import open_bytes
+    """How many lines there are to do, where a file can tell; a mistake in one of them comes out before any work is done."""
+    from dragoman.data.text import read_lines
 
-    if source is None or not source.is_file():
+    if source is None or (source.exists() and not source.is_file()):
         return None
-    try:
-        with open_bytes(source) as stream:
-            return sum(1 for _ in stream)
-    except (OSError, EOFError):
-        return None
+    return sum(1 for _ in read_lines(source))
 
 
 def _chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
@@ -104,7 +107,7 @@ def _chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
 
 def _output(number: int, line: str, result: Translation, as_json: bool) -> str:
     if not as_json:
-        return "\n".join([result.text, *(one.text for one in result.alternatives)]) + "\n"
+        return result.text + "\n"
     import json
 
     def entry(one: Translation) -> dict[str, Any]:
@@ -120,12 +123,14 @@ def _output(number: int, line: str, result: Translation, as_json: bool) -> str:
     return json.dumps(whole, ensure_ascii=False) + "\n"
 
 
-def _remark(status: str, numbers: list[int], translator: Translator, decoding: dict[str, Any]) -> str:
+def _remark(status: str, numbers: list[int], translator: Translator, decoding: DecodingConfig) -> str:
+    from dragoman.tasks.translation import longest_source
+
     places = ", ".join(map(str, numbers[:NAMED_LINES])) + (", …" if len(numbers) > NAMED_LINES else "")
-    config = {**translator.recipe.decoding.model_dump(), **decoding}
     if status == "too long":
-        return f"{len(numbers)} lines ({places}) left empty: more than max_source = {config['max_source']} tokens"
+        most = longest_source(translator.models, decoding)
+        return f"lines left empty, since they have more than {most} tokens: {len(numbers)} ({places})"
     return (
-        f"{len(numbers)} lines ({places}) were cut: the translation did not end within the input's length "
-        f"+ {config['extra_length']} tokens"
+        f"lines cut, since their translation did not end within the input's length + {decoding.extra_length} tokens: "
+        f"{len(numbers)} ({places})"
     )

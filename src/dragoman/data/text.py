@@ -16,8 +16,6 @@ import pyarrow as pa
 
 from dragoman.errors import DataError
 
-COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
-
 
 def open_bytes(path: Path) -> IO[bytes]:
     """The file's bytes, uncompressed as its ending says."""

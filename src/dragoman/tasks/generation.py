@@ -116,7 +116,7 @@ def _search(
     repeated = [source for source in sources for _ in range(draws)]
     choose: Choose = likeliest
     if config.method == "sample":
-        seeds = [(config.seed * STREAMS + place * draws + draw) % 2**64 for place in places for draw in range(draws)]
+        seeds = [config.seed * STREAMS + place * draws + draw for place in places for draw in range(draws)]
         choose = sampler(seeds, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
     step, state = _begin(models, pad(repeated).to(device))
     found = one_by_one(

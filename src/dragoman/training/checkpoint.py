@@ -2,14 +2,17 @@
 
     checkpoints/step-00001000/  model.safetensors  optimiser.safetensors  state.json  manifest.json
 
-A checkpoint is committed by one rename; only then are older ones removed. A reader takes the newest that verifies.
+A checkpoint is committed by one rename; only then are older ones removed. A reader takes the newest that verifies, and sets
+aside those that do not.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,8 @@ from torch import Tensor
 
 from dragoman.bundle import mean_weights, save_tensors
 from dragoman.data.batches import Cursor
-from dragoman.errors import RunError
-from dragoman.storage import check_seal, sealed_folder
+from dragoman.errors import OutputError, RunError
+from dragoman.storage import cannot_write, check_seal, sealed_folder
 
 MODEL, OPTIMISER, STATE = "model.safetensors", "optimiser.safetensors", "state.json"
 
@@ -34,6 +37,8 @@ class Progress:
     cursor: Cursor = field(default_factory=Cursor)
     minutes: float = 0.0
     target_tokens: int = 0
+    nll_since_log: float = 0.0
+    tokens_since_log: int = 0
     best: float | None = None
     best_step: int = 0
     validations_since_best: int = 0
@@ -46,6 +51,10 @@ class Checkpoint:
     recipe: dict[str, Any]
     merit: float | None
     """What the validation at this step said, higher is better; none where there was none at this step."""
+    corpus: dict[str, str]
+    """Digests of the prepared files: the ids that these weights stand for. Empty in the first checkpoints ever written."""
+    due: bool
+    """False where a run only stopped here: had it gone on, there would be no checkpoint, so one more step removes it."""
 
     @property
     def step(self) -> int:
@@ -64,6 +73,8 @@ def save_checkpoint(
     progress: Progress,
     recipe: Mapping[str, Any],
     merit: float | None,
+    corpus: Mapping[str, str],
+    due: bool,
     weights: Mapping[str, Tensor],
     optimiser: torch.optim.Optimizer,
     names: Mapping[int, str],
@@ -73,9 +84,9 @@ def save_checkpoint(
     with sealed_folder(path, overwrite=True) as partial:
         save_tensors(partial / MODEL, weights)
         save_tensors(partial / OPTIMISER, flatten_optimiser(optimiser, names))
-        state = {"progress": asdict(progress), "recipe": dict(recipe), "merit": merit}
+        state = {"progress": asdict(progress), "recipe": dict(recipe), "merit": merit, "corpus": dict(corpus), "due": due}
         (partial / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
-    return Checkpoint(path, progress, dict(recipe), merit)
+    return Checkpoint(path, progress, dict(recipe), merit, dict(corpus), due)
 
 
 def flatten_optimiser(optimiser: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
@@ -94,36 +105,53 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Te
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 
+def read_checkpoint(path: Path) -> Checkpoint:
+    """What a checkpoint says of itself. Raises RunError where that cannot be read; digests are for `check_seal`."""
+    try:
+        state = json.loads((path / STATE).read_bytes())
+        values = dict(state["progress"])
+        progress = Progress(**{**values, "cursor": Cursor(**values["cursor"])})
+        return Checkpoint(path, progress, state["recipe"], state["merit"], state.get("corpus", {}), state.get("due", True))
+    except (OSError, ValueError, KeyError, TypeError):
+        raise RunError(f"{path / STATE}: is missing or damaged") from None
+
+
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
-    """Those that can be read at a glance, oldest first; digests are checked when one is opened."""
+    """Those that can be read at a glance, oldest first."""
     found = []
     for path in sorted(folder.glob("step-*")):
-        try:
-            state = json.loads((path / STATE).read_bytes())
-            values = dict(state["progress"])
-            progress = Progress(**{**values, "cursor": Cursor(**values["cursor"])})
-            found.append(Checkpoint(path, progress, state["recipe"], state["merit"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+        with suppress(RunError):
+            found.append(read_checkpoint(path))
     return found
 
 
 def newest_checkpoint(folder: Path, notice: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint whose digests hold; `notice` hears of any that do not."""
-    for checkpoint in reversed(list_checkpoints(folder)):
+    """The newest checkpoint whose digests hold. Any newer one is set aside, which `notice` hears of."""
+    for path in sorted(folder.glob("step-*"), reverse=True):
         try:
-            check_seal(checkpoint.path, RunError)
+            check_seal(path, RunError)
+            return read_checkpoint(path)
         except RunError as error:
-            notice(f"{error}; going back to the checkpoint before it")
-            continue
-        return checkpoint
+            aside = path.with_name(f"damaged-{path.name}-{uuid.uuid4().hex[:8]}")
+            try:
+                path.rename(aside)
+            except OSError as reason:
+                raise OutputError(cannot_write(path, reason)) from None
+            notice(f"{error}; it was set aside as {aside.name}, and the run goes back to the checkpoint before it")
     return None
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a run that was killed left of a checkpoint that it was writing."""
+    for path in folder.glob(".step-*.partial"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def prune_checkpoints(folder: Path, *, keep_last: int, keep_best: int) -> None:
-    """Remove all but the newest and the best."""
+    """Remove all but the newest and the best; those at which a run only stopped go as soon as there is a newer one."""
     checkpoints = list_checkpoints(folder)
-    kept = {checkpoint.path for checkpoint in checkpoints[-keep_last:]} | {one.path for one in best(checkpoints, keep_best)}
+    regular = [checkpoint for checkpoint in checkpoints[:-1] if checkpoint.due] + checkpoints[-1:]
+    kept = {checkpoint.path for checkpoint in regular[-keep_last:]} | {one.path for one in best(regular, keep_best)}
     for checkpoint in checkpoints:
         if checkpoint.path not in kept:
             shutil.rmtree(checkpoint.path, ignore_errors=True)

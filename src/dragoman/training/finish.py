@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import torch
 import dragoman
 from dragoman.bundle import Bundle, load_bundle, save_bundle
 from dragoman.config import Recipe
+from dragoman.data.pair import Pair
 from dragoman.data.readers import corpus_files
-from dragoman.errors import RunError
+from dragoman.errors import DataError, Interrupted, RunError
 from dragoman.storage import write_json, write_lines
-from dragoman.tasks.generation import cross_attention, start_id
+from dragoman.tasks.generation import cross_attention, most_positions, start_id
 from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, list_checkpoints
 from dragoman.training.journal import read_journal
 from dragoman.training.loop import Listener, Silent, Trainer
@@ -32,10 +34,31 @@ def train(recipe: Recipe, listener: Listener | None = None, *, picture_of: str |
     picture_of: the test source whose attention the report shows; one of fitting length when not given
     """
     listener = listener or Silent()
+    test = read_test(recipe)
     trainer = Trainer(recipe, listener)
-    trainer.run()
-    folder = Path(recipe.run)
+    try:
+        trainer.run()
+        return finish(trainer, test, listener, picture_of)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted after step {trainer.progress.step}; {trainer.kept()}") from None
+
+
+def read_test(recipe: Recipe) -> list[Pair] | None:
+    """The test set as text: nothing learns from it, but a mistake in it must not come out after hours of training."""
+    if recipe.data.test is None:
+        return None
+    pairs = read_text(recipe.data.test, recipe.data.root)
+    if not pairs:
+        files = " and ".join(str(path) for path in corpus_files(recipe.data.test, Path(recipe.data.root)))
+        raise DataError(f"{files}: the test set is empty")
+    return pairs
+
+
+def finish(trainer: Trainer, test: Sequence[Pair] | None, listener: Listener, picture_of: str | None) -> dict[str, Any]:
+    """Write bundle and report of a run that has come to its end."""
+    recipe, folder = trainer.recipe, trainer.folder
     chosen = choose_checkpoints(trainer.checkpoints, recipe.training.average, recipe.training.average_count)
+    chosen = chosen or choose_checkpoints(trainer.checkpoints, "none", 1)
     listener.notice(f"writing {folder / 'bundle'} from {', '.join(one.path.name for one in chosen)}")
     story = tell_story(trainer, chosen)
     save_bundle(
@@ -46,11 +69,14 @@ def train(recipe: Recipe, listener: Listener | None = None, *, picture_of: str |
         story=story,
         overwrite=True,
     )
-    return write_report(folder, recipe, story, listener, picture_of)
+    return write_report(folder, recipe, story, test, listener, picture_of)
 
 
 def choose_checkpoints(folder: Path, rule: str, count: int) -> list[Checkpoint]:
-    """The newest one (`none`), the newest `count` (`last`), or the best `count` (`best`) of a run; fewer where there are."""
+    """The newest one (`none`), the newest `count` (`last`), or the best `count` (`best`) of a run; fewer where there are.
+
+    Best are those that were validated: none of a run that never was.
+    """
     checkpoints = list_checkpoints(folder)
     if not checkpoints:
         raise RunError(f"{folder}: holds no checkpoint")
@@ -58,7 +84,7 @@ def choose_checkpoints(folder: Path, rule: str, count: int) -> list[Checkpoint]:
         case "last":
             return checkpoints[-count:]
         case "best":
-            return best(checkpoints, count) or checkpoints[-1:]
+            return best(checkpoints, count)
         case _:
             return checkpoints[-1:]
 
@@ -68,8 +94,9 @@ def average_run(run: Path, output: Path, *, rule: str, count: int, overwrite: bo
     bundle = load_bundle(run / "bundle")
     chosen = choose_checkpoints(run / "checkpoints", rule, count)
     if len(chosen) < count:
-        raise RunError(f"{run}: {count} checkpoints asked for, but {len(chosen)} are there; training.keep_{rule} keeps more")
-    story = {**bundle.story, "averaged": [one.path.name for one in chosen], "steps": chosen[-1].step}
+        what = "validated checkpoints" if rule == "best" else "checkpoints"
+        raise RunError(f"{run}: {count} {what} asked for, but {len(chosen)} are there; training.keep_{rule} keeps more")
+    story = {**bundle.story, "averaged": [one.path.name for one in chosen], "steps": max(one.step for one in chosen)}
     weights = average_checkpoints(chosen)
     save_bundle(output, recipe=bundle.recipe, tokeniser=bundle.tokeniser, weights=weights, story=story, overwrite=overwrite)
     return story
@@ -101,7 +128,12 @@ def tell_story(trainer: Trainer, chosen: Sequence[Checkpoint]) -> dict[str, Any]
 
 
 def write_report(
-    folder: Path, recipe: Recipe, story: dict[str, Any], listener: Listener, picture_of: str | None
+    folder: Path,
+    recipe: Recipe,
+    story: dict[str, Any],
+    test: Sequence[Pair] | None,
+    listener: Listener,
+    picture_of: str | None,
 ) -> dict[str, Any]:
     """Score the test set if there is one, and write `report.json`, `curve.svg` and `report.html`."""
     journal = read_journal(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
@@ -111,18 +143,17 @@ def write_report(
         report["valid"] = {key: valid[-1][key] for key in ("step", "loss", "perplexity", "bleu")}
     judgement = None
     heatmap = None
-    if recipe.data.test is not None:
+    if test is not None:
         listener.notice("scoring the test set")
         bundle = load_bundle(folder / "bundle")
-        judgement = judge(
-            bundle.model, bundle.tokeniser, recipe, read_text(recipe.data.test, recipe.data.root), recipe.decoding
-        )
+        judgement = judge(bundle.model, bundle.tokeniser, recipe, test, recipe.decoding)
         for name, score in judgement.scores.items():
             report[name] = round(score.value, 2)
         report["signatures"] = {name: score.signature for name, score in judgement.scores.items()}
         report["test_sentences"] = len(judgement.samples)
         report["samples"] = [vars(sample) for sample in judgement.samples[:SHOWN]]
-        heatmap = draw_attention(bundle, _pictured(judgement.samples, picture_of))
+        pictured = _pictured(bundle, judgement.samples, picture_of)
+        heatmap = draw_attention(bundle, pictured) if pictured is not None else None
     curve = draw_curve(journal, recipe.name)
     write_json(folder / "report.json", report, overwrite=True)
     write_json(folder / "recipe.json", recipe.model_dump(mode="json"), overwrite=True)
@@ -138,10 +169,13 @@ def write_report(
     return report
 
 
-def _pictured(samples: Sequence[Sample], picture_of: str | None) -> Sample:
-    wanted = [sample for sample in samples if sample.source == picture_of and sample.translation]
-    fitting = [sample for sample in samples if 3 <= len(sample.source.split()) <= 16 and sample.translation]
-    return next(iter(wanted or fitting or samples))
+def _pictured(bundle: Bundle, samples: Sequence[Sample], picture_of: str | None) -> Sample | None:
+    """The first sample that can be drawn, those that were asked for or are of fitting length before others."""
+    most = most_positions([bundle.model]) or sys.maxsize
+    drawable = [one for one in samples if one.translation and len(bundle.tokeniser.encode_target(one.translation)) < most]
+    wanted = [sample for sample in drawable if sample.source == picture_of]
+    fitting = [sample for sample in drawable if 3 <= len(sample.source.split()) <= 16]
+    return next(iter(wanted or fitting or drawable), None)
 
 
 def draw_attention(bundle: Bundle, sample: Sample) -> str:

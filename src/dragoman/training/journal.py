@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one JSON object a line, appended as the run goes; `kind` is "train", "valid" or "note"."""
+"""`metrics.jsonl`: one JSON object a line, appended as the run goes; `kind` is "train" or "valid"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dragoman.storage import cannot_write, write_lines
 
 
 class Journal:
-    """Appends to the run's journal. A failing disk is reported once a line and stops nothing."""
+    """Appends to the run's journal. Raises OutputError where the disk is full."""
 
     def __init__(self, path: Path, *, step: int) -> None:
         """Go on after `step`: lines of later steps, which a resumed run makes anew, are taken out."""

@@ -7,6 +7,7 @@ Every random draw is a function of (seed, step, batch in the step): a run that s
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import time
@@ -22,14 +23,17 @@ import torch
 from dragoman.bundle import put_weights, weights_of
 from dragoman.config import Recipe, section_with
 from dragoman.data.batches import BatchStream
-from dragoman.data.prepare import prepare
-from dragoman.errors import Interrupted, OutputError, RunError
+from dragoman.data.prepare import MANIFEST, prepare
+from dragoman.errors import Interrupted, OutputError, RecipeError, RunError
 from dragoman.model.build import build_model
-from dragoman.tasks.generation import start_id
+from dragoman.storage import cannot_write
+from dragoman.tasks.generation import most_positions, start_id
 from dragoman.training.checkpoint import (
+    Checkpoint,
     Progress,
     newest_checkpoint,
     prune_checkpoints,
+    remove_unfinished,
     restore_optimiser,
     save_checkpoint,
 )
@@ -128,10 +132,6 @@ class Trainer:
         self.listener = listener
         self.folder = Path(recipe.run)
         self.checkpoints = self.folder / "checkpoints"
-        try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"{self.folder}: cannot be made: {error.strerror}") from None
         found = newest_checkpoint(self.checkpoints, listener.notice)
         if found is not None:
             refuse_changes(found.recipe, recipe, self.folder)
@@ -139,6 +139,14 @@ class Trainer:
         for name, fate in self.prepared.fates.items():
             for sentence in fate.sentences(recipe.data.over_long):
                 listener.notice(f"{name}: {sentence}")
+        self.corpus = prepared_files(self.folder / "data")
+        if found is not None:
+            refuse_changed_corpus(found, self.corpus, self.folder)
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(cannot_write(self.checkpoints, error)) from None
+        remove_unfinished(self.checkpoints)
         keep_freed_memory()
         self.machine = choose_machine(self.config)
         torch.manual_seed(self.config.seed)
@@ -149,6 +157,7 @@ class Trainer:
             target_vocabulary=len(self.prepared.tokeniser.target),
         ).to(self.machine.device)
         self.machine.settle(self.model)
+        self._refuse_long_validation()
         self.progress = Progress()
         if found is not None:
             put_weights(self.model, found.weights(), where=found.path)
@@ -169,9 +178,17 @@ class Trainer:
         self.journal = Journal(self.folder / "metrics.jsonl", step=self.progress.step)
         self.newest = found
         self._minutes_of_newest = self.progress.minutes
-        self._nll_since_log = torch.zeros((), device=self.machine.device)
-        self._tokens_since_log = 0
+        self._nll_since_log = torch.tensor(self.progress.nll_since_log, device=self.machine.device)
         self._logged_at = time.monotonic()
+        self._tokens_here = 0
+
+    def _refuse_long_validation(self) -> None:
+        """Training pairs were cut to data.max_length; those of validation stay as they are."""
+        most = most_positions([self.model])
+        if most is not None and self.prepared.valid is not None:
+            longest = max(int(lengths.max()) for lengths in self.prepared.valid.lengths())
+            if longest > most:
+                raise RecipeError(f"data.valid: {longest} tokens in a sentence, but model.max_positions = {most}; raise it")
 
     def _optimiser(self) -> torch.optim.Optimizer:
         config = self.config
@@ -197,18 +214,19 @@ class Trainer:
                 step = self.progress.step
                 if step % self.config.log_every_steps == 0:
                     self._log(gradient_norm)
-                merit = self._validate() if step % self.config.validate_every_steps == 0 else None
-                if self._checkpoint_is_due() or (merit is not None and self.progress.best_step == step):
-                    self._commit(merit)
+                validates = step % self.config.validate_every_steps == 0 or self.share_spent() >= 1.0
+                merit = self._validate() if validates else None
+                due = self._checkpoint_is_due() or (merit is not None and self.progress.best_step == step)
+                if due or stop.reason is not None or self.share_spent() >= 1.0 or self._out_of_patience():
+                    self._commit(merit, due=due)
                 if stop.reason is not None:
-                    self._commit(merit)
-                    assert self.newest is not None
-                    raise Interrupted(
-                        f"{stop.reason}: stopped after step {step}; everything is in {self.newest.path}, "
-                        "and the same command goes on from there"
-                    )
-            if self.newest is None or self.newest.step != self.progress.step:
-                self._commit(self._validate())
+                    raise Interrupted(f"{stop.reason}: stopped after step {step}; {self.kept()}")
+
+    def kept(self) -> str:
+        """What there is to go on from, as the end of a message."""
+        if self.newest is None:
+            return "nothing was kept yet"
+        return f"{self.newest.path} is kept, and the same command goes on from there"
 
     def _count_minutes(self, started: float) -> None:
         self.progress = replace(self.progress, minutes=self.progress.minutes + (time.monotonic() - started) / 60.0)
@@ -234,9 +252,13 @@ class Trainer:
         self._set_rate(step)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        self._tokens_since_log += tokens
+        self._tokens_here += tokens
         self.progress = replace(
-            self.progress, step=step, cursor=self.stream.cursor, target_tokens=self.progress.target_tokens + tokens
+            self.progress,
+            step=step,
+            cursor=self.stream.cursor,
+            target_tokens=self.progress.target_tokens + tokens,
+            tokens_since_log=self.progress.tokens_since_log + tokens,
         )
         return norm
 
@@ -247,7 +269,8 @@ class Trainer:
 
     def _log(self, gradient_norm: torch.Tensor) -> None:
         seconds = time.monotonic() - self._logged_at
-        nll = self._nll_since_log.item() / self._tokens_since_log
+        nll = self._nll_since_log.item() / self.progress.tokens_since_log
+        self._refuse_divergence(nll + gradient_norm.item())
         share = self.share_spent()
         report = StepReport(
             step=self.progress.step,
@@ -256,24 +279,24 @@ class Trainer:
             perplexity=perplexity(nll),
             rate=self.optimiser.param_groups[0]["lr"],
             gradient_norm=gradient_norm.item(),
-            tokens_per_second=self._tokens_since_log / seconds,
+            tokens_per_second=self._tokens_here / seconds,
             share_spent=share,
             minutes_left=self.progress.minutes / share * (1.0 - share),
         )
-        if not math.isfinite(nll):
-            kept = f"the last good state is {self.newest.path}" if self.newest else "nothing was kept yet"
-            raise RunError(
-                f"step {report.step}: the loss is {nll}; {kept}. A lower learning rate, a longer training.warmup_steps or "
-                "training.clip_norm = 1.0 helps"
-            )
         self.journal.write("train", **vars(report))
         self.listener.step(report)
-        self._restart_log()
-
-    def _restart_log(self) -> None:
         self._nll_since_log.zero_()
-        self._tokens_since_log = 0
+        self.progress = replace(self.progress, tokens_since_log=0)
         self._logged_at = time.monotonic()
+        self._tokens_here = 0
+
+    def _refuse_divergence(self, value: float) -> None:
+        if not math.isfinite(value):
+            kept = f"the last good state is {self.newest.path}" if self.newest else "nothing was kept yet"
+            raise RunError(
+                f"step {self.progress.step}: the loss or its gradient is not a finite number; {kept}. Start elsewhere with "
+                "run=FOLDER and a lower learning rate, a longer training.warmup_steps or training.clip_norm=1.0"
+            )
 
     def _validate(self) -> float | None:
         """Validate if there is anything to validate on; returns the merit, higher is better."""
@@ -282,6 +305,7 @@ class Trainer:
         started = time.monotonic()
         self.model.eval()
         loss, nll = mean_loss(self.model, self.prepared.valid, self.machine, self.config, start_id=self.start_id)
+        self._refuse_divergence(nll)
         bleu = None
         if self.config.validate_sentences:
             pairs = read_text(self.recipe.data.valid, self.recipe.data.root, most=self.config.validate_sentences)
@@ -306,13 +330,18 @@ class Trainer:
         by_steps = steps is not None and self.progress.step % steps == 0
         return by_steps or (minutes is not None and self.progress.minutes - self._minutes_of_newest >= minutes)
 
-    def _commit(self, merit: float | None) -> None:
-        """Write a checkpoint, then remove those that are no longer wanted."""
+    def _commit(self, merit: float | None, *, due: bool) -> None:
+        """Write a checkpoint, then remove those that are no longer wanted. Weights that are lost replace no good ones."""
+        self._refuse_divergence(self._nll_since_log.item())
+        self._refuse_divergence(sum(float(parameter.detach().sum()) for parameter in self.model.parameters()))
+        self.progress = replace(self.progress, nll_since_log=self._nll_since_log.item())
         self.newest = save_checkpoint(
             self.checkpoints,
             progress=self.progress,
             recipe=self.recipe.model_dump(mode="json"),
             merit=merit,
+            corpus=self.corpus,
+            due=due,
             weights=weights_of(self.model),
             optimiser=self.optimiser,
             names=self.names,
@@ -326,6 +355,22 @@ def random_stream(seed: int, step: int, place: int) -> int:
     value = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + place * 0x94D049BB133111EB) % 2**64
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     return value ^ value >> 31
+
+
+def prepared_files(folder: Path) -> dict[str, str]:
+    """The digest of each prepared file, as `prepare` wrote it down."""
+    files: dict[str, str] = json.loads((folder / MANIFEST).read_bytes())["files"]
+    return files
+
+
+def refuse_changed_corpus(found: Checkpoint, files: Mapping[str, str], folder: Path) -> None:
+    """Raise RunError where the corpus was changed since: the weights would go on with ids that mean something else."""
+    names = sorted(name for name in found.corpus.keys() | files.keys() if found.corpus.get(name) != files.get(name))
+    if found.corpus and names:
+        raise RunError(
+            f"{folder} was begun with another corpus: {', '.join(names)} came out differently. Put the text back as it was, "
+            "or start elsewhere with run=FOLDER"
+        )
 
 
 def refuse_changes(before: Mapping[str, Any], recipe: Recipe, folder: Path) -> None:

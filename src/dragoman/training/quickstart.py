@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -41,8 +42,8 @@ def prepare_quickstart(
     document = parse_document(files("dragoman").joinpath(where).read_text(encoding="utf-8"), where=where)
     settings = [
         f"name='quickstart-{language}'",
-        f"run='{run}'",
-        f"data.root='{run / 'text'}'",
+        f"run={json.dumps(str(run), ensure_ascii=False)}",
+        f"data.root={json.dumps(str(run / 'text'), ensure_ascii=False)}",
         f"task.target_language='{language}'",
         *(f"data.{name}.target='{name}.{language}'" for name in SIZES),
         f"training.seed={seed}",

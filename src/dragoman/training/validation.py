@@ -40,8 +40,8 @@ def mean_loss(
 
 
 def perplexity(nll: float) -> float:
-    """exp of the mean negative log-likelihood; infinite where that overflows."""
-    return math.exp(nll) if nll < 700.0 else math.inf
+    """exp of the mean negative log-likelihood, but never infinite, which JSON could not hold."""
+    return math.exp(min(nll, 700.0))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1137 @@
+"""Training against closed forms, and against itself: a run that stops, breaks or fills the disk is the run that did not."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, NoReturn
+from xml.etree import ElementTree
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor
+
+import dragoman
+import dragoman.training.checkpoint
+import dragoman.training.finish
+import dragoman.training.loop
+from conftest import NO_DROPOUT, MakeRecipe, reseal
+from dragoman.bundle import load_bundle, put_weights, save_tensors, weights_of
+from dragoman.config import Recipe, TrainingConfig
+from dragoman.data.batches import Batch, Cursor, collate, plan_epoch
+from dragoman.data.subword import END_ID, PADDING_ID
+from dragoman.data.text import read_lines
+from dragoman.errors import BundleError, DataError, Interrupted, OutputError, RecipeError, RunError
+from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match
+from dragoman.model.build import build_model
+from dragoman.training.checkpoint import Progress, list_checkpoints, newest_checkpoint, prune_checkpoints, save_checkpoint
+from dragoman.training.finish import average_run, train
+from dragoman.training.journal import Journal, read_journal
+from dragoman.training.loop import Silent, StepReport, Trainer, ValidationReport, random_stream
+from dragoman.training.loss import batch_loss, smoothed_loss
+from dragoman.training.schedule import learning_rate, spent
+from dragoman.training.validation import Judgement, Sample, perplexity
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+# Of a journal line, what depends on the clock.
+CLOCK = {"tokens_per_second", "minutes_left", "seconds"}
+
+
+class Recorder(Silent):
+    """A listener that remembers, and that sends this process a signal after its n-th step."""
+
+    def __init__(self, *, stop_after: int | None = None, by: Sequence[signal.Signals] = (signal.SIGTERM,)) -> None:
+        self.notices: list[str] = []
+        self.steps: list[StepReport] = []
+        self.validations: list[ValidationReport] = []
+        self.taken = 0
+        self.stop_after = stop_after
+        self.by = by
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+    def advance(self, share_spent: float) -> None:
+        self.taken += 1
+        if self.taken == self.stop_after:
+            for number in self.by:
+                os.kill(os.getpid(), number)
+
+    def step(self, report: StepReport) -> None:
+        self.steps.append(report)
+
+    def validation(self, report: ValidationReport) -> None:
+        self.validations.append(report)
+
+
+def checkpoint_names(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+def without(recipe: Recipe, *splits: str) -> Recipe:
+    """The recipe with some of its corpora left out."""
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update=dict.fromkeys(splits))})
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+# Loss
+
+
+def target_distribution(form: str, epsilon: float, targets_X: Tensor, vocabulary: int) -> Tensor:
+    """q of section 5.4, class by class."""
+    q_XV = torch.zeros(len(targets_X), vocabulary, dtype=torch.float64)
+    for place, true in enumerate(targets_X.tolist()):
+        for other in range(vocabulary):
+            match form:
+                case "uniform":
+                    q_XV[place, other] = epsilon / vocabulary + (1 - epsilon) * (other == true)
+                case "others":
+                    q_XV[place, other] = 1 - epsilon if other == true else epsilon / (vocabulary - 1)
+                case "real":
+                    rest = 0.0 if other == PADDING_ID else epsilon / (vocabulary - 2)
+                    q_XV[place, other] = 1 - epsilon if other == true else rest
+    return q_XV
+
+
+@pytest.fixture
+def logits_XV() -> Tensor:  # noqa: N802
+    return torch.randn(6, 7, generator=torch.Generator().manual_seed(3)) * 2
+
+
+TARGETS_X = torch.tensor([1, 2, 3, 6, 6, 4])
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.6])
+@pytest.mark.parametrize("form", ["uniform", "others", "real"])
+def test_smoothed_loss_and_its_gradient_are_those_of_the_distribution(form: str, epsilon: float, logits_XV: Tensor) -> None:
+    q_XV = target_distribution(form, epsilon, TARGETS_X, 7)
+    torch.testing.assert_close(q_XV.sum(dim=1), torch.ones(6, dtype=torch.float64))
+    ours, theirs = logits_XV.clone().requires_grad_(), logits_XV.double().requires_grad_()
+    loss, nll = smoothed_loss(ours, TARGETS_X, epsilon=epsilon, form=form)
+    expected = -(q_XV * theirs.log_softmax(dim=-1)).sum()
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-6, atol=0)
+    (3 * loss).backward()  # type: ignore[no-untyped-call]
+    (3 * expected).backward()  # type: ignore[no-untyped-call]
+    assert ours.grad is not None
+    assert theirs.grad is not None
+    torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=0, atol=2e-6)
+    torch.testing.assert_close(nll, F.cross_entropy(logits_XV, TARGETS_X, reduction="sum"))
+    assert not nll.requires_grad
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.6])
+def test_the_uniform_form_is_pytorch_s(epsilon: float, logits_XV: Tensor) -> None:
+    loss, _ = smoothed_loss(logits_XV, TARGETS_X, epsilon=epsilon, form="uniform")
+    torch.testing.assert_close(loss, F.cross_entropy(logits_XV, TARGETS_X, label_smoothing=epsilon, reduction="sum"))
+
+
+def test_the_loss_of_half_precision_is_summed_in_float32(logits_XV: Tensor) -> None:
+    halved = logits_XV.bfloat16()
+    loss, nll = smoothed_loss(halved, TARGETS_X, epsilon=0.1, form="others")
+    assert loss.dtype == nll.dtype == torch.float32
+    assert loss.item() == smoothed_loss(halved.float(), TARGETS_X, epsilon=0.1, form="others")[0].item()
+
+
+def test_padding_costs_nothing(tiny: MakeRecipe, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = build_model(tiny(tmp_path).model, source_vocabulary=20, target_vocabulary=20).eval()
+    sources, targets = [[5, 6, 7, 3], [8, 3]], [[9, 10, 11], [12]]
+    alone = [
+        batch_loss(model, collate([s], [t], start_id=2), epsilon=0.1, form="uniform")
+        for s, t in zip(sources, targets, strict=True)
+    ]
+    together = batch_loss(model, collate(sources, targets, start_id=2), epsilon=0.1, form="uniform")
+    torch.testing.assert_close(together[0], alone[0][0] + alone[1][0])
+    torch.testing.assert_close(together[1], alone[0][1] + alone[1][1])
+    # By hand: the decoder reads start, 9, 10, 11 and should say 9, 10, 11, end.
+    logits_TV = model(torch.tensor([sources[0]]), torch.tensor([[2, 9, 10, 11]]))[0]
+    torch.testing.assert_close(alone[0][1], F.cross_entropy(logits_TV, torch.tensor([9, 10, 11, END_ID]), reduction="sum"))
+
+
+def test_perplexity_is_the_exponential_and_json_can_hold_it() -> None:
+    assert perplexity(0.0) == 1.0
+    assert perplexity(math.log(80)) == pytest.approx(80)
+    assert math.isfinite(perplexity(1e6))
+
+
+# Schedule
+
+
+def rate(step: int, share_spent: float = 0.0, /, **knobs: Any) -> float:
+    return learning_rate(TrainingConfig(**knobs), d_model=512, step=step, share_spent=share_spent)
+
+
+def test_the_paper_s_rate_is_equation_3() -> None:
+    # Section 5.3: d_model^-0.5 · min(step^-0.5, step · warmup^-1.5), with d_model = 512 and 4000 steps of warm-up.
+    knobs: dict[str, Any] = {"schedule": "paper", "warmup_steps": 4000}
+    assert rate(1, **knobs) == pytest.approx(512**-0.5 * 4000**-1.5)
+    assert rate(1, **knobs) == pytest.approx(1.7469e-7, rel=1e-4)
+    assert rate(4000, **knobs) == pytest.approx(512**-0.5 * 4000**-0.5)
+    assert rate(4000, **knobs) == pytest.approx(6.9877e-4, rel=1e-4)
+    assert rate(16_000, **knobs) == pytest.approx(rate(4000, **knobs) / 2)
+    assert rate(4000, **knobs, rate_factor=2.0) == pytest.approx(2 * rate(4000, **knobs))
+    assert max(rate(step, **knobs) for step in range(3900, 4100)) == rate(4000, **knobs)
+
+
+def test_the_other_rates_peak_where_they_should() -> None:
+    for schedule, later in (("inverse-sqrt", 0.5e-3), ("constant", 1e-3)):
+        knobs: dict[str, Any] = {"schedule": schedule, "peak_rate": 1e-3, "warmup_steps": 100}
+        assert rate(1, **knobs) == pytest.approx(1e-5)
+        assert rate(50, **knobs) == pytest.approx(5e-4)
+        assert rate(100, **knobs) == pytest.approx(1e-3)
+        assert rate(400, **knobs) == pytest.approx(later)
+
+
+def test_the_cooldown_falls_linearly_to_zero() -> None:
+    knobs: dict[str, Any] = {"schedule": "constant", "peak_rate": 1.0, "warmup_steps": 1, "cooldown": 0.4}
+    assert [rate(5, share, **knobs) for share in (0.0, 0.6, 0.8, 0.9, 1.0, 1.1)] == pytest.approx([1, 1, 0.5, 0.25, 0, 0])
+
+
+def test_the_nearest_limit_spends_the_budget() -> None:
+    config = TrainingConfig(max_steps=100, max_epochs=4, max_minutes=10)
+    assert spent(config, step=50, epochs=1, minutes=1) == 0.5
+    assert spent(config, step=1, epochs=3, minutes=1) == 0.75
+    assert spent(config, step=1, epochs=1, minutes=12) == 1.2
+    assert spent(TrainingConfig(max_steps=100), step=50, epochs=1e9, minutes=1e9) == 0.5
+
+
+@pytest.mark.parametrize(("limit", "steps"), [("max_steps=5", 5), ("max_epochs=1.5", 8), ("max_epochs=1", 5)])
+def test_a_run_ends_where_its_budget_does(limit: str, steps: int, tiny: MakeRecipe, tmp_path: Path) -> None:
+    trainer = Trainer(tiny(tmp_path / "run", "training.max_steps=1000", f"training.{limit}"), Silent())
+    assert trainer.stream.batches_in_epoch() == 5
+    trainer.run()
+    assert trainer.progress.step == steps  # of five batches a pass, 1.5 passes take ⌈7.5⌉
+
+
+# One step
+
+
+class Given:
+    """A stream of batches that were chosen by hand."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self.batches = iter(batches)
+        self.cursor = Cursor()
+
+    def next(self) -> Batch:
+        return next(self.batches)
+
+    def batches_in_epoch(self) -> int:
+        return 1
+
+
+def one_step(recipe: Recipe, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
+    """Gradients as the optimiser gets them, weights after it, and the norm that is reported."""
+    trainer = Trainer(recipe, Silent())
+    trainer.stream = Given(batches)  # type: ignore[assignment]
+    gradients: dict[str, Tensor] = {}
+
+    def look(*_: object) -> None:
+        for name, parameter in trainer.model.named_parameters():
+            assert parameter.grad is not None
+            gradients[name] = parameter.grad.clone()
+
+    trainer.optimiser.register_step_pre_hook(look)
+    trainer.model.train()
+    norm = trainer._step().item()
+    return gradients, weights_of(trainer.model), norm
+
+
+# Targets of unequal length, so that a mean of means would be another number than the mean over all tokens.
+PAIRS = [([5, 6, 3], [7, 8, 9, 10, 11, 12]), ([9, 3], [13]), ([10, 11, 12, 3], [14, 15]), ([13, 3], [16, 17, 18])]
+
+
+def batch(pairs: Sequence[tuple[list[int], list[int]]]) -> Batch:
+    return collate([source for source, _ in pairs], [target for _, target in pairs], start_id=2)
+
+
+def test_four_small_batches_make_the_step_of_one_large_one(tiny: MakeRecipe, tmp_path: Path) -> None:
+    small = tiny(tmp_path / "a", *NO_DROPOUT, "training.accumulation=4")
+    large = tiny(tmp_path / "b", *NO_DROPOUT)
+    gradients, weights, norm = one_step(small, [batch([pair]) for pair in PAIRS])
+    wanted_gradients, wanted_weights, wanted_norm = one_step(large, [batch(PAIRS)])
+    for name, gradient in wanted_gradients.items():
+        torch.testing.assert_close(gradients[name], gradient, rtol=0, atol=1e-6)
+        torch.testing.assert_close(weights[name], wanted_weights[name], rtol=0, atol=1e-6)
+    assert norm == pytest.approx(wanted_norm, rel=1e-5)
+
+
+def test_the_gradient_is_of_the_loss_a_target_token(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = tiny(tmp_path / "run", *NO_DROPOUT, "training.label_smoothing=0.1")
+    gradients, _, norm = one_step(recipe, [batch(PAIRS)])
+    model = Trainer(replace_run(recipe, tmp_path / "other"), Silent()).model.eval()
+    whole = batch(PAIRS)
+    logits_BTV = model(whole.source_BS, whole.inputs_BT)
+    loss = F.cross_entropy(logits_BTV.transpose(1, 2), whole.targets_BT, ignore_index=PADDING_ID, label_smoothing=0.1)
+    loss.backward()  # type: ignore[no-untyped-call]
+    squares = 0.0
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=0, atol=1e-6)
+        squares += parameter.grad.double().square().sum().item()
+    assert norm == pytest.approx(math.sqrt(squares), rel=1e-5)
+
+
+def replace_run(recipe: Recipe, run: Path) -> Recipe:
+    return recipe.model_copy(update={"run": str(run)})
+
+
+def test_a_long_gradient_is_clipped_and_a_short_one_is_not(tiny: MakeRecipe, tmp_path: Path) -> None:
+    free, _, norm = one_step(tiny(tmp_path / "a", *NO_DROPOUT), [batch(PAIRS)])
+    for place, limit in enumerate((norm / 3, norm * 3)):
+        recipe = tiny(tmp_path / f"clip{place}", *NO_DROPOUT, f"training.clip_norm={limit}")
+        clipped, _, reported = one_step(recipe, [batch(PAIRS)])
+        assert reported == pytest.approx(norm, rel=1e-6)
+        for name, gradient in free.items():
+            torch.testing.assert_close(clipped[name], gradient * min(1.0, limit / norm), rtol=1e-4, atol=1e-9)
+
+
+def test_adam_is_the_recipe_s(tiny: MakeRecipe, tmp_path: Path) -> None:
+    settings = ("training.adam_beta1=0.8", "training.adam_beta2=0.95", "training.adam_epsilon=1e-8")
+    plain = Trainer(tiny(tmp_path / "a", *settings), Silent()).optimiser
+    decayed = Trainer(tiny(tmp_path / "b", *settings, "training.weight_decay=0.1"), Silent()).optimiser
+    assert type(plain) is torch.optim.Adam
+    assert type(decayed) is torch.optim.AdamW
+    for optimiser, decay in ((plain, 0.0), (decayed, 0.1)):
+        (group,) = optimiser.param_groups
+        assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.8, 0.95), 1e-8, decay)
+
+
+def test_the_first_step_moves_each_weight_by_the_rate(tiny: MakeRecipe, tmp_path: Path) -> None:
+    # Adam's first update is rate · g/(|g| + ε'), so ± the rate wherever the gradient is not tiny.
+    recipe = tiny(tmp_path / "run", *NO_DROPOUT)
+    before = weights_of(Trainer(replace_run(recipe, tmp_path / "other"), Silent()).model)
+    gradients, after, _ = one_step(recipe, [batch(PAIRS)])
+    for name, gradient in gradients.items():
+        clear = gradient.abs() > 1e-4
+        moved = (after[name] - before[name])[clear]
+        torch.testing.assert_close(moved, -gradient[clear].sign() * (1e-2 / 20), rtol=1e-2, atol=0)
+
+
+def test_each_step_and_batch_has_a_dropout_of_its_own() -> None:
+    streams = {random_stream(seed, step, place) for seed in range(4) for step in range(200) for place in range(8)}
+    assert len(streams) == 4 * 200 * 8
+    assert all(0 <= stream < 2**64 for stream in streams)
+
+
+# Stopping and going on
+
+LONG = (
+    "training.max_steps=9", "training.accumulation=2", "training.log_every_steps=3", "training.validate_every_steps=2",
+    "training.checkpoint_every_steps=4", "training.keep_last=3", "training.average_count=3",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def unbroken(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of nine steps, of two batches each, with dropout, over three and a half passes."""
+    run = tmp_path_factory.mktemp("unbroken") / "run"
+    recipe = tiny(run, *LONG)
+    assert recipe.model.residual_dropout > 0
+    assert recipe.model.attention_dropout > 0
+    train(recipe)
+    last = list_checkpoints(run / "checkpoints")[-1]
+    assert (last.step, last.progress.cursor) == (9, Cursor(3, 3))  # 18 batches, five in a pass
+    return run
+
+
+def assert_same_run(run: Path, other: Path) -> None:
+    """Bit for bit, but for the clock."""
+    assert checkpoint_names(run) == checkpoint_names(other)
+    for mine, theirs in zip(list_checkpoints(run / "checkpoints"), list_checkpoints(other / "checkpoints"), strict=True):
+        assert replace(mine.progress, minutes=0.0) == replace(theirs.progress, minutes=0.0)
+        assert mine.merit == theirs.merit
+        for mine_tensors, theirs_tensors in (
+            (mine.weights(), theirs.weights()),
+            (mine.optimiser_state(), theirs.optimiser_state()),
+        ):
+            assert_same_tensors(mine_tensors, theirs_tensors)
+    assert timeless(read_journal(run / "metrics.jsonl")) == timeless(read_journal(other / "metrics.jsonl"))
+    assert_same_tensors(*(load_file(one / "bundle" / "weights.safetensors") for one in (run, other)))
+
+
+def assert_same_tensors(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        assert torch.equal(tensor, theirs[name]), name
+
+
+def timeless(journal: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in entry.items() if key not in CLOCK} for entry in journal]
+
+
+@pytest.mark.parametrize("stops", [[1], [2], [3], [4], [5], [6], [7], [8], [9], [1, 1, 2, 4], [3, 3]], ids=str)
+def test_a_run_that_stops_and_goes_on_is_the_run_that_did_not(
+    stops: list[int], unbroken: Path, tiny: MakeRecipe, tmp_path: Path
+) -> None:
+    recipe = tiny(tmp_path / "run", *LONG)
+    for stop in stops:
+        with pytest.raises(Interrupted, match=r"SIGTERM: stopped after step \d+; .*step-0000000\d is kept"):
+            train(recipe, Recorder(stop_after=stop))
+    listener = Recorder()
+    train(recipe, listener)
+    assert listener.taken == 9 - sum(stops)
+    assert_same_run(tmp_path / "run", unbroken)
+
+
+def test_the_same_recipe_makes_the_same_run(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+    train(tiny(tmp_path / "run", *LONG))
+    assert_same_run(tmp_path / "run", unbroken)
+    other = train(tiny(tmp_path / "other", *LONG, "training.seed=2"))
+    assert other["valid"]["loss"] != json.loads((unbroken / "report.json").read_text(encoding="utf-8"))["valid"]["loss"]
+
+
+def test_more_steps_go_on_from_the_end(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+    train(tiny(tmp_path / "run", *LONG, "training.max_steps=3"))
+    listener = Recorder()
+    train(tiny(tmp_path / "run", *LONG), listener)
+    assert listener.taken == 6
+    mine, theirs = (list_checkpoints(run / "checkpoints")[-1] for run in (tmp_path / "run", unbroken))
+    assert_same_tensors(mine.weights(), theirs.weights())
+    assert_same_tensors(mine.optimiser_state(), theirs.optimiser_state())
+    assert_same_tensors(*(load_file(run / "bundle" / "weights.safetensors") for run in (tmp_path / "run", unbroken)))
+
+
+def test_a_finished_run_is_finished(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(unbroken, tmp_path / "run"))
+    before = files_of(run)
+    listener = Recorder()
+    report = train(tiny(run, *LONG), listener)
+    assert listener.taken == 0
+    assert report["steps"] == 9
+    after = files_of(run)
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert changed <= {"bundle/config.json", "bundle/manifest.json", "recipe.json", "report.json", "report.html"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("model.d_ff=64", "model.d_ff was 32 and is 64"),
+        ("training.seed=2", "training.seed was 1 and is 2"),
+        ("subword.vocabulary_size=81", "subword.vocabulary_size was 80 and is 81"),
+        ("data.max_length=39", "data.max_length was 40 and is 39"),
+        ("training.clip_norm=1.0", "training.clip_norm was None and is 1.0"),
+    ],
+)
+def test_another_recipe_is_refused_with_the_difference(
+    change: str, says: str, unbroken: Path, tiny: MakeRecipe, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(unbroken, tmp_path / "run"))
+    before = files_of(run)
+    with pytest.raises(RunError) as caught:
+        train(tiny(run, *LONG, change))
+    assert says in str(caught.value)
+    assert str(run) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert files_of(run) == before
+
+
+def test_what_may_change_may(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(unbroken, tmp_path / "moved"))
+    changes = ("name='other'", "training.max_steps=10", "training.patience=99", "decoding.beam_size=2", "training.keep_best=2")
+    listener = Recorder()
+    assert train(tiny(run, *LONG, *changes), listener)["steps"] == 10
+    assert listener.taken == 1
+
+
+def test_another_corpus_is_refused(corpus: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    recipe = tiny(tmp_path / "run", f"data.root='{folder}'", "training.max_steps=2")
+    train(recipe)
+    text = (folder / "train.de").read_text(encoding="utf-8")
+    (folder / "train.de").write_text(text.replace("blau", "grau"), encoding="utf-8")
+    with pytest.raises(RunError, match=r"begun with another corpus: source.model, train.arrow"):
+        train(recipe)
+    (folder / "train.de").write_text(text, encoding="utf-8")
+    assert train(recipe)["steps"] == 2
+
+
+def test_a_checkpoint_that_names_no_corpus_still_goes_on(tiny: MakeRecipe, tmp_path: Path) -> None:
+    # As the first ones that were written: without the digests of the corpus, and without `due`.
+    recipe = tiny(tmp_path / "run", *LONG)
+    with pytest.raises(Interrupted):
+        train(recipe, Recorder(stop_after=3))
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("step-00000003")
+    state = json.loads((checkpoint / "state.json").read_text())
+    del state["corpus"], state["due"]
+    (checkpoint / "state.json").write_text(json.dumps(state))
+    reseal(checkpoint)
+    listener = Recorder()
+    assert train(recipe, listener)["steps"] == 9
+    assert listener.taken == 6
+
+
+def test_prepared_files_may_be_made_again(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(unbroken, tmp_path / "run"))
+    shutil.rmtree(run / "data")
+    assert train(tiny(run, *LONG, "training.max_steps=10"))["steps"] == 10
+
+
+# Damage
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES: list[Callable[[Path], object]] = [
+    lambda path: flip(path / "model.safetensors"),
+    lambda path: flip(path / "optimiser.safetensors"),
+    lambda path: (path / "state.json").unlink(),
+    lambda path: (path / "manifest.json").write_text(""),
+    lambda path: (path / "model.safetensors").write_bytes(b""),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before(
+    damage: Callable[[Path], object], unbroken: Path, tiny: MakeRecipe, tmp_path: Path
+) -> None:
+    recipe = tiny(tmp_path / "run", *LONG)
+    with pytest.raises(Interrupted):
+        train(recipe, Recorder(stop_after=7))
+    newest = tmp_path / "run" / "checkpoints" / "step-00000007"
+    damage(newest)
+    listener = Recorder()
+    train(recipe, listener)
+    (told,) = [text for text in listener.notices if "goes back to the checkpoint before it" in text]
+    assert str(newest) in told
+    assert any("going on from" in text for text in listener.notices)
+    assert listener.taken < 9
+    (aside,) = (tmp_path / "run" / "checkpoints").glob("damaged-*")
+    assert aside.name.startswith("damaged-step-00000007")
+    shutil.rmtree(aside)
+    assert_same_run(tmp_path / "run", unbroken)
+
+
+def test_a_run_without_a_good_checkpoint_begins_anew(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(unbroken, tmp_path / "run"))
+    for checkpoint in list_checkpoints(run / "checkpoints"):
+        flip(checkpoint.path / "model.safetensors")
+    listener = Recorder()
+    train(tiny(run, *LONG), listener)
+    assert listener.taken == 9
+    for aside in (run / "checkpoints").glob("damaged-*"):
+        shutil.rmtree(aside)
+    assert_same_run(run, unbroken)
+
+
+def test_a_damaged_checkpoint_is_not_averaged(unbroken: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(unbroken, tmp_path / "run"))
+    flip(list_checkpoints(run / "checkpoints")[-1].path / "model.safetensors")
+    with pytest.raises(RunError, match=r"model.safetensors: was changed or cut short"):
+        average_run(run, tmp_path / "out", rule="last", count=2)
+    assert not (tmp_path / "out").exists()
+
+
+def full(*_: object, **__: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(
+    unbroken: Path, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny(tmp_path / "run", *LONG)
+    written: list[Path] = []
+
+    def full_at_the_sixth_file(path: Path, tensors: Mapping[str, Tensor]) -> None:
+        written.append(path)
+        save_tensors(path, tensors) if len(written) < 6 else full()
+
+    monkeypatch.setattr(dragoman.training.checkpoint, "save_tensors", full_at_the_sixth_file)
+    with pytest.raises(OutputError, match=r"step-\d+: the disk is full \(.* MiB free in .*checkpoints\); make room") as caught:
+        train(recipe)
+    assert "\n" not in str(caught.value)
+    monkeypatch.undo()
+    names = checkpoint_names(tmp_path / "run")
+    assert len(names) == 2  # two files each: the third was cut in its second file, and nothing of it is left
+    notices: list[str] = []
+    assert newest_checkpoint(tmp_path / "run" / "checkpoints", notices.append) is not None
+    assert notices == []
+    train(recipe)
+    assert_same_run(tmp_path / "run", unbroken)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_under_the_journal_is_told(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "metrics.jsonl", step=0)
+    journal.path = Path("/dev/full")
+    with pytest.raises(OutputError, match="/dev/full: the disk is full"):
+        journal.write("train", step=1)
+
+
+def test_a_run_folder_that_cannot_be_made_is_told(tiny: MakeRecipe, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="file/run") as caught:
+        train(tiny(tmp_path / "file" / "run"))
+    assert "\n" not in str(caught.value)
+
+
+# Signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_keeps_everything_and_names_it(number: signal.Signals, tiny: MakeRecipe, tmp_path: Path) -> None:
+    before = signal.getsignal(number)
+    kept = tmp_path / "run" / "checkpoints" / "step-00000003"
+    with pytest.raises(Interrupted) as caught:
+        train(tiny(tmp_path / "run"), Recorder(stop_after=3, by=[number]))
+    assert str(caught.value) == f"{number.name}: stopped after step 3; {kept} is kept, and the same command goes on from there"
+    assert caught.value.exit_code == 130
+    assert signal.getsignal(number) is before
+    assert list_checkpoints(tmp_path / "run" / "checkpoints")[-1].path == kept
+
+
+def test_a_second_ctrl_c_stops_at_once(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = tiny(tmp_path / "run", "training.checkpoint_every_steps=2")
+    with pytest.raises(Interrupted, match=r"interrupted after step 3; .*step-00000002 is kept, and the same command goes on"):
+        train(recipe, Recorder(stop_after=3, by=[signal.SIGINT, signal.SIGINT]))
+    assert checkpoint_names(tmp_path / "run") == ["step-00000002"]
+    with pytest.raises(Interrupted, match="interrupted after step 1; nothing was kept yet"):
+        train(tiny(tmp_path / "other"), Recorder(stop_after=1, by=[signal.SIGINT, signal.SIGINT]))
+
+
+def test_ctrl_c_while_the_report_is_made_loses_nothing(
+    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dragoman.training.finish, "judge", interrupted)
+    with pytest.raises(Interrupted, match=r"step-00000006 is kept"):
+        train(tiny(tmp_path / "run"))
+    monkeypatch.undo()
+    listener = Recorder()
+    assert "bleu" in train(tiny(tmp_path / "run"), listener)
+    assert listener.taken == 0
+
+
+def test_a_run_in_another_thread_needs_no_signals(tiny: MakeRecipe, tmp_path: Path) -> None:
+    reports: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: reports.append(train(tiny(tmp_path / "run", "training.max_steps=2"))))
+    thread.start()
+    thread.join()
+    assert reports[0]["steps"] == 2
+
+
+# Validation, patience, and what is kept
+
+
+def pretend(
+    monkeypatch: pytest.MonkeyPatch, *, nll: Sequence[float] | None = None, bleu: Sequence[float] | None = None
+) -> None:
+    """Let the validations of a run find these numbers, one after the other."""
+    losses, scores = iter(nll or [1.0] * 99), iter(bleu or [])
+
+    def mean_loss(*_: object, **__: object) -> tuple[float, float]:
+        value = next(losses)
+        return value + 0.5, value
+
+    def judge(*_: object, **__: object) -> Judgement:
+        return Judgement({"bleu": Score("BLEU", next(scores), "")}, ())
+
+    monkeypatch.setattr(dragoman.training.loop, "mean_loss", mean_loss)
+    if bleu is not None:
+        monkeypatch.setattr(dragoman.training.loop, "judge", judge)
+
+
+EVERY_STEP = ("training.validate_every_steps=1", "training.max_steps=12")
+
+
+def journal_of(recipe: Recipe, kind: str) -> list[dict[str, Any]]:
+    return [entry for entry in read_journal(Path(recipe.run) / "metrics.jsonl") if entry["kind"] == kind]
+
+
+def test_patience_ends_a_run(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, nll=[5, 4, 4, 3.9, 4, 3.9, 4, 0, 0])
+    recipe = tiny(tmp_path / "run", *EVERY_STEP, "training.patience=3", "training.validate_sentences=0")
+    trainer = Trainer(recipe, Silent())
+    trainer.run()
+    # 3.9 at step 4 is the best; 4, an equal 3.9 and 4 are the three without a better one.
+    assert (trainer.progress.step, trainer.progress.best_step, trainer.progress.best) == (7, 4, -3.9)
+    assert [entry["step"] for entry in journal_of(recipe, "valid")] == [1, 2, 3, 4, 5, 6, 7]
+    assert [entry["step"] for entry in journal_of(recipe, "valid") if entry["best"]] == [1, 2, 4]
+    assert checkpoint_names(tmp_path / "run")[-1] == "step-00000007"
+    again = Trainer(recipe, listener := Recorder())
+    again.run()
+    assert listener.taken == 0
+
+
+@pytest.mark.parametrize(("by", "best_step"), [("loss", 2), ("bleu", 3)])
+def test_better_means_what_the_recipe_says(
+    by: str, best_step: int, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, nll=[3, 1, 2, 4], bleu=[10, 20, 30, 25])
+    recipe = tiny(tmp_path / "run", "training.validate_every_steps=1", "training.max_steps=4", f"training.best_by='{by}'")
+    trainer = Trainer(recipe, Silent())
+    trainer.run()
+    assert trainer.progress.best_step == best_step
+    assert [entry["bleu"] for entry in journal_of(recipe, "valid")] == [10, 20, 30, 25]
+
+
+def test_the_end_of_a_run_is_validated_once(tiny: MakeRecipe, tmp_path: Path) -> None:
+    for steps in (4, 6):
+        recipe = tiny(
+            tmp_path / f"run{steps}", f"training.max_steps={steps}", "training.validate_every_steps=3",
+            "training.checkpoint_every_steps=2",
+        )  # fmt: skip
+        Trainer(recipe, Silent()).run()
+        assert [entry["step"] for entry in journal_of(recipe, "valid")] == ([3, 4] if steps == 4 else [3, 6])
+
+
+def test_validation_numbers_are_what_forced_scoring_says(trained: Path, corpus: Path) -> None:
+    # The end token counts; the smoothed loss is another number.
+    lines = [list(read_lines(corpus / f"valid.{language}")) for language in ("en", "de")]
+    checkpoint = list_checkpoints(trained / "checkpoints")[-1]
+    bundle = load_bundle(trained / "bundle")
+    put_weights(bundle.model, checkpoint.weights(), where=checkpoint.path)
+    scored = dragoman.Translator([bundle], device="cpu").score(*lines)
+    log_probs = [value for one in scored for value in one.token_log_probs]
+    last = [entry for entry in read_journal(trained / "metrics.jsonl") if entry["kind"] == "valid"][-1]
+    assert last["step"] == checkpoint.step == 200
+    assert last["nll"] == pytest.approx(-sum(log_probs) / len(log_probs), rel=1e-5)
+    assert last["perplexity"] == pytest.approx(math.exp(last["nll"]))
+    assert last["loss"] > last["nll"] * 1.01
+
+
+def test_a_journal_line_is_the_mean_over_its_steps(tiny: MakeRecipe, tmp_path: Path) -> None:
+    single, grouped = Recorder(), Recorder()
+    Trainer(tiny(tmp_path / "a", "training.log_every_steps=1"), single).run()
+    trainer = Trainer(tiny(tmp_path / "b", "training.log_every_steps=3"), grouped)
+    trainer.run()
+    assert [report.step for report in grouped.steps] == [3, 6]
+    lengths = trainer.prepared.train.lengths()
+    plans = [plan_epoch(*lengths, batch_tokens=130, seed=1, epoch=epoch) for epoch in (0, 1)]
+    tokens = [int(lengths[1][pairs].sum()) for pairs in [*plans[0], *plans[1]][:6]]
+    assert trainer.progress.target_tokens == sum(tokens)
+    for place, report in enumerate(grouped.steps):
+        part = slice(3 * place, 3 * place + 3)
+        mean = sum(n * one.loss for n, one in zip(tokens[part], single.steps[part], strict=True)) / sum(tokens[part])
+        assert report.loss == pytest.approx(mean, rel=1e-5)
+        assert report.perplexity == pytest.approx(math.exp(mean), rel=1e-4)
+        assert report.rate == pytest.approx(1e-2 * report.step / 20)
+        assert report.epoch == report.step / 5
+        assert report.share_spent == report.step / 6
+
+
+def names(*steps: int) -> list[str]:
+    return [f"step-{step:08d}" for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("keep_last", "keep_best", "left"),
+    [
+        (1, 0, names(6)),
+        (3, 0, names(4, 5, 6)),
+        (1, 1, names(3, 6)),
+        (1, 2, names(2, 3, 6)),
+        (2, 3, names(2, 3, 5, 6)),
+        (9, 9, names(1, 2, 3, 4, 5, 6)),
+    ],
+)
+def test_the_newest_and_the_best_checkpoints_stay(
+    keep_last: int, keep_best: int, left: list[str], tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, nll=[5, 3, 1, 4, 3.5, 9])
+    recipe = tiny(
+        tmp_path / "run", "training.validate_every_steps=1", "training.checkpoint_every_steps=1", "training.average='none'",
+        "training.validate_sentences=0", f"training.keep_last={keep_last}", f"training.keep_best={keep_best}",
+    )  # fmt: skip
+    Trainer(recipe, Silent()).run()
+    # The best in order: 3 (1.0), 2 (3.0), 5 (3.5), which were there when it was their turn.
+    assert checkpoint_names(tmp_path / "run") == left
+
+
+def test_of_equals_the_later_is_the_best(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, nll=[2, 2, 3])
+    recipe = tiny(
+        tmp_path / "run", "training.max_steps=3", "training.validate_every_steps=1", "training.checkpoint_every_steps=1",
+        "training.validate_sentences=0", "training.average='none'", "training.keep_last=1", "training.keep_best=1",
+    )  # fmt: skip
+    Trainer(recipe, Silent()).run()
+    assert checkpoint_names(tmp_path / "run") == names(2, 3)
+
+
+def test_a_better_model_is_kept_when_it_is_found(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, nll=[3, 2, 9, 9])
+    recipe = tiny(tmp_path / "run", "training.max_steps=4", "training.validate_every_steps=1", "training.validate_sentences=0")
+    Trainer(recipe, Silent()).run()
+    assert checkpoint_names(tmp_path / "run") == names(1, 2, 4)
+
+
+def test_checkpoints_by_the_clock(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "_count_minutes", lambda self, started: _add_a_minute(self))
+    recipe = tiny(tmp_path / "run", "training.checkpoint_every_minutes=2.5", "training.max_minutes=8", "training.max_steps=99")
+    Trainer(recipe, Silent()).run()
+    assert checkpoint_names(tmp_path / "run") == names(3, 6, 8)
+
+
+def _add_a_minute(trainer: Trainer) -> None:
+    trainer.progress = replace(trainer.progress, minutes=trainer.progress.minutes + 1.0)
+
+
+def mean_of(run: Path, *steps: int) -> dict[str, Tensor]:
+    many = [load_file(run / "checkpoints" / name / "model.safetensors") for name in names(*steps)]
+    return {name: (sum(one[name].double() for one in many) / len(many)).float() for name in many[0]}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("settings", "averaged"),
+    [
+        (("training.average='last'", "training.average_count=3", "training.keep_last=3"), (4, 5, 6)),
+        (("training.average='last'", "training.average_count=20", "training.keep_last=20"), (1, 2, 3, 4, 5, 6)),
+        (("training.average='best'", "training.average_count=2", "training.keep_best=2", "training.keep_last=1"), (2, 3)),
+        (("training.average='none'",), (6,)),
+    ],
+)
+def test_the_bundle_is_the_mean_that_the_recipe_asks_for(
+    settings: tuple[str, ...], averaged: tuple[int, ...], tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, nll=[5, 3, 1, 4, 3.5, 9])
+    every = ("training.validate_every_steps=1", "training.checkpoint_every_steps=1", "training.validate_sentences=0")
+    report = train(tiny(tmp_path / "run", *every, *settings))
+    assert sorted(report["averaged"]) == names(*averaged)
+    weights = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
+    assert_same_tensors(weights, mean_of(tmp_path / "run", *averaged))
+
+
+def test_the_best_of_a_run_that_was_never_validated_is_its_newest(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = tiny(tmp_path / "run", "training.average='best'", "training.keep_best=5")
+    assert train(without(recipe, "valid"))["averaged"] == names(6)
+    with pytest.raises(RunError, match="1 validated checkpoints asked for, but 0 are there"):
+        average_run(tmp_path / "run", tmp_path / "out", rule="best", count=1)
+
+
+def test_checkpoints_of_a_run_are_averaged_elsewhere(trained: Path, tmp_path: Path) -> None:
+    story = average_run(trained, tmp_path / "last", rule="last", count=2)
+    assert story["averaged"] == names(150, 200)
+    assert story["steps"] == 200
+    assert_same_tensors(load_file(tmp_path / "last" / "weights.safetensors"), mean_of(trained, 150, 200))
+    assert load_bundle(tmp_path / "last").story == story
+    with pytest.raises(RunError, match=r"99 checkpoints asked for, but 4 are there; training.keep_last keeps more"):
+        average_run(trained, tmp_path / "many", rule="last", count=99)
+    with pytest.raises(OutputError, match=r"exists already"):
+        average_run(trained, tmp_path / "last", rule="last", count=1)
+    with pytest.raises(BundleError, match="nowhere"):
+        average_run(tmp_path / "nowhere", tmp_path / "none", rule="last", count=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last"]
+
+
+def test_a_stop_leaves_no_checkpoint_of_its_own_behind(tmp_path: Path) -> None:
+    optimiser = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    for step, due, merit in ((1, True, None), (2, False, -1.0), (3, True, -5.0), (4, False, None)):
+        save_checkpoint(
+            tmp_path, progress=Progress(step=step), recipe={}, merit=merit, corpus={}, due=due,
+            weights={"a": torch.zeros(1)}, optimiser=optimiser, names={0: "a"},
+        )  # fmt: skip
+        prune_checkpoints(tmp_path, keep_last=2, keep_best=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == names(3, 4)
+
+
+def test_what_a_killed_run_left_half_written_is_removed(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = tiny(tmp_path / "run", *LONG)
+    with pytest.raises(Interrupted):
+        train(recipe, Recorder(stop_after=2))
+    half = tmp_path / "run" / "checkpoints" / ".step-00000004.0123456789abcdef.partial"
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"half")
+    train(recipe)
+    assert not half.exists()
+
+
+# Numbers that are lost
+
+
+@pytest.mark.parametrize("every", ["training.log_every_steps=1", "training.log_every_steps=1000"])
+@pytest.mark.parametrize("checkpoints", ["training.checkpoint_every_steps=1", "training.checkpoint_every_steps=1000"])
+def test_a_loss_that_is_no_number_stops_the_run(every: str, checkpoints: str, tiny: MakeRecipe, tmp_path: Path) -> None:
+    settings = ("training.peak_rate=1e30", "training.validate_sentences=0", "training.max_steps=20")
+    with pytest.raises(RunError, match=r"step \d+: the loss or its gradient is not a finite number") as caught:
+        train(tiny(tmp_path / "run", every, checkpoints, *settings))
+    assert "\n" not in str(caught.value)
+    left = list_checkpoints(tmp_path / "run" / "checkpoints")
+    for checkpoint in left:
+        assert all(bool(weight.isfinite().all()) for weight in checkpoint.weights().values())
+    told = f"the last good state is {left[-1].path}" if left else "nothing was kept yet"
+    assert told in str(caught.value)
+    if (tmp_path / "run" / "metrics.jsonl").exists():
+        strict_journal(tmp_path / "run" / "metrics.jsonl")
+
+
+def test_weights_that_are_no_numbers_replace_no_checkpoint(tiny: MakeRecipe, tmp_path: Path) -> None:
+    class Saboteur(Recorder):
+        def advance(self, share_spent: float) -> None:
+            super().advance(share_spent)
+            if self.taken == 3:
+                trainer.model.output.data[5, 5] = math.nan
+
+    settings = ("training.checkpoint_every_steps=1", "training.log_every_steps=1000", "training.keep_last=1")
+    trainer = Trainer(tiny(tmp_path / "run", *settings, "training.average='none'"), Saboteur())
+    with pytest.raises(RunError, match=r"step 3: .* the last good state is .*step-00000002"):
+        trainer.run()
+    assert checkpoint_names(tmp_path / "run") == names(2)
+
+
+def test_a_validation_that_is_no_number_is_no_best_one(
+    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, nll=[2.0, math.nan])
+    with pytest.raises(RunError, match="step 2: the loss"):
+        train(tiny(tmp_path / "run", "training.validate_every_steps=1", "training.validate_sentences=0"))
+    assert checkpoint_names(tmp_path / "run") == names(1)
+
+
+# What a run leaves
+
+
+def strict_journal(path: Path) -> list[dict[str, Any]]:
+    """The lines of a journal, as strict JSON without NaN and Infinity."""
+    text = path.read_text(encoding="utf-8")
+    assert text.endswith("\n")
+    return [json.loads(line, parse_constant=_refuse) for line in text.splitlines()]
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+JOURNAL_KEYS = {
+    "train": {
+        "kind", "step", "epoch", "loss", "perplexity", "rate", "gradient_norm", "tokens_per_second", "share_spent",
+        "minutes_left",
+    },
+    "valid": {"kind", "step", "loss", "perplexity", "bleu", "best", "nll", "seconds"},
+}  # fmt: skip
+
+
+def test_the_journal_holds_every_line_once(trained: Path) -> None:
+    entries = strict_journal(trained / "metrics.jsonl")
+    for kind, steps in (("train", range(20, 201, 20)), ("valid", (100, 200))):
+        of_kind = [entry for entry in entries if entry["kind"] == kind]
+        assert [entry["step"] for entry in of_kind] == list(steps)
+        for entry in of_kind:
+            assert set(entry) == JOURNAL_KEYS[kind]
+            assert all(isinstance(value, str | int | float) for value in entry.values())
+    train_losses = [entry["loss"] for entry in entries if entry["kind"] == "train"]
+    assert train_losses[-1] < 0.5 * train_losses[0]
+
+
+def test_a_journal_is_cut_at_the_step_that_the_run_goes_on_from(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [{"kind": "train", "step": step} for step in (1, 2, 3)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "train", "st')
+    Journal(path, step=2).write("train", step=3, loss=1.5)
+    assert strict_journal(path) == [*lines[:2], {"kind": "train", "step": 3, "loss": 1.5}]
+
+
+class Page(HTMLParser):
+    """The tags of a page, which must close in the order in which they opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.append(tag)
+        if tag != "meta":  # the one of its elements that has no end
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_report_tells_the_run(trained: Path, corpus: Path) -> None:
+    report = json.loads((trained / "report.json").read_text(encoding="utf-8"), parse_constant=_refuse)
+    assert report["name"] == "tiny"
+    assert report["bundle"] == str(trained / "bundle")
+    assert report["trained_on"] == [str(corpus / "train.en"), str(corpus / "train.de")]
+    assert (report["pairs"], report["steps"], report["test_sentences"]) == (60, 200, 8)
+    assert report["averaged"] == names(50, 100, 150, 200)
+    assert report["parameters"] == load_bundle(trained / "bundle").model.num_parameters()
+    assert report["epochs"] == pytest.approx(100, abs=0.01)  # 200 steps of two batches a pass
+    last = read_journal(trained / "metrics.jsonl")[-1]
+    assert report["valid"] == {key: last[key] for key in ("step", "loss", "perplexity", "bleu")}
+    assert report["signatures"].keys() == {"bleu", "chrf", "exact_match"}
+    assert {"machine", "torch", "dragoman", "finished", "seconds", "target_tokens_per_second", "departures"} <= report.keys()
+    fates = json.loads((trained / "data" / "prepared.json").read_text(encoding="utf-8"))["fates"]
+    assert report["target_tokens"] == 100 * fates["train"]["target_tokens"]
+
+
+def test_the_report_s_scores_are_those_of_the_bundle(trained: Path, corpus: Path) -> None:
+    report = json.loads((trained / "report.json").read_text(encoding="utf-8"))
+    sources, references = (list(read_lines(corpus / f"test.{language}")) for language in ("en", "de"))
+    texts = [one.text for one in dragoman.load(trained / "bundle", device="cpu").translate(sources)]
+    assert [sample["translation"] for sample in report["samples"]] == texts
+    assert [sample["source"] for sample in report["samples"]] == sources
+    for name, score in (("bleu", bleu), ("chrf", chrf), ("exact_match", exact_match)):
+        assert report[name] == round(score(texts, [references]).value, 2)
+    assert report["exact_match"] > 0
+
+
+def test_the_pages_parse_and_show_the_run(trained: Path) -> None:
+    for name in ("curve.svg", "attention.svg"):
+        assert ElementTree.parse(trained / name).getroot().tag.endswith("svg")
+    page = Page()
+    page.feed((trained / "report.html").read_text(encoding="utf-8"))
+    page.close()
+    assert page.open == []
+    assert page.seen.count("svg") == 2
+    assert "tiny: training report" in page.text
+    assert "zehn" in page.text
+
+
+def test_a_run_needs_neither_validation_nor_test(tiny: MakeRecipe, tmp_path: Path) -> None:
+    report = train(without(tiny(tmp_path / "run"), "valid", "test"))
+    assert report["steps"] == 6
+    assert "valid" not in report
+    assert "bleu" not in report
+    assert {entry["kind"] for entry in strict_journal(tmp_path / "run" / "metrics.jsonl")} == {"train"}
+    assert (tmp_path / "run" / "report.html").exists()
+    assert not (tmp_path / "run" / "attention.svg").exists()
+
+
+def test_a_short_run_without_a_line_in_its_journal_ends_well(tiny: MakeRecipe, tmp_path: Path) -> None:
+    assert train(without(tiny(tmp_path / "run", "training.log_every_steps=100"), "valid", "test"))["steps"] == 6
+    assert ElementTree.parse(tmp_path / "run" / "curve.svg").getroot().tag.endswith("svg")
+
+
+def test_a_run_in_bfloat16(tiny: MakeRecipe, tmp_path: Path) -> None:
+    report = train(tiny(tmp_path / "run", "training.precision='bfloat16'", "training.max_steps=10"))
+    assert report["machine"].endswith("bfloat16")
+    losses = [entry["loss"] for entry in read_journal(tmp_path / "run" / "metrics.jsonl") if entry["kind"] == "train"]
+    assert losses[-1] < losses[0]
+    weights = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+
+
+def test_learned_positions_to_the_end(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
+    # Test lines of one token less than there are positions, of as many, and of more; outputs up to the last position.
+    folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    for language, word in (("en", "ten"), ("de", "zehn")):
+        (folder / f"test.{language}").write_text("".join(f"{' '.join([word] * n)}\n" for n in (1, 28, 29, 30, 31, 60)))
+    recipe = tiny(
+        tmp_path / "run", f"data.root='{folder}'", "model.positions='learned'", "model.max_positions=30", "data.max_length=30",
+        "decoding.extra_length=100",
+    )  # fmt: skip
+    report = train(recipe)
+    assert report["test_sentences"] == 6
+    assert report["samples"][-1]["translation"] == ""
+
+
+def test_the_picture_is_of_a_sample_that_can_be_drawn(tiny: MakeRecipe, bundle: Path, tmp_path: Path) -> None:
+    whole = load_bundle(bundle)
+    recipe = tiny(tmp_path, "model.positions='learned'", "model.max_positions=12", "data.max_length=12")
+    pieces = len(whole.tokeniser.source)
+    short = replace(whole, recipe=recipe, model=build_model(recipe.model, source_vocabulary=pieces, target_vocabulary=pieces))
+    empty, long = Sample("one two three", "", ""), Sample("one two three", "", "zehn " * 20)
+    one, fits = Sample("one", "", "eins"), Sample("one two three", "", "zwei")
+    for made, samples, asked, drawn in (
+        (whole, [empty, one, fits], None, fits),
+        (whole, [empty, one, fits], "one", one),
+        (whole, [empty, one], None, one),
+        (whole, [long, one], None, long),
+        (short, [long, one], None, one),
+        (short, [empty, long], "one two three", None),
+    ):
+        found = dragoman.training.finish._pictured(made, samples, asked)
+        assert found == drawn
+        if found is not None:
+            ElementTree.fromstring(dragoman.training.finish.draw_attention(made, found))
+
+
+# Bad input
+
+
+def refused_before_anything(recipe: Recipe, error: type[Exception], says: str) -> str:
+    with pytest.raises(error) as caught:
+        train(recipe)
+    message = str(caught.value)
+    assert says in message
+    assert "\n" not in message
+    assert not (Path(recipe.run) / "checkpoints").exists()
+    return message
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "there is no such file|cannot be read: No such file"),
+        ("eins\n", "1 lines"),
+        ("", "0 lines"),
+        (b"ein\xff\n", "not UTF-8 (byte 0xff at column 4)"),
+    ],
+    ids=["missing", "unequal", "empty", "not UTF-8"],
+)
+def test_a_bad_corpus_is_refused_before_a_step_is_taken(
+    split: str, content: str | bytes | None, says: str, tiny: MakeRecipe, corpus: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    path = folder / f"{split}.de"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    recipe = tiny(tmp_path / "run", f"data.root='{folder}'")
+    message = refused_before_anything(recipe, DataError, str(path))
+    assert any(one in message for one in says.split("|"))
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_an_empty_corpus_is_refused_before_a_step_is_taken(split: str, tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    for language in ("en", "de"):
+        (folder / f"{split}.{language}").write_text("")
+    refused_before_anything(tiny(tmp_path / "run", f"data.root='{folder}'"), DataError, "empty")
+
+
+def test_a_recipe_without_a_corpus_is_refused(tiny: MakeRecipe, tmp_path: Path) -> None:
+    refused_before_anything(without(tiny(tmp_path / "run"), "train"), RecipeError, "data.train is not given")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_validation_that_positions_do_not_reach_is_refused(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    for language, word in (("en", "ten"), ("de", "zehn")):
+        (folder / f"valid.{language}").write_text(" ".join([word] * 50) + "\n")
+    recipe = tiny(
+        tmp_path / "run", f"data.root='{folder}'", "model.positions='learned'", "model.max_positions=30", "data.max_length=30"
+    )
+    with pytest.raises(RecipeError, match=r"data.valid: \d+ tokens in a sentence, but model.max_positions = 30"):
+        train(recipe)
+
+
+def test_a_vocabulary_that_the_text_cannot_fill_is_refused(tiny: MakeRecipe, tmp_path: Path) -> None:
+    refused_before_anything(tiny(tmp_path / "run", "subword.vocabulary_size=5000"), RecipeError, "vocabulary_size = 5000")
+
+
+@pytest.fixture(autouse=True)
+def handlers_come_back() -> Iterator[None]:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
+    yield
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == before
