@@ -38,7 +38,8 @@ from dragoman.model.build import build_model
 from dragoman.training.checkpoint import Progress, list_checkpoints, newest_checkpoint, prune_checkpoints, save_checkpoint
 from dragoman.training.finish import average_run, train
 from dragoman.training.journal import Journal, read_journal
-from dragoman.training.loop import Silent, StepReport, Trainer, ValidationReport, random_stream
+from dragoman.training.listener import Silent, StepReport, ValidationReport
+from dragoman.training.loop import Trainer, random_stream
 from dragoman.training.loss import batch_loss, smoothed_loss
 from dragoman.training.schedule import learning_rate, spent
 from dragoman.training.validation import Judgement, Sample, perplexity

@@ -98,7 +98,7 @@ class SubwordConfig(Section):
     """Pieces in the target model where joint is false; as vocabulary_size when not given."""
     byte_fallback: bool = True
     """Spell unknown characters as bytes, so that nothing becomes <unk>."""
-    character_coverage: Annotated[float, Field(gt=0.9, le=1.0)] = 1.0
+    character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Share of the corpus's characters that get pieces of their own."""
     normalisation: Literal["nfkc", "identity"] = "nfkc"
     """Unicode normalisation inside the model; `identity` leaves the text as it is."""
@@ -245,6 +245,8 @@ class TrainingConfig(Section):
             raise ValueError(f"average_count = {self.average_count} needs as many in keep_best = {self.keep_best}")
         if self.average == "last" and self.keep_last < self.average_count:
             raise ValueError(f"average_count = {self.average_count} needs as many in keep_last = {self.keep_last}")
+        if self.best_by == "bleu" and not self.validate_sentences:
+            raise ValueError("best_by = 'bleu' needs translations to judge: set validate_sentences, or best_by = 'loss'")
         if self.checkpoint_every_steps is None and self.checkpoint_every_minutes is None:
             raise ValueError("give checkpoint_every_steps, checkpoint_every_minutes or both: a run must leave something")
         return self

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from dragoman.training.loop import StepReport, ValidationReport
+    from dragoman.training.listener import StepReport, ValidationReport
 
 
 def people() -> Console:

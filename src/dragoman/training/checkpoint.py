@@ -111,7 +111,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         state = json.loads((path / STATE).read_bytes())
         values = dict(state["progress"])
         progress = Progress(**{**values, "cursor": Cursor(**values["cursor"])})
-        return Checkpoint(path, progress, state["recipe"], state["merit"], state.get("corpus", {}), state.get("due", True))
+        return Checkpoint(path, progress, state["recipe"], state["merit"], state["corpus"], state["due"])
     except (OSError, ValueError, KeyError, TypeError):
         raise RunError(f"{path / STATE}: is missing or damaged") from None
 

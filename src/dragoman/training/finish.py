@@ -20,7 +20,8 @@ from dragoman.storage import write_json, write_lines
 from dragoman.tasks.generation import cross_attention, most_positions, start_id
 from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, list_checkpoints
 from dragoman.training.journal import read_journal
-from dragoman.training.loop import Listener, Silent, Trainer
+from dragoman.training.listener import Listener, Silent
+from dragoman.training.loop import Trainer
 from dragoman.training.validation import Judgement, Sample, judge, read_text
 from dragoman.traps import departures
 from dragoman.views import Panel, Series, Table, attention_heatmap, learning_curve, report_page

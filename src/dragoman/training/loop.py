@@ -7,29 +7,22 @@ Every random draw is a function of (seed, step, batch in the step): a run that s
 
 from __future__ import annotations
 
-import json
 import math
-import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import Any, Protocol
 
 import torch
 
 from dragoman.bundle import put_weights, weights_of
 from dragoman.config import Recipe, section_with
 from dragoman.data.batches import BatchStream
-from dragoman.data.prepare import MANIFEST, prepare
+from dragoman.data.prepare import prepare
 from dragoman.errors import Interrupted, OutputError, RecipeError, RunError
 from dragoman.model.build import build_model
 from dragoman.storage import cannot_write
 from dragoman.tasks.generation import most_positions, start_id
 from dragoman.training.checkpoint import (
-    Checkpoint,
     Progress,
     newest_checkpoint,
     prune_checkpoints,
@@ -37,90 +30,14 @@ from dragoman.training.checkpoint import (
     restore_optimiser,
     save_checkpoint,
 )
+from dragoman.training.identity import prepared_files, refuse_changed_corpus, refuse_changes
 from dragoman.training.journal import Journal
+from dragoman.training.listener import Listener, StepReport, ValidationReport
 from dragoman.training.loss import batch_loss
 from dragoman.training.machine import choose_machine, keep_freed_memory
 from dragoman.training.schedule import learning_rate, spent
+from dragoman.training.stop import stop_on_signals
 from dragoman.training.validation import judge, mean_loss, perplexity, read_text
-
-# What may change between two stretches of one run; all else would make it another run.
-MAY_CHANGE = {
-    "name", "run", "data.root", "data.test", "decoding",
-    "training.max_steps", "training.max_epochs", "training.max_minutes", "training.patience", "training.log_every_steps",
-    "training.checkpoint_every_steps", "training.checkpoint_every_minutes", "training.keep_last", "training.keep_best",
-    "training.average", "training.average_count",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """Where a run stands after a step. Sums are over the steps since the last journal line."""
-
-    step: int
-    epoch: float
-    loss: float
-    perplexity: float
-    rate: float
-    gradient_norm: float
-    tokens_per_second: float
-    share_spent: float
-    minutes_left: float
-
-
-@dataclass(frozen=True)
-class ValidationReport:
-    step: int
-    loss: float
-    perplexity: float
-    bleu: float | None
-    best: bool
-
-
-class Listener(Protocol):
-    """Whoever wants to see a run as it goes; the training room prints nothing itself."""
-
-    def notice(self, text: str) -> None: ...
-    def advance(self, share_spent: float) -> None: ...
-    def step(self, report: StepReport) -> None: ...
-    def validation(self, report: ValidationReport) -> None: ...
-
-
-class Silent:
-    """A listener for whom a run is its files."""
-
-    def notice(self, text: str) -> None: ...
-    def advance(self, share_spent: float) -> None: ...
-    def step(self, report: StepReport) -> None: ...
-    def validation(self, report: ValidationReport) -> None: ...
-
-
-class StopRequest:
-    """Set by Ctrl-C, SIGTERM or SIGUSR1, and looked at between steps; a second Ctrl-C stops at once."""
-
-    def __init__(self) -> None:
-        self.reason: str | None = None
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.reason is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.reason = signal.Signals(number).name
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn the signals that ask a run to stop into a request, where this is the thread that may."""
-    request = StopRequest()
-    before = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            before[number] = signal.signal(number, request)
-    except ValueError:
-        pass
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Trainer:
@@ -355,42 +272,3 @@ def random_stream(seed: int, step: int, place: int) -> int:
     value = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + place * 0x94D049BB133111EB) % 2**64
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     return value ^ value >> 31
-
-
-def prepared_files(folder: Path) -> dict[str, str]:
-    """The digest of each prepared file, as `prepare` wrote it down."""
-    files: dict[str, str] = json.loads((folder / MANIFEST).read_bytes())["files"]
-    return files
-
-
-def refuse_changed_corpus(found: Checkpoint, files: Mapping[str, str], folder: Path) -> None:
-    """Raise RunError where the corpus was changed since: the weights would go on with ids that mean something else."""
-    names = sorted(name for name in found.corpus.keys() | files.keys() if found.corpus.get(name) != files.get(name))
-    if found.corpus and names:
-        raise RunError(
-            f"{folder} was begun with another corpus: {', '.join(names)} came out differently. Put the text back as it was, "
-            "or start elsewhere with run=FOLDER"
-        )
-
-
-def refuse_changes(before: Mapping[str, Any], recipe: Recipe, folder: Path) -> None:
-    """Raise RunError with the difference where a run folder was begun with another recipe."""
-    now = recipe.model_dump(mode="json")
-    changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _differences(before, now) if not _may_change(key)]
-    if changed:
-        raise RunError(
-            f"{folder} was begun with another recipe: {'; '.join(changed)}. Set them back, or start elsewhere with run=FOLDER"
-        )
-
-
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    for key in sorted(before.keys() | now.keys()):
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _differences(old, new, f"{prefix}{key}.")
-        elif old != new:
-            yield f"{prefix}{key}", old, new
-
-
-def _may_change(key: str) -> bool:
-    return any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE)

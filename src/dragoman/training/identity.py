@@ -1,0 +1,60 @@
+"""Is this still the same run? A run folder goes on only with the recipe and the corpus that it was begun with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dragoman.config import Recipe
+from dragoman.data.prepare import MANIFEST
+from dragoman.errors import RunError
+from dragoman.training.checkpoint import Checkpoint
+
+# What may change between two stretches of one run; all else would make it another run.
+MAY_CHANGE = {
+    "name", "run", "data.root", "data.test", "decoding",
+    "training.max_steps", "training.max_epochs", "training.max_minutes", "training.patience", "training.log_every_steps",
+    "training.checkpoint_every_steps", "training.checkpoint_every_minutes", "training.keep_last", "training.keep_best",
+    "training.average", "training.average_count",
+}  # fmt: skip
+
+
+def prepared_files(folder: Path) -> dict[str, str]:
+    """The digest of each prepared file, as `prepare` wrote it down."""
+    files: dict[str, str] = json.loads((folder / MANIFEST).read_bytes())["files"]
+    return files
+
+
+def refuse_changed_corpus(found: Checkpoint, files: Mapping[str, str], folder: Path) -> None:
+    """Raise RunError where the corpus was changed since: the weights would go on with ids that mean something else."""
+    names = sorted(name for name in found.corpus.keys() | files.keys() if found.corpus.get(name) != files.get(name))
+    if names:
+        raise RunError(
+            f"{folder} was begun with another corpus: {', '.join(names)} came out differently. Put the text back as it was, "
+            "or start elsewhere with run=FOLDER"
+        )
+
+
+def refuse_changes(before: Mapping[str, Any], recipe: Recipe, folder: Path) -> None:
+    """Raise RunError with the difference where a run folder was begun with another recipe."""
+    now = recipe.model_dump(mode="json")
+    changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _differences(before, now) if not _may_change(key)]
+    if changed:
+        raise RunError(
+            f"{folder} was begun with another recipe: {'; '.join(changed)}. Set them back, or start elsewhere with run=FOLDER"
+        )
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            yield f"{prefix}{key}", old, new
+
+
+def _may_change(key: str) -> bool:
+    return any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE)

@@ -1,0 +1,37 @@
+"""Asked to stop: a signal becomes a request that the loop looks at between steps."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class StopRequest:
+    """Set by Ctrl-C, SIGTERM or SIGUSR1, and looked at between steps; a second Ctrl-C stops at once."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.reason is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.reason = signal.Signals(number).name
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Turn the signals that ask a run to stop into a request, where this is the thread that may."""
+    request = StopRequest()
+    before = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            before[number] = signal.signal(number, request)
+    except ValueError:
+        pass
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
