@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,17 +24,10 @@ from dragoman.model.transformer import DecoderState, Transformer
 
 CPU = torch.device("cpu")
 PAD, START, END = 0, 1, 2
+pytestmark = pytest.mark.usefixtures("one_core")
+
 PENALTIES = [("gnmt", 0.6), ("gnmt", 2.0), ("power", 0.6), ("power", 1.0), ("none", 1.0)]
 STOPS = ["worst-finished", "best-finished"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tensors this small lose time to every further thread, and very much of it on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # A step without a network: the next token's logits are a table's row, which the whole history chooses

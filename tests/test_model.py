@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -33,18 +32,11 @@ from dragoman.model.positions import LearnedPositions, Sinusoids
 from dragoman.model.transformer import Embedding, Transformer
 from dragoman.presets import SIZES
 
+pytestmark = pytest.mark.usefixtures("one_core")
+
 PAD, SOURCE_ROWS, TARGET_ROWS = 0, 11, 13
 CPU = torch.device("cpu")
 NO_DROPOUT = {"residual_dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tensors this small lose time to every further thread, and very much of it on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def small_config(**knobs: Any) -> ModelConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
@@ -23,17 +23,10 @@ from dragoman.model.positions import Sinusoids
 from dragoman.model.transformer import DecoderState, Transformer
 
 PAD = 0
+pytestmark = pytest.mark.usefixtures("one_core")
+
 CPU = torch.device("cpu")
 NO_DROPOUT = {"residual_dropout": 0.0, "embedding_dropout": 0.0}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tensors this small lose time to every further thread, and very much of it on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def assert_equal(ours: Tensor, theirs: Tensor) -> None:

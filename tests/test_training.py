@@ -26,7 +26,7 @@ import dragoman
 import dragoman.training.checkpoint
 import dragoman.training.finish
 import dragoman.training.loop
-from conftest import NO_DROPOUT, MakeRecipe, reseal
+from conftest import NO_DROPOUT, MakeRecipe
 from dragoman.bundle import load_bundle, put_weights, save_tensors, weights_of
 from dragoman.config import Recipe, TrainingConfig
 from dragoman.data.batches import Batch, Cursor, collate, plan_epoch
@@ -461,21 +461,6 @@ def test_another_corpus_is_refused(corpus: Path, tiny: MakeRecipe, tmp_path: Pat
         train(recipe)
     (folder / "train.de").write_text(text, encoding="utf-8")
     assert train(recipe)["steps"] == 2
-
-
-def test_a_checkpoint_that_names_no_corpus_still_goes_on(tiny: MakeRecipe, tmp_path: Path) -> None:
-    # As the first ones that were written: without the digests of the corpus, and without `due`.
-    recipe = tiny(tmp_path / "run", *LONG)
-    with pytest.raises(Interrupted):
-        train(recipe, Recorder(stop_after=3))
-    (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("step-00000003")
-    state = json.loads((checkpoint / "state.json").read_text())
-    del state["corpus"], state["due"]
-    (checkpoint / "state.json").write_text(json.dumps(state))
-    reseal(checkpoint)
-    listener = Recorder()
-    assert train(recipe, listener)["steps"] == 9
-    assert listener.taken == 6
 
 
 def test_prepared_files_may_be_made_again(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:

@@ -102,10 +102,10 @@ class _TimeLeft(ProgressColumn):
 
 
 @contextmanager
-def counting_bar(console: Console, what: str, total: int | None) -> Iterator[Progress]:
+def counting_bar(console: Console, what: str, total: int | None, *, hidden: bool = False) -> Iterator[Progress]:
     """A bar over lines, with rate and time left where the total is known."""
     columns = [TextColumn(f"[bold]{what}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn()]
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as progress:
         progress.add_task(what, total=total)
         yield progress
 

@@ -56,9 +56,10 @@ def translate(
     sink: AbstractContextManager[IO[str]] = nullcontext(sys.stdout) if output is None else new_file(output, overwrite=overwrite)
     console = people()
     remarks: dict[str, list[int]] = {}
-    with sink as stream, counting_bar(console, "translating", count) as bar:
+    typed = source is None and sys.stdin.isatty()
+    with sink as stream, counting_bar(console, "translating", count, hidden=typed) as bar:
         first = 0
-        for chunk in _chunks(lines, CHUNK):
+        for chunk in _chunks(lines, 1 if typed else CHUNK):
             results = translator.translate(
                 chunk, first=first, advance=lambda done: bar.advance(bar.task_ids[0], done), **decoding
             )
