@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +56,17 @@ def _tell(report: dict[str, Any], folder: Path, language: str) -> None:
         "report": folder / "report.html",
     }
     facts_table(report["name"], facts)
+    program = _program()
     click.echo("Try next:")
-    click.echo(f'  echo "May 17, 2031" | dragoman translate {folder}/bundle')
-    click.echo(f"  dragoman info {folder}/bundle")
-    click.echo(f"  dragoman evaluate {folder}/bundle --src {folder}/text/test.en --ref {folder}/text/test.{language}")
+    click.echo(f'  echo "May 17, 2031" | {program} translate {folder}/bundle')
+    click.echo(f"  {program} info {folder}/bundle")
+    click.echo(f"  {program} evaluate {folder}/bundle --src {folder}/text/test.en --ref {folder}/text/test.{language}")
+
+
+def _program() -> str:
+    """How the next command is to be typed: with its path where the shell would not find it."""
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "dragoman" and shutil.which("dragoman") is None else "dragoman"
 
 
 def _verdict(sample: dict[str, str]) -> str:
