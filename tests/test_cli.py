@@ -480,7 +480,7 @@ def test_names_with_brackets_are_names(ask: Ask, bundle: Path, output: Path, cor
 
 
 def test_a_run_folder_may_be_called_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quickstart, "SIZES", {"train": 5, "valid": 2, "test": 2})
+    monkeypatch.setattr(quickstart, "PAIRS", {"train": 5, "valid": 2, "test": 2})
     run = tmp_path / 'o\'brien \\ "über" 🦊'
     recipe = quickstart.prepare_quickstart("de", run, seed=1, changes=(), notice=lambda _: None).recipe
     assert (recipe.run, recipe.data.root) == (str(run), str(run / "text"))

@@ -234,13 +234,24 @@ def test_a_folder_that_came_to_exist_meanwhile_is_not_touched(tmp_path: Path) ->
     assert [entry.name for entry in tmp_path.iterdir()] == ["bundle"]
 
 
+def test_a_folder_of_other_things_with_a_manifest_is_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "project"
+    path.mkdir()
+    (path / MANIFEST).write_text("{}")
+    (path / "thesis.txt").write_text("all of it")
+    before = tree(tmp_path)
+    with pytest.raises(OutputError, match=r"project: holds 'thesis.txt', which dragoman did not write"):
+        write_folder(path, overwrite=True)
+    assert tree(tmp_path) == before
+
+
 def test_a_folder_of_other_things_is_never_replaced(tmp_path: Path) -> None:
     path = tmp_path / "letters"
     path.mkdir()
     (path / "to-grandmother.txt").write_text("Dear")
     (tmp_path / "file").write_text("x")
     before = tree(tmp_path)
-    with pytest.raises(OutputError, match=r"letters: is nothing that dragoman wrote"):
+    with pytest.raises(OutputError, match=r"letters: holds 'to-grandmother.txt', which dragoman did not write"):
         write_folder(path, overwrite=True)
     for other in (tmp_path / "file", Path(), Path("/")):
         with pytest.raises(OutputError, match=f"^{other}: is not a folder that can be replaced"):
@@ -502,9 +513,9 @@ def fail_everywhere(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EIO])
-@pytest.mark.parametrize(("old", "renames"), [(lambda _: None, 1), (write_folder, 2)], ids=["new", "over the old"])
+@pytest.mark.parametrize(("old", "last"), [(lambda _: None, 1), (write_folder, 3)], ids=["new", "over the old"])
 def test_a_folder_that_cannot_be_written_leaves_things_as_they_were(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, old: Callable[[Path], object], renames: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, old: Callable[[Path], object], last: int
 ) -> None:
     def write(path: Path) -> None:
         with sealed_folder(path, overwrite=True) as folder:
@@ -512,8 +523,9 @@ def test_a_folder_that_cannot_be_written_leaves_things_as_they_were(
                 (folder / name).touch()
 
     # Of 4 files each is opened for its digest and again for the sync, synced, and given its mode; the manifest is opened and
-    # synced; the folder is made and synced, and so is the one above; then come the renames.
-    assert fail_everywhere(tmp_path, monkeypatch, code, old=old, write=write) == 4 * 4 + 2 + 3 + renames
+    # synced; the folder is made and synced, and so is the one above; then come the renames, before which an old manifest
+    # is read.
+    assert fail_everywhere(tmp_path, monkeypatch, code, old=old, write=write) == 4 * 4 + 2 + 3 + last
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])

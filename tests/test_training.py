@@ -32,7 +32,7 @@ from dragoman.config import Recipe, TrainingConfig
 from dragoman.data.batches import Batch, Cursor, collate, plan_epoch
 from dragoman.data.subword import END_ID, PADDING_ID
 from dragoman.data.text import read_lines
-from dragoman.errors import BundleError, DataError, Interrupted, OutputError, RecipeError, RunError
+from dragoman.errors import DataError, Interrupted, OutputError, RecipeError, RunError
 from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match
 from dragoman.model.build import build_model
 from dragoman.training.checkpoint import Progress, list_checkpoints, newest_checkpoint, prune_checkpoints, save_checkpoint
@@ -508,16 +508,19 @@ def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before(
     assert_same_run(tmp_path / "run", unbroken)
 
 
-def test_a_run_without_a_good_checkpoint_begins_anew(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_a_run_without_a_good_checkpoint_is_not_begun_anew_in_its_place(
+    unbroken: Path, tiny: MakeRecipe, tmp_path: Path
+) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     for checkpoint in list_checkpoints(run / "checkpoints"):
         flip(checkpoint.path / "model.safetensors")
-    listener = Recorder()
-    train(tiny(run, *LONG), listener)
-    assert listener.taken == 9
-    for aside in (run / "checkpoints").glob("damaged-*"):
-        shutil.rmtree(aside)
-    assert_same_run(run, unbroken)
+    for _ in range(2):
+        with pytest.raises(RunError, match=r"holds an earlier run but no checkpoint that is whole.*run=FOLDER"):
+            train(tiny(run, *LONG))
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(RunError, match=r"holds an earlier run"):
+        train(tiny(run, *LONG))
+    assert (run / "bundle" / "weights.safetensors").read_bytes() == (unbroken / "bundle" / "weights.safetensors").read_bytes()
 
 
 def test_a_damaged_checkpoint_is_not_averaged(unbroken: Path, tmp_path: Path) -> None:
@@ -547,8 +550,8 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
         train(recipe)
     assert "\n" not in str(caught.value)
     monkeypatch.undo()
-    names = checkpoint_names(tmp_path / "run")
-    assert len(names) == 2  # two files each: the third was cut in its second file, and nothing of it is left
+    # Two files each: the third was cut in its second file, and nothing of it is left. The second is better than the first.
+    assert checkpoint_names(tmp_path / "run") == names(4)
     notices: list[str] = []
     assert newest_checkpoint(tmp_path / "run" / "checkpoints", notices.append) is not None
     assert notices == []
@@ -632,7 +635,7 @@ def pretend(
         return value + 0.5, value
 
     def judge(*_: object, **__: object) -> Judgement:
-        return Judgement({"bleu": Score("BLEU", next(scores), "")}, ())
+        return Judgement({"bleu": Score("BLEU", next(scores), "")}, (), {})
 
     monkeypatch.setattr(dragoman.training.loop, "mean_loss", mean_loss)
     if bleu is not None:
@@ -760,7 +763,7 @@ def test_a_better_model_is_kept_when_it_is_found(tiny: MakeRecipe, tmp_path: Pat
     pretend(monkeypatch, nll=[3, 2, 9, 9])
     recipe = tiny(tmp_path / "run", "training.max_steps=4", "training.validate_every_steps=1", "training.validate_sentences=0")
     Trainer(recipe, Silent()).run()
-    assert checkpoint_names(tmp_path / "run") == names(1, 2, 4)
+    assert checkpoint_names(tmp_path / "run") == names(2, 4)
 
 
 def test_checkpoints_by_the_clock(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -799,11 +802,18 @@ def test_the_bundle_is_the_mean_that_the_recipe_asks_for(
     assert_same_tensors(weights, mean_of(tmp_path / "run", *averaged))
 
 
-def test_the_best_of_a_run_that_was_never_validated_is_its_newest(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = tiny(tmp_path / "run", "training.average='best'", "training.keep_best=5")
-    assert train(without(recipe, "valid"))["averaged"] == names(6)
+def test_there_is_no_best_of_a_run_that_was_never_validated(tiny: MakeRecipe, tmp_path: Path) -> None:
+    train(without(tiny(tmp_path / "run"), "valid"))
     with pytest.raises(RunError, match="1 validated checkpoints asked for, but 0 are there"):
         average_run(tmp_path / "run", tmp_path / "out", rule="best", count=1)
+
+
+def test_an_interrupted_run_can_be_averaged(tiny: MakeRecipe, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(tiny(tmp_path / "run", *LONG), Recorder(stop_after=5))
+    story = average_run(tmp_path / "run", tmp_path / "out", rule="last", count=1)
+    assert story["steps"] == 5
+    assert load_bundle(tmp_path / "out").story == story
 
 
 def test_checkpoints_of_a_run_are_averaged_elsewhere(trained: Path, tmp_path: Path) -> None:
@@ -816,14 +826,14 @@ def test_checkpoints_of_a_run_are_averaged_elsewhere(trained: Path, tmp_path: Pa
         average_run(trained, tmp_path / "many", rule="last", count=99)
     with pytest.raises(OutputError, match=r"exists already"):
         average_run(trained, tmp_path / "last", rule="last", count=1)
-    with pytest.raises(BundleError, match="nowhere"):
+    with pytest.raises(RunError, match="nowhere"):
         average_run(tmp_path / "nowhere", tmp_path / "none", rule="last", count=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last"]
 
 
 def test_a_stop_leaves_no_checkpoint_of_its_own_behind(tmp_path: Path) -> None:
     optimiser = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
-    for step, due, merit in ((1, True, None), (2, False, -1.0), (3, True, -5.0), (4, False, None)):
+    for step, due, merit in ((1, True, None), (2, False, None), (3, True, -5.0), (4, False, None)):
         save_checkpoint(
             tmp_path, progress=Progress(step=step), recipe={}, merit=merit, corpus={}, due=due,
             weights={"a": torch.zeros(1)}, optimiser=optimiser, names={0: "a"},

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -29,6 +30,9 @@ def _whole(value: Any) -> Any:
 # million pieces to learn, it never ends.
 Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[Whole, Field(ge=1, lt=2**31)]
+# Beyond these no machine has room, and some would try for hours.
+Rows = Annotated[Whole, Field(ge=1, le=1_000)]
+Width = Annotated[Whole, Field(ge=1, le=2**20)]
 Pieces = Annotated[Count, Field(ge=5, lt=2**24)]
 Natural = Annotated[Whole, Field(ge=0, lt=2**31)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -109,19 +113,19 @@ class SubwordConfig(Section):
 
 
 class ModelConfig(Section):
-    encoder_layers: Count = 6
+    encoder_layers: Rows = 6
     """N of the encoder."""
-    decoder_layers: Count = 6
+    decoder_layers: Rows = 6
     """N of the decoder."""
-    d_model: Count = 512
+    d_model: Width = 512
     """Width of the residual stream."""
-    d_ff: Count = 2048
+    d_ff: Width = 2048
     """Inner width of the feed-forward sub-layer."""
-    num_heads: Count = 8
+    num_heads: Width = 8
     """h, the heads of each attention."""
-    d_k: Count | None = None
+    d_k: Width | None = None
     """Width of a head's queries and keys; d_model / num_heads when not given."""
-    d_v: Count | None = None
+    d_v: Width | None = None
     """Width of a head's values; d_model / num_heads when not given."""
     norm: Literal["post", "pre"] = "post"
     """Layer normalisation after the residual sum (the text) or before the sub-layer."""
@@ -133,7 +137,7 @@ class ModelConfig(Section):
     """Biases on the four attention projections; the feed-forward sub-layer always has its own."""
     positions: Literal["interleaved", "concatenated", "learned"] = "interleaved"
     """Sinusoids as printed (sin, cos, sin, cos, …), as tensor2tensor coded them ([sin …, cos …]), or learned (row E)."""
-    max_positions: Count = 1024
+    max_positions: Width = 1024
     """Rows of the learned positions; sinusoids have no limit."""
     tying: Literal["three-way", "two-way", "none"] = "three-way"
     """Which of source embedding, target embedding and output matrix are one: all, the last two, or none."""
@@ -226,12 +230,12 @@ class TrainingConfig(Section):
     """Stop after this many validations without a better one."""
     best_by: Literal["loss", "bleu"] = "loss"
     """What "better" means."""
-    checkpoint_every_steps: Count | None = 1000
-    """Steps between checkpoints."""
+    checkpoint_every_steps: Natural = 1000
+    """Steps between checkpoints; 0 leaves it to the minutes."""
     checkpoint_every_minutes: Positive | None = None
     """Minutes between checkpoints."""
     keep_last: Count = 5
-    """Checkpoints kept, the newest first; those that averaging needs are kept as well."""
+    """Checkpoints kept, the newest first; at least as many as averaging needs."""
     keep_best: Natural = 1
     """Checkpoints kept besides, the best first."""
     average: Literal["last", "best", "none"] = "last"
@@ -247,7 +251,7 @@ class TrainingConfig(Section):
             raise ValueError(f"average_count = {self.average_count} needs as many in keep_last = {self.keep_last}")
         if self.best_by == "bleu" and not self.validate_sentences:
             raise ValueError("best_by = 'bleu' needs translations to judge: set validate_sentences, or best_by = 'loss'")
-        if self.checkpoint_every_steps is None and self.checkpoint_every_minutes is None:
+        if not self.checkpoint_every_steps and self.checkpoint_every_minutes is None:
             raise ValueError("give checkpoint_every_steps, checkpoint_every_minutes or both: a run must leave something")
         return self
 
@@ -255,25 +259,25 @@ class TrainingConfig(Section):
 class DecodingConfig(Section):
     method: Literal["beam", "greedy", "sample"] = "beam"
     """How the next token is chosen."""
-    beam_size: Count = 4
+    beam_size: Rows = 4
     """Hypotheses alive at once."""
     length_penalty: Literal["gnmt", "power", "none"] = "gnmt"
     """`gnmt`: ((5+|Y|)/6)^α (the paper); `power`: |Y|^α (most other toolkits). |Y| counts the end token."""
     alpha: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
     """α of the length penalty."""
-    extra_length: Natural = 50
+    extra_length: Annotated[Whole, Field(ge=0, le=100_000)] = 50
     """Longest output is the input's length plus this, in tokens."""
     max_source: Count = 1024
     """Longest input in tokens; a longer line is left untranslated and reported."""
     stop: Literal["worst-finished", "best-finished"] = "worst-finished"
     """End early when no hypothesis alive can still beat the worst (the paper's code) or the best (later) of the finished."""
-    nbest: Count = 1
+    nbest: Rows = 1
     """Translations returned for each sentence."""
-    temperature: Positive = 1.0
+    temperature: Annotated[float, Field(ge=1e-4, le=1e4)] = 1.0
     """Sampling: divides the logits."""
     top_k: Natural = 0
     """Sampling: only the k likeliest tokens; 0 takes all."""
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    top_p: Annotated[float, Field(ge=0.001, le=1.0)] = 1.0
     """Sampling: only the likeliest tokens that together reach this probability."""
     seed: Natural = 1
     """Sampling: draws are a function of this and the sentence's place."""
@@ -311,6 +315,17 @@ class Recipe(Section):
             raise ValueError(
                 "model.tying = 'three-way' needs one vocabulary: set subword.joint = true, or tying = 'two-way' or 'none'"
             )
+        needing = [
+            name
+            for name, needs in (
+                ("average = 'best'", self.training.average == "best"),
+                ("best_by = 'bleu'", self.training.best_by == "bleu"),
+                ("patience", self.training.patience is not None),
+            )
+            if needs
+        ]
+        if needing and self.data.valid is None:
+            raise ValueError(f"training.{needing[0]} needs something to validate on: give data.valid")
         if self.subword.joint and self.subword.target_vocabulary_size is not None:
             raise ValueError("subword.target_vocabulary_size is given but subword.joint is true: drop one of the two")
         if self.data.max_length > self.training.batch_tokens:
@@ -327,7 +342,13 @@ class Recipe(Section):
 
 
 def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a TOML recipe. Raises RecipeError with file, key, what was given and what is allowed."""
+    """Read a TOML recipe, or one that comes with the package by its bare name, such as multi30k-ende.
+
+    Raises RecipeError with file, key, what was given and what is allowed.
+    """
+    shipped = files("dragoman").joinpath("recipes", f"{path.name}.toml")
+    if path.name == str(path) and not path.exists() and shipped.is_file():
+        return make_recipe(parse_document(shipped.read_text(encoding="utf-8"), where=str(path)), overrides, where=str(path))
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:

@@ -84,7 +84,7 @@ def sealed_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """A folder to fill, which appears at `path` whole and sealed or not at all.
 
     Raises OutputError where it exists or cannot be written. With `overwrite` the old one stands until the new one is whole, and
-    whatever is not a sealed folder, nor has a file of the new one's, is never replaced.
+    a folder that holds anything which is neither in its manifest nor among the new files is never replaced.
     """
     if not overwrite:
         refuse_existing(path)
@@ -107,9 +107,8 @@ def sealed_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 def _put_in_place(partial: Path, path: Path) -> None:
     """Rename `partial` to `path`; what stood there is removed after that, or comes back where that fails."""
     old = partial.with_suffix(".old")
-    names = {entry.name for entry in path.iterdir()} if path.exists() else set()
-    if names and names.isdisjoint(entry.name for entry in partial.iterdir()):
-        raise OutputError(f"{path}: is nothing that dragoman wrote, and is left as it is; give another name")
+    if path.exists() and (strange := sorted(_names(path) - _listed(path) - _names(partial))):
+        raise OutputError(f"{path}: holds {strange[0]!r}, which dragoman did not write; it is left as it is; give another name")
     try:
         if path.exists():
             path.rename(old)
@@ -122,6 +121,18 @@ def _put_in_place(partial: Path, path: Path) -> None:
             old.rename(path)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
+
+
+def _listed(folder: Path) -> set[str]:
+    """The names in a folder's manifest, as far as it can be read."""
+    try:
+        return set(json.loads((folder / MANIFEST).read_bytes())["files"])
+    except (FileNotFoundError, IsADirectoryError, ValueError, TypeError, KeyError, RecursionError):
+        return set()
 
 
 def _seal(folder: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +19,7 @@ PATH = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 LANGUAGE = click.option("--language", default="", help="Target language, for Moses tokens and the paper's compound split.")
 TOKENISED = click.option("--tokenised", is_flag=True, help="The text is tokenised: count its tokens as they stand.")
-LOWERCASE = click.option("--lowercase", is_flag=True, help="Let case not count.")
+LOWERCASE = click.option("--lowercase", is_flag=True, help="Let case not count in BLEU (not Moses').")
 REFERENCES = click.option("--ref", "references", multiple=True, type=PATH, help="A reference file; give several for several.")
 
 
@@ -161,22 +162,23 @@ def evaluate(
     from dragoman.config import parse_setting
     from dragoman.data.text import read_lines
     from dragoman.engine import load
-    from dragoman.storage import refuse_existing, write_lines
+    from dragoman.storage import new_file
 
     if not references:
         raise click.UsageError("give --ref FILE", ctx=click.get_current_context())
-    if output is not None and not overwrite:
-        refuse_existing(output)
     lines = list(read_lines(source))
     targets = _read_beside(source, lines, references)
     translator = load(bundle)
     decoding = {key.removeprefix("decoding."): value for key, value in map(parse_setting, changes)}
     translator.check(decoding)
-    with counting_bar(people(), "translating", len(lines)) as bar:
-        results = translator.translate(lines, advance=lambda count: bar.advance(bar.task_ids[0], count), **decoding)
-    texts = [one.text for one in results]
+    sink: AbstractContextManager[IO[str] | None] = nullcontext()
     if output is not None:
-        write_lines(output, texts, overwrite=overwrite)
+        sink = new_file(output, overwrite=overwrite)
+    with sink as stream, counting_bar(people(), "translating", len(lines)) as bar:
+        results = translator.translate(lines, advance=lambda count: bar.advance(bar.task_ids[0], count), **decoding)
+        texts = [one.text for one in results]
+        if stream is not None:
+            stream.writelines(text + "\n" for text in texts)
     task = translator.recipe.task
     scores = all_scores(texts, targets, language or task.target_language, tokenised or task.tokenised, lowercase)
     statuses = {status: sum(one.status == status for one in results) for status in ("unfinished", "too long", "empty")}

@@ -82,11 +82,26 @@ def main() -> None:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", Interrupted.exit_code)
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        _fail("out of memory; lower training.batch_tokens or decoding.batch_tokens, or the sizes of the model", 1)
     except OSError as error:  # a reader that went away, as `| head` does, is click's to answer
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would be tried once more at the very end
         _fail("standard output: the disk is full; make room and run the command again", 1)
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Whether this is Python's, torch's or a GPU's way to say so; asked by name, since torch may not be there."""
+    told = str(error).lower()
+    return (
+        isinstance(error, MemoryError)
+        or "not enough memory" in told
+        or "can't allocate memory" in told
+        or (type(error).__name__ == "OutOfMemoryError")
+    )
 
 
 def _fail(message: str, code: int) -> None:

@@ -37,10 +37,10 @@ def quickstart(changes: tuple[str, ...], language: str, run: Path | None, seed: 
     if as_json:
         print_json(report)
     else:
-        _tell(report, folder, language)
+        _tell(report, Path(ready.recipe.run), Path(ready.recipe.data.root), language)
 
 
-def _tell(report: dict[str, Any], folder: Path, language: str) -> None:
+def _tell(report: dict[str, Any], folder: Path, text: Path, language: str) -> None:
     from dragoman.cli.screen import facts_table, print_table
 
     samples = report["samples"]
@@ -60,7 +60,7 @@ def _tell(report: dict[str, Any], folder: Path, language: str) -> None:
     click.echo("Try next:")
     click.echo(f'  echo "May 17, 2031" | {program} translate {folder}/bundle')
     click.echo(f"  {program} info {folder}/bundle")
-    click.echo(f"  {program} evaluate {folder}/bundle --src {folder}/text/test.en --ref {folder}/text/test.{language}")
+    click.echo(f"  {program} evaluate {folder}/bundle --src {text}/test.en --ref {text}/test.{language}")
 
 
 def _program() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -82,7 +83,7 @@ def _split(rest: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
     decoding: dict[str, Any] = {}
     files = []
     for word in rest:
-        if "=" in word and not Path(word).exists():
+        if "=" in word and not os.path.exists(word):
             key, value = parse_setting(word)
             decoding[key.removeprefix("decoding.")] = value
         else:

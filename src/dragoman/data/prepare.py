@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -22,7 +23,7 @@ from dragoman.data.pair import Pair
 from dragoman.data.readers import corpus_files, read_pairs
 from dragoman.data.subword import Subword, Tokeniser, learn_tokeniser
 from dragoman.errors import DataError, OutputError, RecipeError
-from dragoman.storage import cannot_write, write_lines
+from dragoman.storage import cannot_write, write_json
 
 MANIFEST = "prepared.json"
 OUTPUTS = ("source.model", "target.model", "train.arrow", "valid.arrow")
@@ -70,8 +71,14 @@ class Prepared:
     fresh: bool
 
 
-def prepare(recipe: Recipe, folder: Path, notice: Notice = lambda _: None) -> Prepared:
-    """Prepare the recipe's corpora in `folder`, or take what stands there if nothing changed."""
+def prepare(
+    recipe: Recipe, folder: Path, notice: Notice = lambda _: None, *, accept: Callable[[dict[str, str]], None] = lambda _: None
+) -> Prepared:
+    """Prepare the recipe's corpora in `folder`, or take what stands there if nothing changed.
+
+    What stands there is replaced only when the new files are whole and `accept`, which is given the digest of each, lets them
+    pass.
+    """
     if recipe.data.train is None:
         raise RecipeError("data.train is not given: name the files to learn from")
     root = Path(recipe.data.root)
@@ -79,22 +86,31 @@ def prepare(recipe: Recipe, folder: Path, notice: Notice = lambda _: None) -> Pr
     try:
         if (found := _read_manifest(folder)) is not None and found["digest"] == wanted:
             if found["files"] == _output_digests(folder):
+                accept(found["files"])
                 return _load(recipe, folder, found["fates"], fresh=False)
             notice(f"{folder}: a prepared file is missing or was changed; preparing anew")
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in (MANIFEST, *OUTPUTS):
-            (folder / name).unlink(missing_ok=True)
-        tokeniser = _learn(recipe, root, folder, notice)
+        work = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        tokeniser = _learn(recipe, root, work, notice)
         fates = {}
         for name, corpus in (("train", recipe.data.train), ("valid", recipe.data.valid)):
             if corpus is not None:
                 notice(f"encoding {name}: {', '.join(str(path) for path in corpus_files(corpus, root))}")
-                fates[name] = _encode(recipe, corpus, root, tokeniser, folder / f"{name}.arrow", training=name == "train")
+                fates[name] = _encode(recipe, corpus, root, tokeniser, work / f"{name}.arrow", training=name == "train")
         told = {name: asdict(fate) for name, fate in fates.items()}
-        manifest = {"digest": wanted, "files": _output_digests(folder), "fates": told}
-        write_lines(folder / MANIFEST, [json.dumps(manifest, indent=1)], overwrite=True)
+        digests = _output_digests(work)
+        accept(digests)
+        write_json(work / MANIFEST, {"digest": wanted, "files": digests, "fates": told})
+        folder.mkdir(exist_ok=True)
+        for name in (MANIFEST, *OUTPUTS):
+            (folder / name).unlink(missing_ok=True)
+        for name in (*sorted(digests), MANIFEST):
+            (work / name).rename(folder / name)
     except OSError as error:
         raise OutputError(cannot_write(folder, error)) from None
+    finally:
+        shutil.rmtree(folder.with_name(f".{folder.name}.partial"), ignore_errors=True)
     return _load(recipe, folder, fates, fresh=True)
 
 
@@ -161,14 +177,18 @@ def _fit(
 
 
 def _load(recipe: Recipe, folder: Path, fates: dict[str, Fate], *, fresh: bool) -> Prepared:
+    valid = Corpus(folder / "valid.arrow") if recipe.data.valid is not None else None
+    return Prepared(load_tokeniser(recipe, folder), Corpus(folder / "train.arrow"), valid, fates, fresh)
+
+
+def load_tokeniser(recipe: Recipe, folder: Path) -> Tokeniser:
+    """The subword models in a folder of prepared files."""
     lowercase = recipe.subword.lowercase
     source = Subword((folder / "source.model").read_bytes(), lowercase=lowercase, name=str(folder / "source.model"))
     target = source
     if not recipe.subword.joint:
         target = Subword((folder / "target.model").read_bytes(), lowercase=lowercase, name=str(folder / "target.model"))
-    tokeniser = Tokeniser(source, target, source_eos=recipe.model.source_eos)
-    valid = Corpus(folder / "valid.arrow") if recipe.data.valid is not None else None
-    return Prepared(tokeniser, Corpus(folder / "train.arrow"), valid, fates, fresh)
+    return Tokeniser(source, target, source_eos=recipe.model.source_eos)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any] | None:

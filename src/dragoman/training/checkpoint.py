@@ -50,11 +50,11 @@ class Checkpoint:
     progress: Progress
     recipe: dict[str, Any]
     merit: float | None
-    """What the validation at this step said, higher is better; none where there was none at this step."""
+    """What the validation at this step said, higher is better; none where there was none, or where a run only stopped."""
     corpus: dict[str, str]
-    """Digests of the prepared files: the ids that these weights stand for. Empty in the first checkpoints ever written."""
+    """Digests of the prepared files: the ids that these weights stand for."""
     due: bool
-    """False where a run only stopped here: had it gone on, there would be no checkpoint, so one more step removes it."""
+    """Whether steps or minutes asked for it; if not, it stays while it is the newest or among the best."""
 
     @property
     def step(self) -> int:
@@ -113,7 +113,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         progress = Progress(**{**values, "cursor": Cursor(**values["cursor"])})
         return Checkpoint(path, progress, state["recipe"], state["merit"], state["corpus"], state["due"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise RunError(f"{path / STATE}: is missing or damaged") from None
+        raise RunError(f"{path / STATE}: this dragoman cannot read it; go on with the one that wrote it") from None
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
@@ -130,7 +130,6 @@ def newest_checkpoint(folder: Path, notice: Callable[[str], None]) -> Checkpoint
     for path in sorted(folder.glob("step-*"), reverse=True):
         try:
             check_seal(path, RunError)
-            return read_checkpoint(path)
         except RunError as error:
             aside = path.with_name(f"damaged-{path.name}-{uuid.uuid4().hex[:8]}")
             try:
@@ -138,6 +137,8 @@ def newest_checkpoint(folder: Path, notice: Callable[[str], None]) -> Checkpoint
             except OSError as reason:
                 raise OutputError(cannot_write(path, reason)) from None
             notice(f"{error}; it was set aside as {aside.name}, and the run goes back to the checkpoint before it")
+        else:
+            return read_checkpoint(path)
     return None
 
 
@@ -150,11 +151,15 @@ def remove_unfinished(folder: Path) -> None:
 def prune_checkpoints(folder: Path, *, keep_last: int, keep_best: int) -> None:
     """Remove all but the newest and the best; those at which a run only stopped go as soon as there is a newer one."""
     checkpoints = list_checkpoints(folder)
-    regular = [checkpoint for checkpoint in checkpoints[:-1] if checkpoint.due] + checkpoints[-1:]
-    kept = {checkpoint.path for checkpoint in regular[-keep_last:]} | {one.path for one in best(regular, keep_best)}
+    kept = {one.path for one in [*regular(checkpoints)[-keep_last:], *best(checkpoints, keep_best)]}
     for checkpoint in checkpoints:
         if checkpoint.path not in kept:
             shutil.rmtree(checkpoint.path, ignore_errors=True)
+
+
+def regular(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    """Those that the recipe's steps or minutes asked for, and the newest whatever it is."""
+    return [checkpoint for checkpoint in checkpoints[:-1] if checkpoint.due] + checkpoints[-1:]
 
 
 def best(checkpoints: list[Checkpoint], count: int) -> list[Checkpoint]:

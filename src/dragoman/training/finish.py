@@ -12,13 +12,14 @@ import torch
 
 import dragoman
 from dragoman.bundle import Bundle, load_bundle, save_bundle
-from dragoman.config import Recipe
+from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.pair import Pair
+from dragoman.data.prepare import load_tokeniser
 from dragoman.data.readers import corpus_files
 from dragoman.errors import DataError, Interrupted, RunError
 from dragoman.storage import write_json, write_lines
 from dragoman.tasks.generation import cross_attention, most_positions, start_id
-from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, list_checkpoints
+from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, list_checkpoints, regular
 from dragoman.training.journal import read_journal
 from dragoman.training.listener import Listener, Silent
 from dragoman.training.loop import Trainer
@@ -70,7 +71,7 @@ def finish(trainer: Trainer, test: Sequence[Pair] | None, listener: Listener, pi
         story=story,
         overwrite=True,
     )
-    return write_report(folder, recipe, story, test, listener, picture_of)
+    return write_report(folder, recipe, story, test, listener, picture_of, trainer.machine.device)
 
 
 def choose_checkpoints(folder: Path, rule: str, count: int) -> list[Checkpoint]:
@@ -83,7 +84,7 @@ def choose_checkpoints(folder: Path, rule: str, count: int) -> list[Checkpoint]:
         raise RunError(f"{folder}: holds no checkpoint")
     match rule:
         case "last":
-            return checkpoints[-count:]
+            return regular(checkpoints)[-count:]
         case "best":
             return best(checkpoints, count)
         case _:
@@ -92,14 +93,24 @@ def choose_checkpoints(folder: Path, rule: str, count: int) -> list[Checkpoint]:
 
 def average_run(run: Path, output: Path, *, rule: str, count: int, overwrite: bool = False) -> dict[str, Any]:
     """Average checkpoints of a run into a bundle elsewhere; returns its story. Raises RunError where there are too few."""
-    bundle = load_bundle(run / "bundle")
     chosen = choose_checkpoints(run / "checkpoints", rule, count)
     if len(chosen) < count:
         what = "validated checkpoints" if rule == "best" else "checkpoints"
         raise RunError(f"{run}: {count} {what} asked for, but {len(chosen)} are there; training.keep_{rule} keeps more")
-    story = {**bundle.story, "averaged": [one.path.name for one in chosen], "steps": max(one.step for one in chosen)}
+    newest = max(chosen, key=lambda one: one.step)
+    recipe = recipe_from_dict(newest.recipe, where=str(newest.path))
+    assert recipe.data.train is not None
+    story = {
+        "trained_on": [str(path) for path in corpus_files(recipe.data.train, Path(recipe.data.root))],
+        "averaged": [one.path.name for one in chosen],
+        "steps": newest.step,
+        "target_tokens": newest.progress.target_tokens,
+        "seconds": round(newest.progress.minutes * 60.0, 1),
+        "departures": [departure.sentence() for departure in departures(recipe.model_dump(mode="json"))],
+    }
+    tokeniser = load_tokeniser(recipe, run / "data")
     weights = average_checkpoints(chosen)
-    save_bundle(output, recipe=bundle.recipe, tokeniser=bundle.tokeniser, weights=weights, story=story, overwrite=overwrite)
+    save_bundle(output, recipe=recipe, tokeniser=tokeniser, weights=weights, story=story, overwrite=overwrite)
     return story
 
 
@@ -112,7 +123,7 @@ def tell_story(trainer: Trainer, chosen: Sequence[Checkpoint]) -> dict[str, Any]
     return {
         "trained_on": [str(path) for path in corpus_files(recipe.data.train, Path(recipe.data.root))],
         "pairs": fate.kept,
-        "pairs_dropped": {"empty": fate.empty, "over_long": fate.over_long},
+        "pairs_not_as_given": {"empty": fate.empty, "over_long": fate.over_long},
         "parameters": trainer.model.num_parameters(),
         "steps": progress.step,
         "epochs": round(progress.cursor.epoch + progress.cursor.batch / trainer.stream.batches_in_epoch(), 2),
@@ -135,6 +146,7 @@ def write_report(
     test: Sequence[Pair] | None,
     listener: Listener,
     picture_of: str | None,
+    device: torch.device,
 ) -> dict[str, Any]:
     """Score the test set if there is one, and write `report.json`, `curve.svg` and `report.html`."""
     journal = read_journal(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
@@ -147,17 +159,20 @@ def write_report(
     if test is not None:
         listener.notice("scoring the test set")
         bundle = load_bundle(folder / "bundle")
+        bundle.model.to(device)
         judgement = judge(bundle.model, bundle.tokeniser, recipe, test, recipe.decoding)
         for name, score in judgement.scores.items():
             report[name] = round(score.value, 2)
         report["signatures"] = {name: score.signature for name, score in judgement.scores.items()}
         report["test_sentences"] = len(judgement.samples)
+        report["test_incomplete"] = judgement.incomplete
+        for status, count in judgement.incomplete.items():
+            listener.notice(f"test: {count} lines {status}")
         report["samples"] = [vars(sample) for sample in judgement.samples[:SHOWN]]
         pictured = _pictured(bundle, judgement.samples, picture_of)
         heatmap = draw_attention(bundle, pictured) if pictured is not None else None
     curve = draw_curve(journal, recipe.name)
     write_json(folder / "report.json", report, overwrite=True)
-    write_json(folder / "recipe.json", recipe.model_dump(mode="json"), overwrite=True)
     write_lines(folder / "curve.svg", [curve], overwrite=True)
     figures = [("Learning curve", curve)]
     if heatmap is not None:

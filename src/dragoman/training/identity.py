@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dragoman.config import Recipe
-from dragoman.data.prepare import MANIFEST
 from dragoman.errors import RunError
 from dragoman.training.checkpoint import Checkpoint
 
@@ -21,12 +19,6 @@ MAY_CHANGE = {
 }  # fmt: skip
 
 
-def prepared_files(folder: Path) -> dict[str, str]:
-    """The digest of each prepared file, as `prepare` wrote it down."""
-    files: dict[str, str] = json.loads((folder / MANIFEST).read_bytes())["files"]
-    return files
-
-
 def refuse_changed_corpus(found: Checkpoint, files: Mapping[str, str], folder: Path) -> None:
     """Raise RunError where the corpus was changed since: the weights would go on with ids that mean something else."""
     names = sorted(name for name in found.corpus.keys() | files.keys() if found.corpus.get(name) != files.get(name))
@@ -34,6 +26,16 @@ def refuse_changed_corpus(found: Checkpoint, files: Mapping[str, str], folder: P
         raise RunError(
             f"{folder} was begun with another corpus: {', '.join(names)} came out differently. Put the text back as it was, "
             "or start elsewhere with run=FOLDER"
+        )
+
+
+def refuse_to_start_over(folder: Path) -> None:
+    """Raise RunError where a run was here whose checkpoints are gone or damaged: step 0 would end in its bundle's place."""
+    damaged = any((folder / "checkpoints").glob("damaged-*"))
+    if damaged or (folder / "bundle").exists():
+        raise RunError(
+            f"{folder} holds an earlier run but no checkpoint that is whole, so it cannot go on; start elsewhere with "
+            "run=FOLDER, or remove the folder to start over in its place"
         )
 
 

@@ -31,7 +31,7 @@ class Journal:
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """The entries of a journal; a last line that a crash cut short is left out."""
     entries = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             entries.append(json.loads(line))
         except ValueError:

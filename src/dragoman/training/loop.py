@@ -20,7 +20,7 @@ from dragoman.data.batches import BatchStream
 from dragoman.data.prepare import prepare
 from dragoman.errors import Interrupted, OutputError, RecipeError, RunError
 from dragoman.model.build import build_model
-from dragoman.storage import cannot_write
+from dragoman.storage import cannot_write, write_json
 from dragoman.tasks.generation import most_positions, start_id
 from dragoman.training.checkpoint import (
     Progress,
@@ -30,7 +30,7 @@ from dragoman.training.checkpoint import (
     restore_optimiser,
     save_checkpoint,
 )
-from dragoman.training.identity import prepared_files, refuse_changed_corpus, refuse_changes
+from dragoman.training.identity import refuse_changed_corpus, refuse_changes, refuse_to_start_over
 from dragoman.training.journal import Journal
 from dragoman.training.listener import Listener, StepReport, ValidationReport
 from dragoman.training.loss import batch_loss
@@ -52,15 +52,22 @@ class Trainer:
         found = newest_checkpoint(self.checkpoints, listener.notice)
         if found is not None:
             refuse_changes(found.recipe, recipe, self.folder)
-        self.prepared = prepare(recipe, self.folder / "data", listener.notice)
+        else:
+            refuse_to_start_over(self.folder)
+        self.corpus: dict[str, str] = {}
+
+        def accept(digests: dict[str, str]) -> None:
+            if found is not None:
+                refuse_changed_corpus(found, digests, self.folder)
+            self.corpus = digests
+
+        self.prepared = prepare(recipe, self.folder / "data", listener.notice, accept=accept)
         for name, fate in self.prepared.fates.items():
             for sentence in fate.sentences(recipe.data.over_long):
                 listener.notice(f"{name}: {sentence}")
-        self.corpus = prepared_files(self.folder / "data")
-        if found is not None:
-            refuse_changed_corpus(found, self.corpus, self.folder)
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / "recipe.json", recipe.model_dump(mode="json"), overwrite=True)
         except OSError as error:
             raise OutputError(cannot_write(self.checkpoints, error)) from None
         remove_unfinished(self.checkpoints)
@@ -133,9 +140,10 @@ class Trainer:
                     self._log(gradient_norm)
                 validates = step % self.config.validate_every_steps == 0 or self.share_spent() >= 1.0
                 merit = self._validate() if validates else None
-                due = self._checkpoint_is_due() or (merit is not None and self.progress.best_step == step)
-                if due or stop.reason is not None or self.share_spent() >= 1.0 or self._out_of_patience():
-                    self._commit(merit, due=due)
+                due = self._checkpoint_is_due()
+                best = merit is not None and self.progress.best_step == step
+                if due or best or stop.reason is not None or self.share_spent() >= 1.0 or self._out_of_patience():
+                    self._commit(merit if due or best else None, due=due)
                 if stop.reason is not None:
                     raise Interrupted(f"{stop.reason}: stopped after step {step}; {self.kept()}")
 
@@ -244,7 +252,7 @@ class Trainer:
 
     def _checkpoint_is_due(self) -> bool:
         steps, minutes = self.config.checkpoint_every_steps, self.config.checkpoint_every_minutes
-        by_steps = steps is not None and self.progress.step % steps == 0
+        by_steps = steps > 0 and self.progress.step % steps == 0
         return by_steps or (minutes is not None and self.progress.minutes - self._minutes_of_newest >= minutes)
 
     def _commit(self, merit: float | None, *, due: bool) -> None:
@@ -263,7 +271,8 @@ class Trainer:
             optimiser=self.optimiser,
             names=self.names,
         )
-        self._minutes_of_newest = self.progress.minutes
+        if due:
+            self._minutes_of_newest = self.progress.minutes
         prune_checkpoints(self.checkpoints, keep_last=self.config.keep_last, keep_best=self.config.keep_best)
 
 

@@ -38,16 +38,14 @@ class Machine:
 def choose_machine(config: TrainingConfig) -> Machine:
     """A GPU where there is one; bfloat16 where the recipe says so, or leaves it open and the hardware multiplies it fast."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    fast = torch.cuda.is_bf16_supported() if device.type == "cuda" else multiplies_bfloat16()
+    fast = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else multiplies_bfloat16()
     bfloat16 = config.precision == "bfloat16" or (config.precision == "auto" and fast)
     return Machine(device, torch.bfloat16 if bfloat16 else torch.float32)
 
 
 def multiplies_bfloat16() -> bool:
     """Whether the processor has instructions for products of bfloat16."""
-    capabilities: dict[str, object] = getattr(
-        torch.cpu, "get_capabilities", dict
-    )()  # public from torch 2.12 or so; without it, no promise
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 

@@ -14,7 +14,7 @@ from dragoman.data.phrases import make_phrases
 from dragoman.errors import OutputError
 from dragoman.storage import cannot_write, write_lines
 
-SIZES = {"train": 25_000, "valid": 500, "test": 1_000}
+PAIRS = {"train": 25_000, "valid": 500, "test": 1_000}
 
 
 @dataclass(frozen=True)
@@ -28,28 +28,47 @@ class Quickstart:
 def prepare_quickstart(
     language: str, run: Path, *, seed: int, changes: Sequence[str], notice: Callable[[str], None]
 ) -> Quickstart:
-    """Make the corpus in `run`/text and the recipe for it. Raises DataError for a language that there is no corpus in."""
-    notice(f"making {SIZES['train']:,} phrases in English and {language!r} (dates, times, prices, measures, numbers)")
-    phrases = make_phrases(language, seed=seed, **SIZES)
-    try:
-        (run / "text").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(cannot_write(run, error)) from None
-    for name, pairs in (("train", phrases.train), ("valid", phrases.valid), ("test", phrases.test)):
-        write_lines(run / "text" / f"{name}.en", [pair.source for pair in pairs], overwrite=True)
-        write_lines(run / "text" / f"{name}.{language}", [pair.target for pair in pairs], overwrite=True)
+    """Make the recipe, and its corpus in `run`/text.
+
+    Raises DataError for a language that there is no corpus in, and OutputError where other text stands in its place.
+    """
     where = "recipes/quickstart.toml"
     document = parse_document(files("dragoman").joinpath(where).read_text(encoding="utf-8"), where=where)
     settings = [
-        f"name='quickstart-{language}'",
-        f"run={json.dumps(str(run), ensure_ascii=False)}",
-        f"data.root={json.dumps(str(run / 'text'), ensure_ascii=False)}",
-        f"task.target_language='{language}'",
-        *(f"data.{name}.target='{name}.{language}'" for name in SIZES),
+        f"name={_quoted(f'quickstart-{language}')}",
+        f"run={_quoted(str(run))}",
+        f"data.root={_quoted(str(run / 'text'))}",
+        f"task.target_language={_quoted(language)}",
+        *(f"data.{name}.target={_quoted(f'{name}.{language}')}" for name in PAIRS),
         f"training.seed={seed}",
         *changes,
     ]
-    return Quickstart(make_recipe(document, settings, where=where), _telling(phrases.test).source)
+    recipe = make_recipe(document, settings, where=where)
+    notice(f"making {PAIRS['train']:,} phrases in English and {language!r} (dates, times, prices, measures, numbers)")
+    phrases = make_phrases(language, seed=recipe.training.seed, **PAIRS)
+    folder = Path(recipe.data.root)
+    for name, pairs in (("train", phrases.train), ("valid", phrases.valid), ("test", phrases.test)):
+        _write_once(folder / f"{name}.en", [pair.source for pair in pairs])
+        _write_once(folder / f"{name}.{language}", [pair.target for pair in pairs])
+    return Quickstart(recipe, _telling(phrases.test).source)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _write_once(path: Path, lines: Sequence[str]) -> None:
+    """Write the text; leave it where it stands there already, and refuse to replace any other."""
+    text = "".join(line + "\n" for line in lines)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            if path.read_bytes() != text.encode():
+                raise OutputError(f"{path}: holds other text (of another seed?), which is left as it is; give another --run")
+            return
+    except OSError as error:
+        raise OutputError(cannot_write(path, error)) from None
+    write_lines(path, lines)
 
 
 def _telling(pairs: Sequence[Pair]) -> Pair:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,8 @@ class Judgement:
 
     scores: dict[str, Score]
     samples: tuple[Sample, ...]
+    incomplete: dict[str, int]
+    """How many translations were cut ("unfinished"), or not made at all ("too long")."""
 
 
 def read_text(corpus: CorpusConfig, root: str, *, most: int | None = None) -> list[Pair]:
@@ -79,4 +82,5 @@ def judge(
     texts = best_texts(translated, tokeniser)
     scores = score_translations(texts, [pair.target for pair in pairs], recipe)
     samples = tuple(Sample(pair.source, pair.target, text) for pair, text in zip(pairs, texts, strict=True))
-    return Judgement(scores, samples)
+    incomplete: Counter[str] = Counter(one.status for one in translated if one.status in ("unfinished", "too long"))
+    return Judgement(scores, samples, dict(incomplete))
