@@ -447,3 +447,8 @@ def test_lowercase_is_kept(tiny: MakeRecipe, tmp_path: Path) -> None:
     assert tokeniser.encode_source("ONE Two") == tokeniser.encode_source("one two")
     plain = Tokeniser(Subword(tokeniser.source.model), Subword(tokeniser.target.model), source_eos=True)
     assert plain.encode_source("ONE Two") != plain.encode_source("one two")
+
+
+def test_a_run_folder_leads_to_its_bundle(trained: Path) -> None:
+    with pytest.raises(BundleError, match=r"is a run folder; its model is .*bundle$"):
+        load_bundle(trained)

@@ -119,9 +119,16 @@ def _as_os_error(error: SafetensorError, path: Path) -> OSError:
     return OSError(code, os.strerror(code) if number else str(error), str(path))
 
 
+def check_bundle(path: Path) -> None:
+    """Raise BundleError where a file of the bundle is missing, cut or changed, or where `path` is the run around it."""
+    if (path / "bundle").is_dir() and not (path / CONFIG).exists():
+        raise BundleError(f"{path}: is a run folder; its model is {path / 'bundle'}")
+    check_seal(path, BundleError)
+
+
 def load_bundle(path: Path) -> Bundle:
     """Read a bundle after checking every digest. Raises BundleError naming the file that is missing, cut or changed."""
-    check_seal(path, BundleError)
+    check_bundle(path)
     recipe, vocabulary, story = read_config(path)
     source = _read_subword(path / SOURCE_MODEL, recipe)
     target = source if recipe.subword.joint else _read_subword(path / TARGET_MODEL, recipe)

@@ -19,12 +19,10 @@ def info(bundle: Path, as_json: bool) -> None:
     \b
     Example:  dragoman info runs/quickstart-de/bundle
     """
-    from dragoman.bundle import read_config
+    from dragoman.bundle import check_bundle, read_config
     from dragoman.cli.screen import facts_table, print_json
-    from dragoman.errors import BundleError
-    from dragoman.storage import check_seal
 
-    check_seal(bundle, BundleError)
+    check_bundle(bundle)
     recipe, vocabulary, story = read_config(bundle)
     size = sum(path.stat().st_size for path in bundle.iterdir())
     if as_json:
