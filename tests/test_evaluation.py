@@ -336,3 +336,12 @@ def test_what_cannot_be_compared_is_refused() -> None:
         paired_bootstrap(["a"], ["a"], [["a"]], metric="meteor")
     with pytest.raises(RecipeError, match=r"39 resamples cannot show p < 0\.05: ask for 40 or more"):
         paired_bootstrap(["a"], ["a"], [["a"]], resamples=39)
+
+
+def test_case_can_be_left_out_of_the_moses_flavours() -> None:
+    references = [["Der Hund läuft über die Wiese ."]]
+    for score in (moses_bleu, compound_split_bleu):
+        assert score(["der hund LÄUFT über die wiese ."], references, "de").value < 100.0
+        lowered = score(["der hund LÄUFT über die wiese ."], references, "de", lowercase=True)
+        assert lowered.value == pytest.approx(100.0)
+        assert "case:lc" in lowered.signature

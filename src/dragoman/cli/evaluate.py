@@ -19,7 +19,7 @@ PATH = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 LANGUAGE = click.option("--language", default="", help="Target language, for Moses tokens and the paper's compound split.")
 TOKENISED = click.option("--tokenised", is_flag=True, help="The text is tokenised: count its tokens as they stand.")
-LOWERCASE = click.option("--lowercase", is_flag=True, help="Let case not count in BLEU (not Moses').")
+LOWERCASE = click.option("--lowercase", is_flag=True, help="Let case not count in BLEU.")
 REFERENCES = click.option("--ref", "references", multiple=True, type=PATH, help="A reference file; give several for several.")
 
 
@@ -114,8 +114,8 @@ def all_scores(
         scores.append(tokenised_bleu(hypotheses, references, lowercase=lowercase))
     elif language:
         try:
-            scores.append(moses_bleu(hypotheses, references, language))
-            scores.append(compound_split_bleu(hypotheses, references, language))
+            scores.append(moses_bleu(hypotheses, references, language, lowercase=lowercase))
+            scores.append(compound_split_bleu(hypotheses, references, language, lowercase=lowercase))
         except MissingExtraError as error:
             click.echo(f"dragoman: left out: {error}", err=True)
     scores += [chrf(hypotheses, references), ter(hypotheses, references), exact_match(hypotheses, references)]

@@ -67,18 +67,22 @@ def tokenised_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]
     return replace(corpus_score(metric, hypotheses, references), name="tokenised BLEU")
 
 
-def moses_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str) -> Score:
+def moses_bleu(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str, *, lowercase: bool = False
+) -> Score:
     """`tokenised_bleu` of plain text after the Moses tokeniser for `language`."""
-    return _bleu_of_moses_tokens(hypotheses, references, language, split_compounds=False)
+    return _bleu_of_moses_tokens(hypotheses, references, language, split_compounds=False, lowercase=lowercase)
 
 
-def compound_split_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str) -> Score:
+def compound_split_bleu(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str, *, lowercase: bool = False
+) -> Score:
     """`moses_bleu` with compounds split at their hyphens: the flavour of the paper's tables.
 
     The steps are those of tensor2tensor's utils/get_ende_bleu.sh. Later versions of that script first turn the system's
     Unicode punctuation into ASCII (against references that came tokenised); that is not done here.
     """
-    return _bleu_of_moses_tokens(hypotheses, references, language, split_compounds=True)
+    return _bleu_of_moses_tokens(hypotheses, references, language, split_compounds=True, lowercase=lowercase)
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
@@ -133,13 +137,13 @@ def check_lines(hypotheses: Sequence[str], references: Sequence[Sequence[str]], 
 
 
 def _bleu_of_moses_tokens(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str, *, split_compounds: bool
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str, *, split_compounds: bool, lowercase: bool
 ) -> Score:
     check_lines(hypotheses, references)
     tokens, *reference_tokens = (
         moses_tokenise(lines, language, split_compounds=split_compounds) for lines in (hypotheses, *references)
     )
-    score = tokenised_bleu(tokens, reference_tokens)
+    score = tokenised_bleu(tokens, reference_tokens, lowercase=lowercase)
     import sacremoses
 
     tokenisation = f"tok:moses-{language}|sacremoses:{sacremoses.__version__}"
