@@ -814,6 +814,10 @@ def test_an_interrupted_run_can_be_averaged(tiny: MakeRecipe, tmp_path: Path) ->
     story = average_run(tmp_path / "run", tmp_path / "out", rule="last", count=1)
     assert story["steps"] == 5
     assert load_bundle(tmp_path / "out").story == story
+    (tmp_path / "run" / "data" / "source.model").write_bytes(b"another")
+    with pytest.raises(RunError, match=r"source\.model came out differently"):
+        average_run(tmp_path / "run", tmp_path / "other", rule="last", count=1)
+    assert not (tmp_path / "other").exists()
 
 
 def test_checkpoints_of_a_run_are_averaged_elsewhere(trained: Path, tmp_path: Path) -> None:

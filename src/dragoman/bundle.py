@@ -26,13 +26,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dragoman.config import ModelConfig, Recipe, recipe_from_dict
-from dragoman.data.subword import Subword, Tokeniser
+from dragoman.data.subword import Tokeniser, read_tokeniser, write_tokeniser
 from dragoman.errors import BundleError, RecipeError
 from dragoman.model.build import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.storage import check_seal, sealed_folder
 
-CONFIG, WEIGHTS, SOURCE_MODEL, TARGET_MODEL = "config.json", "weights.safetensors", "source.model", "target.model"
+CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 OUTPUT = "output"
 
 
@@ -100,9 +100,7 @@ def save_bundle(
     with sealed_folder(path, overwrite=overwrite) as folder:
         (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
         save_tensors(folder / WEIGHTS, weights)
-        (folder / SOURCE_MODEL).write_bytes(tokeniser.source.model)
-        if not tokeniser.joint:
-            (folder / TARGET_MODEL).write_bytes(tokeniser.target.model)
+        write_tokeniser(folder, tokeniser)
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -130,26 +128,16 @@ def load_bundle(path: Path) -> Bundle:
     """Read a bundle after checking every digest. Raises BundleError naming the file that is missing, cut or changed."""
     check_bundle(path)
     recipe, vocabulary, story = read_config(path)
-    source = _read_subword(path / SOURCE_MODEL, recipe)
-    target = source if recipe.subword.joint else _read_subword(path / TARGET_MODEL, recipe)
-    if vocabulary != (len(source), len(target)):
-        raise BundleError(
-            f"{path / CONFIG}: names {vocabulary} pieces, but the subword models have {(len(source), len(target))}"
-        )
+    tokeniser = read_tokeniser(path, recipe.subword, source_eos=recipe.model.source_eos)
+    if vocabulary != (pieces := (len(tokeniser.source), len(tokeniser.target))):
+        raise BundleError(f"{path / CONFIG}: names {vocabulary} pieces, but the subword models have {pieces}")
     try:
         weights = load_file(path / WEIGHTS)
     except (SafetensorError, OSError) as error:
         raise BundleError(f"{path / WEIGHTS}: cannot be read: {error}") from None
     model = _model_without_memory(recipe.model, vocabulary, weights, where=path / CONFIG)
     put_weights(model, weights, where=path / WEIGHTS)
-    return Bundle(recipe, Tokeniser(source, target, source_eos=recipe.model.source_eos), model.eval(), story)
-
-
-def _read_subword(path: Path, recipe: Recipe) -> Subword:
-    try:
-        return Subword(path.read_bytes(), lowercase=recipe.subword.lowercase, name=str(path))
-    except OSError as error:
-        raise BundleError(f"{path}: cannot be read: {error.strerror}") from None
+    return Bundle(recipe, tokeniser, model.eval(), story)
 
 
 def _model_without_memory(

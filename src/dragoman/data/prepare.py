@@ -21,12 +21,12 @@ from dragoman.config import CorpusConfig, Recipe
 from dragoman.data.corpus import Corpus, EncodedPair, write_corpus
 from dragoman.data.pair import Pair
 from dragoman.data.readers import corpus_files, read_pairs
-from dragoman.data.subword import Subword, Tokeniser, learn_tokeniser
+from dragoman.data.subword import SOURCE_MODEL, TARGET_MODEL, Tokeniser, learn_tokeniser, read_tokeniser, write_tokeniser
 from dragoman.errors import DataError, OutputError, RecipeError
 from dragoman.storage import cannot_write, write_json
 
 MANIFEST = "prepared.json"
-OUTPUTS = ("source.model", "target.model", "train.arrow", "valid.arrow")
+OUTPUTS = (SOURCE_MODEL, TARGET_MODEL, "train.arrow", "valid.arrow")
 NAMED_LINES = 5
 CHUNK = 4096
 
@@ -85,7 +85,7 @@ def prepare(
     wanted = _digest(recipe, root)
     try:
         if (found := _read_manifest(folder)) is not None and found["digest"] == wanted:
-            if found["files"] == _output_digests(folder):
+            if found["files"] == prepared_files(folder):
                 accept(found["files"])
                 return _load(recipe, folder, found["fates"], fresh=False)
             notice(f"{folder}: a prepared file is missing or was changed; preparing anew")
@@ -99,7 +99,7 @@ def prepare(
                 notice(f"encoding {name}: {', '.join(str(path) for path in corpus_files(corpus, root))}")
                 fates[name] = _encode(recipe, corpus, root, tokeniser, work / f"{name}.arrow", training=name == "train")
         told = {name: asdict(fate) for name, fate in fates.items()}
-        digests = _output_digests(work)
+        digests = prepared_files(work)
         accept(digests)
         write_json(work / MANIFEST, {"digest": wanted, "files": digests, "fates": told})
         folder.mkdir(exist_ok=True)
@@ -125,9 +125,7 @@ def _learn(recipe: Recipe, root: Path, folder: Path, notice: Notice) -> Tokenise
         source_eos=recipe.model.source_eos,
         seed=recipe.training.seed,
     )
-    (folder / "source.model").write_bytes(tokeniser.source.model)
-    if not tokeniser.joint:
-        (folder / "target.model").write_bytes(tokeniser.target.model)
+    write_tokeniser(folder, tokeniser)
     return tokeniser
 
 
@@ -178,17 +176,8 @@ def _fit(
 
 def _load(recipe: Recipe, folder: Path, fates: dict[str, Fate], *, fresh: bool) -> Prepared:
     valid = Corpus(folder / "valid.arrow") if recipe.data.valid is not None else None
-    return Prepared(load_tokeniser(recipe, folder), Corpus(folder / "train.arrow"), valid, fates, fresh)
-
-
-def load_tokeniser(recipe: Recipe, folder: Path) -> Tokeniser:
-    """The subword models in a folder of prepared files."""
-    lowercase = recipe.subword.lowercase
-    source = Subword((folder / "source.model").read_bytes(), lowercase=lowercase, name=str(folder / "source.model"))
-    target = source
-    if not recipe.subword.joint:
-        target = Subword((folder / "target.model").read_bytes(), lowercase=lowercase, name=str(folder / "target.model"))
-    return Tokeniser(source, target, source_eos=recipe.model.source_eos)
+    tokeniser = read_tokeniser(folder, recipe.subword, source_eos=recipe.model.source_eos)
+    return Prepared(tokeniser, Corpus(folder / "train.arrow"), valid, fates, fresh)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -201,7 +190,8 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def _output_digests(folder: Path) -> dict[str, str]:
+def prepared_files(folder: Path) -> dict[str, str]:
+    """The digest of each prepared file in a folder."""
     digests = {}
     for name in OUTPUTS:
         if (folder / name).is_file():

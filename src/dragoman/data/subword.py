@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import sentencepiece as spm
 
@@ -12,7 +13,8 @@ from dragoman.config import SubwordConfig
 from dragoman.errors import BundleError, DataError, RecipeError
 
 PADDING_ID, UNKNOWN_ID, BEGIN_ID, END_ID = 0, 1, 2, 3
-# Longer lines are cut from what the subword model learns from, never from the corpus.
+SOURCE_MODEL, TARGET_MODEL = "source.model", "target.model"
+# Longer lines are left out of what the subword model learns from, never out of the corpus.
 LONGEST_LINE_BYTES = 65_536
 
 
@@ -141,6 +143,26 @@ class Tokeniser:
     def encode_target(self, text: str) -> list[int]:
         """Ids without begin and end."""
         return self.target.encode(text)
+
+
+def write_tokeniser(folder: Path, tokeniser: Tokeniser) -> None:
+    """Put the subword models into a folder, as prepared corpora and bundles hold them: a joint one once."""
+    (folder / SOURCE_MODEL).write_bytes(tokeniser.source.model)
+    if not tokeniser.joint:
+        (folder / TARGET_MODEL).write_bytes(tokeniser.target.model)
+
+
+def read_tokeniser(folder: Path, config: SubwordConfig, *, source_eos: bool) -> Tokeniser:
+    """What `write_tokeniser` wrote. Raises BundleError naming the file that is missing or damaged."""
+
+    def read(name: str) -> Subword:
+        try:
+            return Subword((folder / name).read_bytes(), lowercase=config.lowercase, name=str(folder / name))
+        except OSError as error:
+            raise BundleError(f"{folder / name}: cannot be read: {error.strerror}") from None
+
+    source = read(SOURCE_MODEL)
+    return Tokeniser(source, source if config.joint else read(TARGET_MODEL), source_eos=source_eos)
 
 
 def learn_tokeniser(

@@ -14,12 +14,14 @@ import dragoman
 from dragoman.bundle import Bundle, load_bundle, save_bundle
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.pair import Pair
-from dragoman.data.prepare import load_tokeniser
+from dragoman.data.prepare import prepared_files
 from dragoman.data.readers import corpus_files
+from dragoman.data.subword import read_tokeniser
 from dragoman.errors import DataError, Interrupted, RunError
 from dragoman.storage import write_json, write_lines
 from dragoman.tasks.generation import cross_attention, most_positions, start_id
 from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, list_checkpoints, regular
+from dragoman.training.identity import refuse_changed_corpus
 from dragoman.training.journal import read_journal
 from dragoman.training.listener import Listener, Silent
 from dragoman.training.loop import Trainer
@@ -108,7 +110,8 @@ def average_run(run: Path, output: Path, *, rule: str, count: int, overwrite: bo
         "seconds": round(newest.progress.minutes * 60.0, 1),
         "departures": [departure.sentence() for departure in departures(recipe.model_dump(mode="json"))],
     }
-    tokeniser = load_tokeniser(recipe, run / "data")
+    refuse_changed_corpus(newest, prepared_files(run / "data"), run)
+    tokeniser = read_tokeniser(run / "data", recipe.subword, source_eos=recipe.model.source_eos)
     weights = average_checkpoints(chosen)
     save_bundle(output, recipe=recipe, tokeniser=tokeniser, weights=weights, story=story, overwrite=overwrite)
     return story
@@ -126,7 +129,7 @@ def tell_story(trainer: Trainer, chosen: Sequence[Checkpoint]) -> dict[str, Any]
         "pairs_not_as_given": {"empty": fate.empty, "over_long": fate.over_long},
         "parameters": trainer.model.num_parameters(),
         "steps": progress.step,
-        "epochs": round(progress.cursor.epoch + progress.cursor.batch / trainer.stream.batches_in_epoch(), 2),
+        "epochs": round(trainer.epochs(), 2),
         "seconds": round(seconds, 1),
         "target_tokens": progress.target_tokens,
         "target_tokens_per_second": round(progress.target_tokens / max(seconds, 1e-9)),

@@ -122,9 +122,12 @@ class Trainer:
             self.model.parameters(), lr=0.0, betas=betas, eps=config.adam_epsilon, weight_decay=config.weight_decay, fused=True
         )
 
+    def epochs(self) -> float:
+        """Passes over the corpus so far."""
+        return self.progress.cursor.epoch + self.progress.cursor.batch / self.stream.batches_in_epoch()
+
     def share_spent(self) -> float:
-        epochs = self.progress.cursor.epoch + self.progress.cursor.batch / self.stream.batches_in_epoch()
-        return spent(self.config, step=self.progress.step, epochs=epochs, minutes=self.progress.minutes)
+        return spent(self.config, step=self.progress.step, epochs=self.epochs(), minutes=self.progress.minutes)
 
     def run(self) -> None:
         """Train until the budget is spent or patience ends; on a request to stop, commit and raise Interrupted."""
@@ -199,7 +202,7 @@ class Trainer:
         share = self.share_spent()
         report = StepReport(
             step=self.progress.step,
-            epoch=self.progress.cursor.epoch + self.progress.cursor.batch / self.stream.batches_in_epoch(),
+            epoch=self.epochs(),
             loss=nll,
             perplexity=perplexity(nll),
             rate=self.optimiser.param_groups[0]["lr"],
