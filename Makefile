@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-slow test-gpu check bench clean
+.PHONY: quickstart test test-slow test-gpu check bench bench-data clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -25,6 +25,9 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.core
 	$(BIN)/python benchmarks/smoke.py
+
+bench-data: $(VENV)/.core
+	PYTHONPATH=benchmarks $(BIN)/python -m data.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -140,6 +140,18 @@ def reseal(folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps({"format": 1, "files": files}, indent=1))
 
 
+def as_version_0_1(recipe: dict[str, Any]) -> None:
+    """Turn a recipe, as bundles and checkpoints hold it, into what version 0.1 wrote."""
+    data, subword = recipe["data"], recipe["subword"]
+    for name in ("corpora", "temperature", "stages", "cleaning", "modifiers", "processes", "loaders"):
+        del data[name]
+    for name in ("model", "target_model", "learn_from", "sampling"):
+        del subword[name]
+    for split in SPLITS:
+        if data[split] is not None:
+            data[split] = {"source": data[split]["source"], "target": data[split]["target"], "tsv": data[split]["file"]}
+
+
 def edit_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a bundle's config.json in place and seal it again."""
     document = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -23,13 +23,15 @@ from safetensors.torch import load_file
 import dragoman
 from conftest import MakeRecipe
 from dragoman.bundle import load_bundle
+from dragoman.cleaning import spool
 from dragoman.cli.main import COMMANDS, cli, main
 from dragoman.cli.screen import TrainingScreen
-from dragoman.config import Recipe
-from dragoman.data.text import read_lines
+from dragoman.config import CorpusConfig, Recipe
 from dragoman.engine import Translator
 from dragoman.evaluation.metrics import bleu, chrf, exact_match, ter, tokenised_bleu
 from dragoman.evaluation.significance import paired_bootstrap
+from dragoman.formats.lines import read_lines
+from dragoman.formats.read import read_pairs
 from dragoman.training import quickstart
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -226,13 +228,14 @@ def test_knobs_reach_the_search(ask: Ask, bundle: Path, sources: list[str], corp
         assert answer.out.splitlines() == [one.text for one in wanted]
 
 
-def test_lines_that_were_not_translated_whole_are_named(ask: Ask, bundle: Path, sources: list[str]) -> None:
+def test_lines_that_were_not_translated_whole_are_named(
+    ask: Ask, bundle: Path, sources: list[str], translations: list[str]
+) -> None:
     long = " ".join(["one"] * 40)
-    (ten,) = ask("translate", bundle, stdin=b"ten\n").out.splitlines()
-    assert ten
-    answer = ask("translate", bundle, "max_source=30", stdin=f"ten\n{long}\nten\n{long}\n".encode())
+    line, text = next((line, text) for line, text in zip(sources, translations, strict=True) if text)
+    answer = ask("translate", bundle, "max_source=30", stdin=f"{line}\n{long}\n{line}\n{long}\n".encode())
     assert answer.code == 3
-    assert answer.out.splitlines() == [ten, "", ten, ""]
+    assert answer.out.splitlines() == [text, "", text, ""]
     assert answer.err == "lines left empty, since they have more than 30 tokens: 2 (2, 4)\n"
     cut = ask("translate", bundle, "extra_length=0", "method=greedy", stdin="".join(f"{line}\n" for line in sources).encode())
     assert cut.code == 3
@@ -508,6 +511,176 @@ def recipe_file(folder: Path, corpus: Path, run: Path, *lines: str) -> Path:
     return path
 
 
+def test_prepare_tells_what_became_of_the_pairs(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+    recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
+    text = tmp_path / "odd.tsv"
+    text.write_text("one\teins\n\tzwei\nthree\tthree\none\teins\nfour four four four\tvier vier vier vier\n")
+    mixture = f"{{odd={{file='{text}'}}, whole={{source='train.en', target='train.de'}}}}"
+    toml = [line for line in recipe.read_text().splitlines() if not line.startswith("train =")]
+    recipe.write_text("\n".join(toml))
+    rules = ["data.cleaning.identical=true", "data.cleaning.duplicate_pairs=true", "data.max_length=16"]
+    words = ["prepare", recipe, f"data.corpora={mixture}", *rules]
+    found = ask(*words, "--json").json["corpora"]
+    assert list(found) == ["odd", "whole", "valid"]
+    odd = found["odd"]
+    assert (odd["read"], odd["dropped"]) == (5, {"empty": 1, "identical": 1, "duplicate-pair": 1})
+    assert odd["kept"] + odd["over_long"] == 2
+    answer = ask(*words)
+    assert "odd: 2 pairs dropped by cleaning (identical 1, duplicate-pair 1; examples in cleaning.html)" in answer.err
+    assert f"odd: 1 pairs with an empty side dropped ({text}:2)" in answer.err
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.out.splitlines() if "│" in line]
+    names = ("read", "over_long", "kept", "source_tokens", "target_tokens")
+    assert rows == [
+        [name, *(f"{value:,}" for value in (part["read"], sum(part["dropped"].values()), *(part[key] for key in names[1:])))]
+        for name, part in found.items()
+    ]
+
+
+def test_prepare_reads_standard_input(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+    recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
+    lines = zip(read_lines(corpus / "train.en"), read_lines(corpus / "train.de"), strict=True)
+    piped = "".join(f"{one}\t{other}\n" for one, other in lines).encode()
+    words = ["prepare", recipe, "data.train={file='-', format='tsv'}", "--json"]
+    found = ask(*words, stdin=piped).json
+    assert (found["fresh"], found["corpora"]["train"]["kept"]) == (True, 60)
+    assert ask(*words, stdin=b"not to be read").json == {**found, "fresh": False}
+
+
+# Clean
+
+DIRTY = [
+    ("one", "eins"), ("", "zwei"), ("Three", "three"), ("two & <five>", "zwei „&“ fünf"), ("one", "eins"), ("ten", "zehn"),
+]  # fmt: skip
+CLEAN = [DIRTY[0], DIRTY[3], DIRTY[5]]
+RULES = ["data.cleaning.identical=true", "data.cleaning.duplicate_pairs=true"]
+
+
+@pytest.fixture
+def dirty(tmp_path: Path) -> list[str]:
+    """The words that clean a corpus with two faults and a duplicate, save for the folder to write."""
+    path = tmp_path / "dirty.tsv"
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in DIRTY), encoding="utf-8")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('[task]\nsource_language = "en"\ntarget_language = "de"\n')
+    return ["clean", str(recipe), f"data.train={{file='{path}'}}", *RULES]
+
+
+FORMATS: dict[str, dict[str, str]] = {
+    "tsv": {"file": "train.tsv"},
+    "lines": {"source": "train.en", "target": "train.de"},
+    "jsonl": {"file": "train.jsonl"},
+    "tmx": {"file": "train.tmx"},
+    "xliff": {"file": "train.xlf"},
+    "po": {"file": "train.po"},
+    "sgm": {"source": "train-src.en.sgm", "target": "train-ref.de.sgm"},
+    "parquet": {"file": "train.parquet"},
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_clean_writes_what_stays_in_any_format(form: str, ask: Ask, dirty: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = ask(*dirty, "-o", out, "--format", form, "--json").json
+    assert told["folder"] == str(out)
+    assert json.loads((out / "cleaning.json").read_bytes()) == told["corpora"]
+    tally = told["corpora"]["train"]
+    assert (tally["read"], tally["kept"]) == (6, 3)
+    counts = {rule: part["count"] for rule, part in tally["dropped"].items()}
+    assert counts == {"empty": 1, "identical": 1, "duplicate-pair": 1}
+    assert tally["dropped"]["identical"]["examples"] == [["Three", "three", f"{tmp_path / 'dirty.tsv'}:3"]]
+    names = FORMATS[form]
+    assert left_in(out) == sorted(["cleaning.html", "cleaning.json", "manifest.json", *names.values()])
+    corpus = CorpusConfig.model_validate(names)
+    pairs = list(read_pairs(corpus, out, source_language="en", target_language="de"))
+    assert [(pair.source, pair.target) for pair in pairs] == CLEAN
+    page = (out / "cleaning.html").read_text(encoding="utf-8")
+    assert "The sides are the same, save for case and spaces." in page
+    assert ">Three</" in page
+
+
+def test_clean_tells_people_what_each_rule_dropped(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
+    answer = ask(*dirty, "-o", tmp_path / "out")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.out.splitlines() if "│" in line]
+    assert [row[:2] for row in rows] == [
+        ["read", "6"], ["empty", "1"], ["identical", "1"], ["duplicate-pair", "1"], ["kept", "3"],
+    ]  # fmt: skip
+    assert "cleaning.html" in answer.out.replace("\n", "")
+    assert answer.err == ""
+    assert left_in(tmp_path / "out") == ["cleaning.html", "cleaning.json", "manifest.json", "train.tsv"]
+
+
+def test_clean_reads_a_pipe_and_a_mixture(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
+    corpora = (
+        f"data.corpora={{piped={{file='-', format='tsv'}}, text={{file='{tmp_path / 'dirty.tsv'}', exempt=['identical']}}}}"
+    )
+    words = [dirty[0], dirty[1], corpora, *RULES, "-o", tmp_path / "out", "--json"]
+    told = ask(*words, stdin=b"ten\tzehn\nten\tzehn\n").json["corpora"]
+    assert {name: (tally["read"], tally["kept"]) for name, tally in told.items()} == {"piped": (2, 1), "text": (6, 3)}
+    assert (tmp_path / "out" / "piped.tsv").read_text() == "ten\tzehn\n"
+    text = (tmp_path / "out" / "text.tsv").read_text(encoding="utf-8").splitlines()
+    assert text == ["one\teins", "Three\tthree", "two & <five>\tzwei „&“ fünf"]
+
+
+def test_clean_refuses_what_stands_there(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("mine")
+    assert "out: exists already; give another name" in ask(*dirty, "-o", out).line
+    assert left_in(out) == ["mine"]
+    assert ask(*dirty).code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["data.train={file='{tmp}/none.tsv'}"], 1, "none.tsv: there is no such file"),
+        (["data.train={file='{tmp}/bad.tsv'}"], 1, "bad.tsv, line 2: not UTF-8"),
+        (["data.train={file='{tmp}/bad.unknown'}"], 1, "the ending '.unknown' tells no format"),
+        (["data.cleaning.mojibake=true"], 1, "pip install 'dragoman[cleaning]'"),
+        (["data.cleaning.overlap=true"], 2, "data.cleaning.overlap has nothing to compare with"),
+        (["data.cleaning.nonsense=true"], 2, "data.cleaning.nonsense is not a key"),
+        (["task.target_language=", "--format", "tmx"], 2, "tmx file names its languages"),
+        (["--format", "brackets"], 2, "'brackets' is not one of"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_in_cleaning_leaves_nothing_behind(
+    words: list[str], code: int, says: str, ask: Ask, dirty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ftfy", None)
+    monkeypatch.setitem(sys.modules, "ftfy.badness", None)
+    (tmp_path / "bad.tsv").write_bytes(b"one\teins\ntwo\tzw\xffei\n")
+    before = left_in(tmp_path)
+    answer = ask(*dirty, *(word.replace("{tmp}", str(tmp_path)) for word in words), "-o", tmp_path / "out")
+    assert says in answer.line
+    assert answer.code == code
+    assert left_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", ["clean", "prepare"])
+def test_ctrl_c_while_text_is_read(
+    command: str, ask: Ask, dirty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is cleaned leaves nothing behind; what is prepared goes on."""
+    chunks = spool._chunks
+
+    def interrupted(*_: Any, **__: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = left_in(tmp_path)
+    more = ["-o", tmp_path / "out"] if command == "clean" else [f"run={tmp_path / 'out'}", "subword.vocabulary_size=280"]
+    monkeypatch.setattr(spool, "_chunks", interrupted)
+    answer = ask(command, *dirty[1:], *more)
+    assert (answer.code, answer.out, answer.err.splitlines()[-1]) == (130, "", "dragoman: interrupted")
+    monkeypatch.setattr(spool, "_chunks", chunks)
+    if command == "clean":
+        assert left_in(tmp_path) == before
+    else:
+        assert left_in(tmp_path / "out") == [".data.partial"]
+        assert "going on with a preparation that was interrupted" in ask(command, *dirty[1:], *more).err
+        assert left_in(tmp_path / "out") == ["data"]
+
+
 def test_prepare_train_and_average(ask: Ask, corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     recipe = recipe_file(tmp_path, corpus, run)
@@ -516,7 +689,9 @@ def test_prepare_train_and_average(ask: Ask, corpus: Path, tmp_path: Path) -> No
     assert prepared["corpora"]["train"]["kept"] == 60
     assert prepared["corpora"]["valid"]["kept"] == 10
     assert ask("prepare", recipe, "--json").json["fresh"] is False
-    assert "nothing changed" in ask("prepare", recipe).out
+    again = ask("prepare", recipe)
+    assert "nothing changed, nothing to do" in " ".join(again.out.split())
+    assert again.err == ""
 
     answer = ask("train", recipe, "--json")
     report = answer.json
@@ -661,6 +836,9 @@ def test_a_mistake_in_a_recipe_is_one_line(change: str, code: int, says: str, as
         (["train", "{tmp}/nowhere.toml"], 2, "nowhere.toml: there is no such recipe"),
         (["train", "{tmp}/blank"], 2, "data.train is not given"),
         (["prepare", "{en}"], 2, "test.en: not TOML"),
+        (["prepare", "{tmp}/blank", "run={tmp}/run"], 2, "data.train is not given"),
+        (["clean", "{en}", "-o", "{tmp}/out"], 2, "test.en: not TOML"),
+        (["clean", "{tmp}/blank", "-o", "{tmp}/out"], 2, "data.train is not given"),
     ],
     ids=lambda value: " ".join(value).replace("{", "").replace("}", "") if isinstance(value, list) else "",
 )

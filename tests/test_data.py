@@ -1,13 +1,11 @@
-"""From text files to batches: what is read, refused, lost or kept, and that order is a function of seed and epoch."""
+"""From text files to batches: what is read and refused, pieces, the encoded corpus, and batches of it."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
 import io
-import json
 import lzma
-import os
 import random
 import re
 import sys
@@ -24,17 +22,27 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.config import CorpusConfig, Recipe, SubwordConfig, make_recipe
-from dragoman.data import corpus as corpus_room
-from dragoman.data import prepare as prepare_room
-from dragoman.data.batches import BatchStream, Cursor, batch_of, collate, pad, plan_epoch
-from dragoman.data.corpus import SCHEMA, Corpus, EncodedPair, write_corpus
-from dragoman.data.pair import Pair
-from dragoman.data.prepare import Fate, Prepared, prepare
-from dragoman.data.readers import corpus_files, read_aligned, read_pairs, read_tsv
+from dragoman.config import CorpusConfig, SubwordConfig
+from dragoman.data.batches import batches_in_order, collate, pad
+from dragoman.data.corpus import (
+    Corpus,
+    LengthTable,
+    lengths_file,
+    pair_file,
+    pair_files,
+    pairs_batch,
+    schema_of,
+    write_batches,
+    write_lengths,
+)
+from dragoman.data.mixture import Mixture
+from dragoman.data.order import Order
 from dragoman.data.subword import BEGIN_ID, END_ID, PADDING_ID, UNKNOWN_ID, Subword, learn_subword, learn_tokeniser
-from dragoman.data.text import read_lines
-from dragoman.errors import BundleError, DataError, DragomanError, OutputError, RecipeError
+from dragoman.errors import BundleError, DataError, DragomanError, RecipeError
+from dragoman.formats.lines import read_lines
+from dragoman.formats.pair import Pair
+from dragoman.formats.plain import read_aligned, read_tsv
+from dragoman.formats.read import corpus_files, read_pairs
 
 MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k" / "tok"
 
@@ -162,7 +170,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, ending: str, monkeypatch: py
     def closed(_: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("dragoman.data.text.open_bytes", closed)
+    monkeypatch.setattr("dragoman.formats.lines.open_bytes", closed)
     assert told(lambda: list(read_lines(path))) == f"{path}: may not be read"
 
 
@@ -215,7 +223,7 @@ def test_files_of_unequal_length_are_refused_with_both_counts(
 def test_two_fields_are_a_pair(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tsv", ["one\teins", "\t"])
     assert list(read_tsv(path)) == [Pair("one", "eins", f"{path}:1"), Pair("", "", f"{path}:2")]
-    assert list(read_pairs(CorpusConfig(tsv="a.tsv"), tmp_path)) == list(read_tsv(path))
+    assert list(read_pairs(CorpusConfig(file="a.tsv", format="tsv"), tmp_path)) == list(read_tsv(path))
 
 
 @pytest.mark.parametrize(("line", "fields"), [("one", 1), ("", 1), ("one\teins\t0.9", 3), ("a\tb\tc\td", 4)])
@@ -431,39 +439,75 @@ def test_joint_pieces_are_of_both_sides_and_separate_ones_of_each() -> None:
 
 # --- the encoded corpus -----------------------------------------------------------------------------------------------
 
-IDS = st.lists(st.integers(0, 2**31 - 1), max_size=6)
-PAIRS = st.lists(st.tuples(IDS, IDS, st.integers(0, 2**40)), max_size=40)
+Rows = list[tuple[list[int], list[int], int]]
 
 
-@settings(max_examples=100, deadline=None)
-@given(pairs=PAIRS, rows=st.sampled_from([1, 2, 7, 65_536]))
+def write_rows(path: Path, batches: Sequence[Rows], *, vocabulary: int = 100) -> int:
+    """A file of encoded pairs (source, target, number), as many record batches as there are lists of them."""
+    schema = schema_of(vocabulary)
+    columns = (([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]) for rows in batches)
+    return write_batches(path, (pairs_batch(*sides, schema) for sides in columns), schema)
+
+
+def files_of_rows(largest: int) -> st.SearchStrategy[list[list[Rows]]]:
+    """Files of record batches of pairs whose ids go up to `largest`."""
+    ids = st.lists(st.integers(0, largest), max_size=6)
+    row = st.tuples(ids, ids, st.integers(0, 2**40))
+    return st.lists(st.lists(st.lists(row, max_size=12), max_size=4), max_size=3)
+
+
+@pytest.mark.parametrize("vocabulary", [2**16, 2**31])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
 def test_a_corpus_comes_back_as_it_was_written(
-    tmp_path_factory: pytest.TempPathFactory, pairs: list[EncodedPair], rows: int
+    tmp_path_factory: pytest.TempPathFactory, vocabulary: int, data: st.DataObject
 ) -> None:
-    path = tmp_path_factory.getbasetemp() / "round-trip.arrow"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus_room, "ROWS", rows)
-        assert write_corpus(path, iter(pairs)) == len(pairs)
-        corpus = Corpus(path)
-        back = [(corpus.source(i).tolist(), corpus.target(i).tolist(), corpus.line(i)) for i in range(len(corpus))]
-        sources, targets = corpus.lengths()
-    assert back == pairs
-    assert sources.tolist() == [len(source) for source, _, _ in pairs]
-    assert targets.tolist() == [len(target) + 1 for _, target, _ in pairs]  # with the end token
+    """Whatever the number of files and of record batches in them, empty ones included."""
+    files = data.draw(files_of_rows(vocabulary - 1))
+    paths = [tmp_path_factory.getbasetemp() / f"round-trip-{number:05d}.arrow" for number in range(len(files))]
+    for path, batches in zip(paths, files, strict=True):
+        assert write_rows(path, batches, vocabulary=vocabulary) == sum(map(len, batches))
+    rows = [row for batches in files for batch in batches for row in batch]
+    corpus = Corpus(paths)
+    assert len(corpus) == len(rows)
+    assert [(corpus.source(i).tolist(), corpus.target(i).tolist(), corpus.number(i)) for i in range(len(corpus))] == rows
+    sources, targets = corpus.lengths()
+    assert sources.tolist() == [len(source) for source, _, _ in rows]
+    assert targets.tolist() == [len(target) + 1 for _, target, _ in rows]  # with the end token
+
+
+def test_ids_take_two_bytes_where_the_vocabulary_allows() -> None:
+    assert schema_of(2**16).field("source").type.value_type == pa.uint16()
+    assert schema_of(2**16 + 1).field("source").type.value_type == pa.int32()
 
 
 def test_any_arrow_reader_opens_a_corpus(tmp_path: Path) -> None:
-    write_corpus(tmp_path / "a.arrow", [([5, END_ID], [6], 1), ([7, END_ID], [], 3)])
-    with pa.ipc.open_file(tmp_path / "a.arrow") as reader:
+    path = pair_file(tmp_path, "a", 0)
+    write_rows(path, [[([5, END_ID], [6], 1)], [([7, END_ID], [], 3), ([8, END_ID], [9], 4)]])
+    with pa.ipc.open_file(path) as reader:
         table = reader.read_all().to_pydict()
-    assert table == {"source": [[5, 3], [7, 3]], "target": [[6], []], "line": [1, 3]}
+    assert table == {"source": [[5, 3], [7, 3], [8, 3]], "target": [[6], [], [9]], "number": [1, 3, 4]}
+    write_lengths(lengths_file(tmp_path, "a"), Corpus([path]))
+    with pa.ipc.open_file(lengths_file(tmp_path, "a")) as reader:
+        table = reader.read_all().to_pydict()
+    assert table == {"source": [2, 2], "target": [1, 2], "pairs": [[1], [0, 2]]}
+
+
+def test_the_files_of_one_corpus_are_those_of_its_name(tmp_path: Path) -> None:
+    for name in ("train", "train.a", "train.a-00000", "train.lengths"):
+        for part in (0, 1):
+            pair_file(tmp_path, name, part).touch()
+        lengths_file(tmp_path, name).touch()
+    for name in ("train", "train.a", "train.a-00000", "train.lengths"):
+        assert pair_files(tmp_path, name) == [tmp_path / f"{name}-00000.arrow", tmp_path / f"{name}-00001.arrow"]
+    assert pair_files(tmp_path, "a") == []
 
 
 def test_what_is_no_corpus_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
 
     def refused() -> str:
-        line = told(lambda: Corpus(path))
+        line = told(lambda: Corpus([path]))
         assert line.startswith(f"{path}: ")
         return line
 
@@ -474,85 +518,19 @@ def test_what_is_no_corpus_is_refused(tmp_path: Path) -> None:
     for contents in (b"", b"plain text\n" * 99, b"ARROW1\x00\x00", b"ARROW1\x00\x00" + b"\xff" * 200 + b"ARROW1"):
         path.write_bytes(contents)
         refused()
-    write_corpus(path, [([5, 6, 3], [7, 8], line) for line in range(50)])
+    write_rows(path, [[([5, 6, 3], [7, 8], number) for number in range(50)]])
     whole = path.read_bytes()
     for length in range(0, len(whole), 11):
         path.write_bytes(whole[:length])
         refused()
-    other = pa.schema([("source", pa.list_(pa.int64())), ("target", pa.list_(pa.int32())), ("line", pa.int64())])
+    other = pa.schema([("source", pa.list_(pa.int64())), ("target", pa.list_(pa.int32())), ("number", pa.int64())])
     for schema, columns in ((pa.schema([("a", pa.int32())]), [[1]]), (other, [[[1]], [[1]], [1]])):
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             writer.write_batch(pa.record_batch(columns, schema=schema))
         assert "not a prepared corpus" in refused()
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-        for _ in range(2):
-            writer.write_batch(pa.record_batch([[[1]], [[1]], [1]], schema=SCHEMA))
-    assert "65536 pairs each" in refused()
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
-
-LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=60)
-
-
-def plan(lengths: Sequence[tuple[int, int]], **given: Any) -> list[list[int]]:
-    sources = np.array([source for source, _ in lengths], np.int32)
-    targets = np.array([target for _, target in lengths], np.int32)
-    return [batch.tolist() for batch in plan_epoch(sources, targets, **given)]
-
-
-@settings(max_examples=200, deadline=None)
-@given(lengths=LENGTHS, batch_tokens=st.integers(1, 200), seed=st.integers(0, 2**31 - 1), shuffle=st.booleans())
-def test_an_epoch_has_every_pair_once_within_the_budget(
-    lengths: list[tuple[int, int]], batch_tokens: int, seed: int, shuffle: bool
-) -> None:
-    batches = plan(lengths, batch_tokens=batch_tokens, seed=seed, epoch=0, shuffle=shuffle)
-    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
-    for batch in batches:
-        assert batch
-        longest = max(max(lengths[index]) for index in batch)
-        assert longest * len(batch) <= batch_tokens or len(batch) == 1
-    assert batches == plan(lengths, batch_tokens=batch_tokens, seed=seed, epoch=0, shuffle=shuffle)
-
-
-def drawn_lengths(count: int = 2000) -> list[tuple[int, int]]:
-    draw = random.Random(3)
-    return [(length := min(2 + int(draw.expovariate(0.08)), 90), max(1, length + draw.randint(-3, 3))) for _ in range(count)]
-
-
-def test_the_order_is_of_the_seed_and_the_epoch() -> None:
-    lengths = drawn_lengths()
-    first = plan(lengths, batch_tokens=400, seed=5, epoch=0)
-    assert plan(lengths, batch_tokens=400, seed=5, epoch=1) != first
-    assert plan(lengths, batch_tokens=400, seed=6, epoch=0) != first
-    together = {frozenset(batch) for batch in first} & {
-        frozenset(batch) for batch in plan(lengths, batch_tokens=400, seed=5, epoch=1)
-    }
-    assert len(together) < len(first) / 2  # not the same batches in another order, save where lengths are rare
-
-
-def test_an_epoch_does_not_go_from_short_to_long() -> None:
-    lengths = drawn_lengths()
-    shuffled, ordered = (
-        np.array(
-            [
-                np.mean([max(lengths[index]) for index in batch])
-                for batch in plan(lengths, batch_tokens=400, seed=5, epoch=2, shuffle=shuffle)
-            ]
-        )
-        for shuffle in (True, False)
-    )
-    assert (np.diff(ordered) >= 0).all()
-    place = np.arange(len(shuffled))
-    assert abs(np.corrcoef(place, shuffled)[0, 1]) < 4 / np.sqrt(len(shuffled))  # as of independent draws
-
-
-def test_within_a_batch_lengths_are_alike() -> None:
-    lengths = drawn_lengths()
-    batches = plan(lengths, batch_tokens=400, seed=5, epoch=0)
-    real = sum(max(pair) for pair in lengths)
-    padded = sum(len(batch) * max(max(lengths[index]) for index in batch) for batch in batches)
-    assert padded / real < 1.05
 
 
 @settings(max_examples=100, deadline=None)
@@ -560,13 +538,13 @@ def test_within_a_batch_lengths_are_alike() -> None:
     rows=st.lists(st.lists(st.integers(4, 99), max_size=5), min_size=1, max_size=5),
     first=st.sampled_from([None, BEGIN_ID, PADDING_ID]),
     last=st.sampled_from([None, END_ID]),
-    arrays=st.booleans(),
+    kind=st.sampled_from([None, np.uint16, np.int32]),
 )
-def test_rows_are_padded_on_the_right(rows: list[list[int]], first: int | None, last: int | None, arrays: bool) -> None:
+def test_rows_are_padded_on_the_right(rows: list[list[int]], first: int | None, last: int | None, kind: type | None) -> None:
     framed = [[*([] if first is None else [first]), *row, *([] if last is None else [last])] for row in rows]
     width = max(map(len, framed))
     expected = [row + [PADDING_ID] * (width - len(row)) for row in framed]
-    padded = pad([np.array(row, np.int32) for row in rows] if arrays else rows, first=first, last=last)
+    padded = pad(rows if kind is None else [np.array(row, kind) for row in rows], first=first, last=last)
     assert padded.dtype == torch.int64
     assert padded.tolist() == expected
 
@@ -580,374 +558,45 @@ def test_the_decoder_reads_the_target_shifted_by_one() -> None:
     assert batch.to(torch.device("cpu")).targets_BT.tolist() == batch.targets_BT.tolist()
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    draw = random.Random(4)
-    path = tmp_path_factory.mktemp("corpus") / "a.arrow"
-    pairs = [
-        ([*draw.choices(range(4, 99), k=draw.randint(1, 9)), END_ID], draw.choices(range(4, 99), k=draw.randint(1, 9)), number)
-        for number in range(1, 61)
-    ]
-    write_corpus(path, pairs)
-    return Corpus(path)
+LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=60)
 
 
-def stream_from(corpus: Corpus, cursor: Cursor) -> BatchStream:
-    return BatchStream(corpus, batch_tokens=60, seed=7, start_id=BEGIN_ID, cursor=cursor)
-
-
-def same(one: Any, other: Any) -> bool:
-    tensors = ("source_BS", "inputs_BT", "targets_BT")
-    return all(torch.equal(getattr(one, name), getattr(other, name)) for name in tensors)
-
-
-def test_a_stream_goes_on_from_any_cursor_as_if_uninterrupted(corpus: Corpus) -> None:
-    stream = stream_from(corpus, Cursor())
-    whole = []
-    for _ in range(3 * stream.batches_in_epoch()):
-        before = stream.cursor
-        whole.append((before, stream.next(), stream.cursor))
-    assert stream.cursor.epoch >= 2
-    for place in range(0, len(whole), 3):
-        again = stream_from(corpus, whole[place][0])
-        for _, batch, after in whole[place : place + 4]:
-            assert same(again.next(), batch)
-            assert again.cursor == after
-
-
-def test_each_epoch_of_a_stream_is_its_plan(corpus: Corpus) -> None:
-    stream = stream_from(corpus, Cursor())
-    for epoch in range(3):
-        batches = plan_epoch(*corpus.lengths(), batch_tokens=60, seed=7, epoch=epoch)
-        for number, indices in enumerate(batches):
-            assert same(stream.next(), batch_of(corpus, indices, start_id=BEGIN_ID))
-            assert stream.cursor == Cursor(epoch, number + 1)
-    assert stream.cursor.epoch == 2
-    assert stream_from(corpus, stream.cursor).next().num_target_tokens == stream.next().num_target_tokens
-    assert stream.cursor == Cursor(3, 1)
+@settings(max_examples=60, deadline=None)
+@given(lengths=LENGTHS, batch_tokens=st.integers(1, 200))
+def test_validation_reads_each_pair_once_from_short_to_long(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[tuple[int, int]], batch_tokens: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "validation-00000.arrow"
+    write_rows(path, [[([5] * source, [6] * target, 1) for source, target in lengths]])
+    seen: Counter[tuple[int, int]] = Counter()
+    before = 0
+    for batch in batches_in_order(Corpus([path]), batch_tokens=batch_tokens, start_id=BEGIN_ID):
+        rows = list(zip(batch.source_BS.count_nonzero(1).tolist(), batch.targets_BT.count_nonzero(1).tolist(), strict=True))
+        longest = max(map(max, rows))
+        assert longest * len(rows) <= batch_tokens or len(rows) == 1
+        assert min(map(max, rows)) >= before
+        before = longest
+        seen += Counter(rows)
+    assert seen == Counter((source, target + 1) for source, target in lengths)
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no Multi30k in {MULTI30K}")
-def test_little_of_a_multi30k_batch_is_padding() -> None:
+def test_little_of_a_multi30k_batch_is_padding(tmp_path: Path) -> None:
     """At 25,000 tokens a batch there are only 20, each a twentieth of all lengths, so this is the hard end."""
     texts = [list(read_lines(MULTI30K / f"train.{language}.gz")) for language in ("en", "de")]
     config = SubwordConfig(vocabulary_size=10_000, normalisation="identity")
     tokeniser = learn_tokeniser(texts[0], texts[1], config, source_eos=True, seed=1)
-    sources, targets = (np.array([len(ids) + 1 for ids in tokeniser.source.encode_many(text)], np.int32) for text in texts)
+    sources, targets = (side.encode_many(text) for side, text in zip((tokeniser.source, tokeniser.target), texts, strict=True))
     assert len(sources) == 29_000
-    batches = plan_epoch(sources, targets, batch_tokens=25_000, seed=1, epoch=0)
-    longest = np.maximum(sources, targets)
+    rows = [([*source, END_ID], target, 1) for source, target in zip(sources, targets, strict=True)]
+    write_rows(pair_file(tmp_path, "a", 0), [rows], vocabulary=10_000)
+    corpus = Corpus(pair_files(tmp_path, "a"))
+    write_lengths(lengths_file(tmp_path, "a"), corpus)
+    order = Order([LengthTable(lengths_file(tmp_path, "a"))], Mixture.once(), batch_tokens=25_000, seed=1)
+    source, target = corpus.lengths()
+    longest = np.maximum(source, target)
+    batches = [order.batch(0, number).pairs for number in range(len(order.plan(0)))]
     counted = sum(len(batch) * int(longest[batch].max()) for batch in batches)
     assert 1 - longest.sum() / counted < 0.05  # what the budget counts: the longer side of each pair
-    padded = sum(len(batch) * (int(sources[batch].max()) + int(targets[batch].max())) for batch in batches)
-    assert 1 - (sources.sum() + targets.sum()) / padded < 0.10  # both sides: what the model is given
-
-
-# --- preparing --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    """A folder with 60 pairs to learn from, as two files, and 10 to validate on, as one."""
-    folder = tmp_path / "text"
-    folder.mkdir()
-    written(folder / "train.en", sentences(60, 1))
-    written(folder / "train.de.gz", sentences(60, 2))
-    written(folder / "valid.tsv", [f"{one}\t{other}" for one, other in zip(sentences(10, 3), sentences(10, 4), strict=True)])
-    return folder
-
-
-def recipe_for(text: Path, *overrides: str) -> Recipe:
-    document = {
-        "size": "tiny",
-        "data": {
-            "root": str(text),
-            "train": {"source": "train.en", "target": "train.de.gz"},
-            "valid": {"tsv": "valid.tsv"},
-        },
-        "subword": {"vocabulary_size": VOCABULARY},
-    }
-    return make_recipe(document, overrides)
-
-
-def prepared(text: Path, *overrides: str, notice: Callable[[str], None] = lambda _: None) -> Prepared:
-    return prepare(recipe_for(text, *overrides), text.parent / "data", notice)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def test_a_corpus_is_prepared_as_its_text_says(text: Path) -> None:
-    notices: list[str] = []
-    result = prepared(text, notice=notices.append)
-    assert result.fresh
-    assert notices == [
-        f"learning bpe pieces ({VOCABULARY})",
-        f"encoding train: {text / 'train.en'}, {text / 'train.de.gz'}",
-        f"encoding valid: {text / 'valid.tsv'}",
-    ]
-    valid = result.valid
-    assert valid is not None
-    for corpus, pairs in (
-        (result.train, list(read_aligned(text / "train.en", text / "train.de.gz"))),
-        (valid, list(read_tsv(text / "valid.tsv"))),
-    ):
-        assert len(corpus) == len(pairs)
-        for index, pair in enumerate(pairs):
-            assert corpus.source(index).tolist() == result.tokeniser.encode_source(pair.source)
-            assert corpus.target(index).tolist() == result.tokeniser.encode_target(pair.target)
-            assert corpus.line(index) == index + 1
-    sources, targets = result.train.lengths()
-    assert result.fates["train"] == Fate(kept=60, source_tokens=int(sources.sum()), target_tokens=int(targets.sum()))
-    assert result.fates["valid"].kept == 10
-    assert set(files(text.parent / "data")) == {"source.model", "train.arrow", "valid.arrow", "prepared.json"}
-
-
-def test_there_is_nothing_to_do_the_second_time(text: Path) -> None:
-    first = prepared(text)
-    before = files(text.parent / "data")
-    notices: list[str] = []
-    second = prepared(text, notice=notices.append)
-    assert (second.fresh, notices) == (False, [])
-    assert files(text.parent / "data") == before
-    assert second.fates == first.fates
-    assert second.tokeniser.source.model == first.tokeniser.source.model
-    assert second.tokeniser.joint
-    assert [second.train.source(i).tolist() for i in range(60)] == [first.train.source(i).tolist() for i in range(60)]
-
-
-# Each alone makes another corpus.
-CHANGES = [
-    "data.max_length=20",
-    "data.over_long=truncate",
-    "subword.vocabulary_size=290",
-    "subword.kind=unigram",
-    "subword.lowercase=true",
-    "subword.normalisation=identity",
-    "subword.split_digits=true",
-    "subword.joint=false",
-    "model.source_eos=false",
-    "data.valid={tsv='valid.tsv.gz'}",
-]
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_settings_that_changed_are_noticed(text: Path, change: str) -> None:
-    more = ["model.tying=two-way"]
-    written(text / "valid.tsv.gz", ["bala\tmara"])
-    prepared(text, *more)
-    assert prepared(text, *more, change).fresh
-    assert not prepared(text, *more, change).fresh
-    assert prepared(text, *more).fresh
-    assert "target.model" not in files(text.parent / "data")
-
-
-@pytest.mark.parametrize(
-    "change", ["name=other", "training.max_steps=3", "decoding.beam_size=9", "model.d_ff=8", "data.test={tsv='none.tsv'}"]
-)
-def test_settings_that_make_no_other_corpus_change_nothing(text: Path, change: str) -> None:
-    prepared(text)
-    assert not prepared(text, change).fresh
-
-
-@pytest.mark.parametrize("name", ["train.en", "train.de.gz", "valid.tsv"])
-def test_an_input_that_changed_is_noticed(text: Path, name: str) -> None:
-    first = prepared(text)
-    assert first.valid is not None
-    before = len(first.train) + len(first.valid)
-    for path in [text / "train.en", text / "train.de.gz"] if name.startswith("train") else [text / name]:
-        kept = list(read_lines(path))
-        written(path, [*kept[1:], kept[0]] if path.name == name else kept)
-    again = prepared(text)
-    assert again.fresh
-    assert again.valid is not None
-    assert len(again.train) + len(again.valid) == before
-    assert not prepared(text).fresh
-
-
-@pytest.mark.parametrize("name", ["source.model", "target.model", "train.arrow", "valid.arrow"])
-@pytest.mark.parametrize("damage", ["cut", "flip", "remove", "empty"])
-def test_an_output_that_changed_is_made_anew(text: Path, name: str, damage: str) -> None:
-    apart = ["subword.joint=false", "model.tying=two-way"]
-    prepared(text, *apart)
-    folder = text.parent / "data"
-    before = files(folder)
-    whole = bytearray(before[name])
-    whole[len(whole) // 2] ^= 1
-    match damage:
-        case "cut":
-            (folder / name).write_bytes(before[name][:-1])
-        case "flip":
-            (folder / name).write_bytes(whole)
-        case "remove":
-            (folder / name).unlink()
-        case _:
-            (folder / name).write_bytes(b"")
-    notices: list[str] = []
-    assert prepared(text, *apart, notice=notices.append).fresh
-    assert notices[0] == f"{folder}: a prepared file is missing or was changed; preparing anew"
-    assert files(folder) == before
-    assert not prepared(text, *apart).fresh
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"null",
-        b'{"digest": "DIGEST", "files": {}, "fates": {"train": {"keep": 3}}}',
-        b'{"digest": "DIGEST", "files": {}, "fates": [3]}',
-        b'{"digest": "DIGEST", "files": 3, "fates": {}}',
-        b'{"digest": "DIGEST", "fates": {}}',
-        b"[" * 100_000,
-        b"\xff",
-    ],
-    ids=lambda damage: damage[:40].decode(errors="replace"),
-)
-def test_a_damaged_note_of_what_was_prepared_is_made_anew(text: Path, damage: bytes) -> None:
-    prepared(text)
-    path = text.parent / "data" / "prepared.json"
-    before = path.read_bytes()
-    path.write_bytes(damage.replace(b"DIGEST", json.loads(before)["digest"].encode()))
-    assert prepared(text).fresh
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("corpus", ["train", "valid"])
-def test_an_interrupted_preparation_is_done_again(
-    text: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], corpus: str
-) -> None:
-    expected = files_of_fresh(text)
-    fit = prepare_room._fit
-
-    def breaking(pair: Pair, *rest: Any, training: bool) -> Any:
-        if pair.origin.endswith(":7") and training is (corpus == "train"):
-            raise kind
-        return fit(pair, *rest, training=training)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(prepare_room, "_fit", breaking)
-        with pytest.raises(kind):
-            prepared(text)
-    assert prepared(text).fresh
-    assert files(text.parent / "data") == expected
-
-
-def files_of_fresh(text: Path) -> dict[str, bytes]:
-    """What a preparation that nothing disturbed writes."""
-    prepare(recipe_for(text), text.parent / "undisturbed")
-    return files(text.parent / "undisturbed")
-
-
-def test_pairs_with_an_empty_side_are_counted_and_named(text: Path) -> None:
-    lines = [*sentences(30, 1), "", " ", "\u3000", "bala", "", "", "bala"]
-    others = [*sentences(30, 2), "mara", "mara", "mara", "  ", "", "mara", "\t"]
-    source = written(text / "train.en", lines)
-    written(text / "train.de.gz", others)
-    written(text / "valid.tsv", ["bala\t", "bala\tmara"])
-    result = prepared(text)
-    fate = result.fates["train"]
-    assert (fate.kept, fate.empty, fate.over_long) == (30, 7, 0)
-    places = [f"{source}:{line}" for line in range(31, 36)]
-    assert fate.empty_at == places
-    assert fate.sentences("drop") == [f"7 pairs with an empty side dropped ({', '.join(places)}, …)"]
-    assert result.fates["valid"].sentences("drop") == [f"1 pairs with an empty side dropped ({text / 'valid.tsv'}:1)"]
-    assert result.valid is not None
-    assert result.valid.line(0) == 2
-
-
-def over_long(text: Path, choice: str) -> tuple[Prepared, list[Pair], list[int]]:
-    """A preparation with room for 12 tokens a side; its pairs, and the lines (from 0) of those that do not fit."""
-    pairs = list(read_aligned(text / "train.en", text / "train.de.gz"))
-    result = prepared(text, "data.max_length=12", f"data.over_long={choice}")
-    encoder = result.tokeniser
-    longest = [max(len(encoder.encode_source(pair.source)), len(encoder.encode_target(pair.target)) + 1) for pair in pairs]
-    beyond = [line for line, length in enumerate(longest) if length > 12]
-    assert 5 < len(beyond) < 55
-    assert 12 in longest  # one that just fits
-    return result, pairs, beyond
-
-
-def test_over_long_pairs_are_dropped_counted_and_named(text: Path) -> None:
-    result, pairs, beyond = over_long(text, "drop")
-    fate = result.fates["train"]
-    assert (fate.kept, fate.over_long) == (60 - len(beyond), len(beyond))
-    assert fate.over_long_at == [pairs[line].origin for line in beyond[:5]]
-    assert [result.train.line(index) - 1 for index in range(len(result.train))] == [
-        line for line in range(60) if line not in beyond
-    ]
-    assert fate.sentences("drop") == [f"{len(beyond)} pairs beyond data.max_length dropped ({', '.join(fate.over_long_at)}, …)"]
-    assert result.fates["valid"].over_long == 0  # what is judged on is never shortened
-
-
-def test_over_long_pairs_are_truncated_counted_and_named(text: Path) -> None:
-    result, pairs, beyond = over_long(text, "truncate")
-    fate = result.fates["train"]
-    assert (fate.kept, fate.over_long) == (60, len(beyond))
-    for line, pair in enumerate(pairs):
-        assert result.train.source(line).tolist() == [*result.tokeniser.source.encode(pair.source)[:11], END_ID]
-        assert result.train.target(line).tolist() == result.tokeniser.target.encode(pair.target)[:11]
-    sources, targets = result.train.lengths()
-    assert max(sources.max(), targets.max()) == 12
-    assert "truncated" in fate.sentences("truncate")[0]
-
-
-def test_an_over_long_pair_may_be_refused(text: Path) -> None:
-    _, pairs, beyond = over_long(text, "drop")
-    line = told(lambda: over_long(text, "refuse"))
-    assert re.match(rf"{re.escape(pairs[beyond[0]].origin)}: \d+ tokens, more than data\.max_length = 12; raise it, or", line)
-
-
-def test_a_corpus_without_pairs_is_refused(text: Path) -> None:
-    empty_valid = text / "valid.tsv"
-    empty_valid.write_text("\t\n\t\n")
-    assert told(lambda: prepared(text)).startswith(f"{empty_valid}: no pair is left (2 pairs with an empty side dropped")
-    empty_valid.write_text("")
-    assert told(lambda: prepared(text)) == f"{empty_valid}: no pair is left (the corpus is empty)"
-    assert "no pair is left (60 pairs beyond data.max_length dropped" in told(lambda: prepared(text, "data.max_length=2"))
-    for lines in ([], ["", " "]):
-        written(text / "train.en", lines)
-        written(text / "train.de.gz", lines)
-        assert told(lambda: prepared(text)).startswith("the training corpus is empty: ")
-
-
-def test_a_corpus_that_cannot_be_read_is_named(text: Path) -> None:
-    written(text / "train.de.gz", sentences(59, 2))
-    assert told(lambda: prepared(text)).startswith(f"{text / 'train.de.gz'} has 59 lines but {text / 'train.en'} has 60: ")
-    (text / "train.en").write_bytes(b"bala\n" * 59 + b"\xff\n")
-    assert told(lambda: prepared(text)) == f"{text / 'train.en'}, line 60: not UTF-8 (byte 0xff at column 1)"
-    (text / "train.en").unlink()
-    assert told(lambda: prepared(text)) == f"{text / 'train.en'}: cannot be read: No such file or directory"
-    recipe = make_recipe({})
-    assert told(lambda: prepare(recipe, text.parent), RecipeError) == ("data.train is not given: name the files to learn from")
-
-
-def test_a_place_where_nothing_can_be_prepared_is_named(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = text.parent / "data"
-    folder.touch()
-    assert told(lambda: prepared(text), OutputError).startswith(f"{folder}: cannot be written: ")
-    folder.unlink()
-
-    def full(*_: Any) -> None:
-        raise OSError(28, os.strerror(28))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(prepare_room, "write_corpus", full)
-        assert told(lambda: prepared(text), OutputError).startswith(f"{folder}: the disk is full (")
-    assert prepared(text).fresh
-
-
-def test_every_pair_of_a_corpus_is_in_some_batch_of_an_epoch(text: Path) -> None:
-    """The way of a pair, from its line to its batch."""
-    result = prepared(text)
-    stream = BatchStream(result.train, batch_tokens=100, seed=1, start_id=BEGIN_ID, cursor=Cursor())
-    seen: Counter[str] = Counter()
-    for _ in range(stream.batches_in_epoch()):
-        batch = stream.next()
-        for row in batch.targets_BT.tolist():
-            seen[result.tokeniser.target.decode(row)] += 1
-    assert seen == Counter(read_lines(text / "train.de.gz"))
+    padded = sum(len(batch) * (int(source[batch].max()) + int(target[batch].max())) for batch in batches)
+    assert 1 - (source.sum() + target.sum()) / padded < 0.10  # both sides: what the model is given

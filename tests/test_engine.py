@@ -17,11 +17,11 @@ import dragoman
 from conftest import WORDS, MakeRecipe, edit_config
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.data.subword import learn_tokeniser
-from dragoman.data.text import read_lines
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
 from dragoman.engine import Translation, Translator
 from dragoman.errors import BundleError, DataError, RecipeError
+from dragoman.formats.lines import read_lines
 from dragoman.model.attention import Attention
 from dragoman.model.build import build_model
 from dragoman.tasks.generation import cross_attention, generate, most_positions

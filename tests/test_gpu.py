@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from conftest import NO_DROPOUT, MakeRecipe
 from dragoman.config import DecodingConfig, make_recipe
 from dragoman.data.batches import collate
 from dragoman.model.build import build_model
 from dragoman.tasks.generation import generate
+from dragoman.training.finish import train
+from dragoman.training.journal import read_journal
 from dragoman.training.loss import batch_loss
 
 pytestmark = [
@@ -46,3 +51,15 @@ def test_search_finds_what_the_processor_finds(method: str) -> None:
         for name in ("cpu", "cuda")
     ]
     assert found[0] == found[1]
+
+
+def test_batches_made_ahead_in_pinned_memory_are_the_same(tiny: MakeRecipe, tmp_path: Path) -> None:
+    """Losses agree but for the order of sums, over two passes."""
+    losses = []
+    for loaders in (0, 2):
+        run = tmp_path / f"run{loaders}"
+        report = train(tiny(run, *NO_DROPOUT, f"data.loaders={loaders}", "training.max_steps=12"))
+        assert report["machine"].startswith("cuda")
+        losses.append([entry["loss"] for entry in read_journal(run / "metrics.jsonl") if entry["kind"] == "train"])
+    assert len(losses[0]) == 12
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)

@@ -10,9 +10,9 @@ from functools import cache
 
 import pytest
 
-from dragoman.data.pair import Pair
 from dragoman.data.phrases import _KINDS, LANGUAGES, PhraseSplit, _Kind, _pairs, make_phrases
 from dragoman.errors import DataError, MissingExtraError
+from dragoman.formats.pair import Pair
 
 KINDS = {"date", "time", "moment", "duration", "relative", "price", "measure", "number"}
 

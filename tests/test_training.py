@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
+import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,14 +30,15 @@ import dragoman
 import dragoman.training.checkpoint
 import dragoman.training.finish
 import dragoman.training.loop
-from conftest import NO_DROPOUT, MakeRecipe
+from conftest import NO_DROPOUT, MakeRecipe, as_version_0_1, reseal
 from dragoman.bundle import load_bundle, put_weights, save_tensors, weights_of
-from dragoman.config import Recipe, TrainingConfig
-from dragoman.data.batches import Batch, Cursor, collate, plan_epoch
+from dragoman.config import Recipe, TrainingConfig, recipe_from_dict
+from dragoman.data.batches import Batch, collate
+from dragoman.data.loader import Cursor, TrainingBatches
 from dragoman.data.subword import END_ID, PADDING_ID
-from dragoman.data.text import read_lines
 from dragoman.errors import DataError, Interrupted, OutputError, RecipeError, RunError
 from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match
+from dragoman.formats.lines import read_lines
 from dragoman.model.build import build_model
 from dragoman.training.checkpoint import Progress, list_checkpoints, newest_checkpoint, prune_checkpoints, save_checkpoint
 from dragoman.training.finish import average_run, train
@@ -110,42 +115,77 @@ def target_distribution(form: str, epsilon: float, targets_X: Tensor, vocabulary
 
 
 @pytest.fixture
-def logits_XV() -> Tensor:  # noqa: N802
-    return torch.randn(6, 7, generator=torch.Generator().manual_seed(3)) * 2
+def outputs_XD() -> Tensor:  # noqa: N802
+    return torch.randn(6, 5, generator=torch.Generator().manual_seed(3)) * 2
+
+
+@pytest.fixture
+def output_VD() -> Tensor:  # noqa: N802
+    return torch.randn(7, 5, generator=torch.Generator().manual_seed(4))
 
 
 TARGETS_X = torch.tensor([1, 2, 3, 6, 6, 4])
 
 
+@pytest.mark.parametrize("at_once", [1, 14, 35, 2**25], ids=lambda logits: f"{logits} logits at once")
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.6])
 @pytest.mark.parametrize("form", ["uniform", "others", "real"])
-def test_smoothed_loss_and_its_gradient_are_those_of_the_distribution(form: str, epsilon: float, logits_XV: Tensor) -> None:
+def test_smoothed_loss_and_its_gradients_are_those_of_the_distribution(
+    form: str, epsilon: float, at_once: int, outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.training.loss.SLICE", at_once)
     q_XV = target_distribution(form, epsilon, TARGETS_X, 7)
     torch.testing.assert_close(q_XV.sum(dim=1), torch.ones(6, dtype=torch.float64))
-    ours, theirs = logits_XV.clone().requires_grad_(), logits_XV.double().requires_grad_()
-    loss, nll = smoothed_loss(ours, TARGETS_X, epsilon=epsilon, form=form)
-    expected = -(q_XV * theirs.log_softmax(dim=-1)).sum()
+    ours = [one.clone().requires_grad_() for one in (outputs_XD, output_VD)]
+    theirs = [one.double().requires_grad_() for one in (outputs_XD, output_VD)]
+    loss, nll = smoothed_loss(ours[0], ours[1], TARGETS_X, epsilon=epsilon, form=form)
+    expected = -(q_XV * F.linear(*theirs).log_softmax(dim=-1)).sum()
     torch.testing.assert_close(loss.double(), expected, rtol=1e-6, atol=0)
     (3 * loss).backward()  # type: ignore[no-untyped-call]
     (3 * expected).backward()  # type: ignore[no-untyped-call]
-    assert ours.grad is not None
-    assert theirs.grad is not None
-    torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=0, atol=2e-6)
-    torch.testing.assert_close(nll, F.cross_entropy(logits_XV, TARGETS_X, reduction="sum"))
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        torch.testing.assert_close(one.grad.double(), other.grad, rtol=0, atol=1e-5)
+    torch.testing.assert_close(nll, F.cross_entropy(F.linear(outputs_XD, output_VD), TARGETS_X, reduction="sum"))
     assert not nll.requires_grad
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.6])
-def test_the_uniform_form_is_pytorch_s(epsilon: float, logits_XV: Tensor) -> None:
-    loss, _ = smoothed_loss(logits_XV, TARGETS_X, epsilon=epsilon, form="uniform")
+def test_the_uniform_form_is_pytorch_s(epsilon: float, outputs_XD: Tensor, output_VD: Tensor) -> None:
+    loss, _ = smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=epsilon, form="uniform")
+    logits_XV = F.linear(outputs_XD, output_VD)
     torch.testing.assert_close(loss, F.cross_entropy(logits_XV, TARGETS_X, label_smoothing=epsilon, reduction="sum"))
 
 
-def test_the_loss_of_half_precision_is_summed_in_float32(logits_XV: Tensor) -> None:
-    halved = logits_XV.bfloat16()
-    loss, nll = smoothed_loss(halved, TARGETS_X, epsilon=0.1, form="others")
+def test_a_loss_without_gradients_makes_none(outputs_XD: Tensor, output_VD: Tensor) -> None:
+    with torch.no_grad():
+        loss, _ = smoothed_loss(outputs_XD.requires_grad_(), output_VD, TARGETS_X, epsilon=0.1, form="uniform")
+    assert loss.grad_fn is None
+
+
+def test_the_loss_of_half_precision_is_summed_in_float32() -> None:
+    """Projected by the identity, the logits are the halved outputs themselves, so nothing but the sums could differ."""
+    halved = (torch.randn(6, 7, generator=torch.Generator().manual_seed(3)) * 2).bfloat16()
+    loss, nll = smoothed_loss(halved, torch.eye(7).bfloat16(), TARGETS_X, epsilon=0.1, form="others")
     assert loss.dtype == nll.dtype == torch.float32
-    assert loss.item() == smoothed_loss(halved.float(), TARGETS_X, epsilon=0.1, form="others")[0].item()
+    assert loss.item() == smoothed_loss(halved.float(), torch.eye(7), TARGETS_X, epsilon=0.1, form="others")[0].item()
+
+
+def test_under_autocast_products_are_halved_and_gradients_are_not(outputs_XD: Tensor, output_VD: Tensor) -> None:
+    ours = [one.clone().requires_grad_() for one in (outputs_XD, output_VD)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, _ = smoothed_loss(ours[0], ours[1], TARGETS_X, epsilon=0.1, form="uniform")
+    loss.backward()  # type: ignore[no-untyped-call]
+    halved = [one.bfloat16().requires_grad_() for one in (outputs_XD, output_VD)]
+    expected = F.cross_entropy(F.linear(*halved).float(), TARGETS_X, label_smoothing=0.1, reduction="sum")
+    expected.backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(loss, expected)
+    for one, other in zip(ours, halved, strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert one.grad.dtype == torch.float32
+        torch.testing.assert_close(one.grad, other.grad.float(), rtol=0.02, atol=0.02)  # bfloat16 has eight bits
 
 
 def test_padding_costs_nothing(tiny: MakeRecipe, tmp_path: Path) -> None:
@@ -211,12 +251,27 @@ def test_the_nearest_limit_spends_the_budget() -> None:
     assert spent(TrainingConfig(max_steps=100), step=50, epochs=1e9, minutes=1e9) == 0.5
 
 
-@pytest.mark.parametrize(("limit", "steps"), [("max_steps=5", 5), ("max_epochs=1.5", 8), ("max_epochs=1", 5)])
-def test_a_run_ends_where_its_budget_does(limit: str, steps: int, tiny: MakeRecipe, tmp_path: Path) -> None:
-    trainer = Trainer(tiny(tmp_path / "run", "training.max_steps=1000", f"training.{limit}"), Silent())
-    assert trainer.stream.batches_in_epoch() == 5
+@pytest.mark.parametrize(("limit", "passes"), [("max_steps=5", None), ("max_epochs=1.5", 1.5), ("max_epochs=1", 1.0)])
+def test_a_run_ends_where_its_budget_does(limit: str, passes: float | None, tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = tiny(tmp_path / "run", "training.max_steps=1000", f"training.{limit}")
+    trainer = Trainer(recipe, Silent())
     trainer.run()
-    assert trainer.progress.step == steps  # of five batches a pass, 1.5 passes take ⌈7.5⌉
+    epochs, _ = walked(recipe, 20)
+    assert trainer.progress.step == (5 if passes is None else 1 + sum(one < passes for one in epochs))
+    assert trainer.epochs() == epochs[trainer.progress.step - 1]
+
+
+def walked(recipe: Recipe, count: int) -> tuple[list[float], list[int]]:
+    """Of the first batches of a prepared run: the passes over the corpus when they are done, and their target tokens."""
+    batches = TrainingBatches(recipe, Path(recipe.run) / "data", start_id=2)
+    lengths = batches.corpora[0].lengths()[1]
+    epochs: list[float] = []
+    tokens: list[int] = []
+    for epoch in range(count):
+        in_epoch = batches.batches_in_epoch(epoch)
+        epochs += [epoch + number / in_epoch for number in range(1, in_epoch + 1)]
+        tokens += [int(lengths[batches.order.batch(epoch, number).pairs].sum()) for number in range(in_epoch)]
+    return epochs[:count], tokens[:count]
 
 
 # One step
@@ -229,11 +284,11 @@ class Given:
         self.batches = iter(batches)
         self.cursor = Cursor()
 
-    def next(self) -> Batch:
-        return next(self.batches)
+    def next(self) -> list[Batch]:
+        return [next(self.batches)]
 
-    def batches_in_epoch(self) -> int:
-        return 1
+    def epochs(self) -> float:
+        return 0.0
 
 
 def one_step(recipe: Recipe, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
@@ -340,14 +395,18 @@ LONG = (
 
 @pytest.fixture(scope="module")
 def unbroken(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of nine steps, of two batches each, with dropout, over three and a half passes."""
+    """A run of nine steps, of two batches each, with dropout, over some three passes."""
     run = tmp_path_factory.mktemp("unbroken") / "run"
     recipe = tiny(run, *LONG)
     assert recipe.model.residual_dropout > 0
     assert recipe.model.attention_dropout > 0
     train(recipe)
     last = list_checkpoints(run / "checkpoints")[-1]
-    assert (last.step, last.progress.cursor) == (9, Cursor(3, 3))  # 18 batches, five in a pass
+    assert last.step == 9
+    batches = TrainingBatches(recipe, run / "data", start_id=2)
+    before = sum(batches.batches_in_epoch(epoch) for epoch in range(last.progress.cursor.epoch))
+    assert before + last.progress.cursor.batch == 18
+    assert last.progress.cursor.epoch >= 2
     return run
 
 
@@ -417,7 +476,8 @@ def test_a_finished_run_is_finished(unbroken: Path, tiny: MakeRecipe, tmp_path: 
     assert report["steps"] == 9
     after = files_of(run)
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-    assert changed <= {"bundle/config.json", "bundle/manifest.json", "recipe.json", "report.json", "report.html"}
+    told_anew = {"bundle/config.json", "bundle/manifest.json", "recipe.json", "report.json", "report.html"}
+    assert changed <= told_anew | {"data/prepared.json"}  # which notes when the text has grown old enough to go by its time
 
 
 @pytest.mark.parametrize(
@@ -457,7 +517,7 @@ def test_another_corpus_is_refused(corpus: Path, tiny: MakeRecipe, tmp_path: Pat
     train(recipe)
     text = (folder / "train.de").read_text(encoding="utf-8")
     (folder / "train.de").write_text(text.replace("blau", "grau"), encoding="utf-8")
-    with pytest.raises(RunError, match=r"begun with another corpus: source.model, train.arrow"):
+    with pytest.raises(RunError, match=r"begun with another corpus: source.model, train-00000.arrow"):
         train(recipe)
     (folder / "train.de").write_text(text, encoding="utf-8")
     assert train(recipe)["steps"] == 2
@@ -467,6 +527,144 @@ def test_prepared_files_may_be_made_again(unbroken: Path, tiny: MakeRecipe, tmp_
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     shutil.rmtree(run / "data")
     assert train(tiny(run, *LONG, "training.max_steps=10"))["steps"] == 10
+
+
+def test_a_run_of_version_0_1_can_be_averaged_and_not_gone_on_with(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+    """Its batches came in another order, from files of other names."""
+    run = Path(shutil.copytree(unbroken, tmp_path / "run"))
+    digests = {}
+    for name, old in (
+        ("source.model", "source.model"),
+        ("train-00000.arrow", "train.arrow"),
+        ("valid-00000.arrow", "valid.arrow"),
+    ):
+        (run / "data" / name).rename(run / "data" / old)
+        digests[old] = hashlib.sha256((run / "data" / old).read_bytes()).hexdigest()
+    for path in (run / "data").glob("*.lengths.arrow"):
+        path.unlink()
+    for checkpoint in (run / "checkpoints").iterdir():
+        state = json.loads((checkpoint / "state.json").read_bytes())
+        as_version_0_1(state["recipe"])
+        (checkpoint / "state.json").write_text(json.dumps(state | {"corpus": digests}))
+        reseal(checkpoint)
+    before = files_of(run)
+    average_run(run, tmp_path / "mean", rule="last", count=2)
+    averaged = [path.name for path in (checkpoint.path for checkpoint in list_checkpoints(run / "checkpoints"))][-2:]
+    steps = [int(name.removeprefix("step-")) for name in averaged]
+    assert_same_tensors(load_file(tmp_path / "mean" / "weights.safetensors"), mean_of(run, *steps))
+    assert load_bundle(tmp_path / "mean").recipe.data.train == tiny(run).data.train
+    with pytest.raises(RunError, match="run=FOLDER") as caught:
+        train(tiny(run, *LONG))
+    assert "\n" not in str(caught.value)
+    assert files_of(run) == before
+
+
+def test_a_run_over_a_mixture_that_stops_and_goes_on_is_the_run_that_did_not(
+    tiny: MakeRecipe, corpus: Path, tmp_path: Path
+) -> None:
+    """Weights, modifiers and subword sampling are functions of seed, epoch and pair, too."""
+    mixture = {
+        "whole": {"source": "train.en", "target": "train.de", "weight": 1.0},
+        "part": {"source": "valid.en", "target": "valid.de", "weight": 3.0},
+    }
+    settings = (
+        *LONG, "subword.byte_fallback=true", "subword.vocabulary_size=300", "subword.sampling=0.2",
+        "data.modifiers.upper_case=0.3", "data.modifiers.merged=0.3",
+    )  # fmt: skip
+
+    def recipe(run: Path) -> Recipe:
+        document = tiny(run, *settings).model_dump(mode="json")
+        document["data"] |= {"train": None, "corpora": mixture}
+        return recipe_from_dict(document, where="recipe")
+
+    report = train(recipe(tmp_path / "unbroken"))
+    assert report["pairs"] == 70
+    assert report["trained_on"] == [str(corpus / f"{name}.{side}") for name in ("train", "valid") for side in ("en", "de")]
+    for stop in (2, 3):
+        with pytest.raises(Interrupted):
+            train(recipe(tmp_path / "run"), Recorder(stop_after=stop))
+    train(recipe(tmp_path / "run"))
+    assert_same_run(tmp_path / "run", tmp_path / "unbroken")
+
+
+def test_a_run_ends_well_where_the_text_is_gone(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
+    """A disk with corpora may be needed elsewhere while the model trains; and averaging may be done elsewhere."""
+    folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    recipe = tiny(tmp_path / "run", f"data.root='{folder}'", "data.train={source='train*.en', target='train*.de'}")
+
+    class Thief(Recorder):
+        def advance(self, share_spent: float) -> None:
+            super().advance(share_spent)
+            for path in folder.glob("train*"):
+                path.unlink()
+
+    assert train(recipe, Thief())["steps"] == 6
+    average_run(tmp_path / "run", tmp_path / "out", rule="last", count=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loaders", [1, 2])
+def test_batches_made_ahead_make_the_same_run(loaders: int, unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = tiny(tmp_path / "run", *LONG, f"data.loaders={loaders}")
+    with pytest.raises(Interrupted):
+        train(recipe, Recorder(stop_after=4))
+    train(recipe)
+    assert_same_run(tmp_path / "run", unbroken)
+
+
+LOADING = """
+import json, os, signal, sys, time
+from pathlib import Path
+from dragoman.config import recipe_from_dict
+from dragoman.data.loader import BatchStream
+from dragoman.training.finish import train
+
+taken = 0
+take = BatchStream.next
+
+def interrupted(stream):
+    global taken
+    taken += 1
+    batches = take(stream)
+    if taken == int(sys.argv[2]):
+        os.killpg(0, signal.Signals[sys.argv[3]])
+        time.sleep(0.5)
+    return batches
+
+if __name__ == "__main__":
+    os.setpgid(0, 0)
+    BatchStream.next = interrupted
+    try:
+        train(recipe_from_dict(json.loads(Path(sys.argv[1]).read_bytes()), where="recipe"))
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1"])
+def test_a_signal_to_all_processes_stops_a_run_with_loaders_as_any_other(name: str, tiny: MakeRecipe, tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to every process in it, and a scheduler its signals to every process of a job."""
+    recipe = tiny(tmp_path / "run", *LONG, "data.loaders=1", "data.processes=1", "training.max_steps=1000")
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe.model_dump(mode="json")))
+    (tmp_path / "loading.py").write_text(LOADING)
+    for stop, step in ((1, 1), (4, 3)):  # between the two batches of the first step, and after both of the third
+        words = [sys.executable, str(tmp_path / "loading.py"), str(tmp_path / "recipe.json"), str(stop), name]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+        assert done.stdout.startswith(f"Interrupted: {name}: stopped after step {step}; "), done.stdout + done.stderr
+        assert done.stderr == ""
+
+
+@pytest.mark.slow
+def test_a_loader_that_was_killed_is_told(tiny: MakeRecipe, tmp_path: Path) -> None:
+    class Killer(Recorder):
+        def advance(self, share_spent: float) -> None:
+            super().advance(share_spent)
+            for process in multiprocessing.active_children():
+                os.kill(process.pid or 0, signal.SIGKILL)
+
+    with pytest.raises(RunError, match=r"a process that makes batches ahead has ended, .* lower data\.loaders or set it to 0"):
+        train(tiny(tmp_path / "run", "data.loaders=1", "training.max_steps=100000"), Killer())
 
 
 # Damage
@@ -707,9 +905,7 @@ def test_a_journal_line_is_the_mean_over_its_steps(tiny: MakeRecipe, tmp_path: P
     trainer = Trainer(tiny(tmp_path / "b", "training.log_every_steps=3"), grouped)
     trainer.run()
     assert [report.step for report in grouped.steps] == [3, 6]
-    lengths = trainer.prepared.train.lengths()
-    plans = [plan_epoch(*lengths, batch_tokens=130, seed=1, epoch=epoch) for epoch in (0, 1)]
-    tokens = [int(lengths[1][pairs].sum()) for pairs in [*plans[0], *plans[1]][:6]]
+    epochs, tokens = walked(trainer.recipe, 6)
     assert trainer.progress.target_tokens == sum(tokens)
     for place, report in enumerate(grouped.steps):
         part = slice(3 * place, 3 * place + 3)
@@ -717,7 +913,7 @@ def test_a_journal_line_is_the_mean_over_its_steps(tiny: MakeRecipe, tmp_path: P
         assert report.loss == pytest.approx(mean, rel=1e-5)
         assert report.perplexity == pytest.approx(math.exp(mean), rel=1e-4)
         assert report.rate == pytest.approx(1e-2 * report.step / 20)
-        assert report.epoch == report.step / 5
+        assert report.epoch == epochs[report.step - 1]
         assert report.share_spent == report.step / 6
 
 
@@ -974,13 +1170,14 @@ def test_the_report_tells_the_run(trained: Path, corpus: Path) -> None:
     assert (report["pairs"], report["steps"], report["test_sentences"]) == (60, 200, 8)
     assert report["averaged"] == names(50, 100, 150, 200)
     assert report["parameters"] == load_bundle(trained / "bundle").model.num_parameters()
-    assert report["epochs"] == pytest.approx(100, abs=0.01)  # 200 steps of two batches a pass
+    recipe = recipe_from_dict(json.loads((trained / "recipe.json").read_text(encoding="utf-8")), where="recipe.json")
+    epochs, tokens = walked(recipe, 200)
+    assert report["epochs"] == round(epochs[-1], 2)
     last = read_journal(trained / "metrics.jsonl")[-1]
     assert report["valid"] == {key: last[key] for key in ("step", "loss", "perplexity", "bleu")}
     assert report["signatures"].keys() == {"bleu", "chrf", "exact_match"}
     assert {"machine", "torch", "dragoman", "finished", "seconds", "target_tokens_per_second", "departures"} <= report.keys()
-    fates = json.loads((trained / "data" / "prepared.json").read_text(encoding="utf-8"))["fates"]
-    assert report["target_tokens"] == 100 * fates["train"]["target_tokens"]
+    assert report["target_tokens"] == sum(tokens)
 
 
 def test_the_report_s_scores_are_those_of_the_bundle(trained: Path, corpus: Path) -> None:

@@ -8,17 +8,30 @@ when the recipe is read, with the key, what was given and what is allowed; nothi
 
 from __future__ import annotations
 
-import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from dragoman.errors import RecipeError
 from dragoman.presets import PRESETS, SIZES
+from dragoman.refusal import checked, instead, nearest, show
 
 
 def _whole(value: Any) -> Any:
@@ -37,6 +50,15 @@ Pieces = Annotated[Count, Field(ge=5, lt=2**24)]
 Natural = Annotated[Whole, Field(ge=0, lt=2**31)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+# So that no sum of weights, and no size to the power of 1/temperature, is more than a float holds.
+Weight = Annotated[float, Field(ge=0.0, le=1e9)]
+Temperature = Annotated[float, Field(ge=0.1, le=1e4)]
+
+RuleName = Literal[
+    "length", "ratio", "identical", "duplicate-pair", "duplicate-source", "control", "mojibake", "markup", "script", "language",
+    "numbers", "urls", "overlap",
+]  # fmt: skip
 
 
 class Section(BaseModel):
@@ -59,20 +81,182 @@ class TaskConfig(Section):
     """The text is tokenised already: BLEU counts its tokens as they stand."""
 
 
+FileName = Annotated[str, Field(min_length=1)]
+_ONE = TypeAdapter[str](FileName)
+_MANY = TypeAdapter[list[str]](Annotated[list[FileName], Field(min_length=1)])
+
+
+def _one_or_many(given: Any) -> Any:
+    """One file's name or a list of them. A union would tell of a mistake twice, and by the names of its types."""
+    match given:
+        case str():
+            return _ONE.validate_python(given, strict=True)
+        case list():
+            return _MANY.validate_python(given, strict=True)
+        case _:
+            raise PydanticCustomError("name_or_list", "Input should be a text, in quotes, or a list of them")
+
+
+def _corpus_name(given: str) -> str:
+    """What can be part of a key and of a file's name, and stands for no other part of the data."""
+    if given in ("valid", "test"):
+        raise ValueError(f"data.{given} is another part of the data")
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", given) is None:
+        raise ValueError("use letters from a to z, digits, - and _, 64 at most, with a letter or a digit first")
+    return given
+
+
+FileNames = Annotated[str | list[str], PlainValidator(_one_or_many)]
+CorpusName = Annotated[str, AfterValidator(_corpus_name)]
+Format = Literal["auto", "lines", "tsv", "jsonl", "tmx", "xliff", "po", "sgm", "parquet", "brackets"]
+STANDARD_INPUT = "-"
+
+
+def listed(names: str | list[str] | None) -> list[str]:
+    """One file's name or many, as a list."""
+    return [] if names is None else [names] if isinstance(names, str) else names
+
+
 class CorpusConfig(Section):
-    source: str | None = None
-    """A text file, one sentence a line (plain, .gz, .xz, .bz2 or .zst); goes with `target`."""
-    target: str | None = None
-    """The same number of lines in the other language."""
-    tsv: str | None = None
-    """Instead of the two: one file with `source TAB target` on each line."""
+    source: FileNames | None = None
+    """A text file (or a list of them), one sentence a line, plain, .gz, .xz, .bz2 or .zst; or WMT's SGM. Goes with `target`."""
+    target: FileNames | None = None
+    """As many files with the same number of lines in the other language."""
+    file: FileNames | None = None
+    """Instead or besides: a file that holds both sides (or a list; * stands for any name), or - for standard input."""
+    format: Format = "auto"
+    """How the files are to be read; `auto` goes by their endings."""
+    fields: Annotated[list[FileName], Field(min_length=2, max_length=2)] | None = None
+    """Where source and target stand: columns of a TSV from "1", or keys of JSON lines and Parquet, "a.b" for b within a."""
+    weight: Annotated[Weight, Field(gt=0.0)] | None = None
+    """This corpus's share of what an epoch draws from a mixture, relative to the others' weights."""
+    exempt: list[RuleName] = []
+    """Cleaning rules that are not applied to this corpus."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tsv(cls, given: Any) -> Any:
+        """`tsv = "a.tsv"` is short for `file` and `format`, and how recipes of version 0.1 spelled it."""
+        if not isinstance(given, Mapping) or "tsv" not in given:
+            return given
+        rest = {key: value for key, value in given.items() if key != "tsv"}
+        if given["tsv"] is None:
+            return rest
+        if rest.get("file") is not None:
+            raise ValueError("tsv is short for file with format = 'tsv', but file is given as well; drop one of the two")
+        if rest.get("format") not in (None, "auto", "tsv"):
+            raise ValueError(f"tsv is given, but format = {show(rest['format'])}: give file instead of tsv")
+        return rest | {"file": given["tsv"], "format": "tsv"}
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
-        given = (self.source is not None, self.target is not None, self.tsv is not None)
-        if given not in {(True, True, False), (False, False, True)}:
-            names = " and ".join(name for name, value in self if value is not None) or "none of them"
-            raise ValueError(f"give either both source and target, or tsv alone; given: {names}")
+        sides = [name for name in ("source", "target", "file") if getattr(self, name) is not None]
+        if sides not in (["source", "target"], ["file"], ["source", "target", "file"]):
+            raise ValueError(f"give source and target, or file, or all three; given: {' and '.join(sides) or 'none of them'}")
+        if self.format != "auto" and len(sides) == 3:
+            raise ValueError(f"format = {self.format!r} cannot hold of source and target and of file; leave it to the endings")
+        if self.source is not None:
+            self._two_files()
+        return self._one_file() if self.file is not None else self
+
+    def _two_files(self) -> Self:
+        sources, targets = listed(self.source), listed(self.target)
+        if len(sources) != len(targets):
+            raise ValueError(f"files go in pairs, but source names {len(sources)} of them and target {len(targets)}")
+        if self.format not in ("auto", "lines", "sgm"):
+            raise ValueError(f"format = {self.format!r} holds both sides in one file: give file, not source and target")
+        if self.fields is not None and self.file is None:
+            raise ValueError("fields is for a file that holds both sides; drop it, or give file instead of source and target")
+        if self.reads_standard_input:
+            raise ValueError("standard input (-) has to hold both sides: give file = '-', with its format")
+        return self
+
+    def _one_file(self) -> Self:
+        if self.format in ("lines", "sgm"):
+            raise ValueError(f"format = {self.format!r} holds one side: give source and target instead of file")
+        if self.fields is not None and self.format not in ("auto", "tsv", "jsonl", "parquet"):
+            raise ValueError(
+                f"fields is for tsv, jsonl and parquet; format = {self.format!r} says by itself where both sides stand"
+            )
+        if self.fields is not None and self.format == "tsv" and not all(re.fullmatch("[1-9][0-9]*", at) for at in self.fields):
+            raise ValueError(f"fields = {show(self.fields)}: the columns of a TSV go by number, such as ['1', '2']")
+        if self.reads_standard_input and listed(self.file) != [STANDARD_INPUT]:
+            raise ValueError("standard input (-) cannot be one of several files: give file = '-' alone")
+        if self.reads_standard_input and self.format == "auto":
+            raise ValueError("file = '-' needs format: standard input has no ending to go by")
+        return self
+
+    @property
+    def reads_standard_input(self) -> bool:
+        return STANDARD_INPUT in [name for side in (self.source, self.target, self.file) for name in listed(side)]
+
+
+class CleaningConfig(Section):
+    """Rules that drop pairs, all off unless the recipe turns them on; pairs with an empty side are always dropped."""
+
+    max_words: Count | None = None
+    """`length`: drop pairs with more words than this on a side; a letter of a script without spaces counts as a word."""
+    max_characters: Count | None = None
+    """`length`: drop pairs with more characters than this on a side."""
+    max_ratio: Annotated[float, Field(gt=1.0)] | None = None
+    """`ratio`: drop pairs whose longer side has over ten characters and more than this many times those of the shorter."""
+    identical: bool = False
+    """Drop pairs whose sides are the same, save for case and spaces."""
+    duplicate_pairs: bool = False
+    """Drop all but the first of equal pairs, within a corpus and across those of a mixture."""
+    duplicate_sources: bool = False
+    """Drop all but the first of the pairs with equal sources, likewise."""
+    control_characters: bool = False
+    """`control`: drop pairs with control characters, the replacement character, or code points that are nobody's."""
+    mojibake: bool = False
+    """Drop pairs in which UTF-8 was once read as something else (extra `cleaning`)."""
+    markup: bool = False
+    """Drop pairs with what is left of HTML, XML, wiki or template markup."""
+    script: Share | None = None
+    """Drop pairs with less than this share of a side's letters in its language's script (extra `cleaning`)."""
+    language: Share | None = None
+    """Drop pairs with a side that is in another language, at no less than this certainty (extra `cleaning`)."""
+    numbers: bool = False
+    """Drop pairs whose sides do not hold the same numbers, however they are punctuated."""
+    urls: bool = False
+    """Drop pairs whose sides do not hold the same web and mail addresses."""
+    overlap: bool = False
+    """Drop pairs whose source or target stands in data.valid or data.test, whatever its case and punctuation."""
+
+
+class ModifiersConfig(Section):
+    """Changes made to training pairs as they are served, each to this share of the pairs, anew in every epoch."""
+
+    upper_case: Share = 0.0
+    """Both sides in capitals."""
+    title_case: Share = 0.0
+    """Both Sides With Capital Initials."""
+    typos: Share = 0.0
+    """Typing mistakes in the source: letters dropped, doubled, swapped, or replaced by a neighbour on the keyboard."""
+    dropped_punctuation: Share = 0.0
+    """Both sides without their final punctuation."""
+    merged: Share = 0.0
+    """This pair and the next one as one."""
+    copied_source: Share = 0.0
+    """The source as its own target, so that names and code pass through."""
+    placeholders: Share = 0.0
+    """A number or name that both sides share becomes a placeholder such as {0} or %s; where none is shared, one is put in."""
+
+
+class StageConfig(Section):
+    until_epoch: Count | None = None
+    """The stage ends before the epoch of this number, counted from 0; the last stage has no end."""
+    weights: dict[CorpusName, Weight] | None = None
+    """Each corpus's share, relative to the others; those not named rest."""
+    temperature: Temperature | None = None
+    """Instead: shares as the sizes to the power of 1/temperature."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.weights is not None and self.temperature is not None:
+            raise ValueError("weights and temperature are given; drop one of the two")
+        if self.weights is not None and not any(self.weights.values()):
+            raise ValueError("weights draws from no corpus: give at least one a weight above 0")
         return self
 
 
@@ -80,7 +264,13 @@ class DataConfig(Section):
     root: str = "."
     """Folder that the corpus paths start from; relative to where the command runs."""
     train: CorpusConfig | None = None
-    """What to learn from."""
+    """What to learn from, where it is one corpus."""
+    corpora: dict[CorpusName, CorpusConfig] = {}
+    """What to learn from, where it is a mixture: corpora by name."""
+    temperature: Temperature | None = None
+    """An epoch draws from each corpus of a mixture by its size to the power of 1/temperature; 1 sees every pair once."""
+    stages: list[StageConfig] = []
+    """A mixture that changes with the epochs, instead of weights and temperature."""
     valid: CorpusConfig | None = None
     """What to validate on."""
     test: CorpusConfig | None = None
@@ -89,6 +279,76 @@ class DataConfig(Section):
     """Longest side of a training pair, in subword tokens with its end-of-sentence token."""
     over_long: Literal["drop", "truncate", "refuse"] = "drop"
     """What becomes of a training pair beyond max_length; whatever is chosen, its count and first lines are reported."""
+    cleaning: CleaningConfig = CleaningConfig()
+    modifiers: ModifiersConfig = ModifiersConfig()
+    processes: Annotated[Whole, Field(ge=1, le=1024)] | None = None
+    """Processes that clean and encode; one for each core when not given. Nothing but the time depends on it."""
+    loaders: Annotated[Whole, Field(ge=0, le=1024)] = 0
+    """Processes that make batches ahead while the model trains; 0 makes them in between. Nothing but the time depends on it."""
+
+    @field_validator("train", "valid", "test", mode="before")
+    @classmethod
+    def _one_corpus(cls, given: Any, info: ValidationInfo) -> Any:
+        several = "name several in data.corpora" if info.field_name == "train" else "give several files as a list"
+        if isinstance(given, list) and any(isinstance(one, Mapping) for one in given):
+            raise ValueError(f"this is one corpus, not a list of them: {several}")
+        tables = [key for key, value in given.items() if isinstance(value, Mapping)] if isinstance(given, Mapping) else []
+        if named := [key for key in tables if key not in CorpusConfig.model_fields]:
+            raise ValueError(f"{show(named[0])} is none of its keys, and this is one corpus: {several}")
+        return given
+
+    @field_validator("train", "valid", "test")
+    @classmethod
+    def _outside_a_mixture(cls, corpus: CorpusConfig | None, info: ValidationInfo) -> CorpusConfig | None:
+        if corpus is not None and corpus.weight is not None:
+            raise ValueError("weight is for the corpora of a mixture, in data.corpora; drop it")
+        if corpus is not None and info.field_name != "train":
+            if corpus.exempt:
+                raise ValueError("exempt is for what is cleaned, which is only what to learn from; drop it")
+            if corpus.reads_standard_input:
+                raise ValueError("file = '-' is for what to learn from; this is read more often than standard input can be")
+        return corpus
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.train is not None and self.corpora:
+            raise ValueError("train and corpora are given: name one corpus in train, or each of several in corpora")
+        weighted = [name for name, corpus in self.corpora.items() if corpus.weight is not None]
+        if weighted and len(weighted) < len(self.corpora):
+            without = next(name for name in self.corpora if name not in weighted)
+            raise ValueError(f"corpora.{without} has no weight, though corpora.{weighted[0]} has; give each one, or none")
+        ways = [
+            name for name, given in (("weights", weighted), ("temperature", self.temperature), ("stages", self.stages)) if given
+        ]
+        if len(ways) > 1:
+            raise ValueError(f"{' and '.join(ways)} are given; the mixture can go by one of them only")
+        if ways and not self.corpora:
+            raise ValueError(f"{ways[0]} is for a mixture: name its corpora in data.corpora")
+        piped = [name for name, corpus in self.corpora.items() if corpus.reads_standard_input]
+        if len(piped) > 1:
+            raise ValueError(f"corpora.{piped[0]} and corpora.{piped[1]} have file = '-': standard input can be read once only")
+        self._check_stages()
+        return self
+
+    def _check_stages(self) -> None:
+        begin = 0
+        for number, stage in enumerate(self.stages):
+            last = number == len(self.stages) - 1
+            if last and stage.until_epoch is not None:
+                raise ValueError(f"stages[{number}].until_epoch = {stage.until_epoch}, but the last stage has no end; drop it")
+            if not last and stage.until_epoch is None:
+                raise ValueError(f"stages[{number}] needs until_epoch: only the last stage goes on without end")
+            if stage.until_epoch is not None and stage.until_epoch <= begin:
+                raise ValueError(
+                    f"stages[{number}].until_epoch = {stage.until_epoch} must be more than {begin}, where the stage begins"
+                )
+            begin = stage.until_epoch or begin
+            if unknown := [name for name in stage.weights or {} if name not in self.corpora]:
+                raise ValueError(f"stages[{number}].weights.{unknown[0]} is not in corpora{instead(unknown[0], self.corpora)}")
+
+    def to_learn_from(self) -> dict[str, CorpusConfig]:
+        """The training corpora by name; a single one is called train."""
+        return {"train": self.train} if self.train is not None else dict(self.corpora)
 
 
 class SubwordConfig(Section):
@@ -110,6 +370,19 @@ class SubwordConfig(Section):
     """Keep every digit a piece of its own, which numbers need to generalise."""
     lowercase: bool = False
     """Lower-case both sides before anything else."""
+    model: FileName | None = None
+    """Take this SentencePiece model (the joint one, or the source's) instead of learning one, whatever vocabulary_size."""
+    target_model: FileName | None = None
+    """Take this one for the target, where joint is false."""
+    learn_from: Count | None = None
+    """Most lines to learn the pieces from, spread evenly over the corpora; two million for BPE, half a million for unigram."""
+    sampling: Share = 0.0
+    """Split training text differently each time: BPE-dropout with this probability, or unigram sampling with this α."""
+
+    @property
+    def most_lines(self) -> int:
+        """Lines to learn from, so that learning stays within 1.5 GiB where the recipe does not say."""
+        return self.learn_from or (2_000_000 if self.kind == "bpe" else 500_000)
 
 
 class ModelConfig(Section):
@@ -326,8 +599,25 @@ class Recipe(Section):
         ]
         if needing and self.data.valid is None:
             raise ValueError(f"training.{needing[0]} needs something to validate on: give data.valid")
+        cleaning = self.data.cleaning
+        for knob, share in (("script", cleaning.script), ("language", cleaning.language)):
+            if share is not None and not (self.task.source_language and self.task.target_language):
+                raise ValueError(f"data.cleaning.{knob} needs task.source_language and task.target_language")
+        if cleaning.overlap and self.data.valid is None and self.data.test is None:
+            raise ValueError("data.cleaning.overlap has nothing to compare with: give data.valid, data.test or both")
         if self.subword.joint and self.subword.target_vocabulary_size is not None:
             raise ValueError("subword.target_vocabulary_size is given but subword.joint is true: drop one of the two")
+        if self.subword.target_model is not None and (self.subword.joint or self.subword.model is None):
+            raise ValueError("subword.target_model goes with subword.model and joint = false")
+        if not self.subword.joint and self.subword.model is not None and self.subword.target_model is None:
+            raise ValueError("subword.model with joint = false needs subword.target_model, too")
+        changing = [f"data.modifiers.{name}" for name, share in self.data.modifiers if share]
+        changing += ["subword.sampling"] if self.subword.sampling else []
+        if changing and not self.subword.byte_fallback:
+            raise ValueError(
+                f"{changing[0]} needs subword.byte_fallback = true: text is put together from the encoded corpus, "
+                "and an unknown character would be lost"
+            )
         if self.data.max_length > self.training.batch_tokens:
             raise ValueError(
                 f"data.max_length = {self.data.max_length} is more than training.batch_tokens = "
@@ -381,23 +671,23 @@ def make_recipe(document: Mapping[str, Any], overrides: Sequence[str] = (), *, w
     _lay_over(whole, PRESETS[_named(given, "preset", "paper", PRESETS, where)])
     _lay_over(whole, SIZES[_named(given, "size", "base", SIZES, where)])
     _lay_over(whole, given)
-    return _validate(Recipe, whole, where)
+    return checked(Recipe, whole, where)
 
 
 def recipe_from_dict(document: Mapping[str, Any], *, where: str) -> Recipe:
     """Read back a recipe that was written out whole, presets already laid in."""
-    return _validate(Recipe, document, where)
+    return checked(Recipe, document, where)
 
 
 def section_with(section: SectionT, changes: Mapping[str, Any], *, where: str) -> SectionT:
     """The same section with some knobs changed, checked as a recipe is."""
-    return _validate(type(section), {**section.model_dump(), **changes}, where)
+    return checked(type(section), {**section.model_dump(), **changes}, where)
 
 
 def _named(given: Mapping[str, Any], key: str, default: str, allowed: Mapping[str, Any], where: str) -> str:
     name = given.get(key, default)
     if not isinstance(name, str) or name not in allowed:
-        raise RecipeError(f"{where}: {key} = {_show(name)} is not known; one of: {', '.join(allowed)}{_nearest(name, allowed)}")
+        raise RecipeError(f"{where}: {key} = {show(name)} is not known; one of: {', '.join(allowed)}{nearest(name, allowed)}")
     return name
 
 
@@ -415,7 +705,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
     """Key and value of `key=value`; the value is TOML, and what is not TOML is taken as text."""
     key, equals, value = text.partition("=")
     if not equals or not all(part.strip() for part in key.split(".")):
-        raise RecipeError(f"{_show(text)} is not a setting: write key=value, such as training.max_steps=1000")
+        raise RecipeError(f"{show(text)} is not a setting: write key=value, such as training.max_steps=1000")
     try:
         parsed = tomllib.loads(f"value = {value}")
     except (ValueError, RecursionError):
@@ -430,54 +720,5 @@ def _override(document: dict[str, Any], text: str) -> None:
     for name in sections:
         document = document.setdefault(name, {})
         if not isinstance(document, dict):
-            raise RecipeError(f"{_show(text)}: {name} is a value, not a section")
+            raise RecipeError(f"{show(text)}: {name} is a value, not a section")
     document[last] = parsed
-
-
-def _validate(section: type[SectionT], document: Mapping[str, Any], where: str) -> SectionT:
-    try:
-        return section.model_validate(document)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        key = key if key.isprintable() and len(key) <= 80 else _show(key)
-        if first["type"] == "extra_forbidden":
-            known = _keys_beside(section, first["loc"])
-            nearest = _nearest(first["loc"][-1], known) or f"; one of: {', '.join(known)}"
-            raise RecipeError(f"{where}: {key} is not a key{nearest}") from None
-        if first["type"] == "value_error":
-            message = first["msg"].removeprefix("Value error, ")
-            raise RecipeError(f"{where}: {key}{': ' if key else ''}{message}") from None
-        message = _PLAINLY.get(first["type"], first["msg"])
-        raise RecipeError(f"{where}: {key or 'the whole'} = {_show(first['input'])}: {message}") from None
-
-
-_PLAINLY = {
-    "bool_type": "Input should be true or false",
-    "int_type": "Input should be a whole number",
-    "float_type": "Input should be a number",
-    "string_type": "Input should be a text, in quotes",
-    "model_type": "Input should be a section of key = value",
-}
-
-
-def _show(value: Any) -> str:
-    """A value as TOML writes it, as far as Python does the same, and not longer than a line bears."""
-    try:
-        text = str(value).lower() if isinstance(value, bool) else repr(value)
-    except ValueError:
-        return "a number of thousands of digits"
-    return text if len(text) <= 80 else text[:77] + "…"
-
-
-def _keys_beside(section: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    for name in location[:-1]:
-        field = section.model_fields[str(name)]
-        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        section = next(part for part in candidates if isinstance(part, type) and issubclass(part, BaseModel))
-    return list(section.model_fields)
-
-
-def _nearest(name: Any, known: Mapping[str, Any] | Sequence[str]) -> str:
-    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else ""

@@ -207,6 +207,13 @@ def _describe(path: Path) -> dict[str, Any] | None:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
 
+def put_in_place(partial: Path, path: Path) -> None:
+    """Give a file that is written to its end its name, so that it never stands there in part, whatever fails."""
+    with partial.open("rb") as stream:
+        os.fsync(stream.fileno())
+    partial.replace(path)
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -51,7 +51,7 @@ def score(
     Example:  dragoman score output.de --ref test.de --language de
               dragoman score output.de --bundle runs/multi30k-ende/bundle --src test.en --json
     """
-    from dragoman.data.text import read_lines
+    from dragoman.formats.lines import read_lines
 
     if (bundle is None) != (source is None):
         raise click.UsageError("--bundle and --src go together", ctx=click.get_current_context())
@@ -74,7 +74,7 @@ def score(
 
 def _read_beside(first: Path, lines: list[str], others: Sequence[Path]) -> list[list[str]]:
     """The lines of files that belong to those of the first, line by line. Raises DataError where one has more or fewer."""
-    from dragoman.data.text import read_lines
+    from dragoman.formats.lines import read_lines
 
     if not lines:
         raise DataError(f"{first}: is empty")
@@ -160,8 +160,8 @@ def evaluate(
     """
     from dragoman.cli.screen import counting_bar, people, print_json
     from dragoman.config import parse_setting
-    from dragoman.data.text import read_lines
     from dragoman.engine import load
+    from dragoman.formats.lines import read_lines
     from dragoman.storage import new_file
 
     if not references:
@@ -216,8 +216,8 @@ def compare(
     Example:  dragoman compare base.de big.de --ref test.de
     """
     from dragoman.cli.screen import print_json
-    from dragoman.data.text import read_lines
     from dragoman.evaluation.significance import paired_bootstrap
+    from dragoman.formats.lines import read_lines
 
     if not references:
         raise click.UsageError("give --ref FILE", ctx=click.get_current_context())

@@ -18,7 +18,8 @@ from dragoman.errors import DragomanError, Interrupted
 
 COMMANDS = {
     "quickstart": ("dragoman.cli.quickstart", "Make a small corpus, train on it, and look: no download, some minutes."),
-    "prepare": ("dragoman.cli.train", "Learn the subword model of a recipe and encode its corpora."),
+    "clean": ("dragoman.cli.corpus", "Clean a recipe's corpora, and show what each rule dropped."),
+    "prepare": ("dragoman.cli.corpus", "Learn the subword model of a recipe and encode its corpora."),
     "train": ("dragoman.cli.train", "Train a recipe to a bundle; go on where it stopped."),
     "average": ("dragoman.cli.train", "Average checkpoints of a run into a bundle."),
     "translate": ("dragoman.cli.translate", "Translate a file or standard input, line by line."),

@@ -42,12 +42,45 @@ def facts_table(title: str, facts: Mapping[str, Any]) -> None:
     print_table(title, ["", ""], [(name, str(value)) for name, value in facts.items()])
 
 
+class PreparingScreen:
+    """A bar for each thing that is done to a corpus, with rate and, where the number of pairs is known, time left."""
+
+    def __init__(self, console: Console) -> None:
+        self.bars = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate("pairs"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.what = ""
+
+    def progress(self, what: str, done: int, total: int | None) -> None:
+        """So many pairs are done of what is being done."""
+        if what != self.what:
+            self.close()
+            self.bars.start()
+            self.task = self.bars.add_task(what, total=total)
+            self.what = what
+        self.bars.update(self.task, completed=done, total=total)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self.what:
+            self.bars.remove_task(self.task)
+            self.bars.stop()
+        self.what = ""
+
+
 class TrainingScreen:
     """A listener that shows a run as a bar (share of the budget, loss, rate, time left) and a line for each validation."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.progress = Progress(
+        self.bar = Progress(
             TextColumn("[bold]training"),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f} %"),
@@ -57,21 +90,23 @@ class TrainingScreen:
             transient=True,
             disable=not console.is_terminal,
         )
-        self.task = self.progress.add_task("training", total=1.0, state="")
+        self.task = self.bar.add_task("training", total=1.0, state="")
+        self.preparing = PreparingScreen(console)
 
     def notice(self, text: str) -> None:
+        self.preparing.close()
         self.console.print(Text(text, style="dim"))
 
     def advance(self, share_spent: float) -> None:
-        if not self.progress.live.is_started:
-            self.progress.start()
-        self.progress.update(self.task, completed=share_spent)
+        if not self.bar.live.is_started:
+            self.bar.start()
+        self.bar.update(self.task, completed=share_spent)
         if share_spent >= 1.0:
             self.close()
 
     def step(self, report: StepReport) -> None:
         state = f"step {report.step:,}  loss {report.loss:.3f}  {report.tokens_per_second:,.0f} tokens/s"
-        self.progress.update(self.task, state=state)
+        self.bar.update(self.task, state=state)
         if not self.console.is_terminal:
             self.console.print(
                 f"step {report.step:>7,}  epoch {report.epoch:6.2f}  loss {report.loss:.3f}  "
@@ -87,8 +122,12 @@ class TrainingScreen:
             f"perplexity {report.perplexity:.2f}{bleu}{star}"
         )
 
+    def progress(self, what: str, done: int, total: int | None) -> None:
+        self.preparing.progress(what, done, total)
+
     def close(self) -> None:
-        self.progress.stop()
+        self.preparing.close()
+        self.bar.stop()
 
 
 class _TimeLeft(ProgressColumn):
@@ -104,12 +143,16 @@ class _TimeLeft(ProgressColumn):
 @contextmanager
 def counting_bar(console: Console, what: str, total: int | None, *, hidden: bool = False) -> Iterator[Progress]:
     """A bar over lines, with rate and time left where the total is known."""
-    columns = [TextColumn(f"[bold]{what}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn()]
+    columns = [TextColumn(f"[bold]{what}"), BarColumn(), MofNCompleteColumn(), _Rate("lines"), TimeRemainingColumn()]
     with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as progress:
         progress.add_task(what, total=total)
         yield progress
 
 
 class _Rate(ProgressColumn):
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self.unit = unit
+
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:,.0f} lines/s" if task.speed else "")
+        return Text(f"{task.speed:,.0f} {self.unit}/s" if task.speed else "")

@@ -1,4 +1,4 @@
-"""From a recipe to a bundle: `prepare`, `train`, `average`."""
+"""From a recipe to a bundle: `train`, `average`."""
 
 from __future__ import annotations
 
@@ -13,41 +13,6 @@ if TYPE_CHECKING:
 RECIPE = click.argument("recipe", type=click.Path(path_type=Path))
 CHANGES = click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-
-
-@click.command()
-@RECIPE
-@CHANGES
-@JSON
-def prepare(recipe: Path, changes: tuple[str, ...], as_json: bool) -> None:
-    """Learn the subword model of RECIPE and encode its corpora into the run folder.
-
-    Asked again with nothing changed, it does nothing. Training does all this by itself.
-
-    \b
-    Example:  dragoman prepare recipes/multi30k-ende.toml data.root=../shared/data/multi30k/tok
-    """
-    from dragoman.cli.screen import people, print_json, print_table
-    from dragoman.config import read_recipe
-    from dragoman.data.prepare import prepare as prepare_corpora
-
-    settings = read_recipe(recipe, changes)
-    folder = Path(settings.run) / "data"
-    console = people()
-    prepared = prepare_corpora(settings, folder, lambda text: console.print(text, style="dim", markup=False))
-    if as_json:
-        fates = {name: vars(fate) for name, fate in prepared.fates.items()}
-        print_json({"folder": str(folder), "fresh": prepared.fresh, "corpora": fates})
-        return
-    for name, fate in prepared.fates.items():
-        for sentence in fate.sentences(settings.data.over_long):
-            console.print(f"{name}: {sentence}", markup=False)
-    rows = [
-        (name, f"{fate.kept:,}", f"{fate.empty:,}", f"{fate.over_long:,}", f"{fate.source_tokens:,}", f"{fate.target_tokens:,}")
-        for name, fate in prepared.fates.items()
-    ]
-    title = f"{folder}: {'prepared' if prepared.fresh else 'nothing changed, nothing to do'}"
-    print_table(title, ["corpus", "pairs", "empty", "over-long", "source tokens", "target tokens"], rows)
 
 
 @click.command()

@@ -43,8 +43,8 @@ def translate(
               echo "March 3, 2025" | dragoman translate runs/quickstart-de/bundle
     """
     from dragoman.cli.screen import counting_bar, people
-    from dragoman.data.text import read_lines
     from dragoman.engine import load
+    from dragoman.formats.lines import read_lines
     from dragoman.storage import new_file, refuse_existing
 
     source, decoding = _split(rest)
@@ -95,7 +95,7 @@ def _split(rest: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
 
 def _count(source: Path | None) -> int | None:
     """How many lines there are to do, where a file can tell; a mistake in one of them comes out before any work is done."""
-    from dragoman.data.text import read_lines
+    from dragoman.formats.lines import read_lines
 
     if source is None or (source.exists() and not source.is_file()):
         return None

@@ -1,23 +1,17 @@
-"""Batches under a token budget, in an order that is a pure function of (seed, epoch).
-
-Pairs are shuffled, sorted by the length of their longer side (shuffled among equals), cut into batches whose padded size stays
-within the budget on either side, and the batches are shuffled. No pair is left out and none comes twice in an epoch.
-"""
+"""Batches: padded ids under a token budget."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dragoman.data.corpus import Corpus, Ids
 from dragoman.data.subword import END_ID, PADDING_ID
 
-Indices = npt.NDArray[np.int64]
 Row = Ids | Sequence[int]
 
 
@@ -38,21 +32,11 @@ class Batch:
             self.num_target_tokens,
         )
 
-
-def plan_epoch(
-    source_lengths: Ids, target_lengths: Ids, *, batch_tokens: int, seed: int, epoch: int, shuffle: bool = True
-) -> list[Indices]:
-    """The batches of one epoch as arrays of pair numbers. A pair that exceeds the budget alone gets a batch of its own."""
-    random = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-    longest = np.maximum(source_lengths, target_lengths)
-    order = random.permutation(len(longest)) if shuffle else np.arange(len(longest))
-    order = order[np.lexsort((target_lengths[order], longest[order]))]
-    starts = [0]
-    for place, length in enumerate(longest[order].tolist()):
-        if place > starts[-1] and length * (place + 1 - starts[-1]) > batch_tokens:
-            starts.append(place)
-    batches = [part for part in np.split(order, starts[1:]) if len(part)]
-    return [batches[index] for index in random.permutation(len(batches))] if shuffle else batches
+    def pin_memory(self) -> Batch:
+        """In memory that a GPU copies from by itself; torch's loader calls this by name."""
+        return Batch(
+            self.source_BS.pin_memory(), self.inputs_BT.pin_memory(), self.targets_BT.pin_memory(), self.num_target_tokens
+        )
 
 
 def pad(rows: Sequence[Row], *, first: int | None = None, last: int | None = None) -> Tensor:
@@ -79,42 +63,32 @@ def collate(sources: Sequence[Row], targets: Sequence[Row], *, start_id: int) ->
     )
 
 
-@dataclass(frozen=True)
-class Cursor:
-    """A place in the endless sequence of batches: the next one is number `batch` of epoch `epoch`."""
-
-    epoch: int = 0
-    batch: int = 0
-
-
-class BatchStream:
-    """The endless sequence of batches of a corpus, from any cursor on."""
-
-    def __init__(self, corpus: Corpus, *, batch_tokens: int, seed: int, start_id: int, cursor: Cursor) -> None:
-        self.corpus = corpus
-        self.batch_tokens = batch_tokens
-        self.seed = seed
-        self.start_id = start_id
-        self.cursor = cursor
-        self._lengths = corpus.lengths()
-        self._plan = self._plan_of(cursor.epoch)
-
-    def _plan_of(self, epoch: int) -> list[Indices]:
-        return plan_epoch(*self._lengths, batch_tokens=self.batch_tokens, seed=self.seed, epoch=epoch)
-
-    def batches_in_epoch(self) -> int:
-        return len(self._plan)
-
-    def next(self) -> Batch:
-        if self.cursor.batch >= len(self._plan):
-            self.cursor = Cursor(self.cursor.epoch + 1, 0)
-            self._plan = self._plan_of(self.cursor.epoch)
-        indices = self._plan[self.cursor.batch]
-        self.cursor = Cursor(self.cursor.epoch, self.cursor.batch + 1)
-        return batch_of(self.corpus, indices, start_id=self.start_id)
+def cut(lengths: Sequence[int], batch_tokens: int) -> Iterator[slice]:
+    """Consecutive rows of these lengths in parts whose padded size stays within the budget; a longer row gets its own."""
+    begin = longest = 0
+    for row, length in enumerate(lengths):
+        if row > begin and max(longest, length) * (row + 1 - begin) > batch_tokens:
+            yield slice(begin, row)
+            begin, longest = row, 0
+        longest = max(longest, length)
+    if lengths:
+        yield slice(begin, len(lengths))
 
 
-def batch_of(corpus: Corpus, indices: Indices, *, start_id: int) -> Batch:
-    """These pairs of the corpus, padded."""
-    numbers: list[int] = indices.tolist()
-    return collate([corpus.source(i) for i in numbers], [corpus.target(i) for i in numbers], start_id=start_id)
+def collate_within(sources: Sequence[Row], targets: Sequence[Row], *, batch_tokens: int, start_id: int) -> list[Batch]:
+    """One batch, or where it would exceed the budget the same pairs in several, by length."""
+    lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
+    if max(lengths) * len(lengths) <= batch_tokens:
+        return [collate(sources, targets, start_id=start_id)]
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    parts = [order[part] for part in cut([lengths[row] for row in order], batch_tokens)]
+    return [collate([sources[row] for row in part], [targets[row] for row in part], start_id=start_id) for part in parts]
+
+
+def batches_in_order(corpus: Corpus, *, batch_tokens: int, start_id: int) -> Iterator[Batch]:
+    """All pairs of a corpus once, from the shortest to the longest: what validation reads."""
+    longest = np.maximum(*corpus.lengths())
+    order = np.argsort(longest, kind="stable")
+    for part in cut(longest[order].tolist(), batch_tokens):
+        rows = order[part].tolist()
+        yield collate([corpus.source(row) for row in rows], [corpus.target(row) for row in rows], start_id=start_id)

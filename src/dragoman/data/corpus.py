@@ -1,13 +1,19 @@
 """An encoded corpus on disk: Arrow IPC files, memory-mapped, that any Arrow reader opens.
 
-Columns: `source` and `target` (lists of int32 ids as encoder and loss see them: the source with its end token if the model
-wants one, the target without) and `line` (int64, the line of the text that the pair came from).
+    train-00000.arrow, train-00001.arrow, …   the pairs, a million to a file
+    train.lengths.arrow                       which pairs have which lengths
+
+A file of pairs has the columns `source` and `target` (lists of ids as encoder and loss see them: the source with its end
+token if the model wants one, the target without; 16 bits an id where the vocabulary allows) and `number` (int64, the place of
+the pair among those that were read, from 1). The file of lengths has a row for each pair of lengths that occurs, `source` and
+`target` (the latter with its end token), and the list `pairs` of the pairs that have them, by their place in the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
 from pathlib import Path
 
 import numpy as np
@@ -16,76 +22,159 @@ import pyarrow as pa
 
 from dragoman.errors import DataError
 
-ROWS = 65_536
-SCHEMA = pa.schema([("source", pa.list_(pa.int32())), ("target", pa.list_(pa.int32())), ("line", pa.int64())])
+Ids = npt.NDArray[np.integer]
+Lengths = npt.NDArray[np.int64]
 
-Ids = npt.NDArray[np.int32]
-EncodedPair = tuple[list[int], list[int], int]
+_ID_TYPES = (pa.uint16(), pa.int32())
+_LENGTHS = pa.schema([("source", pa.int32()), ("target", pa.int32()), ("pairs", pa.list_(pa.uint32()))])
+
+
+def schema_of(vocabulary_size: int) -> pa.Schema:
+    """The columns of a file of pairs."""
+    ids = pa.list_(pa.uint16() if vocabulary_size <= 2**16 else pa.int32())
+    return pa.schema([("source", ids), ("target", ids), ("number", pa.int64())])
+
+
+def pair_files(folder: Path, name: str) -> list[Path]:
+    """The files of pairs of the corpus `name`, in order."""
+    return sorted(folder.glob(f"{name}-[0-9][0-9][0-9][0-9][0-9].arrow"))
+
+
+def pair_file(folder: Path, name: str, part: int) -> Path:
+    return folder / f"{name}-{part:05d}.arrow"
+
+
+def lengths_file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.lengths.arrow"
 
 
 class Corpus:
     """Encoded pairs by number; nothing is read before it is asked for."""
 
-    def __init__(self, path: Path) -> None:
-        try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            if reader.schema != SCHEMA:
-                raise DataError(f"{path}: its columns are {reader.schema.names}; not a prepared corpus")
-            batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
-            if any(batch.num_rows != ROWS for batch in batches[:-1]):
-                raise DataError(f"{path}: its record batches do not hold {ROWS} pairs each; not a prepared corpus")
-        except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(f"{path}: not a prepared corpus: {error}") from None
+    def __init__(self, paths: Sequence[Path]) -> None:
+        batches = [batch for path in paths for batch in _record_batches(path)]
         self._sides = [[_List(batch.column(side)) for batch in batches] for side in (0, 1)]
-        self._lines = [batch.column(2).to_numpy() for batch in batches]
+        self._numbers = [batch.column(2).to_numpy() for batch in batches]
+        self._ends = list(accumulate(len(numbers) for numbers in self._numbers))
 
     def __len__(self) -> int:
-        return sum(len(lines) for lines in self._lines)
+        return self._ends[-1] if self._ends else 0
+
+    def _place(self, index: int) -> tuple[int, int]:
+        batch = bisect_right(self._ends, index)
+        return batch, index - (self._ends[batch - 1] if batch else 0)
 
     def source(self, index: int) -> Ids:
-        return self._sides[0][index // ROWS][index % ROWS]
+        batch, row = self._place(index)
+        return self._sides[0][batch][row]
 
     def target(self, index: int) -> Ids:
-        return self._sides[1][index // ROWS][index % ROWS]
+        batch, row = self._place(index)
+        return self._sides[1][batch][row]
 
-    def line(self, index: int) -> int:
-        return int(self._lines[index // ROWS][index % ROWS])
+    def number(self, index: int) -> int:
+        """The place of this pair among those that were read, from 1."""
+        batch, row = self._place(index)
+        return int(self._numbers[batch][row])
 
-    def lengths(self) -> tuple[Ids, Ids]:
+    def lengths(self) -> tuple[Lengths, Lengths]:
         """Tokens of each source, and of each target with its end token."""
         source, target = (
-            np.concatenate([part.lengths() for part in side]) if side else np.empty(0, np.int32) for side in self._sides
+            np.concatenate([part.lengths() for part in side]) if side else np.empty(0, np.int64) for side in self._sides
         )
-        return source, target + np.int32(1)
+        return source, target + 1
+
+
+def _record_batches(path: Path) -> list[pa.RecordBatch]:
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        if reader.schema not in [schema_of(2**id_type.bit_width) for id_type in _ID_TYPES]:
+            raise DataError(f"{path}: its columns are {reader.schema.names}; not a prepared corpus")
+        return [reader.get_batch(index) for index in range(reader.num_record_batches)]
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{path}: not a prepared corpus: {error}") from None
 
 
 class _List:
     """One column of one record batch: offsets and values, without a copy."""
 
     def __init__(self, column: pa.ListArray) -> None:
-        self.offsets: Ids = column.offsets.to_numpy()
+        self.offsets: npt.NDArray[np.int32] = column.offsets.to_numpy()
         self.values: Ids = column.values.to_numpy()
 
     def __getitem__(self, index: int) -> Ids:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
-    def lengths(self) -> Ids:
-        return np.diff(self.offsets)
+    def lengths(self) -> Lengths:
+        return np.diff(self.offsets).astype(np.int64)
 
 
-def write_corpus(path: Path, pairs: Iterable[EncodedPair]) -> int:
-    """Write pairs as they come, in memory that does not grow with them; return how many."""
+def pairs_batch(
+    sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], numbers: Sequence[int], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Encoded pairs as they go into a file."""
+    columns = [
+        _list_array(sources, schema.field(0).type),
+        _list_array(targets, schema.field(1).type),
+        pa.array(numbers, pa.int64()),
+    ]
+    return pa.record_batch(columns, schema=schema)
+
+
+def _list_array(rows: Sequence[Sequence[int]], kind: pa.ListType) -> pa.ListArray:
+    offsets = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum(list(map(len, rows)), out=offsets[1:])
+    values = np.fromiter(chain.from_iterable(rows), kind.value_type.to_pandas_dtype(), int(offsets[-1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=kind)
+
+
+def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
+    """Write record batches as they come; return how many rows there were."""
     count = 0
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-        for rows in _chunks(pairs):
-            sources, targets, lines = zip(*rows, strict=True)
-            columns = [pa.array(column, field.type) for column, field in zip((sources, targets, lines), SCHEMA, strict=True)]
-            writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
-            count += len(rows)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            count += batch.num_rows
     return count
 
 
-def _chunks(pairs: Iterable[EncodedPair]) -> Iterator[list[EncodedPair]]:
-    iterator = iter(pairs)
-    while rows := list(islice(iterator, ROWS)):
-        yield rows
+def write_lengths(path: Path, corpus: Corpus) -> None:
+    """Group the pairs of a corpus by their lengths. Takes some sixteen bytes of memory a pair."""
+    source, target = (lengths.astype(np.uint32) for lengths in corpus.lengths())
+    width = np.uint64(int(target.max(initial=0)) + 1)
+    keys = source.astype(np.uint64) * width + target
+    if int(keys.max(initial=0)) < 2**32:
+        keys = keys.astype(np.uint32)
+    del source, target
+    order = np.argsort(keys, kind="stable").astype(np.uint32)
+    found, counts = np.unique(keys, return_counts=True)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    rows = pa.ListArray.from_arrays(pa.array(offsets), pa.array(order))
+    sides = [pa.array((part).astype(np.int32)) for part in np.divmod(found.astype(np.uint64), width)]
+    write_batches(path, [pa.record_batch([*sides, rows], schema=_LENGTHS)], _LENGTHS)
+
+
+class LengthTable:
+    """Which pairs have which lengths: for each row a source length, a target length, and a slice of `pairs`."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            if reader.schema != _LENGTHS or reader.num_record_batches != 1:
+                raise DataError(f"{path}: its columns are {reader.schema.names}; not the lengths of a prepared corpus")
+            batch = reader.get_batch(0)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise DataError(f"{path}: not the lengths of a prepared corpus: {error}") from None
+        self.source: Lengths = batch.column(0).to_numpy().astype(np.int64)
+        self.target: Lengths = batch.column(1).to_numpy().astype(np.int64)
+        self.starts: Lengths = batch.column(2).offsets.to_numpy().astype(np.int64)
+        self.pairs: npt.NDArray[np.uint32] = batch.column(2).values.to_numpy()
+
+    def __len__(self) -> int:
+        """How many pairs there are."""
+        return len(self.pairs)
+
+    @property
+    def counts(self) -> Lengths:
+        """How many pairs have each pair of lengths."""
+        return np.diff(self.starts)

@@ -24,8 +24,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from dragoman.data.pair import Pair
 from dragoman.errors import DataError, MissingExtraError
+from dragoman.formats.pair import Pair
 
 if TYPE_CHECKING:
     from babel import Locale

@@ -1,9 +1,9 @@
-"""From text to an encoded corpus, once: learn the subword model, encode, and write down what became of every pair.
+"""From text to an encoded corpus, once: read and clean, learn the subword model, encode, and write down what became of it all.
 
-    pairs → Tokeniser (source.model, target.model) → train.arrow, valid.arrow → prepared.json
+    files → Spool (cleaned text) → Tokeniser (source.model, target.model) → train-00000.arrow, …, train.lengths.arrow
 
 `prepared.json` holds digests of everything that went in and of each file that came out. Asked again with the same, and with
-those files as they were, `prepare` does nothing.
+those files as they were, `prepare` does nothing. Interrupted, it goes on after the last file that was whole.
 """
 
 from __future__ import annotations
@@ -11,209 +11,297 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from itertools import islice
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import CorpusConfig, Recipe
-from dragoman.data.corpus import Corpus, EncodedPair, write_corpus
-from dragoman.data.pair import Pair
-from dragoman.data.readers import corpus_files, read_pairs
-from dragoman.data.subword import SOURCE_MODEL, TARGET_MODEL, Tokeniser, learn_tokeniser, read_tokeniser, write_tokeniser
-from dragoman.errors import DataError, OutputError, RecipeError
-from dragoman.storage import cannot_write, write_json
+import numpy as np
+
+from dragoman.cleaning.page import cleaning_page
+from dragoman.cleaning.spool import Progress, Sieve, Spool, kept_rows, spool_corpus, spool_training
+from dragoman.config import CleaningConfig, CorpusConfig, Recipe
+from dragoman.data.corpus import Corpus, lengths_file, pair_files, write_lengths
+from dragoman.data.encode import NAMED, Encoder, Fate, encode_spool
+from dragoman.data.subword import Tokeniser, learn_tokeniser, read_tokeniser, refuse_sampling, take_tokeniser, write_tokeniser
+from dragoman.errors import BundleError, DataError, DragomanError, MissingExtraError, OutputError, RecipeError
+from dragoman.formats.read import corpus_files
+from dragoman.processes import cores
+from dragoman.storage import cannot_write, write_json, write_lines
 
 MANIFEST = "prepared.json"
-OUTPUTS = (SOURCE_MODEL, TARGET_MODEL, "train.arrow", "valid.arrow")
-NAMED_LINES = 5
-CHUNK = 4096
+PAGE = "cleaning.html"
+VERSION = 2
+VALID = "valid"
+# A file that was written so shortly before it was looked at may be written again without a later time stamp.
+UNSURE_SECONDS = 2.0
 
 Notice = Callable[[str], None]
-
-
-@dataclass
-class Fate:
-    """What became of the pairs of one corpus, with the first lines of those that did not stay as they were."""
-
-    kept: int = 0
-    empty: int = 0
-    over_long: int = 0
-    source_tokens: int = 0
-    target_tokens: int = 0
-    empty_at: list[str] = field(default_factory=list)
-    over_long_at: list[str] = field(default_factory=list)
-
-    def sentences(self, over_long: str) -> list[str]:
-        """One line for people on each kind of pair that did not stay as it was."""
-        told = []
-        if self.empty:
-            told.append(f"{self.empty} pairs with an empty side dropped ({_first(self.empty_at, self.empty)})")
-        if self.over_long:
-            done = {"drop": "dropped", "truncate": "truncated"}[over_long]
-            told.append(f"{self.over_long} pairs beyond data.max_length {done} ({_first(self.over_long_at, self.over_long)})")
-        return told
-
-
-def _first(places: list[str], count: int) -> str:
-    return ", ".join(places) + (", …" if count > len(places) else "")
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A prepared corpus. `fates` is what `prepared.json` tells of each part; `fresh` is false where nothing had to be done."""
 
+    folder: Path
     tokeniser: Tokeniser
-    train: Corpus
-    valid: Corpus | None
     fates: dict[str, Fate]
     fresh: bool
 
+    def corpus(self, name: str) -> Corpus:
+        """A training corpus by its name in the recipe, or `valid`."""
+        return Corpus(pair_files(self.folder, name if name == VALID else training_name(name)))
+
+
+def training_name(name: str) -> str:
+    """What the files of a training corpus begin with: train for the only one, train.NAME for those of a mixture."""
+    return name if name == "train" else f"train.{name}"
+
 
 def prepare(
-    recipe: Recipe, folder: Path, notice: Notice = lambda _: None, *, accept: Callable[[dict[str, str]], None] = lambda _: None
+    recipe: Recipe,
+    folder: Path,
+    notice: Notice = lambda _: None,
+    *,
+    progress: Progress = lambda *_: None,
+    accept: Callable[[dict[str, str]], None] = lambda _: None,
 ) -> Prepared:
     """Prepare the recipe's corpora in `folder`, or take what stands there if nothing changed.
 
     What stands there is replaced only when the new files are whole and `accept`, which is given the digest of each, lets them
     pass.
     """
-    if recipe.data.train is None:
-        raise RecipeError("data.train is not given: name the files to learn from")
-    root = Path(recipe.data.root)
-    wanted = _digest(recipe, root)
+    if not recipe.data.to_learn_from():
+        raise RecipeError("data.train is not given: name the files to learn from, or those of a mixture in data.corpora")
+    work = folder.with_name(f".{folder.name}.partial")
     try:
-        if (found := _read_manifest(folder)) is not None and found["digest"] == wanted:
+        found = _read_manifest(folder)
+        inputs = _inputs(recipe, found["inputs"] if found is not None else {})
+        wanted = _digest(recipe, inputs)
+        if found is not None and found["digest"] == wanted:
             if found["files"] == prepared_files(folder):
                 accept(found["files"])
-                return _load(recipe, folder, found["fates"], fresh=False)
+                if inputs != found["inputs"]:  # touched, or old enough now to go by size and time
+                    _write_manifest(folder, wanted, inputs, found["files"], found["fates"])
+                shutil.rmtree(work, ignore_errors=True)  # of a preparation of something else that was interrupted
+                return Prepared(folder, _tokeniser(recipe, folder), found["fates"], fresh=False)
             notice(f"{folder}: a prepared file is missing or was changed; preparing anew")
-        work = folder.with_name(f".{folder.name}.partial")
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
-        tokeniser = _learn(recipe, root, work, notice)
-        fates = {}
-        for name, corpus in (("train", recipe.data.train), ("valid", recipe.data.valid)):
-            if corpus is not None:
-                notice(f"encoding {name}: {', '.join(str(path) for path in corpus_files(corpus, root))}")
-                fates[name] = _encode(recipe, corpus, root, tokeniser, work / f"{name}.arrow", training=name == "train")
-        told = {name: asdict(fate) for name, fate in fates.items()}
+        _begin(work, wanted, inputs, notice)
+        try:
+            fates = _make(recipe, work, notice, progress)
+        except (DataError, RecipeError, BundleError, MissingExtraError):
+            shutil.rmtree(work, ignore_errors=True)  # nothing of it would be of use when the mistake is mended
+            raise
         digests = prepared_files(work)
-        accept(digests)
-        write_json(work / MANIFEST, {"digest": wanted, "files": digests, "fates": told})
-        folder.mkdir(exist_ok=True)
-        for name in (MANIFEST, *OUTPUTS):
-            (folder / name).unlink(missing_ok=True)
-        for name in (*sorted(digests), MANIFEST):
-            (work / name).rename(folder / name)
+        try:
+            accept(digests)
+        except DragomanError:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        _write_manifest(work, wanted, inputs, digests, fates)
+        _put_in_place(work, folder, digests)
     except OSError as error:
         raise OutputError(cannot_write(folder, error)) from None
-    finally:
-        shutil.rmtree(folder.with_name(f".{folder.name}.partial"), ignore_errors=True)
-    return _load(recipe, folder, fates, fresh=True)
+    return Prepared(folder, _tokeniser(recipe, folder), fates, fresh=True)
 
 
-def _learn(recipe: Recipe, root: Path, folder: Path, notice: Notice) -> Tokeniser:
-    assert recipe.data.train is not None
-    notice(f"learning {recipe.subword.kind} pieces ({recipe.subword.vocabulary_size})")
-    corpus = recipe.data.train
-    tokeniser = learn_tokeniser(
-        (pair.source for pair in read_pairs(corpus, root)),
-        (pair.target for pair in read_pairs(corpus, root)),
-        recipe.subword,
-        source_eos=recipe.model.source_eos,
-        seed=recipe.training.seed,
-    )
-    write_tokeniser(folder, tokeniser)
+def _begin(work: Path, wanted: str, inputs: dict[str, Any], notice: Notice) -> None:
+    """An empty folder to work in, or the one of a preparation of the same that was interrupted: never one of a pipe."""
+    beginning = work / "beginning"
+    if "-" not in inputs and beginning.is_file() and beginning.read_text(encoding="utf-8") == wanted + "\n":
+        notice("going on with a preparation that was interrupted")
+        return
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    write_lines(beginning, [wanted])
+
+
+def _make(recipe: Recipe, work: Path, notice: Notice, progress: Progress) -> dict[str, Fate]:
+    """Everything that a prepared folder holds save its manifest; what stands in `work` already is not made again."""
+    processes = recipe.data.processes or cores()
+    root = Path(recipe.data.root)
+    for name, corpus in recipe.data.to_learn_from().items():
+        notice(f"reading {name}: {_names(corpus, root)}")
+    spools = spool_training(recipe, work / "text", processes=processes, progress=progress)
+    tokeniser = _learn(recipe, spools, work, notice)
+    if any(recipe.data.cleaning.model_dump().values()):
+        page = cleaning_page({spool.name: spool.tally for spool in spools})
+        write_lines(work / PAGE, [page], overwrite=True)
+    encoder = Encoder(tokeniser, recipe.data.max_length, recipe.data.over_long)
+    fates = {}
+    for spool in spools:
+        fates[spool.name] = _encode(spool, work, training_name(spool.name), encoder, processes, progress)
+    if recipe.data.valid is not None:
+        notice(f"reading valid: {_names(recipe.data.valid, root)}")
+        # A corpus of the mixture may be called valid, too.
+        sieve = Sieve(CleaningConfig(), recipe.task.source_language, recipe.task.target_language)
+        (work / "valid").mkdir(exist_ok=True)
+        spool = spool_corpus(work / "valid", VALID, recipe.data.valid, root, sieve, processes=processes, progress=progress)
+        whole = Encoder(tokeniser, None, recipe.data.over_long)
+        fates[VALID] = _encode(spool, work, VALID, whole, processes, progress)
+    for name, fate in fates.items():
+        if fate.kept == 0:
+            raise _nothing_left((recipe.data.to_learn_from() | {VALID: recipe.data.valid})[name], root, fate)
+    return fates
+
+
+def _names(corpus: CorpusConfig, root: Path) -> str:
+    return ", ".join(map(str, corpus_files(corpus, root)))
+
+
+def _nothing_left(corpus: CorpusConfig | None, root: Path, fate: Fate) -> DataError:
+    assert corpus is not None
+    files = " and ".join(map(str, corpus_files(corpus, root)))
+    return DataError(f"{files}: no pair is left ({'; '.join(fate.sentences('drop')) or 'the corpus is empty'})")
+
+
+def _learn(recipe: Recipe, spools: Sequence[Spool], work: Path, notice: Notice) -> Tokeniser:
+    """Learn the subword model from the cleaned text, or take the one that the recipe names."""
+    if (work / "learnt").is_file():
+        return _tokeniser(recipe, work)
+    config = recipe.subword
+    if config.model is not None:
+        tokeniser = take_tokeniser(config, root=Path(recipe.data.root), source_eos=recipe.model.source_eos)
+    else:
+        notice(f"learning {config.kind} pieces ({config.vocabulary_size})")
+        pairs = sum(map(len, spools))
+        most = max(config.most_lines // 2, 1) if config.joint else config.most_lines
+        tokeniser = learn_tokeniser(
+            _spread_evenly(spools, 0, pairs, most),
+            _spread_evenly(spools, 1, pairs, most),
+            config,
+            source_eos=recipe.model.source_eos,
+            seed=recipe.training.seed,
+            notice=notice,
+        )
+    write_tokeniser(work, tokeniser)
+    write_lines(work / "learnt", [])
     return tokeniser
 
 
-def _encode(recipe: Recipe, corpus: CorpusConfig, root: Path, tokeniser: Tokeniser, path: Path, *, training: bool) -> Fate:
-    fate = Fate()
-    limit = recipe.data.max_length
-    end = tokeniser.encode_source("")
-
-    def encoded() -> Iterator[EncodedPair]:
-        pairs = enumerate(read_pairs(corpus, root), start=1)
-        while chunk := list(islice(pairs, CHUNK)):
-            sources = tokeniser.source.encode_many([pair.source for _, pair in chunk])
-            targets = tokeniser.target.encode_many([pair.target for _, pair in chunk])
-            for (line, pair), source, target in zip(chunk, sources, targets, strict=True):
-                kept = _fit(pair, source, target, fate, limit, recipe.data.over_long, training=training)
-                if kept is not None:
-                    fate.kept += 1
-                    fate.source_tokens += len(kept[0]) + len(end)
-                    fate.target_tokens += len(kept[1]) + 1
-                    yield kept[0] + end, kept[1], line
-
-    if write_corpus(path, encoded()) == 0:
-        files = " and ".join(str(name) for name in corpus_files(corpus, root))
-        raise DataError(f"{files}: no pair is left ({'; '.join(fate.sentences('drop')) or 'the corpus is empty'})")
-    return fate
+def _spread_evenly(spools: Sequence[Spool], side: int, pairs: int, most: int) -> Iterator[str]:
+    """One side of `most` of the pairs, spread evenly over all of them, or of all where there are not so many."""
+    row = 0
+    for spool in spools:
+        for batch in (kept_rows(*place) for place in spool.places()):
+            rows = np.arange(row, row + batch.num_rows)
+            row += batch.num_rows
+            here = np.flatnonzero(rows * most // pairs != (rows + 1) * most // pairs) if pairs > most else slice(None)
+            yield from np.array(batch.column(side).to_pylist(), dtype=object)[here]
 
 
-def _fit(
-    pair: Pair, source: list[int], target: list[int], fate: Fate, limit: int, over_long: str, *, training: bool
-) -> tuple[list[int], list[int]] | None:
-    """The pair as it goes on, or None where it is dropped; `fate` is told either way. Room is left for the end token."""
-    if not source or not target:
-        fate.empty += 1
-        fate.empty_at += [pair.origin][: NAMED_LINES - len(fate.empty_at)]
-        return None
-    longest = max(len(source), len(target)) + 1
-    if longest <= limit or not training:
-        return source, target
-    if over_long == "refuse":
-        raise DataError(
-            f"{pair.origin}: {longest} tokens, more than data.max_length = {limit}; raise it, or set data.over_long "
-            "to 'drop' or 'truncate'"
-        )
-    fate.over_long += 1
-    fate.over_long_at += [pair.origin][: NAMED_LINES - len(fate.over_long_at)]
-    return (source[: limit - 1], target[: limit - 1]) if over_long == "truncate" else None
+def _encode(spool: Spool, work: Path, name: str, encoder: Encoder, processes: int, progress: Progress) -> Fate:
+    """Encode a spool and group its pairs by length; returns what became of every pair that was read."""
+    fate = encode_spool(spool, work, name, encoder, processes=processes, progress=progress)
+    write_lengths(lengths_file(work, name), Corpus(pair_files(work, name)))
+    cleaned = Fate(read=spool.tally.read)
+    for rule, dropped in spool.tally.dropped.items():
+        if dropped.count:
+            cleaned.dropped[rule] = dropped.count
+            cleaned.dropped_at[rule] = [pair.origin for pair in dropped.examples[:NAMED]]
+    cleaned.add(fate)
+    return cleaned
 
 
-def _load(recipe: Recipe, folder: Path, fates: dict[str, Fate], *, fresh: bool) -> Prepared:
-    valid = Corpus(folder / "valid.arrow") if recipe.data.valid is not None else None
+def _put_in_place(work: Path, folder: Path, digests: dict[str, str]) -> None:
+    folder.mkdir(exist_ok=True)
+    (work / "beginning").unlink()  # from here on there is nothing to go on from
+    for name in (MANIFEST, PAGE, *_prepared_names(folder)):
+        (folder / name).unlink(missing_ok=True)
+    page = [PAGE] if (work / PAGE).exists() else []
+    for name in (*digests, *page, MANIFEST):
+        (work / name).rename(folder / name)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _tokeniser(recipe: Recipe, folder: Path) -> Tokeniser:
     tokeniser = read_tokeniser(folder, recipe.subword, source_eos=recipe.model.source_eos)
-    return Prepared(tokeniser, Corpus(folder / "train.arrow"), valid, fates, fresh)
+    for subword in (tokeniser.source, tokeniser.target):
+        refuse_sampling(subword, recipe.subword, str(folder))
+    return tokeniser
+
+
+def _write_manifest(folder: Path, digest: str, inputs: dict[str, Any], files: dict[str, str], fates: dict[str, Fate]) -> None:
+    told = {name: asdict(fate) for name, fate in fates.items()}
+    write_json(folder / MANIFEST, {"digest": digest, "inputs": inputs, "files": files, "fates": told}, overwrite=True)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any] | None:
     """What `prepared.json` tells; none where there is none, or one that cannot be read."""
     try:
         found = json.loads((folder / MANIFEST).read_bytes())
-        fates = {name: Fate(**fate) for name, fate in found["fates"].items()}
-        return {"digest": found["digest"], "files": found["files"], "fates": fates}
+        fates = {name: Fate.from_dict(fate) for name, fate in found["fates"].items()}
+        inputs = {name: {**known, "sha256": str(known["sha256"])} for name, known in found["inputs"].items()}
+        return {"digest": found["digest"], "inputs": inputs, "files": found["files"], "fates": fates}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
+def _prepared_names(folder: Path) -> list[str]:
+    return sorted(path.name for kind in ("*.arrow", "*.model") for path in folder.glob(kind))
+
+
 def prepared_files(folder: Path) -> dict[str, str]:
     """The digest of each prepared file in a folder."""
-    digests = {}
-    for name in OUTPUTS:
-        if (folder / name).is_file():
-            with (folder / name).open("rb") as stream:
-                digests[name] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return digests
+    return {name: _file_digest(folder / name) for name in _prepared_names(folder)}
 
 
-def _digest(recipe: Recipe, root: Path) -> str:
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _input_files(recipe: Recipe) -> list[list[Path]]:
+    """The files that go in: those of each corpus, and the subword models."""
+    root, data = Path(recipe.data.root), recipe.data
+    corpora = [*data.to_learn_from().values(), data.valid, data.test if data.cleaning.overlap else None]
+    models = [root / path for path in (recipe.subword.model, recipe.subword.target_model) if path is not None]
+    return [*(corpus_files(corpus, root) for corpus in corpora if corpus is not None), models]
+
+
+def _input_name(path: Path) -> str:
+    return "-" if str(path) == "-" else str(path.absolute())
+
+
+def _inputs(recipe: Recipe, known: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Size, time and digest of each file that goes in; of one that has the size and time that are known, the known digest."""
+    inputs: dict[str, dict[str, Any]] = {}
+    for path in chain.from_iterable(_input_files(recipe)):
+        name = _input_name(path)
+        if name == "-":
+            inputs[name] = {"sha256": ""}  # a pipe can be read but once
+            continue
+        try:
+            stat = path.stat()
+            now = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+            before = known.get(name, {})
+            if {key: before.get(key) for key in now} == now and before.get("sure") is True:
+                inputs[name] = before
+                continue
+            sure = time.time() - stat.st_mtime > UNSURE_SECONDS
+            inputs[name] = {**now, "sure": sure, "sha256": _file_digest(path)}
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    return inputs
+
+
+def _digest(recipe: Recipe, inputs: dict[str, dict[str, Any]]) -> str:
     """Of the settings and the bytes that prepared files depend on."""
+    data = recipe.data
     settings = {
-        "data": recipe.data.model_dump(exclude={"root", "test"}),
-        "subword": recipe.subword.model_dump(),
+        "version": VERSION,
+        "corpora": [(name, corpus.model_dump(exclude={"weight"})) for name, corpus in data.to_learn_from().items()],
+        "valid": data.valid.model_dump() if data.valid is not None else None,
+        "test": data.test.model_dump() if data.test is not None and data.cleaning.overlap else None,
+        "cleaning": data.cleaning.model_dump(),
+        "max_length": data.max_length,
+        "over_long": data.over_long,
+        "languages": [recipe.task.source_language, recipe.task.target_language],
+        "subword": recipe.subword.model_dump(exclude={"sampling"}),
         "source_eos": recipe.model.source_eos,
         "seed": recipe.training.seed,
+        "inputs": [[inputs[_input_name(path)]["sha256"] for path in paths] for paths in _input_files(recipe)],
     }
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for corpus in (recipe.data.train, recipe.data.valid):
-        for path in corpus_files(corpus, root) if corpus is not None else ():
-            try:
-                with path.open("rb") as stream:
-                    digest.update(hashlib.file_digest(stream, "sha256").digest())
-            except OSError as error:
-                raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    return digest.hexdigest()
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
+from random import Random
 
 import sentencepiece as spm
 
 from dragoman.config import SubwordConfig
+from dragoman.data.chance import mixed
+from dragoman.data.pieces import BYTE, read_pieces, renumbered
+from dragoman.data.sampling import BpeDropout, UnigramSampling, sampler_of
 from dragoman.errors import BundleError, DataError, RecipeError
 
-PADDING_ID, UNKNOWN_ID, BEGIN_ID, END_ID = 0, 1, 2, 3
+SPECIAL_IDS = [0, 1, 2, 3]
+PADDING_ID, UNKNOWN_ID, BEGIN_ID, END_ID = SPECIAL_IDS
 SOURCE_MODEL, TARGET_MODEL = "source.model", "target.model"
 # Longer lines are left out of what the subword model learns from, never out of the corpus.
 LONGEST_LINE_BYTES = 65_536
+# Sets the draws for sampling apart from all others that are made with the same seed.
+_SPLIT = 1000
+
+Notice = Callable[[str], None]
 
 
 class Subword:
@@ -28,27 +38,42 @@ class Subword:
     def __init__(self, model: bytes, *, lowercase: bool = False, name: str = "subword model") -> None:
         self.model = model
         self.lowercase = lowercase
-        self._processor = spm.SentencePieceProcessor()
-        try:
-            self._processor.LoadFromSerializedProto(model)
-            self._processor.id_to_piece(list(range(len(self))))
-        except (RuntimeError, UnicodeDecodeError):
-            raise BundleError(f"{name}: not a SentencePiece model, or a damaged one") from None
-        ids = [getattr(self._processor, f"{kind}_id")() for kind in ("pad", "unk", "bos", "eos")]
-        if ids != [PADDING_ID, UNKNOWN_ID, BEGIN_ID, END_ID]:
-            raise BundleError(f"{name}: padding, unknown, begin and end stand at {ids}; dragoman expects [0, 1, 2, 3]")
+        self._processor = _processor_of(model, name=name)
+        if (ids := _special_ids(self._processor)) != SPECIAL_IDS:
+            raise BundleError(f"{name}: padding, unknown, begin and end stand at {ids}; dragoman expects {SPECIAL_IDS}")
 
     def __len__(self) -> int:
         return int(self._processor.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
         """The ids of a line. Raises DataError for half a surrogate pair, which no UTF-8 text can hold."""
-        return self.encode_many([text])[0]
+        ids: list[int] = self._processor.encode(_utf8(text, lowercase=self.lowercase))
+        return ids
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """As `encode`, of many lines at once."""
-        ids: list[list[int]] = self._processor.encode([_utf8(text, lowercase=self.lowercase) for text in texts])
+        texts = [text.lower() for text in texts] if self.lowercase else list(texts)
+        try:
+            # One thread: whoever has many texts spreads them over processes, and threads of each would be in their way.
+            ids: list[list[int]] = self._processor.encode(texts, num_threads=1)
+        except TypeError:  # half a surrogate pair is no text to it, either; `encode` tells where
+            ids = [self.encode(text) for text in texts]
         return ids
+
+    def sample(self, text: str, *, alpha: float, seed: int) -> list[int]:
+        """As `encode`, split in one of many ways: a pure function of its arguments, whatever the process, thread and order.
+
+        A BPE model leaves out each merge with probability `alpha`; a unigram model draws from all ways to split, each as likely
+        as its probability to the power of `alpha`. With 0, either encodes. Raises ValueError where a model knows one way only.
+        """
+        if alpha == 0:
+            return self.encode(text)
+        normal: bytes = self._processor.normalize(_utf8(text, lowercase=self.lowercase))
+        return self._sampler.split(normal.decode(), alpha, Random(seed))
+
+    @cached_property
+    def _sampler(self) -> BpeDropout | UnigramSampling:
+        return sampler_of(self.model)
 
     def decode(self, ids: Sequence[int]) -> str:
         """One line of text: a line break that the model spelled out in bytes becomes a space."""
@@ -57,6 +82,25 @@ class Subword:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [str(self._processor.id_to_piece(index)) for index in ids]
+
+
+def _processor_of(model: bytes, *, name: str) -> spm.SentencePieceProcessor:
+    processor = spm.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(model)
+        processor.id_to_piece(list(range(processor.get_piece_size())))
+    except (RuntimeError, UnicodeDecodeError):
+        raise BundleError(f"{name}: not a SentencePiece model, or a damaged one") from None
+    return processor
+
+
+def _special_ids(processor: spm.SentencePieceProcessor) -> list[int]:
+    return [getattr(processor, f"{kind}_id")() for kind in ("pad", "unk", "bos", "eos")]
+
+
+def sampling_seed(seed: int, epoch: int, index: int, side: int) -> int:
+    """The seed to sample one side of a pair with, source (0) or target (1): 64 bits from the numbers given and nothing else."""
+    return int(mixed(seed, epoch, _SPLIT + side, index))
 
 
 def _utf8(text: str, *, lowercase: bool) -> bytes:
@@ -70,19 +114,32 @@ def _utf8(text: str, *, lowercase: bool) -> bytes:
 
 
 def learn_subword(
-    texts: Iterable[str], config: SubwordConfig, *, vocabulary_size: int, seed: int, key: str = "subword.vocabulary_size"
+    texts: Iterable[str],
+    config: SubwordConfig,
+    *,
+    vocabulary_size: int,
+    seed: int,
+    key: str = "subword.vocabulary_size",
+    notice: Notice = lambda _: None,
 ) -> Subword:
-    """Learn a model from lines of text; `key` names the vocabulary size in a complaint.
+    """Learn a model from lines of text; `key` names the vocabulary size in a complaint, `notice` is told what was left out.
 
     Raises RecipeError where the text is too small or too rich for the vocabulary, DataError where there is no text, and
     whatever reading the text raises.
     """
     written = io.BytesIO()
     stopped: list[BaseException] = []
+    too_long = 0
 
     def lines() -> Iterator[bytes]:
+        nonlocal too_long
         try:
-            yield from (_utf8(text, lowercase=config.lowercase) for text in texts if text.strip())
+            for text in texts:
+                line = _utf8(text, lowercase=config.lowercase)
+                if len(line) > LONGEST_LINE_BYTES:
+                    too_long += 1
+                elif text.strip():
+                    yield line
         except BaseException as reason:  # SentencePiece would make a RuntimeError of it, and lose what it says
             stopped.append(reason)
             raise
@@ -108,6 +165,9 @@ def learn_subword(
         )
     except RuntimeError as error:
         raise (stopped[0] if stopped else _why_not_learnt(str(error), key, vocabulary_size)) from None
+    if too_long:
+        what, take = ("line", "takes") if too_long == 1 else ("lines", "take")
+        notice(f"{too_long:,} {what} of more than {LONGEST_LINE_BYTES:,} bytes {take} no part in learning the pieces")
     return Subword(written.getvalue(), lowercase=config.lowercase)
 
 
@@ -165,8 +225,62 @@ def read_tokeniser(folder: Path, config: SubwordConfig, *, source_eos: bool) -> 
     return Tokeniser(source, source if config.joint else read(TARGET_MODEL), source_eos=source_eos)
 
 
+def take_tokeniser(config: SubwordConfig, *, root: Path, source_eos: bool) -> Tokeniser:
+    """The SentencePiece models that the recipe names, with paths from `root` on, renumbered where that is needed.
+
+    Raises DataError for a missing file, BundleError for one that is no such model or has no place for the four special pieces,
+    and RecipeError where the recipe asks for what the model cannot do; each names file and key.
+    """
+
+    def take(key: str, name: str) -> Subword:
+        path = root / name
+        try:
+            model = path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror} (subword.{key})") from None
+        where = f"{path} (subword.{key})"
+        ids = _special_ids(_processor_of(model, name=where))
+        try:
+            model = model if ids == SPECIAL_IDS else renumbered(model)
+            spells_bytes = any(piece.kind == BYTE for piece in read_pieces(model))
+        except ValueError as reason:
+            raise BundleError(
+                f"{where}: cannot be taken: {reason}; train one with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
+            ) from None
+        taken = Subword(model, lowercase=config.lowercase, name=where)
+        if config.byte_fallback and not spells_bytes:
+            raise RecipeError(
+                f"{where}: this model cannot spell unknown characters as bytes; set subword.byte_fallback = false, or train "
+                "one with --byte_fallback"
+            )
+        refuse_sampling(taken, config, where)
+        return taken
+
+    assert config.model is not None
+    source = take("model", config.model)
+    if config.joint:
+        return Tokeniser(source, source, source_eos=source_eos)
+    assert config.target_model is not None
+    return Tokeniser(source, take("target_model", config.target_model), source_eos=source_eos)
+
+
+def refuse_sampling(subword: Subword, config: SubwordConfig, where: str) -> None:
+    """Raise RecipeError where the recipe asks for sampling of a model that knows one way to split only."""
+    if config.sampling:
+        try:
+            subword.sample("", alpha=config.sampling, seed=0)
+        except ValueError as reason:
+            raise RecipeError(f"{where}: subword.sampling = {config.sampling}, but {reason}; set it to 0") from None
+
+
 def learn_tokeniser(
-    sources: Iterable[str], targets: Iterable[str], config: SubwordConfig, *, source_eos: bool, seed: int
+    sources: Iterable[str],
+    targets: Iterable[str],
+    config: SubwordConfig,
+    *,
+    source_eos: bool,
+    seed: int,
+    notice: Notice = lambda _: None,
 ) -> Tokeniser:
     """Learn the joint model from both sides, or one from each. Raises DataError where there is no text."""
 
@@ -176,12 +290,12 @@ def learn_tokeniser(
 
     size, target_size = config.vocabulary_size, config.target_vocabulary_size
     if config.joint:
-        joint = learn_subword(both(), config, vocabulary_size=size, seed=seed)
+        joint = learn_subword(both(), config, vocabulary_size=size, seed=seed, notice=notice)
         return Tokeniser(joint, joint, source_eos=source_eos)
-    source = learn_subword(sources, config, vocabulary_size=size, seed=seed)
+    source = learn_subword(sources, config, vocabulary_size=size, seed=seed, notice=notice)
     if target_size is None:
-        target = learn_subword(targets, config, vocabulary_size=size, seed=seed)
+        target = learn_subword(targets, config, vocabulary_size=size, seed=seed, notice=notice)
     else:
         key = "subword.target_vocabulary_size"
-        target = learn_subword(targets, config, vocabulary_size=target_size, seed=seed, key=key)
+        target = learn_subword(targets, config, vocabulary_size=target_size, seed=seed, key=key, notice=notice)
     return Tokeniser(source, target, source_eos=source_eos)

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from dragoman.bundle import mean_weights, save_tensors
-from dragoman.data.batches import Cursor
+from dragoman.data.loader import Cursor
 from dragoman.errors import OutputError, RunError
 from dragoman.storage import cannot_write, check_seal, sealed_folder
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import torch
 
 import dragoman
 from dragoman.bundle import Bundle, load_bundle, save_bundle
-from dragoman.config import Recipe, recipe_from_dict
-from dragoman.data.pair import Pair
-from dragoman.data.prepare import prepared_files
-from dragoman.data.readers import corpus_files
+from dragoman.config import STANDARD_INPUT, Recipe, listed, recipe_from_dict
+from dragoman.data.prepare import VALID, prepared_files
 from dragoman.data.subword import read_tokeniser
 from dragoman.errors import DataError, Interrupted, RunError
+from dragoman.formats.lines import name_of
+from dragoman.formats.pair import Pair
+from dragoman.formats.read import corpus_files
 from dragoman.storage import write_json, write_lines
 from dragoman.tasks.generation import cross_attention, most_positions, start_id
 from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, list_checkpoints, regular
@@ -51,7 +53,7 @@ def read_test(recipe: Recipe) -> list[Pair] | None:
     """The test set as text: nothing learns from it, but a mistake in it must not come out after hours of training."""
     if recipe.data.test is None:
         return None
-    pairs = read_text(recipe.data.test, recipe.data.root)
+    pairs = read_text(recipe.data.test, recipe)
     if not pairs:
         files = " and ".join(str(path) for path in corpus_files(recipe.data.test, Path(recipe.data.root)))
         raise DataError(f"{files}: the test set is empty")
@@ -101,9 +103,8 @@ def average_run(run: Path, output: Path, *, rule: str, count: int, overwrite: bo
         raise RunError(f"{run}: {count} {what} asked for, but {len(chosen)} are there; training.keep_{rule} keeps more")
     newest = max(chosen, key=lambda one: one.step)
     recipe = recipe_from_dict(newest.recipe, where=str(newest.path))
-    assert recipe.data.train is not None
     story = {
-        "trained_on": [str(path) for path in corpus_files(recipe.data.train, Path(recipe.data.root))],
+        "trained_on": trained_on(recipe),
         "averaged": [one.path.name for one in chosen],
         "steps": newest.step,
         "target_tokens": newest.progress.target_tokens,
@@ -117,16 +118,25 @@ def average_run(run: Path, output: Path, *, rule: str, count: int, overwrite: bo
     return story
 
 
+def trained_on(recipe: Recipe) -> list[str]:
+    """The files that a recipe learns from, as it names them: at the end of a run they need not be there any more."""
+    root = Path(recipe.data.root)
+    sides = [side for corpus in recipe.data.to_learn_from().values() for side in (corpus.source, corpus.target, corpus.file)]
+    return [name_of(None if name == STANDARD_INPUT else root / name) for side in sides for name in listed(side)]
+
+
 def tell_story(trainer: Trainer, chosen: Sequence[Checkpoint]) -> dict[str, Any]:
     """What the model was trained on and how, as `dragoman info` tells it."""
     recipe, progress = trainer.recipe, trainer.progress
-    assert recipe.data.train is not None
-    fate = trainer.prepared.fates["train"]
+    fates = [fate for name, fate in trainer.prepared.fates.items() if name != VALID]
+    not_as_given: Counter[str] = Counter()
+    for fate in fates:
+        not_as_given.update({**fate.dropped, "over_long": fate.over_long})
     seconds = progress.minutes * 60.0
     return {
-        "trained_on": [str(path) for path in corpus_files(recipe.data.train, Path(recipe.data.root))],
-        "pairs": fate.kept,
-        "pairs_not_as_given": {"empty": fate.empty, "over_long": fate.over_long},
+        "trained_on": trained_on(recipe),
+        "pairs": sum(fate.kept for fate in fates),
+        "pairs_not_as_given": dict(not_as_given),
         "parameters": trainer.model.num_parameters(),
         "steps": progress.step,
         "epochs": round(trainer.epochs(), 2),

@@ -12,7 +12,7 @@ from dragoman.training.checkpoint import Checkpoint
 
 # What may change between two stretches of one run; all else would make it another run.
 MAY_CHANGE = {
-    "name", "run", "data.root", "data.test", "decoding",
+    "name", "run", "data.root", "data.test", "data.processes", "data.loaders", "decoding",
     "training.max_steps", "training.max_epochs", "training.max_minutes", "training.patience", "training.log_every_steps",
     "training.checkpoint_every_steps", "training.checkpoint_every_minutes", "training.keep_last", "training.keep_best",
     "training.average", "training.average_count",
@@ -23,8 +23,9 @@ def refuse_changed_corpus(found: Checkpoint, files: Mapping[str, str], folder: P
     """Raise RunError where the corpus was changed since: the weights would go on with ids that mean something else."""
     names = sorted(name for name in found.corpus.keys() | files.keys() if found.corpus.get(name) != files.get(name))
     if names:
+        told = ", ".join(names[:3]) + (", …" if names[3:] else "")
         raise RunError(
-            f"{folder} was begun with another corpus: {', '.join(names)} came out differently. Put the text back as it was, "
+            f"{folder} was begun with another corpus: {told} came out differently. Put the text back as it was, "
             "or start elsewhere with run=FOLDER"
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,8 @@ import torch
 
 from dragoman.bundle import put_weights, weights_of
 from dragoman.config import Recipe, section_with
-from dragoman.data.batches import BatchStream
-from dragoman.data.prepare import prepare
+from dragoman.data.loader import BatchStream, TrainingBatches, telling_of_lost_loaders
+from dragoman.data.prepare import VALID, prepare
 from dragoman.errors import Interrupted, OutputError, RecipeError, RunError
 from dragoman.model.build import build_model
 from dragoman.storage import cannot_write, write_json
@@ -61,7 +62,8 @@ class Trainer:
                 refuse_changed_corpus(found, digests, self.folder)
             self.corpus = digests
 
-        self.prepared = prepare(recipe, self.folder / "data", listener.notice, accept=accept)
+        self.prepared = prepare(recipe, self.folder / "data", listener.notice, progress=listener.progress, accept=accept)
+        self.valid = self.prepared.corpus(VALID) if recipe.data.valid is not None else None
         for name, fate in self.prepared.fates.items():
             for sentence in fate.sentences(recipe.data.over_long):
                 listener.notice(f"{name}: {sentence}")
@@ -93,11 +95,10 @@ class Trainer:
             self.progress = found.progress
             listener.notice(f"going on from {found.path}")
         self.stream = BatchStream(
-            self.prepared.train,
-            batch_tokens=self.config.batch_tokens,
-            seed=self.config.seed,
-            start_id=self.start_id,
+            TrainingBatches(recipe, self.prepared.folder, start_id=self.start_id),
             cursor=self.progress.cursor,
+            loaders=recipe.data.loaders,
+            pin=self.machine.device.type == "cuda",
         )
         self.journal = Journal(self.folder / "metrics.jsonl", step=self.progress.step)
         self.newest = found
@@ -109,8 +110,8 @@ class Trainer:
     def _refuse_long_validation(self) -> None:
         """Training pairs were cut to data.max_length; those of validation stay as they are."""
         most = most_positions([self.model])
-        if most is not None and self.prepared.valid is not None:
-            longest = max(int(lengths.max()) for lengths in self.prepared.valid.lengths())
+        if most is not None and self.valid is not None:
+            longest = max(int(lengths.max()) for lengths in self.valid.lengths())
             if longest > most:
                 raise RecipeError(f"data.valid: {longest} tokens in a sentence, but model.max_positions = {most}; raise it")
 
@@ -124,7 +125,7 @@ class Trainer:
 
     def epochs(self) -> float:
         """Passes over the corpus so far."""
-        return self.progress.cursor.epoch + self.progress.cursor.batch / self.stream.batches_in_epoch()
+        return self.stream.epochs()
 
     def share_spent(self) -> float:
         return spent(self.config, step=self.progress.step, epochs=self.epochs(), minutes=self.progress.minutes)
@@ -132,7 +133,7 @@ class Trainer:
     def run(self) -> None:
         """Train until the budget is spent or patience ends; on a request to stop, commit and raise Interrupted."""
         self.model.train()
-        with stop_on_signals() as stop:
+        with closing(self.stream), telling_of_lost_loaders(), stop_on_signals() as stop:
             while self.share_spent() < 1.0 and not self._out_of_patience():
                 started = time.monotonic()
                 gradient_norm = self._step()
@@ -165,7 +166,7 @@ class Trainer:
     def _step(self) -> torch.Tensor:
         """One update from `accumulation` batches; returns the gradient's norm before clipping."""
         config = self.config
-        batches = [self.stream.next() for _ in range(config.accumulation)]
+        batches = [part for _ in range(config.accumulation) for part in self.stream.next()]
         tokens = sum(batch.num_target_tokens for batch in batches)
         step = self.progress.step + 1
         for place, batch in enumerate(batches):
@@ -228,15 +229,15 @@ class Trainer:
 
     def _validate(self) -> float | None:
         """Validate if there is anything to validate on; returns the merit, higher is better."""
-        if self.prepared.valid is None or self.recipe.data.valid is None:
+        if self.valid is None or self.recipe.data.valid is None:
             return None
         started = time.monotonic()
         self.model.eval()
-        loss, nll = mean_loss(self.model, self.prepared.valid, self.machine, self.config, start_id=self.start_id)
+        loss, nll = mean_loss(self.model, self.valid, self.machine, self.config, start_id=self.start_id)
         self._refuse_divergence(nll)
         bleu = None
         if self.config.validate_sentences:
-            pairs = read_text(self.recipe.data.valid, self.recipe.data.root, most=self.config.validate_sentences)
+            pairs = read_text(self.recipe.data.valid, self.recipe, most=self.config.validate_sentences)
             greedy = section_with(self.recipe.decoding, {"method": "greedy", "nbest": 1}, where="decoding")
             with self.machine.autocast():
                 bleu = judge(self.model, self.prepared.tokeniser, self.recipe, pairs, greedy).scores["bleu"].value

@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from dragoman.config import Recipe, make_recipe, parse_document
-from dragoman.data.pair import Pair
 from dragoman.data.phrases import make_phrases
 from dragoman.errors import OutputError
+from dragoman.formats.pair import Pair
 from dragoman.storage import cannot_write, write_lines
 
 PAIRS = {"train": 25_000, "valid": 500, "test": 1_000}

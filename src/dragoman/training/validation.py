@@ -6,17 +6,18 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
 
 from dragoman.config import CorpusConfig, DecodingConfig, Recipe, TrainingConfig
-from dragoman.data.batches import batch_of, plan_epoch
+from dragoman.data.batches import batches_in_order
 from dragoman.data.corpus import Corpus
-from dragoman.data.pair import Pair
-from dragoman.data.readers import read_pairs
 from dragoman.data.subword import Tokeniser
 from dragoman.evaluation.metrics import Score
+from dragoman.formats.pair import Pair
+from dragoman.formats.read import read_pairs
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.translation import best_texts, score_translations, translate_lines
 from dragoman.training.loss import batch_loss
@@ -30,8 +31,8 @@ def mean_loss(
     """Smoothed loss and un-smoothed negative log-likelihood, each per target token (end tokens counted), in nats."""
     smoothed = likelihood = 0.0
     tokens = 0
-    for indices in plan_epoch(*corpus.lengths(), batch_tokens=config.batch_tokens, seed=0, epoch=0, shuffle=False):
-        batch = batch_of(corpus, indices, start_id=start_id).to(machine.device)
+    for made in batches_in_order(corpus, batch_tokens=config.batch_tokens, start_id=start_id):
+        batch = made.to(machine.device)
         with machine.autocast():
             loss, nll = batch_loss(model, batch, epsilon=config.label_smoothing, form=config.smoothing_form)
         smoothed += loss.item()
@@ -64,14 +65,11 @@ class Judgement:
     """How many translations were cut ("unfinished"), or not made at all ("too long")."""
 
 
-def read_text(corpus: CorpusConfig, root: str, *, most: int | None = None) -> list[Pair]:
-    """The pairs of a validation or test corpus as text, all lines of them, or the first `most`."""
-    pairs: list[Pair] = []
-    for pair in read_pairs(corpus, Path(root)):
-        if most is not None and len(pairs) >= most:
-            break
-        pairs.append(pair)
-    return pairs
+def read_text(corpus: CorpusConfig, recipe: Recipe, *, most: int | None = None) -> list[Pair]:
+    """The pairs of a validation or test corpus as text, all of them, or the first `most`."""
+    task = recipe.task
+    languages = {"source_language": task.source_language, "target_language": task.target_language}
+    return list(islice(read_pairs(corpus, Path(recipe.data.root), **languages), most))
 
 
 def judge(

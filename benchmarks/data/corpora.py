@@ -1,0 +1,200 @@
+"""The text that is measured on: real pairs as they are, ten million made of them, and sentences of stated lengths.
+
+The real text is English-German from the corpora beside the project (Tatoeba, LibreOffice's help, Debian's package
+descriptions, the Bible, Multi30k); where they are absent, dragoman's own phrases take their place, and the report says so.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import sentencepiece as spm
+
+TSV = ("tatoeba", "libreoffice-help", "debian-descriptions", "bible")
+PHRASES = 60_000
+SEED = 1
+
+Pair = tuple[str, str]
+
+# What one program or another takes for the end of a line or of a field.
+_BREAKS = str.maketrans(dict.fromkeys("\t\r\v\f\x1c\x1d\x1e\x85\u2028\u2029", " "))
+# Another digit for each, by the number of the round: numbers differ, and both sides still have the same ones.
+_DIGITS = [str.maketrans("0123456789", "".join(str((digit + turn) % 10) for digit in range(10))) for turn in range(10)]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A corpus as two text files, line n of one being the translation of line n of the other."""
+
+    source: Path
+    target: Path
+    pairs: int
+
+    @property
+    def files(self) -> tuple[Path, Path]:
+        return self.source, self.target
+
+
+@dataclass(frozen=True)
+class Base:
+    """The real pairs, and the subword model that all are given."""
+
+    text: Text
+    model: Path
+    vocabulary_size: int
+    described: str
+
+
+def read_tsv(path: Path) -> Iterator[Pair]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as stream:
+        for line in stream:
+            source, _, target = line.rstrip("\n").partition("\t")
+            yield source, target
+
+
+def read_multi30k(folder: Path) -> Iterator[Pair]:
+    with (
+        gzip.open(folder / "train.en.gz", "rt", encoding="utf-8", newline="\n") as sources,
+        gzip.open(folder / "train.de.gz", "rt", encoding="utf-8", newline="\n") as targets,
+    ):
+        for source, target in zip(sources, targets, strict=True):
+            yield source.rstrip("\n"), target.rstrip("\n")
+
+
+def _shared_pairs(shared: Path) -> Iterator[Pair]:
+    for name in TSV:
+        yield from read_tsv(shared / name / "en-de" / "train.tsv.gz")
+    yield from read_multi30k(shared / "multi30k" / "raw")
+
+
+def _phrases() -> list[Pair]:
+    from dragoman.data.phrases import make_phrases
+
+    return [(pair.source, pair.target) for pair in make_phrases("de", seed=SEED, train=PHRASES, valid=0, test=0).train]
+
+
+def write_text(folder: Path, name: str, pairs: Iterator[Pair]) -> Text:
+    """Write both sides, less pairs with an empty one; what stood there whole is taken as it is."""
+    text = Text(folder / f"{name}.en", folder / f"{name}.de", 0)
+    whole = folder / f"{name}.json"
+    if whole.exists():
+        return Text(*text.files, json.loads(whole.read_text())["pairs"])
+    count = 0
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        text.source.open("w", encoding="utf-8", newline="\n") as sources,
+        text.target.open("w", encoding="utf-8", newline="\n") as targets,
+    ):
+        for source, target in pairs:
+            if source.strip() and target.strip():
+                sources.write(source.translate(_BREAKS) + "\n")
+                targets.write(target.translate(_BREAKS) + "\n")
+                count += 1
+    whole.write_text(json.dumps({"pairs": count}))
+    return Text(*text.files, count)
+
+
+def read_text(text: Text) -> Iterator[Pair]:
+    with (
+        text.source.open(encoding="utf-8", newline="\n") as sources,
+        text.target.open(encoding="utf-8", newline="\n") as targets,
+    ):
+        for source, target in zip(sources, targets, strict=True):
+            yield source.rstrip("\n"), target.rstrip("\n")
+
+
+def make_base(shared: Path, folder: Path) -> Base:
+    """All the real pairs in a drawn order, and 32,000 pieces learnt from them."""
+    real = (shared / "tatoeba").is_dir()
+    size, name = (32_000, "base") if real else (1_000, "phrases")
+    described = (
+        "Tatoeba, LibreOffice, Debian, Bible and Multi30k, en-de" if real else f"dragoman's phrases: no corpora in {shared}"
+    )
+
+    def shuffled() -> Iterator[Pair]:
+        pairs = list(_shared_pairs(shared)) if real else _phrases()
+        random.Random(SEED).shuffle(pairs)
+        yield from pairs
+
+    text = write_text(folder, name, shuffled())
+    model = folder / f"{name}.model"
+    if not model.exists():
+        learn_pieces(text, model, size)
+    return Base(text, model, size, described)
+
+
+def learn_pieces(text: Text, model: Path, size: int) -> None:
+    """As dragoman's default recipe would, without its front: nothing here depends on what is measured."""
+    with model.with_suffix(".partial").open("wb") as written:
+        spm.SentencePieceTrainer.train(
+            input=[str(path) for path in text.files],
+            model_writer=written,
+            model_type="bpe",
+            vocab_size=size,
+            character_coverage=1.0,
+            byte_fallback=True,
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            max_sentence_length=65_536,
+            num_threads=2,
+            minloglevel=2,
+        )
+    model.with_suffix(".partial").rename(model)
+
+
+def make_large(base: Base, folder: Path, pairs: int) -> Text:
+    """So many pairs: the base again and again, each round in its own order, with its own digits and a running number."""
+
+    def varied() -> Iterator[Pair]:
+        originals = list(read_text(base.text))
+        for number in range(pairs):
+            turn, place = divmod(number, len(originals))
+            if place == 0:
+                random.Random(SEED + turn).shuffle(originals)
+            source, target = originals[place]
+            digits = _DIGITS[turn % 10]
+            yield f"{source.translate(digits)} {number}", f"{target.translate(digits)} {number}"
+
+    return write_text(folder, f"{base.text.source.stem}-{pairs}", varied())
+
+
+def make_sentences(base: Base, folder: Path, pairs: int) -> Text:
+    """Pairs of WMT14-like lengths, as sentences of one word repeated that is a single piece.
+
+    Source: log-normal, median 23, σ 0.65; target: the source's length times a log-normal ratio, median 1.05, σ 0.2; both
+    between 1 and 250.
+    """
+    chance = np.random.default_rng(SEED)
+    sources = np.exp(chance.normal(np.log(23.0), 0.65, pairs))
+    targets = sources * np.exp(chance.normal(np.log(1.05), 0.2, pairs))
+    lengths = [np.clip(np.round(side), 1, 250).astype(np.int64).tolist() for side in (sources, targets)]
+    word = _whole_word(base.model)
+    said = [" ".join([word] * count) for count in range(251)]
+    made = ((said[source], said[target]) for source, target in zip(*lengths, strict=True))
+    return write_text(folder, f"{base.model.stem}-lognormal-{pairs}", made)
+
+
+def _whole_word(model: Path) -> str:
+    """A word that the model takes for one piece, however often it comes."""
+    processor = spm.SentencePieceProcessor(model_file=str(model))
+    for index in range(processor.get_piece_size()):
+        word = processor.id_to_piece(index).removeprefix("▁")
+        if word.isalpha() and len(processor.encode(" ".join([word] * 250))) == 250:
+            return str(word)
+    raise ValueError(f"{model}: no word is a single piece")
+
+
+def warm(*paths: Path) -> None:
+    """Read files through, so that whoever reads them next finds them in the machine's memory."""
+    for path in paths:
+        with path.open("rb") as stream:
+            while stream.read(1 << 20):
+                pass

@@ -1,0 +1,97 @@
+"""dragoman's loader in a process of its own; the one place here that goes below the command line.
+
+    first RECIPE CHANGES STARTED          the first batch, and then some at random places of late epochs
+    rate RECIPE CHANGES SECONDS           how fast batches come in the training process itself
+    lengths RECIPE CHANGES EPOCHS FILE    the lengths of every pair as served, for the count of padding
+
+CHANGES is a JSON list of key=value, `run` among them. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dragoman.config import Recipe, read_recipe
+from dragoman.data.loader import BatchStream, Cursor, TrainingBatches
+from dragoman.data.subword import BEGIN_ID, PADDING_ID
+
+SEEKS = 9
+LATE_EPOCHS = range(20, 1000)
+WARM_UP = 20
+WINDOWS = 5
+
+
+def open_batches(recipe: Recipe) -> TrainingBatches:
+    return TrainingBatches(recipe, Path(recipe.run) / "data", start_id=BEGIN_ID)
+
+
+def first(recipe: Recipe, started: str) -> dict[str, Any]:
+    """Seconds from when the parent process started this one, and of each seek in the open folder."""
+    imported = time.monotonic() - float(started)
+    batches = open_batches(recipe)
+    BatchStream(batches, cursor=Cursor()).next()
+    whole = time.monotonic() - float(started)
+    chance = random.Random(1)
+    seeks = []
+    for _ in range(SEEKS):
+        epoch, place = chance.choice(LATE_EPOCHS), chance.random()
+        begun = time.monotonic()
+        number = int(place * batches.batches_in_epoch(epoch))
+        BatchStream(batches, cursor=Cursor(epoch, number)).next()
+        seeks.append(time.monotonic() - begun)
+    return {"import_seconds": imported, "first_batch_seconds": whole, "seek_seconds": seeks}
+
+
+def rate(recipe: Recipe, seconds: str) -> dict[str, Any]:
+    """Target tokens a second, as the training journal counts them: the median of some windows."""
+    stream = BatchStream(open_batches(recipe), cursor=Cursor())
+    for _ in range(WARM_UP):
+        stream.next()
+    rates = []
+    for _ in range(WINDOWS):
+        begun, tokens = time.monotonic(), 0
+        while (spent := time.monotonic() - begun) < float(seconds) / WINDOWS:
+            tokens += sum(batch.num_target_tokens for batch in stream.next())
+        rates.append(tokens / spent)
+    return {"target_tokens_per_second": statistics.median(rates), "windows": rates}
+
+
+def lengths(recipe: Recipe, epochs: str, path: str) -> dict[str, Any]:
+    """Write source lengths, target lengths, and in which batch of which epoch each pair came, in the order of serving."""
+    batches = open_batches(recipe)
+    columns: list[list[np.ndarray[Any, np.dtype[np.int32]]]] = [[], [], [], []]
+    number = 0
+    for epoch in range(int(epochs)):
+        stream = BatchStream(batches, cursor=Cursor(epoch))
+        while stream.cursor.epoch == epoch:
+            for batch in stream.next():
+                source, target = (
+                    (side != PADDING_ID).sum(dim=1).numpy().astype(np.int32) for side in (batch.source_BS, batch.targets_BT)
+                )
+                places = (np.full_like(source, value) for value in (number, epoch))
+                for column, values in zip(columns, (source, target, *places), strict=True):
+                    column.append(values)
+                number += 1
+    sources, targets, numbers, epochs_of = (np.concatenate(column) for column in columns)
+    np.savez(path, source=sources, target=targets, batch=numbers, epoch=epochs_of)
+    return {"pairs": sum(len(values) for values in columns[0])}
+
+
+def main() -> None:
+    what, recipe, changes, *rest = sys.argv[1:]
+    settings = read_recipe(Path(recipe), json.loads(changes))
+    commands: dict[str, Callable[..., dict[str, Any]]] = {"first": first, "rate": rate, "lengths": lengths}
+    print(json.dumps(commands[what](settings, *rest)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""What `spm_encode` does, by SentencePiece's Python API: lines in, ids out. MODEL INPUT OUTPUT."""
+
+import sys
+from itertools import islice
+
+import sentencepiece as spm
+
+LINES = 4096
+
+
+def main() -> None:
+    model, source, target = sys.argv[1:]
+    processor = spm.SentencePieceProcessor(model_file=model)
+    with open(source, encoding="utf-8", newline="\n") as lines, open(target, "w", encoding="utf-8", newline="\n") as written:
+        while chunk := [line.rstrip("\n") for line in islice(lines, LINES)]:
+            for ids in processor.encode(chunk, num_threads=1):
+                written.write(" ".join(map(str, ids)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

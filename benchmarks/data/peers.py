@@ -1,0 +1,230 @@
+"""The peers: how each is installed, where it cannot be and why, and the commands that encode a corpus with it.
+
+Each has an environment of its own in the work folder, made from a pinned list beside this file. Nothing is installed
+anywhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import venv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .corpora import Base, Text, read_text
+from .usage import CommandError, run
+
+HERE = Path(__file__).parent
+INSTALL_SECONDS = 600.0
+# As Debian 12 names them: the program and the libraries that it is linked with.
+DEBIAN = ("sentencepiece", "libsentencepiece0", "libgoogle-perftools4", "libtcmalloc-minimal4", "libprotobuf-lite32")
+
+
+class Absent(Exception):
+    """A peer that cannot be had here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A program that turns the text into ids."""
+
+    name: str
+    commands: list[list[str | Path]]
+    """Run side by side; both cores are theirs."""
+    outputs: list[Path]
+    """Taken away before each run."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    count_tokens: Callable[[], int] | None = None
+    """Subword tokens on both sides that the last run wrote, where that can be told: a check that all did the same work."""
+
+
+def make_environment(name: str, work: Path, *, install: bool, probe: list[str]) -> Path:
+    """The folder of programs of the environment for `peers-NAME.txt`. Raises Absent.
+
+    What failed once with this list is not tried again; delete the environment's folder to try.
+    """
+    wanted = HERE / (f"peers-{name}.txt" if name != "datasets" else "peers.txt")
+    digest = hashlib.sha256(wanted.read_bytes()).hexdigest()
+    folder = work / "environments" / name
+    told = folder / "told.json"
+    found = json.loads(told.read_text()) if told.exists() else {}
+    if found.get("digest") == digest:
+        if found["failed"]:
+            raise Absent(found["failed"])
+        return folder / "bin"
+    if not install:
+        raise Absent("not installed by a quick run; a full one does it")
+    shutil.rmtree(folder, ignore_errors=True)
+    failed = None
+    try:
+        venv.create(folder, with_pip=True)
+        pip: list[str | Path] = [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "-r", wanted]
+        run(pip, limit_seconds=INSTALL_SECONDS)
+        run([folder / "bin" / probe[0], *probe[1:]], limit_seconds=120.0)
+    except CommandError as error:
+        failed = str(error).replace(f"{HERE}/", "")
+        shutil.rmtree(folder, ignore_errors=True)  # it may be a gigabyte
+        folder.mkdir(parents=True)
+    told.write_text(json.dumps({"digest": digest, "failed": failed}))
+    if failed:
+        raise Absent(failed)
+    return folder / "bin"
+
+
+def versions(programs: Path, *names: str) -> str:
+    """The versions of some distributions in an environment, as one line."""
+    asked = "import sys; from importlib.metadata import version; print(', '.join(f'{n} {version(n)}' for n in sys.argv[1:]))"
+    return run([programs / "python", "-c", asked, *names]).output.strip()
+
+
+def spm_encode(base: Base, text: Text, work: Path) -> Peer:
+    """SentencePiece's own program, from the path or out of Debian's packages, unpacked and not installed."""
+    program, libraries = shutil.which("spm_encode"), ""
+    if program is None:
+        folder = work / "environments" / "spm_encode"
+        unpacked = folder / "usr" / "bin" / "spm_encode"
+        if not unpacked.exists():
+            _unpack_debian(folder)
+        program = str(unpacked)
+        libraries = ":".join(sorted({str(path.parent) for path in folder.rglob("*.so*")}))
+    environment = {"LD_LIBRARY_PATH": libraries} if libraries else {}
+    try:
+        version = run([program, "--version"], environment=environment).output.split()[-1]
+    except (CommandError, IndexError) as error:
+        raise Absent(f"{program} does not run: {error}") from None
+    outputs = [work / "out" / f"spm_encode.{side}" for side in ("en", "de")]
+    return Peer(
+        f"spm_encode {version}",
+        [
+            [program, f"--model={base.model}", "--output_format=id", f"--input={source}", f"--output={output}"]
+            for source, output in zip(text.files, outputs, strict=True)
+        ],
+        outputs,
+        environment,
+        lambda: _words(outputs),
+    )
+
+
+def _unpack_debian(folder: Path) -> None:
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        raise Absent("no spm_encode on the path, and no apt-get to fetch Debian's with (the wheel holds no program)")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        run(["apt-get", "download", *DEBIAN], folder=folder, limit_seconds=120.0)
+        for package in sorted(folder.glob("*.deb")):
+            run(["dpkg", "-x", package, folder], folder=folder)
+    except CommandError as error:
+        raise Absent(f"no spm_encode on the path, and Debian's could not be fetched: {error}") from None
+
+
+def sentencepiece_python(base: Base, text: Text, work: Path, programs: Path) -> Peer:
+    """The same work by the Python API, of the version that dragoman has: what its own processes could reach at best."""
+    outputs = [work / "out" / f"python.{side}" for side in ("en", "de")]
+    return Peer(
+        f"Python API, {versions(programs, 'sentencepiece')}",
+        [
+            [programs / "python", HERE / "peer_sentencepiece.py", base.model, source, output]
+            for source, output in zip(text.files, outputs, strict=True)
+        ],
+        outputs,
+        count_tokens=lambda: _words(outputs),
+    )
+
+
+def datasets_map(base: Base, text: Text, work: Path, programs: Path) -> Peer:
+    """Hugging Face datasets with a BPE tokeniser of as many pieces, learnt beforehand from the same text."""
+    script = HERE / "peer_datasets.py"
+    tokeniser = work / "text" / f"{base.model.stem}.tokeniser.json"
+    if not tokeniser.exists():
+        run([programs / "python", script, "learn", str(base.vocabulary_size), tokeniser, *base.text.files])
+    tsv = text.source.with_suffix(".tsv")
+    if not tsv.exists():
+        with tsv.open("w", encoding="utf-8", newline="\n") as stream:
+            stream.writelines(f"{source}\t{target}\n" for source, target in read_text(text))
+    folder, cache = work / "out" / "datasets", work / "out" / "datasets-cache"
+    return Peer(
+        versions(programs, "datasets", "tokenizers"),
+        [[programs / "python", script, "encode", tokeniser, tsv, folder, cache]],
+        [folder, cache],
+    )
+
+
+def eole(base: Base, text: Text, work: Path, programs: Path) -> Peer:
+    """Eole tokenises as it trains and stores no ids; `build_vocab` over every line is that pipeline run once, and a count."""
+    folder = work / "out" / "eole"
+    config = work / "text" / f"eole-{text.source.stem}.yaml"
+    lines = [
+        f"save_data: {folder / 'out'}",
+        f"src_vocab: {folder / 'vocab'}",
+        "share_vocab: true",
+        "overwrite: true",
+        "n_sample: -1",
+        "num_threads: 2",
+        "transforms: [sentencepiece]",
+        "transforms_configs:",
+        "  sentencepiece:",
+        f"    src_subword_model: {base.model}",
+        f"    tgt_subword_model: {base.model}",
+        "data:",
+        "  corpus:",
+        f"    path_src: {text.source}",
+        f"    path_tgt: {text.target}",
+    ]
+    config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return Peer(
+        f"{versions(programs, 'eole')} build_vocab",
+        [[programs / "eole", "build_vocab", "-config", config]],
+        [folder],
+        {"PYTHONWARNINGS": "ignore"},
+    )
+
+
+def _words(files: list[Path]) -> int:
+    """Ids written as text, separated by spaces."""
+    return sum(len(line.split()) for path in files for line in path.open("rb"))
+
+
+@dataclass(frozen=True)
+class Found:
+    """The peers that are there, in the order of the table, and why the others are not."""
+
+    peers: list[Peer]
+    absent: dict[str, str]
+
+
+def find_peers(base: Base, text: Text, work: Path, *, quick: bool) -> Found:
+    peers: list[Peer] = []
+    absent: dict[str, str] = {}
+
+    def seek(name: str, make: Callable[[], Peer]) -> None:
+        try:
+            peers.append(make())
+        except (Absent, CommandError) as reason:
+            absent[name] = str(reason)
+
+    def common() -> Path:
+        return make_environment("datasets", work, install=True, probe=["python", "-c", "import datasets, tokenizers"])
+
+    def only_if_it_installs(name: str, probe: list[str]) -> Peer:
+        make_environment(name, work, install=not quick, probe=probe)
+        raise Absent("it installs and starts now, which it did not when this was written: no run is written for it")
+
+    seek("spm_encode", lambda: spm_encode(base, text, work))
+    seek("sentencepiece (Python API)", lambda: sentencepiece_python(base, text, work, common()))
+    seek("datasets + tokenizers", lambda: datasets_map(base, text, work, common()))
+    probe = ["eole", "build_vocab", "--help"]
+    seek("eole", lambda: eole(base, text, work, make_environment("eole", work, install=not quick, probe=probe)))
+    seek("fairseq-preprocess", lambda: only_if_it_installs("fairseq", ["fairseq-preprocess", "--help"]))
+    seek("OpenNMT-py", lambda: only_if_it_installs("opennmt", ["onmt_build_vocab", "--help"]))
+    return Found(peers, absent)
+
+
+def clear(outputs: list[Path]) -> None:
+    for path in outputs:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

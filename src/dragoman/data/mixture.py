@@ -1,0 +1,63 @@
+"""How much of each corpus an epoch draws, as the recipe's weights, temperature or stages say.
+
+An epoch holds as many pairs as the corpora that take part have together; a corpus with share p of an epoch of N pairs is gone
+round p·N/size times. Without weights and temperature every corpus is gone round once. One of them is always gone round at least
+once, so no epoch is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dragoman.config import DataConfig
+
+
+@dataclass(frozen=True)
+class _Stage:
+    end: int | None
+    rounds: tuple[float, ...]
+
+
+class Mixture:
+    """Rounds of each corpus in each epoch."""
+
+    def __init__(self, stages: Sequence[_Stage]) -> None:
+        self.stages = stages
+
+    @classmethod
+    def of(cls, config: DataConfig, sizes: Mapping[str, int]) -> Mixture:
+        """From the recipe and the number of pairs of each corpus, in whose order the rounds will be told."""
+        if config.stages:
+            return cls([_Stage(stage.until_epoch, _rounds(sizes, stage.weights, stage.temperature)) for stage in config.stages])
+        weights = {name: corpus.weight for name, corpus in config.corpora.items() if corpus.weight is not None}
+        return cls([_Stage(None, _rounds(sizes, weights or None, config.temperature))])
+
+    @classmethod
+    def once(cls, corpora: int = 1) -> Mixture:
+        """Every pair of each corpus once in each epoch."""
+        return cls([_Stage(None, (1.0,) * corpora)])
+
+    def rounds_before(self, epoch: int) -> list[float]:
+        """How many times each corpus has been gone round when this epoch begins."""
+        done = [0.0] * len(self.stages[0].rounds)
+        begin = 0
+        for stage in self.stages:
+            end = epoch if stage.end is None else min(stage.end, epoch)
+            if end > begin:
+                done = [before + (end - begin) * rounds for before, rounds in zip(done, stage.rounds, strict=True)]
+                begin = end
+        return done
+
+
+def _rounds(sizes: Mapping[str, int], weights: Mapping[str, float] | None, temperature: float | None) -> tuple[float, ...]:
+    """Rounds of each corpus in an epoch of one stage."""
+    if weights is None and temperature in (None, 1.0):
+        return (1.0,) * len(sizes)
+    if weights is None:
+        assert temperature is not None
+        weights = {name: size ** (1.0 / temperature) for name, size in sizes.items()}
+    taking_part = [name for name in sizes if weights.get(name)]
+    pairs = sum(sizes[name] for name in taking_part)
+    total = sum(weights[name] for name in taking_part)
+    return tuple(weights.get(name, 0.0) / total * pairs / size for name, size in sizes.items())

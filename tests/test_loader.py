@@ -1,0 +1,189 @@
+"""The endless sequence of batches: the same with any number of loaders, over any number of ranks, from any place on."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import MakeRecipe
+from dragoman.config import Recipe
+from dragoman.data.batches import Batch, collate_within, cut
+from dragoman.data.loader import BatchStream, Cursor, TrainingBatches
+from dragoman.data.prepare import prepare
+from dragoman.data.subword import BEGIN_ID, END_ID
+
+Ids = list[tuple[list[list[int]], list[list[int]]]]
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    return tiny(tmp_path_factory.mktemp("loader"), "training.batch_tokens=60")
+
+
+@pytest.fixture(scope="module")
+def batches(recipe: Recipe) -> TrainingBatches:
+    prepare(recipe, Path(recipe.run) / "data")
+    return TrainingBatches(recipe, Path(recipe.run) / "data", start_id=BEGIN_ID)
+
+
+def ids(parts: list[Batch]) -> Ids:
+    return [(part.source_BS.tolist(), part.targets_BT.tolist()) for part in parts]
+
+
+def served(batches: TrainingBatches, count: int, cursor: Cursor = Cursor(), loaders: int = 0) -> tuple[list[Ids], Cursor]:  # noqa: B008
+    stream = BatchStream(batches, cursor=cursor, loaders=loaders)
+    found = [ids(stream.next()) for _ in range(count)]
+    stream.close()
+    return found, stream.cursor
+
+
+def test_each_epoch_serves_each_pair_once(batches: TrainingBatches) -> None:
+    whole = Counter(
+        (tuple(batches.corpora[0].source(row).tolist()), tuple(batches.corpora[0].target(row).tolist()))
+        for row in range(len(batches.corpora[0]))
+    )
+    cursor = Cursor()
+    for epoch in range(3):
+        found, cursor = served(batches, batches.batches_in_epoch(epoch), cursor)
+        assert cursor == Cursor(epoch + 1, 0)
+        pairs = Counter(
+            (tuple(_unpadded(source)), tuple(_unpadded(target)[:-1]))
+            for [(sources, targets)] in found
+            for source, target in zip(sources, targets, strict=True)
+        )
+        assert pairs == whole
+
+
+def _unpadded(row: list[int]) -> list[int]:
+    return row[: row.index(END_ID) + 1]
+
+
+def test_resuming_anywhere_goes_on_as_if_nothing_had_been(batches: TrainingBatches) -> None:
+    """From every batch of two epochs, and once more from the middle of what was resumed."""
+    count = batches.batches_in_epoch(0) + batches.batches_in_epoch(1) + 3
+    whole, _ = served(batches, count)
+    cursor = Cursor()
+    for place in range(count - 2):
+        rest, middle = served(batches, (count - place) // 2, cursor)
+        assert rest == whole[place : place + len(rest)]
+        again, _ = served(batches, 2, middle)
+        assert again[: count - place - len(rest)] == whole[place + len(rest) : place + len(rest) + 2]
+        _, cursor = served(batches, 1, cursor)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ranks_share_one_sequence(batches: TrainingBatches, ranks: int) -> None:
+    """Taken by turns, what the ranks get is the sequence of one, also across the end of an epoch; their cursors agree."""
+    steps = (2 * batches.batches_in_epoch(0) + 3) // ranks
+    whole, _ = served(batches, steps * ranks)
+    streams = [BatchStream(batches, cursor=Cursor(), rank=rank, ranks=ranks) for rank in range(ranks)]
+    found = []
+    for _ in range(steps):
+        found += [ids(stream.next()) for stream in streams]
+        assert len({stream.cursor for stream in streams}) == 1
+    assert found == whole
+    resumed = [BatchStream(batches, cursor=streams[0].cursor, rank=rank, ranks=ranks) for rank in range(ranks)]
+    assert [ids(stream.next()) for stream in resumed] == [ids(stream.next()) for stream in streams]
+
+
+def loaders_agree(batches: TrainingBatches, loaders: int) -> None:
+    cursor = Cursor(1, 2)
+    count = batches.batches_in_epoch(1) + 2
+    before = torch.get_rng_state()
+    assert served(batches, count, cursor, loaders) == served(batches, count, cursor)
+    assert torch.equal(torch.get_rng_state(), before), "the loader must not draw from training's own random numbers"
+
+
+def test_a_loader_changes_nothing(batches: TrainingBatches) -> None:
+    loaders_agree(batches, 1)
+
+
+@pytest.mark.slow
+def test_four_loaders_change_nothing(batches: TrainingBatches) -> None:
+    loaders_agree(batches, 4)
+
+
+CHANGES = ["data.modifiers.upper_case=0.5", "data.modifiers.merged=0.5", "subword.sampling=0.3", "subword.byte_fallback=true"]
+
+
+@pytest.fixture(scope="module")
+def changing(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> TrainingBatches:
+    """Half the pairs in capitals, half merged with the next, and all split anew each time."""
+    run = tmp_path_factory.mktemp("changing")
+    recipe = tiny(run, *CHANGES, "training.batch_tokens=60", "subword.vocabulary_size=320")
+    prepare(recipe, run / "data")
+    return TrainingBatches(recipe, run / "data", start_id=BEGIN_ID)
+
+
+def test_changed_pairs_stay_within_the_budget_and_are_all_there(changing: TrainingBatches) -> None:
+    count = changing.batches_in_epoch(0)
+    for number in range(count):
+        parts = changing[Cursor(0, number)]
+        rows = sum(len(part.source_BS) for part in parts)
+        assert rows == len(changing.order.batch(0, number))
+        for part in parts:
+            longest = max(part.source_BS.shape[1], part.targets_BT.shape[1])
+            assert longest * len(part.source_BS) <= 60 or len(part.source_BS) == 1
+            assert part.num_target_tokens == int((part.targets_BT != 0).sum())
+            assert longest <= changing.recipe.data.max_length
+    texts = [
+        _text(changing, row)
+        for number in range(count)
+        for part in changing[Cursor(0, number)]
+        for row in part.source_BS.tolist()
+    ]
+    assert any(text.isupper() for text in texts)
+    assert any(text.islower() for text in texts)
+
+
+def _text(batches: TrainingBatches, row: list[int]) -> str:
+    return batches.tokeniser.source.decode(_unpadded(row)[:-1])
+
+
+def test_changes_are_a_function_of_seed_epoch_and_pair(changing: TrainingBatches) -> None:
+    assert ids(changing[Cursor(0, 1)]) == ids(changing[Cursor(0, 1)])
+    sent = pickle.loads(pickle.dumps(changing))
+    assert ids(sent[Cursor(2, 1)]) == ids(changing[Cursor(2, 1)])
+    splits: dict[str, set[tuple[int, ...]]] = {}
+    for epoch in range(8):
+        for number in range(changing.batches_in_epoch(epoch)):
+            for part in changing[Cursor(epoch, number)]:
+                for row in part.source_BS.tolist():
+                    splits.setdefault(_text(changing, row), set()).add(tuple(_unpadded(row)))
+    assert max(map(len, splits.values())) > 3, "sampling splits the same text in more than one way"
+
+
+def test_a_pair_that_would_grow_too_long_stays_as_it_is(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = tiny(
+        tmp_path, "data.modifiers.merged=1", "subword.byte_fallback=true", "subword.vocabulary_size=320", "data.max_length=7"
+    )
+    prepare(recipe, tmp_path / "data")
+    batches = TrainingBatches(recipe, tmp_path / "data", start_id=BEGIN_ID)
+    parts = [part for number in range(batches.batches_in_epoch(0)) for part in batches[Cursor(0, number)]]
+    assert sum(len(part.source_BS) for part in parts) == len(batches.corpora[0])
+    assert max(max(part.source_BS.shape[1], part.targets_BT.shape[1]) for part in parts) <= 7
+
+
+def test_parts_of_a_batch() -> None:
+    """Rows of 2, 2, 5 and 9 in a budget of 10: the two short ones together, the others alone."""
+    assert [(part.start, part.stop) for part in cut([2, 2, 5, 9], 10)] == [(0, 2), (2, 3), (3, 4)]
+    assert list(cut([], 10)) == []
+    assert [(part.start, part.stop) for part in cut([99], 10)] == [(0, 1)]
+    rows = [[4] * length for length in (9, 2, 5, 2)]
+    targets = [row[:-1] for row in rows]
+    parts = collate_within(rows, targets, batch_tokens=10, start_id=BEGIN_ID)
+    assert [tuple(part.source_BS.shape) for part in parts] == [(2, 2), (1, 5), (1, 9)]
+    assert sum(part.num_target_tokens for part in parts) == 18
+    assert len(collate_within(rows, targets, batch_tokens=36, start_id=BEGIN_ID)) == 1
+
+
+def test_epochs_are_counted_in_batches(batches: TrainingBatches) -> None:
+    count = batches.batches_in_epoch(0)
+    stream = BatchStream(batches, cursor=Cursor(0, count - 1))
+    assert stream.epochs() == pytest.approx((count - 1) / count)
+    stream.next()
+    assert (stream.cursor, stream.epochs()) == (Cursor(1, 0), 1.0)

@@ -1,0 +1,440 @@
+# ruff: noqa: RUF001  (the punctuation of many scripts looks like that of English)
+"""Modifiers: each by example and by law, on texts of several scripts, and that nothing but (seed, epoch, index) decides."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from time import process_time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.config import ModifiersConfig
+from dragoman.data.modifiers import (
+    _NAMES,
+    ORDER,
+    Modifiers,
+    in_capitals,
+    in_title_case,
+    merged,
+    with_placeholders,
+    with_typos,
+    without_final_punctuation,
+)
+
+PAIRS = [
+    ("Tom paid 12.50 euros for the tickets.", "Tom hat 12.50 Euro für die Karten bezahlt."),
+    ("Is the street “Große Straße” still closed?", "Ist die Große Straße immer noch gesperrt?"),
+    ("She said, “Wait for me!”", "Elle a dit : « Attends-moi ! »"),
+    ("See https://example.org/a?b=1 for 3 examples.", "Voir https://example.org/a?b=1 pour 3 exemples."),
+    ("I bought 3 books about Python yesterday.", "我昨天买了3本关于Python的书。"),
+    ("What is your name?", "你叫什么名字？"),
+    ("The weather is wonderful today…", "Сегодня чудесная погода…"),
+    ("Moscow lies on the river of the same name.", "Москва стоит на одноимённой реке."),
+    ("Replace %s with {name} in <b>every</b> file.", "Ersetzen Sie %s durch {name} in <b>jeder</b> Datei."),
+]
+# Letters, marks, spaces and whatever else one line of UTF-8 can hold.
+LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+SOUP = st.lists(
+    st.sampled_from(
+        [*"aZé ß.!?…:;\"»”)('%$@<>{}[]_&-/，。！？好あ한я5", "{0}", "%s", "https://a.b", "Tom", " 12 ", "word", "e\u0301"]
+    ),
+    min_size=1,
+).map("".join)
+TEXT = st.one_of(LINE, SOUP.filter(str.strip))
+
+
+def modifiers(*seed: int, **shares: float) -> Modifiers:
+    return Modifiers(ModifiersConfig(**shares), seed=sum(seed))
+
+
+def served(chosen: Modifiers, epoch: int, index: int) -> tuple[str, str]:
+    source, target = PAIRS[index % len(PAIRS)]
+    return chosen.apply(epoch, index, source, target, lambda: PAIRS[(index + 1) % len(PAIRS)])
+
+
+ALL = dict.fromkeys(ORDER, 0.3)
+
+# --- who is changed ---------------------------------------------------------------------------------------------------
+
+
+def test_each_knob_of_the_recipe_has_its_modifier() -> None:
+    assert set(ORDER) == set(ModifiersConfig.model_fields)
+
+
+def test_nothing_changes_without_a_share() -> None:
+    none = modifiers()
+    assert not none
+    assert all(modifiers(**{name: 0.001}) for name in ORDER)
+    assert not none.changed(0, np.arange(100)).any()
+    assert all(served(none, epoch, index) == PAIRS[index % len(PAIRS)] for epoch in range(3) for index in range(50))
+
+
+@pytest.mark.parametrize("name", ORDER)
+@pytest.mark.parametrize("share", [0.01, 0.5, 1.0])
+def test_so_many_pairs_are_changed_as_the_share_says(name: str, share: float) -> None:
+    """Within five standard deviations of the binomial distribution, in each of two epochs and in both of them."""
+    count = 20_000
+    first, second = (modifiers(**{name: share}).changed(epoch, np.arange(count)) for epoch in (0, 1))
+    for changed, expected in ((first, share), (second, share), (first & second, share**2)):
+        assert abs(changed.sum() - count * expected) <= 5 * (count * expected * (1 - expected)) ** 0.5
+
+
+def test_one_modifier_does_not_look_at_another() -> None:
+    count = 20_000
+    shares = {"typos": 0.5, "upper_case": 0.5}
+    alone = [modifiers(**{name: share}).changed(4, np.arange(count)) for name, share in shares.items()]
+    assert abs((alone[0] & alone[1]).sum() - count / 4) <= 5 * (count * 3 / 16) ** 0.5
+    assert np.array_equal(modifiers(**shares).changed(4, np.arange(count)), alone[0] | alone[1])
+
+
+def test_pairs_that_are_not_named_are_not_changed_and_the_others_are() -> None:
+    """Capitals change each of the pairs, so what `changed` says must be what `apply` does."""
+    chosen = modifiers(upper_case=0.4)
+    changed = chosen.changed(7, np.arange(2000))
+    for index in range(2000):
+        assert (served(chosen, 7, index) != PAIRS[index % len(PAIRS)]) == changed[index]
+
+
+def test_the_next_pair_is_read_only_to_merge_with_it() -> None:
+    def unread() -> tuple[str, str]:
+        raise AssertionError("read")
+
+    chosen = modifiers(**{name: 0.5 for name in ORDER if name != "merged"})
+    for index in range(200):
+        chosen.apply(0, index, *PAIRS[0], unread)
+    with pytest.raises(AssertionError, match="read"):
+        modifiers(merged=1.0).apply(0, 0, *PAIRS[0], unread)
+
+
+# --- nothing but (seed, epoch, index) -----------------------------------------------------------------------------------
+
+
+def test_the_same_numbers_give_the_same_pair_in_any_order() -> None:
+    places = [(epoch, index) for epoch in (0, 1, 9) for index in (*range(100), 2**41 + 5)]
+    once = {place: served(modifiers(**ALL), *place) for place in places}
+    chosen = pickle.loads(pickle.dumps(modifiers(**ALL)))
+    assert {place: served(chosen, *place) for place in reversed(places)} == once
+    everything = np.arange(1000)
+    assert np.array_equal(chosen.changed(1, everything)[::-7], chosen.changed(1, everything[::-7]))
+
+
+@pytest.mark.parametrize("name", ["typos", "placeholders"])
+def test_seed_epoch_and_index_each_change_what_is_done(name: str) -> None:
+    source, target = "Tom paid 1250 euros for these tickets, and Mary paid 70.", "Tom zahlte 1250 Euro, und Mary 70."
+
+    def texts(seed: int, epoch: int, first: int) -> list[str]:
+        chosen = modifiers(seed, **{name: 1.0})
+        return [chosen.apply(epoch, index, source, target, lambda: ("", ""))[0] for index in range(first, first + 60)]
+
+    usual = texts(1, 1, 0)
+    assert len(set(usual)) > 25
+    for other in (texts(2, 1, 0), texts(1, 2, 0), texts(1, 1, 60)):
+        assert sum(a == b for a, b in zip(usual, other, strict=True)) < 12
+
+
+def digest() -> str:
+    """Of many served pairs."""
+    chosen = modifiers(**ALL)
+    texts = [served(chosen, epoch, index) for epoch in range(3) for index in range(300)]
+    return hashlib.sha256(repr(texts).encode()).hexdigest()
+
+
+def test_another_process_with_another_hash_seed_serves_the_same() -> None:
+    command = "import sys; sys.path.insert(0, sys.argv[1]); import test_modifiers; print(test_modifiers.digest())"
+    environment = os.environ | {"PYTHONHASHSEED": "12345"}
+    done = subprocess.run(
+        [sys.executable, "-c", command, os.path.dirname(__file__)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == digest()
+
+
+# --- together -----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=300, deadline=None)
+@given(source=TEXT, target=TEXT, next_source=TEXT, next_target=TEXT, index=st.integers(0, 2**50))
+def test_no_side_is_emptied_and_none_gets_a_line_break(
+    source: str, target: str, next_source: str, next_target: str, index: int
+) -> None:
+    for chosen in (modifiers(**dict.fromkeys(ORDER, 0.6)), *(modifiers(**{name: 1.0}) for name in ORDER)):
+        for side in chosen.apply(0, index, source, target, lambda: (next_source, next_target)):
+            assert side.strip()
+            assert not {"\r", "\n"} & set(side)
+
+
+def test_they_are_applied_in_their_order() -> None:
+    """A copied source is what the encoder reads; what is merged is changed as one; capitals spare the new placeholders."""
+    source, target = modifiers(copied_source=1.0, typos=1.0, merged=1.0, upper_case=1.0).apply(
+        0, 0, "A little sentence.", "Ein Satz.", lambda: ("Another one!", "Noch einer!")
+    )
+    assert source == target == source.upper()
+    assert source != "A LITTLE SENTENCE. ANOTHER ONE!"
+    assert re.fullmatch(r"A [A-Z]+ [A-Z]+\. [A-Z]+ ONE!", source)
+    for index in range(50):
+        both = modifiers(placeholders=1.0, upper_case=1.0, dropped_punctuation=1.0).apply(
+            0, index, "It is here.", "好。", lambda: ("", "")
+        )
+        (placeholder,) = found(both[0])
+        assert both in (
+            (f"{placeholder} IT IS HERE", f"{placeholder}好"),
+            (f"IT IS HERE {placeholder}", f"好{placeholder}"),
+        )
+
+
+# --- each by itself -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "capitals", "title"),
+    [
+        ("the street", "THE STREET", "The Street"),
+        ("die Große Straße", "DIE GROSSE STRASSE", "Die Große Straße"),
+        ("l'été à Aix-en-Provence, don't", "L'ÉTÉ À AIX-EN-PROVENCE, DON'T", "L'été À Aix-En-Provence, Don't"),
+        ("'tis d’accord «oui»", "'TIS D’ACCORD «OUI»", "'Tis D’accord «Oui»"),
+        ("e\u0301te\u0301 ame\u0301lie", "E\u0301TE\u0301 AME\u0301LIE", "E\u0301te\u0301 Ame\u0301lie"),
+        ("чудесная погода", "ЧУДЕСНАЯ ПОГОДА", "Чудесная Погода"),
+        ("我喜欢python。", "我喜欢PYTHON。", "我喜欢python。"),
+        ("the USA in 1990s", "THE USA IN 1990S", "The USA In 1990s"),
+        ("open %s and {name} or <b>bold</b>", "OPEN %s AND {name} OR <b>BOLD</b>", "Open %s And {name} Or <b>Bold</b>"),
+        ("see https://a.org/b, a@b.org", "SEE https://a.org/b, a@b.org", "See https://a.org/b, a@b.org"),
+        ("100% sicher", "100% SICHER", "100% Sicher"),
+        ("", "", ""),
+    ],
+)
+def test_capitals(text: str, capitals: str, title: str) -> None:
+    assert in_capitals(text) == capitals
+    assert in_title_case(text) == title
+
+
+@pytest.mark.parametrize(
+    ("text", "without"),
+    [
+        ("It rains.", "It rains"),
+        ("It rains", "It rains"),
+        ("Really?!", "Really"),
+        ("Well...", "Well"),
+        ("Well …", "Well"),
+        ("File name:", "File name"),
+        ("Attends-moi !", "Attends-moi"),
+        ("你好。", "你好"),
+        ("你叫什么名字？！", "你叫什么名字"),
+        ("他说：“等等！”", "他说：“等等”"),
+        ("She said, “Wait!”", "She said, “Wait”"),
+        ("She said, “Wait”.", "She said, “Wait”"),
+        ("« Attends-moi ! »", "« Attends-moi »"),
+        ("(See page 3.)", "(See page 3)"),
+        ("Version 2.5", "Version 2.5"),
+        ("Dr. No.", "Dr. No"),
+        ("Hello :)", "Hello :)"),
+        ("नमस्ते।", "नमस्ते"),
+        ("هل أنت هنا؟", "هل أنت هنا"),
+        ("Is it {0}?", "Is it {0}"),
+        ('Look at <x id="1"/>.', 'Look at <x id="1"/>'),
+    ],
+)
+def test_final_punctuation_goes_from_both_sides(text: str, without: str) -> None:
+    assert without_final_punctuation(text, "x") == (without, "x")
+    assert without_final_punctuation("x!", text) == ("x", without)
+
+
+@pytest.mark.parametrize("text", ["...", "?!", "。", " … "])
+def test_a_side_of_nothing_but_marks_keeps_the_pair_as_it_is(text: str) -> None:
+    assert without_final_punctuation(text, "Well.") == (text, "Well.")
+    assert without_final_punctuation("Well.", text) == ("Well.", text)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "both"),
+    [
+        ("One.", "Two.", "One. Two."),
+        ("你好。", "再见。", "你好。再见。"),
+        ("我喜欢Python", "真的", "我喜欢Python 真的"),  # six letters of eleven are Latin
+        ("我很喜欢Linux。", "真的吗", "我很喜欢Linux。真的吗"),
+        ("ありがとう。", "さようなら。", "ありがとう。さようなら。"),
+        ("안녕하세요.", "감사합니다.", "안녕하세요. 감사합니다."),
+        ("Раз.", "Два.", "Раз. Два."),
+        ("1.", "2.", "1. 2."),
+    ],
+)
+def test_two_pairs_become_one(first: str, second: str, both: str) -> None:
+    assert merged((first, "a"), (second, "b")) == (both, "a b")
+    assert merged(("a", first), ("b", second)) == ("a b", both)
+
+
+def test_every_way_to_mistype_a_word_comes_and_no_other() -> None:
+    """The keys beside a, b, c and g as a QWERTY keyboard shows them; those beside м on a Russian one."""
+
+    def ways(word: str, keys: dict[str, str]) -> set[str]:
+        drops = {word[:i] + word[i + 1 :] for i in range(len(word))}
+        doubles = {word[:i] + word[i] + word[i:] for i in range(len(word))}
+        swaps = {word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(len(word) - 1)}
+        return drops | doubles | swaps | {word[:i] + key + word[i + 1 :] for i in range(len(word)) for key in keys[word[i]]}
+
+    latin = {"a": "qwsz", "B": "VGHN", "c": "xdfv", "g": "ftyhbv"}
+    assert {with_typos("aBcg", Random(seed)) for seed in range(3000)} == ways("aBcg", latin)
+    russian = {"м": "сапи", "е": "капн", "т": "ироь", "о": "рлгшть"}
+    cyrillic = {with_typos("метро", Random(seed)) for seed in range(3000)}
+    assert cyrillic == ways("метро", russian | {"р": "пнгоит"}) - {"метро"}
+    greek = {with_typos("λόγος", Random(seed)) for seed in range(3000)}  # no keyboard is known: dropped, doubled, swapped
+    assert greek == ways("λόγος", dict.fromkeys("λόγος", "")) - {"λόγος"}
+
+
+@pytest.mark.parametrize(("words", "typos"), [(1, 1), (2, 1), (4, 2), (8, 4), (20, 10)])
+def test_one_letter_in_sixteen_is_mistyped_in_as_many_words(words: int, typos: int) -> None:
+    text = " ".join(f"{'abcdefgh'[place % 8]}onderful"[:8] for place in range(words))  # words of eight letters
+    for seed in range(50):
+        changed = with_typos(text, Random(seed)).split()
+        assert sum(a != b for a, b in zip(text.split(), changed, strict=True)) == typos
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["of the men", "12345 1st abcd5 x_abcd", "https://a.org/street jo.street@a.org", "{street} %(street)s <street/>",
+     "我昨天买了很多书", "ありがとうございます", "__street__ [[street]] &nbsp;", "ame\u0301lie", ""],
+)  # fmt: skip
+def test_short_words_numbers_addresses_placeholders_and_han_are_typed_right(text: str) -> None:
+    assert all(with_typos(text, Random(seed)) == text for seed in range(50))
+    mixed = f"{text} street"
+    for seed in range(50):
+        changed = with_typos(mixed, Random(seed))
+        assert changed.startswith(f"{text} ")
+        assert changed != mixed
+
+
+# --- placeholders ---------------------------------------------------------------------------------------------------------
+
+FOUND = re.compile(r'\$\{\w+\}|\{\{\w+\}\}|\{\w+\}|%\(\w+\)s|%\d\$s|%[sd]|<(?:x|ph) id="\d+"/>|__PH\d+__|\[\[\d+\]\]')
+
+
+def found(text: str) -> list[str]:
+    return sorted(FOUND.findall(text))
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_both_sides_get_the_same_placeholders_and_keep_those_they_have(pair: tuple[str, str]) -> None:
+    before = Counter(found(pair[0]))
+    assert before == Counter(found(pair[1]))
+    for seed in range(300):
+        source, target = with_placeholders(*pair, Random(seed))
+        after = Counter(found(source))
+        assert after == Counter(found(target))
+        assert before < after
+        assert not {name for name in before if before[name] != after[name]}
+        assert 1 <= (after - before).total() <= 3
+
+
+@pytest.mark.parametrize(
+    ("pair", "becoming"),
+    [
+        (("Tom paid 12.50 euros.", "Tom zahlte 12.50 Euro."), {"Tom", "12.50"}),
+        (("See https://a.org/b.", "Voir https://a.org/b."), {"https://a.org/b"}),
+        (("Write to a.b@c.org!", "写信给a.b@c.org！"), {"a.b@c.org"}),
+        (("I read 3 books about Python.", "我读了3本关于Python的书。"), {"3", "Python"}),
+        (("Tom's house is Tom's.", "Das Haus von Tom gehört Tom."), {"Tom"}),
+        (("COVID-19 came at 12:30.", "COVID-19 kam um 12:30."), {"COVID-19", "12:30"}),
+    ],
+)
+def test_what_both_sides_share_becomes_a_placeholder(pair: tuple[str, str], becoming: set[str]) -> None:
+    became = set()
+    for seed in range(100):
+        source, target = with_placeholders(*pair, Random(seed))
+        gone = {name for name in becoming if name not in source}
+        assert gone
+        assert gone == {name for name in becoming if name not in target}
+        rest = re.compile("|".join(map(re.escape, sorted(becoming, key=len, reverse=True))))
+        for side, whole in ((source, pair[0]), (target, pair[1])):  # nothing else is touched
+            assert rest.sub("", FOUND.sub("", side)) == rest.sub("", whole)
+        became |= gone
+    assert became == becoming
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("It was in Rome.", "Es war in Rom."),  # In is too short, and Rome is not Rom
+        ("Tom and Tom.", "Tom und er."),  # not as often
+        ("In it goes.", "In diesen."),
+        ("MP3a 3a", "3 MP"),
+        ("Ame\u0301lie is here.", "Ame\u0301lie est là."),  # a letter is not torn from its accent
+        ("What is your name?", "你叫什么名字？"),
+    ],
+)
+def test_a_pair_that_shares_nothing_gets_one_in_front_or_before_the_final_marks(pair: tuple[str, str]) -> None:
+    places = set()
+    for seed in range(60):
+        source, target = with_placeholders(*pair, Random(seed))
+        (placeholder,) = found(source)
+        assert found(target) == [placeholder]
+        assert all(
+            side.replace(placeholder, "").replace(" ", "") == whole.replace(" ", "")
+            for side, whole in zip((source, target), pair, strict=True)
+        )
+        fronts = {side.startswith(placeholder) for side in (source, target)}
+        assert len(fronts) == 1
+        places |= fronts
+    assert places == {True, False}
+
+
+def test_the_placeholders_of_a_pair_are_all_different_and_new() -> None:
+    held = "{0} {1} {2} {name} {{name}} ${name} %(name)s %1$s %s %d"
+    for seed in range(200):
+        source, target = with_placeholders(f"{held} Tom Mary 70", f"{held} 70 Mary Tom", Random(seed))
+        assert Counter(found(source)) == Counter(found(target))
+        assert all(times == 1 for times in Counter(found(source)).values())
+    full = "%s %d " + " ".join(f"{{{i}}} {{{{{i}}}}} %{i}$s __PH{i}__ [[{i}]]" for i in range(30))
+    names = " ".join(f"{{{name}}} {{{{{name}}}}} ${{{name}}} %({name})s" for name in _NAMES)
+    tags = " ".join(f'<x id="{i}"/> <ph id="{i}"/>' for i in range(30))
+    crowded = f"{full} {names} {tags}", f"{tags} {names} {full}"
+    assert with_placeholders(*crowded, Random(1)) == crowded  # which holds all there are
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        in_capitals,
+        in_title_case,
+        lambda text: without_final_punctuation(text, text),
+        lambda text: with_typos(text, Random(1)),
+        lambda text: with_placeholders(text, text, Random(1)),
+    ],
+)
+def test_long_lines_of_anything_take_no_long_time(work: Callable[[str], object]) -> None:
+    """Of 20,000 characters each; what went back and forth in them would take minutes."""
+    units = [
+        "a",
+        ".",
+        " ",
+        ";",
+        "{",
+        "好",
+        "\u0301",
+        "a.",
+        "<a",
+        "__",
+        "[[a",
+        "&a",
+        "%(a",
+        "1.",
+        "A-",
+        "www.",
+        "a@",
+        "a@a.",
+        '"»',
+        "{{",
+    ]
+    started = process_time()
+    for unit in units:
+        for end in ("", "a", ".", "a;.)"):
+            work(unit * (20_000 // len(unit)) + end)
+    assert process_time() - started < 0.1 * len(units)
