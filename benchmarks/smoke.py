@@ -26,7 +26,6 @@ from dragoman.model.positions import interleaved_sinusoids
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import generate
 from dragoman.training.loss import batch_loss
-from dragoman.training.machine import keep_freed_memory
 
 VOCABULARY, ROUNDS, STEPS = 10_000, 5, 3
 SETTINGS = make_recipe({"preset": "t2t-2017", "size": "tiny", "model": {"decoder_start": "bos"}})
@@ -120,7 +119,6 @@ def alternate(measures: dict[str, Callable[[], float]]) -> dict[str, float]:
 
 
 def main() -> None:
-    keep_freed_memory()
     torch.manual_seed(1)
     ours = build_model(SETTINGS.model, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
     peer = TorchPeer()

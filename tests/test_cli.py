@@ -6,7 +6,9 @@ import errno
 import io
 import json
 import os
+import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import click
 import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
@@ -24,9 +27,9 @@ import dragoman
 from conftest import MakeRecipe
 from dragoman.bundle import load_bundle
 from dragoman.cleaning import spool
-from dragoman.cli.main import COMMANDS, cli, main
+from dragoman.cli.main import COMMANDS, Commands, cli, main
 from dragoman.cli.screen import TrainingScreen
-from dragoman.config import CorpusConfig, Recipe
+from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_document, parse_setting, read_recipe, section_with
 from dragoman.engine import Translator
 from dragoman.evaluation.metrics import bleu, chrf, exact_match, ter, tokenised_bleu
 from dragoman.evaluation.significance import paired_bootstrap
@@ -35,6 +38,8 @@ from dragoman.formats.read import read_pairs
 from dragoman.training import quickstart
 
 pytestmark = pytest.mark.usefixtures("one_core")
+
+RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,42 @@ def test_help_shows_an_example_and_json(command: str) -> None:
     _, example = result.output.split("Example:")
     assert f"dragoman {command} " in example or example.startswith(f"  dragoman {command}\n")
     assert "--json" in result.output
+
+
+def examples() -> list[str]:
+    """Every command line that a command's help, or the head of a recipe, tells people to give."""
+    runner = CliRunner()
+    texts = [
+        runner.invoke(cli, [*command, "--help"], terminal_width=100).output for command in ([], *([name] for name in COMMANDS))
+    ]
+    texts += [path.read_text(encoding="utf-8") for path in sorted(RECIPES.glob("*.toml"))]
+    line = re.compile(r"^(?:#|[\w ]*:)? +dragoman ([a-z].*?)(?:  +#.*)?$", re.MULTILINE)
+    return [found for text in texts for found in line.findall(text)]
+
+
+@pytest.mark.parametrize("example", examples())
+def test_what_examples_name_is_there(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command and its options; the recipe, with all that it is given; the run folder that a recipe makes."""
+    monkeypatch.chdir(RECIPES.parent)
+    name, *words = shlex.split(example)
+    command = Commands().get_command(click.Context(cli), name)
+    assert command is not None
+    given = command.make_context(name, list(words)).params
+    settings = [word for word in words if "=" in word]
+    if "recipe" in given:
+        read_recipe(given["recipe"], settings)
+    else:
+        section_with(DecodingConfig(), dict(map(parse_setting, settings)), where=example)
+    runs = [word.removesuffix("/bundle") for word in words if word.startswith("runs/") and word != str(given.get("output"))]
+    made = {parse_document(path.read_text(encoding="utf-8"), where=path.name).get("run") for path in RECIPES.glob("*.toml")}
+    assert set(runs) <= made | {"runs/quickstart-de"}
+
+
+def test_examples_are_found() -> None:
+    found = examples()
+    assert {line.split()[0] for line in found} == set(COMMANDS)
+    told = [text.read_text(encoding="utf-8").count("     dragoman ") for text in RECIPES.glob("*.toml")]
+    assert len(found) == sum(told) + len(COMMANDS) + 3  # score has two, and the first page two more
 
 
 def test_help_lists_every_command(ask: Ask) -> None:

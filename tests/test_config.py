@@ -315,6 +315,14 @@ REFUSALS: dict[str, tuple[list[str], list[str]]] = {
         ["data.modifiers.typos=0.1", "subword.byte_fallback=false"],
         ["data.modifiers.typos", "subword.byte_fallback = true"],
     ),
+    "capitals that are made small again": (
+        ["subword.lowercase=true", "data.modifiers.upper_case=0.1"],
+        ["data.modifiers.upper_case and title_case", "subword.lowercase = true", "drop them"],
+    ),
+    "capital initials that are made small again": (
+        ["subword.lowercase=true", "data.modifiers.title_case=0.1"],
+        ["data.modifiers.upper_case and title_case", "subword.lowercase = true", "drop them"],
+    ),
     # what is no setting at all
     "no equals sign": (["training.max_steps"], ["'training.max_steps'", "write key=value"]),
     "no key": (["=3"], ["'=3'", "write key=value"]),

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import re
 import shutil
 import subprocess
@@ -24,8 +25,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.config import CorpusConfig, Format
-from dragoman.errors import DataError, DragomanError, MissingExtraError, OutputError
+from dragoman.config import CorpusConfig, Format, make_recipe
+from dragoman.errors import DataError, DragomanError, MissingExtraError, OutputError, RecipeError
 from dragoman.formats import lines as lines_room
 from dragoman.formats import parquet as parquet_room
 from dragoman.formats.lines import LONGEST, read_lines
@@ -145,6 +146,43 @@ def test_an_archive_of_no_bytes_is_refused(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"a{ending}"
     path.touch()
     assert told(lambda: list(read_lines(path))) == f"{path}: cannot be read: an empty file is no {ending} archive"
+
+
+READING = """
+import sys
+from pathlib import Path
+from dragoman.errors import DataError
+from dragoman.formats.lines import read_lines
+for name in sys.argv[1:]:
+    try:
+        next(iter(read_lines(Path(name))))
+    except DataError as error:
+        print(error)
+"""
+
+
+def test_an_archive_that_cannot_be_read_is_told_in_one_line_and_nothing_is_left_open(tmp_path: Path) -> None:
+    """Python's development mode tells of files that nobody closed, and of errors that nobody could catch."""
+    endings = [".gz", ".xz", ".bz2", ".zst"]
+    missing = [tmp_path / f"missing{ending}" for ending in endings]
+    empty = [tmp_path / f"empty{ending}" for ending in endings]
+    damaged = [tmp_path / f"damaged{ending}" for ending in endings]
+    cut = [tmp_path / f"cut{ending}" for ending in endings]
+    whole = [put(tmp_path / f"whole{ending}", "a\n" * 9) for ending in endings]
+    for path, packed in zip(damaged, whole, strict=True):
+        path.write_bytes(packed.read_bytes()[:9] + b"\xff" * 9)
+    for path, packed in zip(cut, whole, strict=True):
+        path.write_bytes(packed.read_bytes()[:12])
+    for path in empty:
+        path.touch()
+    paths = [*missing, *empty, *damaged, *cut, *whole]
+    words = [sys.executable, "-X", "dev", "-c", READING, *map(str, paths)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[:4] == [f"{path}: there is no such file" for path in missing]
+    for line, path in zip(lines, paths[:-4], strict=True):
+        assert line.startswith(f"{path}: ")
 
 
 def test_an_xz_archive_that_asks_for_too_much_memory_is_refused(tmp_path: Path) -> None:
@@ -786,6 +824,33 @@ def test_files_of_a_corpus_are_chained(tmp_path: Path) -> None:
     assert told(lambda: corpus_files(CorpusConfig(file="no/*.tsv"), tmp_path)).startswith(
         f"{tmp_path / 'no'}: cannot be looked"
     )
+
+
+def test_a_file_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    """Its name would go into the origin of each of its pairs, which is written as UTF-8."""
+    folder = tmp_path / "f\udcffolder"
+    try:
+        folder.mkdir()
+        for name in ("b\udcff.tsv", "c.tsv", "c\udcff.en", "c.de"):
+            (tmp_path / name).write_text("one\teins\n")
+        (folder / "c.tsv").write_text("one\teins\n")
+    except OSError:
+        pytest.skip("this disk takes no names but UTF-8")
+    said = ": this file's name is not UTF-8; rename the file"
+    assert os.fsencode("b\udcff.tsv") == b"b\xff.tsv"
+    given = {"data": {"root": str(tmp_path), "train": {"file": "b\udcff.tsv"}}}
+    assert "data.train.file = 'b\\udcff.tsv'" in told(lambda: make_recipe(given), RecipeError)
+    for corpus, root, path in (
+        (CorpusConfig(file="b*.tsv"), tmp_path, tmp_path / "b\udcff.tsv"),
+        (CorpusConfig(file=["c.tsv", "*.tsv"]), tmp_path, tmp_path / "b\udcff.tsv"),
+        (CorpusConfig(source="c*.en", target="c.de"), tmp_path, tmp_path / "c\udcff.en"),
+        (CorpusConfig(file="c.tsv"), folder, folder / "c.tsv"),
+    ):
+        for reading in (lambda: corpus_files(corpus, root), lambda: list(read_pairs(corpus, root))):  # noqa: B023
+            assert told(reading) == f"{str(path)!a}{said}"
+    assert texts(read_pairs(CorpusConfig(file="c*.tsv"), tmp_path)) == [("one", "eins")]
+    put(tmp_path / "ä 😀\u2028.tsv", "two\tzwei\n")  # a name of any letters
+    assert texts(read_pairs(CorpusConfig(file="ä*.tsv"), tmp_path)) == [("two", "zwei")]
 
 
 def test_sides_of_a_corpus_are_chained_file_by_file(tmp_path: Path) -> None:

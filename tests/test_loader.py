@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conftest import MakeRecipe
-from dragoman.config import Recipe
+from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.batches import Batch, collate_within, cut
 from dragoman.data.loader import BatchStream, Cursor, TrainingBatches
 from dragoman.data.prepare import prepare
@@ -155,6 +155,49 @@ def test_changes_are_a_function_of_seed_epoch_and_pair(changing: TrainingBatches
                 for row in part.source_BS.tolist():
                     splits.setdefault(_text(changing, row), set()).add(tuple(_unpadded(row)))
     assert max(map(len, splits.values())) > 3, "sampling splits the same text in more than one way"
+
+
+@pytest.fixture(scope="module")
+def repeating(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> TrainingBatches:
+    """Three pairs that come some fifteen times each in one epoch, beside sixty that hardly come."""
+    run = tmp_path_factory.mktemp("repeating")
+    pairs = ["one two three four\teins zwei drei vier", "five six seven\tfünf sechs sieben", "big red nine\tgroß rot neun"]
+    (run / "small.tsv").write_text("".join(f"{pair}\n" for pair in pairs), encoding="utf-8")
+    settings = ["training.batch_tokens=200", "subword.vocabulary_size=320", "subword.byte_fallback=true"]
+    document = tiny(run, *settings, "data.modifiers.upper_case=0.5", "subword.sampling=0.3").model_dump(mode="json")
+    data = document["data"]
+    data["corpora"] = {"small": {"file": str(run / "small.tsv"), "weight": 3.0}, "large": data["train"] | {"weight": 1.0}}
+    data["train"] = None
+    recipe = recipe_from_dict(document, where="repeating")
+    prepare(recipe, run / "data")
+    return TrainingBatches(recipe, run / "data", start_id=BEGIN_ID)
+
+
+def test_a_pair_that_comes_again_in_an_epoch_is_changed_anew(repeating: TrainingBatches) -> None:
+    """Of a dozen draws, each a capital with 1/2 and split in many ways, not all are alike, or chance would be 1 in 2¹¹."""
+    small = repeating.corpus_names.index("small")
+    texts = {repeating._text(small, pair)[0] for pair in range(3)}
+    assert len(texts) == 3
+    for epoch in range(2):
+        parts = [part for number in range(repeating.batches_in_epoch(epoch)) for part in repeating[Cursor(epoch, number)]]
+        drawn: dict[str, list[tuple[bool, tuple[int, ...]]]] = {text: [] for text in texts}
+        for row in (row for part in parts for row in part.source_BS.tolist()):
+            text = _text(repeating, row)
+            if text.lower() in drawn:
+                drawn[text.lower()].append((text.isupper(), tuple(_unpadded(row))))
+        for draws in drawn.values():
+            assert len(draws) >= 12
+            assert {upper for upper, _ in draws} == {True, False}
+            assert len({ids for upper, ids in draws if not upper}) > 1
+
+
+def test_batches_with_pairs_that_come_again_are_a_function_of_seed_epoch_and_number(repeating: TrainingBatches) -> None:
+    places = [Cursor(epoch, number) for epoch in range(2) for number in range(repeating.batches_in_epoch(epoch))]
+    found = [ids(repeating[place]) for place in places]
+    again = TrainingBatches(repeating.recipe, repeating.folder, start_id=BEGIN_ID)
+    assert [ids(again[place]) for place in reversed(places)] == found[::-1]
+    sent = pickle.loads(pickle.dumps(again))
+    assert [ids(sent[place]) for place in places[::3]] == found[::3]
 
 
 def test_a_pair_that_would_grow_too_long_stays_as_it_is(tiny: MakeRecipe, tmp_path: Path) -> None:

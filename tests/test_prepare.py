@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -11,27 +13,34 @@ import shutil
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dragoman.cleaning import spool as spool_room
-from dragoman.config import Recipe, make_recipe
+from dragoman.cleaning.duplicates import DuplicateSearch
+from dragoman.cleaning.spool import Sieve, spool_corpus
+from dragoman.config import CleaningConfig, CorpusConfig, Recipe, make_recipe
 from dragoman.data import corpus as corpus_room
 from dragoman.data import prepare as prepare_room
 from dragoman.data.corpus import LengthTable, lengths_file
 from dragoman.data.encode import Fate
 from dragoman.data.prepare import Prepared, prepare, training_name
 from dragoman.data.subword import END_ID, learn_subword, learn_tokeniser
-from dragoman.errors import DataError, DragomanError, MissingExtraError, OutputError, RecipeError, RunError
+from dragoman.errors import DataError, DragomanError, LostProcessError, MissingExtraError, OutputError, RecipeError, RunError
 from dragoman.formats.pair import Pair
 from dragoman.formats.plain import read_aligned, read_tsv
+from dragoman.storage import alone_in
 
 # A small language: every word of two consonants and vowels, known to give the pieces asked for.
 WORDS = [f"{a}{b}{c}{d}" for a in "bdgklmnprst" for b in "aeiou" for c in "lmnrst" for d in "aeiou"]
@@ -128,8 +137,8 @@ def test_a_corpus_is_prepared_as_its_text_says(text: Path) -> None:
     assert result.fresh
     assert notices == [
         f"reading train: {text / 'train.en'}, {text / 'train.de'}",
-        f"learning bpe pieces ({VOCABULARY})",
         f"reading valid: {text / 'valid.tsv'}",
+        f"learning bpe pieces ({VOCABULARY})",
     ]
     for name, pairs in (
         ("train", list(read_aligned(text / "train.en", text / "train.de"))),
@@ -297,6 +306,20 @@ def test_a_subword_model_may_be_given(text: Path, joint: bool) -> None:
 SUBWORD = make_recipe({}).subword
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_model_that_is_to_be_sampled_from_is_sent_to_processes(
+    text: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_room, "CHUNK", 5)
+    config = SUBWORD.model_copy(update={"kind": kind})
+    (text / "given.model").write_bytes(learn_subword(sentences(300, 7), config, vocabulary_size=290, seed=1).model)
+    settings = ["subword.model=given.model", "subword.sampling=0.2", f"subword.kind={kind}", "data.cleaning.identical=true"]
+    alone = files(prepared(text, *settings).folder)
+    shutil.rmtree(text.parent / "data")
+    assert files(prepared(text, *settings, "data.processes=2").folder) == alone
+
+
 # --- mixtures ---------------------------------------------------------------------------------------------------------
 
 NAMES = ["valid-like", "train", "text", "a", "a-00000", "lengths", "duplicate-pair"]
@@ -343,6 +366,16 @@ def test_a_mixture_is_cleaned_across_its_corpora(text: Path) -> None:
     assert "baba" in page
     assert not prepared(text, *(f"data.cleaning.{rule}=true" for rule in rules), corpora=corpora).fresh
     assert "cleaning.html" not in files(prepared(text, corpora=corpora).folder)
+
+
+@pytest.mark.parametrize("rule", ["script", "language"])
+def test_a_rule_that_is_set_to_0_is_a_rule(text: Path, rule: str) -> None:
+    """The corpus is exempt, so that nothing depends on what the rule makes of a language that is none."""
+    train = {"source": "train.en", "target": "train.de", "exempt": [rule]}
+    languages = ["task.source_language=en", "task.target_language=de"]
+    result = prepared(text, f"data.cleaning.{rule}=0.0", *languages, train=train)
+    assert "cleaning.html" in files(result.folder)
+    assert "cleaning.html" not in files(prepared(text, *languages, train=train).folder)
 
 
 @pytest.mark.parametrize("spread_over", ["both", "valid", "test"])
@@ -405,6 +438,35 @@ def test_parts_may_end_anywhere(text: Path, size: int, monkeypatch: pytest.Monke
     expected = [result.tokeniser.encode_source(source) for source, _ in emptied if source]
     assert [corpus.source(row).tolist() for row in range(len(corpus))] == expected
     assert sorted(LengthTable(lengths_file(result.folder, "train.more")).pairs.tolist()) == list(range(len(expected)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=40), st.integers(1, 8), st.integers(0, 60))
+def test_a_chunk_ends_at_so_many_pairs_or_so_many_characters(lengths: list[tuple[int, int]], most: int, room: int) -> None:
+    pairs = [Pair("a" * source, "b" * target, str(number)) for number, (source, target) in enumerate(lengths)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spool_room, "CHUNK", most)
+        patch.setattr(spool_room, "CHUNK_CHARACTERS", room)
+        chunks = list(spool_room._chunks(iter(pairs), first=7))
+    assert [pair for _, chunk in chunks for pair in chunk] == pairs
+    sizes = [[len(pair.source) + len(pair.target) for pair in chunk] for _, chunk in chunks]
+    assert [first for first, _ in chunks] == [7 + sum(map(len, sizes[:number])) for number in range(len(sizes))]
+    assert all(len(chunk) <= most and sum(chunk[:-1]) <= room for chunk in sizes)
+    assert all(len(chunk) == most or sum(chunk) > room for chunk in sizes[:-1])
+
+
+def test_long_lines_take_no_more_memory_than_short_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of 16,384 pairs would hold all 3,000 here, 6 MB of letters; of so many characters, it holds some 60 KB."""
+    monkeypatch.setattr(spool_room, "CHUNK_CHARACTERS", 2**16)
+    written(tmp_path / "long.tsv", [f"{number:01000}\t{number:01000}" for number in range(3_000)])
+    corpus, sieve = CorpusConfig.model_validate({"file": "long.tsv"}), Sieve(CleaningConfig())
+    tracemalloc.start()
+    try:
+        spool = spool_corpus(tmp_path, "long", corpus, tmp_path, sieve, processes=1, progress=lambda *_: None)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20
+    assert [(pair.source, pair.target) for pair in spool.pairs()] == [(f"{number:01000}",) * 2 for number in range(3_000)]
 
 
 def chunked(text: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dict[str, Any]]:
@@ -837,6 +899,24 @@ def test_an_interrupted_preparation_of_something_else_is_begun_anew(text: Path, 
     assert files(text.parent / "data") == files(text.parent / "changed")
 
 
+def test_a_preparation_goes_on_when_there_is_room_on_the_disk(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, data = chunked(text, monkeypatch)
+    recipe, folder = recipe_for(text, *settings, **data), text.parent / "data"
+    prepare(recipe, text.parent / "undisturbed")
+
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dragoman.cleaning.spool.DuplicateSearch", partial(DuplicateSearch, rows_at_once=2))
+        patch.setattr("dragoman.cleaning.duplicates._append", full)
+        assert "the disk is full (" in told(lambda: prepare(recipe, folder), OutputError)
+    notices: list[str] = []
+    prepare(recipe, folder, notices.append)
+    assert notices[0] == "going on with a preparation that was interrupted"
+    assert files(folder) == files(text.parent / "undisturbed")
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -876,6 +956,25 @@ def test_a_killed_preparation_goes_on(text: Path, processes: int, monkeypatch: p
     assert (done.returncode, done.stderr) == (0, "")
     assert files(folder) == files(text.parent / "undisturbed")
     assert not (text.parent / ".data.partial").exists()
+
+
+@pytest.mark.slow
+def test_a_preparation_goes_on_after_a_process_was_killed(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, data = chunked(text, monkeypatch)
+    prepare(recipe_for(text, *settings, **data), text.parent / "undisturbed")
+    recipe, folder = recipe_for(text, *settings, **data | {"processes": 2}), text.parent / "data"
+
+    def kill(*_: object) -> None:
+        for process in multiprocessing.active_children():
+            os.kill(process.pid or 0, signal.SIGKILL)
+
+    line = told(lambda: prepare(recipe, folder, progress=kill), LostProcessError)
+    assert line.startswith("a process that works ahead has ended, for want of memory perhaps; set data.processes=1 or lower")
+    assert (text.parent / ".data.partial").is_dir()
+    notices: list[str] = []
+    prepare(recipe_for(text, *settings, **data), folder, notices.append)
+    assert notices[0] == "going on with a preparation that was interrupted"
+    assert files(folder) == files(text.parent / "undisturbed")
 
 
 CTRL_C = """
@@ -920,6 +1019,66 @@ def test_ctrl_c_is_answered_by_one_process(text: Path, monkeypatch: pytest.Monke
         assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
     prepare(recipe_for(text, *settings, **data), text.parent / "data")
     assert files(text.parent / "data") == files(text.parent / "undisturbed")
+
+
+# --- at the same time -------------------------------------------------------------------------------------------------
+
+BUSY = "another process is at work in there; wait for it, or stop it"
+
+
+def test_two_preparations_at_once_are_not_mixed(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any call of progress, a second one is refused, of the same or of something else, and the first is as if alone."""
+    settings, data = chunked(text, monkeypatch)
+    recipe, other = (recipe_for(text, *settings, f"subword.vocabulary_size={size}", **data) for size in (300, 310))
+    folder, work = text.parent / "data", text.parent / ".data.partial"
+    refused = []
+
+    def begin_another(*_: object) -> None:
+        for one in (recipe, other):
+            refused.append(told(lambda one=one: prepare(one, folder), OutputError))  # type: ignore[misc]
+
+    prepare(recipe, folder, progress=begin_another)
+    assert set(refused) == {f"{work}: {BUSY}"}
+    assert len(refused) == 2 * 24
+    assert not work.exists()
+    prepare(recipe, text.parent / "undisturbed")
+    assert files(folder) == files(text.parent / "undisturbed")
+
+
+def test_what_stands_there_is_served_while_something_else_is_prepared(text: Path) -> None:
+    folder, old, new = text.parent / "data", recipe_for(text), recipe_for(text, "subword.vocabulary_size=310")
+    prepare(old, folder)
+    prepare(new, text.parent / "undisturbed")
+    fresh = []
+    prepare(new, folder, progress=lambda *_: fresh.append(prepare(old, folder).fresh))
+    assert fresh == [False] * 4
+    assert files(folder) == files(text.parent / "undisturbed")
+
+
+def test_another_process_is_refused_and_one_that_is_gone_is_not_waited_for(text: Path) -> None:
+    folder, work = text.parent / "data", text.parent / ".data.partial"
+    recipe = f"""[data]
+root = '{text}'
+train = {{ source = 'train.en', target = 'train.de' }}
+processes = 1
+[subword]
+vocabulary_size = {VOCABULARY}
+"""
+    (text / "recipe.toml").write_text(recipe)
+    words = [sys.executable, "-c", "from dragoman.cli.main import main; main()", "prepare", str(text / "recipe.toml")]
+    words.append(f"run={text.parent}")
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+
+    work.mkdir()
+    with alone_in(work):
+        done = run()
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"dragoman: {work}: {BUSY}\n")
+    assert not folder.exists()
+    done = run()
+    assert (done.returncode, work.exists()) == (0, False), done.stderr
+    assert (folder / "prepared.json").is_file()
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
@@ -1037,17 +1196,32 @@ def test_a_corpus_without_pairs_is_refused(text: Path) -> None:
     assert told(lambda: prepared(text)).startswith(f"{empty_valid}: no pair is left (2 pairs with an empty side dropped")
     written(empty_valid, [])
     assert told(lambda: prepared(text)) == f"{empty_valid}: no pair is left (the corpus is empty)"
-    assert "no pair is left (60 pairs beyond data.max_length dropped" in told(lambda: prepared(text, "data.max_length=2"))
+    line = told(lambda: prepared(text, "data.max_length=2", valid=None))
+    assert "no pair is left (60 pairs beyond data.max_length dropped" in line
     corpora = {"good": {"file": "test.tsv"}, "bad": {"file": "valid.tsv"}}
     small = "subword.vocabulary_size=280"
     assert told(lambda: prepared(text, small, corpora=corpora, valid=None)).startswith(f"{empty_valid}: no pair is left (the")
-    (text / "one.model").write_bytes(learn_subword(sentences(300, 7), SUBWORD, vocabulary_size=290, seed=1).model)
-    for lines in ([], ["", " "]):
+    named = ", ".join(str(text / name) for name in ("train.en", "train.de"))
+    empty = f"2 pairs with an empty side dropped ({text / 'train.en'}:1, "
+    for lines, why in (([], "the corpus is empty"), (["", " "], empty)):
         written(text / "train.en", lines)
         written(text / "train.de", lines)
-        assert told(lambda: prepared(text)).startswith("the training corpus is empty: ")
-        line = told(lambda: prepared(text, "subword.model=one.model"))
-        assert line.startswith(f"{text / 'train.en'} and {text / 'train.de'}: no pair is left (")
+        assert told(lambda: prepared(text)).startswith(f"{named}: no pair is left ({why}")
+    assert nothing_else_beside(text)
+
+
+def test_what_leaves_nothing_to_learn_from_or_judge_by_is_told_before_learning(text: Path) -> None:
+    notices: list[str] = []
+    tsv(text / "same.tsv", [(source, source) for source, _ in pairs_of(40, 1)])
+    corpora = {"all": {"source": "train.en", "target": "train.de"}, "same": {"file": "same.tsv"}}
+    line = told(lambda: prepared(text, "data.cleaning.identical=true", corpora=corpora, notice=notices.append))
+    told_by = "dragoman clean shows examples"
+    assert line == f"{text / 'same.tsv'}: no pair is left (40 pairs dropped by cleaning (identical 40; {told_by}))"
+    for lines in ([], ["bala\tmara", "bala"]):
+        written(text / "valid.tsv", lines)
+        assert str(text / "valid.tsv") in told(lambda: prepared(text, notice=notices.append))
+    assert not any("learning" in notice for notice in notices)
+    assert nothing_else_beside(text)
 
 
 def test_a_recipe_without_a_corpus_is_refused(tmp_path: Path) -> None:
@@ -1108,6 +1282,7 @@ def test_standard_input_is_prepared_and_not_read_again(
     pipe(pairs_of(60, 1))
     notices: list[str] = []
     first = prepared(text, notice=notices.append, **PIPE)
+    assert notices[0] == "reading train: standard input"
     assert first.fates["train"].kept == 60
     assert first.corpus("train").source(0).tolist() == first.tokeniser.encode_source(pairs_of(60, 1)[0][0])
     pipe(None)
@@ -1129,7 +1304,7 @@ def test_a_mixture_may_have_standard_input_in_it(text: Path, pipe: Callable[[Seq
 
 def test_an_empty_pipe_is_told(text: Path, pipe: Callable[[Sequence[tuple[str, str]] | None], None]) -> None:
     pipe([])
-    assert told(lambda: prepared(text, **PIPE)).startswith("the training corpus is empty")
+    assert told(lambda: prepared(text, **PIPE)) == "standard input: no pair is left (the corpus is empty)"
     assert nothing_else_beside(text)
 
 

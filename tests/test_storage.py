@@ -10,6 +10,9 @@ import json
 import os
 import random
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,6 +26,7 @@ from dragoman.errors import BundleError, OutputError, RunError
 from dragoman.storage import (
     FORMAT,
     MANIFEST,
+    alone_in,
     cannot_write,
     check_seal,
     new_file,
@@ -566,3 +570,66 @@ def test_a_folder_that_may_not_be_read_is_told(sealed: Path, monkeypatch: pytest
             patch.setattr(Path, "open", Failing(Path.open, after, errno.EACCES).method())
             assert refusal(sealed).endswith("cannot be read: Permission denied")
     check_seal(sealed, BundleError)
+
+
+# --- one at a time ----------------------------------------------------------------------------------------------------
+
+BUSY = "another process is at work in there; wait for it, or stop it"
+HOLDING = """
+import sys, time
+from pathlib import Path
+from dragoman.errors import OutputError
+from dragoman.storage import alone_in
+try:
+    with alone_in(Path(sys.argv[1])):
+        print("held", flush=True)
+        sys.stdin.read()
+    print("released", flush=True)
+    sys.stdin.read()
+except OutputError as error:
+    print(error)
+"""
+
+
+def holder(folder: Path) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", HOLDING, str(folder)]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+def test_a_folder_is_held_by_one_process(tmp_path: Path) -> None:
+    """Until it lets go of it, fails, or is killed."""
+    (tmp_path / "other").mkdir()
+    with alone_in(tmp_path), alone_in(tmp_path / "other"), holder(tmp_path) as second:
+        assert said(second) == f"{tmp_path}: {BUSY}"
+    with holder(tmp_path) as second:
+        assert said(second) == "held"
+        with pytest.raises(OutputError) as caught, alone_in(tmp_path):
+            raise AssertionError("two hold it")
+        assert str(caught.value) == f"{tmp_path}: {BUSY}"
+        second.send_signal(signal.SIGKILL)
+    with pytest.raises(ZeroDivisionError), alone_in(tmp_path):
+        raise ZeroDivisionError
+    with alone_in(tmp_path):
+        pass
+    assert tree(tmp_path) == {"other": None}
+
+
+def test_a_file_system_without_locks_is_as_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of flock(2) where a mount has none: ENOLCK, ENOTSUP; on Windows there is no such call."""
+    for code in (errno.ENOLCK, errno.ENOTSUP):
+
+        def refuse(*_: object, code: int = code) -> None:
+            raise OSError(code, os.strerror(code))
+
+        with monkeypatch.context() as patch:
+            patch.setattr("dragoman.storage.fcntl.flock", refuse)
+            with alone_in(tmp_path):
+                pass
+    monkeypatch.setattr("dragoman.storage.fcntl", None)
+    with alone_in(tmp_path), alone_in(tmp_path):
+        pass

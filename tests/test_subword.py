@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import pickle
 import random
 import re
 import subprocess
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 
 from dragoman.config import SubwordConfig
 from dragoman.data.pieces import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, model_kind, read_pieces, renumbered
-from dragoman.data.sampling import sampler_of
+from dragoman.data.sampling import LONGEST_KEPT, BpeDropout, sampler_of
 from dragoman.data.subword import (
     LONGEST_LINE_BYTES,
     UNKNOWN_ID,
@@ -216,6 +217,32 @@ def test_threads_and_what_was_drawn_before_change_nothing() -> None:
     drawn = [model.sample(text, alpha=0.3, seed=seed) for seed in range(50)]
     assert [model.sample(text, alpha=0.3, seed=seed) for seed in reversed(range(50))] == drawn[::-1]
     assert len(set(map(tuple, drawn))) == 50
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_may_be_sent_to_another_process_though_it_has_drawn(kind: str) -> None:
+    model, text = subword(kind), " ".join(WORDS[:9])
+    drawn = [model.sample(text, alpha=0.3, seed=seed) for seed in range(9)]
+    sent = pickle.loads(pickle.dumps(model))
+    assert [sent.sample(text, alpha=0.3, seed=seed) for seed in range(9)] == drawn
+    assert sent.encode(text) == model.encode(text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_are_kept_to_serve_again_and_texts_without_spaces_are_not(kind: str) -> None:
+    """Of a text of 10,000 letters nothing stays in memory; of 900 texts of ten words, those ten do."""
+    model = Subword(subword(kind).model)
+    sampler = model._sampler
+    kept = (sampler._undropped if isinstance(sampler, BpeDropout) else sampler._ways).cache_info
+    for seed in range(3):
+        letters = "".join(Random(seed).choices("我昨天买了三本书", k=10_000))
+        assert model.decode(model.sample(letters, alpha=0.3, seed=seed)) == letters
+    assert kept().currsize == 0
+    longest = "b" * (LONGEST_KEPT - 1)  # and the space before it
+    for seed in range(900):
+        model.sample(" ".join(Random(seed).sample([*WORDS[:9], longest], 10)), alpha=0.3, seed=seed)
+    model.sample(f"{longest}b", alpha=0.3, seed=1)
+    assert (kept().currsize, kept().hits) == (10, 8_990)
 
 
 def test_every_place_has_a_seed_of_its_own() -> None:

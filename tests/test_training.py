@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dragoman
 import dragoman.training.checkpoint
@@ -33,10 +34,11 @@ import dragoman.training.loop
 from conftest import NO_DROPOUT, MakeRecipe, as_version_0_1, reseal
 from dragoman.bundle import load_bundle, put_weights, save_tensors, weights_of
 from dragoman.config import Recipe, TrainingConfig, recipe_from_dict
-from dragoman.data.batches import Batch, collate
+from dragoman.data.batches import Batch, batches_in_order, collate
+from dragoman.data.corpus import Corpus, pair_files
 from dragoman.data.loader import Cursor, TrainingBatches
 from dragoman.data.subword import END_ID, PADDING_ID
-from dragoman.errors import DataError, Interrupted, OutputError, RecipeError, RunError
+from dragoman.errors import DataError, Interrupted, LostProcessError, OutputError, RecipeError, RunError
 from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match
 from dragoman.formats.lines import read_lines
 from dragoman.model.build import build_model
@@ -46,8 +48,9 @@ from dragoman.training.journal import Journal, read_journal
 from dragoman.training.listener import Silent, StepReport, ValidationReport
 from dragoman.training.loop import Trainer, random_stream
 from dragoman.training.loss import batch_loss, smoothed_loss
+from dragoman.training.machine import Machine
 from dragoman.training.schedule import learning_rate, spent
-from dragoman.training.validation import Judgement, Sample, perplexity
+from dragoman.training.validation import Judgement, Sample, mean_loss, perplexity
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -127,7 +130,7 @@ def output_VD() -> Tensor:  # noqa: N802
 TARGETS_X = torch.tensor([1, 2, 3, 6, 6, 4])
 
 
-@pytest.mark.parametrize("at_once", [1, 14, 35, 2**25], ids=lambda logits: f"{logits} logits at once")
+@pytest.mark.parametrize("at_once", [1, 14, 35, 2**22], ids=lambda logits: f"{logits} logits at once")
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.6])
 @pytest.mark.parametrize("form", ["uniform", "others", "real"])
 def test_smoothed_loss_and_its_gradients_are_those_of_the_distribution(
@@ -158,10 +161,46 @@ def test_the_uniform_form_is_pytorch_s(epsilon: float, outputs_XD: Tensor, outpu
     torch.testing.assert_close(loss, F.cross_entropy(logits_XV, TARGETS_X, label_smoothing=epsilon, reduction="sum"))
 
 
-def test_a_loss_without_gradients_makes_none(outputs_XD: Tensor, output_VD: Tensor) -> None:
-    with torch.no_grad():
-        loss, _ = smoothed_loss(outputs_XD.requires_grad_(), output_VD, TARGETS_X, epsilon=0.1, form="uniform")
-    assert loss.grad_fn is None
+class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the shape of every tensor that is made meanwhile, in a backward pass too."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shapes: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {tensor.untyped_storage().data_ptr() for tensor in args if isinstance(tensor, Tensor)}
+        made = operation(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in given:
+                self.shapes.add(tuple(tensor.shape))
+        return made
+
+
+def test_a_loss_without_gradients_makes_none(outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor room for any: with those, a tensor of the projection's size, 7 × 5, and one of the outputs', 6 × 5."""
+    monkeypatch.setattr("dragoman.training.loss.SLICE", 14)
+    outputs_XD, output_VD = outputs_XD.requires_grad_(), output_VD.requires_grad_()
+    with Made() as learning:
+        loss, nll = smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, form="uniform")
+    assert {(7, 5), (6, 5)} <= learning.shapes
+    with torch.no_grad(), Made() as judging:
+        found = smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, form="uniform")
+    assert found[0].grad_fn is None
+    assert found == (loss, nll)
+    assert (2, 7) in judging.shapes  # two rows of logits at a time
+    assert not {(7, 5), (6, 5)} & judging.shapes
+
+
+def test_validation_makes_no_gradient(trained: Path) -> None:
+    bundle, corpus = load_bundle(trained / "bundle"), Corpus(pair_files(trained / "data", "valid"))
+    model, config = bundle.model, bundle.recipe.training
+    with Made() as judging:
+        mean_loss(model, corpus, Machine(torch.device("cpu"), torch.float32), config, start_id=2)
+    with Made() as learning:
+        batch_loss(model, next(batches_in_order(corpus, batch_tokens=99, start_id=2)), epsilon=0.1, form="uniform")
+    assert tuple(model.output.shape) in learning.shapes - judging.shapes
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_the_loss_of_half_precision_is_summed_in_float32() -> None:
@@ -663,7 +702,8 @@ def test_a_loader_that_was_killed_is_told(tiny: MakeRecipe, tmp_path: Path) -> N
             for process in multiprocessing.active_children():
                 os.kill(process.pid or 0, signal.SIGKILL)
 
-    with pytest.raises(RunError, match=r"a process that makes batches ahead has ended, .* lower data\.loaders or set it to 0"):
+    says = r"a process that makes batches ahead has ended, .* lower data\.loaders or set it to 0"
+    with pytest.raises(LostProcessError, match=says):
         train(tiny(tmp_path / "run", "data.loaders=1", "training.max_steps=100000"), Killer())
 
 

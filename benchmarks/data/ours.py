@@ -10,7 +10,7 @@ from typing import Any
 from .corpora import Base, Text
 
 PROGRAM = Path(sys.executable).parent / "dragoman"
-BATCH_TOKENS = 4096
+BATCH_TOKENS = 2048
 
 # The lengths of the corpora are as they are: nothing is dropped, and every peer encodes the same pairs.
 RECIPE = """\

@@ -74,9 +74,9 @@ class TaskConfig(Section):
     kind: Literal["translation"] = "translation"
     """What the model does; the one place where translation and parsing part."""
     source_language: str = ""
-    """Language code of the source, for reports and tokenised scores."""
+    """Language code of the source: for reports, tokenised scores, cleaning, and files that hold many languages."""
     target_language: str = ""
-    """Language code of the target, for reports and tokenised scores."""
+    """Language code of the target, likewise."""
     tokenised: bool = False
     """The text is tokenised already: BLEU counts its tokens as they stand."""
 
@@ -611,6 +611,10 @@ class Recipe(Section):
             raise ValueError("subword.target_model goes with subword.model and joint = false")
         if not self.subword.joint and self.subword.model is not None and self.subword.target_model is None:
             raise ValueError("subword.model with joint = false needs subword.target_model, too")
+        if self.subword.lowercase and (self.data.modifiers.upper_case or self.data.modifiers.title_case):
+            raise ValueError(
+                "data.modifiers.upper_case and title_case do nothing with subword.lowercase = true: drop them, or that"
+            )
         changing = [f"data.modifiers.{name}" for name, share in self.data.modifiers if share]
         changing += ["subword.sampling"] if self.subword.sampling else []
         if changing and not self.subword.byte_fallback:

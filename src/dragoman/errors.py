@@ -5,6 +5,7 @@ DragomanError
 ├── DataError          text that cannot be read: missing, unequal, not UTF-8, empty
 ├── BundleError        a model on disk that is missing, truncated or edited
 ├── RunError           a run folder that cannot be written, resumed or averaged
+├── LostProcessError   a process that worked ahead was killed
 ├── OutputError        a result that cannot be written: it exists, or the disk is full
 ├── MissingExtraError  an optional library that is not installed
 └── Interrupted        the user stopped the work; what was kept is named
@@ -38,6 +39,10 @@ class BundleError(DragomanError):
 
 class RunError(DragomanError):
     """A run folder that cannot be written, resumed or averaged."""
+
+
+class LostProcessError(DragomanError):
+    """A process that worked ahead was killed."""
 
 
 class OutputError(DragomanError):

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
-from dragoman.errors import RunError
+from dragoman.errors import LostProcessError
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -51,7 +51,7 @@ def starting_deaf(*signals: signal.Signals) -> Iterator[None]:
 def spread(work: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, processes: int) -> Iterator[ResultT]:
     """`map(work, items)` by several processes. `work` is sent to each of them once, and may be heavy.
 
-    Raises what `work` raises, and RunError where a process was killed.
+    Raises what `work` raises, and LostProcessError where a process was killed.
     """
     iterator = iter(items)
     first = list(islice(iterator, FEW + 1)) if processes > 1 else []
@@ -71,7 +71,7 @@ def spread(work: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, processe
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool:
-        raise RunError(
+        raise LostProcessError(
             "a process that works ahead has ended, for want of memory perhaps; set data.processes=1 or lower than now. "
             "(A script that calls dragoman does so under `if __name__ == '__main__':`)"
         ) from None

@@ -19,6 +19,12 @@ from typing import IO, Any
 
 from dragoman.errors import DragomanError, OutputError
 
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
+
 MANIFEST = "manifest.json"
 FORMAT = 1
 
@@ -205,6 +211,25 @@ def _describe(path: Path) -> dict[str, Any] | None:
         return None
     with path.open("rb") as stream:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold a folder that no other process then gets. Raises OutputError where one has it."""
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OutputError(f"{folder}: another process is at work in there; wait for it, or stop it") from None
+        except OSError:
+            pass  # a file system that knows no locks
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def put_in_place(partial: Path, path: Path) -> None:

@@ -8,7 +8,6 @@ A part that is whole has its tally beside it. A spool that was interrupted goes 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -31,7 +30,9 @@ from dragoman.formats.read import read_pairs
 from dragoman.processes import spread
 from dragoman.storage import put_in_place, write_json
 
+# Pairs that are sifted and encoded at once: so many, or so many characters of them, whichever comes first.
 CHUNK = 16_384
+CHUNK_CHARACTERS = 2**22
 PART = 64 * CHUNK
 SCHEMA = pa.schema(
     [("source", pa.large_string()), ("target", pa.large_string()), ("origin", pa.large_string()), ("number", pa.int64())]
@@ -184,10 +185,17 @@ def _whole_parts(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def _chunks(pairs: Iterable[Pair], *, first: int) -> Iterator[tuple[int, list[Pair]]]:
-    iterator = iter(pairs)
-    while chunk := list(islice(iterator, CHUNK)):
+    chunk: list[Pair] = []
+    characters = 0
+    for pair in pairs:
+        chunk.append(pair)
+        characters += len(pair.source) + len(pair.target)
+        if len(chunk) == CHUNK or characters > CHUNK_CHARACTERS:
+            yield first, chunk
+            first += len(chunk)
+            chunk, characters = [], 0
+    if chunk:
         yield first, chunk
-        first += len(chunk)
 
 
 def drop_repeated(
@@ -202,11 +210,10 @@ def drop_repeated(
         if not wanted:
             continue
         places = [place[:2] for spool in spools for place in spool.places()]
-        shutil.rmtree(folder / rule, ignore_errors=True)
-        search = DuplicateSearch(folder / rule)
-        for digests in spread(partial(_digests, rule), places, processes=processes):
-            search.add(digests)
-        repeated = search.repeated()
+        with DuplicateSearch(folder / rule) as search:
+            for digests in spread(partial(_digests, rule), places, processes=processes):
+                search.add(digests)
+            repeated = search.repeated()
         ends = np.cumsum([spool.num_rows for spool in spools])
         for spool, rows, exempted in zip(spools, np.split(repeated, ends[:-1]), exempt, strict=True):
             if rule not in exempted:

@@ -33,7 +33,7 @@ class Dropped:
         self._draw(Pair(_clipped(pair.source), _clipped(pair.target), _clipped(pair.origin)))
 
     def merged(self, other: Dropped) -> Dropped:
-        merged = Dropped(max(self.sentence, other.sentence), self.count + other.count, list(self.examples))
+        merged = Dropped(self.sentence or other.sentence, self.count + other.count, list(self.examples))
         for pair in other.examples:
             merged._draw(pair)
         return merged

@@ -34,7 +34,7 @@ def clean(recipe: Path, changes: tuple[str, ...], output: Path, form: str, overw
     examples for each rule. Training and `dragoman prepare` clean by themselves; this is for looking, and for other programs.
 
     \b
-    Example:  dragoman clean clean data.train.file=pairs.tsv data.cleaning.max_ratio=3 -o cleaned
+    Example:  dragoman clean cleaning data.train.file=pairs.tsv task.source_language=en task.target_language=de -o cleaned
     """
     from dragoman.cleaning.clean import clean_corpora
     from dragoman.cleaning.page import table_of
@@ -64,7 +64,7 @@ def prepare(recipe: Path, changes: tuple[str, ...], as_json: bool) -> None:
     Asked again with nothing changed, it does nothing; interrupted, it goes on. Training does all this by itself.
 
     \b
-    Example:  dragoman prepare recipes/multi30k-ende.toml data.root=../shared/data/multi30k/tok
+    Example:  dragoman prepare multi30k-ende data.root=path/to/multi30k/tok
     """
     from dragoman.cli.screen import PreparingScreen, people, print_json, print_table
     from dragoman.config import read_recipe

@@ -25,7 +25,7 @@ def train(recipe: Path, changes: tuple[str, ...], as_json: bool) -> None:
     The same command again goes on where the run stopped. KEY=VALUE changes a knob of the recipe.
 
     \b
-    Example:  dragoman train recipes/multi30k-ende.toml training.max_minutes=20 run=runs/short
+    Example:  dragoman train multi30k-ende training.max_minutes=20 run=runs/short
     """
     from dragoman.config import read_recipe
 

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ import pyarrow as pa
 from dragoman.errors import DataError
 
 Ids = npt.NDArray[np.integer]
-Lengths = npt.NDArray[np.int64]
+Lengths = npt.NDArray[np.integer]
 
 _ID_TYPES = (pa.uint16(), pa.int32())
 _LENGTHS = pa.schema([("source", pa.int32()), ("target", pa.int32()), ("pairs", pa.list_(pa.uint32()))])
@@ -80,9 +81,10 @@ class Corpus:
     def lengths(self) -> tuple[Lengths, Lengths]:
         """Tokens of each source, and of each target with its end token."""
         source, target = (
-            np.concatenate([part.lengths() for part in side]) if side else np.empty(0, np.int64) for side in self._sides
+            np.concatenate([part.lengths() for part in side]) if side else np.empty(0, np.int32) for side in self._sides
         )
-        return source, target + 1
+        target += 1
+        return source, target
 
 
 def _record_batches(path: Path) -> list[pa.RecordBatch]:
@@ -106,7 +108,7 @@ class _List:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
     def lengths(self) -> Lengths:
-        return np.diff(self.offsets).astype(np.int64)
+        return np.diff(self.offsets)
 
 
 def pairs_batch(
@@ -139,18 +141,17 @@ def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Sche
 
 
 def write_lengths(path: Path, corpus: Corpus) -> None:
-    """Group the pairs of a corpus by their lengths. Takes some sixteen bytes of memory a pair."""
-    source, target = (lengths.astype(np.uint32) for lengths in corpus.lengths())
-    width = np.uint64(int(target.max(initial=0)) + 1)
-    keys = source.astype(np.uint64) * width + target
-    if int(keys.max(initial=0)) < 2**32:
-        keys = keys.astype(np.uint32)
+    """Group the pairs of a corpus by their lengths. Takes some twenty bytes of memory a pair."""
+    source, target = corpus.lengths()
+    width = int(target.max(initial=0)) + 1
+    kind: np.dtype[Any] = np.dtype(np.int32 if (int(source.max(initial=0)) + 1) * width < 2**31 else np.int64)
+    keys: Lengths = source.astype(kind) * width + target
     del source, target
     order = np.argsort(keys, kind="stable").astype(np.uint32)
     found, counts = np.unique(keys, return_counts=True)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     rows = pa.ListArray.from_arrays(pa.array(offsets), pa.array(order))
-    sides = [pa.array((part).astype(np.int32)) for part in np.divmod(found.astype(np.uint64), width)]
+    sides = [pa.array(part.astype(np.int32)) for part in np.divmod(found, width)]
     write_batches(path, [pa.record_batch([*sides, rows], schema=_LENGTHS)], _LENGTHS)
 
 

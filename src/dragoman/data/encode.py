@@ -58,7 +58,7 @@ class Fate:
             places += other.dropped_at.get(rule, [])[: NAMED - len(places)]
         self.over_long_at += other.over_long_at[: NAMED - len(self.over_long_at)]
 
-    def sentences(self, over_long: str) -> list[str]:
+    def sentences(self, over_long: str, *, examples: str = "examples in cleaning.html") -> list[str]:
         """One line for people on each kind of pair that did not stay as it was."""
         told = []
         if empty := self.dropped.get("empty", 0):
@@ -66,7 +66,7 @@ class Fate:
         by_rules = {rule: count for rule, count in self.dropped.items() if rule != "empty"}
         if by_rules:
             rules = ", ".join(f"{rule} {count}" for rule, count in by_rules.items())
-            told.append(f"{sum(by_rules.values())} pairs dropped by cleaning ({rules}; examples in cleaning.html)")
+            told.append(f"{sum(by_rules.values())} pairs dropped by cleaning ({rules}; {examples})")
         if self.over_long:
             done = {"drop": "dropped", "truncate": "truncated"}[over_long]
             told.append(f"{self.over_long} pairs beyond data.max_length {done} ({_some(self.over_long_at, self.over_long)})")

@@ -27,7 +27,7 @@ from dragoman.data.modifiers import Modifiers
 from dragoman.data.order import Chosen, Order
 from dragoman.data.prepare import training_name
 from dragoman.data.subword import END_ID, Tokeniser, read_tokeniser, sampling_seed
-from dragoman.errors import RunError
+from dragoman.errors import LostProcessError
 from dragoman.processes import starting_deaf
 
 
@@ -46,7 +46,7 @@ class TrainingBatches(Dataset[list[Batch]]):
         self.recipe = recipe
         self.folder = folder
         self.start_id = start_id
-        # Sorted, so that a recipe that names them in another order serves the same batches.
+        # Sorted: where their order changed nothing in what was prepared, it changes no batch either.
         self.corpus_names = sorted(recipe.data.to_learn_from())
         self.modifiers = Modifiers(recipe.data.modifiers, seed=recipe.training.seed)
 
@@ -83,18 +83,17 @@ class TrainingBatches(Dataset[list[Batch]]):
         return collate_within(sources, targets, batch_tokens=self.recipe.training.batch_tokens, start_id=self.start_id)
 
     def _change(self, epoch: int, chosen: Chosen, sources: list[Ids], targets: list[Ids]) -> None:
-        """Modify and split anew, in place; what would then exceed data.max_length stays as it is."""
-        indices = chosen.corpora * 2**40 + chosen.pairs
+        """Modify and split anew, in place, by chance of (seed, epoch, slot); what would then exceed data.max_length stays."""
         alpha, limit = self.recipe.subword.sampling, self.recipe.data.max_length
-        modified = self.modifiers.changed(epoch, indices)
+        modified = self.modifiers.changed(epoch, chosen.slots)
         for row in range(len(chosen)) if alpha else np.flatnonzero(modified).tolist():
-            corpus, pair, index = int(chosen.corpora[row]), int(chosen.pairs[row]), int(indices[row])
+            corpus, pair, slot = int(chosen.corpora[row]), int(chosen.pairs[row]), int(chosen.slots[row])
             source, target = self._text(corpus, pair)
             if modified[row]:
-                source, target = self.modifiers.apply(epoch, index, source, target, partial(self._next_text, corpus, pair))
+                source, target = self.modifiers.apply(epoch, slot, source, target, partial(self._next_text, corpus, pair))
             ids = []
             for side, (subword, text) in enumerate(((self.tokeniser.source, source), (self.tokeniser.target, target))):
-                seed = sampling_seed(self.recipe.training.seed, epoch, index, side)
+                seed = sampling_seed(self.recipe.training.seed, epoch, slot, side)
                 ids.append(subword.sample(text, alpha=alpha, seed=seed) if alpha else subword.encode(text))
             if all(ids) and max(map(len, ids)) < limit:
                 sources[row] = np.array([*ids[0], END_ID] if self.tokeniser.source_eos else ids[0])
@@ -149,13 +148,13 @@ class BatchStream:
 
 @contextmanager
 def telling_of_lost_loaders() -> Iterator[None]:
-    """Raise RunError where a loader process ended, which torch tells anywhere in the code, in many ways."""
+    """Raise LostProcessError where a loader process ended, which torch tells anywhere in the code, in many ways."""
     try:
         yield
     except (RuntimeError, ConnectionError, EOFError) as error:
-        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+        if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
             raise
-        raise RunError(
+        raise LostProcessError(
             "a process that makes batches ahead has ended, for want of memory perhaps; lower data.loaders or set it to 0"
         ) from None
 

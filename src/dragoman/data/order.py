@@ -31,10 +31,11 @@ _PHASE, _SLOTS, _PAIRS, _BATCHES, _CUT = range(5)
 
 @dataclass(frozen=True)
 class Chosen:
-    """The pairs of a batch: which corpus, and which pair in it."""
+    """The pairs of a batch: which corpus, which pair in it, and which slot of the epoch it takes, no two alike."""
 
     corpora: Numbers
     pairs: Numbers
+    slots: Numbers
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -59,22 +60,15 @@ class Plan:
         """Batches of the epoch."""
         return len(self.turns)
 
-    @property
-    def num_pairs(self) -> int:
-        return int(self.starts[-1])
-
 
 class Order:
     """The batches of every epoch of some corpora."""
 
-    def __init__(
-        self, tables: Sequence[LengthTable], mixture: Mixture, *, batch_tokens: int, seed: int, shuffle: bool = True
-    ) -> None:
+    def __init__(self, tables: Sequence[LengthTable], mixture: Mixture, *, batch_tokens: int, seed: int) -> None:
         self.tables = tables
         self.mixture = mixture
         self.batch_tokens = batch_tokens
         self.seed = seed
-        self.shuffle = shuffle
         lengths = np.unique(np.concatenate([np.stack([table.source, table.target], axis=1) for table in tables]), axis=0)
         longest, difference = lengths.max(axis=1), lengths[:, 0] - lengths[:, 1]
         lengths = lengths[np.lexsort((np.where(longest % 2, difference, -difference), longest))]
@@ -97,10 +91,8 @@ class Order:
         ends_K = np.cumsum(drawn_CK.sum(axis=0))
         starts = self._cut(drawn_CK.sum(axis=0), epoch)
         turns = np.arange(len(starts) - 1)
-        if self.shuffle:
-            turns = permuted(
-                turns, np.full_like(turns, len(turns)), np.broadcast_to(mixed(self.seed, epoch, _BATCHES), turns.shape)
-            )
+        keys = np.broadcast_to(mixed(self.seed, _BATCHES, epoch), turns.shape)
+        turns = permuted(turns, np.full_like(turns, len(turns)), keys)
         return Plan(before_CK, drawn_CK, ends_K, starts, turns)
 
     def _draws(self, epoch: int) -> Numbers:
@@ -119,9 +111,7 @@ class Order:
         longest_K = np.maximum(self.source_K, self.target_K)
         lengths, first = np.unique(longest_K, return_index=True)
         slots = np.add.reduceat(slots_K, first) if len(first) else slots_K
-        budget = self.batch_tokens
-        if self.shuffle:
-            budget = 1 + int(uniform(mixed(self.seed, epoch, _CUT)) * self.batch_tokens)
+        budget = 1 + int(uniform(mixed(self.seed, _CUT, epoch)) * self.batch_tokens)
         starts: list[npt.NDArray[np.int64]] = []
         begin = end = 0  # the open batch's first slot, and the slots so far
         for length, count in zip(lengths.tolist(), slots.tolist(), strict=True):
@@ -132,7 +122,7 @@ class Order:
                 if end > begin or room > 0:
                     starts.append(np.array([begin]))
                     begin = end + max(room, 0)
-                    budget = self.batch_tokens
+                budget = self.batch_tokens
                 size = max(budget // length, 1)
                 whole = max(-(-(end + count - begin) // size) - 1, 0)
                 starts.append(begin + size * np.arange(whole))
@@ -148,22 +138,20 @@ class Order:
         runs = np.searchsorted(plan.ends_K, slots, side="right")
         sizes = plan.drawn_CK.sum(axis=0)[runs]
         places = slots - (plan.ends_K[runs] - sizes)
-        if self.shuffle:
-            places = permuted(places, sizes, mixed(self.seed, epoch, _SLOTS, runs))
+        places = permuted(places, sizes, mixed(self.seed, _SLOTS, epoch, runs))
         corpora = np.zeros_like(places)
         for corpus in range(len(self.tables) - 1):
             here = plan.drawn_CK[corpus, runs]
             beyond = (corpora == corpus) & (places >= here)
             places = np.where(beyond, places - here, places)
             corpora = np.where(beyond, corpus + 1, corpora)
-        return Chosen(corpora, self._pairs(plan, corpora, runs, places))
+        return Chosen(corpora, self._pairs(plan, corpora, runs, places), slots)
 
     def _pairs(self, plan: Plan, corpora: Numbers, runs: Numbers, places: Numbers) -> Numbers:
         """The pairs that are drawn as number `places` of this epoch from these runs of these corpora."""
         counts = self.counts_CK[corpora, runs]
         rounds, places = np.divmod(plan.before_CK[corpora, runs] + places, counts)
-        if self.shuffle:
-            places = permuted(places, counts, mixed(self.seed, _PAIRS, corpora, runs, rounds))
+        places = permuted(places, counts, mixed(self.seed, _PAIRS, corpora, runs, rounds))
         rows = self.firsts_CK[corpora, runs] + places
         found = np.empty_like(rows)
         for corpus, table in enumerate(self.tables):

@@ -13,6 +13,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -26,10 +27,10 @@ from dragoman.config import CleaningConfig, CorpusConfig, Recipe
 from dragoman.data.corpus import Corpus, lengths_file, pair_files, write_lengths
 from dragoman.data.encode import NAMED, Encoder, Fate, encode_spool
 from dragoman.data.subword import Tokeniser, learn_tokeniser, read_tokeniser, refuse_sampling, take_tokeniser, write_tokeniser
-from dragoman.errors import BundleError, DataError, DragomanError, MissingExtraError, OutputError, RecipeError
-from dragoman.formats.read import corpus_files
+from dragoman.errors import DataError, DragomanError, LostProcessError, OutputError, RecipeError
+from dragoman.formats.read import PIPE, corpus_files
 from dragoman.processes import cores
-from dragoman.storage import cannot_write, write_json, write_lines
+from dragoman.storage import alone_in, cannot_write, write_json, write_lines
 
 MANIFEST = "prepared.json"
 PAGE = "cleaning.html"
@@ -85,76 +86,80 @@ def prepare(
                 accept(found["files"])
                 if inputs != found["inputs"]:  # touched, or old enough now to go by size and time
                     _write_manifest(folder, wanted, inputs, found["files"], found["fates"])
-                shutil.rmtree(work, ignore_errors=True)  # of a preparation of something else that was interrupted
+                if work.is_dir():  # of a preparation of something else that was interrupted
+                    with suppress(OutputError), alone_in(work):
+                        shutil.rmtree(work)
                 return Prepared(folder, _tokeniser(recipe, folder), found["fates"], fresh=False)
             notice(f"{folder}: a prepared file is missing or was changed; preparing anew")
-        _begin(work, wanted, inputs, notice)
-        try:
-            fates = _make(recipe, work, notice, progress)
-        except (DataError, RecipeError, BundleError, MissingExtraError):
-            shutil.rmtree(work, ignore_errors=True)  # nothing of it would be of use when the mistake is mended
-            raise
-        digests = prepared_files(work)
-        try:
-            accept(digests)
-        except DragomanError:
-            shutil.rmtree(work, ignore_errors=True)
-            raise
-        _write_manifest(work, wanted, inputs, digests, fates)
-        _put_in_place(work, folder, digests)
+        work.mkdir(parents=True, exist_ok=True)
+        with alone_in(work):
+            _begin(work, wanted, inputs, notice)
+            try:
+                fates = _make(recipe, work, notice, progress)
+                digests = prepared_files(work)
+                accept(digests)
+            except (LostProcessError, OutputError):
+                raise
+            except DragomanError:
+                shutil.rmtree(work, ignore_errors=True)  # nothing of it would be of use when the mistake is mended
+                raise
+            _write_manifest(work, wanted, inputs, digests, fates)
+            _put_in_place(work, folder, digests)
     except OSError as error:
         raise OutputError(cannot_write(folder, error)) from None
     return Prepared(folder, _tokeniser(recipe, folder), fates, fresh=True)
 
 
 def _begin(work: Path, wanted: str, inputs: dict[str, Any], notice: Notice) -> None:
-    """An empty folder to work in, or the one of a preparation of the same that was interrupted: never one of a pipe."""
+    """Go on with a preparation of the same that was interrupted, save of a pipe; or else begin with an empty folder."""
     beginning = work / "beginning"
     if "-" not in inputs and beginning.is_file() and beginning.read_text(encoding="utf-8") == wanted + "\n":
         notice("going on with a preparation that was interrupted")
         return
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    for entry in work.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
     write_lines(beginning, [wanted])
 
 
 def _make(recipe: Recipe, work: Path, notice: Notice, progress: Progress) -> dict[str, Fate]:
     """Everything that a prepared folder holds save its manifest; what stands in `work` already is not made again."""
     processes = recipe.data.processes or cores()
+    corpora = recipe.data.to_learn_from() | ({VALID: recipe.data.valid} if recipe.data.valid is not None else {})
     root = Path(recipe.data.root)
-    for name, corpus in recipe.data.to_learn_from().items():
+    for name, corpus in corpora.items():
         notice(f"reading {name}: {_names(corpus, root)}")
     spools = spool_training(recipe, work / "text", processes=processes, progress=progress)
+    valid = None
+    if recipe.data.valid is not None:
+        sieve = Sieve(CleaningConfig(), recipe.task.source_language, recipe.task.target_language)
+        valid = spool_corpus(work / "text", VALID, recipe.data.valid, root, sieve, processes=processes, progress=progress)
+    for spool in [*spools, *([valid] if valid is not None else [])]:
+        if not len(spool):
+            raise _nothing_left(_names(corpora[spool.name], root), _cleaned(spool))
     tokeniser = _learn(recipe, spools, work, notice)
-    if any(recipe.data.cleaning.model_dump().values()):
+    if any(knob is not None and knob is not False for _, knob in recipe.data.cleaning):
         page = cleaning_page({spool.name: spool.tally for spool in spools})
         write_lines(work / PAGE, [page], overwrite=True)
     encoder = Encoder(tokeniser, recipe.data.max_length, recipe.data.over_long)
-    fates = {}
-    for spool in spools:
-        fates[spool.name] = _encode(spool, work, training_name(spool.name), encoder, processes, progress)
-    if recipe.data.valid is not None:
-        notice(f"reading valid: {_names(recipe.data.valid, root)}")
-        # A corpus of the mixture may be called valid, too.
-        sieve = Sieve(CleaningConfig(), recipe.task.source_language, recipe.task.target_language)
-        (work / "valid").mkdir(exist_ok=True)
-        spool = spool_corpus(work / "valid", VALID, recipe.data.valid, root, sieve, processes=processes, progress=progress)
-        whole = Encoder(tokeniser, None, recipe.data.over_long)
-        fates[VALID] = _encode(spool, work, VALID, whole, processes, progress)
+    fates = {spool.name: _encode(spool, work, training_name(spool.name), encoder, processes, progress) for spool in spools}
+    if valid is not None:
+        fates[VALID] = _encode(valid, work, VALID, Encoder(tokeniser, None, recipe.data.over_long), processes, progress)
     for name, fate in fates.items():
         if fate.kept == 0:
-            raise _nothing_left((recipe.data.to_learn_from() | {VALID: recipe.data.valid})[name], root, fate)
+            raise _nothing_left(_names(corpora[name], root), fate)
     return fates
 
 
 def _names(corpus: CorpusConfig, root: Path) -> str:
-    return ", ".join(map(str, corpus_files(corpus, root)))
+    return ", ".join("standard input" if path == PIPE else str(path) for path in corpus_files(corpus, root))
 
 
-def _nothing_left(corpus: CorpusConfig | None, root: Path, fate: Fate) -> DataError:
-    assert corpus is not None
-    files = " and ".join(map(str, corpus_files(corpus, root)))
-    return DataError(f"{files}: no pair is left ({'; '.join(fate.sentences('drop')) or 'the corpus is empty'})")
+def _nothing_left(files: str, fate: Fate) -> DataError:
+    why = "; ".join(fate.sentences("drop", examples="dragoman clean shows examples"))  # cleaning.html is not written
+    return DataError(f"{files}: no pair is left ({why or 'the corpus is empty'})")
 
 
 def _learn(recipe: Recipe, spools: Sequence[Spool], work: Path, notice: Notice) -> Tokeniser:
@@ -196,13 +201,19 @@ def _encode(spool: Spool, work: Path, name: str, encoder: Encoder, processes: in
     """Encode a spool and group its pairs by length; returns what became of every pair that was read."""
     fate = encode_spool(spool, work, name, encoder, processes=processes, progress=progress)
     write_lengths(lengths_file(work, name), Corpus(pair_files(work, name)))
-    cleaned = Fate(read=spool.tally.read)
-    for rule, dropped in spool.tally.dropped.items():
-        if dropped.count:
-            cleaned.dropped[rule] = dropped.count
-            cleaned.dropped_at[rule] = [pair.origin for pair in dropped.examples[:NAMED]]
+    cleaned = _cleaned(spool)
     cleaned.add(fate)
     return cleaned
+
+
+def _cleaned(spool: Spool) -> Fate:
+    """What became of a spool's pairs so far."""
+    fate = Fate(read=spool.tally.read)
+    for rule, dropped in spool.tally.dropped.items():
+        if dropped.count:
+            fate.dropped[rule] = dropped.count
+            fate.dropped_at[rule] = [pair.origin for pair in dropped.examples[:NAMED]]
+    return fate
 
 
 def _put_in_place(work: Path, folder: Path, digests: dict[str, str]) -> None:

@@ -20,6 +20,8 @@ from typing import NamedTuple
 from dragoman.data.pieces import BYTE, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Piece, model_kind, read_pieces
 
 SPACE = "▁"
+# Letters of a word that is likely to come again; a text without spaces is one long word.
+LONGEST_KEPT = 32
 
 
 def sampler_of(model: bytes) -> BpeDropout | UnigramSampling:
@@ -75,7 +77,7 @@ class BpeDropout:
         drops = _Drops(alpha, random)
         ids: list[int] = []
         for word in self._table.words(text):
-            usual, merges = self._undropped(word)
+            usual, merges = (self._undropped if len(word) <= LONGEST_KEPT else self._without_dropout)(word)
             ids += usual if drops.none_in(merges) else self._merge(word, drops)[0]
         return self._table.one_unknown(ids)
 
@@ -160,7 +162,7 @@ class UnigramSampling:
         """Ids of a normalised text in SentencePiece's spelling, with ▁ for spaces."""
         ids: list[int] = []
         for word in self._table.words(text):
-            ways, end = self._ways(word, alpha), len(word)
+            ways, end = (self._ways if len(word) <= LONGEST_KEPT else self._ways_of)(word, alpha), len(word)
             backwards: list[list[int]] = []
             while end:
                 way = ways[end - 1]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import sentencepiece as spm
 
@@ -41,6 +42,10 @@ class Subword:
         self._processor = _processor_of(model, name=name)
         if (ids := _special_ids(self._processor)) != SPECIAL_IDS:
             raise BundleError(f"{name}: padding, unknown, begin and end stand at {ids}; dragoman expects {SPECIAL_IDS}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to another process, which makes a sampler of its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "_sampler"}
 
     def __len__(self) -> int:
         return int(self._processor.get_piece_size())

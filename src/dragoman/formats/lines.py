@@ -53,9 +53,9 @@ def open_bytes(path: Path | None) -> IO[bytes]:
             return cast(IO[bytes], io.BufferedReader(gzip.GzipFile(path, "rb"), _CHUNK))
         case ".xz":
             unxz = partial(lzma.LZMADecompressor, memlimit=_XZ_MEMORY)
-            return cast(IO[bytes], io.BufferedReader(_Parts(path, unxz, padding=b"\0"), _CHUNK))
+            return cast(IO[bytes], io.BufferedReader(_Parts(path.open("rb"), unxz, padding=b"\0"), _CHUNK))
         case ".bz2":
-            return cast(IO[bytes], io.BufferedReader(_Parts(path, bz2.BZ2Decompressor), _CHUNK))
+            return cast(IO[bytes], io.BufferedReader(_Parts(path.open("rb"), bz2.BZ2Decompressor), _CHUNK))
         case ".zst":
             return cast(IO[bytes], io.BufferedReader(pa.CompressedInputStream(path.open("rb"), "zstd"), _CHUNK))
         case _:
@@ -66,9 +66,9 @@ class _Parts(io.RawIOBase):
     """An archive of one part or several, unpacked. The standard library takes damage from the second part on for the end."""
 
     def __init__(
-        self, path: Path, part: Callable[[], lzma.LZMADecompressor | bz2.BZ2Decompressor], *, padding: bytes = b""
+        self, packed: IO[bytes], part: Callable[[], lzma.LZMADecompressor | bz2.BZ2Decompressor], *, padding: bytes = b""
     ) -> None:
-        self._packed = path.open("rb")
+        self._packed = packed
         self._new_part = part
         self._padding = padding
         self._part = part()

@@ -62,7 +62,7 @@ def _matching(root: Path, name: str) -> list[Path]:
     """The files that a name stands for, sorted."""
     path = root / name
     if "*" not in path.name:
-        return [path]
+        return [_named_in_unicode(path)]
     pattern = re.compile(".*".join(re.escape(part) for part in path.name.split("*")), re.DOTALL)
     try:
         found = [entry for entry in path.parent.iterdir() if pattern.fullmatch(entry.name) and entry.is_file()]
@@ -72,7 +72,14 @@ def _matching(root: Path, name: str) -> list[Path]:
         found = [entry for entry in found if not entry.name.startswith(".")]
     if not found:
         raise DataError(f"{path}: there is no such file; * stands for any name, but in the last part of a path alone")
-    return sorted(found)
+    return [_named_in_unicode(entry) for entry in sorted(found)]
+
+
+def _named_in_unicode(path: Path) -> Path:
+    """The path, whose name goes into every pair's origin. Raises DataError where no text can hold it."""
+    if not str(path).isprintable() and any("\ud800" <= letter <= "\udfff" for letter in str(path)):
+        raise DataError(f"{str(path)!a}: this file's name is not UTF-8; rename the file")
+    return path
 
 
 def format_of(path: Path, given: Format = "auto", *, one_side: bool = False) -> Format:

@@ -35,7 +35,7 @@ from dragoman.training.identity import refuse_changed_corpus, refuse_changes, re
 from dragoman.training.journal import Journal
 from dragoman.training.listener import Listener, StepReport, ValidationReport
 from dragoman.training.loss import batch_loss
-from dragoman.training.machine import choose_machine, keep_freed_memory
+from dragoman.training.machine import bound_kernel_cache, choose_machine
 from dragoman.training.schedule import learning_rate, spent
 from dragoman.training.stop import stop_on_signals
 from dragoman.training.validation import judge, mean_loss, perplexity, read_text
@@ -73,7 +73,7 @@ class Trainer:
         except OSError as error:
             raise OutputError(cannot_write(self.checkpoints, error)) from None
         remove_unfinished(self.checkpoints)
-        keep_freed_memory()
+        bound_kernel_cache()
         self.machine = choose_machine(self.config)
         torch.manual_seed(self.config.seed)
         self.start_id = start_id(recipe.model)

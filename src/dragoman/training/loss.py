@@ -1,24 +1,24 @@
 """Label-smoothed cross-entropy (section 5.4), summed over the real target tokens, and the un-smoothed sum beside it.
 
-X counts the places that hold a real token, Y those of a slice of them, D is the width, V the vocabulary. The logits of a whole
-batch never stand in memory: they are made a slice at a time, and what a slice gives to the gradients is taken at once.
+X counts the places that hold a real token, Y the places of a slice, Z those of them that are real; D is the width, V the
+vocabulary. The logits of a whole batch never stand in memory: they are made a slice at a time, and what a slice gives to the
+gradients is taken at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from dragoman.data.batches import Batch
 from dragoman.data.subword import PADDING_ID
 from dragoman.model.transformer import Transformer
 
-# Logits at once: 128 MB of them in float32.
-SLICE = 2**25
+# Logits at once: 16 MB of them in float32.
+SLICE = 2**22
 
 
 def smoothing_weights(form: str, epsilon: float, vocabulary: int) -> tuple[float, float]:
@@ -45,7 +45,8 @@ def smoothed_loss(
 
     The gradient is that of the first; under autocast the products are computed in its type, and all sums in float32.
     """
-    loss, nll = _SmoothedLoss.apply(outputs_XD, output_VD, targets_X, epsilon, form)  # type: ignore[no-untyped-call]
+    learns = torch.is_grad_enabled()  # within apply it never is
+    loss, nll = _SmoothedLoss.apply(outputs_XD, output_VD, targets_X, epsilon, form, learns)  # type: ignore[no-untyped-call]
     return loss, nll
 
 
@@ -57,33 +58,39 @@ class _SmoothedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, outputs_XD: Tensor, output_VD: Tensor, targets_X: Tensor, epsilon: float, form: str
+        ctx: Any, outputs_XD: Tensor, output_VD: Tensor, targets_X: Tensor, epsilon: float, form: str, learns: bool
     ) -> tuple[Tensor, Tensor]:
         kind = outputs_XD.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else outputs_XD.dtype
         true, share = smoothing_weights(form, epsilon, len(output_VD))
         projection_VD = output_VD.to(dtype)
-        wanted = any(ctx.needs_input_grad)
-        to_outputs_XD = torch.empty_like(outputs_XD) if wanted else None
-        to_projection_VD = torch.zeros_like(output_VD, dtype=torch.float32) if wanted else None
+        to_outputs_XD = torch.empty_like(outputs_XD) if learns else None
+        to_projection_VD = torch.zeros_like(output_VD, dtype=torch.float32) if learns else None
         nll = everything = torch.zeros((), device=outputs_XD.device)
+        room = _room(max(SLICE // len(output_VD), 1), *output_VD.shape, dtype, outputs_XD.device)
         with torch.autocast(kind, enabled=False):
-            for part in _slices(len(targets_X), max(SLICE // len(output_VD), 1)):
-                outputs_YD, targets_Y1 = outputs_XD[part].to(dtype), targets_X[part, None]
-                log_probs_YV = functional.linear(outputs_YD, projection_VD).float().log_softmax(dim=-1)
-                nll = nll - log_probs_YV.gather(1, targets_Y1).sum()
-                everything = everything - log_probs_YV.sum()
+            for begin in range(0, len(targets_X), len(room.outputs_YD)):
+                targets_Z1 = targets_X[begin : begin + len(room.outputs_YD), None]
+                real = slice(len(targets_Z1))  # the last slice is filled up with places that count for nothing
+                room.outputs_YD[real] = outputs_XD[begin : begin + len(targets_Z1)]
+                room.outputs_YD[len(targets_Z1) :] = 0
+                torch.mm(room.outputs_YD, projection_VD.T, out=room.products_YV)
+                torch.log_softmax(room.logits_YV.copy_(room.products_YV), dim=-1, out=room.log_probs_YV)
+                log_probs_ZV = room.log_probs_YV[real]
+                nll = nll - log_probs_ZV.gather(1, targets_Z1).sum()
+                everything = everything - log_probs_ZV.sum()
                 if form == "real":
-                    everything = everything + log_probs_YV[:, PADDING_ID].sum()
+                    everything = everything + log_probs_ZV[:, PADDING_ID].sum()
                 if to_outputs_XD is None or to_projection_VD is None:
                     continue
-                gradient_YV = log_probs_YV.exp_().sub_(share)
+                gradient_ZV = log_probs_ZV.exp_().sub_(share)
                 if form == "real":
-                    gradient_YV[:, PADDING_ID] += share
-                gradient_YV.scatter_add_(1, targets_Y1, gradient_YV.new_full(targets_Y1.shape, -true))
-                gradient_YV = gradient_YV.to(dtype)
-                to_outputs_XD[part] = gradient_YV @ projection_VD
-                to_projection_VD += gradient_YV.T @ outputs_YD
+                    gradient_ZV[:, PADDING_ID] += share
+                gradient_ZV.scatter_add_(1, targets_Z1, gradient_ZV.new_full(targets_Z1.shape, -true))
+                room.log_probs_YV[len(targets_Z1) :] = 0
+                gradient_YV = room.products_YV.copy_(room.log_probs_YV)
+                to_outputs_XD[begin : begin + len(targets_Z1)] = (gradient_YV @ projection_VD)[real]
+                to_projection_VD += gradient_YV.T @ room.outputs_YD
         ctx.save_for_backward(to_outputs_XD, to_projection_VD)
         ctx.mark_non_differentiable(nll)
         return true * nll + share * everything, nll
@@ -91,8 +98,24 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         to_outputs_XD, to_projection_VD = ctx.saved_tensors
-        return to_outputs_XD * grads[0], to_projection_VD * grads[0], None, None, None
+        return to_outputs_XD * grads[0], to_projection_VD * grads[0], None, None, None, None
 
 
-def _slices(length: int, size: int) -> Iterator[slice]:
-    return (slice(begin, min(begin + size, length)) for begin in range(0, length, size))
+class _Room(NamedTuple):
+    """Where the logits of a slice are worked on."""
+
+    outputs_YD: Tensor
+    products_YV: Tensor
+    logits_YV: Tensor
+    log_probs_YV: Tensor
+
+
+@lru_cache(maxsize=1)
+def _room(size: int, vocabulary: int, width: int, dtype: torch.dtype, device: torch.device) -> _Room:
+    """Kept from step to step, and of one size: a product of another size would have oneDNN keep another copy of the matrix."""
+    return _Room(
+        torch.empty(size, width, dtype=dtype, device=device),
+        torch.empty(size, vocabulary, dtype=dtype, device=device),
+        torch.empty(size, vocabulary, device=device),
+        torch.empty(size, vocabulary, device=device),
+    )

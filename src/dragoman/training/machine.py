@@ -1,9 +1,8 @@
-"""What this machine is best asked to do: the device, the precision, the attention, the allocator. The model never knows."""
+"""What this machine is best asked to do: the device, the precision, the attention. The model never knows."""
 
 from __future__ import annotations
 
-import ctypes
-import sys
+import os
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +10,6 @@ from torch import nn
 
 from dragoman.config import TrainingConfig
 from dragoman.model.attention import explicit_attention, fused_attention, use_attention
-
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 
 
 @dataclass(frozen=True)
@@ -49,9 +46,9 @@ def multiplies_bfloat16() -> bool:
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def keep_freed_memory() -> None:
-    """Ask glibc to keep freed blocks: else every large tensor is mapped, and faulted in page by page, again at each step."""
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-        libc.mallopt(M_TOP_PAD, 64 * 2**20)
+def bound_kernel_cache() -> None:
+    """Have oneDNN keep few of the kernels that it makes for each shape of a batch: its usual thousand hold a gigabyte.
+
+    It looks at this when it makes its first, and at what the user set before anything else.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
