@@ -560,6 +560,15 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     assert file_refusal(tmp_path / "file" / "r.toml") == "FILE: cannot be read: Not a directory"
 
 
+@pytest.mark.parametrize("key", ["run", "name", "data.root"])
+def test_a_name_that_is_no_text(key: str) -> None:
+    """What Python makes of the byte 0xff on a command line."""
+    with pytest.raises(RecipeError) as caught:
+        make_recipe({}, [f"{key}=r\udcff"])
+    assert f"{key}: is not UTF-8; give another name" in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[1].glob("recipes/*.toml")), ids=lambda path: path.stem)
 def test_the_recipes_that_we_ship_are_recipes(path: Path) -> None:
     """The one for cleaning is for any language and corpus, so it needs to be told."""

@@ -81,6 +81,14 @@ class TaskConfig(Section):
     """The text is tokenised already: BLEU counts its tokens as they stand."""
 
 
+def _text(given: str) -> str:
+    """A command line holds any bytes; those that are no text come as halves of surrogate pairs, which no file of ours holds."""
+    if any("\ud800" <= letter <= "\udfff" for letter in given):
+        raise ValueError("is not UTF-8; give another name")
+    return given
+
+
+Text = Annotated[str, AfterValidator(_text)]
 FileName = Annotated[str, Field(min_length=1)]
 _ONE = TypeAdapter[str](FileName)
 _MANY = TypeAdapter[list[str]](Annotated[list[FileName], Field(min_length=1)])
@@ -261,7 +269,7 @@ class StageConfig(Section):
 
 
 class DataConfig(Section):
-    root: str = "."
+    root: Text = "."
     """Folder that the corpus paths start from; relative to where the command runs."""
     train: CorpusConfig | None = None
     """What to learn from, where it is one corpus."""
@@ -567,9 +575,9 @@ class DecodingConfig(Section):
 
 
 class Recipe(Section):
-    name: str = "run"
+    name: Text = "run"
     """Names the run in reports."""
-    run: str = "runs/run"
+    run: Text = "runs/run"
     """Folder that the run writes; relative to where the command runs."""
     preset: Literal["paper", "t2t-2017", "modern"] = "paper"
     """The reading of the paper to start from."""
