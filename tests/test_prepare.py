@@ -1013,12 +1013,13 @@ def test_ctrl_c_is_answered_by_one_process(text: Path, monkeypatch: pytest.Monke
     recipe = recipe_for(text, *settings, **data | {"processes": 2})
     (text.parent / "recipe.json").write_text(json.dumps(recipe.model_dump(mode="json")))
     (text.parent / "interrupted.py").write_text(CTRL_C)
-    words = [sys.executable, text.parent / "interrupted.py", text.parent / "recipe.json", text.parent / "data"]
     for seconds in (0.0, 0.1, 0.3, 2.0):
-        done = subprocess.run([*map(str, words), str(seconds)], capture_output=True, text=True, check=False, timeout=120)
+        folder = text.parent / f"after {seconds}"  # its own, since another one's parts could leave too little to spread
+        words = [sys.executable, text.parent / "interrupted.py", text.parent / "recipe.json", folder, seconds]
+        done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False, timeout=120)
         assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
-    prepare(recipe_for(text, *settings, **data), text.parent / "data")
-    assert files(text.parent / "data") == files(text.parent / "undisturbed")
+        prepare(recipe_for(text, *settings, **data), folder)
+        assert files(folder) == files(text.parent / "undisturbed")
 
 
 # --- at the same time -------------------------------------------------------------------------------------------------
