@@ -17,8 +17,9 @@ from dragoman.data.batches import Batch
 from dragoman.data.subword import PADDING_ID
 from dragoman.model.transformer import Transformer
 
-# Logits at once: 16 MB of them in float32.
+# Logits at once: 16 MB of them in float32, of so many places at most, since the last slice is filled up.
 SLICE = 2**22
+MOST_PLACES = 256
 
 
 def smoothing_weights(form: str, epsilon: float, vocabulary: int) -> tuple[float, float]:
@@ -67,7 +68,8 @@ class _SmoothedLoss(torch.autograd.Function):
         to_outputs_XD = torch.empty_like(outputs_XD) if learns else None
         to_projection_VD = torch.zeros_like(output_VD, dtype=torch.float32) if learns else None
         nll = everything = torch.zeros((), device=outputs_XD.device)
-        room = _room(max(SLICE // len(output_VD), 1), *output_VD.shape, dtype, outputs_XD.device)
+        size = max(min(SLICE // len(output_VD), MOST_PLACES), 1)
+        room = _room(size, *output_VD.shape, dtype, outputs_XD.device)
         with torch.autocast(kind, enabled=False):
             for begin in range(0, len(targets_X), len(room.outputs_YD)):
                 targets_Z1 = targets_X[begin : begin + len(room.outputs_YD), None]
