@@ -17,9 +17,8 @@ from dragoman.data.batches import Batch
 from dragoman.data.subword import PADDING_ID
 from dragoman.model.transformer import Transformer
 
-# Logits at once: 16 MB of them in float32, of so many places at most, since the last slice is filled up.
+# Logits at once: 16 MB of them in float32.
 SLICE = 2**22
-MOST_PLACES = 256
 
 
 def smoothing_weights(form: str, epsilon: float, vocabulary: int) -> tuple[float, float]:
@@ -68,7 +67,8 @@ class _SmoothedLoss(torch.autograd.Function):
         to_outputs_XD = torch.empty_like(outputs_XD) if learns else None
         to_projection_VD = torch.zeros_like(output_VD, dtype=torch.float32) if learns else None
         nll = everything = torch.zeros((), device=outputs_XD.device)
-        size = max(min(SLICE // len(output_VD), MOST_PLACES), 1)
+        # A power of two, so that there are few sizes; three or four slices, so that little of the last is filled up.
+        size = max(min(SLICE // len(output_VD), 1 << (len(targets_X) // 4).bit_length()), 1)
         room = _room(size, *output_VD.shape, dtype, outputs_XD.device)
         with torch.autocast(kind, enabled=False):
             for begin in range(0, len(targets_X), len(room.outputs_YD)):
@@ -112,7 +112,7 @@ class _Room(NamedTuple):
     log_probs_YV: Tensor
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
 def _room(size: int, vocabulary: int, width: int, dtype: torch.dtype, device: torch.device) -> _Room:
     """Kept from step to step, and of one size: a product of another size would have oneDNN keep another copy of the matrix."""
     return _Room(
