@@ -114,7 +114,7 @@ class _Room(NamedTuple):
 
 @lru_cache(maxsize=4)
 def _room(size: int, vocabulary: int, width: int, dtype: torch.dtype, device: torch.device) -> _Room:
-    """Kept from step to step, and of one size: a product of another size would have oneDNN keep another copy of the matrix."""
+    """Kept from step to step, so that it is faulted in once; the few sizes that come keep oneDNN's kernels few, too."""
     return _Room(
         torch.empty(size, width, dtype=dtype, device=device),
         torch.empty(size, vocabulary, dtype=dtype, device=device),
