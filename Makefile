@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-slow test-gpu check bench bench-data clean
+.PHONY: quickstart test test-slow test-gpu check bench bench-data bench-training bench-scaling clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -28,6 +28,12 @@ bench: $(VENV)/.core
 
 bench-data: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m data.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
+
+bench-training: $(VENV)/.core
+	PYTHONPATH=benchmarks $(BIN)/python -m training.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
+
+bench-scaling: $(VENV)/.core
+	PYTHONPATH=benchmarks $(BIN)/python -m scaling.run $(if $(JSON),--json $(JSON))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

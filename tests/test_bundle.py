@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import hashlib
 import json
 import os
 import pickle
@@ -16,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -400,7 +401,7 @@ def test_a_full_disk_leaves_what_was_there(
         assert load_bundle(path).recipe == load_bundle(bundle).recipe
 
 
-def test_what_safetensors_says_of_a_disk_is_an_os_error(tmp_path: Path) -> None:
+def test_what_the_system_says_of_a_file_too_large_is_an_os_error(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
     try:
@@ -411,14 +412,32 @@ def test_what_safetensors_says_of_a_disk_is_an_os_error(tmp_path: Path) -> None:
     assert caught.value.errno == errno.EFBIG
 
 
-def test_what_safetensors_says_of_a_full_disk_is_an_os_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:  # in its words of version 0.8
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+TENSORS = {
+    "w.2": torch.arange(6, dtype=torch.float32).view(2, 3),
+    "w.10": torch.arange(6, dtype=torch.float32).view(2, 3).T,
+    "part": torch.arange(9, dtype=torch.float32)[2:7:2],
+    "step": torch.tensor(3.0),
+    "empty": torch.zeros(0, 4),
+    "half": torch.randn(3, generator=torch.Generator().manual_seed(0)).bfloat16(),
+    "parameter": torch.nn.Parameter(torch.ones(2)),
+    "n": torch.tensor([2**62, -1]),
+    **{str(dtype): torch.tensor([0, 1, 1]).to(dtype) for dtype in dragoman.bundle.CODES},
+    'ä"\n\u2028': torch.ones(1),
+}
 
-    monkeypatch.setattr(dragoman.bundle, "save_file", fail)
-    with pytest.raises(OSError, match="No space left on device") as caught:
-        save_tensors(tmp_path / "weights", {"a": torch.zeros(1)})
-    assert caught.value.errno == errno.ENOSPC
+
+@pytest.mark.parametrize("names", [list(TENSORS), ["w.2", "w.10"], ["half"], ["empty"], []], ids=len)
+def test_tensors_are_written_as_their_library_writes_them(names: list[str], tmp_path: Path) -> None:
+    tensors = {name: TENSORS[name].detach() for name in names}
+    digest = save_tensors(tmp_path / "weights", {name: TENSORS[name] for name in names})
+    written = (tmp_path / "weights").read_bytes()
+    assert written == safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    assert digest == hashlib.sha256(written).hexdigest()
+    found = load_file(tmp_path / "weights")
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])

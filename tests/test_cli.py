@@ -158,7 +158,7 @@ def test_examples_are_found() -> None:
     found = examples()
     assert {line.split()[0] for line in found} == set(COMMANDS)
     told = [text.read_text(encoding="utf-8").count("     dragoman ") for text in RECIPES.glob("*.toml")]
-    assert len(found) == sum(told) + len(COMMANDS) + 3  # score has two, and the first page two more
+    assert len(found) == sum(told) + len(COMMANDS) + 5  # score, train and doctor have two, and the first page two more
 
 
 def test_help_lists_every_command(ask: Ask) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dragoman.data.batches import collate
 from dragoman.model.build import build_model
 from dragoman.tasks.generation import generate
 from dragoman.training.finish import train
+from dragoman.training.guard import Guard
 from dragoman.training.journal import read_journal
 from dragoman.training.loss import batch_loss
 
@@ -63,3 +65,42 @@ def test_batches_made_ahead_in_pinned_memory_are_the_same(tiny: MakeRecipe, tmp_
         losses.append([entry["loss"] for entry in read_journal(run / "metrics.jsonl") if entry["kind"] == "train"])
     assert len(losses[0]) == 12
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_run_that_stops_and_goes_on_learns_as_the_one_that_did_not(precision: str, tiny: MakeRecipe, tmp_path: Path) -> None:
+    settings = (f"training.precision='{precision}'", "training.max_steps=60", "training.checkpoint_every_steps=20")
+    train(tiny(tmp_path / "unbroken", *settings))
+    train(tiny(tmp_path / "broken", *settings, "training.max_steps=20"))
+    train(tiny(tmp_path / "broken", *settings))
+    losses = [
+        [entry["loss"] for entry in read_journal(tmp_path / run / "metrics.jsonl") if entry["kind"] == "train"]
+        for run in ("unbroken", "broken")
+    ]
+    assert losses[0][-1] < 0.8 * losses[0][0]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3 if precision == "float32" else 0.05)
+
+
+def test_the_guard_lets_nothing_through_and_waits_for_nothing() -> None:
+    device = torch.device("cuda")
+    guard = Guard(device, spike_limit=3.0)
+    parameter = torch.nn.Parameter(torch.ones(4, device=device))
+    optimiser = torch.optim.Adam([parameter], lr=0.1, fused=True)
+    numbers = [torch.tensor(float(value), device=device) for value in [*range(1, 40), math.nan, math.inf, 1e9]]
+    parameter.grad = torch.ones(4, device=device)
+    optimiser.step()
+    before = parameter.detach().clone()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for norm in numbers[:-3]:
+            guard.admit(norm, norm)
+        for norm in numbers[-3:]:
+            good = guard.admit(norm, numbers[0])
+            optimiser.found_inf = (~good).float()  # type: ignore[attr-defined]
+            optimiser.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(parameter, before)
+    assert guard.in_a_row == 3
+    assert optimiser.state[parameter]["step"].item() == 1.0

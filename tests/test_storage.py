@@ -11,10 +11,11 @@ import os
 import random
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.errors import BundleError, OutputError, RunError
+from dragoman.errors import BundleError, OutputError, RunError, WriteError
 from dragoman.storage import (
     FORMAT,
     MANIFEST,
     alone_in,
     cannot_write,
     check_seal,
+    make_folder,
     new_file,
     refuse_existing,
     sealed_folder,
+    write_file,
     write_json,
     write_lines,
 )
@@ -289,6 +292,35 @@ def test_modes_follow_the_umask(tmp_path: Path, umask: int) -> None:
         assert path.stat().st_mode & 0o777 == 0o666 & ~umask
 
 
+@pytest.mark.parametrize(("code", "told"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)])
+def test_a_file_system_that_cannot_sync_folders_is_as_good(
+    code: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fsync(2): EINVAL where a descriptor does not support it."""
+
+    def refuse(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(WriteError) if told else nullcontext():
+        write_folder(tmp_path / "bundle")
+    assert (tmp_path / "bundle").exists() != told
+
+
+def test_each_folder_that_is_made_is_synced_into_the_one_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power cut could take a folder away whose files were synced."""
+    synced: list[Path] = []
+    monkeypatch.setattr("dragoman.storage.sync_folder", synced.append)
+    make_folder(tmp_path / "a" / "b" / "c")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    make_folder(tmp_path / "a" / "b" / "c")
+    assert len(synced) == 3
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        make_folder(tmp_path / "file" / "a")
+
+
 # --- what a seal finds ------------------------------------------------------------------------------------------------
 
 
@@ -526,10 +558,9 @@ def test_a_folder_that_cannot_be_written_leaves_things_as_they_were(
             for name in CONTENTS:
                 (folder / name).touch()
 
-    # Of 4 files each is opened for its digest and again for the sync, synced, and given its mode; the manifest is opened and
-    # synced; the folder is made and synced, and so is the one above; then come the renames, before which an old manifest
-    # is read.
-    assert fail_everywhere(tmp_path, monkeypatch, code, old=old, write=write) == 4 * 4 + 2 + 3 + last
+    # Of 4 files each is given its mode, opened and synced; the manifest is opened and synced; the folder is made and synced,
+    # and so is the one above; then come the renames, before which an old manifest is read.
+    assert fail_everywhere(tmp_path, monkeypatch, code, old=old, write=write) == 4 * 3 + 2 + 3 + last
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
@@ -553,15 +584,121 @@ def test_a_disk_that_fills_while_writing_is_told_with_the_room(
         raise OSError(errno.ENOSPC, "No space left on device")
     line = str(caught.value)
     assert line.startswith(f"{path}: the disk is full (")
-    assert line.endswith(f" MiB free in {tmp_path}); make room and run the command again")
+    assert line.endswith(f" MiB free in {tmp_path}); make room")
+    assert isinstance(caught.value, WriteError)
+    assert caught.value.needed is None
+    assert caught.value.available == pytest.approx(free * 2**20, rel=0.2)
     told = float(line.partition("(")[2].partition(" ")[0])
     assert told == pytest.approx(free, rel=0.2)
     assert tree(tmp_path) == {}
 
 
+def test_a_full_disk_of_a_system_that_knows_no_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(shutil, "disk_usage", refuse)
+    assert cannot_write(tmp_path / "a", OSError(errno.ENOSPC, "x")) == f"{tmp_path / 'a'}: the disk is full; make room"
+    with sealed_folder(tmp_path / "bundle", size=2**60):
+        pass
+
+
 def test_a_full_disk_is_told_of_the_nearest_folder_that_is_there(tmp_path: Path) -> None:
     line = cannot_write(tmp_path / "not" / "yet" / "a.txt", OSError(errno.ENOSPC, "x"))
     assert f"MiB free in {tmp_path})" in line
+
+
+def disk_with(free: int) -> Callable[[Path], Any]:
+    """What stands in for `shutil.disk_usage`, which knows folders that are there."""
+
+    def usage(path: Path) -> Any:
+        path.stat()
+        return shutil._ntuple_diskusage(10**9, 10**9 - free, free)
+
+    return usage
+
+
+def test_a_folder_for_which_there_is_no_room_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new" / "bundle"
+    filled: list[Path] = []
+
+    def write() -> None:
+        with sealed_folder(path, size=10 * 2**20) as folder:
+            filled.append(folder)
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_with(11 * 2**20 - 1))
+    with pytest.raises(WriteError) as caught:
+        write()
+    assert str(caught.value) == f"{path}: the disk is full (11.0 MiB needed, 11.0 MiB free in {tmp_path}); make room"
+    assert (caught.value.needed, caught.value.available) == (11 * 2**20, 11 * 2**20 - 1)
+    assert filled == []
+    assert tree(tmp_path) == {}
+    monkeypatch.setattr(shutil, "disk_usage", disk_with(11 * 2**20))
+    write()
+    check_seal(path, BundleError)
+
+
+def test_the_room_that_is_told_is_what_there_is_when_the_attempt_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def usage(_: Path) -> Any:
+        held = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+        return disk_with(100 * 2**20 - held)(tmp_path)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+
+    def write() -> None:
+        with sealed_folder(tmp_path / "bundle", size=50 * 2**20) as folder:
+            (folder / "weights").write_bytes(bytes(2**20))
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with pytest.raises(WriteError) as caught:
+        write()
+    told = "the quota is used up (55.0 MiB needed, 100.0 MiB free in"
+    assert str(caught.value) == f"{tmp_path / 'bundle'}: {told} {tmp_path}); make room"
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 64, 2**20], ids=lambda count: f"{count} bytes at once")
+def test_a_file_is_written_whole_by_a_system_that_takes_a_few_bytes_at_once(
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """POSIX lets write(2) take fewer bytes than it was given."""
+    write = io.FileIO.write
+
+    class Reluctant(io.FileIO):
+        def write(self, held: Any) -> int:
+            return write(self, held[:at_once])
+
+    monkeypatch.setattr(Path, "open", lambda path, mode, **_: Reluctant(path, mode))
+    monkeypatch.setattr("dragoman.storage.PIECE", 100)
+    pieces = [random.Random(size).randbytes(size) for size in (0, 1, 99, 100, 101, 250)]
+    digest = write_file(tmp_path / "a", [pieces[0], *(memoryview(piece) for piece in pieces[1:])])
+    assert (tmp_path / "a").read_bytes() == b"".join(pieces)
+    assert digest == hashlib.sha256(b"".join(pieces)).hexdigest()
+    with pytest.raises(FileExistsError):
+        write_file(tmp_path / "a", [])
+
+
+def test_a_file_that_does_not_read_back_as_it_was_written_is_never_put_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "bundle"
+
+    def write(change: Callable[[Path], object]) -> None:
+        written: dict[str, str] = {}
+        with sealed_folder(path, written=written) as folder:
+            written["weights"] = write_file(folder / "weights", [b"as it should be"])
+            change(folder / "weights")
+
+    for change in (lambda path: path.write_bytes(b"as it Should be"), Path.unlink):
+        with pytest.raises(WriteError) as caught:
+            write(change)
+        why = "'weights' did not read back as it was written; the device may be failing"
+        assert str(caught.value) == f"{path}: cannot be written: {why}"
+        assert tree(tmp_path) == {}
+    write(Path.exists)
+    check_seal(path, BundleError)
 
 
 def test_a_folder_that_may_not_be_read_is_told(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -15,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.views import Panel, Series, Table, attention_heatmap, learning_curve, report_page
-from dragoman.views.axis import round_axis, tick_labels, tight_axis
+from dragoman.views import Mark, Panel, Series, Table, attention_heatmap, learning_curve, report_page
+from dragoman.views.axis import log_axis, round_axis, tick_labels, tight_axis
 from dragoman.views.curve import thinned
 from dragoman.views.svg import fitted, inert, text_width, visible
 
@@ -135,6 +136,38 @@ def test_every_axis_holds_its_values_and_has_a_few_ticks(values: list[float], mo
     assert 2 <= len(axis.ticks()) <= most + 3
     for value in values:
         assert -1e-5 <= axis.at(value, 0, 1) <= 1 + 1e-5
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks", "labels"),
+    [
+        ([1.5, 40], [1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"]),
+        ([3, 9000], [1, 10, 100, 1000, 10_000], ["1", "10", "100", "1000", "10k"]),
+        ([0.02, 0.2], [0.02, 0.05, 0.1, 0.2], ["0.02", "0.05", "0.1", "0.2"]),
+        ([1e-7, 1e5], [1e-7, 1e-4, 1e-1, 1e2, 1e5], ["1e-7", "1e-4", "0.1", "100", "100k"]),
+    ],
+)
+def test_a_logarithmic_axis_ends_at_round_ticks(values: list[float], ticks: list[float], labels: list[str]) -> None:
+    axis = log_axis(values, 5)
+    assert axis is not None
+    assert axis.ticks() == pytest.approx(ticks)
+    assert axis.labels() == labels
+    assert axis.at(math.sqrt(ticks[0] * ticks[-1]), 0, 1) == pytest.approx(0.5)
+
+
+@given(st.lists(st.floats(1e-280, 1e280), min_size=1, max_size=5))
+def test_every_logarithmic_axis_holds_its_values_and_has_a_few_ticks(values: list[float]) -> None:
+    axis = log_axis(values, 5)
+    assert (axis is None) == (max(values) < 10 * min(values))
+    if axis is not None:
+        assert 2 <= len(axis.ticks()) <= 8
+        assert all(-1e-6 <= axis.at(value, 0, 1) <= 1 + 1e-6 for value in values)
+
+
+def test_there_is_no_logarithmic_axis_of_zero_or_nothing() -> None:
+    assert log_axis([], 5) is None
+    assert log_axis([0, 10], 5) is None
+    assert log_axis([-1, 10], 5) is None
 
 
 @given(finite, st.floats(1e-9, 1e12))
@@ -272,6 +305,34 @@ def test_extreme_numbers_are_drawn_inside_the_panel() -> None:
         for x, y in dots(svg):
             assert 0 <= x <= 720
             assert 64 <= y <= 64 + 220
+
+
+def test_marks_are_upright_lines_through_all_panels_and_neighbours_are_one() -> None:
+    panels = [Panel(name, [Series("one", [(0, 1), (1000, 2)])]) for name in ("loss", "BLEU")]
+    happened = [Mark(500, "<b>"), Mark(501, "second"), Mark(1000, "last"), Mark(2000, "outside")]
+    drawn = marks(learning_curve(panels, title="t", x_label="x", marks=happened), "path", "mark")
+    assert len(drawn) == 4
+    assert [mark[0].text for mark in drawn] == ["<b>; second", "last"] * 2
+    many = learning_curve(panels[:1], title="t", x_label="x", marks=[Mark(500, str(number)) for number in range(9)])
+    assert [mark[0].text for mark in marks(many, "path", "mark")] == ["0; 1; 2; 3; 4; and 4 more"]
+
+
+def test_a_panel_may_be_logarithmic_or_hold_zero_and_share_a_range() -> None:
+    points = [(10, 1), (20, 10), (30, 100)]
+    plain = Panel("loss", [Series("one", points)])
+    (logarithmic,) = drawn_lines(learning_curve([replace(plain, logarithmic=True)], title="t", x_label="x"))
+    heights = [y for _, y in logarithmic]
+    assert heights[0] - heights[1] == pytest.approx(heights[1] - heights[2], abs=0.02)
+    near = replace(plain, series=[Series("one", [(10, 99), (20, 100)])])
+    assert "0" not in texts(learning_curve([near], title="t", x_label="x"))
+    assert "0" in texts(learning_curve([replace(near, from_zero=True)], title="t", x_label="x"))
+    wide = learning_curve([near], title="t", x_label="x", x_range=(0, 1000))
+    assert "1000" in texts(wide)
+
+
+def test_a_series_keeps_the_colour_that_it_is_given() -> None:
+    picture = learning_curve([Panel("BLEU", [Series("validation", [(1, 2), (2, 3)], tone=1)])], title="t", x_label="x")
+    assert [group.get("class") for group in marks(picture, "g")] == ["tone1"]
 
 
 def test_a_curve_needs_a_panel() -> None:

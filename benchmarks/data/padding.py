@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from common.results import Ratio, Section, Table
+from common.usage import run
 
 from .corpora import Base, Text
 from .ours import command, fate, loader, settings
-from .results import Ratio, Section, Table
-from .usage import run
 
 BATCH_TOKENS = 25_000
 BATCHES_WANTED = 300

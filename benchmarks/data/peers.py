@@ -1,30 +1,23 @@
 """The peers: how each is installed, where it cannot be and why, and the commands that encode a corpus with it.
 
-Each has an environment of its own in the work folder, made from a pinned list beside this file. Nothing is installed
-anywhere else.
+Each has an environment of its own in the work folder, made from a pinned list beside this file.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
-import venv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.environments import Absent, make_environment, versions
+from common.usage import CommandError, run
+
 from .corpora import Base, Text, read_text
-from .usage import CommandError, run
 
 HERE = Path(__file__).parent
-INSTALL_SECONDS = 600.0
 # As Debian 12 names them: the program and the libraries that it is linked with.
 DEBIAN = ("sentencepiece", "libsentencepiece0", "libgoogle-perftools4", "libtcmalloc-minimal4", "libprotobuf-lite32")
-
-
-class Absent(Exception):
-    """A peer that cannot be had here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -39,45 +32,6 @@ class Peer:
     environment: Mapping[str, str] = field(default_factory=dict)
     count_tokens: Callable[[], int] | None = None
     """Subword tokens on both sides that the last run wrote, where that can be told: a check that all did the same work."""
-
-
-def make_environment(name: str, work: Path, *, install: bool, probe: list[str]) -> Path:
-    """The folder of programs of the environment for `peers-NAME.txt`. Raises Absent.
-
-    What failed once with this list is not tried again; delete the environment's folder to try.
-    """
-    wanted = HERE / (f"peers-{name}.txt" if name != "datasets" else "peers.txt")
-    digest = hashlib.sha256(wanted.read_bytes()).hexdigest()
-    folder = work / "environments" / name
-    told = folder / "told.json"
-    found = json.loads(told.read_text()) if told.exists() else {}
-    if found.get("digest") == digest:
-        if found["failed"]:
-            raise Absent(found["failed"])
-        return folder / "bin"
-    if not install:
-        raise Absent("not installed by a quick run; a full one does it")
-    shutil.rmtree(folder, ignore_errors=True)
-    failed = None
-    try:
-        venv.create(folder, with_pip=True)
-        pip: list[str | Path] = [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "-r", wanted]
-        run(pip, limit_seconds=INSTALL_SECONDS)
-        run([folder / "bin" / probe[0], *probe[1:]], limit_seconds=120.0)
-    except CommandError as error:
-        failed = str(error).replace(f"{HERE}/", "")
-        shutil.rmtree(folder, ignore_errors=True)  # it may be a gigabyte
-        folder.mkdir(parents=True)
-    told.write_text(json.dumps({"digest": digest, "failed": failed}))
-    if failed:
-        raise Absent(failed)
-    return folder / "bin"
-
-
-def versions(programs: Path, *names: str) -> str:
-    """The versions of some distributions in an environment, as one line."""
-    asked = "import sys; from importlib.metadata import version; print(', '.join(f'{n} {version(n)}' for n in sys.argv[1:]))"
-    return run([programs / "python", "-c", asked, *names]).output.strip()
 
 
 def spm_encode(base: Base, text: Text, work: Path) -> Peer:
@@ -205,18 +159,21 @@ def find_peers(base: Base, text: Text, work: Path, *, quick: bool) -> Found:
         except (Absent, CommandError) as reason:
             absent[name] = str(reason)
 
+    def environment(name: str, wanted: str, probe: list[str], *, install: bool) -> Path:
+        return make_environment(HERE / wanted, work / "environments" / name, install=install, probe=probe)
+
     def common() -> Path:
-        return make_environment("datasets", work, install=True, probe=["python", "-c", "import datasets, tokenizers"])
+        return environment("datasets", "peers.txt", ["python", "-c", "import datasets, tokenizers"], install=True)
 
     def only_if_it_installs(name: str, probe: list[str]) -> Peer:
-        make_environment(name, work, install=not quick, probe=probe)
+        environment(name, f"peers-{name}.txt", probe, install=not quick)
         raise Absent("it installs and starts now, which it did not when this was written: no run is written for it")
 
     seek("spm_encode", lambda: spm_encode(base, text, work))
     seek("sentencepiece (Python API)", lambda: sentencepiece_python(base, text, work, common()))
     seek("datasets + tokenizers", lambda: datasets_map(base, text, work, common()))
     probe = ["eole", "build_vocab", "--help"]
-    seek("eole", lambda: eole(base, text, work, make_environment("eole", work, install=not quick, probe=probe)))
+    seek("eole", lambda: eole(base, text, work, environment("eole", "peers-eole.txt", probe, install=not quick)))
     seek("fairseq-preprocess", lambda: only_if_it_installs("fairseq", ["fairseq-preprocess", "--help"]))
     seek("OpenNMT-py", lambda: only_if_it_installs("opennmt", ["onmt_build_vocab", "--help"]))
     return Found(peers, absent)

@@ -5,26 +5,22 @@ What is measured and how stands in README.md beside this file. The last line hol
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table as Drawn
+from common.report import open_console, show, tell_end, tell_machine
+from common.results import Section
+from common.usage import adopt_orphans, keep_to_cores
 
 from .corpora import Text, make_base, make_large, make_sentences, read_multi30k, read_text, read_tsv, write_text
 from .ours import write_recipe
 from .padding import measure_padding
-from .results import Section
 from .scale import measure_scale
 from .speed import measure_speed
-from .usage import adopt_orphans, keep_to_cores
 
 CORES = 2
 SECTIONS = ("speed", "scale", "padding")
@@ -57,18 +53,9 @@ def main(
     os.environ.pop("PYTHONPATH", None)  # it is for this program, not for those that it starts
     adopt_orphans()
     cores = keep_to_cores(CORES)
-    console = Console(width=None if os.isatty(1) else 132)
-    versions = {name: version(name) for name in ("dragoman", "sentencepiece", "pyarrow", "numpy", "torch")}
-    told = {
-        "cores": cores,
-        "processor": _processor(),
-        "python": platform.python_version(),
-        "quick": quick,
-        "versions": versions,
-        "load": os.getloadavg()[0],
-    }
-    console.print(f"{cores} cores of {told['processor']}, Python {told['python']}, load {os.getloadavg()[0]:.1f} at the start")
-    console.print(", ".join(f"{name} {number}" for name, number in versions.items()))
+    console = open_console()
+    libraries = ("dragoman", "sentencepiece", "pyarrow", "numpy", "torch")
+    told = tell_machine(console, cores=cores, quick=quick, libraries=libraries)
     base = make_base(shared, work / "text")
     console.print(f"text: {base.described}; {base.text.pairs:,} pairs, {base.vocabulary_size:,} pieces")
     recipe = write_recipe(work)
@@ -96,39 +83,13 @@ def main(
     done: dict[str, Section] = {}
     for name in only or SECTIONS:
         done[name] = measures[name]()
-        _show(console, done[name])
-    seconds = time.monotonic() - started
-    console.print(f"{seconds:.0f} s in all")
-    if report is not None:
-        whole = {**told, "seconds": seconds, **{name: section.to_dict() for name, section in done.items()}}
-        report.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(" ".join(f"{ratio.name}={ratio.value:.2f}" for section in done.values() for ratio in section.ratios))
+        show(console, done[name])
+    tell_end(console, done, told, seconds=time.monotonic() - started, report=report)
 
 
 def _part(text: Text, folder: Path, pairs: int) -> Text:
     """The first so many pairs of a text."""
     return write_text(folder, f"{text.source.stem}-first-{pairs}", islice(read_text(text), pairs))
-
-
-def _show(console: Console, section: Section) -> None:
-    for table in section.tables:
-        drawn = Drawn(title=table.title, title_justify="left")
-        for number, name in enumerate(table.header):
-            drawn.add_column(name, justify="right" if number else "left")
-        for row in table.rows:
-            drawn.add_row(*row)
-        console.print(drawn)
-    for remark in section.remarks:
-        console.print(f"  {remark}", markup=False, highlight=False, soft_wrap=True)
-    for ratio in section.ratios:
-        asked = f"asked {ratio.asked:g}: {ratio.verdict}" if ratio.asked is not None else ""
-        console.print(f"  {ratio.name} = {ratio.value:.2f}  {asked}", markup=False, highlight=False)
-
-
-def _processor() -> str:
-    """The kernel's name for it."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from common.results import Ratio, Section, Table, mebibytes
+from common.usage import CommandError, Usage, run
+
 from .corpora import Base, Text
 from .ours import BATCH_TOKENS, CLEANING, command, loader, settings
-from .results import Ratio, Section, Table, mebibytes
-from .usage import CommandError, Usage, run
 
 ASKED_BYTES = 1.5 * 2**30
 ASKED_FIRST_SECONDS, ASKED_SEEK_SECONDS = 3.0, 1.0

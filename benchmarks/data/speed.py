@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
+from common.results import Ratio, Section, Table
+from common.usage import CommandError, Usage, run
+
 from .corpora import Base, Text, warm
 from .ours import command, fate, settings, took_given_pieces
 from .peers import Peer, clear, find_peers
-from .results import Ratio, Section, Table
-from .usage import CommandError, Usage, run
 
 # Of either build of SentencePiece: the program may be years older than the library, and slower.
 ASKED_OF_SENTENCEPIECE = 0.8

@@ -11,18 +11,15 @@ Loading parses JSON and tensors; nothing in a bundle is ever executed.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dragoman.config import ModelConfig, Recipe, recipe_from_dict
@@ -30,10 +27,16 @@ from dragoman.data.subword import Tokeniser, read_tokeniser, write_tokeniser
 from dragoman.errors import BundleError, RecipeError
 from dragoman.model.build import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.storage import check_seal, sealed_folder
+from dragoman.storage import check_seal, sealed_folder, write_file
 
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 OUTPUT = "output"
+
+# What a safetensors file calls the types of numbers, in the order in which it holds their tensors.
+CODES = {
+    torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
+    torch.float16: "F16", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -97,24 +100,34 @@ def save_bundle(
         "vocabulary": {"source": len(tokeniser.source), "target": len(tokeniser.target)},
         "story": dict(story),
     }
-    with sealed_folder(path, overwrite=overwrite) as folder:
+    size = sum(weight.numel() * weight.element_size() for weight in weights.values())
+    written: dict[str, str] = {}
+    with sealed_folder(path, overwrite=overwrite, size=size, written=written) as folder:
         (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
-        save_tensors(folder / WEIGHTS, weights)
+        written[WEIGHTS] = save_tensors(folder / WEIGHTS, weights)
         write_tokeniser(folder, tokeniser)
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file; its error for a full disk becomes the OSError that it is."""
-    try:
-        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:
-        raise _as_os_error(error, path) from None
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write a new safetensors file, byte for byte as its library would, and return the SHA-256 of what was to be written.
+
+    The library tells neither the digest nor the number of an error, and copies all tensors first. Raises OSError.
+    """
+    return write_file(path, _pieces(tensors))
 
 
-def _as_os_error(error: SafetensorError, path: Path) -> OSError:
-    number = re.search(r"os error (\d+)", str(error))
-    code = int(number[1]) if number else errno.EIO
-    return OSError(code, os.strerror(code) if number else str(error), str(path))
+def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """Header and tensors: the widest numbers first, then by name, so that each stands at a multiple of its width."""
+    ordered = sorted(tensors.items(), key=lambda item: (list(CODES).index(item[1].dtype), item[0]))
+    header, end = {}, 0
+    for name, tensor in ordered:
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for _, tensor in ordered:
+        yield tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
 def check_bundle(path: Path) -> None:

@@ -470,7 +470,13 @@ class TrainingConfig(Section):
     batch_tokens: Count = 4096
     """Padded tokens in a batch, counted on the side that is longer; so at most this many source and this many target."""
     accumulation: Count = 1
-    """Batches summed into one step; the loss is divided by all their target tokens."""
+    """Batches summed into one step, over all devices together; the loss is divided by all their target tokens."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Over several devices: the whole model on each (DDP), or each a share of weights and optimiser (FSDP2)."""
+    timeout_minutes: Positive = 30.0
+    """Over several devices: how long one may keep the others waiting before all end and say where they stood."""
+    compile: bool = False
+    """Have torch.compile make kernels of the layers; needs a C++ compiler, and minutes at the start."""
     max_steps: Count = 100_000
     """Updates of the weights."""
     max_epochs: Positive | None = None
@@ -501,8 +507,18 @@ class TrainingConfig(Section):
     """Who gets ε: every class ε/V (PyTorch), the others ε/(V−1) (tensor2tensor), the others save padding ε/(V−2) (JoeyNMT)."""
     clip_norm: Positive | None = None
     """Largest norm of the gradient; longer ones are scaled down."""
+    spike_limit: Positive | None = None
+    """Skip a step whose gradient norm lies this many standard deviations above the mean of the last 128."""
+    skip_limit: Count = 10
+    """Steps skipped one after the other, for a spike or for want of a finite number, before `when_lost` decides."""
+    when_lost: Literal["stop", "restore"] = "stop"
+    """After that many: stop with a diagnosis, or go back to the newest checkpoint and on with the data that follows."""
+    ema_decay: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """Keep a moving average of the weights: after each step, this share of it and the rest of the new weights."""
     log_every_steps: Count = 50
     """A line in the journal."""
+    trackers: list[Literal["tensorboard", "mlflow", "wandb"]] = []
+    """Who hears of the run beside the journal; each is an extra of its own."""
     validate_every_steps: Count = 1000
     """Validation by loss and perplexity, and by BLEU if validate_sentences is not 0."""
     validate_sentences: Natural = 1000
@@ -519,8 +535,8 @@ class TrainingConfig(Section):
     """Checkpoints kept, the newest first; at least as many as averaging needs."""
     keep_best: Natural = 1
     """Checkpoints kept besides, the best first."""
-    average: Literal["last", "best", "none"] = "last"
-    """What the bundle holds at the end: the mean of the newest or of the best checkpoints, or the newest alone."""
+    average: Literal["last", "best", "ema", "none"] = "last"
+    """What the bundle holds at the end: the mean of the newest or of the best checkpoints, ema_decay's, or the newest alone."""
     average_count: Count = 5
     """How many of them."""
 
@@ -530,6 +546,8 @@ class TrainingConfig(Section):
             raise ValueError(f"average_count = {self.average_count} needs as many in keep_best = {self.keep_best}")
         if self.average == "last" and self.keep_last < self.average_count:
             raise ValueError(f"average_count = {self.average_count} needs as many in keep_last = {self.keep_last}")
+        if self.average == "ema" and self.ema_decay is None:
+            raise ValueError("average = 'ema' needs a moving average: set ema_decay, such as 0.999")
         if self.best_by == "bleu" and not self.validate_sentences:
             raise ValueError("best_by = 'bleu' needs translations to judge: set validate_sentences, or best_by = 'loss'")
         if not self.checkpoint_every_steps and self.checkpoint_every_minutes is None:

@@ -5,8 +5,10 @@ DragomanError
 ├── DataError          text that cannot be read: missing, unequal, not UTF-8, empty
 ├── BundleError        a model on disk that is missing, truncated or edited
 ├── RunError           a run folder that cannot be written, resumed or averaged
-├── LostProcessError   a process that worked ahead was killed
-├── OutputError        a result that cannot be written: it exists, or the disk is full
+├── LostProcessError   a process that worked ahead or beside was killed
+├── MemoryShortError   a step that memory cannot hold
+├── OutputError        a result that cannot be written: it exists, or is in use
+│   └── WriteError     the system would not write it: a full disk, a read-only folder, a device that fails
 ├── MissingExtraError  an optional library that is not installed
 └── Interrupted        the user stopped the work; what was kept is named
 
@@ -42,11 +44,27 @@ class RunError(DragomanError):
 
 
 class LostProcessError(DragomanError):
-    """A process that worked ahead was killed."""
+    """A process that worked ahead or beside was killed."""
+
+
+class MemoryShortError(DragomanError):
+    """A step that memory cannot hold; the message names what to lower."""
 
 
 class OutputError(DragomanError):
     """A result that cannot be written."""
+
+
+class WriteError(OutputError):
+    """The system would not write something: a full disk, a read-only folder, a device that fails.
+
+    needed, available: bytes, as far as they are known, where the disk is full
+    """
+
+    def __init__(self, message: str, *, needed: int | None = None, available: int | None = None) -> None:
+        super().__init__(message)
+        self.needed = needed
+        self.available = available
 
 
 class MissingExtraError(DragomanError):
@@ -60,3 +78,14 @@ class Interrupted(DragomanError):
     """The user stopped the work; the message names what was kept."""
 
     exit_code = 130
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether this is Python's, torch's or a GPU's way to say so; asked by name, since torch may not be there."""
+    told = str(error).lower()
+    return (
+        isinstance(error, MemoryError)
+        or "not enough memory" in told
+        or "can't allocate memory" in told
+        or (type(error).__name__ == "OutOfMemoryError")
+    )

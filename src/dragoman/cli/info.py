@@ -1,4 +1,4 @@
-"""What is there: `info` for a bundle, `doctor` for this machine."""
+"""What is there: `info` for a bundle, `doctor` for this machine or for a run."""
 
 from __future__ import annotations
 
@@ -63,13 +63,47 @@ EXTRAS = {
 
 
 @click.command()
+@click.argument("run", type=click.Path(path_type=Path), required=False)
 @JSON
-def doctor(as_json: bool) -> None:
-    """Tell what this machine has, what is missing, and what that means.
+def doctor(run: Path | None, as_json: bool) -> None:
+    """Tell what this machine has, what is missing, and what that means; or what goes wrong in the run folder RUN.
 
     \b
     Example:  dragoman doctor
+              dragoman doctor runs/multi30k-ende
     """
+    if run is None:
+        examine_machine(as_json)
+    else:
+        examine_run(run, as_json)
+
+
+def examine_run(run: Path, as_json: bool) -> None:
+    """What is seen in a run's journal, what it probably means, and which knob to turn."""
+    from dragoman.cli.screen import facts_table, print_json
+    from dragoman.training.diagnosis import diagnose
+    from dragoman.training.record import read_record, standing
+
+    record = read_record(run)
+    now, findings = standing(record), diagnose(record)
+    if as_json:
+        print_json({**now, "findings": [vars(finding) for finding in findings]})
+        return
+    names = ("state", "step", "epoch", "loss", "perplexity", "tokens_per_second", "ceiling", "skipped")
+    known = {name.replace("_", " "): now[name] for name in names if now[name] is not None}
+    facts_table(str(run), {name: round(value, 3) if isinstance(value, float) else value for name, value in known.items()})
+    for number, finding in enumerate(findings, start=1):
+        click.echo(f"{number}. {finding.name}: {finding.seen}.\n   Probably {finding.means}.\n   Turn: {finding.turn}.")
+    if findings:
+        click.echo("What the run folder refuses to change goes with run=FOLDER, as a new run.")
+    elif len(record.train) < 8:
+        click.echo("Nothing is wrong so far, but the journal has too few lines to tell much; look again later.")
+    else:
+        click.echo("Nothing is wrong that the journal shows.")
+
+
+def examine_machine(as_json: bool) -> None:
+    """What this machine has, and remarks on what it lacks."""
     import importlib.util
     import os
     import platform

@@ -14,20 +14,21 @@ import sys
 import click
 
 from dragoman import __version__
-from dragoman.errors import DragomanError, Interrupted
+from dragoman.errors import DragomanError, Interrupted, out_of_memory
 
 COMMANDS = {
     "quickstart": ("dragoman.cli.quickstart", "Make a small corpus, train on it, and look: no download, some minutes."),
     "clean": ("dragoman.cli.corpus", "Clean a recipe's corpora, and show what each rule dropped."),
     "prepare": ("dragoman.cli.corpus", "Learn the subword model of a recipe and encode its corpora."),
     "train": ("dragoman.cli.train", "Train a recipe to a bundle; go on where it stopped."),
+    "watch": ("dragoman.cli.watch", "Write a page that shows a run as it goes."),
     "average": ("dragoman.cli.train", "Average checkpoints of a run into a bundle."),
     "translate": ("dragoman.cli.translate", "Translate a file or standard input, line by line."),
     "score": ("dragoman.cli.evaluate", "Score translations: against references, by a model, or both."),
     "evaluate": ("dragoman.cli.evaluate", "Translate a test set with a bundle and score the result."),
     "compare": ("dragoman.cli.evaluate", "Tell whether one system is better than another."),
     "info": ("dragoman.cli.info", "Tell what a bundle is, what it was trained on and how."),
-    "doctor": ("dragoman.cli.info", "Tell what this machine has, and what is missing."),
+    "doctor": ("dragoman.cli.info", "Tell what this machine has, or what goes wrong in a run."),
 }
 
 
@@ -84,7 +85,7 @@ def main() -> None:
     except KeyboardInterrupt:
         _fail("interrupted", Interrupted.exit_code)
     except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+        if not out_of_memory(error):
             raise
         _fail("out of memory; lower training.batch_tokens or decoding.batch_tokens, or the sizes of the model", 1)
     except OSError as error:  # a reader that went away, as `| head` does, is click's to answer
@@ -92,17 +93,6 @@ def main() -> None:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would be tried once more at the very end
         _fail("standard output: the disk is full; make room and run the command again", 1)
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    """Whether this is Python's, torch's or a GPU's way to say so; asked by name, since torch may not be there."""
-    told = str(error).lower()
-    return (
-        isinstance(error, MemoryError)
-        or "not enough memory" in told
-        or "can't allocate memory" in told
-        or (type(error).__name__ == "OutOfMemoryError")
-    )
 
 
 def _fail(message: str, code: int) -> None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from dragoman.training.listener import StepReport, ValidationReport
+    from dragoman.training.listener import EventKind, RunReport, StepReport, ValidationReport
+    from dragoman.training.validation import Sample
 
 
 def people() -> Console:
@@ -76,16 +77,17 @@ class PreparingScreen:
 
 
 class TrainingScreen:
-    """A listener that shows a run as a bar (share of the budget, loss, rate, time left) and a line for each validation."""
+    """A listener that shows a run as a bar, and a line for each validation and each thing that happens."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
+        wide = console.width >= 120
+        self.room = console.width - 22 - (30 if wide else 0)
         self.bar = Progress(
-            TextColumn("[bold]training"),
-            BarColumn(),
+            *([TextColumn("[bold]training"), BarColumn(bar_width=20)] if wide else []),
             TextColumn("{task.percentage:>3.0f} %"),
             TextColumn("{task.fields[state]}"),
-            _TimeLeft(),
+            _TimeLeft(table_column=Column(no_wrap=True)),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -97,6 +99,14 @@ class TrainingScreen:
         self.preparing.close()
         self.console.print(Text(text, style="dim"))
 
+    def progress(self, what: str, done: int, total: int | None) -> None:
+        self.preparing.progress(what, done, total)
+
+    def begin(self, about: RunReport) -> None:
+        devices = f"{about.devices} devices, each " if about.devices > 1 else ""
+        ceiling = f", {about.ceiling / 1e12:,.2f} TFLOP/s in matrix products" if about.ceiling else ""
+        self.notice(f"{about.parameters:,} parameters on {devices}{about.machine}{ceiling}")
+
     def advance(self, share_spent: float) -> None:
         if not self.bar.live.is_started:
             self.bar.start()
@@ -105,14 +115,25 @@ class TrainingScreen:
             self.close()
 
     def step(self, report: StepReport) -> None:
-        state = f"step {report.step:,}  loss {report.loss:.3f}  {report.tokens_per_second:,.0f} tokens/s"
+        speed = f"{report.tokens_per_second:,.0f} tokens/s"
+        if report.ceiling is not None:
+            speed += f" ({report.ceiling:.0%} of ceiling)"
+        norm = f"norm {report.gradient_norm:.3g}"
+        state = f"step {report.step:,}  loss {report.loss:.3f}  ppl {report.perplexity:,.1f}"
+        for more in (speed.replace(" of ceiling", ""), norm):
+            state = f"{state}  {more}" if len(state) + 2 + len(more) <= self.room else state
         self.bar.update(self.task, state=state)
         if not self.console.is_terminal:
             self.console.print(
                 f"step {report.step:>7,}  epoch {report.epoch:6.2f}  loss {report.loss:.3f}  "
-                f"perplexity {report.perplexity:8.2f}  rate {report.rate:.2e}  "
-                f"{report.tokens_per_second:,.0f} tokens/s  {report.minutes_left:.1f} min left"
+                f"perplexity {report.perplexity:8.2f}  {norm}  rate {report.rate:.2e}  {speed}  "
+                f"{report.minutes_left:.1f} min left",
+                markup=False,
             )
+
+    def event(self, kind: EventKind, step: int, text: str) -> None:
+        if kind != "checkpoint":  # as it should be
+            self.console.print(Text(text, style="dim" if kind == "resumed" else "yellow"))
 
     def validation(self, report: ValidationReport) -> None:
         bleu = f"  BLEU {report.bleu:.2f} (greedy)" if report.bleu is not None else ""
@@ -122,12 +143,31 @@ class TrainingScreen:
             f"perplexity {report.perplexity:.2f}{bleu}{star}"
         )
 
-    def progress(self, what: str, done: int, total: int | None) -> None:
-        self.preparing.progress(what, done, total)
+    def samples(self, step: int, samples: Sequence[Sample]) -> None:
+        """They are for the page that `dragoman watch` writes."""
+
+    def finish(self, report: Mapping[str, Any]) -> None:
+        self.console.print(Text(cost_line(report)))
 
     def close(self) -> None:
         self.preparing.close()
         self.bar.stop()
+
+
+def cost_line(report: Mapping[str, Any]) -> str:
+    """What a run took, in one line; energy and the ceiling where the machine tells."""
+    parts = [
+        f"{report['seconds'] / 60:,.1f} min",
+        f"{report['steps']:,} steps",
+        f"{report['target_tokens']:,} target tokens ({report['target_tokens_per_second']:,} a second)",
+        f"{report['flops']:.2e} floating-point operations",
+    ]
+    if "share_of_ceiling" in report:
+        parts.append(f"{report['share_of_ceiling']:.0%} of this machine's ceiling")
+    if "kilowatt_hours" in report:
+        parts.append(f"{report['kilowatt_hours']:.3g} kWh")
+    parts += [f"{report['share_waiting_for_batches']:.1%} waiting for batches", f"{report['skipped_steps']:,} steps skipped"]
+    return "cost: " + ", ".join(parts)
 
 
 class _TimeLeft(ProgressColumn):
@@ -137,7 +177,9 @@ class _TimeLeft(ProgressColumn):
         if not task.completed or task.elapsed is None:
             return Text("-:-- left")
         left = int(task.elapsed / task.completed * (1.0 - task.completed))
-        return Text(f"{left // 60}:{left % 60:02d} left", style="cyan")
+        hours = f"{left // 3600}:" if left >= 3600 else ""
+        minutes = f"{left // 60 % 60:02d}" if hours else f"{left // 60}"
+        return Text(f"{hours}{minutes}:{left % 60:02d} left", style="cyan")
 
 
 @contextmanager

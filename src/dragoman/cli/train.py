@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,27 +20,55 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as
 @click.command()
 @RECIPE
 @CHANGES
+@click.option("--devices", type=click.IntRange(1, 1024), help="Train on so many GPUs, or processes where there are none.")
+@click.option("--max-restarts", type=click.IntRange(min=0), default=0, help="With --devices: go on so often after one died.")
 @JSON
-def train(recipe: Path, changes: tuple[str, ...], as_json: bool) -> None:
+def train(recipe: Path, changes: tuple[str, ...], devices: int | None, max_restarts: int, as_json: bool) -> None:
     """Train RECIPE and write a run folder with the bundle and a report.
 
-    The same command again goes on where the run stopped. KEY=VALUE changes a knob of the recipe.
+    The same command again goes on where the run stopped. KEY=VALUE changes a knob of the recipe. Over several devices,
+    training.accumulation counts the batches of a step on all of them together. Under torchrun, Slurm or Kubernetes' PyTorchJob
+    each process joins the others by itself.
 
     \b
     Example:  dragoman train multi30k-ende training.max_minutes=20 run=runs/short
+              dragoman train wmt14-ende-big training.accumulation=8 --devices 8
     """
     from dragoman.config import read_recipe
 
-    report = run_recipe(read_recipe(recipe, changes))
-    tell_report(report, as_json)
+    settings = read_recipe(recipe, changes)
+    if devices is not None and devices > 1:
+        start_devices(settings, [str(recipe), *changes, *(["--json"] if as_json else [])], devices, max_restarts)
+        return
+    report = run_recipe(settings)
+    if report:
+        tell_report(report, as_json)
+
+
+def start_devices(settings: Recipe, arguments: list[str], devices: int, max_restarts: int) -> None:
+    """The same command once a device; ends with the exit code of those."""
+    from dragoman.training.launch import launch
+    from dragoman.training.world import World, refuse_uneven
+
+    if "RANK" in os.environ:
+        raise click.UsageError("--devices starts processes, but a launcher has started this one; leave it out")
+    refuse_uneven(settings.training, World(size=devices))
+    sys.exit(launch(["train", *arguments], devices=devices, max_restarts=max_restarts))
 
 
 def run_recipe(settings: Recipe, *, picture_of: str | None = None) -> dict[str, Any]:
-    """Train with a bar and the header that says where the recipe departs from the paper."""
+    """Train with a bar and the header that says where the recipe departs from the paper; of several ranks, the first tells."""
     from dragoman.cli.screen import TrainingScreen, people
+    from dragoman.errors import Interrupted
     from dragoman.training.finish import train as train_recipe
+    from dragoman.training.world import world_of
     from dragoman.traps import departures
 
+    if not world_of(os.environ, minutes=settings.training.timeout_minutes).leads:
+        try:
+            return train_recipe(settings)
+        except Interrupted as told_by_the_first:
+            sys.exit(told_by_the_first.exit_code)
     console = people()
     console.print(f"{settings.name}: {settings.preset}, {settings.size}, into {settings.run}", style="bold", markup=False)
     for departure in departures(settings.model_dump(mode="json")):

@@ -63,6 +63,20 @@ def collate(sources: Sequence[Row], targets: Sequence[Row], *, start_id: int) ->
     )
 
 
+def halves(batch: Batch) -> tuple[Batch, Batch]:
+    """The upper and the lower rows of a batch, each without columns that are padding alone."""
+    middle = len(batch.source_BS) // 2
+    return _rows(batch, slice(None, middle)), _rows(batch, slice(middle, None))
+
+
+def _rows(batch: Batch, rows: slice) -> Batch:
+    source_BS, inputs_BT, targets_BT = batch.source_BS[rows], batch.inputs_BT[rows], batch.targets_BT[rows]
+    real_BT = targets_BT != PADDING_ID
+    sources = slice(int((source_BS != PADDING_ID).sum(dim=1).max()))
+    targets = slice(int(real_BT.sum(dim=1).max()))
+    return Batch(source_BS[:, sources], inputs_BT[:, targets], targets_BT[:, targets], int(real_BT.sum()))
+
+
 def cut(lengths: Sequence[int], batch_tokens: int) -> Iterator[slice]:
     """Consecutive rows of these lengths in parts whose padded size stays within the budget; a longer row gets its own."""
     begin = longest = 0

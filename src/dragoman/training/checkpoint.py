@@ -1,14 +1,17 @@
 """Checkpoints: sealed folders from which a run goes on exactly.
 
-    checkpoints/step-00001000/  model.safetensors  optimiser.safetensors  state.json  manifest.json
+    checkpoints/step-00001000/  model.safetensors  optimiser.safetensors  averages.safetensors  state.json  manifest.json
 
-A checkpoint is committed by one rename; only then are older ones removed. A reader takes the newest that verifies, and sets
-aside those that do not.
+A checkpoint is written beside its place, synced, read back, and committed by one rename to a name that never stood there: a
+step that is saved again becomes step-00001000-2. Only then do older ones go, each by one rename first. At every instant, and
+after a power cut at any, the newest of the folders that verify is the state to go on from. It is found by looking, with no
+pointer to it that could be wrong, and those that do not verify are set aside.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
@@ -23,10 +26,14 @@ from torch import Tensor
 
 from dragoman.bundle import mean_weights, save_tensors
 from dragoman.data.loader import Cursor
-from dragoman.errors import OutputError, RunError
-from dragoman.storage import cannot_write, check_seal, sealed_folder
+from dragoman.errors import OutputError, RunError, WriteError
+from dragoman.storage import cannot_write, check_seal, sealed_folder, sync_folder, write_file
 
-MODEL, OPTIMISER, STATE = "model.safetensors", "optimiser.safetensors", "state.json"
+MODEL, OPTIMISER, AVERAGES, STATE = "model.safetensors", "optimiser.safetensors", "averages.safetensors", "state.json"
+
+NAME = re.compile(r"step-\d{8,}(-[1-9]\d*)?")
+ENTRY = 256
+"""Bytes that a tensor takes beside its numbers, about."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,17 @@ class Progress:
     best: float | None = None
     best_step: int = 0
     validations_since_best: int = 0
+    skipped: int = 0
+    """Steps that changed nothing, for a spike or for want of a finite number."""
+    skipped_in_a_row: int = 0
+    restored: int = 0
+    """Times that the run went back to a checkpoint."""
+    norms: tuple[float, ...] = ()
+    """Gradient norms of the last steps, by which a spike is known."""
+    flops: float = 0.0
+    waited_minutes: float = 0.0
+    """Of `minutes`, those spent waiting for batches."""
+    joules: float | None = None
 
 
 @dataclass(frozen=True)
@@ -61,10 +79,20 @@ class Checkpoint:
         return self.progress.step
 
     def weights(self) -> dict[str, Tensor]:
-        return load_file(self.path / MODEL)
+        return _load(self.path / MODEL)
 
     def optimiser_state(self) -> dict[str, Tensor]:
-        return load_file(self.path / OPTIMISER)
+        return _load(self.path / OPTIMISER)
+
+    def averages(self) -> dict[str, Tensor] | None:
+        """The moving average of the weights; none where the run keeps none."""
+        return _load(self.path / AVERAGES) if (self.path / AVERAGES).exists() else None
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    # Copied off the mapped file, where tensors stand at any multiple of their width: in which order a matrix product sums,
+    # and so its last bit, depends on that. And the file will be removed while its numbers are in use.
+    return {name: tensor.clone() for name, tensor in load_file(path).items()}
 
 
 def save_checkpoint(
@@ -76,21 +104,54 @@ def save_checkpoint(
     corpus: Mapping[str, str],
     due: bool,
     weights: Mapping[str, Tensor],
-    optimiser: torch.optim.Optimizer,
-    names: Mapping[int, str],
+    optimiser_state: Mapping[str, Tensor],
+    averages: Mapping[str, Tensor] | None = None,
 ) -> Checkpoint:
-    """Commit a checkpoint. `names` gives the name of each parameter by its number in the optimiser."""
-    path = folder / f"step-{progress.step:08d}"
-    with sealed_folder(path, overwrite=True) as partial:
-        save_tensors(partial / MODEL, weights)
-        save_tensors(partial / OPTIMISER, flatten_optimiser(optimiser, names))
-        state = {"progress": asdict(progress), "recipe": dict(recipe), "merit": merit, "corpus": dict(corpus), "due": due}
-        (partial / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
+    """Commit a checkpoint; `optimiser_state` as `flatten_optimiser` gives it.
+
+    Raises WriteError where it cannot be written: nothing is changed then, and the next may be saved as if nothing had been.
+    """
+    remove_unfinished(folder)
+    try:
+        path = _new_name(folder, progress.step)
+    except RunError as error:
+        raise WriteError(str(error)) from None
+    tensors = {MODEL: weights, OPTIMISER: optimiser_state} | ({} if averages is None else {AVERAGES: averages})
+    state = {"progress": asdict(progress), "recipe": dict(recipe), "merit": merit, "corpus": dict(corpus), "due": due}
+    told = json.dumps(state, indent=1).encode()
+    size = len(told) + sum(one.numel() * one.element_size() + ENTRY for many in tensors.values() for one in many.values())
+    written: dict[str, str] = {}
+    with sealed_folder(path, size=size, written=written) as partial:
+        for name, many in tensors.items():
+            written[name] = save_tensors(partial / name, many)
+        written[STATE] = write_file(partial / STATE, [told])
     return Checkpoint(path, progress, dict(recipe), merit, dict(corpus), due)
 
 
+def _new_name(folder: Path, step: int) -> Path:
+    """One that stands nowhere: after step-00001000 come step-00001000-2, step-00001000-3, …"""
+    times = [time for path in _committed(folder) for found, time in [_place(path)] if found == step]
+    return folder / (f"step-{step:08d}-{max(times) + 1}" if times else f"step-{step:08d}")
+
+
+def _place(path: Path) -> tuple[int, int]:
+    """The step that a checkpoint's name tells, and which time it was saved."""
+    _, step, *times = path.name.split("-")
+    return int(step), int(times[0]) if times else 1
+
+
+def _committed(folder: Path) -> list[Path]:
+    """Everything that has the name of a checkpoint, oldest first. Raises RunError where the folder cannot be read."""
+    try:
+        return sorted((path for path in folder.iterdir() if NAME.fullmatch(path.name)), key=_place)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be read: {error.strerror or error}") from None
+
+
 def flatten_optimiser(optimiser: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
-    """Adam's state as named tensors: `name/exp_avg`, `name/exp_avg_sq`, `name/step`."""
+    """Adam's state as named tensors: `name/exp_avg`, `name/exp_avg_sq`, `name/step`; `names` by number in the optimiser."""
     state = optimiser.state_dict()["state"]
     return {f"{names[index]}/{key}": value for index, entry in state.items() for key, value in entry.items()}
 
@@ -110,24 +171,25 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         state = json.loads((path / STATE).read_bytes())
         values = dict(state["progress"])
-        progress = Progress(**{**values, "cursor": Cursor(**values["cursor"])})
+        progress = Progress(**{**values, "cursor": Cursor(**values["cursor"]), "norms": tuple(values.get("norms", ()))})
         return Checkpoint(path, progress, state["recipe"], state["merit"], state["corpus"], state["due"])
     except (OSError, ValueError, KeyError, TypeError):
         raise RunError(f"{path / STATE}: this dragoman cannot read it; go on with the one that wrote it") from None
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
-    """Those that can be read at a glance, oldest first."""
-    found = []
-    for path in sorted(folder.glob("step-*")):
+    """Those that can be read at a glance, oldest first; of a step that was saved again, the last."""
+    found = {}
+    for path in _committed(folder):
         with suppress(RunError):
-            found.append(read_checkpoint(path))
-    return found
+            checkpoint = read_checkpoint(path)
+            found[checkpoint.step] = checkpoint
+    return list(found.values())
 
 
 def newest_checkpoint(folder: Path, notice: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint whose digests hold. Any newer one is set aside, which `notice` hears of."""
-    for path in sorted(folder.glob("step-*"), reverse=True):
+    for path in reversed(_committed(folder)):
         try:
             check_seal(path, RunError)
         except RunError as error:
@@ -143,18 +205,34 @@ def newest_checkpoint(folder: Path, notice: Callable[[str], None]) -> Checkpoint
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a run that was killed left of a checkpoint that it was writing."""
-    for path in folder.glob(".step-*.partial"):
-        shutil.rmtree(path, ignore_errors=True)
+    """Remove what a run that was killed left of a checkpoint that it was writing or removing."""
+    with suppress(OSError):
+        for path in folder.glob(".step-*.partial"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def prune_checkpoints(folder: Path, *, keep_last: int, keep_best: int) -> None:
-    """Remove all but the newest and the best; those at which a run only stopped go as soon as there is a newer one."""
-    checkpoints = list_checkpoints(folder)
-    kept = {one.path for one in [*regular(checkpoints)[-keep_last:], *best(checkpoints, keep_best)]}
-    for checkpoint in checkpoints:
-        if checkpoint.path not in kept:
-            shutil.rmtree(checkpoint.path, ignore_errors=True)
+    """Remove all but the newest and the best; those at which a run only stopped go as soon as there is a newer one.
+
+    What cannot be removed now is left for the next time; one that cannot be read is never removed.
+    """
+    with suppress(RunError, OSError):
+        checkpoints = list_checkpoints(folder)
+        kept = {one.path for one in [*regular(checkpoints)[-keep_last:], *best(checkpoints, keep_best)]}
+        gone = [path for path in _committed(folder) if path not in kept and _is_readable(path)]
+        hidden = [path.rename(path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")) for path in gone]
+        # Nothing is taken out of a folder whose own going could be undone by a power cut.
+        sync_folder(folder)
+        for path in hidden:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        read_checkpoint(path)
+    except RunError:
+        return False
+    return True
 
 
 def regular(checkpoints: list[Checkpoint]) -> list[Checkpoint]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,20 @@ from dragoman.bundle import Bundle, load_bundle, save_bundle
 from dragoman.config import STANDARD_INPUT, Recipe, listed, recipe_from_dict
 from dragoman.data.prepare import VALID, prepared_files
 from dragoman.data.subword import read_tokeniser
-from dragoman.errors import DataError, Interrupted, RunError
+from dragoman.errors import DataError, Interrupted, OutputError, RunError
 from dragoman.formats.lines import name_of
 from dragoman.formats.pair import Pair
 from dragoman.formats.read import corpus_files
-from dragoman.storage import write_json, write_lines
+from dragoman.storage import alone_in, cannot_write, check_seal, write_json, write_lines
 from dragoman.tasks.generation import cross_attention, most_positions, start_id
 from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, list_checkpoints, regular
 from dragoman.training.identity import refuse_changed_corpus
 from dragoman.training.journal import read_journal
 from dragoman.training.listener import Listener, Silent
 from dragoman.training.loop import Trainer
+from dragoman.training.trackers import followed
 from dragoman.training.validation import Judgement, Sample, judge, read_text
+from dragoman.training.world import World, joined, world_of
 from dragoman.traps import departures
 from dragoman.views import Panel, Series, Table, attention_heatmap, learning_curve, report_page
 
@@ -35,18 +39,45 @@ SHOWN = 10
 
 
 def train(recipe: Recipe, listener: Listener | None = None, *, picture_of: str | None = None) -> dict[str, Any]:
-    """Run a recipe to its end and return what `report.json` holds.
+    """Run a recipe to its end and return what `report.json` holds; on all ranks but the first, nothing.
 
     picture_of: the test source whose attention the report shows; one of fitting length when not given
     """
     listener = listener or Silent()
     test = read_test(recipe)
-    trainer = Trainer(recipe, listener)
+    with joined(world_of(os.environ, minutes=recipe.training.timeout_minutes)) as world, alone(recipe, world):
+        listener = followed(recipe, listener) if world.leads else Silent()
+        trainer = Trainer(recipe, listener, world)
+        try:
+            trainer.run()
+            if not world.leads:
+                return {}
+            report = finish(trainer, test, listener, picture_of)
+            listener.finish(report)
+            return report
+        except KeyboardInterrupt:
+            raise Interrupted(f"interrupted after step {trainer.progress.step}; {trainer.kept()}") from None
+        finally:
+            listener.close()
+
+
+@contextmanager
+def alone(recipe: Recipe, world: World) -> Iterator[None]:
+    """Keep other runs out of the run folder; rank 0 does it for all. Raises OutputError where one is in there."""
+    if not world.leads:
+        yield
+        return
+    folder = Path(recipe.run)
     try:
-        trainer.run()
-        return finish(trainer, test, listener, picture_of)
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted after step {trainer.progress.step}; {trainer.kept()}") from None
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(cannot_write(folder, error)) from None
+    with alone_in(folder):
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # where nothing came of it, nothing is left behind
+                folder.rmdir()
 
 
 def read_test(recipe: Recipe) -> list[Pair] | None:
@@ -71,7 +102,7 @@ def finish(trainer: Trainer, test: Sequence[Pair] | None, listener: Listener, pi
         folder / "bundle",
         recipe=recipe,
         tokeniser=trainer.prepared.tokeniser,
-        weights=average_checkpoints(chosen),
+        weights=final_weights(chosen, recipe.training.average),
         story=story,
         overwrite=True,
     )
@@ -95,6 +126,17 @@ def choose_checkpoints(folder: Path, rule: str, count: int) -> list[Checkpoint]:
             return checkpoints[-1:]
 
 
+def final_weights(chosen: Sequence[Checkpoint], rule: str) -> dict[str, torch.Tensor]:
+    """The mean of these checkpoints, or the moving average (`ema`) that the last of them kept. Raises RunError without one."""
+    if rule != "ema":
+        return average_checkpoints(list(chosen))
+    check_seal(chosen[-1].path, RunError)
+    averages = chosen[-1].averages()
+    if averages is None:
+        raise RunError(f"{chosen[-1].path}: keeps no moving average; training.ema_decay makes one")
+    return averages
+
+
 def average_run(run: Path, output: Path, *, rule: str, count: int, overwrite: bool = False) -> dict[str, Any]:
     """Average checkpoints of a run into a bundle elsewhere; returns its story. Raises RunError where there are too few."""
     chosen = choose_checkpoints(run / "checkpoints", rule, count)
@@ -113,7 +155,7 @@ def average_run(run: Path, output: Path, *, rule: str, count: int, overwrite: bo
     }
     refuse_changed_corpus(newest, prepared_files(run / "data"), run)
     tokeniser = read_tokeniser(run / "data", recipe.subword, source_eos=recipe.model.source_eos)
-    weights = average_checkpoints(chosen)
+    weights = final_weights(chosen, rule)
     save_bundle(output, recipe=recipe, tokeniser=tokeniser, weights=weights, story=story, overwrite=overwrite)
     return story
 
@@ -144,12 +186,25 @@ def tell_story(trainer: Trainer, chosen: Sequence[Checkpoint]) -> dict[str, Any]
         "target_tokens": progress.target_tokens,
         "target_tokens_per_second": round(progress.target_tokens / max(seconds, 1e-9)),
         "machine": trainer.machine.describe(),
+        **tell_cost(trainer),
         "averaged": [one.path.name for one in chosen],
         "departures": [departure.sentence() for departure in departures(recipe.model_dump(mode="json"))],
         "dragoman": dragoman.__version__,
         "torch": torch.__version__,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def tell_cost(trainer: Trainer) -> dict[str, Any]:
+    """What the steps of a run took, over all its stretches and devices; energy where the machine tells."""
+    progress, seconds = trainer.progress, max(trainer.progress.minutes * 60.0, 1e-9)
+    cost: dict[str, Any] = {"flops": progress.flops}
+    if trainer.ceiling:
+        cost["share_of_ceiling"] = round(progress.flops / seconds / trainer.ceiling, 4)
+    if progress.joules is not None:
+        cost["kilowatt_hours"] = round(progress.joules / 3.6e6, 6)
+    waiting = round(progress.waited_minutes * 60.0 / seconds, 4)
+    return {**cost, "share_waiting_for_batches": waiting, "skipped_steps": progress.skipped}
 
 
 def write_report(
@@ -223,12 +278,13 @@ def draw_attention(bundle: Bundle, sample: Sample) -> str:
 def draw_curve(journal: Sequence[dict[str, Any]], name: str) -> str:
     """Negative log-likelihood of training and validation, and BLEU of validation, over the steps."""
     kinds = {kind: [entry for entry in journal if entry["kind"] == kind] for kind in ("train", "valid")}
-    series = [
-        Series(label, [(entry["step"], entry[key]) for entry in kinds[kind]])
-        for label, kind, key in (("training", "train", "loss"), ("validation", "valid", "nll"))
-    ]
+
+    def points(kind: str, key: str) -> list[tuple[float, float]]:
+        return [(entry["step"], entry[key]) for entry in kinds[kind] if entry[key] is not None]
+
+    series = [Series("training", points("train", "loss")), Series("validation", points("valid", "nll"))]
     panels = [Panel("nats per token", [one for one in series if one.points])]
-    if bleu := [(entry["step"], entry["bleu"]) for entry in kinds["valid"] if entry["bleu"] is not None]:
+    if bleu := points("valid", "bleu"):
         panels.append(Panel("BLEU", [Series("validation", bleu)]))
     return learning_curve(panels, title=f"{name}: learning curve", x_label="step")
 

@@ -15,7 +15,8 @@ MAY_CHANGE = {
     "name", "run", "data.root", "data.test", "data.processes", "data.loaders", "decoding",
     "training.max_steps", "training.max_epochs", "training.max_minutes", "training.patience", "training.log_every_steps",
     "training.checkpoint_every_steps", "training.checkpoint_every_minutes", "training.keep_last", "training.keep_best",
-    "training.average", "training.average_count",
+    "training.average", "training.average_count", "training.parallel", "training.timeout_minutes", "training.trackers",
+    "training.skip_limit", "training.when_lost",
 }  # fmt: skip
 
 

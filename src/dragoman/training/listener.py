@@ -1,14 +1,45 @@
-"""Whoever wants to see a run as it goes. The training room prints nothing itself."""
+"""Whoever wants to see a run as it goes. The training room prints nothing itself.
+
+    begin → advance, step, event, validation, samples … → finish → close
+
+`notice` and `progress` may come at any time, also before `begin`; `close` comes also where a run did not get to its end.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from dragoman.training.validation import Sample
+
+EventKind = Literal["resumed", "skipped", "restored", "memory", "checkpoint", "unsaved", "stopped"]
+"""Went on from a checkpoint; left a step out; went back to one; ran out of memory; kept one; could not; was asked to stop."""
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a run is, told once before its first step."""
+
+    name: str
+    recipe: Mapping[str, Any]
+    folder: str
+    machine: str
+    parameters: int
+    step: int = 0
+    """The step that it goes on from; 0 for a new run."""
+    devices: int = 1
+    ceiling: float | None = None
+    """Floating-point operations a second that the devices reach together in matrix products, as measured."""
+    uniform_loss: float | None = None
+    """Nats per token of a model that knows nothing: ln V."""
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """Where a run stands after a step. Sums are over the steps since the last journal line."""
+    """Where a run stands after a step. Sums and means are over the steps since the last journal line."""
 
     step: int
     epoch: float
@@ -19,6 +50,19 @@ class StepReport:
     tokens_per_second: float
     share_spent: float
     minutes_left: float
+    skipped: int = 0
+    """Steps left out so far, whose weights stayed as they were."""
+    waiting: float = 0.0
+    """Share of the time since the last line that was spent waiting for batches."""
+    flops_per_second: float | None = None
+    """Floating-point operations of the matrix products, padding not counted."""
+    ceiling: float | None = None
+    """Their share of what this machine reaches in matrix products alone."""
+    memory_mib: float | None = None
+    """Resident on a processor, the peak that was allocated on a GPU."""
+    devices: int = 1
+    padding: float | None = None
+    """Share of the places in the batches that held no token."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +79,14 @@ class Listener(Protocol):
 
     def notice(self, text: str) -> None: ...
     def progress(self, what: str, done: int, total: int | None) -> None: ...
+    def begin(self, about: RunReport) -> None: ...
     def advance(self, share_spent: float) -> None: ...
     def step(self, report: StepReport) -> None: ...
+    def event(self, kind: EventKind, step: int, text: str) -> None: ...
     def validation(self, report: ValidationReport) -> None: ...
+    def samples(self, step: int, samples: Sequence[Sample]) -> None: ...
+    def finish(self, report: Mapping[str, Any]) -> None: ...
+    def close(self) -> None: ...
 
 
 class Silent:
@@ -45,6 +94,69 @@ class Silent:
 
     def notice(self, text: str) -> None: ...
     def progress(self, what: str, done: int, total: int | None) -> None: ...
+    def begin(self, about: RunReport) -> None: ...
     def advance(self, share_spent: float) -> None: ...
     def step(self, report: StepReport) -> None: ...
+    def event(self, kind: EventKind, step: int, text: str) -> None: ...
     def validation(self, report: ValidationReport) -> None: ...
+    def samples(self, step: int, samples: Sequence[Sample]) -> None: ...
+    def finish(self, report: Mapping[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Several(Silent):
+    """One listener that hears everything, and trackers that hear what comes after `begin`; one that fails hears no more."""
+
+    def __init__(self, listener: Listener, trackers: Mapping[str, Listener]) -> None:
+        self.listener = listener
+        self.trackers = dict(trackers)
+        self.began = False
+
+    def notice(self, text: str) -> None:
+        self.listener.notice(text)
+
+    def progress(self, what: str, done: int, total: int | None) -> None:
+        self.listener.progress(what, done, total)
+
+    def begin(self, about: RunReport) -> None:
+        self.listener.begin(about)
+        self.began = True
+        self._tell(lambda tracker: tracker.begin(about))
+
+    def advance(self, share_spent: float) -> None:
+        self.listener.advance(share_spent)
+
+    def step(self, report: StepReport) -> None:
+        self.listener.step(report)
+        self._tell(lambda tracker: tracker.step(report))
+
+    def event(self, kind: EventKind, step: int, text: str) -> None:
+        self.listener.event(kind, step, text)
+        self._tell(lambda tracker: tracker.event(kind, step, text))
+
+    def validation(self, report: ValidationReport) -> None:
+        self.listener.validation(report)
+        self._tell(lambda tracker: tracker.validation(report))
+
+    def samples(self, step: int, samples: Sequence[Sample]) -> None:
+        self.listener.samples(step, samples)
+        self._tell(lambda tracker: tracker.samples(step, samples))
+
+    def finish(self, report: Mapping[str, Any]) -> None:
+        self.listener.finish(report)
+        self._tell(lambda tracker: tracker.finish(report))
+
+    def close(self) -> None:
+        self._tell(lambda tracker: tracker.close())
+        self.listener.close()
+
+    def _tell(self, tell: Callable[[Listener], None]) -> None:
+        for name, tracker in list(self.trackers.items()) if self.began else []:
+            try:
+                tell(tracker)
+            except Exception as error:  # whatever a tracker and its network do, the run goes on
+                del self.trackers[name]
+                with suppress(Exception):
+                    tracker.close()
+                reason = " ".join(str(error).split())[:200] or type(error).__name__
+                self.listener.notice(f"{name} failed and hears no more of this run: {reason}")

@@ -2,7 +2,9 @@
 
     runs/NAME/  recipe.json  data/  checkpoints/  metrics.jsonl  bundle/  report.json  curve.svg  report.html
 
-Every random draw is a function of (seed, step, batch in the step): a run that stops and goes on is the run that did not.
+Every random draw is a function of (seed, step, place of the batch in the step): a run that stops and goes on is the run that
+did not, and so is one on another number of devices, but for rounding. Every decision is made alike on all ranks; rank 0 alone
+prepares, judges, writes and tells.
 """
 
 from __future__ import annotations
@@ -15,113 +17,85 @@ from pathlib import Path
 
 import torch
 
-from dragoman.bundle import put_weights, weights_of
-from dragoman.config import Recipe, section_with
+from dragoman.config import Recipe
 from dragoman.data.loader import BatchStream, TrainingBatches, telling_of_lost_loaders
-from dragoman.data.prepare import VALID, prepare
-from dragoman.errors import Interrupted, OutputError, RecipeError, RunError
-from dragoman.model.build import build_model
-from dragoman.storage import cannot_write, write_json
+from dragoman.errors import Interrupted, MemoryShortError, RunError
 from dragoman.tasks.generation import most_positions, start_id
-from dragoman.training.checkpoint import (
-    Progress,
-    newest_checkpoint,
-    prune_checkpoints,
-    remove_unfinished,
-    restore_optimiser,
-    save_checkpoint,
-)
-from dragoman.training.identity import refuse_changed_corpus, refuse_changes, refuse_to_start_over
+from dragoman.training.checkpoint import Progress
+from dragoman.training.cost import Work, batch_work, memory_mib
+from dragoman.training.energy import EnergyMeter
+from dragoman.training.guard import Guard
 from dragoman.training.journal import Journal
-from dragoman.training.listener import Listener, StepReport, ValidationReport
-from dragoman.training.loss import batch_loss
-from dragoman.training.machine import bound_kernel_cache, choose_machine
+from dragoman.training.keeper import Keeper
+from dragoman.training.learner import Learner
+from dragoman.training.listener import EventKind, Listener, RunReport, StepReport, ValidationReport
+from dragoman.training.machine import bound_kernel_cache, choose_machine, measure_ceiling
+from dragoman.training.meter import Meter
 from dragoman.training.schedule import learning_rate, spent
+from dragoman.training.start import find_checkpoint, prepare_run
+from dragoman.training.step import Stepper
 from dragoman.training.stop import stop_on_signals
-from dragoman.training.validation import judge, mean_loss, perplexity, read_text
+from dragoman.training.validation import Validator, Verdict, perplexity
+from dragoman.training.world import World, refuse_uneven
+
+# Times that a run goes back to the same checkpoint before it is given up.
+RETURNS = 3
 
 
 class Trainer:
-    """One run in memory: model, optimiser, place in the data, and the folder that it all goes to."""
+    """One run: what learns, its place in the data, and the folder that it all goes to."""
 
-    def __init__(self, recipe: Recipe, listener: Listener) -> None:
+    def __init__(self, recipe: Recipe, listener: Listener, world: World | None = None) -> None:
         self.recipe = recipe
         self.config = recipe.training
         self.listener = listener
+        self.world = world or World()
         self.folder = Path(recipe.run)
         self.checkpoints = self.folder / "checkpoints"
-        found = newest_checkpoint(self.checkpoints, listener.notice)
-        if found is not None:
-            refuse_changes(found.recipe, recipe, self.folder)
-        else:
-            refuse_to_start_over(self.folder)
-        self.corpus: dict[str, str] = {}
-
-        def accept(digests: dict[str, str]) -> None:
-            if found is not None:
-                refuse_changed_corpus(found, digests, self.folder)
-            self.corpus = digests
-
-        self.prepared = prepare(recipe, self.folder / "data", listener.notice, progress=listener.progress, accept=accept)
-        self.valid = self.prepared.corpus(VALID) if recipe.data.valid is not None else None
-        for name, fate in self.prepared.fates.items():
-            for sentence in fate.sentences(recipe.data.over_long):
-                listener.notice(f"{name}: {sentence}")
-        try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            write_json(self.folder / "recipe.json", recipe.model_dump(mode="json"), overwrite=True)
-        except OSError as error:
-            raise OutputError(cannot_write(self.checkpoints, error)) from None
-        remove_unfinished(self.checkpoints)
+        refuse_uneven(self.config, self.world)
+        found = find_checkpoint(self.folder, recipe, listener, self.world)
+        self.prepared, corpus = prepare_run(self.folder, recipe, found, listener, self.world)
+        self.progress = found.progress if found is not None else Progress()
         bound_kernel_cache()
         self.machine = choose_machine(self.config)
-        torch.manual_seed(self.config.seed)
-        self.start_id = start_id(recipe.model)
-        self.model = build_model(
-            recipe.model,
-            source_vocabulary=len(self.prepared.tokeniser.source),
-            target_vocabulary=len(self.prepared.tokeniser.target),
-        ).to(self.machine.device)
-        self.machine.settle(self.model)
-        self._refuse_long_validation()
-        self.progress = Progress()
-        if found is not None:
-            put_weights(self.model, found.weights(), where=found.path)
-            self.model.to(self.machine.device)
-        self.names = dict(enumerate(name for name, _ in self.model.named_parameters()))
-        self.optimiser = self._optimiser()
-        if found is not None:
-            restore_optimiser(self.optimiser, found.optimiser_state(), self.names)
-            self.progress = found.progress
-            listener.notice(f"going on from {found.path}")
+        self.learner = Learner(recipe, self.prepared.tokeniser, self.machine, self.world, found)
+        self.model, self.optimiser = self.learner.model, self.learner.optimiser
+        self.validator = self._validator()
+        self.guard = Guard.of(self.progress, self.machine.device, spike_limit=self.config.spike_limit)
+        self.stepper = Stepper(
+            self.learner.loss,
+            self.optimiser,
+            config=self.config,
+            machine=self.machine,
+            world=self.world,
+            guard=self.guard,
+            split=lambda text: self._happened("memory", self.progress.step + 1, text),
+        )
         self.stream = BatchStream(
-            TrainingBatches(recipe, self.prepared.folder, start_id=self.start_id),
+            TrainingBatches(recipe, self.prepared.folder, start_id=start_id(recipe.model)),
             cursor=self.progress.cursor,
             loaders=recipe.data.loaders,
+            rank=self.world.rank,
+            ranks=self.world.size,
             pin=self.machine.device.type == "cuda",
         )
-        self.journal = Journal(self.folder / "metrics.jsonl", step=self.progress.step)
-        self.newest = found
-        self._minutes_of_newest = self.progress.minutes
-        self._nll_since_log = torch.tensor(self.progress.nll_since_log, device=self.machine.device)
-        self._logged_at = time.monotonic()
-        self._tokens_here = 0
+        journal = self.folder / "metrics.jsonl"
+        self.journal = Journal(journal, step=self.progress.step, trouble=listener.notice) if self.world.leads else None
+        self.keeper = Keeper(self.checkpoints, recipe, corpus, self.world, self._happened, found)
+        self.meter = Meter()
+        self.energy = EnergyMeter(self.machine.device, processor=self.world.local_rank == 0)
+        self.ceiling: float | None = None
+        self._joules_before = self.progress.joules or 0.0
+        self._skipped_told = self.progress.skipped
+        self._returns = (0, 0)
+        # In float64, which sums the steps of a line exactly enough to be the same in any order.
+        self._nll_since_log = torch.tensor(self.progress.nll_since_log, device=self.machine.device, dtype=torch.float64)
+        self._tokens_since_log = torch.tensor(self.progress.tokens_since_log, device=self.machine.device)
 
-    def _refuse_long_validation(self) -> None:
-        """Training pairs were cut to data.max_length; those of validation stay as they are."""
-        most = most_positions([self.model])
-        if most is not None and self.valid is not None:
-            longest = max(int(lengths.max()) for lengths in self.valid.lengths())
-            if longest > most:
-                raise RecipeError(f"data.valid: {longest} tokens in a sentence, but model.max_positions = {most}; raise it")
-
-    def _optimiser(self) -> torch.optim.Optimizer:
-        config = self.config
-        kind = torch.optim.AdamW if config.weight_decay else torch.optim.Adam
-        betas = (config.adam_beta1, config.adam_beta2)
-        return kind(
-            self.model.parameters(), lr=0.0, betas=betas, eps=config.adam_epsilon, weight_decay=config.weight_decay, fused=True
-        )
+    def _validator(self) -> Validator | None:
+        if self.recipe.data.valid is None:
+            return None
+        return Validator(self.recipe, self.prepared, self.machine, most=most_positions([self.model]))
 
     def epochs(self) -> float:
         """Passes over the corpus so far."""
@@ -130,64 +104,103 @@ class Trainer:
     def share_spent(self) -> float:
         return spent(self.config, step=self.progress.step, epochs=self.epochs(), minutes=self.progress.minutes)
 
-    def run(self) -> None:
-        """Train until the budget is spent or patience ends; on a request to stop, commit and raise Interrupted."""
-        self.model.train()
-        with closing(self.stream), telling_of_lost_loaders(), stop_on_signals() as stop:
-            while self.share_spent() < 1.0 and not self._out_of_patience():
-                started = time.monotonic()
-                gradient_norm = self._step()
-                self._count_minutes(started)
-                self.listener.advance(self.share_spent())
-                step = self.progress.step
-                if step % self.config.log_every_steps == 0:
-                    self._log(gradient_norm)
-                validates = step % self.config.validate_every_steps == 0 or self.share_spent() >= 1.0
-                merit = self._validate() if validates else None
-                due = self._checkpoint_is_due()
-                best = merit is not None and self.progress.best_step == step
-                if due or best or stop.reason is not None or self.share_spent() >= 1.0 or self._out_of_patience():
-                    self._commit(merit if due or best else None, due=due)
-                if stop.reason is not None:
-                    raise Interrupted(f"{stop.reason}: stopped after step {step}; {self.kept()}")
-
     def kept(self) -> str:
         """What there is to go on from, as the end of a message."""
-        if self.newest is None:
-            return "nothing was kept yet"
-        return f"{self.newest.path} is kept, and the same command goes on from there"
+        return self.keeper.kept()
 
-    def _count_minutes(self, started: float) -> None:
-        self.progress = replace(self.progress, minutes=self.progress.minutes + (time.monotonic() - started) / 60.0)
+    def run(self) -> None:
+        """Train until the budget is spent or patience ends; on a request to stop, commit and raise Interrupted."""
+        self._begin()
+        with closing(self.stream), telling_of_lost_loaders(), stop_on_signals() as stop:
+            while self.share_spent() < 1.0 and not self._out_of_patience():
+                self.world.watch()
+                started = time.monotonic()
+                gradient_norm = self._step()
+                self.listener.advance(self.share_spent())
+                stops, minutes = self.world.total(stop.reason is not None, self.world.leads * minutes_since(started))
+                self.progress = replace(self.progress, minutes=self.progress.minutes + minutes)
+                self._after_step(gradient_norm, stops=stops > 0)
+                if stops:
+                    reason = stop.reason or "another rank was asked to stop"
+                    told = f"{reason}: stopped after step {self.progress.step}; {self.kept()}"
+                    self._happened("stopped", self.progress.step, told)
+                    raise Interrupted(told)
+
+    def _begin(self) -> None:
+        """Tell who listens what begins, and what the machine can do."""
+        self.model.train()
+        self.ceiling = self.world.total(measure_ceiling(self.machine))[0]
+        going_on = f"going on from {self.keeper.newest.path}" if self.keeper.newest is not None else None
+        if self.share_spent() >= 1.0:
+            self.listener.notice(going_on or "nothing is left to do")
+            return
+        about = RunReport(
+            name=self.recipe.name,
+            recipe=self.recipe.model_dump(mode="json"),
+            folder=str(self.folder),
+            machine=self.machine.describe(),
+            parameters=self.model.num_parameters(),
+            step=self.progress.step,
+            devices=self.world.size,
+            ceiling=self.ceiling,
+            uniform_loss=math.log(len(self.prepared.tokeniser.target)),
+        )
+        if self.journal is not None:
+            self.journal.begin(about)
+        self.listener.begin(about)
+        if going_on is not None:
+            self._happened("resumed", self.progress.step, going_on)
+        self.meter.begin()
+
+    def _after_step(self, gradient_norm: torch.Tensor, *, stops: bool) -> None:
+        """What is due after a step: a line in the journal, a validation, a checkpoint."""
+        step, ends = self.progress.step, self.share_spent() >= 1.0
+        if step % (1 if self.machine.device.type == "cpu" else self.config.skip_limit) == 0:
+            self._look_at_the_guard()
+        logs = step % self.config.log_every_steps == 0
+        if logs:
+            self._log(gradient_norm)
+        merit = self._validate() if step % self.config.validate_every_steps == 0 or ends else None
+        due = self.keeper.is_due(self.progress) or (logs and self.keeper.owed)
+        best = merit is not None and self.progress.best_step == step
+        last = stops or ends or self._out_of_patience()
+        if due or best or last:
+            self._commit(merit if due or best else None, due=due, last=last)
 
     def _out_of_patience(self) -> bool:
         return self.config.patience is not None and self.progress.validations_since_best >= self.config.patience
 
     def _step(self) -> torch.Tensor:
         """One update from `accumulation` batches; returns the gradient's norm before clipping."""
-        config = self.config
-        batches = [part for _ in range(config.accumulation) for part in self.stream.next()]
-        tokens = sum(batch.num_target_tokens for batch in batches)
         step = self.progress.step + 1
-        for place, batch in enumerate(batches):
-            torch.manual_seed(random_stream(config.seed, step, place))
-            with self.machine.autocast():
-                loss, nll = batch_loss(
-                    self.model, batch.to(self.machine.device), epsilon=config.label_smoothing, form=config.smoothing_form
-                )
-            (loss / tokens).backward()  # type: ignore[no-untyped-call]
-            self._nll_since_log += nll
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm or math.inf)
+        started = time.monotonic()
+        # Ranks take turns at the batches of a step, so that each batch has the same place whatever their number.
+        places = range(self.world.rank, self.config.accumulation, self.world.size)
+        batches = [(place, self.stream.next()) for place in places]
+        waited = time.monotonic() - started
+        parts = [part for _, many in batches for part in many]
+        work = sum((batch_work(self.recipe.model, len(self.prepared.tokeniser.target), part) for part in parts), Work())
+        sums = self.world.total(sum(part.num_target_tokens for part in parts), work.flops, work.tokens, work.places)
+        tokens, work = int(sums[0]), Work(sums[1], int(sums[2]), int(sums[3]))
         self._set_rate(step)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        self._tokens_here += tokens
+        try:
+            norm, good, nll = self.stepper.take(step, batches, tokens=tokens)
+        except MemoryShortError as error:
+            if self.world.size == 1 and step > 1:
+                self._commit(None, due=False, last=True)
+            raise MemoryShortError(f"{error}; {self.kept()}") from None
+        if self.learner.averages is not None:
+            self.learner.averages.follow(step, good)
+        self._nll_since_log += torch.where(good, nll, 0.0)
+        self._tokens_since_log += good * tokens
+        self.meter.count(work, target_tokens=tokens, waited=waited)
         self.progress = replace(
             self.progress,
             step=step,
             cursor=self.stream.cursor,
             target_tokens=self.progress.target_tokens + tokens,
-            tokens_since_log=self.progress.tokens_since_log + tokens,
+            flops=self.progress.flops + work.flops,
+            waited_minutes=self.progress.waited_minutes + waited / 60.0,
         )
         return norm
 
@@ -197,91 +210,124 @@ class Trainer:
             group["lr"] = rate
 
     def _log(self, gradient_norm: torch.Tensor) -> None:
-        seconds = time.monotonic() - self._logged_at
-        nll = self._nll_since_log.item() / self.progress.tokens_since_log
-        self._refuse_divergence(nll + gradient_norm.item())
-        share = self.share_spent()
-        report = StepReport(
-            step=self.progress.step,
-            epoch=self.epochs(),
-            loss=nll,
-            perplexity=perplexity(nll),
-            rate=self.optimiser.param_groups[0]["lr"],
-            gradient_norm=gradient_norm.item(),
-            tokens_per_second=self._tokens_here / seconds,
-            share_spent=share,
-            minutes_left=self.progress.minutes / share * (1.0 - share),
-        )
-        self.journal.write("train", **vars(report))
-        self.listener.step(report)
-        self._nll_since_log.zero_()
-        self.progress = replace(self.progress, tokens_since_log=0)
-        self._logged_at = time.monotonic()
-        self._tokens_here = 0
-
-    def _refuse_divergence(self, value: float) -> None:
-        if not math.isfinite(value):
-            kept = f"the last good state is {self.newest.path}" if self.newest else "nothing was kept yet"
-            raise RunError(
-                f"step {self.progress.step}: the loss or its gradient is not a finite number; {kept}. Start elsewhere with "
-                "run=FOLDER and a lower learning rate, a longer training.warmup_steps or training.clip_norm=1.0"
+        tokens, meter, step = int(self._tokens_since_log), self.meter, self.progress.step
+        if tokens:  # of none, where every step was skipped, there is no loss
+            nll = self._nll_since_log.item() / tokens
+            share = self.share_spent()
+            per_second = meter.work.flops / meter.seconds
+            report = StepReport(
+                step=step,
+                epoch=self.epochs(),
+                loss=nll,
+                perplexity=perplexity(nll),
+                rate=self.optimiser.param_groups[0]["lr"],
+                gradient_norm=gradient_norm.item(),
+                tokens_per_second=meter.target_tokens / meter.seconds,
+                share_spent=share,
+                minutes_left=self.progress.minutes / share * (1.0 - share),
+                skipped=self.guard.skipped,
+                waiting=meter.waited / meter.seconds,
+                flops_per_second=per_second,
+                ceiling=per_second / self.ceiling if self.ceiling else None,
+                memory_mib=memory_mib(self.machine.device),
+                devices=self.world.size,
+                padding=meter.work.padding,
             )
+            if self.journal is not None:
+                self.journal.write("train", **vars(report))
+            self.listener.step(report)
+        self._nll_since_log.zero_()
+        self._tokens_since_log.zero_()
+        self.meter.begin()
+
+    def _happened(self, kind: EventKind, step: int, text: str) -> None:
+        """Something that people should know of: a line in the journal, and a word to who listens."""
+        if self.journal is not None:
+            self.journal.event(kind, step, text)
+        self.listener.event(kind, step, text)
+
+    # What goes wrong
+
+    def _look_at_the_guard(self) -> None:
+        """Tell of steps that were skipped since; after skip_limit of them in a row, go back or stop."""
+        skipped, step = self.guard.skipped, self.progress.step
+        if skipped == self._skipped_told:
+            return
+        self._happened("skipped", step, f"step {step}: {self._why_skipped()}; {skipped} skipped so far")
+        self._skipped_told = skipped
+        if self.guard.in_a_row < self.config.skip_limit:
+            return
+        diagnosis = (
+            f"step {step}: {self.guard.in_a_row} steps in a row were skipped, for {self._why_skipped()}. The weights are not "
+            "harmed; lower the learning rate, raise training.warmup_steps or set training.clip_norm=1.0, in another run=FOLDER"
+        )
+        newest = self.keeper.newest
+        times = 1 if newest is None or newest.step != self._returns[0] else self._returns[1] + 1
+        if self.config.when_lost == "stop" or newest is None or times > RETURNS:
+            raise RunError(f"{diagnosis}; {self.kept()}")
+        self._returns = (newest.step, times)
+        self.learner.restore(newest)
+        self.guard.forgive()
+        self.progress = replace(self.progress, restored=self.progress.restored + 1)
+        self._happened("restored", step, f"step {step}: back to {newest.path.name}, on with the data that follow")
+
+    def _why_skipped(self) -> str:
+        limit = self.config.spike_limit
+        what = "a loss or gradient that is not a finite number"
+        return what if limit is None else f"{what}, or {limit:g} standard deviations above those before"
+
+    # Judging and keeping
 
     def _validate(self) -> float | None:
         """Validate if there is anything to validate on; returns the merit, higher is better."""
-        if self.valid is None or self.recipe.data.valid is None:
+        if self.validator is None:
             return None
-        started = time.monotonic()
-        self.model.eval()
-        loss, nll = mean_loss(self.model, self.valid, self.machine, self.config, start_id=self.start_id)
-        self._refuse_divergence(nll)
-        bleu = None
-        if self.config.validate_sentences:
-            pairs = read_text(self.recipe.data.valid, self.recipe, most=self.config.validate_sentences)
-            greedy = section_with(self.recipe.decoding, {"method": "greedy", "nbest": 1}, where="decoding")
-            with self.machine.autocast():
-                bleu = judge(self.model, self.prepared.tokeniser, self.recipe, pairs, greedy).scores["bleu"].value
-        self.model.train()
-        merit = bleu if self.config.best_by == "bleu" and bleu is not None else -nll
+        with self.meter.beside():
+            self.world.watch()
+            started = time.monotonic()
+            model = self.learner.whole_model()
+            verdict = self.validator.judge(model) if self.world.leads else Verdict(0.0, 0.0, None, ())
+            loss, nll, bleu = self.world.from_leader((verdict.loss, verdict.nll, verdict.bleu))
+            verdict = replace(verdict, loss=loss, nll=nll, bleu=bleu)
+        if not math.isfinite(nll):
+            raise RunError(f"step {self.progress.step}: the loss of the validation is not a finite number; {self.kept()}")
+        merit = verdict.merit(self.config.best_by)
         is_best = self.progress.best is None or merit > self.progress.best
         if is_best:
             self.progress = replace(self.progress, best=merit, best_step=self.progress.step, validations_since_best=0)
         else:
             self.progress = replace(self.progress, validations_since_best=self.progress.validations_since_best + 1)
         report = ValidationReport(self.progress.step, loss, perplexity(nll), bleu, is_best)
-        self.journal.write("valid", **vars(report), nll=nll, seconds=time.monotonic() - started)
+        if self.journal is not None:
+            self.journal.write("valid", **vars(report), nll=nll, seconds=time.monotonic() - started)
         self.listener.validation(report)
-        self._logged_at += time.monotonic() - started
+        if verdict.samples:
+            if self.journal is not None:
+                self.journal.samples(self.progress.step, verdict.samples)
+            self.listener.samples(self.progress.step, verdict.samples)
         return merit
 
-    def _checkpoint_is_due(self) -> bool:
-        steps, minutes = self.config.checkpoint_every_steps, self.config.checkpoint_every_minutes
-        by_steps = steps > 0 and self.progress.step % steps == 0
-        return by_steps or (minutes is not None and self.progress.minutes - self._minutes_of_newest >= minutes)
+    def _commit(self, merit: float | None, *, due: bool, last: bool) -> None:
+        """Keep a checkpoint of where the run stands."""
+        self.world.watch()
+        with self.meter.beside():
+            self.progress = replace(
+                self.progress,
+                nll_since_log=self._nll_since_log.item(),
+                tokens_since_log=int(self._tokens_since_log),
+                skipped=self.guard.skipped,
+                skipped_in_a_row=self.guard.in_a_row,
+                norms=self.guard.norms,
+                joules=self._joules(),
+            )
+            self.keeper.commit(self.learner.state(), self.progress, merit=merit, due=due, last=last)
 
-    def _commit(self, merit: float | None, *, due: bool) -> None:
-        """Write a checkpoint, then remove those that are no longer wanted. Weights that are lost replace no good ones."""
-        self._refuse_divergence(self._nll_since_log.item())
-        self._refuse_divergence(sum(float(parameter.detach().sum()) for parameter in self.model.parameters()))
-        self.progress = replace(self.progress, nll_since_log=self._nll_since_log.item())
-        self.newest = save_checkpoint(
-            self.checkpoints,
-            progress=self.progress,
-            recipe=self.recipe.model_dump(mode="json"),
-            merit=merit,
-            corpus=self.corpus,
-            due=due,
-            weights=weights_of(self.model),
-            optimiser=self.optimiser,
-            names=self.names,
-        )
-        if due:
-            self._minutes_of_newest = self.progress.minutes
-        prune_checkpoints(self.checkpoints, keep_last=self.config.keep_last, keep_best=self.config.keep_best)
+    def _joules(self) -> float | None:
+        """Energy so far, over all stretches of the run and all ranks that are told theirs."""
+        used = self.energy.joules()
+        total, told = self.world.total(used or 0.0, used is not None)
+        return self._joules_before + total if told else None
 
 
-def random_stream(seed: int, step: int, place: int) -> int:
-    """The seed of the dropout of batch `place` in update `step`: another 64-bit number for each."""
-    value = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + place * 0x94D049BB133111EB) % 2**64
-    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    return value ^ value >> 31
+def minutes_since(moment: float) -> float:
+    return (time.monotonic() - moment) / 60.0

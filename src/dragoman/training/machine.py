@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 
 import torch
@@ -52,3 +53,17 @@ def bound_kernel_cache() -> None:
     It looks at this when it makes its first, and at what the user set before anything else.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+
+
+def measure_ceiling(machine: Machine) -> float:
+    """Floating-point operations a second of a large matrix product in the run's precision."""
+    factor = torch.randn(1024, 1024, device=machine.device, dtype=machine.precision)
+    started = time.monotonic()
+    for _ in range(5):
+        torch.mm(factor, factor)[0, 0].item()
+    return 5 * 2 * 1024**3 / (time.monotonic() - started)
+
+
+def compile_layers(model: nn.Module) -> None:
+    """Have torch.compile make kernels of a model, in place."""
+    model.compile(dynamic=True)

@@ -11,17 +11,71 @@ from pathlib import Path
 
 import torch
 
-from dragoman.config import CorpusConfig, DecodingConfig, Recipe, TrainingConfig
+from dragoman.config import CorpusConfig, DecodingConfig, Recipe, TrainingConfig, section_with
 from dragoman.data.batches import batches_in_order
 from dragoman.data.corpus import Corpus
+from dragoman.data.prepare import VALID, Prepared
 from dragoman.data.subword import Tokeniser
+from dragoman.errors import RecipeError
 from dragoman.evaluation.metrics import Score
 from dragoman.formats.pair import Pair
 from dragoman.formats.read import read_pairs
 from dragoman.model.transformer import Transformer
+from dragoman.tasks.generation import start_id
 from dragoman.tasks.translation import best_texts, score_translations, translate_lines
 from dragoman.training.loss import batch_loss
 from dragoman.training.machine import Machine
+
+# Sentences of a validation that a listener is shown.
+SHOWN = 5
+
+
+class Validator:
+    """Judges a model on the recipe's validation set while it learns."""
+
+    def __init__(self, recipe: Recipe, prepared: Prepared, machine: Machine, *, most: int | None) -> None:
+        """`most`: positions that the model has, if it learns them. Raises RecipeError where a sentence is longer: pairs to
+        learn from were cut to data.max_length, but those of validation stay as they are.
+        """
+        assert recipe.data.valid is not None
+        self.recipe = recipe
+        self.text = recipe.data.valid
+        self.machine = machine
+        self.tokeniser = prepared.tokeniser
+        self.corpus = prepared.corpus(VALID)
+        longest = max(int(lengths.max()) for lengths in self.corpus.lengths())
+        if most is not None and longest > most:
+            raise RecipeError(f"data.valid: {longest} tokens in a sentence, but model.max_positions = {most}; raise it")
+
+    def judge(self, model: Transformer) -> Verdict:
+        """Loss over the whole set, and BLEU of its first sentences if the recipe asks for that."""
+        config = self.recipe.training
+        model.eval()
+        try:
+            loss, nll = mean_loss(model, self.corpus, self.machine, config, start_id=start_id(self.recipe.model))
+            if not config.validate_sentences or not math.isfinite(nll):
+                return Verdict(loss, nll, None, ())
+            pairs = read_text(self.text, self.recipe, most=config.validate_sentences)
+            greedy = section_with(self.recipe.decoding, {"method": "greedy", "nbest": 1}, where="decoding")
+            with self.machine.autocast():
+                judgement = judge(model, self.tokeniser, self.recipe, pairs, greedy)
+        finally:
+            model.train()
+        return Verdict(loss, nll, judgement.scores["bleu"].value, judgement.samples[:SHOWN])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a validation found: smoothed loss and negative log-likelihood a token, in nats; BLEU, and sentences to look at."""
+
+    loss: float
+    nll: float
+    bleu: float | None
+    samples: tuple[Sample, ...]
+
+    def merit(self, by: str) -> float:
+        """Higher is better."""
+        return self.bleu if by == "bleu" and self.bleu is not None else -self.nll
 
 
 @torch.no_grad()

@@ -3,8 +3,20 @@
 Every function returns text (SVG or HTML) and writes nothing; equal arguments give equal text.
 """
 
-from dragoman.views.curve import Panel, Series, learning_curve
+from dragoman.views.curve import Mark, Panel, Series, learning_curve
 from dragoman.views.heatmap import attention_heatmap
 from dragoman.views.report import Table, report_page
+from dragoman.views.watch import Sentence, Tile, watch_page
 
-__all__ = ["Panel", "Series", "Table", "attention_heatmap", "learning_curve", "report_page"]
+__all__ = [
+    "Mark",
+    "Panel",
+    "Sentence",
+    "Series",
+    "Table",
+    "Tile",
+    "attention_heatmap",
+    "learning_curve",
+    "report_page",
+    "watch_page",
+]

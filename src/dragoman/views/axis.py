@@ -22,9 +22,51 @@ class Axis:
         first, last = math.ceil(self.low / self.step - 1e-6), math.floor(self.high / self.step + 1e-6)
         return [index * self.step for index in range(first, last + 1)]
 
+    def labels(self) -> list[str]:
+        """One for each tick."""
+        return tick_labels(self.ticks(), self.step)
+
     def at(self, value: float, start: float, end: float) -> float:
         """Where `value` lies when `low` is drawn at `start` and `high` at `end`."""
         return start + (value - self.low) / (self.high - self.low) * (end - start)
+
+
+@dataclass(frozen=True)
+class LogAxis:
+    """An interval of positive numbers, drawn by their logarithms, with the ticks that it is given."""
+
+    marked: tuple[float, ...]
+
+    def ticks(self) -> list[float]:
+        return list(self.marked)
+
+    def labels(self) -> list[str]:
+        """One for each tick."""
+        return [tick_labels([tick], tick)[0] for tick in self.marked]
+
+    def at(self, value: float, start: float, end: float) -> float:
+        """Where `value` lies when the first tick is drawn at `start` and the last at `end`."""
+        low, high = math.log(self.marked[0]), math.log(self.marked[-1])
+        return start + (math.log(value) - low) / (high - low) * (end - start)
+
+
+def log_axis(values: Iterable[float], most: int) -> LogAxis | None:
+    """A logarithmic axis that ends at ticks, about `most` of them: 1, 2, 5, 10 … or whole powers of ten.
+
+    None where it would show no more than a plain one: for values within a factor of ten, or not all positive.
+    """
+    values = list(values)
+    if not values or min(values) <= 0 or max(values) < 10 * min(values):
+        return None
+    first, last = math.floor(math.log10(min(values)) + 1e-9), math.ceil(math.log10(max(values)) - 1e-9)
+    by_thirds = [factor * 10.0**power for power in range(first, last) for factor in (1, 2, 5)] + [10.0**last]
+    below = [tick for tick in by_thirds if tick <= min(values) * (1 + 1e-9)][-1]
+    inner = [tick for tick in by_thirds if below <= tick < max(values) * (1 - 1e-9)]
+    ticks = [*inner, by_thirds[by_thirds.index(inner[-1]) + 1]]
+    if len(ticks) > most + 1:
+        stride = math.ceil((last - first) / most)
+        ticks = [10.0**power for power in range(first, last + stride, stride)]
+    return LogAxis(tuple(ticks))
 
 
 def tight_axis(values: Iterable[float], most: int) -> Axis:

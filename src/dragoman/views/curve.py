@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from dragoman.views.axis import LARGEST, Axis, round_axis, tick_labels, tight_axis
+from dragoman.views.axis import LARGEST, Axis, LogAxis, log_axis, round_axis, tight_axis
 from dragoman.views.svg import fitted, inert, label, number, picture, text_width
 
 Point = tuple[float, float]
@@ -19,6 +19,8 @@ class Series:
 
     name: str
     points: Sequence[Point]
+    tone: int | None = None
+    """The number of its colour; in the order of the names if not given."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,18 @@ class Panel:
 
     y_label: str
     series: Sequence[Series]
+    logarithmic: bool = False
+    """Draw y by its logarithm, where the values span more than a factor of ten."""
+    from_zero: bool = False
+    """Have the y axis hold zero, so that a small change looks small."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened at `x`: an upright line through all panels."""
+
+    x: float
+    text: str
 
 
 class _Box(NamedTuple):
@@ -43,14 +57,17 @@ _DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="2 3"')
 _LIGHT = {
     ".line": "stroke:currentColor;fill:none;stroke-width:1.75;stroke-linejoin:round;stroke-linecap:round",
     ".dot": "fill:currentColor",
+    ".mark": "stroke:#cf222e;fill:none;stroke-width:1.25;stroke-dasharray:3 3",
     **{f".tone{index}": f"color:{tone}" for index, tone in enumerate(_TONES)},
 }
-_DARK = {f".tone{index}": f"color:{tone}" for index, tone in enumerate(_DARK_TONES)}
+_DARK = {".mark": "stroke:#ff7b72"} | {f".tone{index}": f"color:{tone}" for index, tone in enumerate(_DARK_TONES)}
 
 _BUCKETS = 400
 _DOTTED_POINTS = 40
 _MARGIN, _TITLE_HEIGHT, _ROW_HEIGHT, _FOOT_HEIGHT = 16, 40, 22, 48
 _SIZE, _TITLE_SIZE = 12, 16
+# Marks closer than this many pixels are drawn as one.
+_MARK_GAP = 3
 
 
 def learning_curve(
@@ -60,19 +77,24 @@ def learning_curve(
     x_label: str,
     width: int = 720,
     panel_height: int = 220,
+    marks: Sequence[Mark] = (),
+    x_range: Sequence[float] = (),
 ) -> str:
     """An SVG of `panels` above one another. A name has one colour in the whole picture.
 
     A long series is thinned, and keeps its spikes: see `thinned`.
+
+    x_range: values that the x axis holds besides the points, so that several pictures can have the same one
     """
     if not panels:
         raise ValueError("learning_curve needs at least one panel")
     drawn = [replace(panel, series=[replace(s, points=thinned(s.points)) for s in panel.series]) for panel in panels]
     names = dict.fromkeys(series.name for panel in panels for series in panel.series)
-    tones = {name: index for index, name in enumerate(names)}
-    x_axis = tight_axis((x for panel in drawn for x, _ in _panel_points(panel)), 6)
-    y_axes = [round_axis((y for _, y in _panel_points(panel)), 5) for panel in drawn]
-    y_labels = [tick_labels(axis.ticks(), axis.step) for axis in y_axes]
+    given = {series.name: series.tone for panel in panels for series in panel.series if series.tone is not None}
+    tones = {name: index for index, name in enumerate(names)} | given
+    x_axis = tight_axis([*x_range, *(x for panel in drawn for x, _ in _panel_points(panel))], 6)
+    y_axes = [_y_axis(panel) for panel in drawn]
+    y_labels = [axis.labels() for axis in y_axes]
     left = _MARGIN + 8 + max(text_width(text, _SIZE) for texts in y_labels for text in texts)
     right = width - _MARGIN
 
@@ -82,7 +104,12 @@ def learning_curve(
     for panel, y_axis, texts in zip(drawn, y_axes, y_labels, strict=True):
         legend, top = _legend(panel, tones, bottom, right)
         box = _Box(left, top, right, top + panel_height)
-        body += [legend, _grid(box, x_axis, y_axis, texts), _lines(panel, tones, box, x_axis, y_axis)]
+        body += [
+            legend,
+            _grid(box, x_axis, y_axis, texts),
+            _marks(marks, box, x_axis),
+            _lines(panel, tones, box, x_axis, y_axis),
+        ]
         bottom = box.bottom + _MARGIN
     body.append(_foot(box, x_axis, x_label))
     return picture(
@@ -90,11 +117,16 @@ def learning_curve(
         width=width,
         height=box.bottom + _FOOT_HEIGHT,
         title=title,
-        description=" ".join(_description(panel) for panel in panels),
+        description=" ".join([*map(_description, panels), *([f"{len(marks)} marks."] if marks else [])]),
         body="\n".join(body),
         light=_LIGHT,
         dark=_DARK,
     )
+
+
+def _y_axis(panel: Panel) -> Axis | LogAxis:
+    values = [y for _, y in _panel_points(panel)] + ([0.0] if panel.from_zero else [])
+    return (log_axis(values, 5) if panel.logarithmic else None) or round_axis(values, 5)
 
 
 def thinned(points: Sequence[Point], buckets: int = _BUCKETS) -> list[Point]:
@@ -156,7 +188,7 @@ def _stroke(tone: int) -> tuple[str, str]:
     return f"tone{tone % len(_TONES)}", _DASHES[tone // len(_TONES) % len(_DASHES)]
 
 
-def _grid(box: _Box, x_axis: Axis, y_axis: Axis, y_labels: list[str]) -> str:
+def _grid(box: _Box, x_axis: Axis, y_axis: Axis | LogAxis, y_labels: list[str]) -> str:
     marks = []
     for tick, text in zip(y_axis.ticks(), y_labels, strict=True):
         y = y_axis.at(tick, box.bottom, box.top)
@@ -168,7 +200,25 @@ def _grid(box: _Box, x_axis: Axis, y_axis: Axis, y_labels: list[str]) -> str:
     return "\n".join(marks)
 
 
-def _lines(panel: Panel, tones: dict[str, int], box: _Box, x_axis: Axis, y_axis: Axis) -> str:
+def _marks(marks: Sequence[Mark], box: _Box, x_axis: Axis) -> str:
+    """An upright line for each mark within the axis; neighbours that would touch are one line with all their texts."""
+    groups: list[tuple[float, list[str]]] = []
+    for mark in sorted(marks, key=lambda mark: mark.x):
+        x = x_axis.at(mark.x, box.left, box.right)
+        if not box.left - 1e-6 <= x <= box.right + 1e-6:
+            continue
+        if not groups or x - groups[-1][0] >= _MARK_GAP:
+            groups.append((x, []))
+        groups[-1][1].append(mark.text)
+    lines = []
+    for x, texts in groups:
+        more = [f"and {len(texts) - 5} more"] if len(texts) > 5 else []
+        hint = inert("; ".join([*texts[:5], *more]))
+        lines.append(f'<path class="mark" d="M{number(x)} {number(box.top)}V{number(box.bottom)}"><title>{hint}</title></path>')
+    return "\n".join(lines)
+
+
+def _lines(panel: Panel, tones: dict[str, int], box: _Box, x_axis: Axis, y_axis: Axis | LogAxis) -> str:
     marks = []
     for series in panel.series:
         tone, dash = _stroke(tones[series.name])
@@ -193,9 +243,8 @@ def _lines(panel: Panel, tones: dict[str, int], box: _Box, x_axis: Axis, y_axis:
 
 
 def _foot(box: _Box, x_axis: Axis, x_label: str) -> str:
-    ticks = x_axis.ticks()
     marks = []
-    for tick, text in zip(ticks, tick_labels(ticks, x_axis.step), strict=True):
+    for tick, text in zip(x_axis.ticks(), x_axis.labels(), strict=True):
         x = x_axis.at(tick, box.left, box.right)
         # A label at the right end would leave the picture.
         x = min(x, box.right + _MARGIN - 2 - text_width(text, _SIZE) / 2)

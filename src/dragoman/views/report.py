@@ -67,25 +67,31 @@ def report_page(
     Every text is escaped; a figure goes in as it is. Raises `ValueError` for a figure that is more than a plain
     drawing, and for a table whose rows differ in length.
     """
-    parts = [f'<h1 dir="auto">{_text(title)}</h1>']
+    parts = [f'<h1 dir="auto">{html_text(title)}</h1>']
     if facts:
-        pairs = "\n".join(f'<dt>{_text(name)}</dt><dd dir="auto">{_text(value)}</dd>' for name, value in facts)
+        pairs = "\n".join(f'<dt>{html_text(name)}</dt><dd dir="auto">{html_text(value)}</dd>' for name, value in facts)
         parts.append(f"<dl>\n{pairs}\n</dl>")
     parts += [_figure(caption, svg) for caption, svg in figures]
-    parts += [_table(table) for table in tables]
+    parts += [html_table(table) for table in tables]
     if notes:
-        paragraphs = "\n".join(f'<p dir="auto">{_text(note)}</p>' for note in notes)
+        paragraphs = "\n".join(f'<p dir="auto">{html_text(note)}</p>' for note in notes)
         parts.append(f"<section>\n<h2>Notes</h2>\n{paragraphs}\n</section>")
-    body = "\n".join(parts)
+    return html_page(title, "\n".join(parts))
+
+
+def html_page(title: str, body: str, *, style: str = "", refresh: int | None = None) -> str:
+    """A page around `body`, which goes in as it is, like `style`; `refresh` has browsers load it anew after so many seconds."""
+    again = "" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">\n'
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n{again}'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{inert(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+        f"<title>{inert(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
 
-def _text(text: str) -> str:
+def html_text(text: str) -> str:
+    """Text made visible and escaped, its line ends kept."""
     return "<br>".join(map(inert, text.split("\n")))
 
 
@@ -96,9 +102,9 @@ def _scrolling(name: str, content: str) -> str:
 
 def _figure(caption: str, svg: str) -> str:
     # Smaller than two thirds, letters are too small to read: from there on the figure scrolls.
-    least = round(_plain_drawing_width(svg) * 2 / 3)
+    least = round(drawing_width(svg) * 2 / 3)
     drawing = _scrolling(caption, f'<div style="min-width:{least}px">\n{svg}</div>')
-    return f'<figure>\n{drawing}\n<figcaption dir="auto">{_text(caption)}</figcaption>\n</figure>'
+    return f'<figure>\n{drawing}\n<figcaption dir="auto">{html_text(caption)}</figcaption>\n</figure>'
 
 
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -119,7 +125,7 @@ _DRAWING = {
 }
 
 
-def _plain_drawing_width(svg: str) -> float:
+def drawing_width(svg: str) -> float:
     """The width of an SVG that neither runs nor loads anything; `ValueError` for any other."""
     try:
         root = ElementTree.fromstring(svg)
@@ -143,7 +149,8 @@ def _plain_drawing_width(svg: str) -> float:
 _NUMBER = re.compile(r"[-+−~<>≤≥]? ?\d[\d.,' ]*(e[-+]?\d+)? ?%?( ?± ?\d[\d.]*)?")
 
 
-def _table(table: Table) -> str:
+def html_table(table: Table) -> str:
+    """A table in a part that scrolls sideways. Raises `ValueError` where its rows differ in length."""
     for index, row in enumerate(table.rows):
         if len(row) != len(table.header):
             raise ValueError(f"row {index} of {table.caption!r} has {len(row)} cells for {len(table.header)} columns")
@@ -154,7 +161,7 @@ def _table(table: Table) -> str:
         cells = "".join(_cell("td", text, right) for text, right in zip(row, numeric, strict=True))
         rows.append(f"<tr>{cells}</tr>")
     grid = [
-        f'<table>\n<caption dir="auto">{_text(table.caption)}</caption>',
+        f'<table>\n<caption dir="auto">{html_text(table.caption)}</caption>',
         f"<thead><tr>{head}</tr></thead>\n<tbody>",
         *rows,
         "</tbody>\n</table>",
@@ -169,4 +176,4 @@ def _is_numeric(cells: Sequence[str]) -> bool:
 
 def _cell(tag: str, text: str, is_number: bool) -> str:
     kind = ' class="number"' if is_number else ' dir="auto"'
-    return f"<{tag}{kind}>{_text(text)}</{tag.split()[0]}>"
+    return f"<{tag}{kind}>{html_text(text)}</{tag.split()[0]}>"

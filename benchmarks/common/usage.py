@@ -76,7 +76,7 @@ def run(
             )
             for command in commands
         ]
-        alarm = threading.Timer(limit_seconds, _kill, [begun])
+        alarm = threading.Timer(limit_seconds, kill, [begun])
         alarm.start()
         sampler = _Sampler() if memory else None
         try:
@@ -86,24 +86,27 @@ def run(
         finally:
             alarm.cancel()
             peaks = sampler.stop() if sampler is not None else (0, 0, 0)
-            _kill([process for process in begun if process.returncode is None])
+            kill([process for process in begun if process.returncode is None])
         _reap_orphans()
         cpu_seconds = _children_cpu() - before
         for process, command in zip(begun, commands, strict=True):
             if process.returncode:
                 late = "; it was stopped for taking too long" if seconds >= limit_seconds else ""
                 what = " ".join(Path(str(word)).name for word in command[:3])
-                raise CommandError(f"{what}: exit code {process.returncode}{late}: {_last_line(complaints, output)}")
+                raise CommandError(f"{what}: exit code {process.returncode}{late}: {last_line(complaints, output)}")
         output.seek(0)
         return Usage(seconds, cpu_seconds, output.read().decode(errors="replace"), *peaks)
 
 
-def _kill(begun: Sequence[subprocess.Popen[bytes]]) -> None:
+def kill(begun: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End processes and all that they started, also what has a session of its own, as the ranks of torchrun do."""
     for process in begun:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+        below = descendants(process.pid)
+        for end, pid in [(os.killpg, process.pid), *((os.kill, one) for one in below)]:
+            try:
+                end(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
 
 
 def _children_cpu() -> float:
@@ -123,7 +126,7 @@ def _reap_orphans() -> None:
             time.sleep(0.01)
 
 
-def _last_line(*streams: IO[bytes]) -> str:
+def last_line(*streams: IO[bytes]) -> str:
     """What a failed command said last; of pip, what it calls an error."""
     for stream in streams:
         stream.seek(0)
@@ -145,7 +148,7 @@ class _Sampler(threading.Thread):
 
     def run(self) -> None:
         while not self._done.is_set():
-            held = [_held(pid) for pid in _descendants(os.getpid())]
+            held = [_held(pid) for pid in descendants(os.getpid())]
             resident, anonymous = sum(one[0] for one in held), sum(one[1] for one in held)
             largest = max((one[2] for one in held), default=0)
             self._peaks = max(self._peaks[0], resident), max(self._peaks[1], anonymous), max(self._peaks[2], largest)
@@ -157,7 +160,7 @@ class _Sampler(threading.Thread):
         return self._peaks
 
 
-def _descendants(root: int) -> list[int]:
+def descendants(root: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

@@ -1,0 +1,99 @@
+"""Training, measured beside the peers and the machine's ceiling: `make bench-training`, with QUICK=1 in a few minutes.
+
+What is measured and how stands in README.md beside this file. The last line holds `name=ratio` pairs; larger is better in each.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from common.report import open_console, show, tell_end, tell_machine
+from common.results import Section
+from common.usage import CommandError, adopt_orphans, keep_to_cores
+
+from .bench import Bench, Measured
+from .ceiling import measure_ceiling
+from .curves import measure_curves
+from .ranks import measure_ranks
+from .sizes import SIZES
+from .speed import measure_speed
+from .start import measure_start
+from .text import make_corpus
+from .timed import THREADS
+from .waiting import measure_waiting
+
+SECTIONS = ("speed", "ceiling", "start", "waiting", "ranks", "curves")
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Few steps and one round, in under four minutes once the peers are installed.")
+@click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure these alone.")
+@click.option("--size", "chosen", type=click.Choice(list(SIZES)), multiple=True, help="Measure these alone.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds of `speed`, `start` and `ranks`.  [default: 3; quick 1]")
+@click.option("--seconds", type=click.FloatRange(min=0.0), help="Of each turn, after its first report.")
+@click.option("--install", is_flag=True, help="Install the peers in a quick run, too.")
+@click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
+@click.option("--work", type=click.Path(path_type=Path), help="Folder for text, environments and outputs.")
+@click.option("--json", "report", type=click.Path(path_type=Path), help="Write everything measured to this file.")
+def main(
+    quick: bool,
+    only: tuple[str, ...],
+    chosen: tuple[str, ...],
+    rounds: int | None,
+    seconds: float | None,
+    install: bool,
+    shared: Path | None,
+    work: Path | None,
+    report: Path | None,
+) -> None:
+    """Measure how fast dragoman trains, beside its peers and beside what the machine can do."""
+    started = time.monotonic()
+    here = Path(__file__).resolve().parent
+    work = (work or here / ".work").resolve()
+    shared = (shared or here.parents[1].parent / "shared" / "data").resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    (work / ".gitignore").write_text("*\n", encoding="utf-8")
+    os.environ.pop("PYTHONPATH", None)  # it is for this program, not for those that it starts
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it started is ended, as on Ctrl-C
+    adopt_orphans()
+    console = open_console()
+    cores = keep_to_cores(THREADS)
+    told = tell_machine(console, cores=cores, quick=quick, libraries=("dragoman", "sentencepiece", "numpy", "torch"))
+    corpus = make_corpus(shared, work / "text")
+    console.print(f"text: {corpus.described}; {corpus.lengths.pairs:,} pairs, {corpus.lengths.t:,} target tokens")
+    bench = Bench(corpus, work, lambda line: print(f"  {line}", file=sys.stderr, flush=True))
+    sizes = [SIZES[name] for name in SIZES if not chosen or name in chosen]
+    turns = {"tiny": 4.0, "base": 3.0} if quick else {"tiny": 12.0, "base": 20.0}
+    steps = {"tiny": 40, "base": 0} if quick else {"tiny": 400, "base": 40}
+    measured = Measured()
+    timed = [(size, turns[size.name] if seconds is None else seconds) for size in sizes]
+    base_seconds = turns["base"] if seconds is None else seconds
+    times = rounds or (1 if quick else 3)
+    few = sizes[:1] if quick else sizes
+    measures: dict[str, Callable[[], Section]] = {
+        "speed": lambda: measure_speed(bench, measured, timed, rounds=times, quick=quick, install=install or not quick),
+        "ceiling": lambda: measure_ceiling(bench, measured, seconds=base_seconds, repeats=5 if quick else 20),
+        "start": lambda: measure_start(bench, few, rounds=times),
+        "waiting": lambda: measure_waiting(bench, timed[:1] if quick else timed, ahead=not quick),
+        "ranks": lambda: measure_ranks(bench, few[-1], steps=6 if quick else 12, rounds=times),
+        "curves": lambda: measure_curves(bench, [(size, steps[size.name]) for size in sizes if steps[size.name]]),
+    }
+    done: dict[str, Section] = {}
+    for name in SECTIONS:
+        if not only or name in only:
+            try:
+                done[name] = measures[name]()
+            except CommandError as error:
+                done[name] = Section(remarks=[f"{name}: {error}"])
+            show(console, done[name])
+    tell_end(console, done, told, seconds=time.monotonic() - started, report=report)
+
+
+if __name__ == "__main__":
+    main()

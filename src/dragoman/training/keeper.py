@@ -1,0 +1,91 @@
+"""Keeps a run: commits its checkpoints when they are due, prunes them, and tries again where a disk refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from dragoman.config import Recipe
+from dragoman.errors import OutputError, RunError
+from dragoman.training.checkpoint import Checkpoint, Progress, prune_checkpoints, save_checkpoint
+from dragoman.training.learner import State
+from dragoman.training.listener import EventKind
+from dragoman.training.world import World
+
+Tell = Callable[[EventKind, int, str], None]
+
+
+class Keeper:
+    """The checkpoints of a run. Rank 0 writes them; all ranks know what was kept."""
+
+    def __init__(
+        self, folder: Path, recipe: Recipe, corpus: Mapping[str, str], world: World, tell: Tell, newest: Checkpoint | None
+    ) -> None:
+        self.folder = folder
+        self.recipe = recipe.model_dump(mode="json")
+        self.config = recipe.training
+        self.corpus = corpus
+        self.world = world
+        self.tell = tell
+        self.newest = newest
+        self.owed = False
+        """Whether one that was due could not be written."""
+        self._minutes = newest.progress.minutes if newest is not None else 0.0
+
+    def kept(self) -> str:
+        """What there is to go on from, as the end of a message."""
+        if self.newest is None:
+            return "nothing was kept yet"
+        return f"{self.newest.path} is kept, and the same command goes on from there"
+
+    def is_due(self, progress: Progress) -> bool:
+        """Whether the recipe's steps or minutes ask for a checkpoint."""
+        steps, minutes = self.config.checkpoint_every_steps, self.config.checkpoint_every_minutes
+        by_steps = steps > 0 and progress.step % steps == 0
+        return by_steps or (minutes is not None and progress.minutes - self._minutes >= minutes)
+
+    def commit(self, state: State, progress: Progress, *, merit: float | None, due: bool, last: bool) -> None:
+        """Write a checkpoint, then remove those that are no longer wanted.
+
+        Where it cannot be written, that is told, and the run is to go on and try again; the `last` one raises OutputError.
+        Raises RunError where weights are lost: they replace no good ones.
+        """
+        if not all(math.isfinite(float(weight.sum())) for weight in state.weights.values()):
+            raise RunError(
+                f"step {progress.step}: a weight is not a finite number; {self.kept()}. Start elsewhere with run=FOLDER and a "
+                "lower learning rate, a longer training.warmup_steps or training.clip_norm=1.0"
+            )
+        trouble = path = None
+        if self.world.leads:
+            try:
+                path = str(self._save(state, progress, merit, due=due))
+            except OutputError as error:
+                trouble = str(error)
+        trouble, path = self.world.from_leader((trouble, path))
+        if path is not None:
+            self.newest = Checkpoint(Path(path), progress, self.recipe, merit, dict(self.corpus), due)
+            if due or self.owed:
+                self._minutes = progress.minutes
+            self.owed = False
+            self.tell("checkpoint", progress.step, f"kept {Path(path).name}")
+        elif last:
+            raise OutputError(f"{trouble}; {self.kept()}")
+        else:
+            self.owed = True
+            self.tell("unsaved", progress.step, f"{trouble}; training goes on and tries again; {self.kept()}")
+
+    def _save(self, state: State, progress: Progress, merit: float | None, *, due: bool) -> Path:
+        saved = save_checkpoint(
+            self.folder,
+            progress=progress,
+            recipe=self.recipe,
+            merit=merit,
+            corpus=self.corpus,
+            due=due,
+            weights=state.weights,
+            optimiser_state=state.optimiser,
+            averages=state.averages,
+        )
+        prune_checkpoints(self.folder, keep_last=self.config.keep_last, keep_best=self.config.keep_best)
+        return saved.path

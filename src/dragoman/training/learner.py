@@ -1,0 +1,103 @@
+"""What learns: the model with its loss, the optimiser, and the moving average, on one device or divided over several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dragoman.bundle import put_weights, weights_of
+from dragoman.config import Recipe
+from dragoman.data.subword import Tokeniser
+from dragoman.model.build import build_model
+from dragoman.model.transformer import Transformer
+from dragoman.training.average import MovingAverage
+from dragoman.training.checkpoint import Checkpoint, flatten_optimiser, restore_optimiser
+from dragoman.training.machine import Machine, compile_layers
+from dragoman.training.parallel import ModelLoss, is_divided, put_whole_weights, share_like, spread, whole
+from dragoman.training.world import World
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that learning changes, as whole tensors by name."""
+
+    weights: dict[str, Tensor]
+    optimiser: dict[str, Tensor]
+    averages: dict[str, Tensor] | None
+
+
+class Learner:
+    """Model, optimiser and moving average of a run; each rank may hold a share of them."""
+
+    def __init__(
+        self, recipe: Recipe, tokeniser: Tokeniser, machine: Machine, world: World, found: Checkpoint | None = None
+    ) -> None:
+        """As the recipe begins, or as a checkpoint left it."""
+        self.recipe = recipe
+        self.tokeniser = tokeniser
+        self.machine = machine
+        config = recipe.training
+        self.model = self._new_model()
+        if found is not None:
+            put_weights(self.model, found.weights(), where=found.path)
+        self.model = self.model.to(machine.device)
+        machine.settle(self.model)
+        if config.compile:
+            compile_layers(self.model)
+        loss = ModelLoss(self.model, epsilon=config.label_smoothing, form=config.smoothing_form)
+        self.loss = spread(loss, world, machine.device, config.parallel)
+        self.names = dict(enumerate(name for name, _ in self.model.named_parameters()))
+        self.optimiser = self._optimiser()
+        self.averages = MovingAverage(self.model, config.ema_decay) if config.ema_decay is not None else None
+        self._twin: Transformer | None = None
+        if found is not None:
+            self._restore_beside_weights(found)
+
+    def _new_model(self) -> Transformer:
+        torch.manual_seed(self.recipe.training.seed)
+        sizes = {"source_vocabulary": len(self.tokeniser.source), "target_vocabulary": len(self.tokeniser.target)}
+        return build_model(self.recipe.model, **sizes)
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        config = self.recipe.training
+        kind = torch.optim.AdamW if config.weight_decay else torch.optim.Adam
+        betas = (config.adam_beta1, config.adam_beta2)
+        return kind(
+            self.model.parameters(), lr=0.0, betas=betas, eps=config.adam_epsilon, weight_decay=config.weight_decay, fused=True
+        )
+
+    def state(self) -> State:
+        """All of it, put together from the shares. All ranks must ask."""
+        return State(
+            {name: whole(weight) for name, weight in weights_of(self.model).items()},
+            {name: whole(value) for name, value in flatten_optimiser(self.optimiser, self.names).items()},
+            self.averages.whole() if self.averages is not None else None,
+        )
+
+    def restore(self, found: Checkpoint) -> None:
+        """Go back to a checkpoint."""
+        put_whole_weights(self.model, found.weights())
+        self._restore_beside_weights(found)
+
+    def _restore_beside_weights(self, found: Checkpoint) -> None:
+        parameters = dict(self.model.named_parameters())
+        state = found.optimiser_state()
+        moments = {key: value for key, value in state.items() if not key.endswith("/step")}
+        shares = {key: share_like(value, parameters[key.rpartition("/")[0]]) for key, value in moments.items()}
+        restore_optimiser(self.optimiser, {**state, **shares}, self.names)
+        averages = found.averages()
+        if self.averages is not None and averages is not None:
+            self.averages.restore(averages)
+
+    def whole_model(self) -> Transformer:
+        """A model with whole weights: the one that learns, or a twin where ranks hold shares. All ranks must ask."""
+        if not is_divided(self.loss):
+            return self.model
+        weights = {name: whole(weight) for name, weight in weights_of(self.model).items()}
+        if self._twin is None:
+            self._twin = self._new_model().to(self.machine.device)
+            self.machine.settle(self._twin)
+        put_whole_weights(self._twin, weights)
+        return self._twin

@@ -1,0 +1,62 @@
+"""The start of a run, made alike on all ranks: what to go on from, and the corpora. Rank 0 does it, the others follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dragoman.config import Recipe
+from dragoman.data.prepare import Prepared, prepare
+from dragoman.errors import OutputError, RunError
+from dragoman.storage import cannot_write, make_folder, write_json
+from dragoman.training.checkpoint import Checkpoint, newest_checkpoint, remove_unfinished
+from dragoman.training.identity import refuse_changed_corpus, refuse_changes, refuse_to_start_over
+from dragoman.training.listener import Listener
+from dragoman.training.world import World
+
+
+def find_checkpoint(folder: Path, recipe: Recipe, listener: Listener, world: World) -> Checkpoint | None:
+    """The checkpoint in a run folder that this recipe goes on from. Raises RunError where it is another recipe's."""
+    checkpoints = folder / "checkpoints"
+    found = newest_checkpoint(checkpoints, listener.notice) if world.leads else None
+    if found is not None:
+        refuse_changes(found.recipe, recipe, folder)
+    elif world.leads:
+        refuse_to_start_over(folder)
+    name = world.from_leader(found.path.name if found is not None else None)
+    if name is not None and not world.leads:
+        found = newest_checkpoint(checkpoints, listener.notice)
+        if found is None or found.path.name != name:
+            raise RunError(f"{checkpoints / name}: rank 0 goes on from it, but rank {world.rank} cannot read it")
+    return found
+
+
+def prepare_run(
+    folder: Path, recipe: Recipe, found: Checkpoint | None, listener: Listener, world: World
+) -> tuple[Prepared, dict[str, str]]:
+    """The prepared corpora and the digests of their files; the run folder is ready for what the run will write.
+
+    Raises RunError where they are not those that `found` learned from.
+    """
+    corpus: dict[str, str] = {}
+
+    def accept(digests: dict[str, str]) -> None:
+        if found is not None:
+            refuse_changed_corpus(found, digests, folder)
+        corpus.update(digests)
+
+    if not world.leads:
+        world.from_leader()  # until it has prepared them
+        return prepare(recipe, folder / "data", listener.notice, progress=listener.progress, accept=accept), corpus
+    prepared = prepare(recipe, folder / "data", listener.notice, progress=listener.progress, accept=accept)
+    for name, fate in prepared.fates.items():
+        for sentence in fate.sentences(recipe.data.over_long):
+            listener.notice(f"{name}: {sentence}")
+    checkpoints = folder / "checkpoints"
+    try:
+        make_folder(checkpoints)
+        write_json(folder / "recipe.json", recipe.model_dump(mode="json"), overwrite=True)
+    except OSError as error:
+        raise OutputError(cannot_write(checkpoints, error)) from None
+    remove_unfinished(checkpoints)
+    world.from_leader()
+    return prepared, corpus
