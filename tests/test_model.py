@@ -21,21 +21,24 @@ from dragoman.model.attention import (
     explicit_attention,
     explicit_weights,
     fused_attention,
+    lean_attention,
     use_attention,
     watch_attention,
 )
 from dragoman.model.build import build_model
 from dragoman.model.dropout import Dropout, dropout
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
+from dragoman.model.linear import Linear, onednn_product, side_by_side
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
 from dragoman.model.positions import LearnedPositions, Sinusoids
-from dragoman.model.transformer import Embedding, Transformer
+from dragoman.model.transformer import Embedding, Transformer, use_product
 from dragoman.presets import SIZES
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 PAD, SOURCE_ROWS, TARGET_ROWS = 0, 11, 13
 CPU = torch.device("cpu")
+ATTENTIONS = [explicit_attention, fused_attention, lean_attention]
 NO_DROPOUT = {"residual_dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
 
@@ -171,7 +174,7 @@ def equation_1(query: Any, key: Any, value: Any, mask: Any) -> Any:
     return result
 
 
-@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
+@pytest.mark.parametrize("attend", ATTENTIONS)
 @pytest.mark.parametrize("mask_name", ["none", "padding", "causal", "window"])
 def test_attention_is_equation_1(attend: Attend, mask_name: str) -> None:
     query, key, value = queries_keys_values()
@@ -188,6 +191,52 @@ def test_fused_attention_is_explicit_attention(mask_name: str) -> None:
     explicit, fused = (attend(query, key, value, mask, 0.0) for attend in (explicit_attention, fused_attention))
     assert explicit.shape == (2, 3, 4, 5)
     torch.testing.assert_close(fused, explicit, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("length", [5, 16, 17, 40])
+@pytest.mark.parametrize("mask_name", ["none", "padding", "causal"])
+def test_lean_attention_has_the_gradients_of_the_explicit_one(mask_name: str, length: int, dtype: torch.dtype) -> None:
+    """Fewer and more keys than a vector holds; in bfloat16, eight bits of what double precision finds."""
+    mask = masks(4, length)[mask_name]
+    given = [noise(2, 3, rows, width, seed=rows + width).to(dtype) for rows, width in ((4, 8), (length, 8), (length, 5))]
+    weight = noise(2, 3, 4, 5, seed=9)
+    found = []
+    for attend, kind in ((lean_attention, dtype), (explicit_attention, torch.float64)):
+        query, key, value = (one.to(kind).requires_grad_() for one in given)
+        result = attend(query, key, value, mask, 0.0)
+        found.append([result, *torch.autograd.grad((result * weight.to(kind)).sum(), (query, key, value))])
+    for lean, explicit in zip(*found, strict=True):
+        assert lean.dtype == dtype
+        bound = (2e-6 if dtype == torch.float32 else 2e-2) * explicit.abs().max().item()
+        torch.testing.assert_close(lean.double(), explicit, rtol=0, atol=bound)
+
+
+def test_lean_attention_drops_the_same_weights_on_the_way_back() -> None:
+    """With one-hot gradients at value u = s, the gradient of the values are the dropped weights themselves."""
+    torch.manual_seed(0)
+    query, key = noise(2, 3, 6, 8), noise(2, 3, 20, 8, seed=3)
+    value = torch.eye(20).expand(2, 3, 20, 20).clone().requires_grad_()
+    dropped = lean_attention(query, key, value, None, 0.5)
+    (to_value,) = torch.autograd.grad(dropped[:, :, 4].sum(), value)
+    torch.testing.assert_close(to_value[..., 0], dropped[:, :, 4])
+    torch.manual_seed(0)
+    assert torch.equal(lean_attention(query, key, value, None, 0.5), dropped)
+
+
+def test_lean_attention_gives_the_gradients_of_what_it_dropped() -> None:
+    """Against double precision with the same weights dropped, as read off the forward pass."""
+    query, key, value = (one.requires_grad_() for one in queries_keys_values())
+    identity = torch.eye(6).expand(2, 3, 6, 6)
+    torch.manual_seed(1)
+    keep = (lean_attention(query, key, identity, None, 0.4) != 0).double() / 0.6
+    torch.manual_seed(1)
+    found = torch.autograd.grad(lean_attention(query, key, value, None, 0.4).square().sum(), (query, key, value))
+    exact = [one.detach().double().requires_grad_() for one in (query, key, value)]
+    result = (explicit_weights(exact[0], exact[1], None) * keep) @ exact[2]
+    expected = torch.autograd.grad(result.square().sum(), exact)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)  # p holds to 1.5e-5
 
 
 def test_causal_and_window_masks_by_their_definition() -> None:
@@ -256,6 +305,75 @@ def test_watching_ends_with_an_error() -> None:
     with pytest.raises(RuntimeError, match="stop"), watch_attention(attentions(model)):
         raise RuntimeError("stop")
     assert all(module.attend is fused_attention for module in attentions(model))
+
+
+# Products
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(7, 5), (2, 3, 5), (1, 5), (40, 5)])
+def test_onednn_product_is_linear_with_its_gradients(shape: tuple[int, ...], bias: bool) -> None:
+    """Against double precision, to the rounding of float32."""
+    given = [noise(*shape), noise(6, 5, seed=3), *([noise(6, seed=4)] if bias else [])]
+    ours, exact = ([one.to(kind).requires_grad_() for one in given] for kind in (torch.float32, torch.float64))
+    weight = noise(*shape[:-1], 6, seed=5)
+    found, expected = (
+        [result, *torch.autograd.grad((result * weight.to(result.dtype)).sum(), leaves)]
+        for leaves, result in (
+            (ours, onednn_product(ours[0], ours[1], ours[2] if bias else None)),
+            (exact, nn.functional.linear(exact[0], exact[1], exact[2] if bias else None)),
+        )
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-6 * max(other.abs().max().item(), 1.0))
+
+
+@pytest.mark.parametrize("rows", [4, 500])
+def test_onednn_product_of_transposed_matrices(rows: int) -> None:
+    """What the gradient of a weight is: both sides stand on end."""
+    x, y = noise(30, rows).t(), noise(30, 20, seed=3).t()
+    torch.testing.assert_close(onednn_product(x, y, None), x @ y.t(), rtol=0, atol=1e-5)
+
+
+def test_onednn_product_leaves_other_types_to_pytorch() -> None:
+    x, weight = noise(3, 5), noise(6, 5, seed=3)
+    assert onednn_product(x.double(), weight.double(), None).dtype == torch.float64
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert onednn_product(x, weight, None).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_products_side_by_side_are_each_alone(bias: bool) -> None:
+    torch.manual_seed(0)
+    linears, x = [Linear(5, width, bias=bias) for width in (4, 4, 7)], noise(3, 2, 5)
+    together = side_by_side(linears, x)
+    with torch.no_grad():
+        alone = side_by_side(linears, x)
+    for one, other, linear in zip(together, alone, linears, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+        assert torch.equal(other, linear(x))
+
+
+def test_use_product_reaches_every_product_with_weights() -> None:
+    model = small_model()
+    seen: list[tuple[int, ...]] = []
+
+    def counting(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        seen.append(tuple(weight.shape))
+        return nn.functional.linear(x, weight, bias)
+
+    source, inputs = sentences(4), sentences(3)
+    expected = model(source, inputs)
+    use_product(model, counting)
+    torch.testing.assert_close(model(source, inputs), expected, rtol=0, atol=1e-5)
+    # A layer of the encoder: query, key and value in one, output, inner, outer; of the decoder: query, key and value in one,
+    # output, query, output, inner, outer, and key and value of the source; and the logits.
+    assert len(seen) == 2 * 4 + 2 * 7 + 1
+    assert seen[0] == (48, 16)
+    seen.clear()
+    with torch.no_grad():
+        model(source, inputs)
+    assert len(seen) == 2 * 6 + 2 * 10 + 1
 
 
 # Positions and embeddings
@@ -429,7 +547,7 @@ def test_each_dropout_stands_where_the_paper_puts_it() -> None:
     )
     ids = sentences(8, 8, 8, rows=9)
     assert_dropped(embedding(ids), embedding.eval()(ids), 0.25)
-    for attend in (explicit_attention, fused_attention):
+    for attend in ATTENTIONS:
         query, key = noise(2, 3, 8, 4), noise(2, 3, 16, 4, seed=3)
         identity = torch.eye(16).expand(2, 3, 16, 16)  # with the identity for values, the result is the weights
         assert_dropped(attend(query, key, identity, None, 0.25), explicit_weights(query, key, None), 0.25)
@@ -495,7 +613,7 @@ def test_final_norm_follows_the_norm_unless_given(norm: str, final_norm: bool | 
 # Masks in the model
 
 
-@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
+@pytest.mark.parametrize("attend", ATTENTIONS)
 @pytest.mark.parametrize("knobs", [{}, {"norm": "pre"}, {"attention_window": 2}, {"positions": "learned", "max_positions": 8}])
 def test_a_later_target_token_never_changes_an_earlier_logit(knobs: dict[str, Any], attend: Attend) -> None:
     model = small_model(**knobs)
@@ -514,7 +632,7 @@ def real_places(ids_BT: Tensor) -> Tensor:
     return ids_BT != PAD
 
 
-@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
+@pytest.mark.parametrize("attend", ATTENTIONS)
 @pytest.mark.parametrize("window", [None, 1])
 def test_what_stands_at_padding_never_counts(window: int | None, attend: Attend) -> None:
     model = small_model(attention_window=window)
@@ -552,7 +670,7 @@ def test_the_amount_of_padding_never_counts(knobs: dict[str, Any]) -> None:
         torch.testing.assert_close(both[:1, :5], alone, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
+@pytest.mark.parametrize("attend", ATTENTIONS)
 @pytest.mark.parametrize("radius", [1, 2, 3])
 def test_one_layer_sees_its_window_and_no_further(radius: int, attend: Attend) -> None:
     """The gradient of place t by place s is exactly zero where |t − s| > r, or s > t in the decoder, and not elsewhere."""
@@ -581,7 +699,7 @@ def test_one_layer_sees_its_window_and_no_further(radius: int, attend: Attend) -
             assert reached == {step for step in reach if 0 <= place + step < length}
 
 
-@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
+@pytest.mark.parametrize("attend", ATTENTIONS)
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_window_with_padding_has_no_nan(norm: str, attend: Attend) -> None:
     """Beyond the window of every real token stand padding queries that could look at nothing but themselves."""
@@ -700,7 +818,7 @@ def test_every_combination_of_knobs_builds_runs_and_learns(knobs: dict[str, Any]
     torch.testing.assert_close(model(source, inputs), fused, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
+@pytest.mark.parametrize("attend", ATTENTIONS)
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_bfloat16_autocast_stays_near_float32(norm: str, attend: Attend) -> None:
     """bfloat16 keeps 8 bits, so each product is right to 2⁻⁹ of itself; some dozen of them add up here."""

@@ -79,7 +79,7 @@ def save(folder: Path, step: int, value: int | None = None, *, merit: float | No
     progress = Progress(step=step, target_tokens=value, norms=(0.1 * value, value / 3))
     corpus = {"train-00000.arrow": "0" * 64}
     return save_checkpoint(
-        folder, progress=progress, recipe={"name": "x"}, merit=merit, corpus=corpus, due=True, **tensors(value)
+        folder, progress=progress, recipe={"name": "x"}, merit=merit, corpus=corpus, due=True, machine={}, **tensors(value)
     )
 
 

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import resource
+import subprocess
 import sys
 import time
 import types
@@ -340,6 +341,7 @@ def test_tensorboard_holds_each_step_once_after_a_run_that_went_on(tmp_path: Pat
     assert [step for step, _ in losses] == [1, 2, 3, 4, 5, 6]
     assert [value for _, value in losses] == pytest.approx([3.0 - 0.1 * step for step in range(1, 7)])
     assert [(one.step, one.value) for one in events.Scalars("valid/bleu")] == [(6, 12.5)]
+    assert [one.value for one in events.Scalars("valid/nll")] == pytest.approx([math.log(6.0)])  # to compare with train/loss
     texts = {tag: events.Tensors(tag)[-1].tensor_proto.string_val[0].decode() for tag in events.Tags()["tensors"]}
     assert "training.max_steps = 100000" in events.Tensors("recipe/text_summary")[0].tensor_proto.string_val[0].decode()
     assert texts["events/skipped/text_summary"] == "left out"
@@ -610,11 +612,36 @@ def test_the_page_shows_curves_events_and_sentences_as_text(tmp_path: Path) -> N
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
 
 
+def test_the_page_of_a_lost_run_fits_the_screen(tmp_path: Path) -> None:
+    """A perplexity of exp(600) has 261 digits, and a model that repeats itself says thousands of letters."""
+    sample = {"source": "one", "reference": "eins", "translation": "x" * 10_000}
+    page = the_page(
+        [
+            *lines(loss=course(9, 4, 3, 300, 600)),
+            *validations(500.0, 600.0),
+            {"kind": "samples", "step": 1000, "samples": [sample]},
+        ],
+        tmp_path,
+    )
+    assert "perplexity 3.77e+260" in page
+    assert "… (10,000 letters)" in page
+    assert (
+        max(map(len, re.findall(r"[^\s<>=\"]+", re.sub(r"<svg.*?</svg>|<style.*?</style>", "", page, flags=re.DOTALL)))) <= 300
+    )
+    assert "What the doctor says" in page
+    assert "rate too high" in page
+
+
 def test_the_page_of_a_run_without_a_line_stands(tmp_path: Path) -> None:
     page = the_page([], tmp_path / "run", refresh=5)
     assert '<meta http-equiv="refresh" content="5">' in page
     assert "no step is journaled yet" in page
     assert page.count("<svg") == 1
+
+
+def test_the_page_of_a_run_that_failed_at_once_says_why(tmp_path: Path) -> None:
+    page = the_page([*(event("skipped", step) for step in range(2, 12)), event("failed", 11, "all was <lost>")], tmp_path)
+    assert '<span class="failed">failed</span> · no step is journaled yet · all was &lt;lost&gt;</p>' in page
 
 
 def test_a_journal_of_before_has_a_page(tmp_path: Path) -> None:
@@ -664,6 +691,16 @@ def test_watch_once_elsewhere_and_as_json(tmp_path: Path) -> None:
     result = CliRunner().invoke(watch, [str(run), "--json"])
     assert json.loads(result.stdout)["step"] == 250
     assert not (run / "watch.html").exists()
+
+
+@pytest.mark.parametrize("command", ["watch RUN --once", "watch RUN --json", "doctor RUN"])
+def test_whoever_looks_needs_no_torch(command: str, tmp_path: Path) -> None:
+    """It takes seconds to import, and a quarter of a gigabyte beside the run."""
+    run = written(tmp_path / "run", lines(10))
+    words = ["dragoman", *command.replace("RUN", str(run)).split()]
+    script = f"import sys\nsys.modules['torch'] = None\nsys.argv = {words!r}\nfrom dragoman.cli.main import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
 def test_the_page_of_a_whole_run(trained: Path, tmp_path: Path) -> None:
@@ -744,7 +781,7 @@ def test_each_rule_fires_where_it_should_and_nowhere_else(rule: Callable[[Record
     ("name", "seen", "turn"),
     [
         ("rate_too_high", r"was 3\.\d+ and is 6\.\d+", "training.peak_rate = 0.00035"),
-        ("gradient_spikes", "4 of 36 lines .* usual 1; the highest is 30 at step 250", r"clip_norm = 2, "),
+        ("gradient_spikes", "4 of 36 lines .* usually 1; the highest is 30 at step 250", r"clip_norm = 2, "),
         ("skipped_steps", r"8 of 1,000 steps were left out, and the run went back .* 1 times", "clip_norm = 1.0"),
         ("overfits", r"best at step 400 \(2\.300 nats per token\) and is 2\.900 at step 1,000", "patience = 3"),
         ("no_progress", r"was 2\.500 and is 2\.500 \(means of steps 275 to 500 and 775 to 1,000\)", "patience"),
@@ -780,6 +817,49 @@ def test_many_epochs_and_damaged_checkpoints_are_told() -> None:
     assert (finding.name, "120 times" in finding.seen) == ("corpus exhausted", True)
     (finding,) = diagnose(record(lines(), damaged=["damaged-step-00000100-1"]))
     assert finding.name == "damaged checkpoints"
+
+
+def test_a_failure_is_told_in_its_own_words() -> None:
+    ended = record([*lines(20), event("failed", 510, "the disk is full.")])
+    assert ended.state == "failed"
+    assert [(one.name, one.seen) for one in diagnose(ended)] == [("failed", "the disk is full")]
+    assert record([*lines(20), event("failed", 510), event("resumed", 500)]).state == "running"
+
+
+def test_steps_that_were_left_out_before_the_first_line_are_told() -> None:
+    (finding,) = diagnose(record([event("skipped", step) for step in range(2, 12)]))
+    assert (finding.name, finding.seen) == ("skipped steps", "10 of 11 steps were left out")
+
+
+def test_norms_that_fall_are_no_spikes() -> None:
+    """From 3 to 0.003: the first lines have eighteen times the norm of the middle one, as where all is learnt by heart."""
+    assert diagnose(record(lines(gradient_norm=lambda t: 3.0 * 0.001**t))) == []
+
+
+def test_what_is_not_yet_a_pass_is_not_learnt_by_heart() -> None:
+    (finding,) = diagnose(record([*lines(epoch=lambda t: 0.9 * t), *validations(2.6, 2.3, 2.4, 2.6, 2.9)]))
+    assert finding.name == "validation gets worse"
+    assert "data.valid" in finding.turn
+
+
+@pytest.mark.parametrize(
+    ("settings", "turn"),
+    [
+        (
+            ["training.peak_rate=1.0"],
+            "training.peak_rate = 0.0044; training.warmup_steps longer; training.clip_norm = 1.0; model.norm = 'pre'",
+        ),
+        (
+            ["training.schedule=paper", "training.rate_factor=4.0", "model.norm=pre"],
+            "training.rate_factor = 1; training.warmup_steps longer; training.clip_norm = 1.0",
+        ),
+        (["model.norm=pre", "training.clip_norm=1.0"], "training.peak_rate = 0.00035; training.warmup_steps longer"),
+    ],
+)
+def test_no_knob_is_to_be_turned_that_stands_there_already(settings: list[str], turn: str) -> None:
+    """Far too high a rate becomes the paper's: (512 · 100)^-0.5 = 0.0044 for this width and warm-up."""
+    (finding,) = diagnose(record(lines(loss=course(9, 4, 3, 6, 7)), *settings))
+    assert finding.turn == turn
 
 
 def test_caches_that_fill_are_no_growth() -> None:
@@ -844,12 +924,23 @@ def test_the_bar_fits_the_screen(width: int, told: str) -> None:
 def test_events_are_lines_but_for_checkpoints(console: Console) -> None:
     screen = TrainingScreen(console)
     screen.event("checkpoint", 1, "kept")
+    screen.event("stopped", 3, "what the command ends with")
     screen.event("skipped", 2, "step 2: [left] out")
     screen.begin(RunReport("tiny", {}, "run", "cpu (2 threads)", 44_000_000, ceiling=2.9e11, devices=2))
     assert shown(console).splitlines() == [
         "step 2: [left] out",
         "44,000,000 parameters on 2 devices, each cpu (2 threads), 0.29 TFLOP/s in matrix products",
     ]
+
+
+def test_losses_of_training_and_validation_can_be_compared(console: Console) -> None:
+    """Both are the logarithm of the perplexity beside them; that of a run that was lost stays short."""
+    screen = TrainingScreen(console)
+    screen.validation(ValidationReport(100, 2.5, math.exp(1.25), 12.5, True))
+    screen.step(step_report(150, loss=600.0, perplexity=math.exp(600)))
+    first, second = shown(console).splitlines()
+    assert first == "step     100  validation  loss 1.250  perplexity 3.49  BLEU 12.50 (greedy)  best so far"
+    assert "loss 600.000  perplexity 3.77e+260  norm" in second
 
 
 def test_the_cost_of_a_run_in_a_line() -> None:

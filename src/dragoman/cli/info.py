@@ -89,9 +89,13 @@ def examine_run(run: Path, as_json: bool) -> None:
     if as_json:
         print_json({**now, "findings": [vars(finding) for finding in findings]})
         return
-    names = ("state", "step", "epoch", "loss", "perplexity", "tokens_per_second", "ceiling", "skipped")
-    known = {name.replace("_", " "): now[name] for name in names if now[name] is not None}
-    facts_table(str(run), {name: round(value, 3) if isinstance(value, float) else value for name, value in known.items()})
+    forms = {"step": ",", "epoch": ".2f", "loss": ".3f", "perplexity": ",.5g", "tokens_per_second": ",.0f", "ceiling": ".0%"}
+    numbers = {
+        name.replace("_", " "): f"{now[name]:{form}}"
+        for name, form in {**forms, "skipped": ","}.items()
+        if isinstance(now[name], int | float)
+    }
+    facts_table(str(run), {"state": now["state"], **numbers})
     for number, finding in enumerate(findings, start=1):
         click.echo(f"{number}. {finding.name}: {finding.seen}.\n   Probably {finding.means}.\n   Turn: {finding.turn}.")
     if findings:

@@ -119,28 +119,28 @@ class TrainingScreen:
         if report.ceiling is not None:
             speed += f" ({report.ceiling:.0%} of ceiling)"
         norm = f"norm {report.gradient_norm:.3g}"
-        state = f"step {report.step:,}  loss {report.loss:.3f}  ppl {report.perplexity:,.1f}"
+        state = f"step {report.step:,}  loss {report.loss:.3f}  ppl {_short(report.perplexity, ',.1f')}"
         for more in (speed.replace(" of ceiling", ""), norm):
             state = f"{state}  {more}" if len(state) + 2 + len(more) <= self.room else state
         self.bar.update(self.task, state=state)
         if not self.console.is_terminal:
             self.console.print(
                 f"step {report.step:>7,}  epoch {report.epoch:6.2f}  loss {report.loss:.3f}  "
-                f"perplexity {report.perplexity:8.2f}  {norm}  rate {report.rate:.2e}  {speed}  "
+                f"perplexity {_short(report.perplexity, '.2f'):>8}  {norm}  rate {report.rate:.2e}  {speed}  "
                 f"{report.minutes_left:.1f} min left",
                 markup=False,
             )
 
     def event(self, kind: EventKind, step: int, text: str) -> None:
-        if kind != "checkpoint":  # as it should be
+        if kind not in ("checkpoint", "stopped", "failed"):  # as it should be, or what the command itself ends with
             self.console.print(Text(text, style="dim" if kind == "resumed" else "yellow"))
 
     def validation(self, report: ValidationReport) -> None:
         bleu = f"  BLEU {report.bleu:.2f} (greedy)" if report.bleu is not None else ""
         star = "  best so far" if report.best else ""
         self.console.print(
-            f"step {report.step:>7,}  [bold]validation[/bold]  loss {report.loss:.3f}  "
-            f"perplexity {report.perplexity:.2f}{bleu}{star}"
+            f"step {report.step:>7,}  [bold]validation[/bold]  loss {report.nll:.3f}  "
+            f"perplexity {_short(report.perplexity, '.2f')}{bleu}{star}"
         )
 
     def samples(self, step: int, samples: Sequence[Sample]) -> None:
@@ -152,6 +152,11 @@ class TrainingScreen:
     def close(self) -> None:
         self.preparing.close()
         self.bar.stop()
+
+
+def _short(perplexity: float, form: str) -> str:
+    """That of a run that was lost has hundreds of digits."""
+    return f"{perplexity:{form}}" if perplexity < 1e6 else f"{perplexity:.2e}"
 
 
 def cost_line(report: Mapping[str, Any]) -> str:

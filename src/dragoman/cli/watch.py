@@ -36,4 +36,5 @@ def watch(run: Path, output: Path | None, every: int, once: bool, as_json: bool)
             console.print(f"{page}: open it in a browser", markup=False)
             first = False
         if state != "running":
-            console.print(f"{run}: {state}", markup=False)
+            later = "" if once or state == "finished" else "; watch it again when it goes on"
+            console.print(f"{run}: {state}{later}", markup=False)

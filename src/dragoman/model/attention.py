@@ -1,8 +1,8 @@
-"""Multi-head scaled dot-product attention (section 3.2), and its two ways of being computed.
+"""Multi-head scaled dot-product attention (section 3.2), and its three ways of being computed.
 
-`fused_attention` is PyTorch's own kernel. `explicit_attention` writes equation 1 out and also returns the weights: it is the
-oracle of the tests, the source of pictures, and the faster of the two on a processor in bfloat16. Which one runs is a value
-that `use_attention` sets from outside; no layer knows.
+`fused_attention` is PyTorch's own kernel. `explicit_attention` writes equation 1 out: it is the oracle of the tests, and its
+weights are the source of pictures. `lean_attention` writes its gradient out as well, and is the fastest on a processor. Which
+one runs is a value that `use_attention` sets from outside; no layer knows.
 """
 
 from __future__ import annotations
@@ -10,13 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.model.dropout import dropout
+from dragoman.model.dropout import drawn, dropout, kept, threshold_of
+from dragoman.model.linear import Linear, side_by_side
+
+# Numbers in a processor's vector: a softmax over fewer is computed one by one, at ten times the price.
+LANES = 16
+# Keys from which on PyTorch's kernel is the faster.
+LONG = 256
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 
@@ -56,6 +62,63 @@ def fused_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, ma
     return F.scaled_dot_product_attention(query_BHTK, key_BHSK, value_BHSU, attn_mask=mask, dropout_p=dropout_p)
 
 
+def lean_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+    """Equation 1 in few passes over the scores, on a processor. → (B, H, T, U).
+
+    The scores of long sentences take more memory and time than PyTorch's kernel does, which never holds them whole.
+    """
+    if key_BHSK.shape[2] >= LONG:
+        return fused_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
+    result = _LeanAttention.apply(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)  # type: ignore[no-untyped-call]
+    return cast(Tensor, result)
+
+
+class _LeanAttention(torch.autograd.Function):
+    """Softmax in float32 over at least `LANES` keys. X counts the heads of all sentences, B·H of them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Tensor | None, dropout_p: float
+    ) -> Tensor:
+        shape_BH, length = query_BHTK.shape[:2], key_BHSK.shape[2]
+        more = max(LANES - length, 0)
+        query_XTK = query_BHTK.flatten(0, 1)
+        key_XSK, value_XSU = (F.pad(one, (0, 0, 0, more)).flatten(0, 1) for one in (key_BHSK, value_BHSU))
+        scores_BHTS = torch.bmm(query_XTK, key_XSK.mT).view(*shape_BH, -1, key_XSK.shape[1])
+        scores_BHTS = scores_BHTS.to(torch.promote_types(scores_BHTS.dtype, torch.float32))
+        scores_BHTS.mul_(query_BHTK.shape[-1] ** -0.5)
+        if more and mask is None:
+            mask = torch.ones(length, dtype=torch.bool, device=query_BHTK.device)
+        if mask is not None:
+            bias = torch.zeros_like(mask, dtype=scores_BHTS.dtype).masked_fill_(~mask, float("-inf"))
+            scores_BHTS.add_(F.pad(bias, (0, more), value=float("-inf")))
+        weights_XTS = scores_BHTS.softmax(dim=-1).to(value_XSU.dtype).flatten(0, 1)
+        ctx.keep, ctx.threshold = None, threshold_of(dropout_p)
+        dropped_XTS = weights_XTS
+        if dropout_p > 0.0:
+            ctx.keep = drawn(weights_XTS.shape, ctx.threshold)
+            dropped_XTS = kept(weights_XTS, ctx.keep, ctx.threshold)
+        ctx.save_for_backward(query_XTK, key_XSK, value_XSU, weights_XTS)
+        ctx.length = length
+        return torch.bmm(dropped_XTS, value_XSU).view(*shape_BH, -1, value_XSU.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        query_XTK, key_XSK, value_XSU, weights_XTS = ctx.saved_tensors
+        to_heads_XTU = grads[0].flatten(0, 1)
+        dropped_XTS = weights_XTS if ctx.keep is None else kept(weights_XTS, ctx.keep, ctx.threshold)
+        to_value_XSU = torch.bmm(dropped_XTS.mT, to_heads_XTU)
+        to_weights_XTS = torch.bmm(to_heads_XTU, value_XSU.mT)
+        if ctx.keep is not None:
+            to_weights_XTS = kept(to_weights_XTS, ctx.keep, ctx.threshold)
+        exact = torch.promote_types(weights_XTS.dtype, torch.float32)
+        to_scores_XTS = torch._softmax_backward_data(to_weights_XTS.to(exact), weights_XTS.to(exact), -1, exact)
+        to_scores_XTS = to_scores_XTS.mul_(query_XTK.shape[-1] ** -0.5).to(weights_XTS.dtype)
+        to_query_XTK, to_key_XSK = torch.bmm(to_scores_XTS, key_XSK), torch.bmm(to_scores_XTS.mT, query_XTK)
+        found = [to_query_XTK, to_key_XSK[:, : ctx.length], to_value_XSU[:, : ctx.length]]
+        return *(one.view(*grads[0].shape[:2], *one.shape[1:]) for one in found), None, None
+
+
 class Attention(nn.Module):
     """MultiHead(Q, K, V) = Concat(head₁ … head_h)·W^O (section 3.2.2); d_k and d_v are free of d_model."""
 
@@ -63,10 +126,10 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.dropout = dropout
-        self.query = nn.Linear(d_model, num_heads * d_k, bias=bias)
-        self.key = nn.Linear(d_model, num_heads * d_k, bias=bias)
-        self.value = nn.Linear(d_model, num_heads * d_v, bias=bias)
-        self.output = nn.Linear(num_heads * d_v, d_model, bias=bias)
+        self.query = Linear(d_model, num_heads * d_k, bias=bias)
+        self.key = Linear(d_model, num_heads * d_k, bias=bias)
+        self.value = Linear(d_model, num_heads * d_v, bias=bias)
+        self.output = Linear(num_heads * d_v, d_model, bias=bias)
         self.attend: Attend = fused_attention
 
     def _heads(self, x_BTX: Tensor) -> Tensor:
@@ -74,10 +137,19 @@ class Attention(nn.Module):
 
     def remember(self, memory_BSD: Tensor) -> KeyValue:
         """The keys and values that later queries will look at."""
-        return KeyValue(self._heads(self.key(memory_BSD)), self._heads(self.value(memory_BSD)))
+        key_BSX, value_BSX = side_by_side([self.key, self.value], memory_BSD)
+        return KeyValue(self._heads(key_BSX), self._heads(value_BSX))
+
+    def look_within(self, x_BTD: Tensor) -> tuple[Tensor, KeyValue]:
+        """The queries of these places, and the keys and values of the same."""
+        query_BTX, key_BTX, value_BTX = side_by_side([self.query, self.key, self.value], x_BTD)
+        return self._heads(query_BTX), KeyValue(self._heads(key_BTX), self._heads(value_BTX))
 
     def forward(self, x_BTD: Tensor, memory: KeyValue, mask: Tensor | None) -> Tensor:
-        query_BHTK = self._heads(self.query(x_BTD))
+        return self.answer(self._heads(self.query(x_BTD)), memory, mask)
+
+    def answer(self, query_BHTK: Tensor, memory: KeyValue, mask: Tensor | None) -> Tensor:
+        """What these queries find, projected back. → (B, T, D)."""
         heads_BHTU = self.attend(query_BHTK, memory.key, memory.value, mask, self.dropout if self.training else 0.0)
         result: Tensor = self.output(heads_BHTU.transpose(1, 2).flatten(-2))
         return result

@@ -9,21 +9,37 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 LEVELS = 1 << 16
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def threshold_of(p: float) -> int:
+    """How many of the 2¹⁶ values of a random word drop an element, so that p holds to 1.5e-5."""
+    return min(round(p * LEVELS), LEVELS - 1)
+
+
+def drawn(shape: torch.Size, threshold: int) -> Tensor:
+    """What to keep, as 16 bits that are all one, or all zero with probability threshold · 2⁻¹⁶; from torch's own generator."""
+    count = shape.numel()
+    words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:count]
+    return words.ge_(threshold - LEVELS // 2).neg_().view(shape)
+
+
+def kept(x: Tensor, keep: Tensor, threshold: int) -> Tensor:
+    """x without what `drawn` dropped, scaled to keep the mean. To clear bits costs less than to multiply by a mask."""
+    bits = BITS[x.element_size()]
+    return (x.view(bits) & keep.to(bits)).view(x.dtype).mul_(LEVELS / (LEVELS - threshold))
 
 
 class _SixteenBitDropout(torch.autograd.Function):
-    """Zero where a random 16-bit number falls under p · 2¹⁶, so p holds to 1.5e-5; scale the rest to keep the mean."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, threshold: int) -> Tensor:
-        words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        ctx.keep = (words.view(torch.int16)[: x.numel()] >= threshold - LEVELS // 2).view(x.shape)
-        ctx.scale = LEVELS / (LEVELS - threshold)
-        return cast(Tensor, (x * ctx.keep).mul_(ctx.scale))
+        ctx.keep = drawn(x.shape, threshold)
+        ctx.threshold = threshold
+        return kept(x, ctx.keep, threshold)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return (grads[0] * ctx.keep).mul_(ctx.scale), None
+        return kept(grads[0], ctx.keep, ctx.threshold), None
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
@@ -31,7 +47,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     if p == 0.0:
         return x
     if x.device.type == "cpu":
-        return cast(Tensor, _SixteenBitDropout.apply(x, min(round(p * LEVELS), LEVELS - 1)))  # type: ignore[no-untyped-call]
+        return cast(Tensor, _SixteenBitDropout.apply(x, threshold_of(p)))  # type: ignore[no-untyped-call]
     return F.dropout(x, p)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dragoman.model.attention import Attention, KeyValue
 from dragoman.model.dropout import Dropout
+from dragoman.model.linear import Linear
 
 Sublayer = Callable[[Tensor], Tensor]
 
@@ -18,8 +19,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, *, d_model: int, d_ff: int, dropout: float) -> None:
         super().__init__()
-        self.inner = nn.Linear(d_model, d_ff)
-        self.outer = nn.Linear(d_ff, d_model)
+        self.inner = Linear(d_model, d_ff)
+        self.outer = Linear(d_ff, d_model)
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -64,7 +65,10 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = residual()
 
     def forward(self, x_BSD: Tensor, mask: Tensor | None) -> Tensor:
-        x_BSD = self.attention_residual(x_BSD, lambda y: self.attention(y, self.attention.remember(y), mask))
+        def look_around(y_BSD: Tensor) -> Tensor:
+            return self.attention.answer(*self.attention.look_within(y_BSD), mask)
+
+        x_BSD = self.attention_residual(x_BSD, look_around)
         result: Tensor = self.feed_forward_residual(x_BSD, self.feed_forward)
         return result
 
@@ -95,10 +99,9 @@ class DecoderLayer(nn.Module):
         so_far: list[KeyValue] = []
 
         def look_back(y_NTD: Tensor) -> Tensor:
-            now = self.attention.remember(y_NTD)
+            query_NHTK, now = self.attention.look_within(y_NTD)
             so_far.append(now if past is None else past.then(now))
-            result: Tensor = self.attention(y_NTD, so_far[0], mask)
-            return result
+            return self.attention.answer(query_NHTK, so_far[0], mask)
 
         def look_across(y_NTD: Tensor) -> Tensor:
             # The rows of a beam ask the same source, so they stand side by side as queries and its keys are stored once.

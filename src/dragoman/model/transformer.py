@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dragoman.model.attention import KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.layers import DecoderLayer, EncoderLayer
+from dragoman.model.linear import Linear, Product
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
 from dragoman.model.positions import LearnedPositions, Sinusoids
 
@@ -39,8 +40,8 @@ class Embedding(nn.Module):
         self.extra = extra
 
     def forward(self, ids_BT: Tensor, start: int = 0) -> Tensor:
-        x_BTD = nn.functional.embedding(ids_BT, self.weight) * self.scale
-        x_BTD = x_BTD * (ids_BT != self.padding_id)[:, :, None]
+        scale_BT = (ids_BT != self.padding_id).to(self.weight.dtype) * self.scale
+        x_BTD = nn.functional.embedding(ids_BT, self.weight) * scale_BT[:, :, None]
         if self.extra is not None:
             x_BTD = x_BTD + self.extra
         return cast(Tensor, self.dropout(x_BTD + self.positions(start, ids_BT.shape[1])))
@@ -135,6 +136,7 @@ class Transformer(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
         self.output = output
+        self.product: Product = nn.functional.linear
 
     def forward(self, source_BS: Tensor, inputs_BT: Tensor) -> Tensor:
         """Teacher forcing: the logits (B, T, V) after each of the target inputs, which begin with the start token."""
@@ -151,8 +153,16 @@ class Transformer(nn.Module):
         return self.logits(outputs_N1D[:, 0]), state
 
     def logits(self, outputs_XD: Tensor) -> Tensor:
-        return nn.functional.linear(outputs_XD, self.output)
+        return self.product(outputs_XD, self.output, None)
 
     def num_parameters(self) -> int:
         """Each shared matrix counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+def use_product(model: Transformer, product: Product) -> None:
+    """Let the model compute all its products with weights this way."""
+    model.product = product
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.product = product

@@ -73,6 +73,8 @@ class Checkpoint:
     """Digests of the prepared files: the ids that these weights stand for."""
     due: bool
     """Whether steps or minutes asked for it; if not, it stays while it is the newest or among the best."""
+    machine: dict[str, str] | None = None
+    """How sums were computed, in `Machine.memory`'s words; none in those of version 0.1."""
 
     @property
     def step(self) -> int:
@@ -103,6 +105,7 @@ def save_checkpoint(
     merit: float | None,
     corpus: Mapping[str, str],
     due: bool,
+    machine: Mapping[str, str] | None = None,
     weights: Mapping[str, Tensor],
     optimiser_state: Mapping[str, Tensor],
     averages: Mapping[str, Tensor] | None = None,
@@ -117,7 +120,8 @@ def save_checkpoint(
     except RunError as error:
         raise WriteError(str(error)) from None
     tensors = {MODEL: weights, OPTIMISER: optimiser_state} | ({} if averages is None else {AVERAGES: averages})
-    state = {"progress": asdict(progress), "recipe": dict(recipe), "merit": merit, "corpus": dict(corpus), "due": due}
+    saved = Checkpoint(path, progress, dict(recipe), merit, dict(corpus), due, dict(machine or {}))
+    state = {name: value for name, value in asdict(saved).items() if name != "path"}
     told = json.dumps(state, indent=1).encode()
     size = len(told) + sum(one.numel() * one.element_size() + ENTRY for many in tensors.values() for one in many.values())
     written: dict[str, str] = {}
@@ -125,7 +129,7 @@ def save_checkpoint(
         for name, many in tensors.items():
             written[name] = save_tensors(partial / name, many)
         written[STATE] = write_file(partial / STATE, [told])
-    return Checkpoint(path, progress, dict(recipe), merit, dict(corpus), due)
+    return saved
 
 
 def _new_name(folder: Path, step: int) -> Path:
@@ -172,7 +176,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         state = json.loads((path / STATE).read_bytes())
         values = dict(state["progress"])
         progress = Progress(**{**values, "cursor": Cursor(**values["cursor"]), "norms": tuple(values.get("norms", ()))})
-        return Checkpoint(path, progress, state["recipe"], state["merit"], state["corpus"], state["due"])
+        told = (state["recipe"], state["merit"], state["corpus"], state["due"], state.get("machine"))
+        return Checkpoint(path, progress, *told)
     except (OSError, ValueError, KeyError, TypeError):
         raise RunError(f"{path / STATE}: this dragoman cannot read it; go on with the one that wrote it") from None
 

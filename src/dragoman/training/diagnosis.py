@@ -7,13 +7,11 @@ single line decides nothing. The thresholds are for the paper's kind of model an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from dragoman.training.record import Record
-
-Points = Sequence[tuple[float, float]]
+from dragoman.training.record import Record, means_of_quarters, quarter, second_half, steps_of
 
 # Lines of the journal below which a rule about a course has nothing to say.
 _ENOUGH = 8
@@ -44,27 +42,27 @@ def rate_too_high(record: Record) -> Finding | None:
     loss = record.points("train", "loss")
     if len(loss) < _ENOUGH:
         return None
-    quarters = _quarters(loss)
+    quarters = means_of_quarters(loss)
     lowest, last = min(quarters), quarters[-1]
     warmup = record.recipe.training.warmup_steps
     rate = record.points("train", "rate")
-    turn = f"{_rate_knob(record)} (the rate is {rate[-1][1]:.2g})" if rate else _rate_knob(record)
+    at = f", at a rate of {rate[-1][1]:.2g}" if rate else ""
     if last > lowest + max(0.2, 0.05 * lowest):
         return Finding(
             "rate too high",
-            f"the training loss was {lowest:.2f} and is {last:.2f} (mean of steps {_steps(_last_quarter(loss))})",
+            f"the training loss was {lowest:.2f} and is {last:.2f} (mean of steps {steps_of(quarter(loss, 3))}){at}",
             "the learning rate is too high for this model and batch, or bad text came up",
-            f"{turn}; training.warmup_steps longer; training.clip_norm = 1.0; model.norm = 'pre'",
+            _calmer(record),
         )
     uniform = record.about.get("uniform_loss") or math.log(record.recipe.subword.vocabulary_size)
     if loss[-1][0] > warmup and last > 0.6 * uniform and quarters[1] - last < 0.02 * uniform:
         return Finding(
             "rate too high",
-            f"the training loss is {last:.2f} since step {_second_half(loss)[0][0]:,.0f} and no longer falls, though warm-up "
-            f"ended at step {warmup:,}; a model that knows nothing has ln V = {uniform:.2f}",
+            f"the training loss is {last:.2f} since step {second_half(loss)[0][0]:,.0f} and no longer falls, though warm-up "
+            f"ended at step {warmup:,}; a model that knows nothing has ln V = {uniform:.2f}{at}",
             "the model has learnt how frequent words are and nothing else: the rate was too high, or source and target do not "
             "belong together line by line",
-            f"{turn}; training.warmup_steps longer; model.norm = 'pre'; compare some lines of both sides of the corpus",
+            f"{_calmer(record)}; compare some lines of both sides of the corpus",
         )
     return None
 
@@ -72,37 +70,41 @@ def rate_too_high(record: Record) -> Finding | None:
 def gradient_spikes(record: Record) -> Finding | None:
     """Norms far above their usual size, again and again."""
     norms = [point for point in record.points("train", "gradient_norm") if point[0] > record.recipe.training.warmup_steps]
-    if len(norms) < _ENOUGH:
+    if len(norms) < _ENOUGH or rate_too_high(record):
         return None
-    usual = median(value for _, value in norms)
-    spikes = [point for point in norms if point[1] > 10.0 * usual]
+    # By their neighbours, since norms fall in the course of a run.
+    around = [norms[max(0, index - _ENOUGH) : index + _ENOUGH + 1] for index in range(len(norms))]
+    spikes = [point for point, many in zip(norms, around, strict=True) if point[1] > 10.0 * median(norm for _, norm in many)]
     if len(spikes) < max(2, 0.02 * len(norms)):
         return None
+    usual = median(norm for _, norm in norms)
     step, highest = max(spikes, key=lambda point: point[1])
+    clip = float(f"{2.0 * usual:.1g}")
     return Finding(
         "gradient spikes",
-        f"{len(spikes)} of {len(norms)} lines after warm-up have a gradient norm over ten times the usual {usual:.2g}; the "
-        f"highest is {highest:.3g} at step {step:,.0f}",
+        f"{len(spikes)} of {len(norms)} lines after warm-up have a gradient norm over ten times that of the lines around them, "
+        f"usually {usual:.2g}; the highest is {highest:.3g} at step {step:,.0f}",
         "single batches pull the weights out of all proportion: the rate is at its limit, or some lines of the corpus are junk",
-        f"training.clip_norm = {_round(2.0 * usual)}, or training.spike_limit = 6; {_rate_knob(record)}; clean the corpus "
-        "(data.cleaning)",
+        f"training.clip_norm = {clip:g}, or training.spike_limit = 6; {_rate_knob(record)}; clean the corpus (data.cleaning)",
     )
 
 
 def skipped_steps(record: Record) -> Finding | None:
     """More than single steps were left out."""
-    skipped = record.points("train", "skipped")
+    told = [entry["step"] for entry in record.events if entry.get("event") == "skipped"]
     restored = [entry for entry in record.events if entry.get("event") == "restored"]
-    if not skipped or (skipped[-1][1] < max(2, 0.001 * skipped[-1][0]) and not restored):
+    # A run that ends within its first line has told of them by events alone.
+    counts = [(0, 0), *record.points("train", "skipped"), *zip(told, range(1, len(told) + 1), strict=True)]
+    step, count = (max(values) for values in zip(*counts, strict=True))
+    if count < max(2, 0.001 * step) and not restored:
         return None
-    step, count = skipped[-1]
     back = f", and the run went back to a checkpoint {len(restored)} times" if restored else ""
+    low = "bfloat16" in str(record.about.get("machine", ""))
     return Finding(
         "skipped steps",
         f"{count:,.0f} of {step:,.0f} steps were left out{back}",
         "their loss or gradient was not a finite number, or far out of proportion",
-        f"{_rate_knob(record)}; training.clip_norm = 1.0"
-        + ("; training.precision = 'float32', to see whether it is the cause" if _is_low_precision(record) else ""),
+        _calmer(record) + ("; training.precision = 'float32', to see whether it is the cause" if low else ""),
     )
 
 
@@ -120,12 +122,22 @@ def overfits(record: Record) -> Finding | None:
         return None
     epochs = record.points("train", "epoch")
     seen = f" after {epochs[-1][1]:.1f} passes over the corpus" if epochs else ""
+    course = (
+        f"validation was best at step {best_step:,.0f} ({best:.3f} nats per token) and is {since[-1][1]:.3f} at step "
+        f"{since[-1][0]:,.0f}, while training went from {fmean(before):.3f} to {fmean(after):.3f}{seen}"
+    )
+    if epochs and epochs[-1][1] <= 1.0:
+        return Finding(
+            "validation gets worse",
+            course,
+            "the text of validation is of another kind than the corpus, of which nothing was seen twice as yet",
+            "compare some lines of data.valid with the corpus; more text of its kind; training.average = 'best'",
+        )
     return Finding(
         "overfits",
-        f"validation was best at step {best_step:,.0f} ({best:.3f} nats per token) and is {since[-1][1]:.3f} at step "
-        f"{since[-1][0]:,.0f}, while training went from {fmean(before):.3f} to {fmean(after):.3f}{seen}",
+        course,
         "the model learns its corpus by heart",
-        f"training.patience = {len(since)} to end there; training.average = 'best'; model.residual_dropout above "
+        f"training.patience = {min(len(since), 3)} to end soon after; training.average = 'best'; model.residual_dropout above "
         f"{record.recipe.model.residual_dropout:g}; a smaller model or more text",
     )
 
@@ -135,10 +147,10 @@ def no_progress(record: Record) -> Finding | None:
     loss = record.points("train", "loss")
     if len(loss) < 2 * _ENOUGH or loss[-1][0] <= record.recipe.training.warmup_steps:
         return None
-    quarters = _quarters(loss)
+    quarters = means_of_quarters(loss)
     gained = quarters[1] - quarters[3]
     valid = record.points("valid", "nll")
-    middle = _second_half(loss)[0][0]
+    middle = second_half(loss)[0][0]
     better = min((value for step, value in valid if step < middle), default=math.inf) - min(
         (value for step, value in valid if step >= middle), default=math.inf
     )
@@ -146,8 +158,8 @@ def no_progress(record: Record) -> Finding | None:
         return None
     return Finding(
         "no progress",
-        f"the training loss was {quarters[1]:.3f} and is {quarters[3]:.3f} (means of steps {_steps(_quarter(loss, 1))} and "
-        f"{_steps(_last_quarter(loss))})",
+        f"the training loss was {quarters[1]:.3f} and is {quarters[3]:.3f} (means of steps {steps_of(quarter(loss, 1))} and "
+        f"{steps_of(quarter(loss, 3))})",
         "the run has learnt what it can at this rate",
         "end it (training.patience); let the rate fall to zero at the end (training.cooldown = 0.2); a larger model learns on",
     )
@@ -156,9 +168,8 @@ def no_progress(record: Record) -> Finding | None:
 def ends_in_warmup(record: Record) -> Finding | None:
     """The budget is spent before the rate has reached its height."""
     training = record.recipe.training
-    last = record.train[-1] if record.train else None
     end = float(training.max_steps)
-    if last is not None and last["share_spent"] > 0.0 and last["step"] >= 100:
+    if record.train and (last := record.train[-1])["share_spent"] > 0.0 and last["step"] >= 100:
         end = min(end, last["step"] / last["share_spent"])
     if end > 1.5 * training.warmup_steps:
         return None
@@ -182,7 +193,7 @@ def small_epochs(record: Record) -> Finding | None:
             "few batches",
             f"an epoch is {steps:.1f} steps (batch_tokens = {training.batch_tokens}, accumulation = {training.accumulation})",
             "so few steps see the whole corpus that there is little to learn from one to the next",
-            "training.batch_tokens or training.accumulation lower, or more text",
+            f"training.{'accumulation' if training.accumulation > 1 else 'batch_tokens'} lower, or more text",
         )
     if epochs[-1][1] > 100:
         return Finding(
@@ -195,14 +206,14 @@ def small_epochs(record: Record) -> Finding | None:
 
 
 def waits_for_data(record: Record) -> Finding | None:
-    """More than a twentieth of the time goes by without a batch to train on."""
-    waiting = _second_half(record.points("train", "waiting"))
-    if len(waiting) < 2 or fmean(value for _, value in waiting) <= 0.05:
+    """More than a tenth of the time goes by without a batch to train on."""
+    waiting = second_half(record.points("train", "waiting"))
+    if len(waiting) < 2 or fmean(value for _, value in waiting) <= 0.1:
         return None
     loaders = record.recipe.data.loaders
     return Finding(
         "waits for data",
-        f"{fmean(value for _, value in waiting):.0%} of the time of steps {_steps(waiting)} was spent waiting for batches",
+        f"{fmean(value for _, value in waiting):.0%} of the time of steps {steps_of(waiting)} was spent waiting for batches",
         "making batches is slower than training on them",
         f"data.loaders = {max(1, 2 * loaders)} (it is {loaders}); put the run folder on a local disk",
     )
@@ -214,10 +225,10 @@ def memory_grows(record: Record) -> Finding | None:
     if len(memory) < 2 * _ENOUGH or memory[-1][0] < 500:
         return None
     # The first quarter does not count, nor what slows down: caches fill.
-    second, third, fourth = (median(value for _, value in _quarter(memory, number)) for number in (1, 2, 3))
+    second, third, fourth = (median(value for _, value in quarter(memory, number)) for number in (1, 2, 3))
     if fourth - third < max(0.5 * (third - second), 50.0) or third <= second or fourth < 1.1 * second:
         return None
-    steps = _last_quarter(memory)[0][0] - _quarter(memory, 1)[0][0]
+    steps = quarter(memory, 3)[0][0] - quarter(memory, 1)[0][0]
     return Finding(
         "memory grows",
         f"{second:,.0f}, {third:,.0f}, {fourth:,.0f} MiB (medians of the last three quarters, to step {memory[-1][0]:,.0f}): "
@@ -266,7 +277,7 @@ def checkpoints_fail(record: Record) -> Finding | None:
 
 def slow(record: Record) -> Finding | None:
     """Far below what this machine reaches in matrix products alone, small products taken into account."""
-    ceiling = _second_half(record.points("train", "ceiling"))
+    ceiling = second_half(record.points("train", "ceiling"))
     expected = 0.25 * min(1.0, record.recipe.model.d_model / 512)
     if len(ceiling) < 2 or (share := median(value for _, value in ceiling)) >= expected:
         return None
@@ -276,7 +287,7 @@ def slow(record: Record) -> Finding | None:
     turns += [] if training.compile else ["training.compile = true"]
     return Finding(
         "slow",
-        f"{share:.0%} of the machine's measured ceiling in steps {_steps(ceiling)}",
+        f"{share:.0%} of the machine's measured ceiling in steps {steps_of(ceiling)}",
         "batches are too small to keep this machine busy, or other programs are at work on it",
         "; ".join(turns),
     )
@@ -284,19 +295,22 @@ def slow(record: Record) -> Finding | None:
 
 def padded(record: Record) -> Finding | None:
     """Much of what is computed is padding."""
-    padding = _second_half(record.points("train", "padding"))
+    padding = second_half(record.points("train", "padding"))
     if len(padding) < 2 or fmean(value for _, value in padding) <= 0.2:
         return None
     return Finding(
         "padding",
-        f"{fmean(value for _, value in padding):.0%} of the places in the batches of steps {_steps(padding)} hold no token",
+        f"{fmean(value for _, value in padding):.0%} of the places in the batches of steps {steps_of(padding)} hold no token",
         "batches hold pairs of very different lengths: few pairs to choose from, or sides that do not fit each other",
         "data.cleaning.max_ratio = 3; data.max_length lower; more text, so that pairs of one length are found",
     )
 
 
 def died(record: Record) -> Finding | None:
-    """The journal ends before the run does."""
+    """The journal ends before the run does, with an error or without a word."""
+    if record.state == "failed":
+        text = str(record.events[-1].get("text", "")).rstrip(".")
+        return Finding("failed", text, "the command ended there", "mend what it says, and the same command goes on")
     if record.state != "silent":
         return None
     step = f"step {record.train[-1]['step']:,}" if record.train else "its first line"
@@ -314,38 +328,19 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-def _quarter(points: Points, number: int) -> Points:
-    size = len(points) / 4
-    return points[round(number * size) : round((number + 1) * size)]
-
-
-def _last_quarter(points: Points) -> Points:
-    return _quarter(points, 3)
-
-
-def _second_half(points: Points) -> Points:
-    return points[len(points) // 2 :]
-
-
-def _quarters(points: Points) -> list[float]:
-    return [fmean(value for _, value in _quarter(points, number)) for number in range(4)]
-
-
-def _steps(points: Points) -> str:
-    return f"{points[0][0]:,.0f} to {points[-1][0]:,.0f}"
-
-
-def _round(value: float) -> str:
-    """To one digit, which is all that such a number is worth."""
-    return f"{float(f'{value:.1g}'):g}"
-
-
 def _rate_knob(record: Record) -> str:
+    """Half the rate, or the paper's for this width and warm-up where that is lower."""
     training = record.recipe.training
     if training.schedule == "paper":
-        return f"training.rate_factor = {training.rate_factor / 2:g}"
-    return f"training.peak_rate = {training.peak_rate / 2:g}"
+        return f"training.rate_factor = {min(training.rate_factor / 2, 1.0):.2g}"
+    paper = (record.recipe.model.d_model * training.warmup_steps) ** -0.5
+    return f"training.peak_rate = {min(training.peak_rate / 2, paper):.2g}"
 
 
-def _is_low_precision(record: Record) -> bool:
-    return "bfloat16" in str(record.about.get("machine", record.recipe.training.precision))
+def _calmer(record: Record) -> str:
+    """What keeps updates in proportion, as far as it is not in use."""
+    training = record.recipe.training
+    turns = [_rate_knob(record), "training.warmup_steps longer"]
+    turns += ["training.clip_norm = 1.0"] if training.clip_norm is None else []
+    turns += ["model.norm = 'pre'"] if record.recipe.model.norm == "post" else []
+    return "; ".join(turns)

@@ -18,7 +18,7 @@ from dragoman.bundle import Bundle, load_bundle, save_bundle
 from dragoman.config import STANDARD_INPUT, Recipe, listed, recipe_from_dict
 from dragoman.data.prepare import VALID, prepared_files
 from dragoman.data.subword import read_tokeniser
-from dragoman.errors import DataError, Interrupted, OutputError, RunError
+from dragoman.errors import DataError, DragomanError, Interrupted, OutputError, RunError
 from dragoman.formats.lines import name_of
 from dragoman.formats.pair import Pair
 from dragoman.formats.read import corpus_files
@@ -56,7 +56,14 @@ def train(recipe: Recipe, listener: Listener | None = None, *, picture_of: str |
             listener.finish(report)
             return report
         except KeyboardInterrupt:
-            raise Interrupted(f"interrupted after step {trainer.progress.step}; {trainer.kept()}") from None
+            told = f"interrupted after step {trainer.progress.step}; {trainer.kept()}"
+            trainer.happened("stopped", trainer.progress.step, told)
+            raise Interrupted(told) from None
+        except Interrupted:
+            raise
+        except DragomanError as error:
+            trainer.happened("failed", trainer.progress.step, str(error))
+            raise
         finally:
             listener.close()
 

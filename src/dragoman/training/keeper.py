@@ -20,12 +20,20 @@ class Keeper:
     """The checkpoints of a run. Rank 0 writes them; all ranks know what was kept."""
 
     def __init__(
-        self, folder: Path, recipe: Recipe, corpus: Mapping[str, str], world: World, tell: Tell, newest: Checkpoint | None
+        self,
+        folder: Path,
+        recipe: Recipe,
+        corpus: Mapping[str, str],
+        machine: Mapping[str, str],
+        world: World,
+        tell: Tell,
+        newest: Checkpoint | None,
     ) -> None:
         self.folder = folder
         self.recipe = recipe.model_dump(mode="json")
         self.config = recipe.training
-        self.corpus = corpus
+        self.corpus = dict(corpus)
+        self.machine = dict(machine)
         self.world = world
         self.tell = tell
         self.newest = newest
@@ -64,7 +72,7 @@ class Keeper:
                 trouble = str(error)
         trouble, path = self.world.from_leader((trouble, path))
         if path is not None:
-            self.newest = Checkpoint(Path(path), progress, self.recipe, merit, dict(self.corpus), due)
+            self.newest = Checkpoint(Path(path), progress, self.recipe, merit, self.corpus, due, self.machine)
             if due or self.owed:
                 self._minutes = progress.minutes
             self.owed = False
@@ -83,6 +91,7 @@ class Keeper:
             merit=merit,
             corpus=self.corpus,
             due=due,
+            machine=self.machine,
             weights=state.weights,
             optimiser_state=state.optimiser,
             averages=state.averages,

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from dragoman.training.validation import Sample
 
-EventKind = Literal["resumed", "skipped", "restored", "memory", "checkpoint", "unsaved", "stopped"]
-"""Went on from a checkpoint; left a step out; went back to one; ran out of memory; kept one; could not; was asked to stop."""
+EventKind = Literal["resumed", "skipped", "restored", "memory", "checkpoint", "unsaved", "stopped", "failed"]
+"""Went on from a checkpoint; left a step out; went back to one; ran out of memory; kept one; could not; was asked to stop;
+ended with an error."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class StepReport:
     step: int
     epoch: float
     loss: float
+    """Negative log-likelihood in nats per target token, without label smoothing."""
     perplexity: float
     rate: float
     gradient_norm: float
@@ -67,11 +70,19 @@ class StepReport:
 
 @dataclass(frozen=True)
 class ValidationReport:
+    """What a validation found."""
+
     step: int
     loss: float
+    """With label smoothing, in nats per target token."""
     perplexity: float
     bleu: float | None
     best: bool
+
+    @property
+    def nll(self) -> float:
+        """What `loss` is of a step: without label smoothing."""
+        return math.log(self.perplexity)
 
 
 class Listener(Protocol):

@@ -57,7 +57,9 @@ class Trainer:
         self.prepared, corpus = prepare_run(self.folder, recipe, found, listener, self.world)
         self.progress = found.progress if found is not None else Progress()
         bound_kernel_cache()
-        self.machine = choose_machine(self.config)
+        before = found.machine if found is not None else None
+        measured = choose_machine(self.config, before=before).memory() if self.world.leads else None
+        self.machine = choose_machine(self.config, before=self.world.from_leader(measured))
         self.learner = Learner(recipe, self.prepared.tokeniser, self.machine, self.world, found)
         self.model, self.optimiser = self.learner.model, self.learner.optimiser
         self.validator = self._validator()
@@ -69,7 +71,7 @@ class Trainer:
             machine=self.machine,
             world=self.world,
             guard=self.guard,
-            split=lambda text: self._happened("memory", self.progress.step + 1, text),
+            split=lambda text: self.happened("memory", self.progress.step + 1, text),
         )
         self.stream = BatchStream(
             TrainingBatches(recipe, self.prepared.folder, start_id=start_id(recipe.model)),
@@ -81,7 +83,8 @@ class Trainer:
         )
         journal = self.folder / "metrics.jsonl"
         self.journal = Journal(journal, step=self.progress.step, trouble=listener.notice) if self.world.leads else None
-        self.keeper = Keeper(self.checkpoints, recipe, corpus, self.world, self._happened, found)
+        told = self.machine.memory()
+        self.keeper = Keeper(self.checkpoints, recipe, corpus, told, self.world, self.happened, found)
         self.meter = Meter()
         self.energy = EnergyMeter(self.machine.device, processor=self.world.local_rank == 0)
         self.ceiling: float | None = None
@@ -123,7 +126,7 @@ class Trainer:
                 if stops:
                     reason = stop.reason or "another rank was asked to stop"
                     told = f"{reason}: stopped after step {self.progress.step}; {self.kept()}"
-                    self._happened("stopped", self.progress.step, told)
+                    self.happened("stopped", self.progress.step, told)
                     raise Interrupted(told)
 
     def _begin(self) -> None:
@@ -149,7 +152,7 @@ class Trainer:
             self.journal.begin(about)
         self.listener.begin(about)
         if going_on is not None:
-            self._happened("resumed", self.progress.step, going_on)
+            self.happened("resumed", self.progress.step, going_on)
         self.meter.begin()
 
     def _after_step(self, gradient_norm: torch.Tensor, *, stops: bool) -> None:
@@ -240,7 +243,7 @@ class Trainer:
         self._tokens_since_log.zero_()
         self.meter.begin()
 
-    def _happened(self, kind: EventKind, step: int, text: str) -> None:
+    def happened(self, kind: EventKind, step: int, text: str) -> None:
         """Something that people should know of: a line in the journal, and a word to who listens."""
         if self.journal is not None:
             self.journal.event(kind, step, text)
@@ -253,7 +256,7 @@ class Trainer:
         skipped, step = self.guard.skipped, self.progress.step
         if skipped == self._skipped_told:
             return
-        self._happened("skipped", step, f"step {step}: {self._why_skipped()}; {skipped} skipped so far")
+        self.happened("skipped", step, f"step {step}: {self._why_skipped()}; {skipped} skipped so far")
         self._skipped_told = skipped
         if self.guard.in_a_row < self.config.skip_limit:
             return
@@ -269,7 +272,7 @@ class Trainer:
         self.learner.restore(newest)
         self.guard.forgive()
         self.progress = replace(self.progress, restored=self.progress.restored + 1)
-        self._happened("restored", step, f"step {step}: back to {newest.path.name}, on with the data that follow")
+        self.happened("restored", step, f"step {step}: back to {newest.path.name}, on with the data that follow")
 
     def _why_skipped(self) -> str:
         limit = self.config.spike_limit

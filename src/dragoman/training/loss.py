@@ -8,17 +8,22 @@ gradients is taken at once.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.data.batches import Batch
 from dragoman.data.subword import PADDING_ID
+from dragoman.model.linear import Product
 from dragoman.model.transformer import Transformer
 
-# Logits at once: 16 MB of them in float32.
-SLICE = 2**22
+# Logits that are made at once, 28 MB of them in float32, and those that are worked on at once, so that the caches hold them.
+SLICE = 7 * 2**20
+AT_ONCE = 2**20
+# Places that the size of a slice is a multiple of, since oneDNN makes a kernel for each size.
+STEP = 64
 
 
 def smoothing_weights(form: str, epsilon: float, vocabulary: int) -> tuple[float, float]:
@@ -35,18 +40,20 @@ def batch_loss(model: Transformer, batch: Batch, *, epsilon: float, form: str) -
     """Smoothed loss and negative log-likelihood of a batch, summed over its real target tokens. Padding costs no logits."""
     outputs_BTD, _ = model.decoder(batch.inputs_BT, model.start(batch.source_BS))
     real_BT = batch.targets_BT != PADDING_ID
-    return smoothed_loss(outputs_BTD[real_BT], model.output, batch.targets_BT[real_BT], epsilon=epsilon, form=form)
+    return smoothed_loss(
+        outputs_BTD[real_BT], model.output, batch.targets_BT[real_BT], epsilon=epsilon, form=form, product=model.product
+    )
 
 
 def smoothed_loss(
-    outputs_XD: Tensor, output_VD: Tensor, targets_X: Tensor, *, epsilon: float, form: str
+    outputs_XD: Tensor, output_VD: Tensor, targets_X: Tensor, *, epsilon: float, form: str, product: Product = F.linear
 ) -> tuple[Tensor, Tensor]:
     """The loss to minimise and the negative log-likelihood of logits `outputs · outputᵀ`, both summed over all places, in nats.
 
     The gradient is that of the first; under autocast the products are computed in its type, and all sums in float32.
     """
     learns = torch.is_grad_enabled()  # within apply it never is
-    loss, nll = _SmoothedLoss.apply(outputs_XD, output_VD, targets_X, epsilon, form, learns)  # type: ignore[no-untyped-call]
+    loss, nll = _SmoothedLoss.apply(outputs_XD, output_VD, targets_X, epsilon, form, learns, product)  # type: ignore[no-untyped-call]
     return loss, nll
 
 
@@ -58,41 +65,37 @@ class _SmoothedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, outputs_XD: Tensor, output_VD: Tensor, targets_X: Tensor, epsilon: float, form: str, learns: bool
+        ctx: Any,
+        outputs_XD: Tensor,
+        output_VD: Tensor,
+        targets_X: Tensor,
+        epsilon: float,
+        form: str,
+        learns: bool,
+        product: Product,
     ) -> tuple[Tensor, Tensor]:
-        kind = outputs_XD.device.type
+        kind, vocabulary = outputs_XD.device.type, len(output_VD)
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else outputs_XD.dtype
-        true, share = smoothing_weights(form, epsilon, len(output_VD))
+        true, share = smoothing_weights(form, epsilon, vocabulary)
         projection_VD = output_VD.to(dtype)
         to_outputs_XD = torch.empty_like(outputs_XD) if learns else None
-        to_projection_VD = torch.zeros_like(output_VD, dtype=torch.float32) if learns else None
+        to_projection_VD: Tensor | None = None
         nll = everything = torch.zeros((), device=outputs_XD.device)
-        # A power of two, so that there are few sizes; three or four slices, so that little of the last is filled up.
-        size = max(min(SLICE // len(output_VD), 1 << (len(targets_X) // 4).bit_length()), 1)
-        room = _room(size, *output_VD.shape, dtype, outputs_XD.device)
+        size = slice_size(len(targets_X), vocabulary)
         with torch.autocast(kind, enabled=False):
-            for begin in range(0, len(targets_X), len(room.outputs_YD)):
-                targets_Z1 = targets_X[begin : begin + len(room.outputs_YD), None]
-                real = slice(len(targets_Z1))  # the last slice is filled up with places that count for nothing
-                room.outputs_YD[real] = outputs_XD[begin : begin + len(targets_Z1)]
-                room.outputs_YD[len(targets_Z1) :] = 0
-                torch.mm(room.outputs_YD, projection_VD.T, out=room.products_YV)
-                torch.log_softmax(room.logits_YV.copy_(room.products_YV), dim=-1, out=room.log_probs_YV)
-                log_probs_ZV = room.log_probs_YV[real]
-                nll = nll - log_probs_ZV.gather(1, targets_Z1).sum()
-                everything = everything - log_probs_ZV.sum()
-                if form == "real":
-                    everything = everything + log_probs_ZV[:, PADDING_ID].sum()
-                if to_outputs_XD is None or to_projection_VD is None:
+            for begin in range(0, len(targets_X), size):
+                targets_Z1 = targets_X[begin : begin + size, None]
+                outputs_YD = _filled_up(outputs_XD[begin : begin + size].to(dtype), size)
+                logits_YV = product(outputs_YD, projection_VD, None)
+                more_nll, more = _to_gradient(logits_YV[: len(targets_Z1)], targets_Z1, true, share, form)
+                nll, everything = nll + more_nll, everything + more
+                if to_outputs_XD is None:
                     continue
-                gradient_ZV = log_probs_ZV.exp_().sub_(share)
-                if form == "real":
-                    gradient_ZV[:, PADDING_ID] += share
-                gradient_ZV.scatter_add_(1, targets_Z1, gradient_ZV.new_full(targets_Z1.shape, -true))
-                room.log_probs_YV[len(targets_Z1) :] = 0
-                gradient_YV = room.products_YV.copy_(room.log_probs_YV)
-                to_outputs_XD[begin : begin + len(targets_Z1)] = (gradient_YV @ projection_VD)[real]
-                to_projection_VD += gradient_YV.T @ room.outputs_YD
+                gradient_YV = logits_YV
+                gradient_YV[len(targets_Z1) :] = 0
+                to_outputs_XD[begin : begin + size] = product(gradient_YV, projection_VD.t(), None)[: len(targets_Z1)]
+                part_VD = product(gradient_YV.t(), outputs_YD.t(), None)
+                to_projection_VD = part_VD.float() if to_projection_VD is None else to_projection_VD.add_(part_VD)
         ctx.save_for_backward(to_outputs_XD, to_projection_VD)
         ctx.mark_non_differentiable(nll)
         return true * nll + share * everything, nll
@@ -100,24 +103,49 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         to_outputs_XD, to_projection_VD = ctx.saved_tensors
-        return to_outputs_XD * grads[0], to_projection_VD * grads[0], None, None, None, None
+        return to_outputs_XD * grads[0], to_projection_VD * grads[0], None, None, None, None, None
 
 
-class _Room(NamedTuple):
-    """Where the logits of a slice are worked on."""
+def _to_gradient(logits_ZV: Tensor, targets_Z1: Tensor, true: float, share: float, form: str) -> tuple[Tensor, Tensor]:
+    """Put p − q in the place of the logits; returns the sums of −log p over the true classes, and over all with a share."""
+    vocabulary = logits_ZV.shape[1]
+    rows = max(AT_ONCE // vocabulary, 1)
+    probs_RV, exact_RV = _room(rows, vocabulary, logits_ZV.dtype, logits_ZV.device)
+    nll = everything = torch.zeros((), device=logits_ZV.device)
+    for begin in range(0, len(logits_ZV), rows):
+        given_ZV, at_Z1 = logits_ZV[begin : begin + rows], targets_Z1[begin : begin + rows]
+        probs_ZV = probs_RV[: len(at_Z1)]
+        exact_ZV = given_ZV if exact_RV is None else exact_RV[: len(at_Z1)].copy_(given_ZV)
+        torch.softmax(exact_ZV, dim=-1, out=probs_ZV)
+        # log Σ exp, read off where a row is largest, since what is smallest may have no logarithm.
+        norms_Z = exact_ZV.amax(dim=-1) - probs_ZV.amax(dim=-1).log()
+        nll = nll + (norms_Z - exact_ZV.gather(1, at_Z1)[:, 0]).sum()
+        everything = everything + vocabulary * norms_Z.sum() - exact_ZV.sum()
+        if form == "real":
+            everything = everything - (norms_Z - exact_ZV[:, PADDING_ID]).sum()
+        probs_ZV.sub_(share)
+        if form == "real":
+            probs_ZV[:, PADDING_ID] += share
+        probs_ZV.scatter_add_(1, at_Z1, probs_ZV.new_full(at_Z1.shape, -true))
+        given_ZV.copy_(probs_ZV)
+    return nll, everything
 
-    outputs_YD: Tensor
-    products_YV: Tensor
-    logits_YV: Tensor
-    log_probs_YV: Tensor
+
+def slice_size(places: int, vocabulary: int) -> int:
+    """Places in a slice: slices of one size, of few different sizes in all, and little of the last filled up."""
+    most = max(SLICE // vocabulary, 1)
+    step = STEP if most >= STEP else 1
+    slices = max(-(-places // (most // step * step)), 1)
+    return max(-(-places // (slices * step)) * step, 1)
 
 
-@lru_cache(maxsize=4)
-def _room(size: int, vocabulary: int, width: int, dtype: torch.dtype, device: torch.device) -> _Room:
-    """Kept from step to step, so that it is faulted in once; the few sizes that come keep oneDNN's kernels few, too."""
-    return _Room(
-        torch.empty(size, width, dtype=dtype, device=device),
-        torch.empty(size, vocabulary, dtype=dtype, device=device),
-        torch.empty(size, vocabulary, device=device),
-        torch.empty(size, vocabulary, device=device),
-    )
+def _filled_up(outputs_ZD: Tensor, size: int) -> Tensor:
+    """With places of nothing up to this many, so that there are few sizes to make kernels for."""
+    return outputs_ZD if len(outputs_ZD) == size else F.pad(outputs_ZD, (0, 0, 0, size - len(outputs_ZD)))
+
+
+@lru_cache(maxsize=2)
+def _room(rows: int, vocabulary: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Where probabilities, and where logits in float32 are worked on; kept from step to step, so that it is faulted in once."""
+    probs_RV = torch.empty(rows, vocabulary, device=device)
+    return probs_RV, None if dtype == torch.float32 else torch.empty_like(probs_RV)

@@ -1,16 +1,43 @@
-"""What this machine is best asked to do: the device, the precision, the attention. The model never knows."""
+"""What this machine is best asked to do: the device, the precision, and the routes that products and attention take.
+
+The model never knows. The routes are measured once, at the start, in a fraction of a second.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import math
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from dragoman.config import TrainingConfig
-from dragoman.model.attention import explicit_attention, fused_attention, use_attention
+from dragoman.model.attention import Attend, fused_attention, lean_attention, use_attention
+from dragoman.model.linear import Product, onednn_product
+from dragoman.model.transformer import Transformer, use_product
+
+PRODUCTS: dict[str, Product] = {"PyTorch": F.linear, "oneDNN": onednn_product}
+ATTENTIONS: dict[str, Attend] = {"fused": fused_attention, "lean": lean_attention}
+# So much faster a way has to be than PyTorch's own: their sums differ in the last bit, so noise must not choose one now and the
+# other when the run goes on.
+CLEARLY = 1.25
+CEILING_SECONDS = 0.25
+# Of glibc's malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+
+
+@dataclass(frozen=True)
+class Routes:
+    """How products with weights and attention are computed: names out of `PRODUCTS` and `ATTENTIONS`."""
+
+    product: str
+    attention: str
 
 
 @dataclass(frozen=True)
@@ -19,32 +46,152 @@ class Machine:
 
     device: torch.device
     precision: torch.dtype
+    given: Routes | None = None
+    """Those that a run began with, so that it goes on with the very same sums; measured where there are none."""
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16)
 
-    def settle(self, model: nn.Module) -> None:
-        """Choose how attention is computed: PyTorch's kernel is slow on a processor in bfloat16, above all backwards."""
-        by_hand = self.device.type == "cpu" and self.precision == torch.bfloat16
-        use_attention(model, explicit_attention if by_hand else fused_attention)
+    def routes(self) -> Routes:
+        """Those that were given, or the fastest here, measured once in a process."""
+        return self.given or _fastest_routes(self)
+
+    def settle(self, model: Transformer) -> None:
+        """Let the model compute its products and its attention in the ways that are the fastest here."""
+        routes = self.routes()
+        use_product(model, PRODUCTS[routes.product])
+        use_attention(model, ATTENTIONS[routes.attention])
+        if self.device.type == "cpu":
+            keep_freed_memory()
+
+    def memory(self) -> dict[str, str]:
+        """What a run is to go on with, as JSON can hold it."""
+        return {"device": self.device.type, **asdict(self.routes())}
 
     def describe(self) -> str:
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"{torch.get_num_threads()} threads"
-        return f"{self.device.type} ({name}), {str(self.precision).removeprefix('torch.')}"
+        """Device, precision and routes, such as "cpu (2 threads), float32, oneDNN products, lean attention"."""
+        threads = torch.get_num_threads()
+        name = f"{threads} thread{'s' if threads > 1 else ''}"
+        if self.device.type == "cuda":
+            name = torch.cuda.get_device_name(self.device)
+        routes = self.routes()
+        precision = str(self.precision).removeprefix("torch.")
+        return f"{self.device.type} ({name}), {precision}, {routes.product} products, {routes.attention} attention"
 
 
-def choose_machine(config: TrainingConfig) -> Machine:
-    """A GPU where there is one; bfloat16 where the recipe says so, or leaves it open and the hardware multiplies it fast."""
+def choose_machine(config: TrainingConfig, *, before: Mapping[str, str] | None = None) -> Machine:
+    """A GPU where there is one; bfloat16 where the recipe says so, or leaves it open and the hardware multiplies it fast.
+
+    before: what `Machine.memory` told when the run began, which holds on the same kind of device
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     fast = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else multiplies_bfloat16()
     bfloat16 = config.precision == "bfloat16" or (config.precision == "auto" and fast)
-    return Machine(device, torch.bfloat16 if bfloat16 else torch.float32)
+    machine = Machine(device, torch.bfloat16 if bfloat16 else torch.float32)
+    if before is None or before.get("device") != device.type:
+        return machine
+    product, attention = before.get("product", ""), before.get("attention", "")
+    known = product in PRODUCTS and attention in ATTENTIONS
+    return replace(machine, given=Routes(product, attention)) if known else machine
 
 
 def multiplies_bfloat16() -> bool:
     """Whether the processor has instructions for products of bfloat16."""
     capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+@lru_cache(maxsize=8)
+def _fastest_routes(machine: Machine) -> Routes:
+    """On a GPU PyTorch's own; on a processor what wins by far, products with weights by a feed-forward layer's shape."""
+    if machine.device.type != "cpu":
+        return Routes("PyTorch", "fused")
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(512, 512, generator=generator), torch.randn(512, 512, generator=generator)
+    query, key, value = torch.randn(3, 96, 15, 4, 32, generator=generator)
+    keep = torch.ones(96, 1, 1, 15, dtype=torch.bool)
+    bfloat16 = machine.precision == torch.bfloat16
+    heads = [one.to(machine.precision).transpose(1, 2) for one in (query, key, value)]
+    products = {"PyTorch": F.linear} if bfloat16 else PRODUCTS  # in bfloat16, PyTorch goes to oneDNN by itself
+
+    def learning_product(product: Product) -> Callable[[], object]:
+        return _learning(lambda x, weight: product(x, weight, None), x, weight)
+
+    def learning_attention(attend: Attend) -> Callable[[], object]:
+        return _learning(lambda query, key, value: attend(query, key, value, keep, 0.0), *heads)
+
+    return Routes(
+        product=_fastest({name: learning_product(product) for name, product in products.items()}),
+        attention=_fastest({name: learning_attention(attend) for name, attend in ATTENTIONS.items()}),
+    )
+
+
+def _learning(compute: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:
+    """Forwards and backwards once, as a step does."""
+    leaves = [one.detach().requires_grad_() for one in inputs]
+
+    def once() -> object:
+        result = compute(*leaves)
+        return torch.autograd.grad(result, leaves, torch.ones_like(result))
+
+    return once
+
+
+def _fastest(ways: Mapping[str, Callable[[], object]]) -> str:
+    """By the processor time of the best of several turns in one thread; the first way unless another clearly wins.
+
+    So whoever else is at work here changes nothing, and a run that goes on finds what it found at its start.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        best = {name: seconds for name, once in ways.items() if (seconds := _best_of(once)) is not None}
+    finally:
+        torch.set_num_threads(threads)
+    first, fastest = next(iter(ways)), min(best, key=best.__getitem__)
+    return fastest if CLEARLY * best[fastest] < best[first] else first
+
+
+def _best_of(once: Callable[[], object], *, turns: int = 5) -> float | None:
+    """Seconds of processor time; none where this PyTorch was built without what it takes."""
+    try:
+        once()
+    except (RuntimeError, AttributeError):
+        return None
+    seconds = []
+    for _ in range(turns):
+        begun = time.thread_time()
+        once()
+        seconds.append(time.thread_time() - begun)
+    return min(seconds)
+
+
+def measure_ceiling(machine: Machine) -> float:
+    """FLOP/s of one large product with weights, the way that this machine computes them: what no step can exceed.
+
+    M = 2,048 rows (65,536 on a GPU), 2,048 × 512; the best of a few, warm.
+    """
+    cuda = machine.device.type == "cuda"
+    rows, inner, outer = (2**16, 1024, 4096) if cuda else (2048, 512, 2048)
+    x = torch.randn(rows, inner, device=machine.device, dtype=machine.precision)
+    weight = torch.randn(outer, inner, device=machine.device, dtype=machine.precision)
+    product = PRODUCTS[machine.routes().product]
+
+    best, until = math.inf, time.perf_counter() + CEILING_SECONDS
+    with torch.no_grad():
+        while best == math.inf or time.perf_counter() < until:
+            begun = time.perf_counter()
+            product(x, weight, None)
+            if cuda:
+                torch.cuda.synchronize(machine.device)
+            best = min(best, time.perf_counter() - begun)
+    return 2.0 * rows * inner * outer / best
+
+
+def compile_layers(model: Transformer, *, backend: str = "inductor") -> None:
+    """Have torch.compile make kernels of each layer, in place and for any batch's shape. Names of parameters stay."""
+    for module in (*model.encoder.layers, *model.decoder.layers):
+        module.compile(backend=backend, dynamic=True)
 
 
 def bound_kernel_cache() -> None:
@@ -55,15 +202,12 @@ def bound_kernel_cache() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
-def measure_ceiling(machine: Machine) -> float:
-    """Floating-point operations a second of a large matrix product in the run's precision."""
-    factor = torch.randn(1024, 1024, device=machine.device, dtype=machine.precision)
-    started = time.monotonic()
-    for _ in range(5):
-        torch.mm(factor, factor)[0, 0].item()
-    return 5 * 2 * 1024**3 / (time.monotonic() - started)
+def keep_freed_memory() -> None:
+    """Have glibc keep up to 128 MiB of freed memory for the next step; else every step has it faulted in anew, page by page.
 
-
-def compile_layers(model: nn.Module) -> None:
-    """Have torch.compile make kernels of a model, in place."""
-    model.compile(dynamic=True)
+    What the user set in the environment stands. Larger pieces than 32 MiB go back to the system as ever.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None and not any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
+        mallopt(M_MMAP_THRESHOLD, 2**25)
+        mallopt(M_TRIM_THRESHOLD, 2**27)

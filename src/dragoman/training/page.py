@@ -11,12 +11,15 @@ from typing import Any
 
 from dragoman.errors import OutputError
 from dragoman.storage import cannot_write, write_lines
+from dragoman.training.diagnosis import diagnose
 from dragoman.training.record import Entry, Record, State, read_record, standing
 from dragoman.views import Mark, Panel, Sentence, Series, Table, Tile, learning_curve, watch_page
 
 _VERSIONS, _SENTENCES, _EVENTS = 4, 8, 30
+# Letters of a text that are shown.
+_LETTERS = 300
 # Checkpoints come and go; these are worth a line in the curves.
-_MARKED = ("resumed", "skipped", "restored", "memory", "unsaved", "stopped")
+_MARKED = ("resumed", "skipped", "restored", "memory", "unsaved", "stopped", "failed")
 
 
 def run_page(record: Record, *, written: str, refresh: int | None = None) -> str:
@@ -39,15 +42,17 @@ def run_page(record: Record, *, written: str, refresh: int | None = None) -> str
 
 def _sentence(record: Record, now: dict[str, Any]) -> str:
     """What follows the word for the state."""
-    if now["step"] is None:
-        return " · no step is journaled yet"
-    told = [f"step {now['step']:,}", f"{100 * now['share_spent']:.0f} % of the budget"]
-    if now["state"] == "running":
+    told = ["no step is journaled yet"]
+    if now["step"] is not None:
+        told = [f"step {now['step']:,}", f"{100 * now['share_spent']:.0f} % of the budget"]
+    if now["state"] == "running" and now["step"] is not None:
         told.append(f"{duration(now['minutes_left'])} left")
     if now["state"] == "silent":
         told.append(f"no word for {duration(now['quiet_seconds'] / 60)}; if it was killed, the same command goes on")
     if now["state"] == "stopped":
         told.append("the same command goes on")
+    if now["state"] == "failed":
+        told.append(str(record.events[-1].get("text", "")))
     return " · " + " · ".join(told)
 
 
@@ -64,16 +69,20 @@ def _tiles(record: Record, now: dict[str, Any]) -> list[Tile]:
 
     def tile(name: str, value: object, form: str, remark: str = "") -> None:
         if isinstance(value, int | float):
-            tiles.append(Tile(name, form.format(value), remark))
+            tiles.append(Tile(name, written(value, form), remark))
+
+    def written(value: float, form: str) -> str:
+        return form.format(value) if value < 1e9 else f"{value:.2e}"  # a perplexity may have hundreds of digits
 
     share = f"{now['ceiling']:.0%} of the ceiling" if now["ceiling"] is not None else ""
     best, last = now["best"] or {}, now["valid"] or {}
     tile("step", now["step"], "{:,}", f"of {record.recipe.training.max_steps:,} at most")
     tile("epoch", now["epoch"], "{:.2f}")
-    tile("training loss", now["loss"], "{:.3f}", f"perplexity {now['perplexity']:,.2f}" if now["perplexity"] else "")
+    perplexity = f"perplexity {written(now['perplexity'], '{:,.2f}')}" if now["perplexity"] else ""
+    tile("training loss", now["loss"], "{:.3f}", perplexity)
     for name, key in (("validation perplexity", "perplexity"), ("BLEU", "bleu")):
         known = isinstance(best.get(key), int | float)
-        tile(name, last.get(key), "{:,.2f}", f"best {best[key]:,.2f}, step {best['step']:,}" if known else "")
+        tile(name, last.get(key), "{:,.2f}", f"best {written(best[key], '{:,.2f}')}, step {best['step']:,}" if known else "")
     tile("tokens a second", now["tokens_per_second"], "{:,.0f}", share)
     tile("learning rate", now["rate"], "{:.2e}")
     tile("gradient norm", now["gradient_norm"], "{:.3g}")
@@ -109,7 +118,7 @@ def _charts(record: Record) -> list[str]:
     ]
     # The first is drawn even before it has a point, so that the page has its form from the start.
     shown = [wanted[0], *(one for one in wanted[1:] if one[1].series)]
-    steps = [entry["step"] for entry in (*record.train, *record.valid)] or [0, 1]
+    steps = [entry["step"] for entry in (*record.train, *record.valid, *record.events)] or [0, 1]
     return [
         learning_curve(
             [panel], title=title, x_label="step", width=360, panel_height=150, marks=marks, x_range=(min(steps), max(steps))
@@ -124,18 +133,23 @@ def _sentences(record: Record) -> list[Sentence]:
     if not rounds:
         return []
     return [
-        Sentence(str(newest.get("source", "")), str(newest.get("reference", "")), _versions(rounds, newest))
+        Sentence(_text(newest, "source"), _text(newest, "reference"), _versions(rounds, newest))
         for newest in _texts(rounds[-1])[:_SENTENCES]
     ]
 
 
 def _versions(rounds: Sequence[Entry], newest: Entry) -> list[tuple[str, str]]:
     return [
-        (f"step {entry['step']:,}", str(sample.get("translation", "")))
+        (f"step {entry['step']:,}", _text(sample, "translation"))
         for entry in rounds
         for sample in _texts(entry)
         if sample.get("source") == newest.get("source") and sample.get("reference") == newest.get("reference")
     ]
+
+
+def _text(sample: Entry, key: str) -> str:
+    text = str(sample.get(key, ""))
+    return text if len(text) <= _LETTERS else f"{text[:_LETTERS]} … ({len(text):,} letters)"
 
 
 def _texts(entry: Entry) -> list[Entry]:
@@ -144,10 +158,12 @@ def _texts(entry: Entry) -> list[Entry]:
 
 
 def _tables(record: Record) -> list[Table]:
+    findings = [(one.name, f"{one.seen}. Probably {one.means}.", one.turn) for one in diagnose(record)]
+    tables = [Table("What the doctor says", ["", "seen", "turn"], findings)] if findings else []
     newest = [entry for entry in reversed(record.events) if entry.get("event") != "checkpoint"]
     rows = [(f"{entry['step']:,}", str(entry.get("event", "")), str(entry.get("text", ""))) for entry in newest[:_EVENTS]]
     more = f" (the newest {_EVENTS} of {len(newest):,})" if len(newest) > _EVENTS else ""
-    tables = [Table(f"What happened{more}", ["step", "what", ""], rows)] if rows else []
+    tables += [Table(f"What happened{more}", ["step", "what", ""], rows)] if rows else []
     about = record.about
     facts: list[tuple[str, str]] = []
     for name in ("machine", "parameters", "devices"):

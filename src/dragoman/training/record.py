@@ -7,14 +7,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.errors import RunError
 from dragoman.training.journal import read_journal
 
-State = Literal["running", "finished", "stopped", "silent"]
+State = Literal["running", "finished", "stopped", "failed", "silent"]
 Entry = dict[str, Any]
+Points = Sequence[tuple[float, float]]
 
 # Seconds without a word after which a run counts as silent: while its lines come, until the first ones, at its end.
 _QUIET, _QUIET_AT_ENDS = 120.0, 1800.0
@@ -54,7 +56,7 @@ class Record:
         """What the newest stretch of the run said of itself; empty where none did."""
         return next(reversed(self.of_kind("run")), {})
 
-    def points(self, kind: str, key: str, *, times: float = 1.0) -> list[tuple[float, float]]:
+    def points(self, kind: str, key: str, *, times: float = 1.0) -> Points:
         """(step, value) wherever lines of this kind have a number for it, and not one that stands for an infinite one."""
         found = [(entry["step"], entry.get(key)) for entry in self.of_kind(kind)]
         return [(float(step), times * value) for step, value in found if isinstance(value, int | float) and abs(value) < 1e300]
@@ -64,8 +66,11 @@ class Record:
         if self.finished:
             return "finished"
         told = [entry for entry in self.entries if entry["kind"] in ("event", "train", "run")]
-        if told and told[-1].get("event") == "stopped":
-            return "stopped"
+        match told[-1].get("event") if told else None:
+            case "stopped":
+                return "stopped"
+            case "failed":
+                return "failed"
         return "running" if self.quiet_seconds <= self._patience() else "silent"
 
     def _patience(self) -> float:
@@ -82,6 +87,25 @@ def minutes_spent(entry: Entry) -> float:
     """Of a line of kind "train" before the end: the minutes behind it, by those ahead and the share of the budget."""
     share = float(entry["share_spent"])
     return float(entry["minutes_left"]) * share / (1.0 - share)
+
+
+def quarter(points: Points, number: int) -> Points:
+    """The first is number 0."""
+    size = len(points) / 4
+    return points[round(number * size) : round((number + 1) * size)]
+
+
+def second_half(points: Points) -> Points:
+    return points[len(points) // 2 :]
+
+
+def means_of_quarters(points: Points) -> list[float]:
+    return [fmean(value for _, value in quarter(points, number)) for number in range(4)]
+
+
+def steps_of(points: Points) -> str:
+    """Such as 1,000 to 2,000."""
+    return f"{points[0][0]:,.0f} to {points[-1][0]:,.0f}"
 
 
 def read_record(folder: Path) -> Record:
@@ -128,4 +152,4 @@ def standing(record: Record) -> dict[str, Any]:
 
 
 def _judged(entry: Entry) -> Entry:
-    return {name: entry.get(name) for name in ("step", "loss", "perplexity", "bleu")}
+    return {name: entry.get(name) for name in ("step", "loss", "nll", "perplexity", "bleu")}

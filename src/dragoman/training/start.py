@@ -45,8 +45,13 @@ def prepare_run(
         corpus.update(digests)
 
     if not world.leads:
-        world.from_leader()  # until it has prepared them
-        return prepare(recipe, folder / "data", listener.notice, progress=listener.progress, accept=accept), corpus
+        theirs = world.from_leader()  # once it has prepared them
+        prepared = prepare(recipe, folder / "data", listener.notice, progress=listener.progress, accept=accept)
+        if corpus != theirs:
+            raise RunError(
+                f"{folder / 'data'}: rank {world.rank} reads other files there than rank 0; give all the same folder"
+            )
+        return prepared, corpus
     prepared = prepare(recipe, folder / "data", listener.notice, progress=listener.progress, accept=accept)
     for name, fate in prepared.fates.items():
         for sentence in fate.sentences(recipe.data.over_long):
@@ -58,5 +63,5 @@ def prepare_run(
     except OSError as error:
         raise OutputError(cannot_write(checkpoints, error)) from None
     remove_unfinished(checkpoints)
-    world.from_leader()
+    world.from_leader(corpus)
     return prepared, corpus

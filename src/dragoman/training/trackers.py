@@ -206,6 +206,8 @@ _TRACKERS: dict[str, Callable[[Path], Listener]] = {"tensorboard": TensorBoard, 
 def numbers(report: StepReport | ValidationReport) -> dict[str, float]:
     """What can be drawn as a curve, by name."""
     values = {name: value for name, value in vars(report).items() if name != "step"}
+    if isinstance(report, ValidationReport):
+        values["nll"] = report.nll
     return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -124,13 +125,18 @@ def joined(world: World) -> Iterator[World]:
             raise
         traceback.print_exc()
         raise LostProcessError(
-            f"rank {world.rank}: the connection to another rank is lost ({str(error).splitlines()[0][:200]}); the same command "
-            "goes on from the last checkpoint"
+            f"rank {world.rank}: the connection to another rank is lost ({_reason(error)}); the same command goes on from the "
+            "last checkpoint"
         ) from None
     else:
         dist.destroy_process_group()
     finally:
         world.rest()
+
+
+def _reason(error: RuntimeError) -> str:
+    """What went wrong, without where in PyTorch's sources, and its advice."""
+    return re.sub(r"^\[[^]]*\] ", "", str(error)).splitlines()[0].split(". ")[0]
 
 
 def _is_of_connection(error: RuntimeError) -> bool:

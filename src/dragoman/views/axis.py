@@ -91,7 +91,7 @@ def round_axis(values: Iterable[float], most: int) -> Axis:
 
 
 def _limits(values: list[float]) -> tuple[float, float]:
-    if not values:
+    if not any(values):
         return 0.0, 1.0
     low, high = min(values), max(values)
     largest = max(abs(low), abs(high))

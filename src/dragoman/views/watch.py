@@ -16,7 +16,7 @@ body{max-width:84rem}
 h1{margin:0}
 .state{margin:.25rem 0 .75rem;font-variant-numeric:tabular-nums}
 .running,.finished{color:var(--good);font-weight:600}
-.stopped,.silent{color:var(--alarm);font-weight:600}
+.stopped,.failed,.silent{color:var(--alarm);font-weight:600}
 progress{display:block;width:100%;height:.75rem;margin:0 0 1.25rem;accent-color:var(--good)}
 dl.tiles{grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.6rem}
 .tiles div{background:var(--card);border-radius:.5rem;padding:.5rem .75rem;min-width:0}
@@ -27,6 +27,7 @@ dl.tiles{grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.6rem}
 .charts svg{display:block;width:100%;height:auto}
 .sentence{background:var(--card);border-radius:.5rem;padding:.75rem 1rem;margin:.75rem 0}
 .sentence p{margin:0}
+.sentence p,.versions div{min-width:0;overflow-wrap:anywhere}
 .sentence .reference{color:var(--muted);margin-bottom:.6rem}
 .versions{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,14rem),1fr));gap:.6rem 1.25rem}
 .versions small{display:block;color:var(--muted)}
@@ -70,7 +71,7 @@ def watch_page(
     footer: str = "",
     refresh: int | None = None,
 ) -> str:
-    """A whole page. `state` is running, finished, stopped or silent; `sentence` goes on after it.
+    """A whole page. `state` is running, finished, stopped, failed or silent; `sentence` goes on after it.
 
     share: of the budget that is spent
     refresh: seconds after which a browser loads the page anew; never when not given

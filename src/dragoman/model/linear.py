@@ -1,0 +1,65 @@
+"""Products with weight matrices, and the two ways of computing them.
+
+`torch.nn.functional.linear` is PyTorch's choice. `onednn_product` goes to oneDNN in float32 as well, where PyTorch asks MKL,
+which leaves the wide vectors of some processors idle. Which one runs is a value that is set from outside; no layer knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+class Linear(nn.Linear):
+    """x·Wᵀ + b, through whichever product it was told to use."""
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = True) -> None:
+        super().__init__(in_features, out_features, bias=bias)
+        self.product: Product = F.linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.product(x, self.weight, self.bias)
+
+
+def side_by_side(linears: Sequence[Linear], x: Tensor) -> Sequence[Tensor]:
+    """What each of them makes of x: while learning from one product, so that x is read, and its gradient summed, once."""
+    if not torch.is_grad_enabled():
+        return [linear(x) for linear in linears]
+    weight = torch.cat([linear.weight for linear in linears])
+    bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
+    return torch.split(linears[0].product(x, weight, bias), [linear.out_features for linear in linears], dim=-1)
+
+
+def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x·Wᵀ + b in float32 through oneDNN, exact to float32's own rounding; every other type has PyTorch's way."""
+    if x.dtype != torch.float32 or weight.dtype != torch.float32 or torch.is_autocast_enabled(x.device.type):
+        return F.linear(x, weight, bias)
+    return cast(Tensor, _OneDNNProduct.apply(x, weight, bias))  # type: ignore[no-untyped-call]
+
+
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if not x.is_contiguous() and x.numel() > weight.numel() and bias is None:
+        return _multiply(weight, x, None).t()  # the first is put in order one number at a time, the second in blocks
+    return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], ""))
+
+
+class _OneDNNProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _multiply(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        x_XI, to_result_XO = x.reshape(-1, x.shape[-1]), grads[0].reshape(-1, grads[0].shape[-1])
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        to_x = _multiply(to_result_XO, weight.t(), None).view_as(x) if needs_x else None
+        to_weight = _multiply(to_result_XO.t(), x_XI.t(), None) if needs_weight else None
+        return to_x, to_weight, to_result_XO.sum(0) if needs_bias else None

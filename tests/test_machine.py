@@ -1,0 +1,193 @@
+"""What the machine is asked to do: the routes, the ceiling, compiled layers; and that no route changes what is computed."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+
+from conftest import MakeRecipe
+from dragoman.config import make_recipe
+from dragoman.data.batches import Batch, collate
+from dragoman.model.attention import Attention, fused_attention
+from dragoman.model.build import build_model
+from dragoman.model.linear import Linear
+from dragoman.model.transformer import Transformer
+from dragoman.training import machine as machine_module
+from dragoman.training.checkpoint import list_checkpoints
+from dragoman.training.finish import train
+from dragoman.training.listener import Silent
+from dragoman.training.loop import Trainer
+from dragoman.training.loss import SLICE, STEP, batch_loss, slice_size
+from dragoman.training.machine import ATTENTIONS, PRODUCTS, Machine, Routes, choose_machine, compile_layers, measure_ceiling
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+CPU = torch.device("cpu")
+PRECISIONS = [torch.float32, torch.bfloat16]
+
+
+def small_model(dropout: float = 0.0) -> Transformer:
+    knobs = {f"{place}_dropout": dropout for place in ("residual", "embedding", "attention", "activation")}
+    sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2}
+    recipe = make_recipe({"preset": "t2t-2017", "size": "tiny", "model": {**sizes, **knobs}})
+    torch.manual_seed(3)
+    return build_model(recipe.model, source_vocabulary=20, target_vocabulary=20)
+
+
+def batch() -> Batch:
+    return collate([[7, 8, 9, 3], [5, 3], [11, 6, 4, 10, 3]], [[9, 8, 7], [5], [10, 4, 6, 11]], start_id=2)
+
+
+def losses(model: Transformer, machine: Machine, *, steps: int = 3) -> list[float]:
+    """Of a few steps of Adam, dropout and all from one seed."""
+    model.train()
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
+    found = []
+    for step in range(steps):
+        torch.manual_seed(step)
+        with machine.autocast():
+            loss, _ = batch_loss(model, batch(), epsilon=0.1, form="others")
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        optimiser.zero_grad()
+        found.append(loss.item())
+    return found
+
+
+# Routes
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_every_route_gives_the_same_losses_and_the_same_names(
+    product: str, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(CPU, torch.float32)
+    expected = losses(small_model(), machine)
+    monkeypatch.setattr(machine_module, "_fastest_routes", lambda _: Routes(product, attention))
+    model = small_model()
+    names = {name: parameter.shape for name, parameter in model.state_dict().items()}
+    machine.settle(model)
+    assert losses(model, machine) == pytest.approx(expected, rel=1e-5)
+    assert {name: parameter.shape for name, parameter in model.state_dict().items()} == names
+    assert f"{product} products, {attention} attention" in machine.describe()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+def test_settling_tells_every_layer_and_every_seed_its_losses(precision: torch.dtype) -> None:
+    machine = Machine(CPU, precision)
+    models = [small_model(dropout=0.3) for _ in range(2)]
+    for model in models:
+        machine.settle(model)
+    attends = {module.attend for module in models[0].modules() if isinstance(module, Attention)}
+    products = {module.product for module in models[0].modules() if isinstance(module, Linear | Transformer)}
+    assert attends == {ATTENTIONS[machine.routes().attention]}
+    assert products == {PRODUCTS[machine.routes().product]}
+    assert losses(models[0], machine) == losses(models[1], machine)
+
+
+def test_a_route_is_taken_where_it_clearly_wins_and_not_for_a_tie() -> None:
+    times = iter([10.0, 9.0, 10.0, 5.0])
+    with mock.patch.object(machine_module, "_best_of", side_effect=lambda _: next(times)):
+        ways: dict[str, Callable[[], object]] = {"PyTorch": object, "oneDNN": object}
+        assert machine_module._fastest(ways) == "PyTorch"
+        assert machine_module._fastest(ways) == "oneDNN"
+
+
+def test_a_route_that_this_pytorch_lacks_is_not_taken() -> None:
+    def missing() -> object:
+        return torch.ops.mkldnn.no_such_product
+
+    def slow() -> object:
+        return sum(itertools.repeat(1, 100_000))
+
+    threads = torch.get_num_threads()
+    assert machine_module._fastest({"PyTorch": slow, "oneDNN": missing}) == "PyTorch"
+    assert torch.get_num_threads() == threads
+
+
+def test_a_gpu_has_pytorch_s_own_routes_unmeasured() -> None:
+    with mock.patch.object(machine_module, "_fastest", side_effect=AssertionError):
+        assert Machine(torch.device("cuda"), torch.bfloat16).routes() == Routes("PyTorch", "fused")
+
+
+@pytest.mark.parametrize("given", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_what_the_user_set_for_memory_stands(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = mock.Mock()
+    monkeypatch.setattr("ctypes.CDLL", lambda _: library)
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    machine_module.keep_freed_memory()
+    assert library.mallopt.call_args_list == [mock.call(-3, 32 << 20), mock.call(-1, 128 << 20)]
+    library.mallopt.reset_mock()
+    monkeypatch.setenv(given, "1")
+    machine_module.keep_freed_memory()
+    library.mallopt.assert_not_called()
+
+
+# Ceiling
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+def test_the_ceiling_is_the_best_of_the_clock(precision: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 · 2,048 · 512 · 2,048 operations in the shortest of 0.5, 0.25 and 0.5 seconds; the first turn is a product's, too."""
+    ticks = iter([0.0, 0.0, 0.5, 0.6, 1.0, 1.25, 1.3, 2.0, 2.5, 99.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(machine_module, "CEILING_SECONDS", 1.5)
+    monkeypatch.setattr(machine_module, "_fastest_routes", lambda _: Routes("PyTorch", "fused"))
+    assert measure_ceiling(Machine(CPU, precision)) == 2.0 * 2048 * 512 * 2048 / 0.25
+
+
+# Compiled layers
+
+
+@pytest.mark.filterwarnings("ignore")  # of what the tracer does to itself
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+def test_compiled_layers_compute_the_same_under_the_same_names(precision: torch.dtype) -> None:
+    """The backend "aot_eager" traces forwards and backwards as the others do, and needs no compiler."""
+    machine = Machine(CPU, precision)
+    model = small_model()
+    machine.settle(model)
+    compiled = copy.deepcopy(model)
+    compile_layers(compiled, backend="aot_eager")
+    assert list(compiled.state_dict()) == list(model.state_dict())
+    tolerance = 1e-5 if precision == torch.float32 else 1e-2
+    assert losses(compiled, machine) == pytest.approx(losses(model, machine), rel=tolerance)
+
+
+# Slices of the loss
+
+
+@pytest.mark.parametrize("vocabulary", [7, 10_000, 32_000, SLICE // STEP + 1, SLICE + 1])
+@pytest.mark.parametrize("places", [1, 63, 64, 700, 3831, 100_000])
+def test_slices_fit_and_little_of_the_last_is_filled_up(places: int, vocabulary: int) -> None:
+    size = slice_size(places, vocabulary)
+    assert size == 1 or size * vocabulary <= max(SLICE, STEP * vocabulary)
+    slices = -(-places // size)
+    assert slices * size - places < slices * STEP
+    assert size % STEP == 0 or vocabulary * STEP > SLICE
+
+
+def test_fused_attention_is_what_a_model_starts_with() -> None:
+    assert all(module.attend is fused_attention for module in small_model().modules() if isinstance(module, Attention))
+
+
+def test_a_run_goes_on_by_the_routes_that_it_began_with(
+    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, other = Routes("PyTorch", "lean"), Routes("oneDNN", "fused")
+    monkeypatch.setattr(machine_module, "_fastest_routes", lambda machine: began)
+    train(tiny(tmp_path / "run", "training.max_steps=2"))
+    monkeypatch.setattr(machine_module, "_fastest_routes", lambda machine: other)
+    recipe = tiny(tmp_path / "run", "training.max_steps=3")
+    assert Trainer(recipe, Silent()).machine.routes() == began
+    kept = list_checkpoints(tmp_path / "run" / "checkpoints")[-1].machine
+    assert kept == {"device": "cpu", "product": "PyTorch", "attention": "lean"}
+    # Of another kind of device, or of a version that knew other ways, nothing is taken over.
+    for before in ({**kept, "device": "cuda"}, {**kept, "product": "magic"}, {}, None):
+        assert choose_machine(recipe.training, before=before).routes() == other
