@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -32,9 +33,9 @@ CPU = torch.device("cpu")
 PRECISIONS = [torch.float32, torch.bfloat16]
 
 
-def small_model(dropout: float = 0.0) -> Transformer:
+def small_model(dropout: float = 0.0, layers: int = 2) -> Transformer:
     knobs = {f"{place}_dropout": dropout for place in ("residual", "embedding", "attention", "activation")}
-    sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2}
+    sizes = {"encoder_layers": layers, "decoder_layers": layers, "d_model": 16, "d_ff": 32, "num_heads": 2}
     recipe = make_recipe({"preset": "t2t-2017", "size": "tiny", "model": {**sizes, **knobs}})
     torch.manual_seed(3)
     return build_model(recipe.model, source_vocabulary=20, target_vocabulary=20)
@@ -121,7 +122,8 @@ def test_a_gpu_has_pytorch_s_own_routes_unmeasured() -> None:
 def test_what_the_user_set_for_memory_stands(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     library = mock.Mock()
     monkeypatch.setattr("ctypes.CDLL", lambda _: library)
-    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    for name in [name for name in os.environ if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES"]:
+        monkeypatch.delenv(name)
     machine_module.keep_freed_memory()
     assert library.mallopt.call_args_list == [mock.call(-3, 32 << 20), mock.call(-1, 128 << 20)]
     library.mallopt.reset_mock()
@@ -148,16 +150,30 @@ def test_the_ceiling_is_the_best_of_the_clock(precision: torch.dtype, monkeypatc
 
 @pytest.mark.filterwarnings("ignore")  # of what the tracer does to itself
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
-def test_compiled_layers_compute_the_same_under_the_same_names(precision: torch.dtype) -> None:
-    """The backend "aot_eager" traces forwards and backwards as the others do, and needs no compiler."""
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
+def test_compiled_layers_compute_the_same_under_the_same_names(backend: str, precision: torch.dtype) -> None:
+    """These backends need no compiler: one traces the layers, the other their gradients as well."""
     machine = Machine(CPU, precision)
-    model = small_model()
+    model = small_model(layers=1)
     machine.settle(model)
     compiled = copy.deepcopy(model)
-    compile_layers(compiled, backend="aot_eager")
+    compile_layers(compiled, backend=backend)
     assert list(compiled.state_dict()) == list(model.state_dict())
     tolerance = 1e-5 if precision == torch.float32 else 1e-2
     assert losses(compiled, machine) == pytest.approx(losses(model, machine), rel=tolerance)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
+def test_compiled_layers_drop_by_the_seed(backend: str) -> None:
+    machine = Machine(CPU, torch.float32)
+    models = [small_model(dropout=0.3, layers=1) for _ in range(2)]
+    for model in models:
+        machine.settle(model)
+        compile_layers(model, backend=backend)
+    found = losses(models[0], machine)
+    assert found == losses(models[1], machine)
+    assert found != pytest.approx(losses(small_model(layers=1), machine), rel=1e-3)
 
 
 # Slices of the loss

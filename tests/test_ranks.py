@@ -20,16 +20,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from conftest import MakeRecipe
 from dragoman.config import Recipe, TrainingConfig
 from dragoman.data.loader import TrainingBatches
-from dragoman.errors import Interrupted, RecipeError, RunError
+from dragoman.errors import DataError, FollowedError, Interrupted, LostProcessError, RecipeError, RunError
 from dragoman.training.checkpoint import list_checkpoints
 from dragoman.training.finish import train
 from dragoman.training.journal import read_journal
-from dragoman.training.launch import exit_code
+from dragoman.training.launch import VERDICT, end_with_launcher, leave_verdict
 from dragoman.training.listener import Silent
 from dragoman.training.loop import Trainer
 from dragoman.training.world import World, joined, refuse_uneven, world_of
@@ -105,16 +104,20 @@ def test_a_process_by_itself_agrees_with_itself() -> None:
     assert world.total_on_device(value) is value
 
 
-def test_the_exit_code_is_that_of_the_process_that_failed_by_itself() -> None:
-    def failed(code: int, moment: int) -> ProcessFailure:
-        failure = ProcessFailure(local_rank=0, pid=1, exitcode=code, error_file="/nowhere")
-        failure.timestamp = moment
-        return failure
-
-    assert exit_code([failed(-15, 3), failed(130, 2)]) == 130
-    assert exit_code([failed(1, 5), failed(130, 2)]) == 130
-    assert exit_code([failed(-9, 1)]) == 1
-    assert exit_code([]) == 1
+def test_what_a_rank_ended_with_is_left_for_the_launcher_and_for_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VERDICT, str(tmp_path / "verdict"))
+    leave_verdict(LostProcessError("that is what restarts are for"))
+    assert not (tmp_path / "verdict").exists()
+    end_with_launcher()
+    leave_verdict(Interrupted("stopped"))
+    leave_verdict(RunError("what another rank makes of it"))
+    with pytest.raises(FollowedError) as told:
+        end_with_launcher()
+    assert told.value.exit_code == Interrupted.exit_code
+    monkeypatch.delenv(VERDICT)
+    end_with_launcher()
 
 
 # Several in one place
@@ -301,14 +304,13 @@ def test_what_is_no_number_on_one_rank_is_skipped_on_all(tiny: MakeRecipe, tmp_p
 def command(recipe: Path, *arguments: str, seconds: float = 180.0) -> Iterator[subprocess.Popen[str]]:
     words = [sys.executable, "-m", "dragoman", "train", str(recipe), "--devices", "2", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        for rank in ranks_of(recipe):
-            os.kill(rank, signal.SIGKILL)
+    with subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+            for rank in ranks_of(recipe):
+                os.kill(rank, signal.SIGKILL)
 
 
 def ranks_of(recipe: Path) -> list[int]:
@@ -420,6 +422,32 @@ def test_a_rank_that_hangs_ends_all_after_the_time_out_and_each_tells_where_it_s
         assert "Timeout (0:00:03)!" in told
         assert re.search(r'File ".*training/(loop|world|step)\.py", line \d+ in', told)
         assert ranks_of(written) == []
+
+
+@pytest.mark.slow
+def test_a_mistake_is_told_once_and_not_tried_again(written: Path, tmp_path: Path) -> None:
+    with command(written, f"data.root={tmp_path / 'nowhere'}", "--max-restarts", "2") as process:
+        told = process.communicate(timeout=90)[1]
+    assert process.returncode == DataError.exit_code
+    lines = [line for line in told.splitlines() if line.startswith("dragoman: ")]
+    assert len(lines) == 1
+    assert "nowhere" in lines[0]
+    assert "Traceback" not in told
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
+def test_ranks_do_not_outlive_their_launcher(written: Path, tmp_path: Path) -> None:
+    with command(written, "training.max_steps=100000") as process:
+        wait_for(tmp_path / "run" / "checkpoints" / "step-00000004")
+        process.kill()
+        process.wait()
+        end = time.monotonic() + 30
+        while ranks_of(written):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    last = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
+    assert not last.due or last.step % 4 == 0
 
 
 def test_devices_that_cannot_share_a_step_are_refused_before_anything_starts(written: Path, tmp_path: Path) -> None:

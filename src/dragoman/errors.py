@@ -5,10 +5,12 @@ DragomanError
 ├── DataError          text that cannot be read: missing, unequal, not UTF-8, empty
 ├── BundleError        a model on disk that is missing, truncated or edited
 ├── RunError           a run folder that cannot be written, resumed or averaged
+│   └── RankError      of several ranks, something that is wrong with one alone
 ├── LostProcessError   a process that worked ahead or beside was killed
 ├── MemoryShortError   a step that memory cannot hold
 ├── OutputError        a result that cannot be written: it exists, or is in use
 │   └── WriteError     the system would not write it: a full disk, a read-only folder, a device that fails
+├── FollowedError      rank 0 has told why all ranks end
 ├── MissingExtraError  an optional library that is not installed
 └── Interrupted        the user stopped the work; what was kept is named
 
@@ -43,6 +45,10 @@ class RunError(DragomanError):
     """A run folder that cannot be written, resumed or averaged."""
 
 
+class RankError(RunError):
+    """Of several ranks, something that is wrong with one alone; the message names it."""
+
+
 class LostProcessError(DragomanError):
     """A process that worked ahead or beside was killed."""
 
@@ -72,6 +78,14 @@ class MissingExtraError(DragomanError):
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {library}, which is not installed: pip install 'dragoman[{extra}]'")
+
+
+class FollowedError(DragomanError):
+    """Rank 0 has told why all ranks end; this one ends with the same code and adds nothing."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("rank 0 has ended")
+        self.exit_code = exit_code
 
 
 class Interrupted(DragomanError):

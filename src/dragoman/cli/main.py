@@ -14,7 +14,7 @@ import sys
 import click
 
 from dragoman import __version__
-from dragoman.errors import DragomanError, Interrupted, out_of_memory
+from dragoman.errors import DragomanError, FollowedError, Interrupted, out_of_memory
 
 COMMANDS = {
     "quickstart": ("dragoman.cli.quickstart", "Make a small corpus, train on it, and look: no download, some minutes."),
@@ -80,6 +80,8 @@ def main() -> None:
     except click.ClickException as error:
         hint = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
         _fail(" ".join(error.format_message().split()) + hint, error.exit_code)
+    except FollowedError as error:
+        sys.exit(error.exit_code)
     except DragomanError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:

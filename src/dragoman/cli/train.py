@@ -37,6 +37,8 @@ def train(recipe: Path, changes: tuple[str, ...], devices: int | None, max_resta
     from dragoman.config import read_recipe
 
     settings = read_recipe(recipe, changes)
+    if max_restarts and (devices or 1) == 1:
+        raise click.UsageError("--max-restarts goes with --devices: a process by itself is started again by the same command")
     if devices is not None and devices > 1:
         start_devices(settings, [str(recipe), *changes, *(["--json"] if as_json else [])], devices, max_restarts)
         return
@@ -53,22 +55,29 @@ def start_devices(settings: Recipe, arguments: list[str], devices: int, max_rest
     if "RANK" in os.environ:
         raise click.UsageError("--devices starts processes, but a launcher has started this one; leave it out")
     refuse_uneven(settings.training, World(size=devices))
-    sys.exit(launch(["train", *arguments], devices=devices, max_restarts=max_restarts))
+    minutes = settings.training.timeout_minutes
+    sys.exit(launch(["train", *arguments], devices=devices, max_restarts=max_restarts, minutes=minutes))
 
 
 def run_recipe(settings: Recipe, *, picture_of: str | None = None) -> dict[str, Any]:
     """Train with a bar and the header that says where the recipe departs from the paper; of several ranks, the first tells."""
     from dragoman.cli.screen import TrainingScreen, people
-    from dragoman.errors import Interrupted
+    from dragoman.errors import DragomanError, FollowedError, LostProcessError, MemoryShortError, RankError
     from dragoman.training.finish import train as train_recipe
+    from dragoman.training.launch import end_with_launcher, leave_verdict
     from dragoman.training.world import world_of
     from dragoman.traps import departures
 
-    if not world_of(os.environ, minutes=settings.training.timeout_minutes).leads:
-        try:
+    leads = world_of(os.environ, minutes=settings.training.timeout_minutes).leads
+    try:
+        end_with_launcher()
+        if not leads:
             return train_recipe(settings)
-        except Interrupted as told_by_the_first:
-            sys.exit(told_by_the_first.exit_code)
+    except DragomanError as error:
+        leave_verdict(error)
+        if isinstance(error, LostProcessError | MemoryShortError | RankError):
+            raise
+        raise FollowedError(error.exit_code) from None  # the first rank tells what is told to all
     console = people()
     console.print(f"{settings.name}: {settings.preset}, {settings.size}, into {settings.run}", style="bold", markup=False)
     for departure in departures(settings.model_dump(mode="json")):
@@ -76,6 +85,9 @@ def run_recipe(settings: Recipe, *, picture_of: str | None = None) -> dict[str, 
     screen = TrainingScreen(console)
     try:
         return train_recipe(settings, screen, picture_of=picture_of)
+    except DragomanError as error:
+        leave_verdict(error)
+        raise
     finally:
         screen.close()
 

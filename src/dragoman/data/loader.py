@@ -174,7 +174,7 @@ def _made_ahead(batches: TrainingBatches, turns: _Turns, loaders: int, *, pin: b
             generator=torch.Generator(),  # the loader draws a seed, which must not come from training's own
         )
         # Signals that ask to stop are for the process that trains; it ends these when the batch in hand is done.
-        with starting_deaf(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        with starting_deaf(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             return iter(ahead)
 
 

@@ -46,7 +46,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """`x` with a share p of its elements zeroed and the others divided by 1 − p; draws from torch's own generator."""
     if p == 0.0:
         return x
-    if x.device.type == "cpu":
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():  # a compiler has masks of its own
         return cast(Tensor, _SixteenBitDropout.apply(x, threshold_of(p)))  # type: ignore[no-untyped-call]
     return F.dropout(x, p)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from dragoman.training.parallel import share_like, whole
+from dragoman.training.parallel import share_like
 
 
 class MovingAverage:
@@ -24,10 +24,6 @@ class MovingAverage:
         weight = good * (1.0 - min(self.decay, (1.0 + step) / (10.0 + step)))
         for name, average in self.averages.items():
             average.lerp_(self.parameters[name].detach(), weight)
-
-    def whole(self) -> dict[str, Tensor]:
-        """The averages, put together from their shares. All ranks must ask."""
-        return {name: whole(average) for name, average in self.averages.items()}
 
     @torch.no_grad()
     def restore(self, averages: Mapping[str, Tensor]) -> None:

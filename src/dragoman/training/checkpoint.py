@@ -54,6 +54,10 @@ class Progress:
     skipped_in_a_row: int = 0
     restored: int = 0
     """Times that the run went back to a checkpoint."""
+    returns: int = 0
+    """Of those, the last ones between which it did not find its way."""
+    good_at_return: int = 0
+    """Steps that were not skipped until the last of them."""
     norms: tuple[float, ...] = ()
     """Gradient norms of the last steps, by which a spike is known."""
     flops: float = 0.0

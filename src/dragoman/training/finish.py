@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from dragoman.bundle import Bundle, load_bundle, save_bundle
 from dragoman.config import STANDARD_INPUT, Recipe, listed, recipe_from_dict
 from dragoman.data.prepare import VALID, prepared_files
 from dragoman.data.subword import read_tokeniser
-from dragoman.errors import DataError, DragomanError, Interrupted, OutputError, RunError
+from dragoman.errors import DataError, DragomanError, Interrupted, OutputError, RankError, RunError
 from dragoman.formats.lines import name_of
 from dragoman.formats.pair import Pair
 from dragoman.formats.read import corpus_files
@@ -31,7 +31,7 @@ from dragoman.training.listener import Listener, Silent
 from dragoman.training.loop import Trainer
 from dragoman.training.trackers import followed
 from dragoman.training.validation import Judgement, Sample, judge, read_text
-from dragoman.training.world import World, joined, world_of
+from dragoman.training.world import joined, world_of
 from dragoman.traps import departures
 from dragoman.views import Panel, Series, Table, attention_heatmap, learning_curve, report_page
 
@@ -44,9 +44,18 @@ def train(recipe: Recipe, listener: Listener | None = None, *, picture_of: str |
     picture_of: the test source whose attention the report shows; one of fitting length when not given
     """
     listener = listener or Silent()
-    test = read_test(recipe)
-    with joined(world_of(os.environ, minutes=recipe.training.timeout_minutes)) as world, alone(recipe, world):
-        listener = followed(recipe, listener) if world.leads else Silent()
+    test = None
+    world = world_of(os.environ, minutes=recipe.training.timeout_minutes)
+    with joined(world), ExitStack() as held:
+        with world.led():
+            if world.leads:
+                test = read_test(recipe)
+                held.enter_context(alone(recipe))
+                listener = followed(recipe, listener)
+        if world.from_leader(recipe.model_dump(mode="json")) != recipe.model_dump(mode="json"):
+            raise RankError(f"rank {world.rank}: has another recipe than rank 0; give all ranks one file and the same settings")
+        listener = listener if world.leads else Silent()
+        held.callback(listener.close)
         trainer = Trainer(recipe, listener, world)
         try:
             trainer.run()
@@ -64,16 +73,11 @@ def train(recipe: Recipe, listener: Listener | None = None, *, picture_of: str |
         except DragomanError as error:
             trainer.happened("failed", trainer.progress.step, str(error))
             raise
-        finally:
-            listener.close()
 
 
 @contextmanager
-def alone(recipe: Recipe, world: World) -> Iterator[None]:
-    """Keep other runs out of the run folder; rank 0 does it for all. Raises OutputError where one is in there."""
-    if not world.leads:
-        yield
-        return
+def alone(recipe: Recipe) -> Iterator[None]:
+    """Keep other runs out of the run folder. Raises OutputError where one is in there."""
     folder = Path(recipe.run)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -59,7 +59,8 @@ class Keeper:
         Where it cannot be written, that is told, and the run is to go on and try again; the `last` one raises OutputError.
         Raises RunError where weights are lost: they replace no good ones.
         """
-        if not all(math.isfinite(float(weight.sum())) for weight in state.weights.values()):
+        lost = not all(math.isfinite(float(weight.sum())) for weight in state.weights.values())
+        if self.world.from_leader(lost):
             raise RunError(
                 f"step {progress.step}: a weight is not a finite number; {self.kept()}. Start elsewhere with run=FOLDER and a "
                 "lower learning rate, a longer training.warmup_steps or training.clip_norm=1.0"

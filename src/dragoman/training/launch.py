@@ -2,54 +2,84 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import math
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from dragoman.errors import Interrupted, RunError
+from dragoman.errors import DragomanError, FollowedError, LostProcessError, RunError
 from dragoman.processes import cores
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGUSR1"
+# Names the file in which a process leaves the code that it ended with of its own accord.
+VERDICT = "DRAGOMAN_VERDICT"
+# Of Linux's prctl.h: the signal that a process gets when its parent ends.
+PR_SET_PDEATHSIG = 1
 
 
-def launch(arguments: Sequence[str], *, devices: int, max_restarts: int) -> int:
+def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes: float) -> int:
     """Run `dragoman` with these arguments once a device, and return its exit code.
 
-    A process that dies ends the others; all are then started again, `max_restarts` times at most. A signal to this process is
-    passed on to them. Raises RunError where there are fewer GPUs.
+    A process that dies ends the others; all are then started again, `max_restarts` times at most, unless one ended of its own
+    accord. A signal to this process is passed on to them, and they have so many minutes to keep what they did. Raises RunError
+    where there are fewer GPUs.
     """
     gpus = torch.cuda.device_count()
     if 0 < gpus < devices:
         raise RunError(f"--devices {devices}: there are {gpus} GPUs; hide them with CUDA_VISIBLE_DEVICES= to use the cores")
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(cores() // devices, 1)))
-    logging.disable(logging.INFO if max_restarts else logging.CRITICAL)  # each process tells for itself why it ended
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=devices,
-        run_id="dragoman",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=max_restarts,
-        signals_to_handle=SIGNALS,
-    )
-    try:
-        elastic_launch(config, sys.executable)("-m", "dragoman", *arguments)
-    except ChildFailedError as error:
-        return exit_code(list(error.failures.values()))
-    except SignalException:
-        return Interrupted.exit_code
-    return 0
+    logging.disable(logging.CRITICAL)  # each process tells for itself why it ended
+    with TemporaryDirectory() as folder:
+        verdict = Path(folder, "verdict")
+        os.environ[VERDICT] = str(verdict)
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(cores() // devices, 1)))
+        # Or a restart reads where the processes before it listened, and waits for them.
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=devices,
+            run_id="dragoman",
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            max_restarts=max_restarts,
+            signals_to_handle=SIGNALS,
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+        )
+        if hasattr(config, "shutdown_timeout"):  # torch 2.11 knows 30 seconds alone
+            config.shutdown_timeout = math.ceil(minutes * 60.0)
+        try:
+            elastic_launch(config, sys.executable)("-m", "dragoman", *arguments)
+        except (ChildFailedError, SignalException):
+            return int(verdict.read_text()) if verdict.exists() else 1
+        return 0
 
 
-def exit_code(failures: Sequence[ProcessFailure]) -> int:
-    """That of the process that failed first by itself; those that were then ended by a signal say nothing."""
-    told = sorted(failures, key=lambda one: one.timestamp)
-    codes = [failure.exitcode for failure in told]
-    return next((code for code in codes if code > 0), 1)
+def end_with_launcher() -> None:
+    """In a process that `launch` started: end at once where another has ended of its own accord, and with the launcher."""
+    if VERDICT not in os.environ:
+        return
+    verdict = Path(os.environ[VERDICT])
+    if verdict.exists():
+        raise FollowedError(int(verdict.read_text()))
+    prctl = getattr(ctypes.CDLL(None), "prctl", None) if os.name == "posix" else None
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def leave_verdict(error: DragomanError) -> None:
+    """Say that it would be no use to start again. Not so where another process was lost."""
+    if VERDICT in os.environ and not isinstance(error, LostProcessError | FollowedError):
+        with suppress(OSError), Path(os.environ[VERDICT]).open("x") as verdict:  # of several ranks, the first
+            verdict.write(str(error.exit_code))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +39,7 @@ class Learner:
         self.recipe = recipe
         self.tokeniser = tokeniser
         self.machine = machine
+        self.world = world
         config = recipe.training
         self.model = self._new_model()
         if found is not None:
@@ -69,12 +71,21 @@ class Learner:
         )
 
     def state(self) -> State:
-        """All of it, put together from the shares. All ranks must ask."""
+        """All of it, put together from the shares on rank 0; on the others it is nothing. All ranks must ask."""
         return State(
-            {name: whole(weight) for name, weight in weights_of(self.model).items()},
-            {name: whole(value) for name, value in flatten_optimiser(self.optimiser, self.names).items()},
-            self.averages.whole() if self.averages is not None else None,
+            self._gathered(weights_of(self.model)),
+            self._gathered(flatten_optimiser(self.optimiser, self.names)),
+            self._gathered(self.averages.averages) if self.averages is not None else None,
         )
+
+    def _gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One after the other, so that no device holds more than one whole tensor beside its shares."""
+        gathered = {}
+        for name, tensor in tensors.items():
+            full = whole(tensor)
+            if self.world.leads:
+                gathered[name] = full.cpu() if is_divided(self.loss) else full
+        return gathered
 
     def restore(self, found: Checkpoint) -> None:
         """Go back to a checkpoint."""
@@ -92,10 +103,12 @@ class Learner:
             self.averages.restore(averages)
 
     def whole_model(self) -> Transformer:
-        """A model with whole weights: the one that learns, or a twin where ranks hold shares. All ranks must ask."""
+        """For rank 0 a model with whole weights: the one that learns, or a twin where ranks have shares. All ranks must ask."""
         if not is_divided(self.loss):
             return self.model
-        weights = {name: whole(weight) for name, weight in weights_of(self.model).items()}
+        weights = self._gathered(weights_of(self.model))
+        if not self.world.leads:
+            return self.model
         if self._twin is None:
             self._twin = self._new_model().to(self.machine.device)
             self.machine.settle(self._twin)

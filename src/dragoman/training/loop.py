@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import torch
 
 from dragoman.config import Recipe
 from dragoman.data.loader import BatchStream, TrainingBatches, telling_of_lost_loaders
-from dragoman.errors import Interrupted, MemoryShortError, RunError
+from dragoman.errors import Interrupted, MemoryShortError, OutputError, RunError
 from dragoman.tasks.generation import most_positions, start_id
 from dragoman.training.checkpoint import Progress
 from dragoman.training.cost import Work, batch_work, memory_mib
@@ -38,7 +38,7 @@ from dragoman.training.stop import stop_on_signals
 from dragoman.training.validation import Validator, Verdict, perplexity
 from dragoman.training.world import World, refuse_uneven
 
-# Times that a run goes back to the same checkpoint before it is given up.
+# Times that a run goes back to a checkpoint without finding its way before it is given up.
 RETURNS = 3
 
 
@@ -90,7 +90,6 @@ class Trainer:
         self.ceiling: float | None = None
         self._joules_before = self.progress.joules or 0.0
         self._skipped_told = self.progress.skipped
-        self._returns = (0, 0)
         # In float64, which sums the steps of a line exactly enough to be the same in any order.
         self._nll_since_log = torch.tensor(self.progress.nll_since_log, device=self.machine.device, dtype=torch.float64)
         self._tokens_since_log = torch.tensor(self.progress.tokens_since_log, device=self.machine.device)
@@ -124,17 +123,23 @@ class Trainer:
                 self.progress = replace(self.progress, minutes=self.progress.minutes + minutes)
                 self._after_step(gradient_norm, stops=stops > 0)
                 if stops:
-                    reason = stop.reason or "another rank was asked to stop"
-                    told = f"{reason}: stopped after step {self.progress.step}; {self.kept()}"
-                    self.happened("stopped", self.progress.step, told)
-                    raise Interrupted(told)
+                    self._stop(stop.reason or "another rank was asked to stop")
+            self.world.rest()
+            if stop.reason is not None and self.world.leads:  # since the last step was taken
+                self._stop(stop.reason)
+
+    def _stop(self, reason: str) -> None:
+        """Raise Interrupted, with everything kept."""
+        told = f"{reason}: stopped after step {self.progress.step}; {self.kept()}"
+        self.happened("stopped", self.progress.step, told)
+        raise Interrupted(told)
 
     def _begin(self) -> None:
         """Tell who listens what begins, and what the machine can do."""
         self.model.train()
         self.ceiling = self.world.total(measure_ceiling(self.machine))[0]
         going_on = f"going on from {self.keeper.newest.path}" if self.keeper.newest is not None else None
-        if self.share_spent() >= 1.0:
+        if self.share_spent() >= 1.0 or self._out_of_patience():
             self.listener.notice(going_on or "nothing is left to do")
             return
         about = RunReport(
@@ -190,7 +195,8 @@ class Trainer:
             norm, good, nll = self.stepper.take(step, batches, tokens=tokens)
         except MemoryShortError as error:
             if self.world.size == 1 and step > 1:
-                self._commit(None, due=False, last=True)
+                with suppress(OutputError):
+                    self._commit(None, due=False, last=True)
             raise MemoryShortError(f"{error}; {self.kept()}") from None
         if self.learner.averages is not None:
             self.learner.averages.follow(step, good)
@@ -258,20 +264,23 @@ class Trainer:
             return
         self.happened("skipped", step, f"step {step}: {self._why_skipped()}; {skipped} skipped so far")
         self._skipped_told = skipped
-        if self.guard.in_a_row < self.config.skip_limit:
-            return
+        if self.guard.in_a_row >= self.config.skip_limit:
+            self._go_back_or_stop(step, skipped)
+
+    def _go_back_or_stop(self, step: int, skipped: int) -> None:
         diagnosis = (
-            f"step {step}: {self.guard.in_a_row} steps in a row were skipped, for {self._why_skipped()}. The weights are not "
-            "harmed; lower the learning rate, raise training.warmup_steps or set training.clip_norm=1.0, in another run=FOLDER"
+            f"step {step}: {self.guard.in_a_row} steps in a row were skipped, for {self._why_skipped()}. They changed no "
+            "weight; lower the learning rate, raise training.warmup_steps or set training.clip_norm=1.0, in another run=FOLDER"
         )
-        newest = self.keeper.newest
-        times = 1 if newest is None or newest.step != self._returns[0] else self._returns[1] + 1
-        if self.config.when_lost == "stop" or newest is None or times > RETURNS:
+        newest, good = self.keeper.newest, step - skipped
+        # So many good steps in between, and the run had found its way again.
+        returns = 0 if good - self.progress.good_at_return >= self.config.skip_limit else self.progress.returns
+        if self.config.when_lost == "stop" or newest is None or returns == RETURNS:
             raise RunError(f"{diagnosis}; {self.kept()}")
-        self._returns = (newest.step, times)
         self.learner.restore(newest)
         self.guard.forgive()
-        self.progress = replace(self.progress, restored=self.progress.restored + 1)
+        restored = self.progress.restored + 1
+        self.progress = replace(self.progress, restored=restored, returns=returns + 1, good_at_return=good)
         self.happened("restored", step, f"step {step}: back to {newest.path.name}, on with the data that follow")
 
     def _why_skipped(self) -> str:
@@ -313,6 +322,7 @@ class Trainer:
     def _commit(self, merit: float | None, *, due: bool, last: bool) -> None:
         """Keep a checkpoint of where the run stands."""
         self.world.watch()
+        self._look_at_the_guard()
         with self.meter.beside():
             self.progress = replace(
                 self.progress,

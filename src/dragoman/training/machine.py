@@ -167,9 +167,9 @@ def _best_of(once: Callable[[], object], *, turns: int = 5) -> float | None:
 
 
 def measure_ceiling(machine: Machine) -> float:
-    """FLOP/s of one large product with weights, the way that this machine computes them: what no step can exceed.
+    """FLOP/s of one product with weights, the way that this machine computes them: what no step can exceed.
 
-    M = 2,048 rows (65,536 on a GPU), 2,048 × 512; the best of a few, warm.
+    2,048 × 512 by 512 × 2,048, on a GPU 65,536 × 1,024 by 1,024 × 4,096; the best of a few, warm.
     """
     cuda = machine.device.type == "cuda"
     rows, inner, outer = (2**16, 1024, 4096) if cuda else (2048, 512, 2048)

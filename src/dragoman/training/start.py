@@ -6,9 +6,9 @@ from pathlib import Path
 
 from dragoman.config import Recipe
 from dragoman.data.prepare import Prepared, prepare
-from dragoman.errors import OutputError, RunError
-from dragoman.storage import cannot_write, make_folder, write_json
-from dragoman.training.checkpoint import Checkpoint, newest_checkpoint, remove_unfinished
+from dragoman.errors import OutputError, RankError, RunError
+from dragoman.storage import cannot_write, check_seal, make_folder, write_json
+from dragoman.training.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint, remove_unfinished
 from dragoman.training.identity import refuse_changed_corpus, refuse_changes, refuse_to_start_over
 from dragoman.training.listener import Listener
 from dragoman.training.world import World
@@ -17,17 +17,22 @@ from dragoman.training.world import World
 def find_checkpoint(folder: Path, recipe: Recipe, listener: Listener, world: World) -> Checkpoint | None:
     """The checkpoint in a run folder that this recipe goes on from. Raises RunError where it is another recipe's."""
     checkpoints = folder / "checkpoints"
-    found = newest_checkpoint(checkpoints, listener.notice) if world.leads else None
-    if found is not None:
-        refuse_changes(found.recipe, recipe, folder)
-    elif world.leads:
-        refuse_to_start_over(folder)
+    found = None
+    with world.led():
+        if world.leads:
+            found = newest_checkpoint(checkpoints, listener.notice)
+            if found is not None:
+                refuse_changes(found.recipe, recipe, folder)
+            else:
+                refuse_to_start_over(folder)
     name = world.from_leader(found.path.name if found is not None else None)
-    if name is not None and not world.leads:
-        found = newest_checkpoint(checkpoints, listener.notice)
-        if found is None or found.path.name != name:
-            raise RunError(f"{checkpoints / name}: rank 0 goes on from it, but rank {world.rank} cannot read it")
-    return found
+    if name is None or world.leads:
+        return found
+    try:
+        check_seal(checkpoints / name, RunError)
+        return read_checkpoint(checkpoints / name)
+    except RunError as error:
+        raise RankError(f"rank {world.rank}: {error}; rank 0 goes on from it") from None
 
 
 def prepare_run(
@@ -44,18 +49,24 @@ def prepare_run(
             refuse_changed_corpus(found, digests, folder)
         corpus.update(digests)
 
+    def prepared() -> Prepared:
+        return prepare(recipe, folder / "data", listener.notice, progress=listener.progress, accept=accept)
+
+    with world.led():
+        if world.leads:
+            result = prepared()
+            for name, fate in result.fates.items():
+                for sentence in fate.sentences(recipe.data.over_long):
+                    listener.notice(f"{name}: {sentence}")
+            _make_ready(folder, recipe)
     if not world.leads:
-        theirs = world.from_leader()  # once it has prepared them
-        prepared = prepare(recipe, folder / "data", listener.notice, progress=listener.progress, accept=accept)
-        if corpus != theirs:
-            raise RunError(
-                f"{folder / 'data'}: rank {world.rank} reads other files there than rank 0; give all the same folder"
-            )
-        return prepared, corpus
-    prepared = prepare(recipe, folder / "data", listener.notice, progress=listener.progress, accept=accept)
-    for name, fate in prepared.fates.items():
-        for sentence in fate.sentences(recipe.data.over_long):
-            listener.notice(f"{name}: {sentence}")
+        result = prepared()
+    if corpus != world.from_leader(corpus):
+        raise RankError(f"rank {world.rank}: has other files in {folder / 'data'} than rank 0; give all ranks one folder")
+    return result, corpus
+
+
+def _make_ready(folder: Path, recipe: Recipe) -> None:
     checkpoints = folder / "checkpoints"
     try:
         make_folder(checkpoints)
@@ -63,5 +74,3 @@ def prepare_run(
     except OSError as error:
         raise OutputError(cannot_write(checkpoints, error)) from None
     remove_unfinished(checkpoints)
-    world.from_leader(corpus)
-    return prepared, corpus

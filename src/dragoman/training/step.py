@@ -73,7 +73,10 @@ class Stepper:
         """
         parts = [Part(batch, place + _PARTS * number) for place, many in batches for number, batch in enumerate(many)]
         nll = self.world.total_on_device(self._gradients(step, parts, tokens))
-        norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm or math.inf))
+        norm = torch.nn.utils.get_total_norm([one.grad for one in self.parameters if one.grad is not None])
+        if self.config.clip_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.parameters, self.config.clip_norm, norm)
+        norm = whole(norm)
         good = self.guard.admit(norm, nll)
         # Fused Adam leaves weights, moments and its count of steps alone where it is told that a number was infinite.
         self.optimiser.found_inf = (~good).float()  # type: ignore[attr-defined]

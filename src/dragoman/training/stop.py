@@ -9,7 +9,7 @@ from types import FrameType
 
 
 class StopRequest:
-    """Set by Ctrl-C, SIGTERM or SIGUSR1, and looked at between steps; a second Ctrl-C stops at once."""
+    """Set by Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP, and looked at between steps; a second Ctrl-C stops at once."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
@@ -26,7 +26,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
     request = StopRequest()
     before = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             before[number] = signal.signal(number, request)
     except ValueError:
         pass

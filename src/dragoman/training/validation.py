@@ -39,10 +39,10 @@ class Validator:
         """
         assert recipe.data.valid is not None
         self.recipe = recipe
-        self.text = recipe.data.valid
         self.machine = machine
         self.tokeniser = prepared.tokeniser
         self.corpus = prepared.corpus(VALID)
+        self.pairs = read_text(recipe.data.valid, recipe, most=recipe.training.validate_sentences)
         longest = max(int(lengths.max()) for lengths in self.corpus.lengths())
         if most is not None and longest > most:
             raise RecipeError(f"data.valid: {longest} tokens in a sentence, but model.max_positions = {most}; raise it")
@@ -55,10 +55,9 @@ class Validator:
             loss, nll = mean_loss(model, self.corpus, self.machine, config, start_id=start_id(self.recipe.model))
             if not config.validate_sentences or not math.isfinite(nll):
                 return Verdict(loss, nll, None, ())
-            pairs = read_text(self.text, self.recipe, most=config.validate_sentences)
             greedy = section_with(self.recipe.decoding, {"method": "greedy", "nbest": 1}, where="decoding")
             with self.machine.autocast():
-                judgement = judge(model, self.tokeniser, self.recipe, pairs, greedy)
+                judgement = judge(model, self.tokeniser, self.recipe, self.pairs, greedy)
         finally:
             model.train()
         return Verdict(loss, nll, judgement.scores["bleu"].value, judgement.samples[:SHOWN])

@@ -6,11 +6,13 @@ it alone prepares data, judges, writes and tells.
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import json
 import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dragoman.config import TrainingConfig
-from dragoman.errors import DragomanError, LostProcessError, RecipeError, RunError
+from dragoman.errors import DragomanError, FollowedError, LostProcessError, RankError, RecipeError, RunError
 
 # Preparing a corpus may take hours while the others wait for rank 0; steps have a time-out of their own.
 _PATIENCE = timedelta(days=7)
@@ -70,6 +72,22 @@ class World:
         dist.broadcast(text, src=0)
         return json.loads(bytes(text.tolist()))
 
+    @contextmanager
+    def led(self) -> Iterator[None]:
+        """What rank 0 does while the others wait. Where it fails they end with it: they raise FollowedError."""
+        if self.leads:
+            try:
+                yield
+            except DragomanError as error:
+                self.from_leader(error.exit_code)
+                raise
+            self.from_leader(None)
+            return
+        code = self.from_leader()
+        if code is not None:
+            raise FollowedError(code)
+        yield
+
     def watch(self) -> None:
         """From now on until it is called again, end this process, with every thread's stack, when it is kept too long."""
         if self.size > 1:
@@ -113,12 +131,17 @@ def joined(world: World) -> Iterator[World]:
         return
     os.environ.setdefault("MASTER_PORT", _PORT)
     if torch.cuda.is_available():
-        torch.cuda.set_device(world.local_rank % torch.cuda.device_count())  # Slurm may show each task its own alone
+        torch.cuda.set_device(_own_gpu(world, torch.cuda.device_count()))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
+        world.watch()
         dist.init_process_group(backend, rank=world.rank, world_size=world.size, timeout=_PATIENCE)
+        world.rest()
+        # At its end a thread of gloo's needs the interpreter once more, and ends the process where that is gone.
+        atexit.register(time.sleep, 0.1)
         yield world
     except DragomanError:
+        dist.destroy_process_group()
         raise
     except RuntimeError as error:
         if not _is_of_connection(error):
@@ -134,6 +157,17 @@ def joined(world: World) -> Iterator[World]:
         world.rest()
 
 
+def _own_gpu(world: World, count: int) -> int:
+    """Its number on this machine; 0 where a launcher shows each process its own alone. Raises RankError where there is none."""
+    if world.local_rank < count:
+        return world.local_rank
+    if count == 1 and os.environ.get("LOCAL_WORLD_SIZE", "1") == "1":
+        return 0
+    raise RankError(
+        f"rank {world.rank}: is number {world.local_rank} on its machine, which has {count} GPUs; start fewer there"
+    )
+
+
 def _reason(error: RuntimeError) -> str:
     """What went wrong, without where in PyTorch's sources, and its advice."""
     return re.sub(r"^\[[^]]*\] ", "", str(error)).splitlines()[0].split(". ")[0]
@@ -141,8 +175,7 @@ def _reason(error: RuntimeError) -> str:
 
 def _is_of_connection(error: RuntimeError) -> bool:
     """Whether this is how torch, gloo or NCCL tell that a rank is gone."""
-    told = str(error).lower()
-    return isinstance(error, dist.DistError) or "gloo" in told or "nccl" in told or "connection" in told
+    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 
 def refuse_uneven(config: TrainingConfig, world: World) -> None:
