@@ -182,7 +182,7 @@ def test_compiled_layers_drop_by_the_seed(backend: str) -> None:
 @pytest.mark.parametrize("vocabulary", [7, 10_000, 32_000, SLICE // STEP + 1, SLICE + 1])
 @pytest.mark.parametrize("places", [1, 63, 64, 700, 3831, 100_000])
 def test_slices_fit_and_little_of_the_last_is_filled_up(places: int, vocabulary: int) -> None:
-    size = slice_size(places, vocabulary)
+    size = slice_size(places, vocabulary, SLICE)
     assert size == 1 or size * vocabulary <= max(SLICE, STEP * vocabulary)
     slices = -(-places // size)
     assert slices * size - places < slices * STEP

@@ -23,20 +23,27 @@ class Batch:
     inputs_BT: Tensor
     targets_BT: Tensor
     num_target_tokens: int
+    real_X: Tensor | None = None
+    """Where the targets, laid end to end, hold a real token, if that is known already."""
+
+    def real_places(self) -> Tensor:
+        """Where the targets, laid end to end, hold a real token. (X,)"""
+        return (self.targets_BT != PADDING_ID).flatten().nonzero().flatten() if self.real_X is None else self.real_X
 
     def to(self, device: torch.device) -> Batch:
+        """On that device. What would wait for it to count is counted before."""
         return Batch(
             self.source_BS.to(device, non_blocking=True),
             self.inputs_BT.to(device, non_blocking=True),
             self.targets_BT.to(device, non_blocking=True),
             self.num_target_tokens,
+            self.real_places().to(device, non_blocking=True),
         )
 
     def pin_memory(self) -> Batch:
         """In memory that a GPU copies from by itself; torch's loader calls this by name."""
-        return Batch(
-            self.source_BS.pin_memory(), self.inputs_BT.pin_memory(), self.targets_BT.pin_memory(), self.num_target_tokens
-        )
+        tensors = (self.source_BS.pin_memory(), self.inputs_BT.pin_memory(), self.targets_BT.pin_memory())
+        return Batch(*tensors, self.num_target_tokens, self.real_places().pin_memory())
 
 
 def pad(rows: Sequence[Row], *, first: int | None = None, last: int | None = None) -> Tensor:

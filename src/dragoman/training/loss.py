@@ -19,9 +19,11 @@ from dragoman.data.subword import PADDING_ID
 from dragoman.model.linear import Product
 from dragoman.model.transformer import Transformer
 
-# Logits that are made at once, 28 MB of them in float32, and those that are worked on at once, so that the caches hold them.
+# Logits that are made at once on a processor, 28 MB of them in float32, and those worked on at once, so that the caches hold
+# them; and both on a GPU, whose kernels want much to do.
 SLICE = 7 * 2**20
 AT_ONCE = 2**20
+GPU_SLICE = 2**26
 # Places that the size of a slice is a multiple of, since oneDNN makes a kernel for each size.
 STEP = 64
 
@@ -39,10 +41,9 @@ def smoothing_weights(form: str, epsilon: float, vocabulary: int) -> tuple[float
 def batch_loss(model: Transformer, batch: Batch, *, epsilon: float, form: str) -> tuple[Tensor, Tensor]:
     """Smoothed loss and negative log-likelihood of a batch, summed over its real target tokens. Padding costs no logits."""
     outputs_BTD, _ = model.decoder(batch.inputs_BT, model.start(batch.source_BS))
-    real_BT = batch.targets_BT != PADDING_ID
-    return smoothed_loss(
-        outputs_BTD[real_BT], model.output, batch.targets_BT[real_BT], epsilon=epsilon, form=form, product=model.product
-    )
+    real_X = batch.real_places()
+    outputs_XD, targets_X = outputs_BTD.flatten(0, 1)[real_X], batch.targets_BT.flatten()[real_X]
+    return smoothed_loss(outputs_XD, model.output, targets_X, epsilon=epsilon, form=form, product=model.product)
 
 
 def smoothed_loss(
@@ -81,7 +82,7 @@ class _SmoothedLoss(torch.autograd.Function):
         to_outputs_XD = torch.empty_like(outputs_XD) if learns else None
         to_projection_VD: Tensor | None = None
         nll = everything = torch.zeros((), device=outputs_XD.device)
-        size = slice_size(len(targets_X), vocabulary)
+        size = slice_size(len(targets_X), vocabulary, SLICE if kind == "cpu" else GPU_SLICE)
         with torch.autocast(kind, enabled=False):
             for begin in range(0, len(targets_X), size):
                 targets_Z1 = targets_X[begin : begin + size, None]
@@ -109,7 +110,7 @@ class _SmoothedLoss(torch.autograd.Function):
 def _to_gradient(logits_ZV: Tensor, targets_Z1: Tensor, true: float, share: float, form: str) -> tuple[Tensor, Tensor]:
     """Put p − q in the place of the logits; returns the sums of −log p over the true classes, and over all with a share."""
     vocabulary = logits_ZV.shape[1]
-    rows = max(AT_ONCE // vocabulary, 1)
+    rows = max((AT_ONCE if logits_ZV.device.type == "cpu" else GPU_SLICE) // vocabulary, 1)
     probs_RV, exact_RV = _room(rows, vocabulary, logits_ZV.dtype, logits_ZV.device)
     nll = everything = torch.zeros((), device=logits_ZV.device)
     for begin in range(0, len(logits_ZV), rows):
@@ -131,9 +132,9 @@ def _to_gradient(logits_ZV: Tensor, targets_Z1: Tensor, true: float, share: floa
     return nll, everything
 
 
-def slice_size(places: int, vocabulary: int) -> int:
-    """Places in a slice: slices of one size, of few different sizes in all, and little of the last filled up."""
-    most = max(SLICE // vocabulary, 1)
+def slice_size(places: int, vocabulary: int, logits: int) -> int:
+    """Places in a slice of at most so many logits: all of one size, few sizes in all, and little of the last filled up."""
+    most = max(logits // vocabulary, 1)
     step = STEP if most >= STEP else 1
     slices = max(-(-places // (most // step * step)), 1)
     return max(-(-places // (slices * step)) * step, 1)
