@@ -32,7 +32,7 @@ SECTIONS = ("speed", "ceiling", "start", "waiting", "ranks", "curves")
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Few steps, one round and no curves, in under four minutes once the peers are installed.")
+@click.option("--quick", is_flag=True, help="Few steps, one round, no curves: under four minutes once the peers are there.")
 @click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure these alone.")
 @click.option("--size", "chosen", type=click.Choice(list(SIZES)), multiple=True, help="Measure these alone.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of `speed`, `start` and `ranks`.  [default: 3; quick 1]")
