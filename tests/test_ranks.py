@@ -28,9 +28,9 @@ from dragoman.errors import DataError, FollowedError, Interrupted, LostProcessEr
 from dragoman.training.checkpoint import list_checkpoints
 from dragoman.training.finish import train
 from dragoman.training.journal import read_journal
-from dragoman.training.launch import VERDICT, end_with_launcher, leave_verdict
 from dragoman.training.listener import Silent
 from dragoman.training.loop import Trainer
+from dragoman.training.verdict import VERDICT, end_with_launcher, leave_verdict
 from dragoman.training.world import World, joined, refuse_uneven, world_of
 
 # Kills of a rank, each with a start and a restart of several processes; DRAGOMAN_TRIALS asks for more.

@@ -64,7 +64,7 @@ def run_recipe(settings: Recipe, *, picture_of: str | None = None) -> dict[str, 
     from dragoman.cli.screen import TrainingScreen, people
     from dragoman.errors import DragomanError, FollowedError, LostProcessError, MemoryShortError, RankError
     from dragoman.training.finish import train as train_recipe
-    from dragoman.training.launch import end_with_launcher, leave_verdict
+    from dragoman.training.verdict import end_with_launcher, leave_verdict
     from dragoman.training.world import world_of
     from dragoman.traps import departures
 

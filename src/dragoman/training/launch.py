@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,14 +16,11 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from dragoman.errors import DragomanError, FollowedError, LostProcessError, RunError
+from dragoman.errors import RunError
 from dragoman.processes import cores
+from dragoman.training.verdict import VERDICT
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGUSR1"
-# Names the file in which a process leaves the code that it ended with of its own accord.
-VERDICT = "DRAGOMAN_VERDICT"
-# Of Linux's prctl.h: the signal that a process gets when its parent ends.
-PR_SET_PDEATHSIG = 1
 
 
 def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes: float) -> int:
@@ -64,22 +58,3 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes
         except (ChildFailedError, SignalException):
             return int(verdict.read_text()) if verdict.exists() else 1
         return 0
-
-
-def end_with_launcher() -> None:
-    """In a process that `launch` started: end at once where another has ended of its own accord, and with the launcher."""
-    if VERDICT not in os.environ:
-        return
-    verdict = Path(os.environ[VERDICT])
-    if verdict.exists():
-        raise FollowedError(int(verdict.read_text()))
-    prctl = getattr(ctypes.CDLL(None), "prctl", None) if os.name == "posix" else None
-    if prctl is not None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def leave_verdict(error: DragomanError) -> None:
-    """Say that it would be no use to start again. Not so where another process was lost."""
-    if VERDICT in os.environ and not isinstance(error, LostProcessError | FollowedError):
-        with suppress(OSError), Path(os.environ[VERDICT]).open("x") as verdict:  # of several ranks, the first
-            verdict.write(str(error.exit_code))
