@@ -24,7 +24,7 @@ from dragoman.data.batches import Batch, collate
 from dragoman.model.build import build_model
 from dragoman.model.positions import interleaved_sinusoids
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import generate
+from dragoman.tasks.generation import generate, speaker_of
 from dragoman.training.loss import batch_loss
 
 VOCABULARY, ROUNDS, STEPS = 10_000, 5, 3
@@ -92,7 +92,7 @@ def training_rate(model: nn.Module, loss_of: Callable[[Batch], Tensor], batches:
 
 def cached_rate(model: Transformer, sources: list[list[int]]) -> float:
     started = time.perf_counter()
-    found = generate([model], sources, DecodingConfig(method="greedy", extra_length=30), start_id=2)
+    found = generate(speaker_of([model]), sources, DecodingConfig(method="greedy", extra_length=30), start_id=2)
     return sum(len(hypotheses[0].token_log_probs) for hypotheses in found) / (time.perf_counter() - started)
 
 

@@ -158,3 +158,11 @@ def edit_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> Non
     change(document)
     (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
     reseal(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing that was measured before the tests, and nothing of theirs left behind."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield

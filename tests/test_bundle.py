@@ -26,12 +26,13 @@ import dragoman
 import dragoman.bundle
 import dragoman.storage
 from conftest import WORDS, MakeRecipe, as_version_0_1, edit_config, reseal
-from dragoman.bundle import Bundle, load_bundle, mean_weights, save_bundle, save_tensors, weights_of
+from dragoman.bundle import Bundle, load_bundle, mean_weights, save_bundle, weights_of
 from dragoman.config import Recipe
 from dragoman.data.subword import Subword, Tokeniser, learn_tokeniser
 from dragoman.engine import Translator
 from dragoman.errors import BundleError, OutputError
 from dragoman.model.build import build_model
+from dragoman.tensors import CODES, save_tensors
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -421,7 +422,7 @@ TENSORS = {
     "half": torch.randn(3, generator=torch.Generator().manual_seed(0)).bfloat16(),
     "parameter": torch.nn.Parameter(torch.ones(2)),
     "n": torch.tensor([2**62, -1]),
-    **{str(dtype): torch.tensor([0, 1, 1]).to(dtype) for dtype in dragoman.bundle.CODES},
+    **{str(dtype): torch.tensor([0, 1, 1]).to(dtype) for dtype in CODES},
     'ä"\n\u2028': torch.ones(1),
 }
 

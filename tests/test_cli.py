@@ -221,7 +221,7 @@ def test_translate_standard_input_to_standard_output(
     lines = [sources[0], "", sources[1], "   ", sources[2]]
     answer = ask("translate", bundle, stdin="\n".join(lines).encode())
     assert answer.code == 0
-    assert answer.out.split("\n") == [translations[0], "", translations[1], "", translations[2], ""]
+    assert answer.out.split("\n") == [translations[0], "", translations[1], "   ", translations[2], ""]
     assert ask("translate", bundle).out == ""
     assert ask("translate", bundle, stdin=b"\n").out == "\n"
     assert ask("translate", bundle, stdin=f"{sources[0]}\r\n".encode()).out == f"{translations[0]}\n"
@@ -230,7 +230,7 @@ def test_translate_standard_input_to_standard_output(
 def test_every_line_stays_in_its_place_over_chunks(
     ask: Ask, bundle: Path, corpus: Path, sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.cli.translate.CHUNK", 3)
+    monkeypatch.setattr("dragoman.engine.translator.WINDOW", 3)
     text = [*sources, "", *sources[:2]]
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
     every_way: list[dict[str, Any]] = [{"method": "greedy"}, {"method": "sample", "temperature": 2.0, "seed": 7}]
@@ -256,7 +256,7 @@ def test_translate_as_json(ask: Ask, bundle: Path, sources: list[str]) -> None:
     first, empty = (json.loads(line) for line in answer.out.splitlines())
     (wanted,) = dragoman.load(bundle).translate(sources[:1])
     assert first == {
-        "line": 1, "source": sources[0], "text": wanted.text, "score": wanted.score, "status": "ok",
+        "line": 1, "source": sources[0], "parts": 1, "text": wanted.text, "score": wanted.score, "status": "ok",
         "tokens": list(wanted.tokens), "token_log_probs": list(wanted.token_log_probs), "alternatives": [],
     }  # fmt: skip
     assert (empty["line"], empty["status"], empty["text"]) == (2, "empty", "")
@@ -274,10 +274,14 @@ def test_lines_that_were_not_translated_whole_are_named(
 ) -> None:
     long = " ".join(["one"] * 40)
     line, text = next((line, text) for line, text in zip(sources, translations, strict=True) if text)
-    answer = ask("translate", bundle, "max_source=30", stdin=f"{line}\n{long}\n{line}\n{long}\n".encode())
+    answer = ask("translate", bundle, "max_source=30", "long_input=refuse", stdin=f"{line}\n{long}\n{line}\n{long}\n".encode())
     assert answer.code == 3
     assert answer.out.splitlines() == [text, "", text, ""]
-    assert answer.err == "lines left empty, since they have more than 30 tokens: 2 (2, 4)\n"
+    told = "lines left untranslated, since they have more than 30 tokens (decoding.long_input=split cuts them): 2 (2, 4)\n"
+    assert answer.err == told
+    whole = ask("translate", bundle, "max_source=30", stdin=f"{line}\n{long}\n".encode())
+    assert "lines were longer than 30 tokens and translated in parts: 1 (2)\n" in whole.err
+    assert whole.out.splitlines() == [one.text for one in dragoman.load(bundle).translate([line, long], max_source=30)]
     cut = ask("translate", bundle, "extra_length=0", "method=greedy", stdin="".join(f"{line}\n" for line in sources).encode())
     assert cut.code == 3
     assert cut.err.startswith("lines cut, since their translation did not end within the input's length + 0 tokens: ")
@@ -385,7 +389,7 @@ def test_what_is_not_utf_8_is_named(
     (tmp_path / "in").write_bytes(content)
     where: list[object] = ["-o", tmp_path / "out"] if to == "output" else []
     if place == "file":
-        monkeypatch.setattr("dragoman.cli.translate.CHUNK", 1)  # a file is looked through before its first line is done
+        monkeypatch.setattr("dragoman.engine.translator.WINDOW", 1)  # a file is looked through before its first line is done
         line = ask("translate", bundle, tmp_path / "in", *where).line
         assert f"{tmp_path / 'in'}, line 3: not UTF-8 (byte 0xe9 at column 4)" in line
     else:
@@ -462,7 +466,7 @@ def test_evaluate(ask: Ask, bundle: Path, corpus: Path, translations: list[str],
     # The language is the recipe's.
     assert list(values) == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "TER", "exact match"]
     assert values["BLEU"] == bleu(translations, [references]).value
-    assert (found["unfinished"], found["too long"], found["empty"]) == (0, 0, 0)
+    assert [found[status] for status in ("truncated", "looped", "copied", "empty", "refused")] == [0] * 5
     assert f"{values['BLEU']:.2f}" in ask(*words).out
     greedy = [one.text for one in dragoman.load(bundle).translate(list(read_lines(corpus / "test.en")), method="greedy")]
     assert ask(*words, "--json", "method=greedy").json["scores"][0]["value"] == bleu(greedy, [references]).value

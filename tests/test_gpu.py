@@ -12,7 +12,7 @@ from conftest import NO_DROPOUT, MakeRecipe
 from dragoman.config import DecodingConfig, make_recipe
 from dragoman.data.batches import collate
 from dragoman.model.build import build_model
-from dragoman.tasks.generation import generate
+from dragoman.tasks.generation import generate, speaker_of
 from dragoman.training.finish import train
 from dragoman.training.guard import Guard
 from dragoman.training.journal import read_journal
@@ -49,7 +49,7 @@ def test_search_finds_what_the_processor_finds(method: str) -> None:
     model = build_model(RECIPE.model, source_vocabulary=12, target_vocabulary=12).eval().double()
     config = DecodingConfig.model_validate({"method": method, "extra_length": 6})
     found = [
-        [[one.tokens for one in hypotheses] for hypotheses in generate([model.to(name)], SOURCES, config, start_id=2)]
+        [[one.tokens for one in hypotheses] for hypotheses in generate(speaker_of([model.to(name)]), SOURCES, config, start_id=2)]
         for name in ("cpu", "cuda")
     ]
     assert found[0] == found[1]

@@ -33,7 +33,7 @@ import dragoman.training.finish
 import dragoman.training.loop
 import dragoman.training.validation
 from conftest import NO_DROPOUT, MakeRecipe, as_version_0_1, reseal
-from dragoman.bundle import load_bundle, put_weights, save_tensors, weights_of
+from dragoman.bundle import load_bundle, put_weights, weights_of
 from dragoman.config import Recipe, TrainingConfig, recipe_from_dict
 from dragoman.data.batches import Batch, batches_in_order, collate
 from dragoman.data.corpus import Corpus, pair_files
@@ -43,6 +43,7 @@ from dragoman.errors import DataError, Interrupted, LostProcessError, OutputErro
 from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match
 from dragoman.formats.lines import read_lines
 from dragoman.model.build import build_model
+from dragoman.tensors import save_tensors
 from dragoman.training.checkpoint import Progress, list_checkpoints, newest_checkpoint, prune_checkpoints, save_checkpoint
 from dragoman.training.finish import average_run, train
 from dragoman.training.journal import Journal, read_journal

@@ -12,14 +12,13 @@ Loading parses JSON and tensors; nothing in a bundle is ever executed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dragoman.config import ModelConfig, Recipe, recipe_from_dict
@@ -27,26 +26,26 @@ from dragoman.data.subword import Tokeniser, read_tokeniser, write_tokeniser
 from dragoman.errors import BundleError, RecipeError
 from dragoman.model.build import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.storage import check_seal, sealed_folder, write_file
+from dragoman.storage import check_seal, sealed_folder
+from dragoman.tensors import MappedTensors, save_tensors
 
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 OUTPUT = "output"
 
-# What a safetensors file calls the types of numbers, in the order in which it holds their tensors.
-CODES = {
-    torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
-    torch.float16: "F16", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Bundle:
-    """A model with all that belongs to it. `story` tells what it was trained on and how, as JSON."""
+    """A model with all that belongs to it. `story` tells what it was trained on and how, as JSON.
+
+    forget: gives the memory back that reading the weights has filled, where they stand on disk; called for again, they are
+        read again
+    """
 
     recipe: Recipe
     tokeniser: Tokeniser
     model: Transformer
     story: dict[str, Any]
+    forget: Callable[[], None] = lambda: None
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -54,10 +53,14 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def put_weights(model: nn.Module, weights: Mapping[str, Tensor], *, where: Path) -> None:
+def put_weights(
+    model: nn.Module, weights: Mapping[str, Tensor], *, where: Path, forget: Callable[[], None] = lambda: None
+) -> None:
     """Give the model these weights, shared ones shared as before. Raises BundleError where names or shapes differ.
 
     A weight that is NaN or infinite is refused as well: every translation would be silent nonsense.
+
+    forget: called after each weight that was looked through
     """
     wanted = dict(model.named_parameters())
     if missing := sorted(wanted.keys() - weights.keys()):
@@ -71,6 +74,7 @@ def put_weights(model: nn.Module, weights: Mapping[str, Tensor], *, where: Path)
             )
         if not weights[name].is_floating_point() or not bool(weights[name].isfinite().all()):
             raise BundleError(f"{where}: {name} holds values that are not finite numbers; a model cannot compute with them")
+        forget()
     fresh = {id(parameter): nn.Parameter(weights[name].float()) for name, parameter in wanted.items()}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
@@ -108,28 +112,6 @@ def save_bundle(
         write_tokeniser(folder, tokeniser)
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write a new safetensors file, byte for byte as its library would, and return the SHA-256 of what was to be written.
-
-    The library tells neither the digest nor the number of an error, and copies all tensors first. Raises OSError.
-    """
-    return write_file(path, _pieces(tensors))
-
-
-def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Header and tensors: the widest numbers first, then by name, so that each stands at a multiple of its width."""
-    ordered = sorted(tensors.items(), key=lambda item: (list(CODES).index(item[1].dtype), item[0]))
-    header, end = {}, 0
-    for name, tensor in ordered:
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for _, tensor in ordered:
-        yield tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
-
-
 def check_bundle(path: Path) -> None:
     """Raise BundleError where a file of the bundle is missing, cut or changed, or where `path` is the run around it."""
     if (path / "bundle").is_dir() and not (path / CONFIG).exists():
@@ -145,19 +127,19 @@ def load_bundle(path: Path) -> Bundle:
     if vocabulary != (pieces := (len(tokeniser.source), len(tokeniser.target))):
         raise BundleError(f"{path / CONFIG}: names {vocabulary} pieces, but the subword models have {pieces}")
     try:
-        weights = load_file(path / WEIGHTS)
+        weights = MappedTensors(path / WEIGHTS)
     except (SafetensorError, OSError) as error:
         raise BundleError(f"{path / WEIGHTS}: cannot be read: {error}") from None
     model = _model_without_memory(recipe.model, vocabulary, weights, where=path / CONFIG)
-    put_weights(model, weights, where=path / WEIGHTS)
-    return Bundle(recipe, tokeniser, model.eval(), story)
+    put_weights(model, weights, where=path / WEIGHTS, forget=weights.forget)
+    return Bundle(recipe, tokeniser, model.eval(), story, weights.forget)
 
 
 def _model_without_memory(
     config: ModelConfig, vocabulary: tuple[int, int], weights: Mapping[str, Tensor], *, where: Path
 ) -> Transformer:
     """The model that a config describes. It may name any size, so the weights must bear it out before anything is made."""
-    output = tuple(weights.get(OUTPUT, torch.empty(0)).shape)
+    output = tuple(weights[OUTPUT].shape) if OUTPUT in weights else ()
     layers = config.encoder_layers + config.decoder_layers
     if output != (vocabulary[1], config.d_model) or layers > len(weights):
         raise BundleError(

@@ -567,7 +567,9 @@ class DecodingConfig(Section):
     extra_length: Annotated[Whole, Field(ge=0, le=100_000)] = 50
     """Longest output is the input's length plus this, in tokens."""
     max_source: Count = 1024
-    """Longest input in tokens; a longer line is left untranslated and reported."""
+    """Longest input in tokens that the model is given at once."""
+    long_input: Literal["split", "refuse"] = "split"
+    """A longer line is cut where a reader would pause and translated in parts, or left untranslated; both are reported."""
     stop: Literal["worst-finished", "best-finished"] = "worst-finished"
     """End early when no hypothesis alive can still beat the worst (the paper's code) or the best (later) of the finished."""
     nbest: Rows = 1

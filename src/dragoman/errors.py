@@ -4,6 +4,7 @@ DragomanError
 ├── RecipeError        a recipe that cannot be read, or that asks for the impossible
 ├── DataError          text that cannot be read: missing, unequal, not UTF-8, empty
 ├── BundleError        a model on disk that is missing, truncated or edited
+├── DeviceError        a device, precision or number of threads that is not to be had here
 ├── RunError           a run folder that cannot be written, resumed or averaged
 │   └── RankError      of several ranks, something that is wrong with one alone
 ├── LostProcessError   a process that worked ahead or beside was killed
@@ -39,6 +40,12 @@ class DataError(DragomanError):
 
 class BundleError(DragomanError):
     """A model on disk that is missing, truncated or edited."""
+
+
+class DeviceError(DragomanError):
+    """A device, a precision or a number of threads that is not to be had here."""
+
+    exit_code = 2
 
 
 class RunError(DragomanError):

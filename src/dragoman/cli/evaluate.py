@@ -181,7 +181,7 @@ def evaluate(
             stream.writelines(text + "\n" for text in texts)
     task = translator.recipe.task
     scores = all_scores(texts, targets, language or task.target_language, tokenised or task.tokenised, lowercase)
-    statuses = {status: sum(one.status == status for one in results) for status in ("unfinished", "too long", "empty")}
+    statuses = {status: sum(one.status == status for one in results) for status in ("truncated", "looped", "copied", "empty", "refused")}
     if as_json:
         print_json({"bundle": str(bundle), "sentences": len(lines), "scores": [asdict(one) for one in scores], **statuses})
         return

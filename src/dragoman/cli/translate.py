@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
+from itertools import tee
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -15,11 +15,19 @@ import click
 from dragoman.errors import RecipeError
 
 if TYPE_CHECKING:
-    from dragoman.config import DecodingConfig
-    from dragoman.engine import Translation, Translator
+    from dragoman.engine import Translation
 
-CHUNK = 2048
 NAMED_LINES = 5
+REMARKS = {
+    "refused": "left untranslated, since they have more than {longest} tokens (decoding.long_input=split cuts them)",
+    "truncated": "cut, since their translation did not end within the input's length + {extra} tokens",
+    "looped": "stopped, since their translation went round in circles",
+    "nothing": "that hold text came out empty",
+    "copied": "came out as they went in",
+    "parts": "were longer than {longest} tokens and translated in parts",
+}
+# A translation that is the source, or that was put together from parts, may be what was wanted; the others are not.
+HARMLESS = {"copied", "parts"}
 
 
 @click.command()
@@ -28,15 +36,29 @@ NAMED_LINES = 5
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write here instead of standard output.")
 @click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
 @click.option("--with", "others", multiple=True, type=click.Path(path_type=Path), help="One more bundle for an ensemble.")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, …")
+@click.option("--precision", default="auto", show_default=True, help="float32, bfloat16, int8; auto takes the fastest here.")
+@click.option("--threads", type=int, help="Of a processor, for each replica; measured when not given.")
+@click.option("--replicas", type=int, help="Batches computed side by side; measured when not given.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with score, tokens, status and alternatives.")
 def translate(
-    bundle: Path, rest: tuple[str, ...], output: Path | None, overwrite: bool, others: tuple[Path, ...], as_json: bool
+    bundle: Path,
+    rest: tuple[str, ...],
+    output: Path | None,
+    overwrite: bool,
+    others: tuple[Path, ...],
+    device: str,
+    precision: str,
+    threads: int | None,
+    replicas: int | None,
+    as_json: bool,
 ) -> None:
     """Translate FILE (or standard input) line by line with BUNDLE.
 
-    The output has exactly as many lines as the input, in order, empty lines included. KEY=VALUE changes a knob of the recipe's
-    [decoding] section. Lines that could not be translated whole are named on standard error, and the exit code is then 3.
-    With nbest=N, the others are in the JSON of --json alone.
+    The output has exactly as many lines as the input, in order; lines without text come back as they are. KEY=VALUE changes a
+    knob of the recipe's [decoding] section. A line that is longer than the model reads is translated in parts. Lines that
+    were not translated whole are named on standard error, and the exit code is then 3. With nbest=N, the others are in the
+    JSON of --json alone.
 
     \b
     Example:  dragoman translate runs/multi30k-ende/bundle test.en -o test.de beam_size=5
@@ -44,14 +66,16 @@ def translate(
     """
     from dragoman.cli.screen import counting_bar, people
     from dragoman.engine import load
+    from dragoman.engine.translator import WINDOW
     from dragoman.formats.lines import read_lines
     from dragoman.storage import new_file, refuse_existing
+    from dragoman.tasks.translation import longest_source
 
     source, decoding = _split(rest)
     if output is not None and not overwrite:
         refuse_existing(output)
     count = _count(source)
-    translator = load(bundle, *others)
+    translator = load(bundle, *others, device=device, precision=precision, threads=threads, replicas=replicas)
     config = translator.check(decoding)
     lines = read_lines(source)
     sink: AbstractContextManager[IO[str]] = nullcontext(sys.stdout) if output is None else new_file(output, overwrite=overwrite)
@@ -59,21 +83,36 @@ def translate(
     remarks: dict[str, list[int]] = {}
     typed = source is None and sys.stdin.isatty()
     with sink as stream, counting_bar(console, "translating", count, hidden=typed) as bar:
-        first = 0
-        for chunk in _chunks(lines, 1 if typed else CHUNK):
-            results = translator.translate(
-                chunk, first=first, advance=lambda done: bar.advance(bar.task_ids[0], done), **decoding
-            )
-            for number, (line, result) in enumerate(zip(chunk, results, strict=True), start=first + 1):
-                stream.write(_output(number, line, result, as_json))
-                if result.status in ("unfinished", "too long"):
-                    remarks.setdefault(result.status, []).append(number)
-            first += len(chunk)
-            stream.flush()
-    for status, numbers in remarks.items():
-        console.print(_remark(status, numbers, translator, config), markup=False)
-    if remarks:
+        given, kept = tee(lines)
+        results = translator.stream(
+            given,
+            window=1 if typed else WINDOW,
+            advance=lambda done: bar.advance(bar.task_ids[0], done),
+            **decoding,
+        )
+        for number, (line, result) in enumerate(zip(kept, results, strict=True), start=1):
+            stream.write(_output(number, line, result, as_json))
+            for remark in _remarks(line, result):
+                remarks.setdefault(remark, []).append(number)
+            if typed:
+                stream.flush()
+        stream.flush()
+    for remark, numbers in remarks.items():
+        told = REMARKS[remark].format(longest=longest_source(translator.speaker.positions, config), extra=config.extra_length)
+        places = ", ".join(map(str, numbers[:NAMED_LINES])) + (", …" if len(numbers) > NAMED_LINES else "")
+        console.print(f"lines {told}: {len(numbers)} ({places})", markup=False)
+    if remarks.keys() - HARMLESS:
         sys.exit(3)
+
+
+def _remarks(line: str, result: Translation) -> Iterator[str]:
+    """Which of `REMARKS` apply."""
+    if result.parts > 1:
+        yield "parts"
+    if result.status == "empty" and line.strip():
+        yield "nothing"
+    elif result.status in REMARKS:
+        yield result.status
 
 
 def _split(rest: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
@@ -102,11 +141,6 @@ def _count(source: Path | None) -> int | None:
     return sum(1 for _ in read_lines(source))
 
 
-def _chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
-    while chunk := list(islice(lines, size)):
-        yield chunk
-
-
 def _output(number: int, line: str, result: Translation, as_json: bool) -> str:
     if not as_json:
         return result.text + "\n"
@@ -121,18 +155,6 @@ def _output(number: int, line: str, result: Translation, as_json: bool) -> str:
             "token_log_probs": one.token_log_probs,
         }
 
-    whole = {"line": number, "source": line, **entry(result), "alternatives": [entry(one) for one in result.alternatives]}
+    others = [entry(one) for one in result.alternatives]
+    whole = {"line": number, "source": line, "parts": result.parts, **entry(result), "alternatives": others}
     return json.dumps(whole, ensure_ascii=False) + "\n"
-
-
-def _remark(status: str, numbers: list[int], translator: Translator, decoding: DecodingConfig) -> str:
-    from dragoman.tasks.translation import longest_source
-
-    places = ", ".join(map(str, numbers[:NAMED_LINES])) + (", …" if len(numbers) > NAMED_LINES else "")
-    if status == "too long":
-        most = longest_source(translator.models, decoding)
-        return f"lines left empty, since they have more than {most} tokens: {len(numbers)} ({places})"
-    return (
-        f"lines cut, since their translation did not end within the input's length + {decoding.extra_length} tokens: "
-        f"{len(numbers)} ({places})"
-    )

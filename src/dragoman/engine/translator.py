@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import DecodingConfig, Recipe, section_with
 from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.engine.passage import join_passage, split_passage
+from dragoman.engine.placement import checked_count, place
+from dragoman.engine.replicas import Replicas
 from dragoman.errors import BundleError, DataError
-from dragoman.tasks.generation import cross_attention, score_pairs, start_id
-from dragoman.tasks.translation import Status, holds_text, longest_source, translate_lines
+from dragoman.tasks.generation import cross_attention, most_positions, score_pairs, speaker_of, start_id
+from dragoman.tasks.translation import Status, Translated, holds_text, is_copy, longest_source, status_of, translate_lines
+
+WINDOW = 2048
+# What a line in parts is called by that had parts of several kinds.
+WORST_FIRST: tuple[Status, ...] = ("refused", "looped", "truncated", "copied", "ok", "empty")
+# The parts of one line draw from streams so far apart that no other line's place comes between.
+PART_PLACES = 1 << 20
+# Tokens that no sign of a line stands for: the space before it, and its end.
+SPARE = 2
 
 
 @dataclass(frozen=True)
 class Translation:
     """One translation of one line.
 
-    score: log-probability over the length penalty, higher is better; 0 where there was nothing to translate
+    score: log-probability over the length penalty, higher is better; 0 where there was nothing to translate; the sum over the
+        parts of a line in parts
     tokens: the pieces of the text
     token_log_probs: natural logarithms, one for each token and one for the end token if the output came to it
-    status: "ok"; "unfinished" where it reached the longest allowed length; "empty" for a line without text; "too long" for
-        one that was not translated
+    status: "ok"; "truncated" where it reached the longest allowed length; "looped" where it went round in circles; "copied"
+        where it is the source once more; "empty" where no text was given or came out; "refused" for one that was too long
+    parts: into how many parts a line was cut that is longer than the model reads
     attention: on request, rows of weights over `source_tokens`, one row for each token, and one for the end if it came to it
-    alternatives: the other hypotheses, best first
+    alternatives: the other hypotheses, best first; none of a line in parts
     """
 
     text: str
@@ -36,14 +48,34 @@ class Translation:
     token_log_probs: tuple[float, ...] = ()
     status: Status = "ok"
     source_tokens: tuple[str, ...] = ()
+    parts: int = 1
     attention: tuple[tuple[float, ...], ...] | None = None
     alternatives: tuple[Translation, ...] = field(default=(), repr=False)
+
+    @property
+    def coverage(self) -> float | None:
+        """How much of the source was looked at: for each of its tokens the attention that it got, at most 1, on average.
+
+        Equation 14 of Wu et al. (2016) without its logarithm; none without `attention`.
+        """
+        if self.attention is None or not self.source_tokens:
+            return None
+        seen: list[float] = [min(sum(column), 1.0) for column in zip(*self.attention, strict=True)]
+        return sum(seen) / len(self.source_tokens)
 
 
 class Translator:
     """One bundle, or several that vote as an ensemble, on one device."""
 
-    def __init__(self, bundles: Sequence[Bundle], *, device: str = "auto") -> None:
+    def __init__(
+        self,
+        bundles: Sequence[Bundle],
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        threads: int | None = None,
+        replicas: int | None = None,
+    ) -> None:
         self.bundle = bundles[0]
         for other in bundles[1:]:
             if _reading(self.bundle) != _reading(other):
@@ -51,8 +83,15 @@ class Translator:
                     f"{other.recipe.name} and {self.bundle.recipe.name} cannot vote as an ensemble: their subword models, "
                     "subword.lowercase, model.source_eos or model.decoder_start differ"
                 )
-        name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-        self.models = [bundle.model.to(name).eval() for bundle in bundles]
+        placement = place(device, precision)
+        self.device, self.models = placement.device, [bundle.model.to(placement.device).eval() for bundle in bundles]
+        self.precision = placement.precision or "float32"
+        self.speaker = speaker_of(self.models)
+        self.replicas = Replicas(
+            checked_count("replicas", replicas),
+            checked_count("threads", threads),
+            f"replicas, {self.precision}, d_model {self.recipe.model.d_model}",
+        )
 
     @property
     def recipe(self) -> Recipe:
@@ -77,9 +116,9 @@ class Translator:
         advance: Callable[[int], None] = lambda _: None,
         **decoding: Any,
     ) -> list[Translation]:
-        """Translate lines of text; one result for each, in order.
+        """Translate lines of text; one result for each, in order. Lines without text come back as they are.
 
-        attention: give the weights over the source, too
+        attention: give the weights over the source and the coverage, too
         first: the number of the first line, counted from 0, where the lines are a part of a text; sampling draws by it
         decoding: knobs of the recipe's [decoding] section to change, such as beam_size=5 or method="greedy"
         advance: told how many lines were finished, as they are
@@ -87,10 +126,67 @@ class Translator:
         if isinstance(texts, str):
             raise TypeError("translate takes a list of lines: write translate([text])")
         config = self.check(decoding)
-        translated = translate_lines(
-            self.models, self.bundle.tokeniser, texts, self.recipe, config, first=first, advance=advance
+        passages = [self._parts(text, config) for text in texts]
+        places = [first + number + part * PART_PLACES for number, parts in enumerate(passages) for part in range(len(parts))]
+        lines = list(chain.from_iterable(passages))
+        whole = len(lines) == len(texts)
+        translated = iter(
+            translate_lines(
+                self.speaker,
+                self.bundle.tokeniser,
+                lines,
+                self.recipe,
+                config,
+                places=places,
+                advance=advance if whole else lambda _: None,
+                spread=self.replicas.map,
+            )
         )
-        return [self._result(one.source, one.hypotheses, one.status, attention) for one in translated]
+        results = []
+        for text, parts in zip(texts, passages, strict=True):
+            results.append(self._joined(text, [self._result(part, next(translated), attention) for part in parts]))
+        if not whole:
+            advance(len(texts))
+        return results
+
+    def stream(self, texts: Iterable[str], *, window: int = WINDOW, **rest: Any) -> Iterator[Translation]:
+        """Translate any number of lines as they come, in order, without holding more than `window` of them.
+
+        rest: what `translate` takes
+        window: batched by length; a small one answers sooner, a large one is faster
+        """
+        remaining, first = iter(texts), rest.pop("first", 0)
+        while lines := list(islice(remaining, window)):
+            yield from self.translate(lines, first=first, **rest)
+            first += len(lines)
+
+    def _parts(self, text: str, config: DecodingConfig) -> list[str]:
+        """The line itself, or the parts of one that is longer than the model reads."""
+        longest = longest_source(self.speaker.positions, config)
+        if config.long_input == "refuse" or (text.isascii() and len(text) + SPARE <= longest):  # a sign is one token at most
+            return [text]
+        try:
+            return split_passage(text, lambda part: len(self.bundle.tokeniser.encode_source(part)) <= longest)
+        except ValueError:
+            return [text]
+
+    def _joined(self, text: str, parts: list[Translation]) -> Translation:
+        """The translation of a line from those of its parts."""
+        if len(parts) == 1:
+            return parts[0]
+        attention = None
+        if all(part.attention is not None for part in parts):
+            attention = tuple(_beside([part.attention or () for part in parts], [len(part.source_tokens) for part in parts]))
+        return Translation(
+            text=join_passage([part.text for part in parts], self.recipe.task.target_language),
+            score=sum(part.score for part in parts),
+            tokens=tuple(chain.from_iterable(part.tokens for part in parts)),
+            token_log_probs=tuple(chain.from_iterable(part.token_log_probs for part in parts)),
+            status=min((part.status for part in parts), key=WORST_FIRST.index),
+            source_tokens=tuple(chain.from_iterable(part.source_tokens for part in parts)),
+            parts=len(parts),
+            attention=attention,
+        )
 
     def score(self, sources: Sequence[str], targets: Sequence[str], **decoding: Any) -> list[Translation]:
         """Forced scoring: how likely the (first) model holds each given translation to be.
@@ -106,34 +202,39 @@ class Translator:
         source_ids = [self.bundle.tokeniser.encode_source(text) for text in sources]
         target_ids = [self.bundle.tokeniser.encode_target(text) for text in targets]
         config = self.check(decoding)
-        longest = longest_source(self.models[:1], config)
+        longest = longest_source(most_positions(self.models[:1]), config)
         for number, (text, source, target) in enumerate(zip(sources, source_ids, target_ids, strict=True), start=1):
             if not holds_text(text, source):
                 raise DataError(f"line {number}: the source holds no text, so no translation of it can be scored")
             if max(len(source), len(target) + 1) > longest:
                 raise DataError(f"line {number}: more than the {longest} tokens that can be scored")
         scored = score_pairs(self.models[0], source_ids, target_ids, config, start_id=start_id(self.recipe.model))
-        return [self._result(source, [one], "ok", False) for source, one in zip(source_ids, scored, strict=True)]
+        return [self._told(source, one, False) for source, one in zip(source_ids, scored, strict=True)]
 
-    def _result(self, source: Sequence[int], hypotheses: Sequence[Hypothesis], status: Status, attention: bool) -> Translation:
-        pieces = tuple(self.bundle.tokeniser.source.pieces(source))
-        if not hypotheses:
-            return Translation("", status=status, source_tokens=pieces)
-        results = [
-            Translation(
-                text=self.bundle.tokeniser.target.decode(one.tokens),
-                score=one.score,
-                tokens=tuple(self.bundle.tokeniser.target.pieces(one.tokens)),
-                token_log_probs=one.token_log_probs,
-                status=status if place == 0 else ("ok" if one.finished else "unfinished"),
-                source_tokens=pieces,
-                attention=self._attention(source, one) if attention else None,
-                alternatives=(),
-            )
-            for place, one in enumerate(hypotheses)
-        ]
+    def _result(self, text: str, translated: Translated, attention: bool) -> Translation:
+        if not translated.hypotheses:
+            given = "" if translated.status == "refused" else text
+            pieces = tuple(self.bundle.tokeniser.source.pieces(translated.source))
+            return Translation(given, status=translated.status, source_tokens=pieces)
+        results = [self._told(translated.source, one, attention) for one in translated.hypotheses]
+        if self.recipe.task.source_language != self.recipe.task.target_language:
+            results = [
+                replace(one, status="copied") if one.status == "ok" and is_copy(text, one.text) else one for one in results
+            ]
         best, *others = results
-        return Translation(**{**vars(best), "alternatives": tuple(others)})
+        return replace(best, alternatives=tuple(others))
+
+    def _told(self, source: Sequence[int], hypothesis: Hypothesis, attention: bool) -> Translation:
+        """One hypothesis as text."""
+        return Translation(
+            text=self.bundle.tokeniser.target.decode(hypothesis.tokens),
+            score=hypothesis.score,
+            tokens=tuple(self.bundle.tokeniser.target.pieces(hypothesis.tokens)),
+            token_log_probs=hypothesis.token_log_probs,
+            status=status_of(hypothesis),
+            source_tokens=tuple(self.bundle.tokeniser.source.pieces(source)),
+            attention=self._attention(source, hypothesis) if attention else None,
+        )
 
     def _attention(self, source: Sequence[int], hypothesis: Hypothesis) -> tuple[tuple[float, ...], ...]:
         """Mean of the heads of the (first) model's last layer."""
@@ -154,6 +255,32 @@ def _reading(bundle: Bundle) -> tuple[object, ...]:
     return (*((side.model, side.lowercase) for side in sides), tokeniser.source_eos, start_id(model))
 
 
-def load(path: str | Path, *others: str | Path, device: str = "auto") -> Translator:
-    """Open a bundle, or several as an ensemble. Raises BundleError naming the file that is missing, cut or changed."""
-    return Translator([load_bundle(Path(one)) for one in (path, *others)], device=device)
+def _beside(many: Sequence[Sequence[Sequence[float]]], widths: Sequence[int]) -> Iterator[tuple[float, ...]]:
+    """Rows over the parts of a source as rows over the whole of it."""
+    for index, rows in enumerate(many):
+        before, after = sum(widths[:index]), sum(widths[index + 1 :])
+        for row in rows:
+            yield (0.0,) * before + tuple(row) + (0.0,) * after
+
+
+def load(
+    path: str | Path,
+    *others: str | Path,
+    device: str = "auto",
+    precision: str = "auto",
+    threads: int | None = None,
+    replicas: int | None = None,
+) -> Translator:
+    """Open a bundle, or several as an ensemble.
+
+    device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one
+    precision: "float32", "bfloat16", "int8" (a processor's), or "auto": the fastest here, measured at first use and remembered
+    replicas: batches that are computed side by side on a processor, each by `threads` threads; measured when not given
+
+    Raises BundleError naming the file that is missing, cut or changed, and DeviceError for a place that is not here.
+    """
+    bundles = [load_bundle(Path(one)) for one in (path, *others)]
+    translator = Translator(bundles, device=device, precision=precision, threads=threads, replicas=replicas)
+    for bundle in bundles:
+        bundle.forget()
+    return translator

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +27,48 @@ FORBIDDEN = (PADDING_ID, BEGIN_ID)
 STREAMS = 1 << 32
 
 Advance = Callable[[int], None]
+Given = TypeVar("Given")
+Found = TypeVar("Found")
+
+
+class Spread(Protocol):
+    """Does many pieces of work, one after the other as `map` does, or side by side; their results in order."""
+
+    def __call__(self, work: Callable[[Given], Found], pieces: Iterable[Given], /) -> Iterable[Found]: ...
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """What a search asks for words: one model, or several that vote.
+
+    start: source ids (B, S), padded on the right → the state before the first token
+    positions: how many tokens it has positions for; none where they never end
+    """
+
+    start: Callable[[Tensor], State]
+    step: Step
+    device: torch.device
+    positions: int | None
+
+
+def speaker_of(models: Sequence[Transformer]) -> Speaker:
+    """These models as they are; several vote as an ensemble."""
+    device, positions = _device(models[0]), most_positions(models)
+    if len(models) == 1:
+        return Speaker(models[0].start, models[0].step, device, positions)
+    return vote([Speaker(model.start, model.step, device, positions) for model in models])
+
+
+def vote(speakers: Sequence[Speaker]) -> Speaker:
+    """All of them as one, whose probabilities are the mean of theirs."""
+    if len(speakers) == 1:
+        return speakers[0]
+
+    def start(source_BS: Tensor) -> State:
+        return EnsembleState(tuple(speaker.start(source_BS) for speaker in speakers))
+
+    positions = min((one.positions for one in speakers if one.positions is not None), default=None)
+    return Speaker(start, ensemble_step([one.step for one in speakers]), speakers[0].device, positions)
 
 
 def start_id(config: ModelConfig) -> int:
@@ -57,51 +101,53 @@ def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
 
 @torch.no_grad()
 def generate(
-    models: Sequence[Transformer],
+    speaker: Speaker,
     sources: Sequence[Sequence[int]],
     config: DecodingConfig,
     *,
     start_id: int,
     places: Sequence[int] | None = None,
     advance: Advance = lambda _: None,
+    spread: Spread = map,
 ) -> list[list[Hypothesis]]:
-    """The hypotheses of each source, best first, in the order given; several models vote as an ensemble.
+    """The hypotheses of each source, best first, in the order given.
 
-    sources: ids as the encoder reads them, none empty and none longer than the models have positions for
+    sources: ids as the encoder reads them, none empty and none longer than the speaker has positions for
     places: the number of each in its text, which chooses the stream that sampling draws from; 0, 1, … when not given
     advance: told how many sentences were finished
     """
     results: list[list[Hypothesis]] = [[] for _ in sources]
     rows = {"beam": config.beam_size, "greedy": 1, "sample": config.nbest}[config.method]
     numbers = range(len(sources)) if places is None else places
-    most = most_positions(models)
-    for batch in _batches([len(source) for source in sources], max(1, config.batch_tokens // rows)):
+
+    def work(batch: Sequence[int]) -> list[list[Hypothesis]]:
         limits = [len(sources[index]) + config.extra_length for index in batch]
-        limits = limits if most is None else [min(limit, most) for limit in limits]
-        found = _search(
-            models, [sources[index] for index in batch], limits, [numbers[index] for index in batch], config, start_id
-        )
+        limits = limits if speaker.positions is None else [min(limit, speaker.positions) for limit in limits]
+        chosen, numbered = [sources[index] for index in batch], [numbers[index] for index in batch]
+        return _search(speaker, chosen, limits, numbered, config, start_id)
+
+    batches = list(_batches([len(source) for source in sources], max(1, config.batch_tokens // rows)))
+    for batch, found in zip(batches, spread(work, batches), strict=True):
         for index, hypotheses in zip(batch, found, strict=True):
             results[index] = hypotheses[: config.nbest]
         advance(len(batch))
     return results
 
 
+@torch.no_grad()  # once more, since the work may be done in another thread
 def _search(
-    models: Sequence[Transformer],
+    speaker: Speaker,
     sources: Sequence[Sequence[int]],
     limits: Sequence[int],
     places: Sequence[int],
     config: DecodingConfig,
     start: int,
 ) -> list[list[Hypothesis]]:
-    device = _device(models[0])
     penalty = LengthPenalty(config.length_penalty, config.alpha)
     if config.method == "beam":
-        step, state = _begin(models, pad(sources).to(device))
         return beam_search(
-            step,
-            state,
+            speaker.step,
+            speaker.start(pad(sources).to(speaker.device)),
             limits=limits,
             beam_size=config.beam_size,
             start_id=start,
@@ -110,7 +156,7 @@ def _search(
             penalty=penalty,
             stop=config.stop,
             nbest=config.nbest,
-            device=device,
+            device=speaker.device,
         )
     draws = config.nbest if config.method == "sample" else 1
     repeated = [source for source in sources for _ in range(draws)]
@@ -118,27 +164,19 @@ def _search(
     if config.method == "sample":
         seeds = [config.seed * STREAMS + place * draws + draw for place in places for draw in range(draws)]
         choose = sampler(seeds, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
-    step, state = _begin(models, pad(repeated).to(device))
     found = one_by_one(
-        step,
-        state,
+        speaker.step,
+        speaker.start(pad(repeated).to(speaker.device)),
         limits=[limit for limit in limits for _ in range(draws)],
         start_id=start,
         end_id=END_ID,
         forbidden=FORBIDDEN,
         penalty=penalty,
         choose=choose,
-        device=device,
+        device=speaker.device,
     )
     groups = [found[first : first + draws] for first in range(0, len(found), draws)]
     return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
-
-
-def _begin(models: Sequence[Transformer], source_BS: Tensor) -> tuple[Step, State]:
-    states = tuple(model.start(source_BS) for model in models)
-    if len(models) == 1:
-        return models[0].step, states[0]
-    return ensemble_step([model.step for model in models]), EnsembleState(states)
 
 
 @torch.no_grad()

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Literal
 
 from dragoman.config import DecodingConfig, Recipe
 from dragoman.data.subword import END_ID, Tokeniser
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match, tokenised_bleu
-from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import Advance, generate, most_positions, start_id
+from dragoman.tasks.generation import Advance, Speaker, Spread, generate, start_id
 
-Status = Literal["ok", "unfinished", "empty", "too long"]
+Status = Literal["ok", "truncated", "looped", "copied", "empty", "refused"]
+"""What became of a line:
+
+    ok          a translation that came to its end
+    truncated   cut where the longest allowed output ends
+    looped      went round in circles, and was stopped
+    copied      is the source once more
+    empty       holds no text: nothing was given, or nothing came of it
+    refused     not translated, since the source is longer than the model reads
+"""
+# Letters between other things; of Chinese and Japanese, which write no spaces, each sign.
+WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\d_\u3040-\u30ff\u3400-\u9fff]+")
+# Fewer words may well be the same in both languages: a name, a title, an address.
+COPIED_WORDS = 4
+COPIED_SHARE = 0.9
 
 
 @dataclass(frozen=True)
 class Translated:
-    """What became of one line: its hypotheses, best first; none where it holds no text or is too long.
-
-    status: "ok"; "unfinished" where the longest allowed length cut the best hypothesis; "empty"; "too long"
-    """
+    """What became of one line: its hypotheses, best first; none where it holds no text or was refused."""
 
     source: tuple[int, ...]
     hypotheses: tuple[Hypothesis, ...]
@@ -33,45 +45,63 @@ def holds_text(line: str, ids: Sequence[int]) -> bool:
     return bool(line.strip()) and any(index != END_ID for index in ids)
 
 
-def longest_source(models: Sequence[Transformer], decoding: DecodingConfig) -> int:
-    """How many tokens of one line the models read: `max_source`, or fewer where their positions end before."""
-    return min(decoding.max_source, most_positions(models) or decoding.max_source)
+def longest_source(positions: int | None, decoding: DecodingConfig) -> int:
+    """How many tokens of one line are read: `max_source`, or fewer where the model's positions end before."""
+    return min(decoding.max_source, positions or decoding.max_source)
 
 
 def translate_lines(
-    models: Sequence[Transformer],
+    speaker: Speaker,
     tokeniser: Tokeniser,
     lines: Sequence[str],
     recipe: Recipe,
     decoding: DecodingConfig,
     *,
-    first: int = 0,
+    places: Sequence[int] | None = None,
     advance: Advance = lambda _: None,
+    spread: Spread = map,
 ) -> list[Translated]:
     """Translate each line, in order; a line without text, or one too long to read, has no hypotheses.
 
-    first: the number of the first line in its text, counted from 0, where the lines are a part of it
+    places: the number of each line in its text, by which sampling draws; 0, 1, … when not given
     """
-    longest = longest_source(models, decoding)
+    longest = longest_source(speaker.positions, decoding)
     sources = [tokeniser.encode_source(line) for line in lines]
     texts = [index for index, (line, source) in enumerate(zip(lines, sources, strict=True)) if holds_text(line, source)]
     full = [index for index in texts if len(sources[index]) <= longest]
     advance(len(lines) - len(full))
     found = generate(
-        models,
+        speaker,
         [sources[index] for index in full],
         decoding,
         start_id=start_id(recipe.model),
-        places=[first + index for index in full],
+        places=full if places is None else [places[index] for index in full],
         advance=advance,
+        spread=spread,
     )
     hypotheses = dict(zip(full, found, strict=True))
-    status: dict[int, Status] = dict.fromkeys(texts, "too long")
-    status |= {index: "ok" if some and some[0].finished else "unfinished" for index, some in hypotheses.items()}
+    status: dict[int, Status] = dict.fromkeys(texts, "refused")
+    status |= {index: status_of(some[0]) if some else "truncated" for index, some in hypotheses.items()}
     return [
         Translated(tuple(source), tuple(hypotheses.get(index, ())), status.get(index, "empty"))
         for index, source in enumerate(sources)
     ]
+
+
+def status_of(hypothesis: Hypothesis) -> Status:
+    """What its tokens tell; whether it copied the source, its text does."""
+    if not hypothesis.finished:
+        return "truncated"
+    return "ok" if hypothesis.tokens else "empty"
+
+
+def is_copy(source: str, translation: str) -> bool:
+    """Whether the translation is the source once more: four words or more, nine tenths of both the same, in one order."""
+    given, made = (WORD.findall(text.casefold()) for text in (source, translation))
+    if len(made) < COPIED_WORDS:
+        return False
+    same = SequenceMatcher(None, given, made, autojunk=False).get_matching_blocks()
+    return sum(block.size for block in same) >= COPIED_SHARE * max(len(made), len(given))
 
 
 def best_texts(translated: Sequence[Translated], tokeniser: Tokeniser) -> list[str]:

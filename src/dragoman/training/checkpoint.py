@@ -24,10 +24,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from dragoman.bundle import mean_weights, save_tensors
+from dragoman.bundle import mean_weights
 from dragoman.data.loader import Cursor
 from dragoman.errors import OutputError, RunError, WriteError
 from dragoman.storage import cannot_write, check_seal, sealed_folder, sync_folder, write_file
+from dragoman.tensors import save_tensors
 
 MODEL, OPTIMISER, AVERAGES, STATE = "model.safetensors", "optimiser.safetensors", "averages.safetensors", "state.json"
 

@@ -21,7 +21,7 @@ from dragoman.evaluation.metrics import Score
 from dragoman.formats.pair import Pair
 from dragoman.formats.read import read_pairs
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import start_id
+from dragoman.tasks.generation import speaker_of, start_id
 from dragoman.tasks.translation import best_texts, score_translations, translate_lines
 from dragoman.training.loss import batch_loss
 from dragoman.training.machine import Machine
@@ -115,7 +115,7 @@ class Judgement:
     scores: dict[str, Score]
     samples: tuple[Sample, ...]
     incomplete: dict[str, int]
-    """How many translations were cut ("unfinished"), or not made at all ("too long")."""
+    """How many translations were cut ("truncated", "looped"), or not made at all ("refused")."""
 
 
 def read_text(corpus: CorpusConfig, recipe: Recipe, *, most: int | None = None) -> list[Pair]:
@@ -129,9 +129,9 @@ def judge(
     model: Transformer, tokeniser: Tokeniser, recipe: Recipe, pairs: Sequence[Pair], decoding: DecodingConfig
 ) -> Judgement:
     """Translate the sources and score the translations."""
-    translated = translate_lines([model], tokeniser, [pair.source for pair in pairs], recipe, decoding)
+    translated = translate_lines(speaker_of([model]), tokeniser, [pair.source for pair in pairs], recipe, decoding)
     texts = best_texts(translated, tokeniser)
     scores = score_translations(texts, [pair.target for pair in pairs], recipe)
     samples = tuple(Sample(pair.source, pair.target, text) for pair, text in zip(pairs, texts, strict=True))
-    incomplete: Counter[str] = Counter(one.status for one in translated if one.status in ("unfinished", "too long"))
+    incomplete: Counter[str] = Counter(one.status for one in translated if one.status in ("truncated", "looped", "refused"))
     return Judgement(scores, samples, dict(incomplete))
