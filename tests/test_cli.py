@@ -262,6 +262,18 @@ def test_translate_as_json(ask: Ask, bundle: Path, sources: list[str]) -> None:
     assert (empty["line"], empty["status"], empty["text"]) == (2, "empty", "")
 
 
+def test_alignments_stand_beside_the_translations(
+    ask: Ask, bundle: Path, sources: list[str], translations: list[str], corpus: Path, tmp_path: Path
+) -> None:
+    words = ["translate", bundle, corpus / "test.en", "--alignments", tmp_path / "links"]
+    assert ask(*words).out.splitlines() == translations
+    wanted = dragoman.load(bundle).translate(sources, attention=True)
+    told = [" ".join(f"{source}-{target}" for source, target in sorted(one.alignment or ())) for one in wanted]
+    assert (tmp_path / "links").read_text().splitlines() == told
+    assert any(told)
+    assert "links: exists already" in ask(*words).line
+
+
 def test_knobs_reach_the_search(ask: Ask, bundle: Path, sources: list[str], corpus: Path) -> None:
     for knob in ("alpha=3.0", "decoding.alpha=3.0"):
         answer = ask("translate", bundle, corpus / "test.en", knob)

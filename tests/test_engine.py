@@ -327,7 +327,7 @@ def test_to_watch_changes_nothing(method: str, translator: Translator, lines: li
 
 def _unwatched(one: Translation) -> Translation:
     rest = tuple(_unwatched(other) for other in one.alternatives)
-    return Translation(**{**vars(one), "attention": None, "alternatives": rest})
+    return Translation(**{**vars(one), "attention": None, "alignment": None, "alternatives": rest})
 
 
 def test_attention_is_what_the_model_computes_when_it_says_the_token(translator: Translator) -> None:

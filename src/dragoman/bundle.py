@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from dragoman.config import ModelConfig, Recipe, recipe_from_dict
 from dragoman.data.subword import Tokeniser, read_tokeniser, write_tokeniser
 from dragoman.errors import BundleError, RecipeError
-from dragoman.model.build import build_model
+from dragoman.model.build import assemble_model
 from dragoman.model.transformer import Transformer
 from dragoman.storage import check_seal, sealed_folder
 from dragoman.tensors import MappedTensors, save_tensors
@@ -72,13 +72,18 @@ def put_weights(
             raise BundleError(
                 f"{where}: {name} has shape {tuple(weights[name].shape)}, but the config describes {tuple(parameter.shape)}"
             )
-        if not weights[name].is_floating_point() or not bool(weights[name].isfinite().all()):
+        if not weights[name].is_floating_point() or not _is_finite(weights[name]):
             raise BundleError(f"{where}: {name} holds values that are not finite numbers; a model cannot compute with them")
         forget()
     fresh = {id(parameter): nn.Parameter(weights[name].float()) for name, parameter in wanted.items()}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             setattr(module, name, fresh[id(parameter)])
+
+
+def _is_finite(weight: Tensor) -> bool:
+    """Without a copy of a matrix that may be most of the model: a NaN is its own least and greatest."""
+    return weight.numel() == 0 or all(bool(end.isfinite()) for end in weight.aminmax())
 
 
 def mean_weights(many: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -148,7 +153,7 @@ def _model_without_memory(
         )
     try:
         with torch.device("meta"):
-            return build_model(config, source_vocabulary=vocabulary[0], target_vocabulary=vocabulary[1])
+            return assemble_model(config, source_vocabulary=vocabulary[0], target_vocabulary=vocabulary[1])
     except (RuntimeError, OverflowError, TypeError) as error:
         raise BundleError(f"{where}: describes a model of impossible sizes: {str(error).splitlines()[0]}") from None
 

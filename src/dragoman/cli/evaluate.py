@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -135,6 +135,8 @@ def _print_scores(title: str, scores: list[Score]) -> None:
 @REFERENCES
 @click.option("-o", "--output", type=PATH, help="Keep the translations here.")
 @click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, …")
+@click.option("--precision", default="float32", show_default=True, help="float32, bfloat16, int8; auto takes the fastest here.")
 @LANGUAGE
 @TOKENISED
 @LOWERCASE
@@ -146,6 +148,8 @@ def evaluate(
     references: tuple[Path, ...],
     output: Path | None,
     overwrite: bool,
+    device: str,
+    precision: str,
     language: str,
     tokenised: bool,
     lowercase: bool,
@@ -153,7 +157,8 @@ def evaluate(
 ) -> None:
     """Translate a test set with BUNDLE and score the result: sacreBLEU, tokenised and compound-split BLEU, chrF, TER.
 
-    Language and --tokenised are taken from the bundle's recipe where they are not given.
+    Language and --tokenised are taken from the bundle's recipe where they are not given. Products are computed in float32, as
+    training's own scores are, unless another --precision is asked for.
 
     \b
     Example:  dragoman evaluate runs/multi30k-ende/bundle --src test.en --ref test.de beam_size=5 -o out.de
@@ -163,12 +168,13 @@ def evaluate(
     from dragoman.engine import load
     from dragoman.formats.lines import read_lines
     from dragoman.storage import new_file
+    from dragoman.tasks.translation import Status
 
     if not references:
         raise click.UsageError("give --ref FILE", ctx=click.get_current_context())
     lines = list(read_lines(source))
     targets = _read_beside(source, lines, references)
-    translator = load(bundle)
+    translator = load(bundle, device=device, precision=precision)
     decoding = {key.removeprefix("decoding."): value for key, value in map(parse_setting, changes)}
     translator.check(decoding)
     sink: AbstractContextManager[IO[str] | None] = nullcontext()
@@ -181,11 +187,12 @@ def evaluate(
             stream.writelines(text + "\n" for text in texts)
     task = translator.recipe.task
     scores = all_scores(texts, targets, language or task.target_language, tokenised or task.tokenised, lowercase)
-    statuses = {status: sum(one.status == status for one in results) for status in ("truncated", "looped", "copied", "empty", "refused")}
+    statuses = {status: sum(one.status == status for one in results) for status in get_args(Status) if status != "ok"}
     if as_json:
-        print_json({"bundle": str(bundle), "sentences": len(lines), "scores": [asdict(one) for one in scores], **statuses})
+        where = {"bundle": str(bundle), "device": str(translator.device), "precision": translator.precision}
+        print_json({**where, "sentences": len(lines), "scores": [asdict(one) for one in scores], **statuses})
         return
-    _print_scores(f"{bundle} on {source} ({len(lines)} sentences)", scores)
+    _print_scores(f"{bundle} on {source} ({len(lines)} sentences, {translator.precision})", scores)
     for status, count in statuses.items():
         if count:
             click.echo(f"{count} lines: {status}", err=True)

@@ -36,6 +36,11 @@ HARMLESS = {"copied", "parts"}
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write here instead of standard output.")
 @click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
 @click.option("--with", "others", multiple=True, type=click.Path(path_type=Path), help="One more bundle for an ensemble.")
+@click.option(
+    "--alignments",
+    type=click.Path(path_type=Path),
+    help="Write here which word came from which, as `i-j` from 0, line by line.",
+)
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, …")
 @click.option("--precision", default="auto", show_default=True, help="float32, bfloat16, int8; auto takes the fastest here.")
 @click.option("--threads", type=int, help="Of a processor, for each replica; measured when not given.")
@@ -47,6 +52,7 @@ def translate(
     output: Path | None,
     overwrite: bool,
     others: tuple[Path, ...],
+    alignments: Path | None,
     device: str,
     precision: str,
     threads: int | None,
@@ -69,11 +75,13 @@ def translate(
     from dragoman.engine.translator import WINDOW
     from dragoman.formats.lines import read_lines
     from dragoman.storage import new_file, refuse_existing
+    from dragoman.tasks.alignment import pharaoh
     from dragoman.tasks.translation import longest_source
 
     source, decoding = _split(rest)
-    if output is not None and not overwrite:
-        refuse_existing(output)
+    for path in (output, alignments):
+        if path is not None and not overwrite:
+            refuse_existing(path)
     count = _count(source)
     translator = load(bundle, *others, device=device, precision=precision, threads=threads, replicas=replicas)
     config = translator.check(decoding)
@@ -82,16 +90,22 @@ def translate(
     console = people()
     remarks: dict[str, list[int]] = {}
     typed = source is None and sys.stdin.isatty()
-    with sink as stream, counting_bar(console, "translating", count, hidden=typed) as bar:
+    beside: AbstractContextManager[IO[str] | None] = nullcontext()
+    if alignments is not None:
+        beside = new_file(alignments, overwrite=overwrite)
+    with sink as stream, beside as links, counting_bar(console, "translating", count, hidden=typed) as bar:
         given, kept = tee(lines)
         results = translator.stream(
             given,
             window=1 if typed else WINDOW,
+            attention=alignments is not None,
             advance=lambda done: bar.advance(bar.task_ids[0], done),
             **decoding,
         )
         for number, (line, result) in enumerate(zip(kept, results, strict=True), start=1):
             stream.write(_output(number, line, result, as_json))
+            if links is not None:
+                links.write(pharaoh(result.alignment or ()) + "\n")
             for remark in _remarks(line, result):
                 remarks.setdefault(remark, []).append(number)
             if typed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain, islice, repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from dragoman.engine.passage import join_passage, split_passage
 from dragoman.engine.placement import checked_count, place
 from dragoman.engine.replicas import Replicas
 from dragoman.errors import BundleError, DataError
-from dragoman.tasks.generation import cross_attention, most_positions, score_pairs, speaker_of, start_id
+from dragoman.tasks.alignment import Link, links, words_of
+from dragoman.tasks.generation import cross_attentions, most_positions, score_pairs, speaker_of, start_id
 from dragoman.tasks.translation import Status, Translated, holds_text, is_copy, longest_source, status_of, translate_lines
 
 WINDOW = 2048
+Rows = tuple[tuple[float, ...], ...]
 # What a line in parts is called by that had parts of several kinds.
 WORST_FIRST: tuple[Status, ...] = ("refused", "looped", "truncated", "copied", "ok", "empty")
 # The parts of one line draw from streams so far apart that no other line's place comes between.
@@ -39,6 +41,7 @@ class Translation:
         where it is the source once more; "empty" where no text was given or came out; "refused" for one that was too long
     parts: into how many parts a line was cut that is longer than the model reads
     attention: on request, rows of weights over `source_tokens`, one row for each token, and one for the end if it came to it
+    alignment: on request, for each word of the text the word of the source that it looked at most, where there is one
     alternatives: the other hypotheses, best first; none of a line in parts
     """
 
@@ -49,7 +52,8 @@ class Translation:
     status: Status = "ok"
     source_tokens: tuple[str, ...] = ()
     parts: int = 1
-    attention: tuple[tuple[float, ...], ...] | None = None
+    attention: Rows | None = None
+    alignment: tuple[Link, ...] | None = None
     alternatives: tuple[Translation, ...] = field(default=(), repr=False)
 
     @property
@@ -118,7 +122,7 @@ class Translator:
     ) -> list[Translation]:
         """Translate lines of text; one result for each, in order. Lines without text come back as they are.
 
-        attention: give the weights over the source and the coverage, too
+        attention: give the weights over the source, the coverage and the alignment, too
         first: the number of the first line, counted from 0, where the lines are a part of a text; sampling draws by it
         decoding: knobs of the recipe's [decoding] section to change, such as beam_size=5 or method="greedy"
         advance: told how many lines were finished, as they are
@@ -127,27 +131,24 @@ class Translator:
             raise TypeError("translate takes a list of lines: write translate([text])")
         config = self.check(decoding)
         passages = [self._parts(text, config) for text in texts]
-        places = [first + number + part * PART_PLACES for number, parts in enumerate(passages) for part in range(len(parts))]
         lines = list(chain.from_iterable(passages))
         whole = len(lines) == len(texts)
-        translated = iter(
-            translate_lines(
-                self.speaker,
-                self.bundle.tokeniser,
-                lines,
-                self.recipe,
-                config,
-                places=places,
-                advance=advance if whole else lambda _: None,
-                spread=self.replicas.map,
-            )
+        translated = translate_lines(
+            self.speaker,
+            self.bundle.tokeniser,
+            lines,
+            self.recipe,
+            config,
+            places=[first + number + part * PART_PLACES for number, parts in enumerate(passages) for part in range(len(parts))],
+            advance=advance if whole else lambda _: None,
+            spread=self.replicas.map,
         )
-        results = []
-        for text, parts in zip(texts, passages, strict=True):
-            results.append(self._joined(text, [self._result(part, next(translated), attention) for part in parts]))
+        looks = self._looks(translated, config) if attention else repeat(())
+        results = map(self._result, lines, translated, looks)
+        joined = [self._joined(list(islice(results, len(parts)))) for parts in passages]
         if not whole:
             advance(len(texts))
-        return results
+        return joined
 
     def stream(self, texts: Iterable[str], *, window: int = WINDOW, **rest: Any) -> Iterator[Translation]:
         """Translate any number of lines as they come, in order, without holding more than `window` of them.
@@ -170,13 +171,14 @@ class Translator:
         except ValueError:
             return [text]
 
-    def _joined(self, text: str, parts: list[Translation]) -> Translation:
+    def _joined(self, parts: list[Translation]) -> Translation:
         """The translation of a line from those of its parts."""
         if len(parts) == 1:
             return parts[0]
-        attention = None
+        attention, alignment = None, None
         if all(part.attention is not None for part in parts):
             attention = tuple(_beside([part.attention or () for part in parts], [len(part.source_tokens) for part in parts]))
+            alignment = tuple(_one_after_another(parts))
         return Translation(
             text=join_passage([part.text for part in parts], self.recipe.task.target_language),
             score=sum(part.score for part in parts),
@@ -186,6 +188,7 @@ class Translator:
             source_tokens=tuple(chain.from_iterable(part.source_tokens for part in parts)),
             parts=len(parts),
             attention=attention,
+            alignment=alignment,
         )
 
     def score(self, sources: Sequence[str], targets: Sequence[str], **decoding: Any) -> list[Translation]:
@@ -209,43 +212,51 @@ class Translator:
             if max(len(source), len(target) + 1) > longest:
                 raise DataError(f"line {number}: more than the {longest} tokens that can be scored")
         scored = score_pairs(self.models[0], source_ids, target_ids, config, start_id=start_id(self.recipe.model))
-        return [self._told(source, one, False) for source, one in zip(source_ids, scored, strict=True)]
+        return [self._told(source, one) for source, one in zip(source_ids, scored, strict=True)]
 
-    def _result(self, text: str, translated: Translated, attention: bool) -> Translation:
+    def _result(self, text: str, translated: Translated, looks: Sequence[Rows]) -> Translation:
         if not translated.hypotheses:
             given = "" if translated.status == "refused" else text
             pieces = tuple(self.bundle.tokeniser.source.pieces(translated.source))
             return Translation(given, status=translated.status, source_tokens=pieces)
-        results = [self._told(translated.source, one, attention) for one in translated.hypotheses]
-        if self.recipe.task.source_language != self.recipe.task.target_language:
-            results = [
-                replace(one, status="copied") if one.status == "ok" and is_copy(text, one.text) else one for one in results
-            ]
+        many = zip_longest(translated.hypotheses, looks)
+        results = [self._told(translated.source, hypothesis, rows) for hypothesis, rows in many]
+        task = self.recipe.task
+        if task.source_language != task.target_language:
+            copied = [one.status == "ok" and is_copy(text, one.text) for one in results]
+            results = [replace(one, status="copied") if copy else one for one, copy in zip(results, copied, strict=True)]
         best, *others = results
         return replace(best, alternatives=tuple(others))
 
-    def _told(self, source: Sequence[int], hypothesis: Hypothesis, attention: bool) -> Translation:
+    def _told(self, source: Sequence[int], hypothesis: Hypothesis, attention: Rows | None = None) -> Translation:
         """One hypothesis as text."""
+        source_tokens = tuple(self.bundle.tokeniser.source.pieces(source))
+        tokens = tuple(self.bundle.tokeniser.target.pieces(hypothesis.tokens))
+        read = source_tokens[:-1] if self.bundle.tokeniser.source_eos else source_tokens
         return Translation(
             text=self.bundle.tokeniser.target.decode(hypothesis.tokens),
             score=hypothesis.score,
-            tokens=tuple(self.bundle.tokeniser.target.pieces(hypothesis.tokens)),
+            tokens=tokens,
             token_log_probs=hypothesis.token_log_probs,
             status=status_of(hypothesis),
-            source_tokens=tuple(self.bundle.tokeniser.source.pieces(source)),
-            attention=self._attention(source, hypothesis) if attention else None,
+            source_tokens=source_tokens,
+            attention=attention,
+            alignment=None if attention is None else tuple(links(attention, read, tokens)),
         )
 
-    def _attention(self, source: Sequence[int], hypothesis: Hypothesis) -> tuple[tuple[float, ...], ...]:
-        """Mean of the heads of the (first) model's last layer."""
-        weights_LHTS = cross_attention(
+    def _looks(self, translated: Sequence[Translated], config: DecodingConfig) -> list[list[Rows]]:
+        """For each hypothesis of each line where it looked: the mean of the heads of the (first) model's last layer."""
+        pairs = [(one.source, hypothesis) for one in translated for hypothesis in one.hypotheses]
+        weights = cross_attentions(
             self.models[0],
-            source,
-            hypothesis.tokens,
+            [source for source, _ in pairs],
+            [hypothesis.tokens for _, hypothesis in pairs],
             start_id=start_id(self.recipe.model),
-            finished=hypothesis.finished,
+            finished=[hypothesis.finished for _, hypothesis in pairs],
+            batch_tokens=config.batch_tokens,
         )
-        return tuple(tuple(row) for row in weights_LHTS[-1].mean(dim=0).tolist())
+        rows = iter([tuple(map(tuple, weights_LHTS[-1].mean(dim=0).tolist())) for weights_LHTS in weights])
+        return [list(islice(rows, len(one.hypotheses))) for one in translated]
 
 
 def _reading(bundle: Bundle) -> tuple[object, ...]:
@@ -261,6 +272,15 @@ def _beside(many: Sequence[Sequence[Sequence[float]]], widths: Sequence[int]) ->
         before, after = sum(widths[:index]), sum(widths[index + 1 :])
         for row in rows:
             yield (0.0,) * before + tuple(row) + (0.0,) * after
+
+
+def _one_after_another(parts: Sequence[Translation]) -> Iterator[Link]:
+    """The links of parts of a line, as links of the whole."""
+    read = said = 0
+    for part in parts:
+        for source, target in part.alignment or ():
+            yield read + source, said + target
+        read, said = read + len(set(words_of(part.source_tokens))), said + len(set(words_of(part.tokens)))
 
 
 def load(

@@ -17,6 +17,15 @@ def build_model(config: ModelConfig, *, source_vocabulary: int, target_vocabular
 
     Raises ValueError where three-way tying is asked of two vocabularies of different sizes.
     """
+    model = assemble_model(
+        config, source_vocabulary=source_vocabulary, target_vocabulary=target_vocabulary, padding_id=padding_id
+    )
+    initialise(model, config)
+    return model
+
+
+def assemble_model(config: ModelConfig, *, source_vocabulary: int, target_vocabulary: int, padding_id: int = 0) -> Transformer:
+    """A Transformer whose weights are still to come. Raises ValueError as `build_model` does."""
     if config.tying == "three-way" and source_vocabulary != target_vocabulary:
         raise ValueError(f"three-way tying of {source_vocabulary} source and {target_vocabulary} target rows")
     source = nn.Parameter(torch.empty(source_vocabulary, config.d_model))
@@ -73,9 +82,7 @@ def build_model(config: ModelConfig, *, source_vocabulary: int, target_vocabular
         norm=norm(),
         window=config.attention_window,
     )
-    model = Transformer(encoder=encoder, decoder=decoder, output=output)
-    initialise(model, config)
-    return model
+    return Transformer(encoder=encoder, decoder=decoder, output=output)
 
 
 def _positions(config: ModelConfig) -> Sinusoids | LearnedPositions:

@@ -203,15 +203,36 @@ def score_pairs(
 
 
 @torch.no_grad()
+def cross_attentions(
+    model: Transformer,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    *,
+    start_id: int,
+    finished: Sequence[bool],
+    batch_tokens: int = 4096,
+) -> list[Tensor]:
+    """Where the decoder looked in each source when it said each target token, and the end if it came to it.
+
+    → for each pair (layers, heads, T + 1, S), or T without the end
+    """
+    attentions = [module for name, module in model.decoder.named_modules() if name.endswith("cross_attention")]
+    read = [target if whole else target[:-1] for target, whole in zip(targets, finished, strict=True)]
+    lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, read, strict=True)]
+    found: dict[int, Tensor] = {}
+    for indices in _batches(lengths, batch_tokens):
+        batch = collate([sources[index] for index in indices], [read[index] for index in indices], start_id=start_id)
+        batch = batch.to(_device(model))
+        with watch_attention([module for module in attentions if isinstance(module, Attention)]) as weights:
+            model(batch.source_BS, batch.inputs_BT)
+        weights_BLHTS = torch.stack(weights, dim=1).float().cpu()
+        for row, index in enumerate(indices):
+            found[index] = weights_BLHTS[row, :, :, : len(read[index]) + 1, : len(sources[index])]
+    return [found[index] for index in range(len(sources))]
+
+
 def cross_attention(
     model: Transformer, source: Sequence[int], target: Sequence[int], *, start_id: int, finished: bool = True
 ) -> Tensor:
-    """Where the decoder looked in the source when it said each target token, and the end if it came to it.
-
-    → (layers, heads, T + 1, S), or T without the end
-    """
-    attentions = [module for name, module in model.decoder.named_modules() if name.endswith("cross_attention")]
-    batch = collate([source], [target if finished else target[:-1]], start_id=start_id).to(_device(model))
-    with watch_attention([module for module in attentions if isinstance(module, Attention)]) as weights:
-        model(batch.source_BS, batch.inputs_BT)
-    return torch.cat(weights).float().cpu()
+    """That of one pair."""
+    return cross_attentions(model, [source], [target], start_id=start_id, finished=[finished])[0]
