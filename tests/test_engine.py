@@ -282,9 +282,9 @@ def test_learned_positions_bound_what_can_be_scored(positioned: Translator) -> N
     fits, not_fits = " ".join(["ten"] * 5), " ".join(["ten"] * 40)
     assert len(tokens(fits)) < 16 < len(tokens(not_fits))
     assert len(positioned.score(["ten"], [fits])) == 1
-    with pytest.raises(DataError, match="line 2: more than the 16 tokens that can be scored"):
+    with pytest.raises(DataError, match="line 2: more than the 16 tokens that the model can score"):
         positioned.score(["ten", "ten"], ["ten", not_fits])
-    with pytest.raises(DataError, match="line 1: more than the 16 tokens that can be scored"):
+    with pytest.raises(DataError, match="line 1: more than the 16 tokens that the model can score"):
         positioned.score([not_fits], ["ten"])
 
 

@@ -8,6 +8,8 @@ from itertools import chain, islice, repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import DecodingConfig, Recipe, section_with
 from dragoman.decoding.hypothesis import Hypothesis
@@ -15,7 +17,8 @@ from dragoman.engine.passage import join_passage, split_passage
 from dragoman.engine.placement import checked_count, place
 from dragoman.engine.replicas import Replicas
 from dragoman.errors import BundleError, DataError
-from dragoman.tasks.alignment import Link, links, words_of
+from dragoman.evaluation.aligner import Link
+from dragoman.tasks.alignment import chosen_head, links, words_of
 from dragoman.tasks.generation import cross_attentions, most_positions, score_pairs, speaker_of, start_id
 from dragoman.tasks.translation import Status, Translated, holds_text, is_copy, longest_source, status_of, translate_lines
 
@@ -40,7 +43,8 @@ class Translation:
     status: "ok"; "truncated" where it reached the longest allowed length; "looped" where it went round in circles; "copied"
         where it is the source once more; "empty" where no text was given or came out; "refused" for one that was too long
     parts: into how many parts a line was cut that is longer than the model reads
-    attention: on request, rows of weights over `source_tokens`, one row for each token, and one for the end if it came to it
+    attention: on request, rows of weights over `source_tokens`, one row for each token, and one for the end if it came to it:
+        the mean of the heads of the (first) model's last layer
     alignment: on request, for each word of the text the word of the source that it looked at most, where there is one
     alternatives: the other hypotheses, best first; none of a line in parts
     """
@@ -91,6 +95,7 @@ class Translator:
         self.device, self.models = placement.device, [bundle.model.to(placement.device).eval() for bundle in bundles]
         self.precision = placement.precision or "float32"
         self.speaker = speaker_of(self.models)
+        self.head = chosen_head(self.story)
         self.replicas = Replicas(
             checked_count("replicas", replicas),
             checked_count("threads", threads),
@@ -196,31 +201,55 @@ class Translator:
 
         Raises DataError where the numbers of lines differ or a source holds no text.
         """
+        config = self.check(decoding)
+        source_ids, target_ids = self._read_pairs("score", sources, targets, config)
+        scored = score_pairs(self.models[0], source_ids, target_ids, config, start_id=start_id(self.recipe.model))
+        return [self._told(source, one) for source, one in zip(source_ids, scored, strict=True)]
+
+    def align(self, sources: Sequence[str], targets: Sequence[str], **decoding: Any) -> list[list[Link]]:
+        """For each word of each given translation the word of the source that the (first) model looked at most.
+
+        A pair of which one side holds no text has no links. Raises DataError where the numbers of lines differ, or one is
+        longer than the model reads.
+        """
+        config = self.check(decoding)
+        source_ids, target_ids = self._read_pairs("align", sources, targets, config, blank=True)
+        both = [
+            index for index, (text, other) in enumerate(zip(sources, targets, strict=True)) if text.strip() and other.strip()
+        ]
+        weights = self._weights([(source_ids[index], target_ids[index], True) for index in both], config)
+        found: list[list[Link]] = [[] for _ in sources]
+        for index, weights_LHTS in zip(both, weights, strict=True):
+            found[index] = self._links(source_ids[index], target_ids[index], weights_LHTS)
+        return found
+
+    def _read_pairs(
+        self, verb: str, sources: Sequence[str], targets: Sequence[str], config: DecodingConfig, *, blank: bool = False
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """The ids of both sides, of which none is too long, and no source is without text unless it may be `blank`."""
         if isinstance(sources, str) or isinstance(targets, str):
-            raise TypeError("score takes lists of lines: write score([source], [target])")
+            raise TypeError(f"{verb} takes lists of lines: write {verb}([source], [target])")
         if len(sources) != len(targets):
             raise DataError(
                 f"{len(sources)} sources but {len(targets)} translations: line n of one belongs to line n of the other"
             )
         source_ids = [self.bundle.tokeniser.encode_source(text) for text in sources]
         target_ids = [self.bundle.tokeniser.encode_target(text) for text in targets]
-        config = self.check(decoding)
         longest = longest_source(most_positions(self.models[:1]), config)
         for number, (text, source, target) in enumerate(zip(sources, source_ids, target_ids, strict=True), start=1):
-            if not holds_text(text, source):
-                raise DataError(f"line {number}: the source holds no text, so no translation of it can be scored")
+            if not blank and not holds_text(text, source):
+                raise DataError(f"line {number}: the source holds no text, so no translation of it can be {verb}d")
             if max(len(source), len(target) + 1) > longest:
-                raise DataError(f"line {number}: more than the {longest} tokens that can be scored")
-        scored = score_pairs(self.models[0], source_ids, target_ids, config, start_id=start_id(self.recipe.model))
-        return [self._told(source, one) for source, one in zip(source_ids, scored, strict=True)]
+                raise DataError(f"line {number}: more than the {longest} tokens that the model can {verb}")
+        return source_ids, target_ids
 
-    def _result(self, text: str, translated: Translated, looks: Sequence[Rows]) -> Translation:
+    def _result(self, text: str, translated: Translated, looks: Sequence[Tensor]) -> Translation:
         if not translated.hypotheses:
             given = "" if translated.status == "refused" else text
             pieces = tuple(self.bundle.tokeniser.source.pieces(translated.source))
             return Translation(given, status=translated.status, source_tokens=pieces)
         many = zip_longest(translated.hypotheses, looks)
-        results = [self._told(translated.source, hypothesis, rows) for hypothesis, rows in many]
+        results = [self._told(translated.source, hypothesis, weights) for hypothesis, weights in many]
         task = self.recipe.task
         if task.source_language != task.target_language:
             copied = [one.status == "ok" and is_copy(text, one.text) for one in results]
@@ -228,35 +257,42 @@ class Translator:
         best, *others = results
         return replace(best, alternatives=tuple(others))
 
-    def _told(self, source: Sequence[int], hypothesis: Hypothesis, attention: Rows | None = None) -> Translation:
-        """One hypothesis as text."""
-        source_tokens = tuple(self.bundle.tokeniser.source.pieces(source))
-        tokens = tuple(self.bundle.tokeniser.target.pieces(hypothesis.tokens))
-        read = source_tokens[:-1] if self.bundle.tokeniser.source_eos else source_tokens
-        return Translation(
+    def _told(self, source: Sequence[int], hypothesis: Hypothesis, weights_LHTS: Tensor | None = None) -> Translation:
+        """One hypothesis as text; with where it looked, if that is known."""
+        told = Translation(
             text=self.bundle.tokeniser.target.decode(hypothesis.tokens),
             score=hypothesis.score,
-            tokens=tokens,
+            tokens=tuple(self.bundle.tokeniser.target.pieces(hypothesis.tokens)),
             token_log_probs=hypothesis.token_log_probs,
             status=status_of(hypothesis),
-            source_tokens=source_tokens,
-            attention=attention,
-            alignment=None if attention is None else tuple(links(attention, read, tokens)),
+            source_tokens=tuple(self.bundle.tokeniser.source.pieces(source)),
         )
+        if weights_LHTS is None:
+            return told
+        rows = tuple(map(tuple, weights_LHTS[-1].mean(dim=0).tolist()))
+        return replace(told, attention=rows, alignment=tuple(self._links(source, hypothesis.tokens, weights_LHTS)))
 
-    def _looks(self, translated: Sequence[Translated], config: DecodingConfig) -> list[list[Rows]]:
-        """For each hypothesis of each line where it looked: the mean of the heads of the (first) model's last layer."""
-        pairs = [(one.source, hypothesis) for one in translated for hypothesis in one.hypotheses]
-        weights = cross_attentions(
+    def _links(self, source: Sequence[int], target: Sequence[int], weights_LHTS: Tensor) -> list[Link]:
+        """Between words, by the head that the bundle names."""
+        tokeniser = self.bundle.tokeniser
+        read = tokeniser.source.pieces(source[:-1] if tokeniser.source_eos else source)
+        return links(self.head.of(weights_LHTS).numpy(), read, tokeniser.target.pieces(target))
+
+    def _looks(self, translated: Sequence[Translated], config: DecodingConfig) -> list[list[Tensor]]:
+        """For each hypothesis of each line where the (first) model looked when it said it. (layers, heads, T + 1, S)"""
+        pairs = [(line.source, one.tokens, one.finished) for line in translated for one in line.hypotheses]
+        weights = iter(self._weights(pairs, config))
+        return [list(islice(weights, len(line.hypotheses))) for line in translated]
+
+    def _weights(self, pairs: Sequence[tuple[Sequence[int], Sequence[int], bool]], config: DecodingConfig) -> list[Tensor]:
+        return cross_attentions(
             self.models[0],
-            [source for source, _ in pairs],
-            [hypothesis.tokens for _, hypothesis in pairs],
+            [source for source, _, _ in pairs],
+            [target for _, target, _ in pairs],
             start_id=start_id(self.recipe.model),
-            finished=[hypothesis.finished for _, hypothesis in pairs],
+            finished=[finished for _, _, finished in pairs],
             batch_tokens=config.batch_tokens,
         )
-        rows = iter([tuple(map(tuple, weights_LHTS[-1].mean(dim=0).tolist())) for weights_LHTS in weights])
-        return [list(islice(rows, len(one.hypotheses))) for one in translated]
 
 
 def _reading(bundle: Bundle) -> tuple[object, ...]:

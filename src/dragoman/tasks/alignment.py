@@ -1,16 +1,86 @@
-"""Which word came from which: attention over pieces, read as links between words."""
+"""Which word came from which: attention over pieces, read as links between words.
+
+Not every head of every layer looks where the word comes from. Which one does best is found on held-out pairs, by how well its
+links agree with those of a lexical aligner, and is kept in the bundle.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.config import Recipe
+from dragoman.data.subword import Tokeniser
+from dragoman.evaluation.aligner import Link, align_pairs, alignment_error_rate
+from dragoman.model.transformer import Transformer
+from dragoman.tasks.generation import cross_attentions, start_id
 
 SPACE = "▁"
 """What SentencePiece writes for the space before a word."""
 
-Link = tuple[int, int]
-"""Word of the source, word of the target, both counted from 0."""
+
+@dataclass(frozen=True)
+class Head:
+    """What alignments are read off: one head of a layer, or the mean of all of them; both are counted from 0.
+
+    layer: -1 is the last
+    error: alignment error rate against the lexical aligner, where that was measured
+    """
+
+    layer: int = -1
+    head: int | None = None
+    error: float | None = None
+
+    def of(self, weights_LHTS: Tensor) -> Tensor:
+        """→ (T, S)"""
+        weights_HTS = weights_LHTS[self.layer]
+        return weights_HTS.mean(dim=0) if self.head is None else weights_HTS[self.head]
+
+
+def chosen_head(story: Mapping[str, Any]) -> Head:
+    """The one that a bundle's story names; the mean of the last layer's where it names none."""
+    told = story.get("alignment")
+    return Head(**told) if told else Head()
+
+
+def choose_head(
+    model: Transformer, tokeniser: Tokeniser, recipe: Recipe, sources: Sequence[str], targets: Sequence[str]
+) -> dict[str, Any] | None:
+    """The head whose links agree best with the lexical aligner's on these pairs, for a bundle's story; none without links."""
+    pairs = [
+        (source, target, tokeniser.encode_source(source), tokeniser.encode_target(target))
+        for source, target in zip(sources, targets, strict=True)
+        if source.strip() and target.strip()
+    ]
+    gold = align_pairs([source.split() for source, *_ in pairs], [target.split() for _, target, *_ in pairs])
+    if not any(gold):
+        return None
+    weights = cross_attentions(
+        model,
+        [source for *_, source, _ in pairs],
+        [target for *_, target in pairs],
+        start_id=start_id(recipe.model),
+        finished=[True] * len(pairs),
+    )
+    read = [
+        (tokeniser.source.pieces(source[:-1] if tokeniser.source_eos else source), tokeniser.target.pieces(target))
+        for *_, source, target in pairs
+    ]
+
+    def error(head: Head) -> float:
+        found = [links(head.of(one).numpy(), *pieces) for one, pieces in zip(weights, read, strict=True)]
+        return alignment_error_rate(found, gold)
+
+    layers, heads = weights[0].shape[:2]
+    tried = [Head(layer, head) for layer in range(layers) for head in (None, *range(heads))]
+    errors = [error(head) for head in tried]
+    best = min(range(len(tried)), key=errors.__getitem__)
+    return asdict(Head(tried[best].layer, tried[best].head, round(errors[best], 4)))
 
 
 def words_of(pieces: Sequence[str]) -> list[int]:
@@ -23,7 +93,7 @@ def words_of(pieces: Sequence[str]) -> list[int]:
     return numbers
 
 
-def links(weights: Sequence[Sequence[float]], source: Sequence[str], target: Sequence[str]) -> list[Link]:
+def links(weights: Sequence[Sequence[float]] | NDArray[np.float32], source: Sequence[str], target: Sequence[str]) -> list[Link]:
     """For each word of the target the one of the source that its pieces look at most; none where they look at the end.
 
     weights: a row for each piece of the target (rows beyond are left out), over the pieces of the source and what ends it
@@ -32,13 +102,12 @@ def links(weights: Sequence[Sequence[float]], source: Sequence[str], target: Seq
     if not source or not target:
         return []
     from_words, to_words = words_of(source), words_of(target)
-    rows_TS = np.asarray([row for row, _ in zip(weights, target, strict=False)], dtype=np.float64)
-    summed_TW = np.zeros((len(to_words), from_words[-1] + 2))  # the last column is the end's
-    np.add.at(summed_TW, (slice(None), [*from_words, *[from_words[-1] + 1] * (rows_TS.shape[1] - len(source))]), rows_TS)
-    looks = np.zeros((to_words[-1] + 1, summed_TW.shape[1]))
-    np.add.at(looks, to_words, summed_TW)
-    best = looks.argmax(1)
-    return [(int(word), number) for number, word in enumerate(best) if word <= from_words[-1]]
+    rows_TS = np.asarray(weights, dtype=np.float64)[: len(target)]
+    end = from_words[-1] + 1  # the last column is that of what ends the source
+    columns_SW = np.eye(end + 1)[[*from_words, *[end] * (rows_TS.shape[1] - len(source))]]
+    rows_WT = np.eye(to_words[-1] + 1)[to_words].T
+    best = (rows_WT @ rows_TS @ columns_SW).argmax(1)
+    return [(int(word), number) for number, word in enumerate(best) if word != end]
 
 
 def pharaoh(found: Sequence[Link]) -> str:

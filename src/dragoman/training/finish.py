@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import dragoman
-from dragoman.bundle import Bundle, load_bundle, save_bundle
+from dragoman.bundle import Bundle, load_bundle, put_weights, save_bundle
 from dragoman.config import STANDARD_INPUT, Recipe, listed, recipe_from_dict
 from dragoman.data.prepare import VALID, prepared_files
 from dragoman.data.subword import read_tokeniser
@@ -22,7 +22,9 @@ from dragoman.errors import DataError, DragomanError, Interrupted, OutputError, 
 from dragoman.formats.lines import name_of
 from dragoman.formats.pair import Pair
 from dragoman.formats.read import corpus_files
+from dragoman.model.build import assemble_model
 from dragoman.storage import alone_in, cannot_write, check_seal, write_json, write_lines
+from dragoman.tasks.alignment import choose_head
 from dragoman.tasks.generation import cross_attention, most_positions, start_id
 from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, list_checkpoints, regular
 from dragoman.training.identity import refuse_changed_corpus
@@ -36,6 +38,8 @@ from dragoman.traps import departures
 from dragoman.views import Panel, Series, Table, attention_heatmap, learning_curve, report_page
 
 SHOWN = 10
+# Validation pairs by which the head is chosen that alignments are read off: more would tell little more.
+ALIGNED = 1000
 
 
 def train(recipe: Recipe, listener: Listener | None = None, *, picture_of: str | None = None) -> dict[str, Any]:
@@ -108,16 +112,32 @@ def finish(trainer: Trainer, test: Sequence[Pair] | None, listener: Listener, pi
     chosen = choose_checkpoints(trainer.checkpoints, recipe.training.average, recipe.training.average_count)
     chosen = chosen or choose_checkpoints(trainer.checkpoints, "none", 1)
     listener.notice(f"writing {folder / 'bundle'} from {', '.join(one.path.name for one in chosen)}")
-    story = tell_story(trainer, chosen)
+    weights = final_weights(chosen, recipe.training.average)
+    story = {**tell_story(trainer, chosen), **_aligning(trainer, weights)}
     save_bundle(
         folder / "bundle",
         recipe=recipe,
         tokeniser=trainer.prepared.tokeniser,
-        weights=final_weights(chosen, recipe.training.average),
+        weights=weights,
         story=story,
         overwrite=True,
     )
     return write_report(folder, recipe, story, test, listener, picture_of, trainer.machine.device)
+
+
+def _aligning(trainer: Trainer, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """What the story says of the head that alignments are read off, if there are sentences to find it by."""
+    pairs = [] if trainer.validator is None else trainer.validator.pairs[:ALIGNED]
+    if not pairs:
+        return {}
+    recipe, tokeniser = trainer.recipe, trainer.prepared.tokeniser
+    sizes = {"source_vocabulary": len(tokeniser.source), "target_vocabulary": len(tokeniser.target)}
+    with torch.device("meta"):
+        model = assemble_model(recipe.model, **sizes)
+    put_weights(model, weights, where=trainer.folder)
+    sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    found = choose_head(model.eval(), tokeniser, recipe, sources, targets)
+    return {} if found is None else {"alignment": found}
 
 
 def choose_checkpoints(folder: Path, rule: str, count: int) -> list[Checkpoint]:

@@ -1,0 +1,60 @@
+"""The words that a batch is likely to need: `shortlist`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dragoman.errors import DataError
+
+PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("bundle", type=PATH)
+@click.argument("source", type=PATH)
+@click.argument("target", type=PATH)
+@click.option("-o", "--output", type=PATH, required=True, help="The folder to write.")
+@click.option("--overwrite", is_flag=True, help="Replace a shortlist that exists.")
+@click.option("--each", default=48, show_default=True, help="Tokens kept for each token of the source, at most.")
+@click.option("--usual", default=512, show_default=True, help="Tokens in every list: the most frequent.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was learnt as JSON.")
+def shortlist(
+    bundle: Path, source: Path, target: Path, output: Path, overwrite: bool, each: int, usual: int, as_json: bool
+) -> None:
+    """Learn from the pairs of SOURCE and TARGET which words BUNDLE is likely to need for which.
+
+    Translation with the shortlist computes only these, which is faster, and may cost some quality: evaluate both ways.
+
+    \b
+    Example:  dragoman shortlist runs/general-ende/bundle train.en train.de -o shortlist
+              dragoman translate runs/general-ende/bundle news.en --shortlist shortlist
+    """
+    from dragoman.bundle import load_bundle
+    from dragoman.cli.screen import counting_bar, people, print_json
+    from dragoman.engine.shortlist import learn_shortlist
+    from dragoman.formats.lines import read_lines
+    from dragoman.storage import refuse_existing
+
+    for name, value in (("--each", each), ("--usual", usual)):
+        if not 1 <= value <= 100_000:
+            raise click.UsageError(f"{name} = {value}: 1 to 100000 are allowed", ctx=click.get_current_context())
+    if not overwrite:
+        refuse_existing(output)
+    sources, targets = list(read_lines(source)), list(read_lines(target))
+    if len(sources) != len(targets):
+        raise DataError(
+            f"{source} has {len(sources)} lines but {target} has {len(targets)}: line n of one belongs to line n of the other"
+        )
+    found = load_bundle(bundle)
+    with counting_bar(people(), "looking", len(sources)) as bar:
+        learnt = learn_shortlist(
+            found, sources, targets, each=each, usual=usual, advance=lambda count: bar.advance(bar.task_ids[0], count)
+        )
+    learnt.save(output, overwrite=overwrite)
+    known = int((learnt.near_VK[:, 0] > 0).sum())
+    if as_json:
+        print_json({"shortlist": str(output), "pairs": len(sources), "source_tokens": known, "usual": len(learnt.usual_F)})
+    else:
+        click.echo(f"{output}: what {known:,} tokens of the source become, by {len(sources):,} pairs")

@@ -1,0 +1,125 @@
+"""The lexical aligner, and what is read off heads with its help."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import dragoman
+from conftest import WORDS
+from dragoman.bundle import load_bundle
+from dragoman.cli.main import cli
+from dragoman.engine import Translator
+from dragoman.errors import DataError
+from dragoman.evaluation.aligner import align_pairs, alignment_error_rate, grow
+from dragoman.tasks.alignment import Head, choose_head, chosen_head
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+def test_a_word_that_goes_with_another_is_found() -> None:
+    # The classic lesson of the first IBM model: das–the and Buch–book follow from the three pairs together.
+    sources = ["das Haus", "das Buch", "ein Buch"]
+    targets = ["the house", "the book", "a book"]
+    links = align_pairs([one.split() for one in sources], [one.split() for one in targets])
+    assert links == [[(0, 0), (1, 1)]] * 3
+
+
+def test_words_that_changed_places_are_linked_across() -> None:
+    days = ["one", "two", "three", "four"]
+    months = ["May", "June", "July"]
+    sources = [[month, day] for month in months for day in days]
+    targets = [[day.upper(), month.upper()] for month in months for day in days]
+    assert align_pairs(sources, targets) == [[(0, 1), (1, 0)]] * 12
+
+
+def test_empty_sides_have_no_links() -> None:
+    assert align_pairs([[], ["a"], ["a"]], [["x"], [], ["x"]]) == [[], [], [(0, 0)]]
+    assert align_pairs([], []) == []
+    assert align_pairs([[]], [[]]) == [[]]
+
+
+def test_rounds_are_told() -> None:
+    told: list[int] = []
+    align_pairs([["a"]], [["b"]], rounds=3, advance=told.append)
+    assert sum(told) == 6
+
+
+def test_growing_from_what_both_say() -> None:
+    # By hand, on the definition: (0, 0) is sure, (1, 1) is its neighbour, (3, 2) links two words that nothing else links,
+    # (1, 3) would link a word twice and is no neighbour.
+    assert grow({(0, 0), (1, 1), (1, 3)}, {(0, 0), (3, 2)}) == [(0, 0), (1, 1), (3, 2)]
+    assert grow(set(), set()) == []
+
+
+def test_the_error_rate() -> None:
+    # 1 − 2·2 / (3 + 2)
+    assert alignment_error_rate([{(0, 0), (1, 1), (2, 2)}], [{(0, 0), (1, 1)}]) == pytest.approx(0.2)
+    assert alignment_error_rate([set()], [set()]) == 0.0
+    assert alignment_error_rate([{(0, 0)}], [{(0, 1)}]) == 1.0
+
+
+@pytest.fixture(scope="module")
+def translator(bundle: Path, one_core: None) -> Translator:
+    return dragoman.load(bundle, device="cpu", precision="float32")
+
+
+def test_the_best_head_is_chosen(bundle: Path) -> None:
+    found = load_bundle(bundle)
+    sources = [f"{one} {other}" for one in list(WORDS)[:6] for other in list(WORDS)[6:12]]
+    targets = [" ".join(WORDS[word] for word in source.split()) for source in sources]
+    told = choose_head(found.model, found.tokeniser, found.recipe, sources, targets)
+    assert told is not None
+    heads = found.recipe.model.num_heads
+    assert told["layer"] == 0  # there is but one
+    assert told["head"] in (None, *range(heads))
+    assert 0 <= told["error"] <= 1
+    assert choose_head(found.model, found.tokeniser, found.recipe, [""], [""]) is None
+
+
+def test_a_bundle_names_its_head(translator: Translator) -> None:
+    assert translator.head == chosen_head(translator.story)
+    assert translator.head.error is not None
+    assert chosen_head({}) == Head()
+    weights_LHTS = torch.arange(16.0).view(2, 2, 2, 2)
+    assert Head().of(weights_LHTS).tolist() == [[10.0, 11.0], [12.0, 13.0]]
+    assert Head(0, 1).of(weights_LHTS).tolist() == [[4.0, 5.0], [6.0, 7.0]]
+
+
+def test_given_pairs_are_aligned_as_translations_are(translator: Translator) -> None:
+    lines = ["one two", "ten", "big small"]
+    made = translator.translate(lines, attention=True)
+    again = [one for one in made if translator.bundle.tokeniser.target.pieces(
+        translator.bundle.tokeniser.encode_target(one.text)) == list(one.tokens) and one.status == "ok"]  # fmt: skip
+    assert again
+    for line, one in zip(lines, made, strict=True):
+        if one in again:
+            assert tuple(translator.align([line], [one.text])[0]) == one.alignment
+    assert translator.align(["", "one"], ["x", " "]) == [[], []]
+    with pytest.raises(DataError, match="2 sources but 1 translations"):
+        translator.align(["a", "b"], ["x"])
+    with pytest.raises(DataError, match=r"line 1: more than the 9 tokens that the model can align"):
+        translator.align(["one " * 9], ["x"], max_source=9)
+
+
+def test_the_command(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "en").write_text("one two\n\nthree one\n", encoding="utf-8")
+    (tmp_path / "de").write_text("eins zwei\n\ndrei eins\n", encoding="utf-8")
+    (tmp_path / "short").write_text("eins\n", encoding="utf-8")
+    run = CliRunner()
+    plain = run.invoke(cli, ["align", str(tmp_path / "en"), str(tmp_path / "de")])
+    assert plain.stdout == "0-0 1-1\n\n0-0 1-1\n"
+    told = run.invoke(cli, ["align", str(tmp_path / "en"), str(tmp_path / "de"), "--json"])
+    first = json.loads(told.stdout.splitlines()[0])
+    assert first == {"line": 1, "links": [[0, 0], [1, 1]], "words": [["one", "eins"], ["two", "zwei"]]}
+    by = run.invoke(
+        cli, ["align", str(tmp_path / "en"), str(tmp_path / "de"), "--bundle", str(bundle), "-o", str(tmp_path / "o")]
+    )
+    assert by.exit_code == 0
+    assert len((tmp_path / "o").read_text().splitlines()) == 3
+    with pytest.raises(DataError, match="has 3 lines but"):
+        run.invoke(cli, ["align", str(tmp_path / "en"), str(tmp_path / "short")], catch_exceptions=False)
