@@ -28,7 +28,7 @@ from dragoman.model.attention import (
 from dragoman.model.build import build_model
 from dragoman.model.dropout import Dropout, dropout
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
-from dragoman.model.linear import Linear, onednn_product, side_by_side
+from dragoman.model.linear import Linear, Product, in_order, onednn_product, side_by_side
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
 from dragoman.model.positions import LearnedPositions, Sinusoids
 from dragoman.model.transformer import Embedding, Transformer, use_product
@@ -333,6 +333,32 @@ def test_onednn_product_of_transposed_matrices(rows: int) -> None:
     """What the gradient of a weight is: both sides stand on end."""
     x, y = noise(30, rows).t(), noise(30, 20, seed=3).t()
     torch.testing.assert_close(onednn_product(x, y, None), x @ y.t(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("product", [nn.functional.linear, onednn_product])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_rectified_product_is_relu_of_the_product(product: Product, kind: torch.dtype) -> None:
+    """With its gradients, against PyTorch's own in double precision."""
+    linear, exact = Linear(5, 6).to(kind), nn.Linear(5, 6).double()
+    exact.load_state_dict(linear.state_dict())
+    linear.product = product
+    x, weight = noise(2, 7, 5), noise(2, 7, 6, seed=5)
+    found, expected = (
+        [result, *torch.autograd.grad((result * weight.to(result.dtype)).sum(), [leaf, *module.parameters()])]
+        for module, leaf in ((linear, x.to(kind).requires_grad_()), (exact, x.double().requires_grad_()))
+        for result in (linear(leaf, rectified=True) if module is linear else exact(leaf).relu(),)
+    )
+    assert (found[0] == 0).any()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-6 * max(other.abs().max().item(), 1.0))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (33, 70), (70, 33)])
+def test_putting_a_matrix_in_order_changes_no_number(shape: tuple[int, int]) -> None:
+    turned = noise(*shape).t()
+    ordered = in_order(turned)
+    assert ordered.is_contiguous()
+    assert torch.equal(ordered, turned)
 
 
 def test_onednn_product_leaves_other_types_to_pytorch() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.model.attention import Attention, KeyValue
@@ -24,7 +23,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        result: Tensor = self.outer(self.dropout(F.relu(self.inner(x_BTD))))
+        result: Tensor = self.outer(self.dropout(self.inner(x_BTD, rectified=True)))
         return result
 
 

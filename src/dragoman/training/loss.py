@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dragoman.data.batches import Batch
 from dragoman.data.subword import PADDING_ID
-from dragoman.model.linear import Product
+from dragoman.model.linear import Product, in_order
 from dragoman.model.transformer import Transformer
 
 # Logits that are made at once on a processor, 28 MB of them in float32, and those worked on at once, so that the caches hold
@@ -97,7 +97,7 @@ class _SmoothedLoss(torch.autograd.Function):
                 to_outputs_XD[begin : begin + size] = product(gradient_YV, projection_VD.t(), None)[: len(targets_Z1)]
                 part_VD = product(gradient_YV.t(), outputs_YD.t(), None)
                 to_projection_VD = part_VD.float() if to_projection_VD is None else to_projection_VD.add_(part_VD)
-        ctx.save_for_backward(to_outputs_XD, to_projection_VD)
+        ctx.save_for_backward(to_outputs_XD, None if to_projection_VD is None else in_order(to_projection_VD))
         ctx.mark_non_differentiable(nll)
         return true * nll + share * everything, nll
 
@@ -124,11 +124,12 @@ def _to_gradient(logits_ZV: Tensor, targets_Z1: Tensor, true: float, share: floa
         everything = everything + vocabulary * norms_Z.sum() - exact_ZV.sum()
         if form == "real":
             everything = everything - (norms_Z - exact_ZV[:, PADDING_ID]).sum()
-        probs_ZV.sub_(share)
-        if form == "real":
             probs_ZV[:, PADDING_ID] += share
         probs_ZV.scatter_add_(1, at_Z1, probs_ZV.new_full(at_Z1.shape, -true))
-        given_ZV.copy_(probs_ZV)
+        if exact_RV is None:
+            torch.sub(probs_ZV, share, out=given_ZV)
+        else:  # into another type it would go by way of yet another tensor
+            given_ZV.copy_(probs_ZV.sub_(share))
     return nll, everything
 
 

@@ -195,11 +195,11 @@ def compile_layers(model: Transformer, *, backend: str = "inductor") -> None:
 
 
 def bound_kernel_cache() -> None:
-    """Have oneDNN keep few of the kernels that it makes for each shape of a batch: its usual thousand hold a gigabyte.
+    """Have oneDNN keep few of the kernels that it makes for each shape of a batch: its usual thousand hold 600 MB.
 
     It looks at this when it makes its first, and at what the user set before anything else.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 
 
 def keep_freed_memory() -> None:
