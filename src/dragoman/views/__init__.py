@@ -1,4 +1,4 @@
-"""Pictures from plain numbers: learning curves, attention heatmaps, one-file report pages.
+"""Pictures from plain numbers: learning curves, attention heatmaps, parse trees, one-file report pages.
 
 Every function returns text (SVG or HTML) and writes nothing; equal arguments give equal text.
 """
@@ -6,6 +6,7 @@ Every function returns text (SVG or HTML) and writes nothing; equal arguments gi
 from dragoman.views.curve import Mark, Panel, Series, learning_curve
 from dragoman.views.heatmap import attention_heatmap
 from dragoman.views.report import Table, report_page
+from dragoman.views.tree import tree_picture
 from dragoman.views.watch import Sentence, Tile, watch_page
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "attention_heatmap",
     "learning_curve",
     "report_page",
+    "tree_picture",
     "watch_page",
 ]

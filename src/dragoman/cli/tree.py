@@ -1,0 +1,48 @@
+"""A picture of a tree: `tree`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-n", "--number", type=click.IntRange(min=1), default=1, show_default=True, help="Which of the file's trees.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The SVG to write; needed but for --json.")
+@click.option("--strip", is_flag=True, help="Leave out function tags, traces and a root without a name.")
+@click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
+@click.option("--json", "as_json", is_flag=True, help="Print words, tags and brackets as JSON, and draw nothing.")
+def tree(file: Path, number: int, output: Path | None, strip: bool, overwrite: bool, as_json: bool) -> None:
+    """Draw a tree of FILE, which holds trees in brackets.
+
+    \b
+    Example:  dragoman tree parsed.mrg -n 3 -o tree.svg
+    """
+    from itertools import islice
+
+    from dragoman.cli.screen import print_json
+    from dragoman.errors import DataError
+    from dragoman.formats.brackets import read_trees
+    from dragoman.storage import new_file
+    from dragoman.trees.simplify import simplify
+    from dragoman.trees.tree import leaves, spans
+    from dragoman.views.tree import tree_picture
+
+    if output is None and not as_json:
+        raise click.UsageError("give -o FILE.svg, or --json", ctx=click.get_current_context())
+    found = next(islice(read_trees(file), number - 1, None), None)
+    if found is None:
+        raise DataError(f"{file}: holds fewer than {number} trees")
+    chosen = simplify(found.tree) if strip else found.tree
+    told, brackets = leaves(chosen), spans(chosen)
+    words, tags = [leaf.word for leaf in told], [leaf.tag for leaf in told]
+    if as_json:
+        named = [{"label": label, "start": start, "end": end} for label, start, end in brackets]
+        print_json({"file": str(file), "line": found.line, "words": words, "tags": tags, "brackets": named})
+        return
+    assert output is not None
+    drawn = tree_picture(words, brackets, tags=tags, title=f"{file.name}, line {found.line}")
+    with new_file(output, overwrite=overwrite) as stream:
+        stream.write(drawn)
