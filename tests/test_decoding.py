@@ -688,7 +688,7 @@ def test_one_stream_draws_by_the_softmax_too() -> None:
     choose = sampler([7])
     counts = [0] * len(LOGITS)
     for length in range(4000):
-        counts[int(choose(logits[None], torch.tensor([0]), length))] += 1
+        counts[int(choose(logits[None], [0], length))] += 1
     expected = [4000 * probability for probability in softmax(LOGITS)]
     assert sum((count - mean) ** 2 / mean for count, mean in zip(counts, expected, strict=True)) < CHI_SQUARE_999[7]
 

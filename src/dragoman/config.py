@@ -582,6 +582,18 @@ class DecodingConfig(Section):
     """Sampling: only the likeliest tokens that together reach this probability."""
     seed: Natural = 1
     """Sampling: draws are a function of this and the sentence's place."""
+    groups: Rows = 1
+    """Diverse alternatives: the beam in so many groups that keep apart; `nbest` gives the best of each first."""
+    diversity: Annotated[float, Field(gt=0.0, le=100.0)] = 0.5
+    """With groups: how much lower, in natural logarithms, a token ranks for each hypothesis before that says it."""
+    min_length: Natural = 0
+    """Fewest tokens of an output; where an input's length plus `extra_length` is less, that."""
+    no_repeat: Natural = 0
+    """No sequence of so many tokens stands twice in an output; 0 lets all stand."""
+    suppressed: list[Annotated[str, Field(min_length=1)]] = []
+    """Pieces of the target's subword model that are never said."""
+    loop_tokens: Natural = 32
+    """Stop an output as looped where one group of tokens, said four times or more, fills its last so many; 0: never."""
     batch_tokens: Count = 4096
     """Padded source tokens in a batch, times the beam."""
 
@@ -591,6 +603,12 @@ class DecodingConfig(Section):
             raise ValueError(f"nbest = {self.nbest} is more than beam_size = {self.beam_size}")
         if self.method == "greedy" and self.nbest > 1:
             raise ValueError(f"nbest = {self.nbest} needs a beam or sampling; greedy search gives one translation")
+        if self.groups > 1 and self.method != "beam":
+            raise ValueError(f"groups = {self.groups} divide a beam, but method = {self.method!r}: use method = 'beam'")
+        if self.beam_size % self.groups:
+            raise ValueError(f"groups = {self.groups} cannot share beam_size = {self.beam_size} evenly: make it a multiple")
+        if 0 < self.loop_tokens < 8:
+            raise ValueError(f"loop_tokens = {self.loop_tokens} would stop what people write: give 8 or more, or 0 for never")
         return self
 
 

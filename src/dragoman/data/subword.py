@@ -85,6 +85,11 @@ class Subword:
         text: str = self._processor.decode(list(ids))
         return re.sub(r"[\r\n]", " ", text)
 
+    def id_of(self, piece: str) -> int | None:
+        """The id of a piece, if it is one; `<unk>` is."""
+        found = self._processor.piece_to_id(piece)
+        return found if self._processor.id_to_piece(found) == piece else None
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [str(self._processor.id_to_piece(index)) for index in ids]
 

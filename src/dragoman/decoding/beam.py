@@ -2,98 +2,29 @@
 
 Each sentence has R hypotheses alive and R finished. At each step the 2R best extensions are taken; those that end compete for
 the finished places by score, the R best others live on. A sentence is done when nothing alive can still win, or at its limit.
+
+A beam may be divided into groups; each then searches as a sentence of its own would, and G · B such sentences stand where
+B did.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.decoding.hypothesis import Hypothesis, hypothesis_from_rows
+from dragoman.decoding.candidates import Candidates, LogSums, best_candidates
+from dragoman.decoding.groups import ONE_GROUP, Groups, diverse_candidates, merged
+from dragoman.decoding.history import Entry, History
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.loops import EVERY, looping
 from dragoman.decoding.penalty import LengthPenalty
+from dragoman.decoding.phrases import Phrases, placeable
+from dragoman.decoding.rules import DEAD, NO_RULES, NO_WISH, Bans, Rules, Wish, force, holds
 from dragoman.decoding.step import State, Step
-
-DEAD = float("-inf")
-
-
-@dataclass(frozen=True)
-class Pool:
-    """R hypotheses for each sentence, in falling order of score.
-
-    score_BR: log-probability (alive) or log-probability over length penalty (finished); -inf marks an empty place
-    tokens_BRT, log_probs_BRT: the tokens so far and the log-probability of each
-    length_BR: tokens, the end token included
-    """
-
-    score_BR: Tensor
-    tokens_BRT: Tensor
-    log_probs_BRT: Tensor
-    length_BR: Tensor
-
-    def take(self, places_BR: Tensor) -> Pool:
-        """In each sentence, these places in this order."""
-        deep_BRT = places_BR[:, :, None].expand(-1, -1, self.tokens_BRT.shape[2])
-        return Pool(
-            self.score_BR.gather(1, places_BR),
-            self.tokens_BRT.gather(1, deep_BRT),
-            self.log_probs_BRT.gather(1, deep_BRT),
-            self.length_BR.gather(1, places_BR),
-        )
-
-    def best(self, count: int) -> Pool:
-        return self.take(self.score_BR.topk(count, dim=1).indices)
-
-    def beside(self, other: Pool) -> Pool:
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Pool(*(torch.cat(pair, dim=1) for pair in pairs))
-
-    def keep(self, sentences_B: Tensor) -> Pool:
-        return Pool(*(tensor.index_select(0, sentences_B) for tensor in vars(self).values()))
-
-    def hypotheses(self, sentence: int, end_id: int) -> list[Hypothesis]:
-        """The filled places of one sentence, as values."""
-        found = []
-        for place, score in enumerate(self.score_BR[sentence].tolist()):
-            if score > DEAD:
-                tokens, log_probs = self.tokens_BRT[sentence, place], self.log_probs_BRT[sentence, place]
-                length = int(self.length_BR[sentence, place])
-                found.append(hypothesis_from_rows(tokens, log_probs, length, score=score, end_id=end_id))
-        return found
-
-
-def _empty_pool(sentences: int, width: int, longest: int, device: torch.device) -> Pool:
-    return Pool(
-        torch.full((sentences, width), DEAD, device=device),
-        torch.zeros(sentences, width, longest, dtype=torch.long, device=device),
-        torch.zeros(sentences, width, longest, device=device),
-        torch.zeros(sentences, width, dtype=torch.long, device=device),
-    )
-
-
-def _extensions(alive: Pool, log_probs_BRV: Tensor, length: int) -> tuple[Pool, Tensor]:
-    """The 2R best hypotheses that are one token longer, and the place in the beam that each grew from."""
-    width, vocabulary = log_probs_BRV.shape[1:]
-    total_BX = (alive.score_BR[:, :, None] + log_probs_BRV).flatten(1)
-    score_BX, index_BX = total_BX.topk(min(2 * width, total_BX.shape[1]), dim=1)
-    parent_BX, token_BX = index_BX // vocabulary, index_BX % vocabulary
-    grown = alive.take(parent_BX)
-    grown.tokens_BRT[:, :, length - 1] = token_BX
-    grown.log_probs_BRT[:, :, length - 1] = log_probs_BRV.flatten(1).gather(1, index_BX)
-    return replace(grown, score_BR=score_BX, length_BR=torch.full_like(token_BX, length)), parent_BX
-
-
-def _is_done(alive: Pool, finished: Pool, limit_B: Tensor, penalty: LengthPenalty, counted: int) -> Tensor:
-    """No hypothesis alive can still beat the one at place `counted` among the finished.
-
-    Log-probabilities only fall, so the best that one alive can become is its own divided by the largest penalty it can meet.
-    A beam of one is greedy search and ends with its first end token.
-    """
-    if finished.score_BR.shape[1] == 1:
-        return finished.score_BR[:, 0] > DEAD
-    return finished.score_BR[:, counted] >= alive.score_BR[:, 0] / penalty(limit_B.float())
 
 
 @torch.no_grad()
@@ -110,6 +41,10 @@ def beam_search(
     stop: str = "worst-finished",
     nbest: int = 1,
     device: torch.device,
+    wishes: Sequence[Wish] = (),
+    rules: Rules = NO_RULES,
+    groups: Groups = ONE_GROUP,
+    leaving: float = 0.0,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each sentence, best first; unfinished ones stand after the finished.
 
@@ -117,44 +52,296 @@ def beam_search(
     limits: longest output of each sentence in tokens, its end token included
     stop: what the living must still be able to beat: the "worst-finished" (tensor2tensor 1.0.3), or the "best-finished" (its
         later versions), of which `nbest` are wanted
+    wishes: one for each sentence, or none at all
+    groups: their number divides beam_size; with groups kept apart by their strength, no wish includes a phrase
+    leaving: sentences that are done leave the batch together once they are this share of it; 0: at once, 1: all at the end
     """
     assert min(limits, default=1) >= 1
+    assert beam_size % groups.count == 0
     if not limits:
         return []
-    counted = {"worst-finished": beam_size, "best-finished": nbest}[stop] - 1
-    found: list[list[Hypothesis]] = [[] for _ in limits]
-    sentences_B = torch.arange(len(limits), device=device)
-    limit_B = torch.tensor(limits, device=device)
-    alive = _empty_pool(len(limits), beam_size, max(limits), device)
-    alive.score_BR[:, 0] = 0.0
-    finished = _empty_pool(len(limits), beam_size, max(limits), device)
-    considered = 2 * beam_size if beam_size > 1 else 1  # a beam of one may only end with its best token, as greedy search does
+    beam = _Beam(
+        limits=[limit for limit in limits for _ in range(groups.count)],
+        wishes=[wish for wish in wishes or [NO_WISH] * len(limits) for _ in range(groups.count)],
+        rows=beam_size // groups.count,
+        end_id=end_id,
+        forbidden=forbidden,
+        penalty=penalty,
+        stop=stop,
+        nbest=nbest,
+        rules=rules,
+        groups=groups,
+        device=device,
+    )
     last_N = torch.full((len(limits) * beam_size,), start_id, dtype=torch.long, device=device)
-    for length in range(1, max(limits) + 1):
+    while True:
         logits_NV, state = step(last_N, state)
-        log_probs_NV = logits_NV.float().log_softmax(dim=-1)
-        log_probs_NV[:, list(forbidden)] = DEAD
-        grown, parent_BX = _extensions(alive, log_probs_NV.view(-1, beam_size, log_probs_NV.shape[1]), length)
-        ends_BX = grown.tokens_BRT[:, :, length - 1] == end_id
-        counts_BX = ends_BX & (torch.arange(ends_BX.shape[1], device=device) < considered)
-        ended = replace(grown, score_BR=(grown.score_BR / penalty(float(length))).masked_fill(~counts_BX, DEAD))
-        finished = finished.beside(ended).best(beam_size)
-        going_on = replace(grown, score_BR=grown.score_BR.masked_fill(ends_BX, DEAD))
-        living = going_on.score_BR.topk(beam_size, dim=1).indices
-        alive = going_on.take(living)
+        rows_N, last_N = beam.advance(logits_NV)
+        if all(beam.over):
+            return beam.results()
+        state = state.reorder(rows_N)
+        stay = beam.drop(leaving)
+        if stay is not None:
+            sentences_B, kept_N = stay
+            state, last_N = state.keep(sentences_B), last_N[kept_N]
 
-        done_B = _is_done(alive, finished, limit_B, penalty, counted) | (limit_B == length)
-        for row in done_B.nonzero()[:, 0].tolist():
-            cut = replace(alive, score_BR=alive.score_BR / penalty(float(length)))
-            ranked = finished.hypotheses(row, end_id) + cut.hypotheses(row, end_id)
-            found[int(sentences_B[row])] = ranked[:beam_size]
-        if bool(done_B.all()):
-            break
-        rows_BR = parent_BX.gather(1, living) + torch.arange(len(limit_B), device=device)[:, None] * beam_size
-        state = state.reorder(rows_BR.flatten())
-        if bool(done_B.any()):
-            rest = (~done_B).nonzero()[:, 0]
-            state, alive, finished = state.keep(rest), alive.keep(rest), finished.keep(rest)
-            sentences_B, limit_B = sentences_B[rest], limit_B[rest]
-        last_N = alive.tokens_BRT[:, :, length - 1].flatten()
-    return found
+
+@dataclass(frozen=True)
+class _Sealed:
+    """What some sentences had come to when they were done: their numbers, the length, finished and living hypotheses."""
+
+    sentences: list[int]
+    length: int
+    finished_BR: Tensor
+    finished_code_BR: Tensor
+    partial_code_B: Tensor | None
+    score_BR: Tensor
+    living_BR: Tensor
+
+
+class _Beam:
+    """The state of the search, for the sentences that are still in the batch.
+
+    score_BR: log-probability of those alive; -inf marks an empty place
+    finished_BR: log-probability over length penalty of those finished; -inf likewise
+    finished_code_BR: which these are: length · X + column, X being the number of candidates at each step
+    outputs_NT: tokens of those alive, kept only where something asks for them
+    left, over: the number of each sentence in the batch that was given, and whether it is done
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Sequence[int],
+        wishes: Sequence[Wish],
+        rows: int,
+        end_id: int,
+        forbidden: Sequence[int],
+        penalty: LengthPenalty,
+        stop: str,
+        nbest: int,
+        rules: Rules,
+        groups: Groups,
+        device: torch.device,
+    ) -> None:
+        sentences = len(limits)
+        assert len(wishes) == sentences
+        assert all(len(wish.prefix) < limit for wish, limit in zip(wishes, limits, strict=True)), "a prefix beyond its limit"
+        self.limits, self.wishes, self.rows, self.end_id = limits, wishes, rows, end_id
+        self.penalty, self.rules, self.groups, self.device = penalty, rules, groups, device
+        self.counted = {"worst-finished": rows, "best-finished": min(nbest, rows)}[stop] - 1
+        self.length = 0
+        self.left, self.over = list(range(sentences)), [False] * sentences
+        self.place = np.arange(sentences)
+        self.cap_B = penalty(torch.tensor(limits, dtype=torch.float, device=device))
+        self.first_row_B1 = torch.arange(0, sentences * rows, rows, device=device)[:, None]
+        self.score_BR = torch.full((sentences, rows), DEAD, device=device)
+        self.score_BR[:, 0] = 0.0
+        self.finished_BR = torch.full((sentences, rows), DEAD, device=device)
+        self.finished_code_BR = torch.zeros(sentences, rows, dtype=torch.long, device=device)
+        self.log_sums, self.history = LogSums(), History()
+        self.sealed: list[_Sealed] = []
+        self.looped: dict[int, list[tuple[float, Entry]]] = {}
+        self.bans = Bans(rules, wishes, forbidden=forbidden, end_id=end_id, rows=rows, share=groups.count, device=device)
+        self.phrases: Phrases | None = None
+        if any(wish.include for wish in wishes):
+            assert not groups.strength, "phrases in groups that keep apart"
+            limited = zip(wishes, limits, strict=True)
+            placed = [placeable(wish, rules, forbidden=forbidden, end_id=end_id, limit=limit) for wish, limit in limited]
+            self.phrases = Phrases(placed, rows=rows, end_id=end_id, device=device)
+        self.outputs_NT: Tensor | None = None
+        if self.bans.read_outputs or rules.loop_tokens:
+            self.outputs_NT = torch.empty(sentences * rows, 0, dtype=torch.long, device=device)
+
+    def advance(self, logits_NV: Tensor) -> tuple[Tensor, Tensor]:
+        """One token more: the row that each row has become (N,), and what it says last (N,)."""
+        self.length += 1
+        logits_NV = logits_NV.float()
+        log_sum_BR = self.log_sums(logits_NV).view(-1, self.rows)
+        self.bans(logits_NV, self.outputs_NT, self.length)
+        if self.groups.branching:
+            self._branch(logits_NV)
+        grown = self._grow(logits_NV.view(-1, self.rows, logits_NV.shape[1]), log_sum_BR)
+        end_BX = grown.token_BX == self.end_id
+        self._finish(grown, end_BX)
+        living_BR = self._choose(grown, end_BX)
+        token_BR = grown.token_BX.gather(1, living_BR)
+        rows_N = (grown.parent_BX.gather(1, living_BR) + self.first_row_B1).flatten()
+        last_N = token_BR.flatten()
+        self.history.add(grown.parent_BX, grown.token_BX, grown.log_prob_BX, living_BR, self.place)
+        if self.outputs_NT is not None:
+            self.outputs_NT = torch.cat([self.outputs_NT.index_select(0, rows_N), last_N[:, None]], dim=1)
+            if self.rules.loop_tokens and self.length % EVERY == 0:
+                self._stop_loops(self.outputs_NT, living_BR)
+        self._seal(living_BR)
+        return rows_N, last_N
+
+    def _grow(self, logits_BRV: Tensor, log_sum_BR: Tensor) -> Candidates:
+        count = 2 * self.rows
+        if self.phrases is not None:
+            penalty = self.penalty(float(self.length))
+            return self.phrases.candidates(logits_BRV, log_sum_BR, self.score_BR, count, length=self.length, penalty=penalty)
+        if self.groups.strength and self.groups.count > 1:
+            shape = (-1, self.groups.count, self.rows)
+            return diverse_candidates(
+                logits_BRV.view(*shape, logits_BRV.shape[2]),
+                log_sum_BR.view(shape),
+                self.score_BR.view(shape),
+                count,
+                strength=self.groups.strength,
+                end_id=self.end_id,
+            )
+        return best_candidates(logits_BRV, log_sum_BR, self.score_BR, count)
+
+    def _branch(self, logits_NV: Tensor) -> None:
+        """Where a sentence's prefix has just been said: its groups each take one of the likeliest tokens."""
+        count = self.groups.count
+        here = [self.length == len(self.wishes[number].prefix) + 1 for number in self.left[::count]]
+        if any(here):
+            first_BV = logits_NV.view(len(here), count * self.rows, -1)[:, 0]
+            token_BG = first_BV.topk(count, dim=1).indices
+            token_BG = token_BG.where(torch.tensor(here, device=self.device)[:, None], -1)
+            token_N = token_BG.flatten().repeat_interleave(self.rows)
+            force(logits_NV, token_N, logits_NV.gather(1, token_N.clamp(min=0)[:, None]))
+
+    def _finish(self, grown: Candidates, end_BX: Tensor) -> None:
+        """Those that end compete for the finished places."""
+        if end_BX.device.type == "cpu" and not bool(end_BX.any()):
+            return  # elsewhere it costs more to ask
+        if self.rows == 1 and self.phrases is None:
+            end_BX = end_BX & (
+                torch.arange(end_BX.shape[1], device=self.device) == 0
+            )  # as greedy search ends: by its best alone
+        ended_BX = (grown.score_BX / self.penalty(float(self.length))).masked_fill(~end_BX, DEAD)
+        first = self.length * end_BX.shape[1]
+        code_BX = torch.arange(first, first + end_BX.shape[1], device=self.device).expand_as(end_BX)
+        self.finished_BR, best_BR = torch.cat([self.finished_BR, ended_BX], dim=1).topk(self.rows, dim=1)
+        self.finished_code_BR = torch.cat([self.finished_code_BR, code_BX], dim=1).gather(1, best_BR)
+
+    def _choose(self, grown: Candidates, end_BX: Tensor) -> Tensor:
+        """Those that live on, as columns among the candidates."""
+        going_on_BX = grown.score_BX.masked_fill(end_BX, DEAD)
+        if grown.rank_BX is grown.score_BX:
+            self.score_BR, living_BR = going_on_BX.topk(self.rows, dim=1)
+        else:
+            living_BR = grown.rank_BX.masked_fill(end_BX, DEAD).topk(self.rows, dim=1).indices
+            self.score_BR = going_on_BX.gather(1, living_BR)
+        if (
+            self.rules.allow is not None
+        ):  # an empty place shows what the first does, lest an automaton meet what it never allowed
+            living_BR = torch.where(self.score_BR > DEAD, living_BR, living_BR[:, :1])
+        if self.phrases is not None:
+            self.phrases.choose(living_BR)
+        return living_BR
+
+    def _stop_loops(self, outputs_NT: Tensor, living_BR: Tensor) -> None:
+        """Hypotheses that go round in circles leave the beam and are remembered."""
+        looping_BR = looping(outputs_NT, self.rules.loop_tokens).view_as(self.score_BR) & (self.score_BR > DEAD)
+        if not bool(looping_BR.any()):
+            return
+        for row, place in looping_BR.nonzero().tolist():
+            number = self.left[row]
+            if self.wishes[number].may_loop:
+                looping_BR[row, place] = False
+            elif not self.over[row]:
+                entry = Entry(number, self.length, int(living_BR[row, place]))
+                score = float(self.score_BR[row, place]) / self.penalty(float(self.length))
+                self.looped.setdefault(number, []).append((score, entry))
+        self.score_BR = self.score_BR.masked_fill(looping_BR, DEAD)
+
+    def _seal(self, living_BR: Tensor) -> None:
+        """Remember what the sentences have come to that are done now.
+
+        No hypothesis alive can still beat the one at place `counted` among the finished: log-probabilities only fall, so the
+        best that one alive can become is its own divided by the largest penalty it can meet. A beam of one is greedy search and
+        ends with its first end.
+        """
+        best_B = self.score_BR.amax(1)
+        done_B = self.finished_BR[:, self.counted] >= best_B / self.cap_B
+        if self.rows == 1:
+            done_B = (self.finished_BR[:, 0] > DEAD) | (best_B == DEAD)
+        done = done_B.tolist()
+        fresh = [
+            row
+            for row, number in enumerate(self.left)
+            if not self.over[row] and (done[row] or self.limits[number] == self.length)
+        ]
+        if not fresh:
+            return
+        for row in fresh:
+            self.over[row] = True
+        rows_B = torch.tensor(fresh, device=self.device)
+        partial_B = None
+        if self.phrases is not None:
+            partial_B = self.phrases.partial_code_B.masked_fill(self.phrases.partial_B == DEAD, -1)[rows_B]
+        self.sealed.append(
+            _Sealed(
+                [self.left[row] for row in fresh],
+                self.length,
+                self.finished_BR[rows_B],
+                self.finished_code_BR[rows_B],
+                partial_B,
+                self.score_BR[rows_B],
+                living_BR[rows_B],
+            )
+        )
+
+    def drop(self, leaving: float) -> tuple[Tensor, Tensor] | None:
+        """Let sentences go that are done, all their groups: which stay (B,), and their rows (N,). None where all stay."""
+        count = self.groups.count
+        over = [all(self.over[first : first + count]) for first in range(0, len(self.over), count)]
+        if not any(over) or sum(over) < leaving * len(over):
+            return None
+        sentences_B = torch.tensor([sentence for sentence, done in enumerate(over) if not done], device=self.device)
+        stay_B = sentences_B
+        if count > 1:
+            stay_B = (sentences_B[:, None] * count + torch.arange(count, device=self.device)).flatten()
+        rows_N = (stay_B[:, None] * self.rows + torch.arange(self.rows, device=self.device)).flatten()
+        stay = [row for row in range(len(self.over)) if not over[row // count]]
+        self.left, self.over = [self.left[row] for row in stay], [self.over[row] for row in stay]
+        self.place = np.full(len(self.limits), -1)
+        self.place[self.left] = np.arange(len(self.left))
+        self.cap_B, self.first_row_B1 = self.cap_B[stay_B], self.first_row_B1[: len(stay)]
+        self.score_BR, self.finished_BR = self.score_BR[stay_B], self.finished_BR[stay_B]
+        self.finished_code_BR = self.finished_code_BR[stay_B]
+        self.bans.keep(stay_B)
+        if self.phrases is not None:
+            self.phrases.keep(stay_B)
+        if self.outputs_NT is not None:
+            self.outputs_NT = self.outputs_NT[rows_N]
+        return sentences_B, rows_N
+
+    def results(self) -> list[list[Hypothesis]]:
+        """What each sentence has come to."""
+        columns = self.history.tokens[0].shape[1]
+        chosen: list[tuple[float | None, Entry, bool]] = []  # score, or none yet; what to read; whether it looped
+        for sealed in self.sealed:
+            for place, number in enumerate(sealed.sentences):
+                chosen += self._ranked(sealed, place, number, columns)[: self.rows]
+        found: list[list[Hypothesis]] = [[] for _ in self.limits]
+        read = self.history.read([entry for _, entry, _ in chosen])
+        for (score, entry, looped), (tokens, log_probs) in zip(chosen, read, strict=True):
+            finished = tokens[-1] == self.end_id
+            said = tuple(tokens[:-1] if finished else tokens)
+            if score is None:
+                score = sum(log_probs) / self.penalty(float(entry.length))
+            missing = tuple(phrase for phrase in self.wishes[entry.sentence].include if not holds(said, phrase))
+            found[entry.sentence].append(Hypothesis(said, tuple(log_probs), score, finished, looped, missing))
+        count = self.groups.count
+        if count == 1:
+            return found
+        return [merged(found[first : first + count], branching=self.groups.branching) for first in range(0, len(found), count)]
+
+    def _ranked(self, sealed: _Sealed, place: int, number: int, columns: int) -> list[tuple[float | None, Entry, bool]]:
+        """The finished, and what looped among them; if none finished, the best that lacks phrases; then those that were cut."""
+        entries = [Entry(number, *divmod(code, columns)) for code in sealed.finished_code_BR[place].tolist()]
+        finished = [one for one in zip(sealed.finished_BR[place].tolist(), entries, strict=True) if one[0] > DEAD]
+        looped = self.looped.get(number, [])
+        ended = [(score, entry, False) for score, entry in finished] + [(score, entry, True) for score, entry in looped]
+        ranked: list[tuple[float | None, Entry, bool]] = [*sorted(ended, key=lambda one: -one[0])]
+        if not finished and sealed.partial_code_B is not None and (code := int(sealed.partial_code_B[place])) >= 0:
+            ranked.append((None, Entry(number, *divmod(code, columns)), False))
+        penalty = self.penalty(float(sealed.length))
+        cut = zip(sealed.score_BR[place].tolist(), sealed.living_BR[place].tolist(), strict=True)
+        best_first = sorted((one for one in cut if one[0] > DEAD), key=lambda one: -one[0])
+        return ranked + [(score / penalty, Entry(number, sealed.length, column), False) for score, column in best_first]

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
 
-from dragoman.decoding.hypothesis import Hypothesis, hypothesis_from_rows
+from dragoman.decoding.candidates import LogSums, top
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.loops import EVERY, looping
 from dragoman.decoding.penalty import LengthPenalty
+from dragoman.decoding.rules import DEAD, NO_RULES, NO_WISH, Bans, Rules, Wish, holds
 from dragoman.decoding.step import State, Step
 
-Choose = Callable[[Tensor, Tensor, int], Tensor]
-"""(log_probs_NV, sentences_N, length of the output with this token) → tokens_N."""
+Choose = Callable[[Tensor, Sequence[int], int], Tensor]
+"""(logits_NV, the sentence of each row, length of the output with this token) → tokens_N."""
+
+# Draws seldom fall beyond the likeliest so many tokens; where one does, the whole vocabulary is sorted.
+LIKELY = 256
+# Of so few logits the greatest is found at once as fast as block by block.
+FEW_VALUES = 1 << 16
+# Stands for a token where nothing was allowed.
+STUCK = -1
 
 
-def likeliest(log_probs_NV: Tensor, sentences_N: Tensor, length: int) -> Tensor:
+def likeliest(logits_NV: Tensor, sentences: Sequence[int], length: int) -> Tensor:
     """Greedy search's choice."""
-    return log_probs_NV.argmax(dim=-1)
+    return logits_NV.argmax(-1) if logits_NV.numel() <= FEW_VALUES else top(logits_NV[:, None], None, 1)[:, 0]
 
 
 def sampler(seeds: Sequence[int], *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Choose:
@@ -32,19 +43,40 @@ def sampler(seeds: Sequence[int], *, temperature: float = 1.0, top_k: int = 0, t
         # Python's generator takes every bit of a seed, torch's only 32. 24 bits: none rounds up to 1 in float32.
         return random.Random(f"{seeds[sentence]} {length}").getrandbits(24) / 2**24
 
-    def choose(log_probs_NV: Tensor, sentences_N: Tensor, length: int) -> Tensor:
-        sharpened_NV, order_NV = (log_probs_NV / temperature).sort(dim=-1, descending=True)
-        probs_NV = sharpened_NV.softmax(dim=-1)
-        if top_k:
-            probs_NV[:, top_k:] = 0.0
-        probs_NV[probs_NV.cumsum(-1) - probs_NV >= top_p] = 0.0
-        uniform = [draw(sentence, length) for sentence in sentences_N.tolist()]
-        cumulative_NV = probs_NV.cumsum(-1)
-        threshold_N1 = cumulative_NV[:, -1:] * torch.tensor(uniform, device=log_probs_NV.device)[:, None]
-        rank_N1 = torch.searchsorted(cumulative_NV, threshold_N1, right=True).clamp(max=probs_NV.shape[1] - 1)
-        return order_NV.gather(1, rank_N1)[:, 0]
+    def choose(logits_NV: Tensor, sentences: Sequence[int], length: int) -> Tensor:
+        uniform_N = torch.tensor([draw(sentence, length) for sentence in sentences], device=logits_NV.device)
+        sharpened_NV = logits_NV if temperature == 1.0 else logits_NV / temperature
+        return drawn(sharpened_NV, log_sums(sharpened_NV), uniform_N, top_k=top_k, top_p=top_p)
 
+    log_sums = LogSums()
     return choose
+
+
+def drawn(
+    logits_NV: Tensor, log_sum_N: Tensor, uniform_N: Tensor, *, top_k: int, top_p: float, looked_at: int = LIKELY
+) -> Tensor:
+    """The tokens at which the probabilities, the greatest first, pass this share of what top_k and top_p leave. → (N,)"""
+    vocabulary = logits_NV.shape[1]
+    count = min(vocabulary, max(looked_at, top_k)) if logits_NV.device.type == "cpu" else vocabulary
+    order_NX = top(logits_NV[:, None], None, count)
+    probs_NX = (logits_NV.gather(1, order_NX) - log_sum_N[:, None]).exp()
+    if top_k:
+        probs_NX[:, top_k:] = 0.0
+    before_NX = probs_NX.cumsum(-1) - probs_NX
+    cumulative_NX = probs_NX.masked_fill(before_NX >= top_p, 0.0).cumsum(-1)
+    kept_N1 = cumulative_NX[:, -1:]
+    sure_N1 = before_NX[:, -1:] >= top_p  # all that is left of the vocabulary was looked at
+    if count == vocabulary or top_k:
+        sure_N1 = torch.ones_like(sure_N1)
+    elif top_p == 1.0:
+        sure_N1, kept_N1 = uniform_N[:, None] < kept_N1, torch.ones_like(kept_N1)
+    rank_N1 = torch.searchsorted(cumulative_NX, kept_N1 * uniform_N[:, None], right=True).clamp(max=count - 1)
+    token_N = order_NX.gather(1, rank_N1)[:, 0]
+    if count < vocabulary and not bool(sure_N1.all()):
+        rest = (~sure_N1[:, 0]).nonzero()[:, 0]
+        some = (logits_NV[rest], log_sum_N[rest], uniform_N[rest])
+        token_N[rest] = drawn(*some, top_k=top_k, top_p=top_p, looked_at=vocabulary)
+    return token_N
 
 
 @torch.no_grad()
@@ -59,38 +91,73 @@ def one_by_one(
     penalty: LengthPenalty,
     choose: Choose = likeliest,
     device: torch.device,
+    wishes: Sequence[Wish] = (),
+    rules: Rules = NO_RULES,
+    leaving: float = 0.0,
 ) -> list[Hypothesis]:
     """Extend each sentence by the chosen token until its end token or its limit (tokens, the end token included).
 
-    limits: at least one token each. A sentence leaves the batch when it ends. `forbidden` tokens are never chosen.
+    limits: at least one token each. `forbidden` tokens are never chosen
+    wishes: one for each sentence, or none at all; a phrase can be placed by a beam only, and is named as missing here
+    leaving: sentences that are done leave the batch together once they are this share of it; 0: at once, 1: all at the end
     """
     assert min(limits, default=1) >= 1
-    if not limits:
-        return []
-    found: list[Hypothesis | None] = [None] * len(limits)
-    sentences_B = torch.arange(len(limits), device=device)
-    limit_B = torch.tensor(limits, device=device)
-    tokens_BT = torch.empty(len(limits), max(limits), dtype=torch.long, device=device)
-    log_probs_BT = torch.empty(len(limits), max(limits), device=device)
-    last_B = torch.full((len(limits),), start_id, dtype=torch.long, device=device)
-    for length in range(1, max(limits) + 1):
-        logits_BV, state = step(last_B, state)
-        log_probs_BV = logits_BV.float().log_softmax(dim=-1)
-        log_probs_BV[:, list(forbidden)] = float("-inf")
-        last_B = choose(log_probs_BV, sentences_B, length)
-        tokens_BT[:, length - 1] = last_B
-        log_probs_BT[:, length - 1] = log_probs_BV.gather(1, last_B[:, None])[:, 0]
-        done_B = (last_B == end_id) | (limit_B == length)
-        if not bool(done_B.any()):
-            continue
-        for row in done_B.nonzero()[:, 0].tolist():
-            score = log_probs_BT[row, :length].sum().item() / penalty(float(length))
-            hypothesis = hypothesis_from_rows(tokens_BT[row], log_probs_BT[row], length, score=score, end_id=end_id)
-            found[int(sentences_B[row])] = hypothesis
-        if bool(done_B.all()):
-            break
-        rest = (~done_B).nonzero()[:, 0]
-        state = state.keep(rest)
-        sentences_B, limit_B, last_B = sentences_B[rest], limit_B[rest], last_B[rest]
-        tokens_BT, log_probs_BT = tokens_BT[rest], log_probs_BT[rest]
-    return [hypothesis for hypothesis in found if hypothesis is not None]
+    wishes = wishes or [NO_WISH] * len(limits)
+    assert all(len(wish.prefix) < limit for wish, limit in zip(wishes, limits, strict=True)), "a prefix beyond its limit"
+    bans, log_sums = Bans(rules, wishes, forbidden=forbidden, end_id=end_id, rows=1, device=device), LogSums()
+    may_strand = rules != NO_RULES or any(wish != NO_WISH for wish in wishes)
+    spoken: list[list[int]] = [[] for _ in limits]
+    over: dict[int, bool] = {}  # the sentences that are done, and whether they looped
+    left = list(range(len(limits)))
+    lefts: list[list[int]] = []
+    log_probs: list[Tensor] = []
+    last_N = torch.full((len(limits),), start_id, dtype=torch.long, device=device)
+    outputs_NT = last_N.new_empty(len(limits), 0) if bans.read_outputs or rules.loop_tokens else None
+    while len(over) < len(limits):
+        length = len(lefts) + 1
+        logits_NV, state = step(last_N, state)
+        logits_NV = logits_NV.float()
+        log_sum_N = log_sums(logits_NV)
+        bans(logits_NV, outputs_NT, length)
+        last_N = choose(logits_NV, left, length)
+        log_prob_N = logits_NV.gather(1, last_N[:, None])[:, 0] - log_sum_N
+        lefts.append(left)
+        log_probs.append(log_prob_N)
+        said = (last_N.where(log_prob_N > DEAD, STUCK) if may_strand else last_N).tolist()
+        looped = [False] * len(left)
+        if outputs_NT is not None:
+            outputs_NT = torch.cat([outputs_NT, last_N[:, None]], dim=1)
+            if rules.loop_tokens and length % EVERY == 0:
+                looped = looping(outputs_NT, rules.loop_tokens).tolist()
+        for number, token, loops in zip(left, said, looped, strict=True):
+            if number not in over:
+                spoken[number].append(token)
+                loops = loops and not wishes[number].may_loop
+                if token in (end_id, STUCK) or loops or limits[number] == length:
+                    over[number] = loops
+        stay = [row for row, number in enumerate(left) if number not in over] if over else left
+        if stay and len(stay) < len(left) and len(left) - len(stay) >= leaving * len(left):
+            stay_N = torch.tensor(stay, device=device)
+            state, last_N = state.keep(stay_N), last_N[stay_N]
+            outputs_NT = None if outputs_NT is None else outputs_NT[stay_N]
+            bans.keep(stay_N)
+            left = [left[row] for row in stay]
+    thought: list[list[float]] = [[] for _ in limits]
+    for number, log_prob in zip(chain(*lefts), torch.cat(log_probs).tolist() if log_probs else [], strict=True):
+        thought[number].append(log_prob)
+    return [
+        _hypothesis(tokens, those, wish, over[number], end_id=end_id, penalty=penalty)
+        for number, (tokens, those, wish) in enumerate(zip(spoken, thought, wishes, strict=True))
+    ]
+
+
+def _hypothesis(
+    tokens: Sequence[int], log_probs: Sequence[float], wish: Wish, looped: bool, *, end_id: int, penalty: LengthPenalty
+) -> Hypothesis:
+    """log_probs: those of the tokens, and what was said while the sentence waited to leave."""
+    length = len(tokens) - (tokens[-1] == STUCK)
+    finished = tokens[-1] == end_id
+    said, token_log_probs = tuple(tokens[: length - finished]), tuple(log_probs[:length])
+    missing = tuple(phrase for phrase in wish.include if not holds(said, phrase))
+    score = sum(token_log_probs) / penalty(float(max(length, 1)))
+    return Hypothesis(said, token_log_probs, score, finished, looped, missing)

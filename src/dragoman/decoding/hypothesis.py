@@ -4,32 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 
 @dataclass(frozen=True)
 class Hypothesis:
     """One output.
 
     tokens: ids without start and end token
-    token_log_probs: natural log-probability of each token, the end token's last if the output ended by itself
+    token_log_probs: natural log-probability of each token, the end token's last if the output ended by itself; always the
+        model's own, whatever was ruled out or forced
     score: their sum divided by the length penalty; higher is better
-    finished: false where the longest allowed length cut the output
+    finished: false where the longest allowed length cut it, where it was stopped, or where nothing was allowed to follow
+    looped: it was stopped because it repeated itself
+    missing: of the phrases that were asked for, those that it does not hold
     """
 
     tokens: tuple[int, ...]
     token_log_probs: tuple[float, ...]
     score: float
     finished: bool
+    looped: bool = False
+    missing: tuple[tuple[int, ...], ...] = ()
 
     @property
     def log_prob(self) -> float:
         return sum(self.token_log_probs)
-
-
-def hypothesis_from_rows(tokens_T: Tensor, log_probs_T: Tensor, length: int, *, score: float, end_id: int) -> Hypothesis:
-    """Cut a padded row at its length and take off the end token."""
-    tokens: list[int] = tokens_T[:length].tolist()
-    log_probs: list[float] = log_probs_T[:length].tolist()
-    finished = bool(tokens) and tokens[-1] == end_id
-    return Hypothesis(tuple(tokens[:-1] if finished else tokens), tuple(log_probs), score, finished)

@@ -24,7 +24,10 @@ class State(Protocol):
 
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
-"""(tokens_N, state) → (logits_NV of the next token, state after it), for whatever State the model has."""
+"""(tokens_N, state) → (logits_NV of the next token, state after it), for whatever State the model has.
+
+The logits are the search's to write into until the next step.
+"""
 
 
 @dataclass(frozen=True)

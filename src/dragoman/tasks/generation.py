@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol, TypeVar
 
 import torch
@@ -14,8 +15,10 @@ from dragoman.data.batches import collate, pad
 from dragoman.data.subword import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.decoding.beam import beam_search
 from dragoman.decoding.greedy import Choose, likeliest, one_by_one, sampler
+from dragoman.decoding.groups import Groups
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
+from dragoman.decoding.rules import NO_RULES, Rules, Wish
 from dragoman.decoding.scoring import score_targets
 from dragoman.decoding.step import EnsembleState, State, Step, ensemble_step
 from dragoman.model.attention import Attention, watch_attention
@@ -43,12 +46,15 @@ class Speaker:
 
     start: source ids (B, S), padded on the right → the state before the first token
     positions: how many tokens it has positions for; none where they never end
+    narrowed: for source ids and further tokens a speaker that knows these and the likely words alone, and their ids (W,) in
+        order, the special ones first; none for one that always knows all
     """
 
     start: Callable[[Tensor], State]
     step: Step
     device: torch.device
     positions: int | None
+    narrowed: Callable[[Tensor, Sequence[int]], tuple[Speaker, Tensor]] | None = None
 
 
 def speaker_of(models: Sequence[Transformer]) -> Speaker:
@@ -107,6 +113,9 @@ def generate(
     *,
     start_id: int,
     places: Sequence[int] | None = None,
+    wishes: Sequence[Wish] = (),
+    rules: Rules = NO_RULES,
+    branching: bool = False,
     advance: Advance = lambda _: None,
     spread: Spread = map,
 ) -> list[list[Hypothesis]]:
@@ -114,17 +123,18 @@ def generate(
 
     sources: ids as the encoder reads them, none empty and none longer than the speaker has positions for
     places: the number of each in its text, which chooses the stream that sampling draws from; 0, 1, … when not given
+    wishes: what is asked of the output of each, or nothing at all
+    branching: the groups of the beam each go their own way from one of the likeliest tokens after the prefix
     advance: told how many sentences were finished
     """
     results: list[list[Hypothesis]] = [[] for _ in sources]
     rows = {"beam": config.beam_size, "greedy": 1, "sample": config.nbest}[config.method]
+    search = _Search(speaker, config, start_id, rules, branching)
     numbers = range(len(sources)) if places is None else places
 
     def work(batch: Sequence[int]) -> list[list[Hypothesis]]:
-        limits = [len(sources[index]) + config.extra_length for index in batch]
-        limits = limits if speaker.positions is None else [min(limit, speaker.positions) for limit in limits]
-        chosen, numbered = [sources[index] for index in batch], [numbers[index] for index in batch]
-        return _search(speaker, chosen, limits, numbered, config, start_id)
+        chosen = [sources[index] for index in batch]
+        return search.run(chosen, [numbers[index] for index in batch], [wishes[index] for index in batch] if wishes else ())
 
     batches = list(_batches([len(source) for source in sources], max(1, config.batch_tokens // rows)))
     for batch, found in zip(batches, spread(work, batches), strict=True):
@@ -134,49 +144,105 @@ def generate(
     return results
 
 
-@torch.no_grad()  # once more, since the work may be done in another thread
-def _search(
-    speaker: Speaker,
-    sources: Sequence[Sequence[int]],
-    limits: Sequence[int],
-    places: Sequence[int],
-    config: DecodingConfig,
-    start: int,
-) -> list[list[Hypothesis]]:
-    penalty = LengthPenalty(config.length_penalty, config.alpha)
-    if config.method == "beam":
-        return beam_search(
+@dataclass(frozen=True)
+class _Search:
+    """The search that a config describes, batch by batch."""
+
+    speaker: Speaker
+    config: DecodingConfig
+    start_id: int
+    rules: Rules
+    branching: bool
+
+    @torch.no_grad()  # once more, since the work may be done in another thread
+    def run(self, sources: Sequence[Sequence[int]], places: Sequence[int], wishes: Sequence[Wish]) -> list[list[Hypothesis]]:
+        source_BS = pad(sources)
+        limits = [len(source) + self.config.extra_length for source in sources]
+        if wishes:
+            limits = [max(limit, wish.shortest) for limit, wish in zip(limits, wishes, strict=True)]
+        if self.speaker.positions is not None:
+            limits = [min(limit, self.speaker.positions) for limit in limits]
+        if self.speaker.narrowed is None:
+            return self._found(self.speaker, source_BS, limits, places, wishes, self.rules)
+        speaker, words = self.speaker.narrowed(source_BS, [token for wish in wishes for token in chain(wish.prefix, *wish.include)])
+        narrow = Narrow(words.tolist())
+        rules = replace(self.rules, suppressed=narrow.known(self.rules.suppressed))
+        found = self._found(speaker, source_BS, limits, places, [narrow.wish(wish) for wish in wishes], rules)
+        return [[narrow.whole(one) for one in hypotheses] for hypotheses in found]
+
+    def _found(
+        self,
+        speaker: Speaker,
+        source_BS: Tensor,
+        limits: Sequence[int],
+        places: Sequence[int],
+        wishes: Sequence[Wish],
+        rules: Rules,
+    ) -> list[list[Hypothesis]]:
+        config, penalty = self.config, LengthPenalty(self.config.length_penalty, self.config.alpha)
+        if config.method == "beam":
+            return beam_search(
+                speaker.step,
+                speaker.start(source_BS.to(speaker.device)),
+                limits=limits,
+                beam_size=config.beam_size,
+                start_id=self.start_id,
+                end_id=END_ID,
+                forbidden=FORBIDDEN,
+                penalty=penalty,
+                stop=config.stop,
+                nbest=config.nbest,
+                device=speaker.device,
+                wishes=wishes,
+                rules=rules,
+                groups=Groups(config.groups, 0.0 if self.branching or config.groups == 1 else config.diversity, self.branching),
+            )
+        draws = config.nbest if config.method == "sample" else 1
+        choose: Choose = likeliest
+        if config.method == "sample":
+            seeds = [config.seed * STREAMS + place * draws + draw for place in places for draw in range(draws)]
+            choose = sampler(seeds, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
+        found = one_by_one(
             speaker.step,
-            speaker.start(pad(sources).to(speaker.device)),
-            limits=limits,
-            beam_size=config.beam_size,
-            start_id=start,
+            speaker.start(source_BS.repeat_interleave(draws, dim=0).to(speaker.device)),
+            limits=[limit for limit in limits for _ in range(draws)],
+            start_id=self.start_id,
             end_id=END_ID,
             forbidden=FORBIDDEN,
             penalty=penalty,
-            stop=config.stop,
-            nbest=config.nbest,
+            choose=choose,
             device=speaker.device,
+            wishes=[wish for wish in wishes for _ in range(draws)],
+            rules=rules,
         )
-    draws = config.nbest if config.method == "sample" else 1
-    repeated = [source for source in sources for _ in range(draws)]
-    choose: Choose = likeliest
-    if config.method == "sample":
-        seeds = [config.seed * STREAMS + place * draws + draw for place in places for draw in range(draws)]
-        choose = sampler(seeds, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
-    found = one_by_one(
-        speaker.step,
-        speaker.start(pad(repeated).to(speaker.device)),
-        limits=[limit for limit in limits for _ in range(draws)],
-        start_id=start,
-        end_id=END_ID,
-        forbidden=FORBIDDEN,
-        penalty=penalty,
-        choose=choose,
-        device=speaker.device,
-    )
-    groups = [found[first : first + draws] for first in range(0, len(found), draws)]
-    return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
+        groups = [found[first : first + draws] for first in range(0, len(found), draws)]
+        return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
+
+
+class Narrow:
+    """The words of a batch: their numbers in it, and their ids in the whole vocabulary."""
+
+    def __init__(self, words: Sequence[int]) -> None:
+        self.words = words
+        self.number = {word: number for number, word in enumerate(words)}
+
+    def known(self, tokens: Iterable[int]) -> tuple[int, ...]:
+        """The numbers of those that are among the words."""
+        return tuple(self.number[token] for token in tokens if token in self.number)
+
+    def wish(self, wish: Wish) -> Wish:
+        """The same wish. A phrase with a token that cannot be said is excluded already."""
+        return replace(
+            wish,
+            prefix=self.known(wish.prefix),
+            include=tuple(map(self.known, wish.include)),
+            exclude=tuple(self.known(phrase) for phrase in wish.exclude if all(token in self.number for token in phrase)),
+        )
+
+    def whole(self, hypothesis: Hypothesis) -> Hypothesis:
+        """The same hypothesis in ids of the vocabulary."""
+        missing = tuple(tuple(self.words[token] for token in phrase) for phrase in hypothesis.missing)
+        return replace(hypothesis, tokens=tuple(self.words[token] for token in hypothesis.tokens), missing=missing)
 
 
 @torch.no_grad()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Literal
 
 from dragoman.config import DecodingConfig, Recipe
-from dragoman.data.subword import END_ID, Tokeniser
+from dragoman.data.subword import END_ID, Subword, Tokeniser
 from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.loops import loops
+from dragoman.decoding.rules import NO_WISH, Rules, Wish
+from dragoman.errors import RecipeError
 from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match, tokenised_bleu
 from dragoman.tasks.generation import Advance, Speaker, Spread, generate, start_id
 
@@ -58,17 +61,25 @@ def translate_lines(
     decoding: DecodingConfig,
     *,
     places: Sequence[int] | None = None,
+    wishes: Sequence[Wish] = (),
+    branching: bool = False,
     advance: Advance = lambda _: None,
     spread: Spread = map,
 ) -> list[Translated]:
     """Translate each line, in order; a line without text, or one too long to read, has no hypotheses.
 
     places: the number of each line in its text, by which sampling draws; 0, 1, … when not given
+    wishes: what is asked of the translation of each, or nothing at all
+    branching: see `generate`
     """
     longest = longest_source(speaker.positions, decoding)
     sources = [tokeniser.encode_source(line) for line in lines]
     texts = [index for index, (line, source) in enumerate(zip(lines, sources, strict=True)) if holds_text(line, source)]
     full = [index for index in texts if len(sources[index]) <= longest]
+    asked = [wishes[index] for index in full] if wishes else [NO_WISH] * len(full)
+    going_round = [loops(sources[index], decoding.loop_tokens) for index in full]
+    if any(going_round):  # what the source repeats, its translation may repeat
+        asked = [replace(wish, may_loop=may) for wish, may in zip(asked, going_round, strict=True)]
     advance(len(lines) - len(full))
     found = generate(
         speaker,
@@ -76,6 +87,9 @@ def translate_lines(
         decoding,
         start_id=start_id(recipe.model),
         places=full if places is None else [places[index] for index in full],
+        wishes=asked if wishes or any(going_round) else (),
+        rules=rules_of(decoding, tokeniser.target),
+        branching=branching,
         advance=advance,
         spread=spread,
     )
@@ -88,8 +102,20 @@ def translate_lines(
     ]
 
 
+def rules_of(decoding: DecodingConfig, target: Subword) -> Rules:
+    """What a config asks of all outputs. Raises RecipeError for a piece that the target's subword model does not have."""
+    suppressed = []
+    for piece in decoding.suppressed:
+        if (token := target.id_of(piece)) is None:
+            raise RecipeError(f"decoding.suppressed: {piece!r} is not a piece of the target's subword model")
+        suppressed.append(token)
+    return Rules(decoding.min_length, decoding.no_repeat, tuple(suppressed), loop_tokens=decoding.loop_tokens)
+
+
 def status_of(hypothesis: Hypothesis) -> Status:
     """What its tokens tell; whether it copied the source, its text does."""
+    if hypothesis.looped:
+        return "looped"
     if not hypothesis.finished:
         return "truncated"
     return "ok" if hypothesis.tokens else "empty"
