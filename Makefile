@@ -3,13 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-slow test-gpu check bench bench-data bench-training bench-scaling clean
+.PHONY: quickstart test test-slow test-gpu check bench bench-data bench-training bench-inference bench-inference-gpu bench-scaling clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -m "not slow and not gpu"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not gpu"
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
@@ -31,6 +31,12 @@ bench-data: $(VENV)/.core
 
 bench-training: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m training.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
+
+bench-inference: $(VENV)/.dev
+	PYTHONPATH=benchmarks $(BIN)/python -m inference.run $(if $(QUICK),--quick) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
+
+bench-inference-gpu: $(VENV)/.core
+	PYTHONPATH=benchmarks $(BIN)/python -m inference.gpu $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
 bench-scaling: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m scaling.run $(if $(JSON),--json $(JSON))

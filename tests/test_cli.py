@@ -158,7 +158,7 @@ def test_examples_are_found() -> None:
     found = examples()
     assert {line.split()[0] for line in found} == set(COMMANDS)
     told = [text.read_text(encoding="utf-8").count("     dragoman ") for text in RECIPES.glob("*.toml")]
-    assert len(found) == sum(told) + len(COMMANDS) + 5  # score, train and doctor have two, and the first page two more
+    assert len(found) == sum(told) + len(COMMANDS) + 9  # seven have two, and the first page two more
 
 
 def test_help_lists_every_command(ask: Ask) -> None:
@@ -257,7 +257,7 @@ def test_translate_as_json(ask: Ask, bundle: Path, sources: list[str]) -> None:
     (wanted,) = dragoman.load(bundle).translate(sources[:1])
     assert first == {
         "line": 1, "source": sources[0], "parts": 1, "text": wanted.text, "score": wanted.score, "status": "ok",
-        "tokens": list(wanted.tokens), "token_log_probs": list(wanted.token_log_probs), "alternatives": [],
+        "tokens": list(wanted.tokens), "token_log_probs": list(wanted.token_log_probs), "missing": [], "alternatives": [],
     }  # fmt: skip
     assert (empty["line"], empty["status"], empty["text"]) == (2, "empty", "")
 

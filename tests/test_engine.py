@@ -412,7 +412,7 @@ def test_scoring_wants_as_many_of_both(translator: Translator) -> None:
 
 
 def test_a_bundle_twice_is_the_bundle(bundle: Path, bundle_copy: Path, translator: Translator, lines: list[str]) -> None:
-    twice = dragoman.load(bundle, bundle_copy, device="cpu")
+    twice = dragoman.load(bundle, bundle_copy, device="cpu", precision="float32")
     assert_alike(twice.translate(lines), translator.translate(lines))
 
 
@@ -503,7 +503,7 @@ def test_recipe_and_story_are_at_hand(translator: Translator, bundle: Path) -> N
 
 def test_the_recipe_of_the_bundle_decides_how_it_decodes(bundle_copy: Path, translator: Translator, lines: list[str]) -> None:
     edit_config(bundle_copy, lambda document: document["recipe"]["decoding"].update(method="greedy"))
-    greedy = dragoman.load(bundle_copy, device="cpu")
+    greedy = dragoman.load(bundle_copy, device="cpu", precision="float32")
     assert_alike(greedy.translate(lines), translator.translate(lines, method="greedy"))
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from conftest import NO_DROPOUT, MakeRecipe
 from dragoman.config import DecodingConfig, make_recipe
-from dragoman.data.batches import collate
+from dragoman.data.batches import collate, pad
+from dragoman.engine.fixed import FixedTransformer, fixed_speaker
+from dragoman.engine.graphs import CudaGraph
 from dragoman.model.build import build_model
-from dragoman.tasks.generation import generate, speaker_of
+from dragoman.tasks.generation import Speaker, generate, speaker_of
 from dragoman.training.finish import train
 from dragoman.training.guard import Guard
 from dragoman.training.journal import read_journal
@@ -49,10 +52,81 @@ def test_search_finds_what_the_processor_finds(method: str) -> None:
     model = build_model(RECIPE.model, source_vocabulary=12, target_vocabulary=12).eval().double()
     config = DecodingConfig.model_validate({"method": method, "extra_length": 6})
     found = [
-        [[one.tokens for one in hypotheses] for hypotheses in generate(speaker_of([model.to(name)]), SOURCES, config, start_id=2)]
+        [
+            [one.tokens for one in hypotheses]
+            for hypotheses in generate(speaker_of([model.to(name)]), SOURCES, config, start_id=2)
+        ]
         for name in ("cpu", "cuda")
     ]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam", "sample"])
+@pytest.mark.parametrize("knobs", [{}, {"norm": "post", "attention_window": 3}, {"d_k": 5, "d_v": 3, "positions": "learned"}])
+def test_graphs_find_what_the_processor_finds(knobs: dict[str, Any], method: str) -> None:
+    """First while they are recorded, then by repetition alone; over more places than there is room for at first."""
+    torch.manual_seed(3)
+    config = RECIPE.model.model_copy(update=knobs)
+    model = build_model(config, source_vocabulary=12, target_vocabulary=12).eval().double()
+    decoding = DecodingConfig.model_validate({"method": method, "extra_length": 40})
+
+    def found(speaker: Speaker) -> list[list[tuple[int, ...]]]:
+        results = generate(speaker, SOURCES * 3, decoding, start_id=2)
+        return [[one.tokens for one in hypotheses] for hypotheses in results]
+
+    expected = found(speaker_of([model]))
+    speaker = fixed_speaker(model.to("cuda"))
+    assert [found(speaker) for _ in range(3)] == [expected] * 3
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_graphs_compute_what_the_plain_step_computes(precision: torch.dtype) -> None:
+    """Logits of 40 given tokens in two rooms, in float32 whatever the weights are; the second time all by repetition."""
+    torch.manual_seed(3)
+    model = build_model(RECIPE.model, source_vocabulary=12, target_vocabulary=12).eval()
+    source, tokens_TN = pad(SOURCES), torch.randint(3, 12, (40, 6))
+    rows_N = torch.tensor([1, 0, 3, 3, 4, 5])
+    state, expected = model.start(source), []
+    for tokens_N in tokens_TN:
+        logits, state = model.step(tokens_N, state.reorder(rows_N))
+        expected.append(logits)
+    ours = FixedTransformer(model.to("cuda", precision))
+    rtol, atol = (1e-4, 1e-4) if precision == torch.float32 else (0.05, 0.1)
+    for _ in range(2):
+        fixed = ours.start(source.cuda())
+        for tokens_N, plain in zip(tokens_TN.cuda(), expected, strict=True):
+            logits, fixed = ours.step(tokens_N, fixed.reorder(rows_N.cuda()))
+            assert logits.dtype == torch.float32
+            torch.testing.assert_close(logits.cpu(), plain, rtol=rtol, atol=atol)
+    advances = [bucket.advance for bucket in ours.buckets]
+    assert len(advances) == 2
+    assert all(isinstance(one, CudaGraph) and one.graph is not None for one in advances)
+
+
+def test_steps_wait_for_nothing_and_leave_no_memory_behind() -> None:
+    """Searches of several sizes; from the third on buffers and graphs are there, and the processor never asks the GPU."""
+    model = build_model(RECIPE.model, source_vocabulary=12, target_vocabulary=12).eval().to("cuda", torch.bfloat16)
+    ours, held = FixedTransformer(model), []
+    kept_B, rows_N = torch.tensor([2, 0], device="cuda"), torch.tensor([1, 1, 2, 3], device="cuda")
+    for turn in range(5):
+        for count in (1, 3, 6):
+            state = ours.start(pad([SOURCES[0]] * count).cuda())
+            tokens_N = torch.full((2 * count,), 5, device="cuda")
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error" if turn > 1 else "default")
+            try:
+                for _ in range(40):
+                    _, state = ours.step(tokens_N, state)
+                if count > 2:
+                    state = state.keep(kept_B).reorder(rows_N)
+                    for _ in range(4):
+                        _, state = ours.step(tokens_N[:4], state)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            del state
+        held.append((torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
+    assert held[2] == held[3] == held[4]
 
 
 def test_batches_made_ahead_in_pinned_memory_are_the_same(tiny: MakeRecipe, tmp_path: Path) -> None:

@@ -74,3 +74,39 @@ def test_a_copying_task_may_copy(translator: Translator, monkeypatch: pytest.Mon
     recipe = translator.recipe.model_copy(update={"task": task})
     monkeypatch.setattr(translator, "bundle", replace(translator.bundle, recipe=recipe))
     assert translator.translate([line])[0].status == "ok"
+
+
+def test_what_goes_round_in_circles_is_stopped_and_searched_again(bundle: Path) -> None:
+    looping = dragoman.load(bundle, device="cpu", precision="float32")
+    plain, word = looping.speaker.step, looping.bundle.tokeniser.target.id_of("▁")
+    assert word is not None
+    lengths: list[int] = []
+
+    def insists(tokens_N: Tensor, state: State) -> tuple[Tensor, State]:
+        logits_NV, state = plain(tokens_N, state)
+        lengths.append(len(logits_NV))
+        logits_NV[:, word] += 30.0
+        return logits_NV, state
+
+    looping.speaker = replace(looping.speaker, step=insists)
+    (one,) = looping.translate(["one two"], method="greedy", extra_length=200)
+    assert one.status == "looped"
+    assert lengths.count(1) == 32  # stopped long before the limit of two hundred
+    assert 4 in lengths  # and searched again with a beam, which may not say one thing three times
+    (kept,) = looping.translate(["one two"], method="greedy", extra_length=40, loop_tokens=0)
+    assert kept.status == "truncated"
+    assert len(kept.tokens) > 40
+
+
+def test_what_the_source_repeats_may_be_repeated(bundle: Path) -> None:
+    looping = dragoman.load(bundle, device="cpu", precision="float32")
+    plain, word = looping.speaker.step, looping.bundle.tokeniser.target.id_of("▁")
+
+    def insists(tokens_N: Tensor, state: State) -> tuple[Tensor, State]:
+        logits_NV, state = plain(tokens_N, state)
+        logits_NV[:, word] += 30.0
+        return logits_NV, state
+
+    looping.speaker = replace(looping.speaker, step=insists)
+    (one,) = looping.translate(["one " * 40], method="greedy")
+    assert one.status == "truncated"

@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dragoman.config import Recipe, read_recipe
-    from dragoman.engine import Translation, Translator, load
+    from dragoman.engine import Translation, Translator, Wording, load
     from dragoman.errors import DragomanError
     from dragoman.training.finish import train
 
 __version__ = "0.1.0.dev0"
-__all__ = ["DragomanError", "Recipe", "Translation", "Translator", "load", "read_recipe", "train"]
+__all__ = ["DragomanError", "Recipe", "Translation", "Translator", "Wording", "load", "read_recipe", "train"]
 
 _ROOMS = {
     "DragomanError": "dragoman.errors",
     "Recipe": "dragoman.config",
     "Translation": "dragoman.engine",
     "Translator": "dragoman.engine",
+    "Wording": "dragoman.engine",
     "load": "dragoman.engine",
     "read_recipe": "dragoman.config",
     "train": "dragoman.training.finish",

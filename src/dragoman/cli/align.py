@@ -30,7 +30,7 @@ def align(source: Path, target: Path, bundle: Path | None, output: Path | None, 
 
     \b
     Example:  dragoman align test.en test.de --bundle runs/multi30k-ende/bundle -o test.links
-              dragoman align train.en train.de > train.links
+              dragoman align train.en train.de -o train.links
     """
     from dragoman.formats.lines import read_lines
     from dragoman.storage import new_file, refuse_existing

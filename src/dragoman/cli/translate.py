@@ -16,6 +16,7 @@ from dragoman.errors import RecipeError
 
 if TYPE_CHECKING:
     from dragoman.engine import Translation
+    from dragoman.engine.wording import Wording
 
 NAMED_LINES = 5
 REMARKS = {
@@ -24,6 +25,7 @@ REMARKS = {
     "looped": "stopped, since their translation went round in circles",
     "nothing": "that hold text came out empty",
     "copied": "came out as they went in",
+    "missing": "do not hold all that their wording was to include",
     "parts": "were longer than {longest} tokens and translated in parts",
 }
 # A translation that is the source, or that was put together from parts, may be what was wanted; the others are not.
@@ -37,9 +39,17 @@ HARMLESS = {"copied", "parts"}
 @click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
 @click.option("--with", "others", multiple=True, type=click.Path(path_type=Path), help="One more bundle for an ensemble.")
 @click.option(
+    "--wordings",
+    type=click.Path(path_type=Path),
+    help="What is asked of each translation: JSON, line by line (docs/search.md).",
+)
+@click.option(
     "--alignments",
     type=click.Path(path_type=Path),
     help="Write here which word came from which, as `i-j` from 0, line by line.",
+)
+@click.option(
+    "--shortlist", type=click.Path(path_type=Path), help="Compute only likely words: a folder of `dragoman shortlist`."
 )
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, …")
 @click.option("--precision", default="auto", show_default=True, help="float32, bfloat16, int8; auto takes the fastest here.")
@@ -52,7 +62,9 @@ def translate(
     output: Path | None,
     overwrite: bool,
     others: tuple[Path, ...],
+    wordings: Path | None,
     alignments: Path | None,
+    shortlist: Path | None,
     device: str,
     precision: str,
     threads: int | None,
@@ -83,7 +95,9 @@ def translate(
         if path is not None and not overwrite:
             refuse_existing(path)
     count = _count(source)
-    translator = load(bundle, *others, device=device, precision=precision, threads=threads, replicas=replicas)
+    translator = load(
+        bundle, *others, device=device, precision=precision, threads=threads, replicas=replicas, shortlist=shortlist
+    )
     config = translator.check(decoding)
     lines = read_lines(source)
     sink: AbstractContextManager[IO[str]] = nullcontext(sys.stdout) if output is None else new_file(output, overwrite=overwrite)
@@ -97,6 +111,7 @@ def translate(
         given, kept = tee(lines)
         results = translator.stream(
             given,
+            wordings=None if wordings is None else _wordings(wordings, count),
             window=1 if typed else WINDOW,
             attention=alignments is not None,
             advance=lambda done: bar.advance(bar.task_ids[0], done),
@@ -119,10 +134,33 @@ def translate(
         sys.exit(3)
 
 
+def _wordings(path: Path, count: int | None) -> list[Wording]:
+    """What the file asks of each line. Raises DataError with its place for what is not an object, or too many or few."""
+    import json
+
+    from dragoman.engine.wording import wording_from_json
+    from dragoman.errors import DataError
+    from dragoman.formats.lines import read_lines
+
+    found = []
+    for number, line in enumerate(read_lines(path), start=1):
+        where = f"{path}, line {number}"
+        try:
+            document = json.loads(line) if line.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: is not JSON: {error}") from None
+        found.append(wording_from_json(document, where=where))
+    if count is not None and len(found) != count:
+        raise DataError(f"{path}: {len(found)} wordings for {count} lines: line n of one belongs to line n of the other")
+    return found
+
+
 def _remarks(line: str, result: Translation) -> Iterator[str]:
     """Which of `REMARKS` apply."""
     if result.parts > 1:
         yield "parts"
+    if result.missing:
+        yield "missing"
     if result.status == "empty" and line.strip():
         yield "nothing"
     elif result.status in REMARKS:
@@ -167,6 +205,7 @@ def _output(number: int, line: str, result: Translation, as_json: bool) -> str:
             "status": one.status,
             "tokens": one.tokens,
             "token_log_probs": one.token_log_probs,
+            "missing": one.missing,
         }
 
     others = [entry(one) for one in result.alternatives]

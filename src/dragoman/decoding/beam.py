@@ -209,9 +209,8 @@ class _Beam:
         if end_BX.device.type == "cpu" and not bool(end_BX.any()):
             return  # elsewhere it costs more to ask
         if self.rows == 1 and self.phrases is None:
-            end_BX = end_BX & (
-                torch.arange(end_BX.shape[1], device=self.device) == 0
-            )  # as greedy search ends: by its best alone
+            # As greedy search ends: by its best alone.
+            end_BX = end_BX & (torch.arange(end_BX.shape[1], device=self.device) == 0)
         ended_BX = (grown.score_BX / self.penalty(float(self.length))).masked_fill(~end_BX, DEAD)
         first = self.length * end_BX.shape[1]
         code_BX = torch.arange(first, first + end_BX.shape[1], device=self.device).expand_as(end_BX)
@@ -226,9 +225,8 @@ class _Beam:
         else:
             living_BR = grown.rank_BX.masked_fill(end_BX, DEAD).topk(self.rows, dim=1).indices
             self.score_BR = going_on_BX.gather(1, living_BR)
-        if (
-            self.rules.allow is not None
-        ):  # an empty place shows what the first does, lest an automaton meet what it never allowed
+        if self.rules.allow is not None:
+            # An empty place shows what the first does, lest an automaton meet what it never allowed.
             living_BR = torch.where(self.score_BR > DEAD, living_BR, living_BR[:, :1])
         if self.phrases is not None:
             self.phrases.choose(living_BR)

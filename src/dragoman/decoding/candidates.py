@@ -27,12 +27,15 @@ class LogSums:
         self.space_CV: Tensor | None = None
 
     def __call__(self, logits_NV: Tensor) -> Tensor:
-        """By the softmax, torch's fastest pass: at the greatest logit m it is 1 / Σ exp(x − m), so nothing is lost. → (N,)"""
+        """By the softmax, torch's fastest pass: at the greatest logit m it is 1 / Σ exp(x − m), so nothing is lost.
+
+        → (N,) in double precision, lest each token of an output be off by the rounding of its logit
+        """
         rows, vocabulary = logits_NV.shape
         if vocabulary < SMALL_VOCABULARY:
-            return logits_NV.logsumexp(-1)
+            return logits_NV.double().logsumexp(-1)
         if logits_NV.device.type != "cpu":
-            return logits_NV.amax(-1) - logits_NV.softmax(-1).amax(-1).log()
+            return logits_NV.amax(-1) - logits_NV.softmax(-1).amax(-1).double().log()
         part = max(1, CACHED_VALUES // vocabulary)
         if self.space_CV is None or len(self.space_CV) < min(part, rows) or self.space_CV.shape[1] != vocabulary:
             self.space_CV = torch.empty(min(part, rows), vocabulary)
@@ -40,7 +43,7 @@ class LogSums:
         for first in range(0, rows, part):
             some_CV = logits_NV[first : first + part]
             probs_CV = torch.softmax(some_CV, -1, out=self.space_CV[: len(some_CV)])
-            sums.append(some_CV.amax(-1) - probs_CV.amax(-1).log())
+            sums.append(some_CV.amax(-1) - probs_CV.amax(-1).double().log())
         return sums[0] if len(sums) == 1 else torch.cat(sums)
 
 
@@ -115,8 +118,8 @@ class Candidates:
 def best_candidates(logits_BRV: Tensor, log_sum_BR: Tensor, score_BR: Tensor, count: int) -> Candidates:
     """The best extensions of hypotheses with these log-probabilities."""
     rows, vocabulary = logits_BRV.shape[1:]
-    place_BX = top(logits_BRV, score_BR - log_sum_BR, min(count, rows * vocabulary))
+    place_BX = top(logits_BRV, (score_BR - log_sum_BR).float(), min(count, rows * vocabulary))
     parent_BX = torch.div(place_BX, vocabulary, rounding_mode="floor")
-    log_prob_BX = logits_BRV.flatten(1).gather(1, place_BX) - log_sum_BR.gather(1, parent_BX)
+    log_prob_BX = (logits_BRV.flatten(1).gather(1, place_BX) - log_sum_BR.gather(1, parent_BX)).float()
     score_BX = score_BR.gather(1, parent_BX) + log_prob_BX
     return Candidates(parent_BX, place_BX - parent_BX * vocabulary, log_prob_BX, score_BX, score_BX)

@@ -59,7 +59,7 @@ def drawn(
     vocabulary = logits_NV.shape[1]
     count = min(vocabulary, max(looked_at, top_k)) if logits_NV.device.type == "cpu" else vocabulary
     order_NX = top(logits_NV[:, None], None, count)
-    probs_NX = (logits_NV.gather(1, order_NX) - log_sum_N[:, None]).exp()
+    probs_NX = (logits_NV.gather(1, order_NX) - log_sum_N[:, None]).float().exp()
     if top_k:
         probs_NX[:, top_k:] = 0.0
     before_NX = probs_NX.cumsum(-1) - probs_NX
@@ -120,7 +120,7 @@ def one_by_one(
         log_sum_N = log_sums(logits_NV)
         bans(logits_NV, outputs_NT, length)
         last_N = choose(logits_NV, left, length)
-        log_prob_N = logits_NV.gather(1, last_N[:, None])[:, 0] - log_sum_N
+        log_prob_N = (logits_NV.gather(1, last_N[:, None])[:, 0] - log_sum_N).float()
         lefts.append(left)
         log_probs.append(log_prob_N)
         said = (last_N.where(log_prob_N > DEAD, STUCK) if may_strand else last_N).tolist()

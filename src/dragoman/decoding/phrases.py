@@ -81,7 +81,7 @@ class Phrases:
         self, logits_BRV: Tensor, log_sum_BR: Tensor, score_BR: Tensor, count: int, *, length: int, penalty: float
     ) -> Candidates:
         """The best of all, those that go on with a phrase, the best of each row; and of each row the one that ends."""
-        end_BR = logits_BRV[:, :, self.end_id] - log_sum_BR
+        end_BR = (logits_BRV[:, :, self.end_id] - log_sum_BR).float()
         whole_BR = self.now.held_BYP.all(-1)
         logits_BRV[:, :, self.end_id].masked_fill_(~whole_BR, DEAD)
         some = self._gather(logits_BRV, log_sum_BR, score_BR, count)
@@ -107,7 +107,7 @@ class Phrases:
         next_BRP = self.token_BPM[:, None].expand(-1, rows, -1, -1).gather(3, place_BRP1)[:, :, :, 0].clamp(min=0)
         own_BR1 = logits_BRV.argmax(-1, keepdim=True)
         token_BRX = torch.cat([next_BRP, own_BR1], dim=2)
-        log_prob_BRX = logits_BRV.gather(2, token_BRX) - log_sum_BR[:, :, None]
+        log_prob_BRX = (logits_BRV.gather(2, token_BRX) - log_sum_BR[:, :, None]).float()
         useless_BRX = torch.cat([self.now.held_BYP, self.wishless_B1[:, :, None].expand_as(own_BR1)], dim=2)
         score_BRX = (score_BR[:, :, None] + log_prob_BRX).masked_fill(useless_BRX, DEAD)
         parent_BRX = torch.arange(rows, device=token_BRX.device)[:, None].expand_as(token_BRX)

@@ -1,5 +1,7 @@
 """Sentences in, results out."""
 
-from dragoman.engine.translator import Translation, Translator, load
+from dragoman.engine.translation import Translation
+from dragoman.engine.translator import Translator, load
+from dragoman.engine.wording import Wording
 
-__all__ = ["Translation", "Translator", "load"]
+__all__ = ["Translation", "Translator", "Wording", "load"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, islice, repeat, zip_longest
 from pathlib import Path
 from typing import Any
@@ -13,63 +13,28 @@ from torch import Tensor
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import DecodingConfig, Recipe, section_with
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.engine.passage import join_passage, split_passage
-from dragoman.engine.placement import checked_count, place
+from dragoman.decoding.rules import NO_WISH, Wish
+from dragoman.engine.passage import split_passage
+from dragoman.engine.placement import checked_count, fastest_precision, place
 from dragoman.engine.replicas import Replicas
-from dragoman.errors import BundleError, DataError
+from dragoman.engine.shortlist import read_shortlist
+from dragoman.engine.speakers import ready_speaker
+from dragoman.engine.translation import Translation, joined
+from dragoman.engine.wording import Wording
+from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.evaluation.aligner import Link
-from dragoman.tasks.alignment import chosen_head, links, words_of
-from dragoman.tasks.generation import cross_attentions, most_positions, score_pairs, speaker_of, start_id
-from dragoman.tasks.translation import Status, Translated, holds_text, is_copy, longest_source, status_of, translate_lines
+from dragoman.tasks.alignment import chosen_head, links
+from dragoman.tasks.generation import cross_attentions, most_positions, score_pairs, start_id
+from dragoman.tasks.translation import Translated, holds_text, is_copy, longest_source, status_of, translate_lines
 
 WINDOW = 2048
-Rows = tuple[tuple[float, ...], ...]
-# What a line in parts is called by that had parts of several kinds.
-WORST_FIRST: tuple[Status, ...] = ("refused", "looped", "truncated", "copied", "ok", "empty")
+BEAM = 4
+# How a line is searched once more that went round in circles.
+SECOND_SEARCH = {"method": "beam", "beam_size": BEAM, "groups": 1, "no_repeat": 3, "stop": "best-finished"}
 # The parts of one line draw from streams so far apart that no other line's place comes between.
 PART_PLACES = 1 << 20
 # Tokens that no sign of a line stands for: the space before it, and its end.
 SPARE = 2
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One translation of one line.
-
-    score: log-probability over the length penalty, higher is better; 0 where there was nothing to translate; the sum over the
-        parts of a line in parts
-    tokens: the pieces of the text
-    token_log_probs: natural logarithms, one for each token and one for the end token if the output came to it
-    status: "ok"; "truncated" where it reached the longest allowed length; "looped" where it went round in circles; "copied"
-        where it is the source once more; "empty" where no text was given or came out; "refused" for one that was too long
-    parts: into how many parts a line was cut that is longer than the model reads
-    attention: on request, rows of weights over `source_tokens`, one row for each token, and one for the end if it came to it:
-        the mean of the heads of the (first) model's last layer
-    alignment: on request, for each word of the text the word of the source that it looked at most, where there is one
-    alternatives: the other hypotheses, best first; none of a line in parts
-    """
-
-    text: str
-    score: float = 0.0
-    tokens: tuple[str, ...] = ()
-    token_log_probs: tuple[float, ...] = ()
-    status: Status = "ok"
-    source_tokens: tuple[str, ...] = ()
-    parts: int = 1
-    attention: Rows | None = None
-    alignment: tuple[Link, ...] | None = None
-    alternatives: tuple[Translation, ...] = field(default=(), repr=False)
-
-    @property
-    def coverage(self) -> float | None:
-        """How much of the source was looked at: for each of its tokens the attention that it got, at most 1, on average.
-
-        Equation 14 of Wu et al. (2016) without its logarithm; none without `attention`.
-        """
-        if self.attention is None or not self.source_tokens:
-            return None
-        seen: list[float] = [min(sum(column), 1.0) for column in zip(*self.attention, strict=True)]
-        return sum(seen) / len(self.source_tokens)
 
 
 class Translator:
@@ -83,6 +48,7 @@ class Translator:
         precision: str = "auto",
         threads: int | None = None,
         replicas: int | None = None,
+        shortlist: str | Path | None = None,
     ) -> None:
         self.bundle = bundles[0]
         for other in bundles[1:]:
@@ -93,11 +59,12 @@ class Translator:
                 )
         placement = place(device, precision)
         self.device, self.models = placement.device, [bundle.model.to(placement.device).eval() for bundle in bundles]
-        self.precision = placement.precision or "float32"
-        self.speaker = speaker_of(self.models)
+        self.precision = placement.precision or fastest_precision(self.models[0])
+        self.shortlist = None if shortlist is None else read_shortlist(Path(shortlist), self.bundle)
+        self.speaker = ready_speaker(self.models, self.device, self.precision, self.shortlist)
         self.head = chosen_head(self.story)
         self.replicas = Replicas(
-            checked_count("replicas", replicas),
+            checked_count("replicas", replicas) if self.device.type == "cpu" else 1,
             checked_count("threads", threads),
             f"replicas, {self.precision}, d_model {self.recipe.model.d_model}",
         )
@@ -120,6 +87,7 @@ class Translator:
         self,
         texts: Sequence[str],
         *,
+        wordings: Sequence[Wording | None] | None = None,
         attention: bool = False,
         first: int = 0,
         advance: Callable[[int], None] = lambda _: None,
@@ -127,6 +95,7 @@ class Translator:
     ) -> list[Translation]:
         """Translate lines of text; one result for each, in order. Lines without text come back as they are.
 
+        wordings: what is asked of the wording of each translation
         attention: give the weights over the source, the coverage and the alignment, too
         first: the number of the first line, counted from 0, where the lines are a part of a text; sampling draws by it
         decoding: knobs of the recipe's [decoding] section to change, such as beam_size=5 or method="greedy"
@@ -136,35 +105,125 @@ class Translator:
             raise TypeError("translate takes a list of lines: write translate([text])")
         config = self.check(decoding)
         passages = [self._parts(text, config) for text in texts]
+        wishes = self._wishes(wordings, passages, config, first) if wordings is not None else ()
         lines = list(chain.from_iterable(passages))
         whole = len(lines) == len(texts)
-        translated = translate_lines(
-            self.speaker,
-            self.bundle.tokeniser,
-            lines,
-            self.recipe,
-            config,
-            places=[first + number + part * PART_PLACES for number, parts in enumerate(passages) for part in range(len(parts))],
-            advance=advance if whole else lambda _: None,
-            spread=self.replicas.map,
-        )
+        places = [first + number + part * PART_PLACES for number, parts in enumerate(passages) for part in range(len(parts))]
+        told = advance if whole else lambda _: None
+        translated = self._without_circles(lines, config, self._translated(lines, config, places, wishes, told), places, wishes)
         looks = self._looks(translated, config) if attention else repeat(())
         results = map(self._result, lines, translated, looks)
-        joined = [self._joined(list(islice(results, len(parts)))) for parts in passages]
+        whole_lines = [joined(list(islice(results, len(parts))), self.recipe.task.target_language) for parts in passages]
         if not whole:
             advance(len(texts))
-        return joined
+        return whole_lines
 
-    def stream(self, texts: Iterable[str], *, window: int = WINDOW, **rest: Any) -> Iterator[Translation]:
+    def stream(
+        self,
+        texts: Iterable[str],
+        *,
+        wordings: Iterable[Wording | None] | None = None,
+        window: int = WINDOW,
+        **rest: Any,
+    ) -> Iterator[Translation]:
         """Translate any number of lines as they come, in order, without holding more than `window` of them.
 
         rest: what `translate` takes
         window: batched by length; a small one answers sooner, a large one is faster
         """
         remaining, first = iter(texts), rest.pop("first", 0)
+        asked = None if wordings is None else iter(wordings)
         while lines := list(islice(remaining, window)):
-            yield from self.translate(lines, first=first, **rest)
+            some = None if asked is None else list(islice(asked, len(lines)))
+            yield from self.translate(lines, first=first, wordings=some, **rest)
             first += len(lines)
+
+    def alternatives(self, text: str, prefix: str = "", *, count: int = 5, **decoding: Any) -> list[Translation]:
+        """How a translation may go on after its first words: one for each of the likeliest tokens there, that first.
+
+        Each goes on by a beam of its own, of decoding.beam_size hypotheses: 1 when not given, which is greedy search.
+        """
+        width = decoding.get("beam_size", 1)
+        if not isinstance(width, int) or not isinstance(count, int) or min(width, count) < 1:
+            raise RecipeError(f"count = {count!r}, beam_size = {width!r}: whole numbers from 1 are allowed")
+        config = self.check({**decoding, "method": "beam", "beam_size": width * count, "groups": count, "nbest": count})
+        wishes = self._wishes([Wording(prefix)], [[text]], config, 0)
+        longest = longest_source(self.speaker.positions, config)
+        if len(self.bundle.tokeniser.encode_source(text)) > longest:
+            raise DataError(f"the text has more than the {longest} tokens that the model reads at once")
+        (translated,) = self._translated([text], config, [0], wishes, lambda _: None, branching=True)
+        best = self._result(text, translated, ())
+        return [replace(best, alternatives=()), *best.alternatives] if translated.hypotheses else []
+
+    def _translated(
+        self,
+        lines: Sequence[str],
+        config: DecodingConfig,
+        places: Sequence[int],
+        wishes: Sequence[Wish],
+        advance: Callable[[int], None],
+        *,
+        branching: bool = False,
+    ) -> list[Translated]:
+        return translate_lines(
+            self.speaker,
+            self.bundle.tokeniser,
+            lines,
+            self.recipe,
+            config,
+            places=places,
+            wishes=wishes,
+            branching=branching,
+            advance=advance,
+            spread=self.replicas.map,
+        )
+
+    def _without_circles(
+        self,
+        lines: Sequence[str],
+        config: DecodingConfig,
+        translated: Sequence[Translated],
+        places: Sequence[int],
+        wishes: Sequence[Wish],
+    ) -> list[Translated]:
+        """The same, but what went round in circles is searched once more, by a beam that may not repeat itself.
+
+        It keeps its status, and what it said at first where the second search comes to no end, either.
+        """
+        found = list(translated)
+        looped = [index for index, one in enumerate(found) if one.status == "looped"]
+        if looped:
+            other = section_with(config, {**SECOND_SEARCH, "nbest": min(config.nbest, BEAM)}, where="decoding")
+            asked = [wishes[index] for index in looped] if wishes else ()
+            again = self._translated(
+                [lines[index] for index in looped], other, [places[index] for index in looped], asked, lambda _: None
+            )
+            for index, one in zip(looped, again, strict=True):
+                if one.status == "ok":
+                    found[index] = replace(one, status="looped")
+        return found
+
+    def _wishes(
+        self, wordings: Sequence[Wording | None], passages: Sequence[Sequence[str]], config: DecodingConfig, first: int
+    ) -> list[Wish]:
+        """What is asked of each line, as tokens, one for each. Raises DataError for what nobody could fulfil."""
+        if len(wordings) != len(passages):
+            raise DataError(f"{len(passages)} lines but {len(wordings)} wordings: line n of one belongs to line n of the other")
+        wishes = []
+        for number, (wording, parts) in enumerate(zip(wordings, passages, strict=True), start=first + 1):
+            wish = NO_WISH if wording is None else wording.wish(self.bundle.tokeniser.target, where=f"line {number}")
+            if wish != NO_WISH and len(parts) > 1:
+                raise DataError(f"line {number}: is translated in parts, so that nothing can be asked of its wording")
+            if wish.include and config.method != "beam":
+                raise DataError(f"line {number}: include needs method = 'beam', not {config.method!r}")
+            if wish.include and config.groups > 1:
+                raise DataError(f"line {number}: include needs groups = 1, not {config.groups}")
+            if self.speaker.positions is not None and wish.shortest > self.speaker.positions:
+                raise DataError(
+                    f"line {number}: what is asked for takes {wish.shortest} tokens; the model says {self.speaker.positions}"
+                )
+            wishes += [wish] * len(parts)
+        return wishes
 
     def _parts(self, text: str, config: DecodingConfig) -> list[str]:
         """The line itself, or the parts of one that is longer than the model reads."""
@@ -175,26 +234,6 @@ class Translator:
             return split_passage(text, lambda part: len(self.bundle.tokeniser.encode_source(part)) <= longest)
         except ValueError:
             return [text]
-
-    def _joined(self, parts: list[Translation]) -> Translation:
-        """The translation of a line from those of its parts."""
-        if len(parts) == 1:
-            return parts[0]
-        attention, alignment = None, None
-        if all(part.attention is not None for part in parts):
-            attention = tuple(_beside([part.attention or () for part in parts], [len(part.source_tokens) for part in parts]))
-            alignment = tuple(_one_after_another(parts))
-        return Translation(
-            text=join_passage([part.text for part in parts], self.recipe.task.target_language),
-            score=sum(part.score for part in parts),
-            tokens=tuple(chain.from_iterable(part.tokens for part in parts)),
-            token_log_probs=tuple(chain.from_iterable(part.token_log_probs for part in parts)),
-            status=min((part.status for part in parts), key=WORST_FIRST.index),
-            source_tokens=tuple(chain.from_iterable(part.source_tokens for part in parts)),
-            parts=len(parts),
-            attention=attention,
-            alignment=alignment,
-        )
 
     def score(self, sources: Sequence[str], targets: Sequence[str], **decoding: Any) -> list[Translation]:
         """Forced scoring: how likely the (first) model holds each given translation to be.
@@ -254,6 +293,8 @@ class Translator:
         if task.source_language != task.target_language:
             copied = [one.status == "ok" and is_copy(text, one.text) for one in results]
             results = [replace(one, status="copied") if copy else one for one, copy in zip(results, copied, strict=True)]
+        if translated.status == "looped":  # even where a second search has brought it to an end
+            results[0] = replace(results[0], status="looped")
         best, *others = results
         return replace(best, alternatives=tuple(others))
 
@@ -266,6 +307,7 @@ class Translator:
             token_log_probs=hypothesis.token_log_probs,
             status=status_of(hypothesis),
             source_tokens=tuple(self.bundle.tokeniser.source.pieces(source)),
+            missing=tuple(self.bundle.tokeniser.target.decode(phrase) for phrase in hypothesis.missing),
         )
         if weights_LHTS is None:
             return told
@@ -302,23 +344,6 @@ def _reading(bundle: Bundle) -> tuple[object, ...]:
     return (*((side.model, side.lowercase) for side in sides), tokeniser.source_eos, start_id(model))
 
 
-def _beside(many: Sequence[Sequence[Sequence[float]]], widths: Sequence[int]) -> Iterator[tuple[float, ...]]:
-    """Rows over the parts of a source as rows over the whole of it."""
-    for index, rows in enumerate(many):
-        before, after = sum(widths[:index]), sum(widths[index + 1 :])
-        for row in rows:
-            yield (0.0,) * before + tuple(row) + (0.0,) * after
-
-
-def _one_after_another(parts: Sequence[Translation]) -> Iterator[Link]:
-    """The links of parts of a line, as links of the whole."""
-    read = said = 0
-    for part in parts:
-        for source, target in part.alignment or ():
-            yield read + source, said + target
-        read, said = read + len(set(words_of(part.source_tokens))), said + len(set(words_of(part.tokens)))
-
-
 def load(
     path: str | Path,
     *others: str | Path,
@@ -326,17 +351,21 @@ def load(
     precision: str = "auto",
     threads: int | None = None,
     replicas: int | None = None,
+    shortlist: str | Path | None = None,
 ) -> Translator:
     """Open a bundle, or several as an ensemble.
 
     device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one
     precision: "float32", "bfloat16", "int8" (a processor's), or "auto": the fastest here, measured at first use and remembered
     replicas: batches that are computed side by side on a processor, each by `threads` threads; measured when not given
+    shortlist: a folder that `dragoman shortlist` wrote: only likely words are computed, which costs some quality
 
     Raises BundleError naming the file that is missing, cut or changed, and DeviceError for a place that is not here.
     """
     bundles = [load_bundle(Path(one)) for one in (path, *others)]
-    translator = Translator(bundles, device=device, precision=precision, threads=threads, replicas=replicas)
+    translator = Translator(
+        bundles, device=device, precision=precision, threads=threads, replicas=replicas, shortlist=shortlist
+    )
     for bundle in bundles:
         bundle.forget()
     return translator

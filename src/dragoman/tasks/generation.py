@@ -164,7 +164,8 @@ class _Search:
             limits = [min(limit, self.speaker.positions) for limit in limits]
         if self.speaker.narrowed is None:
             return self._found(self.speaker, source_BS, limits, places, wishes, self.rules)
-        speaker, words = self.speaker.narrowed(source_BS, [token for wish in wishes for token in chain(wish.prefix, *wish.include)])
+        needed = [token for wish in wishes for token in chain(wish.prefix, *wish.include)]
+        speaker, words = self.speaker.narrowed(source_BS, needed)
         narrow = Narrow(words.tolist())
         rules = replace(self.rules, suppressed=narrow.known(self.rules.suppressed))
         found = self._found(speaker, source_BS, limits, places, [narrow.wish(wish) for wish in wishes], rules)

@@ -1,0 +1,1 @@
+"""Translation beside CTranslate2, Hugging Face's generate and the machine's own limits."""

@@ -1,0 +1,116 @@
+"""Who takes part, in which settings, and how they are compared: first all settings once, then the best of each in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.usage import CommandError, kill, last_line
+
+Setting = Mapping[str, Any]
+Ask = Callable[["Entry", float], list[float]]
+"""(who, seconds to take) → seconds of each turn. Raises CommandError."""
+
+
+class Worker:
+    """A contestant's process, which holds its models from one question to the next."""
+
+    def __init__(self, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
+        self.complaints = tempfile.TemporaryFile()  # noqa: SIM115  closed with the worker
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.complaints,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1]), **environment},
+            process_group=0,  # not a session, of which the kernel would give each its own share of the processors
+        )
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Raises CommandError where it could not do what was asked."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except OSError:
+            line = b""
+        if not line:
+            self.process.wait()
+            raise CommandError(f"it ended with {self.process.returncode}: {last_line(self.complaints)}")
+        answer: dict[str, Any] = json.loads(line)
+        if "failed" in answer:
+            raise CommandError(answer["failed"])
+        return answer
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            kill([self.process])
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.complaints):
+            if stream is not None:
+                stream.close()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A system in one of its settings."""
+
+    system: str
+    label: str
+    worker: Worker
+    setting: Setting
+
+
+@dataclass
+class Outcome:
+    """What a system reached in one cell: rates by label, a figure a round; and what it could not do."""
+
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+    @property
+    def best(self) -> tuple[str, float] | None:
+        """Label and rate of the setting with the best median."""
+        found = {label: statistics.median(rates) for label, rates in self.rates.items() if rates}
+        return max(found.items(), key=lambda item: item[1], default=None)
+
+
+def compete(
+    entries: Sequence[Entry],
+    rate: Callable[[Entry, float], float],
+    *,
+    scout: float,
+    seconds: float,
+    rounds: int,
+    keep: Mapping[str, int],
+) -> dict[str, Outcome]:
+    """Outcomes by system. All settings are tried once for `scout` seconds; as many of each system as `keep` says, its best,
+    then take part in rounds.
+
+    rate: (who, seconds to take) → something per second. Raises CommandError.
+    """
+    outcomes: dict[str, Outcome] = {}
+    scouted: dict[str, list[tuple[float, Entry]]] = {}
+    for entry in entries:
+        outcome = outcomes.setdefault(entry.system, Outcome())
+        try:
+            scouted.setdefault(entry.system, []).append((rate(entry, scout), entry))
+        except CommandError as error:
+            outcome.failed.append(f"{entry.system}, {entry.label}: {error}")
+    kept = [entry for system, found in scouted.items() for _, entry in sorted(found, key=lambda pair: -pair[0])[: keep[system]]]
+    for turn in range(rounds):
+        for entry in kept if turn % 2 == 0 else reversed(kept):
+            try:
+                outcomes[entry.system].rates.setdefault(entry.label, []).append(rate(entry, seconds))
+            except CommandError as error:
+                outcomes[entry.system].failed.append(f"{entry.system}, {entry.label}: {error}")
+    return outcomes

@@ -1,0 +1,180 @@
+"""The models that all contestants run: the same weights in three forms, in one folder.
+
+bundle/         dragoman's
+ctranslate2/    what `dragoman export` makes of it
+marian/         weights by the names of Marian in transformers, with its config; not there where Marian has no such model
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dragoman.bundle import Bundle, load_bundle, save_bundle
+from dragoman.config import SubwordConfig, make_recipe
+from dragoman.data.subword import BEGIN_ID, END_ID, PADDING_ID, Tokeniser, learn_subword
+from dragoman.engine.ctranslate2 import NEVER, export_ctranslate2
+from dragoman.model.attention import Attention
+from dragoman.model.build import build_model
+from dragoman.model.layers import DecoderLayer, EncoderLayer
+from dragoman.model.transformer import Decoder, Encoder
+from dragoman.tasks.generation import start_id
+
+VOCABULARY = 37_000
+POSITIONS = 1024
+
+
+@dataclass(frozen=True)
+class Forms:
+    """Where the forms of one model are."""
+
+    folder: Path
+
+    @property
+    def bundle(self) -> Path:
+        return self.folder / "bundle"
+
+    @property
+    def ctranslate2(self) -> Path:
+        return self.folder / "ctranslate2"
+
+    @property
+    def marian(self) -> Path | None:
+        there = self.folder / "marian"
+        return there if there.is_dir() else None
+
+
+def random_base(folder: Path) -> Forms:
+    """The base model with weights as they are before training, and a vocabulary of made-up words; made once."""
+    forms = Forms(folder)
+    if not (folder / "whole").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        subword = {"vocabulary_size": VOCABULARY, "byte_fallback": False}
+        recipe = make_recipe({"preset": "t2t-2017", "size": "base", "model": {"decoder_start": "bos"}, "subword": subword}, ())
+        torch.manual_seed(1)
+        made = build_model(recipe.model, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+        tokeniser = made_up_words()
+        weights = {name: weight.detach() for name, weight in made.named_parameters()}
+        save_bundle(forms.bundle, recipe=recipe, tokeniser=tokeniser, weights=weights, story={"weights": "random"})
+        _write_forms(forms)
+    return forms
+
+
+def made_up_words() -> Tokeniser:
+    """As many words as the vocabulary has ids, each a piece of its own, so that any ids are the ids of a text."""
+    letters = "bcdfghjklmnpqrstvwxz"
+    words = (a + "aeiou"[i % 5] + b + c + d for i, a in enumerate(letters) for b in letters for c in letters for d in "aeiouy")
+    config = SubwordConfig.model_construct(**{**SubwordConfig().model_dump(), "kind": "word", "byte_fallback": False})
+    made = learn_subword(islice(words, VOCABULARY), config, vocabulary_size=VOCABULARY, seed=1)
+    return Tokeniser(made, made, source_eos=True)
+
+
+def forms_of(bundle: Path, folder: Path) -> Forms:
+    """The forms of a trained bundle, made anew where it is not the one that they were made of."""
+    forms = Forms(folder)
+    manifest = (bundle / "manifest.json").read_text(encoding="utf-8")
+    if not (folder / "whole").exists() or (forms.bundle / "manifest.json").read_text(encoding="utf-8") != manifest:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(bundle, forms.bundle)
+        _write_forms(forms)
+    return forms
+
+
+def _write_forms(forms: Forms) -> None:
+    bundle = load_bundle(forms.bundle)
+    export_ctranslate2(bundle, forms.ctranslate2)
+    if marian_has(bundle):
+        write_marian(bundle, forms.folder / "marian")
+    (forms.folder / "whole").touch()
+
+
+def marian_has(bundle: Bundle) -> bool:
+    """Marian of transformers knows post-norm alone, heads of one width, and a source that ends with its end token."""
+    config = bundle.recipe.model
+    plain = config.norm == "post" and not config.final_norm and config.attention_window is None and not config.target_space
+    return plain and config.source_eos and config.key_width == config.value_width == config.d_model // config.num_heads
+
+
+def write_marian(bundle: Bundle, folder: Path) -> None:
+    folder.mkdir()
+    model, config = bundle.model, bundle.recipe.model
+    source, target = len(bundle.tokeniser.source), len(bundle.tokeniser.target)
+    shared = config.tying == "three-way"
+    weights: dict[str, Tensor] = {
+        "model.encoder.embed_tokens.weight": model.encoder.embedding.weight,
+        "model.decoder.embed_tokens.weight": model.decoder.embedding.weight,
+        "lm_head.weight": model.output,
+    }
+    if shared:
+        weights["model.shared.weight"] = model.output
+    # Padding is a zero vector to our decoder, which may begin with it; it is never said, so its row is free.
+    for name in list(weights):
+        weights[name] = weights[name].detach().index_fill(0, torch.tensor([PADDING_ID]), 0.0)
+    never = torch.zeros(1, target)
+    never[0, [PADDING_ID, BEGIN_ID]] = NEVER
+    weights["final_logits_bias"] = never
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        weights[f"model.{side}.embed_positions.weight"] = stack.embedding.positions(0, POSITIONS)
+        weights |= _marian_layers(f"model.{side}.layers", stack)
+    save_file({name: weight.detach().clone().contiguous() for name, weight in weights.items()}, folder / "marian.safetensors")
+    sizes = {
+        f"{side}_{name}": value
+        for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
+        for name, value in (("layers", layers), ("ffn_dim", config.d_ff), ("attention_heads", config.num_heads))
+    }
+    told = {
+        **sizes,
+        "vocab_size": source,
+        "decoder_vocab_size": target,
+        "d_model": config.d_model,
+        "activation_function": "relu",
+        "max_position_embeddings": POSITIONS,
+        "scale_embedding": config.scale_embeddings,
+        "share_encoder_decoder_embeddings": shared,
+        "tie_word_embeddings": config.tying != "none",
+        "pad_token_id": PADDING_ID,
+        "bos_token_id": BEGIN_ID,
+        "eos_token_id": END_ID,
+        "decoder_start_token_id": start_id(config),
+        "forced_eos_token_id": None,
+        "norm_epsilon": config.norm_epsilon,  # of ours; Marian's own config has none
+    }
+    (folder / "marian.json").write_text(json.dumps(told), encoding="utf-8")
+    for name in ("source.model", "target.model"):
+        if (there := folder.parent / "bundle" / name).exists():
+            shutil.copy(there, folder / name)
+
+
+def _marian_layers(prefix: str, stack: Encoder | Decoder) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for number, layer in enumerate(stack.layers):
+        assert isinstance(layer, EncoderLayer | DecoderLayer)
+        at = f"{prefix}.{number}"
+        found |= _marian_attention(f"{at}.self_attn", layer.attention)
+        norms = {"self_attn_layer_norm": layer.attention_residual.norm, "final_layer_norm": layer.feed_forward_residual.norm}
+        if isinstance(layer, DecoderLayer):
+            found |= _marian_attention(f"{at}.encoder_attn", layer.cross_attention)
+            norms["encoder_attn_layer_norm"] = layer.cross_attention_residual.norm
+        linears = {"fc1": layer.feed_forward.inner, "fc2": layer.feed_forward.outer}
+        for name, module in {**norms, **linears}.items():
+            found |= {f"{at}.{name}.{part}": weight for part, weight in module.named_parameters()}
+    return found
+
+
+def _marian_attention(at: str, attention: Attention) -> dict[str, Tensor]:
+    """Without biases there, zeros stand for them."""
+    found = {}
+    for name in ("query", "key", "value", "output"):
+        linear = getattr(attention, name)
+        theirs = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}[name]
+        found[f"{at}.{theirs}.weight"] = linear.weight
+        found[f"{at}.{theirs}.bias"] = torch.zeros(linear.out_features) if linear.bias is None else linear.bias
+    return found

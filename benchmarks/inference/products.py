@@ -1,0 +1,90 @@
+"""How fast this machine reads memory and multiplies by weights: a program of its own, so that nothing else is in its way.
+
+`products.py THREADS QUESTIONS` with QUESTIONS a JSON object: `read`, numbers of bytes to read; `multiply`, lists of
+[rows, out, in]. Prints, in the same order, bytes a second, and for each product the seconds of the fastest of the routes that
+PyTorch has, by precision: float32, bfloat16, and whole numbers of 8 bits.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LEAST_SECONDS = 0.01
+REPEATS = 5
+
+
+def fastest(work: Callable[[], object]) -> float:
+    """Seconds of one turn: the least of some medians, since what others do here only adds to it."""
+    work()
+    began = time.perf_counter()
+    work()
+    turns = max(3, round(LEAST_SECONDS / (time.perf_counter() - began)))
+    found = []
+    for _ in range(REPEATS):
+        each = []
+        for _ in range(turns):
+            began = time.perf_counter()
+            work()
+            each.append(time.perf_counter() - began)
+        found.append(statistics.median(each))
+    return min(found)
+
+
+def bytes_a_second(count: int) -> float:
+    numbers = torch.ones(count // 4)
+    return count / fastest(numbers.sum)
+
+
+def linear(left: Tensor, weight: Tensor) -> list[Callable[[], object]]:
+    """left · weightᵀ in PyTorch's way, and by oneDNN with weights in its own order."""
+    found: list[Callable[[], object]] = [lambda: torch.nn.functional.linear(left, weight)]
+    if torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, left.shape[0])
+        pointwise: Any = torch.ops.mkldnn._linear_pointwise
+        found.append(lambda: pointwise(left, packed, None, "none", [], ""))
+    return found
+
+
+def whole_numbers(rows: int, width_out: int, width_in: int) -> list[Callable[[], object]]:
+    left = torch.randint(0, 255, (rows, width_in), dtype=torch.uint8)
+    weight = torch.randint(-127, 127, (width_out, width_in), dtype=torch.int8)
+    scale, zero = torch.full((width_out,), 0.01), torch.zeros(width_out, dtype=torch.int32)
+    onednn = torch.ops.onednn
+    packed = onednn.qlinear_prepack(weight, [rows, width_in])
+    found: list[Callable[[], object]] = [
+        lambda: onednn.qlinear_pointwise(left, 0.02, 128, packed, scale, zero, None, 1.0, 0, torch.float32, "none", [], "")
+    ]
+    quantized = torch._make_per_channel_quantized_tensor(weight, scale.double(), zero.long(), 0)
+    few, numbers = torch.ops.quantized.linear_prepack(quantized, None), torch.randn(rows, width_in)
+    found.append(lambda: torch.ops.quantized.linear_dynamic(numbers, few, False))
+    return found
+
+
+def main() -> None:
+    torch.set_num_threads(int(sys.argv[1]))
+    questions = json.loads(sys.argv[2])
+    reads = [bytes_a_second(count) for count in questions["read"]]
+    told = []
+    with torch.inference_mode():
+        for rows, width_out, width_in in questions["multiply"]:
+            routes = {
+                str(dtype).removeprefix("torch."): linear(
+                    torch.randn(rows, width_in).to(dtype), torch.randn(width_out, width_in).to(dtype)
+                )
+                for dtype in (torch.float32, torch.bfloat16)
+            }
+            routes["int8"] = whole_numbers(rows, width_out, width_in)
+            told.append({name: min(fastest(route) for route in found) for name, found in routes.items()})
+    print(json.dumps({"read": reads, "multiply": told}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""A bundle in the form of another engine: `export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+FORMS = ("ctranslate2",)
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--to", "form", type=click.Choice(FORMS), required=True, help="The engine that will read it.")
+@click.option("--overwrite", is_flag=True, help="Replace a folder that an export wrote.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def export(bundle: Path, folder: Path, form: str, overwrite: bool, as_json: bool) -> None:
+    """Write BUNDLE into FOLDER as CTranslate2 reads it: weights in float32, vocabularies, and the subword models beside them.
+
+    How to search with it as the recipe does, and what differs, stands in FOLDER/dragoman.json. docs/export.md goes from text to
+    text in Python.
+
+    \b
+    Example:  dragoman export runs/quickstart-de/bundle --to ctranslate2 exported
+    """
+    from dragoman.bundle import load_bundle
+    from dragoman.cli.screen import facts_table, print_json
+    from dragoman.engine.ctranslate2 import export_ctranslate2
+    from dragoman.storage import refuse_existing
+
+    if not overwrite:
+        refuse_existing(folder)
+    done = export_ctranslate2(load_bundle(bundle), folder, overwrite=overwrite)
+    if as_json:
+        print_json({**vars(done), "folder": str(done.folder), "form": form})
+        return
+    search = ", ".join(f"{name}={value}" for name, value in done.search.items())
+    facts_table(
+        str(folder),
+        {"form": form, "size on disk": f"{done.bytes / 2**20:.1f} MiB", "positions": done.positions, "search": search},
+    )
+    for remark in done.remarks:
+        click.echo(f"  {remark}")

@@ -1,0 +1,316 @@
+"""A trained model made ready to translate on a processor: the same function, computed in fewer and larger pieces.
+
+Against the model that learns: weights are prepared once (`products`), queries, keys and values are one product, scales are part
+of the weights, keys and values stay where they were written (`slots`), and no layer is a module.
+
+Rows stand in order of time first, then hypothesis, then sentence, so that all heads of all sentences are one batch of matrices
+without a copy.
+
+    M rows    R hypotheses of a sentence    C stored sentences    Y heads of all sentences (C·H)    W slots or places
+    X keys and values of one head, side by side (K + U)    other dimensions as in `dragoman.model`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dragoman.engine.products import Precision, Product, pack_product
+from dragoman.engine.slots import NOT_SEEN, PackedState
+from dragoman.model.attention import LONG, Attention, KeyValue
+from dragoman.model.layers import DecoderLayer, EncoderLayer, PostNorm, PreNorm
+from dragoman.model.masks import padding_mask, windowed_padding_mask
+from dragoman.model.transformer import Embedding, Transformer
+
+Norm = Callable[[Tensor], Tensor]
+Remember = Callable[[KeyValue], KeyValue]
+"""Given the keys and values of these places (Y, T, ·): those to look at (Y, W, ·)."""
+
+
+def _same(x_MD: Tensor) -> Tensor:
+    return x_MD
+
+
+def _pack_norm(norm: nn.Module) -> Norm:
+    """Layer normalisation, or nothing."""
+    if not isinstance(norm, nn.LayerNorm):
+        return _same
+    shape, weight_D, bias_D, epsilon = norm.normalized_shape, norm.weight.detach().clone(), norm.bias.detach().clone(), norm.eps
+
+    def normalise(x_MD: Tensor) -> Tensor:
+        return torch.layer_norm(x_MD, shape, weight_D, bias_D, epsilon)
+
+    return normalise
+
+
+@dataclass(frozen=True)
+class Residual:
+    """The normalisations around one sub-layer: one of them is nothing."""
+
+    before: Norm
+    after: Norm
+
+
+def _pack_residual(residual: PostNorm | PreNorm) -> Residual:
+    norm = _pack_norm(residual.norm)
+    return Residual(_same, norm) if isinstance(residual, PostNorm) else Residual(norm, _same)
+
+
+@dataclass(frozen=True)
+class PackedEmbedding:
+    """Token vectors, scaled, plus positions. The vectors are the model's own memory."""
+
+    weight_VD: Tensor
+    gain_V: Tensor
+    positions: Callable[[int, int], Tensor]
+    extra_D: Tensor | None
+    padding_id: int
+
+    def __call__(self, ids_TC: Tensor, start: int) -> Tensor:
+        """→ (T·C, D)."""
+        at_T1D = self.positions(start, ids_TC.shape[0]).detach()[:, None]
+        if self.extra_D is not None:
+            at_T1D = at_T1D + self.extra_D
+        ids_M = ids_TC.flatten()
+        x_TCD = self.weight_VD.index_select(0, ids_M).view(*ids_TC.shape, -1)
+        gain_TC1 = self.gain_V.index_select(0, ids_M).view(*ids_TC.shape, 1)
+        return torch.addcmul(at_T1D, x_TCD, gain_TC1).flatten(0, 1)
+
+
+def _pack_embedding(embedding: Embedding) -> PackedEmbedding:
+    gain_V = torch.full((len(embedding.weight),), embedding.scale)
+    gain_V[embedding.padding_id] = 0.0
+    extra_D = None if embedding.extra is None else embedding.extra.detach().clone()
+    return PackedEmbedding(embedding.weight.detach(), gain_V, embedding.positions, extra_D, embedding.padding_id)
+
+
+@dataclass(frozen=True)
+class PackedAttention:
+    """look: head by head, queries, keys and values side by side; of attention across only queries
+    remember: head by head, keys and values side by side; of attention across only
+    """
+
+    look: Product
+    remember: Product | None
+    output: Product
+    heads: int
+    key_width: int
+
+    def within(self, x_MD: Tensor, remember: Remember, bias: Tensor | None, sentences: int) -> Tensor:
+        """What these places find among those that are remembered, before the projection back. → (M, H·U)."""
+        look_YTX = self.look(x_MD).view(x_MD.shape[0] // sentences, sentences * self.heads, -1).transpose(0, 1)
+        width = self.key_width
+        key_YTK, value_YTU = look_YTX[:, :, width : 2 * width], look_YTX[:, :, 2 * width :]
+        return _found(look_YTX[:, :, :width], remember(KeyValue(key_YTK, value_YTU)), bias).reshape(len(x_MD), -1)
+
+    def across(self, x_MD: Tensor, memory: KeyValue, bias: Tensor | None, sentences: int) -> Tensor:
+        """What these places find in the source. → (M, H·U)."""
+        query_YRK = self.look(x_MD).view(x_MD.shape[0] // sentences, sentences * self.heads, -1).transpose(0, 1)
+        return _found(query_YRK, memory, bias).reshape(len(x_MD), -1)
+
+    def remembered(self, x_MD: Tensor, sentences: int) -> KeyValue:
+        """Keys and values of the source (Y, S, ·), for attention across."""
+        assert self.remember is not None
+        both_YSX = self.remember(x_MD).view(x_MD.shape[0] // sentences, sentences * self.heads, -1).transpose(0, 1)
+        return KeyValue(both_YSX[:, :, : self.key_width], both_YSX[:, :, self.key_width :])
+
+
+def _found(query_YTK: Tensor, memory: KeyValue, bias: Tensor | None) -> Tensor:
+    """Equation 1, whose scale is in the queries, computed in the memory's numbers. → (T, Y, U) in float32.
+
+    bias: (Y, 1 or T, W), added to the scores
+    """
+    query_YTK = query_YTK.to(memory.key.dtype)
+    if query_YTK.shape[1] >= LONG:
+        mask = None if bias is None else bias[None]
+        query_1YTK, key_1YWK, value_1YWU = query_YTK[None], memory.key[None], memory.value[None]
+        found_YTU = F.scaled_dot_product_attention(query_1YTK, key_1YWK, value_1YWU, attn_mask=mask, scale=1.0)[0]
+    else:
+        key_YKW = memory.key.mT
+        scores_YTW = torch.bmm(query_YTK, key_YKW) if bias is None else torch.baddbmm(bias, query_YTK, key_YKW)
+        found_YTU = torch.bmm(scores_YTW.softmax(-1), memory.value)
+    return found_YTU.transpose(0, 1).to(torch.float32, memory_format=torch.contiguous_format)
+
+
+def _head_by_head(attention: Attention, *names: str) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of several projections as of one; queries take the scale of the scores (equation 1) with them."""
+
+    def joined(kind: str) -> Tensor:
+        parts = []
+        for name in names:
+            all_heads = cast(Tensor, getattr(attention.get_submodule(name), kind)).detach()
+            part = all_heads.view(attention.num_heads, -1, *all_heads.shape[1:])
+            parts.append(part * part.shape[1] ** -0.5 if name == "query" else part)
+        return torch.cat(parts, dim=1).flatten(0, 1)
+
+    return joined("weight"), None if attention.query.bias is None else joined("bias")
+
+
+def _pack_attention(attention: Attention, precision: Precision, *, across: bool) -> PackedAttention:
+    looks = ("query",) if across else ("query", "key", "value")
+    return PackedAttention(
+        look=pack_product(*_head_by_head(attention, *looks), precision),
+        remember=pack_product(*_head_by_head(attention, "key", "value"), precision) if across else None,
+        output=pack_product(attention.output.weight, attention.output.bias, precision),
+        heads=attention.num_heads,
+        key_width=attention.query.out_features // attention.num_heads,
+    )
+
+
+@dataclass(frozen=True)
+class PackedLayer:
+    """A layer of either stack; `cross_attention` is the decoder's."""
+
+    attention: PackedAttention
+    attention_residual: Residual
+    cross_attention: PackedAttention | None
+    cross_attention_residual: Residual | None
+    inner: Product
+    outer: Product
+    feed_forward_residual: Residual
+
+    def look_within(self, x_MD: Tensor, remember: Remember, bias: Tensor | None, sentences: int) -> Tensor:
+        residual = self.attention_residual
+        found_MX = self.attention.within(residual.before(x_MD), remember, bias, sentences)
+        return residual.after(self.attention.output.onto(x_MD, found_MX))
+
+    def look_across(self, x_MD: Tensor, memory: KeyValue, bias: Tensor | None, sentences: int) -> Tensor:
+        assert self.cross_attention is not None
+        assert self.cross_attention_residual is not None
+        residual = self.cross_attention_residual
+        found_MX = self.cross_attention.across(residual.before(x_MD), memory, bias, sentences)
+        return residual.after(self.cross_attention.output.onto(x_MD, found_MX))
+
+    def feed_forward(self, x_MD: Tensor) -> Tensor:
+        residual = self.feed_forward_residual
+        return residual.after(self.outer.onto(x_MD, self.inner(residual.before(x_MD))))
+
+
+def _pack_layer(layer: EncoderLayer | DecoderLayer, precision: Precision) -> PackedLayer:
+    across = layer if isinstance(layer, DecoderLayer) else None
+    inner, outer = layer.feed_forward.inner, layer.feed_forward.outer
+    return PackedLayer(
+        attention=_pack_attention(layer.attention, precision, across=False),
+        attention_residual=_pack_residual(layer.attention_residual),
+        cross_attention=None if across is None else _pack_attention(across.cross_attention, precision, across=True),
+        cross_attention_residual=None if across is None else _pack_residual(across.cross_attention_residual),
+        inner=pack_product(inner.weight, inner.bias, precision, relu=True),
+        outer=pack_product(outer.weight, outer.bias, precision, positive=True),
+        feed_forward_residual=_pack_residual(layer.feed_forward_residual),
+    )
+
+
+@dataclass(frozen=True)
+class PackedStack:
+    """The layers of one side, with what comes before and after them."""
+
+    embedding: PackedEmbedding
+    layers: tuple[PackedLayer, ...]
+    norm: Norm
+    window: int | None
+
+
+@dataclass(frozen=True)
+class PackedTransformer:
+    """What a search asks for words, as `dragoman.model.transformer.Transformer` is; for inference only.
+
+    Several threads may use it at once.
+
+    exact: attention is computed in float32, however many heads there are
+    """
+
+    encoder: PackedStack
+    decoder: PackedStack
+    output: Product
+    exact: bool
+
+    def start(self, source_BS: Tensor) -> PackedState:
+        """Read the source, padded on the right: the state before the first target token."""
+        keep_BS = source_BS != self.encoder.embedding.padding_id
+        sentences, heads = len(source_BS), self.decoder.layers[0].attention.heads
+        memory_MD = self._encode(source_BS, keep_BS)
+        layers = [cast(PackedAttention, layer.cross_attention) for layer in self.decoder.layers]
+        memory = tuple(attention.remembered(memory_MD, sentences) for attention in layers)
+        bias = None if bool(keep_BS.all()) else _bias(padding_mask(keep_BS), heads)
+        return PackedState(memory, bias, sentences)
+
+    def _encode(self, source_BS: Tensor, keep_BS: Tensor) -> Tensor:
+        """→ (S·B, D)."""
+        bias = None
+        heads = self.encoder.layers[0].attention.heads
+        if self.encoder.window is not None:
+            bias = _bias(windowed_padding_mask(keep_BS, self.encoder.window), heads)
+        elif not bool(keep_BS.all()):
+            bias = _bias(padding_mask(keep_BS), heads)
+        x_MD = self.encoder.embedding(source_BS.t(), 0)
+        for layer in self.encoder.layers:
+            x_MD = layer.look_within(x_MD, _as_it_is, bias, len(source_BS))
+            x_MD = layer.feed_forward(x_MD)
+        return self.encoder.norm(x_MD)
+
+    def step(self, tokens_N: Tensor, state: PackedState) -> tuple[Tensor, PackedState]:
+        """Read one more target token in each row: the logits (N, V) of the next, and the state after it."""
+        width = len(tokens_N) // state.wanted
+        attention = self.decoder.layers[0].attention
+        if state.past is None:
+            state = state.begin(width, exact=self.exact, timed=self.decoder.window is not None)
+        state = state.ready(self.decoder.window)
+        assert state.past is not None
+        assert state.lineage_CRW is not None
+        sentences, memory_bias = state.sentences, state.memory_bias
+        slots = slice(state.used, state.used + width)
+        rows_N = state.stored_rows()
+        if rows_N is not None:
+            tokens_N = tokens_N.new_zeros(sentences * width).index_copy_(0, rows_N, tokens_N)
+        lineage_C1RW = state.lineage_CRW[:, None]
+        bias_YRW = lineage_C1RW.expand(-1, attention.heads, -1, -1).flatten(0, 1)
+        x_MD = self.decoder.embedding(tokens_N.view(sentences, width).t().reshape(1, -1), state.length)
+        for layer, past, memory in zip(self.decoder.layers, state.past, state.memory, strict=True):
+
+            def write(now: KeyValue, past: KeyValue = past) -> KeyValue:
+                past.key[:, slots].copy_(now.key)
+                past.value[:, slots].copy_(now.value)
+                return past
+
+            x_MD = layer.look_within(x_MD, write, bias_YRW, sentences)
+            x_MD = layer.look_across(x_MD, memory, memory_bias, sentences)
+            x_MD = layer.feed_forward(x_MD)
+        x_MD = self.decoder.norm(x_MD)
+        if width > 1:
+            x_MD = x_MD.view(width, sentences, -1).transpose(0, 1).reshape(len(x_MD), -1)
+        if rows_N is not None:
+            x_MD = x_MD.index_select(0, rows_N)
+        return self.output(x_MD), replace(state, used=slots.stop, length=state.length + 1)
+
+
+def _as_it_is(now: KeyValue) -> KeyValue:
+    return now
+
+
+def _bias(mask: Tensor, heads: int) -> Tensor:
+    """(B, 1, T, W), true where a query may look → (B·H, T, W), what to add to the scores."""
+    bias = torch.zeros(mask.shape).masked_fill_(~mask, NOT_SEEN)
+    return bias.expand(-1, heads, -1, -1).flatten(0, 1)
+
+
+@torch.no_grad()
+def pack(model: Transformer, precision: Precision) -> PackedTransformer:
+    """Of the model only the embeddings and learned positions stay in use; on a processor only."""
+
+    def stack(side: nn.Module) -> PackedStack:
+        embedding, layers = cast(Embedding, side.embedding), cast(nn.ModuleList, side.layers)
+        return PackedStack(
+            embedding=_pack_embedding(embedding),
+            layers=tuple(_pack_layer(cast(EncoderLayer | DecoderLayer, layer), precision) for layer in layers),
+            norm=_pack_norm(cast(nn.Module, side.norm)),
+            window=cast("int | None", side.window),
+        )
+
+    return PackedTransformer(
+        stack(model.encoder), stack(model.decoder), pack_product(model.output, None, precision), precision == "float32"
+    )

@@ -1,0 +1,194 @@
+"""Products with weights that never change: put in order for the processor once, and in numbers that it multiplies fast.
+
+A product takes rows of float32 and gives rows of float32, whatever it computes with in between.
+
+    X rows    I inputs    O outputs
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Precision = Literal["float32", "bfloat16", "int8"]
+
+# Up to so many rows fbgemm's product is the faster, which reads weights at the speed of memory; above it oneDNN's. Of a wide
+# product, as the one before the softmax is, up to fewer.
+FEW_ROWS = 32
+FEW_ROWS_OF_WIDE = 16
+WIDE = 8192
+# Rows for which oneDNN is asked to lay weights out; the layout serves any number but one as well.
+USUAL_ROWS = 128
+LEVELS = 127.0
+# Nothing smaller is told from zero, so that a row of zeros has a scale as well.
+TINY = 1e-30
+
+
+class Product(Protocol):
+    """act(x·Wᵀ + b), the act being a ReLU or nothing."""
+
+    def __call__(self, x_XI: Tensor) -> Tensor:
+        """A new tensor (X, O)."""
+        ...
+
+    def onto(self, sum_XO: Tensor, x_XI: Tensor) -> Tensor:
+        """The residual sum: a new tensor with the product added."""
+        ...
+
+
+@dataclass(frozen=True)
+class PlainProduct:
+    """PyTorch's own, for processors without oneDNN."""
+
+    weight_OI: Tensor
+    bias_O: Tensor | None
+    relu: bool
+
+    def __call__(self, x_XI: Tensor) -> Tensor:
+        y_XO = F.linear(x_XI.to(self.weight_OI.dtype), self.weight_OI, self.bias_O).float()
+        return y_XO.relu_() if self.relu else y_XO
+
+    def onto(self, sum_XO: Tensor, x_XI: Tensor) -> Tensor:
+        return self(x_XI).add_(sum_XO)
+
+
+@dataclass(frozen=True)
+class PackedProduct:
+    """oneDNN's in float32 or bfloat16, with weights in its own order."""
+
+    weight: Tensor
+    bias_O: Tensor | None
+    relu: bool
+
+    def __call__(self, x_XI: Tensor) -> Tensor:
+        multiply = torch.ops.mkldnn._linear_pointwise.default
+        y_XO: Tensor = multiply(x_XI.to(self.weight.dtype), self.weight, self.bias_O, "relu" if self.relu else "none", [], "")
+        return y_XO.float()
+
+    def onto(self, sum_XO: Tensor, x_XI: Tensor) -> Tensor:
+        return self(x_XI).add_(sum_XO)
+
+
+@dataclass(frozen=True)
+class Int8Product:
+    """Whole numbers of 8 bits on both sides, a scale for each output and one for each row.
+
+    few: weights in fbgemm's order; its scale is one for all of the few rows
+    many: weights in oneDNN's order, (I, O)
+    """
+
+    few: Any
+    many: Tensor
+    scale_O: Tensor
+    zero_O: Tensor
+    bias_O: Tensor
+    relu: bool
+    positive: bool
+    reduce_range: bool
+    few_rows: int
+
+    def __call__(self, x_XI: Tensor) -> Tensor:
+        if x_XI.shape[0] <= self.few_rows:
+            return self._few(x_XI)
+        y_XO, scale_X1 = self._many(x_XI)
+        y_XO = torch.addcmul(self.bias_O, y_XO, scale_X1, out=y_XO)
+        return y_XO.relu_() if self.relu else y_XO
+
+    def onto(self, sum_XO: Tensor, x_XI: Tensor) -> Tensor:
+        if x_XI.shape[0] <= self.few_rows or self.relu:
+            return self(x_XI).add_(sum_XO)
+        y_XO, scale_X1 = self._many(x_XI)
+        return torch.addcmul(sum_XO, y_XO, scale_X1, out=y_XO).add_(self.bias_O)
+
+    def _few(self, x_XI: Tensor) -> Tensor:
+        quantized = torch.ops.quantized
+        multiply = quantized.linear_relu_dynamic.default if self.relu else quantized.linear_dynamic.default
+        y_XO: Tensor = multiply(x_XI, self.few, self.reduce_range)
+        return y_XO
+
+    def _many(self, x_XI: Tensor) -> tuple[Tensor, Tensor]:
+        """The product without the rows' scales, and the scales."""
+        bytes_XI, scale_X1 = _positive_bytes(x_XI) if self.positive else _bytes(x_XI)
+        zero = 0 if self.positive else 128
+        multiply = torch.ops.onednn.qlinear_pointwise.default
+        y_XO: Tensor = multiply(
+            bytes_XI, 1.0, zero, self.many, self.scale_O, self.zero_O, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return y_XO, scale_X1
+
+
+def _bytes(x_XI: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row as 128 plus -127 … 127 steps, and its step. To flip the first bit adds 128."""
+    step_X1 = x_XI.abs().amax(1, keepdim=True).mul_(1 / LEVELS).clamp_(min=TINY)
+    steps_XI = (x_XI / step_X1).round_().to(torch.int8)
+    return steps_XI.bitwise_xor_(-128).view(torch.uint8), step_X1
+
+
+def _positive_bytes(x_XI: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row of what a ReLU let through as 0 … 255 steps, and its step."""
+    step_X1 = x_XI.amax(1, keepdim=True).mul_(1 / (2 * LEVELS + 1)).clamp_(min=TINY)
+    steps_XI = (x_XI / step_X1).sub_(LEVELS + 1).round_().to(torch.int8)
+    return steps_XI.bitwise_xor_(-128).view(torch.uint8), step_X1
+
+
+def pack_product(
+    weight_OI: Tensor, bias_O: Tensor | None, precision: Precision, *, relu: bool = False, positive: bool = False
+) -> Product:
+    """The product with these weights, of which nothing is shared afterwards but in float32 without oneDNN.
+
+    positive: its inputs are never below zero
+    """
+    weight_OI = weight_OI.detach()
+    bias_O = None if bias_O is None else bias_O.detach().float().clone()
+    if precision == "int8":
+        return _int8_product(weight_OI.float(), bias_O, relu=relu, positive=positive)
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    weight_OI, bias_O = weight_OI.to(dtype), None if bias_O is None else bias_O.to(dtype)
+    if not _has_onednn():
+        return PlainProduct(weight_OI, bias_O, relu)
+    packed = torch.ops.mkldnn._reorder_linear_weight.default(weight_OI.contiguous(), USUAL_ROWS)
+    return PackedProduct(packed, bias_O, relu)
+
+
+def _int8_product(weight_OI: Tensor, bias_O: Tensor | None, *, relu: bool, positive: bool) -> Int8Product:
+    scale_O = (weight_OI.abs().amax(1) / LEVELS).clamp_(min=TINY)
+    whole_OI = (weight_OI / scale_O[:, None]).round_().to(torch.int8)
+    bias_O = torch.zeros_like(scale_O) if bias_O is None else bias_O
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*quantized tensor creation functions", category=UserWarning)
+        steps_O, zero_O = scale_O.double(), torch.zeros_like(scale_O, dtype=torch.long)
+        quantized = torch._make_per_channel_quantized_tensor(whole_OI, steps_O, zero_O, 0)
+        few = torch.ops.quantized.linear_prepack.default(quantized, bias_O)
+    return Int8Product(
+        few=few,
+        many=torch.ops.onednn.qlinear_prepack.default(whole_OI, [USUAL_ROWS, weight_OI.shape[1]]),
+        scale_O=scale_O,
+        zero_O=torch.zeros_like(scale_O, dtype=torch.int32),
+        bias_O=bias_O,
+        relu=relu,
+        positive=positive,
+        reduce_range=not _adds_bytes_whole(),
+        few_rows=FEW_ROWS if len(scale_O) < WIDE else FEW_ROWS_OF_WIDE,
+    )
+
+
+def _has_onednn() -> bool:
+    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+
+
+@lru_cache(maxsize=1)
+def _adds_bytes_whole() -> bool:
+    """Whether the processor sums products of bytes in 32 bits; older ones saturate at 16, and lose a bit to prevent it."""
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(capabilities.get(name, False) for name in ("avx512_vnni", "avx_vnni", "amx_int8"))
+
+
+def multiplies_int8() -> bool:
+    """Whether this build of PyTorch has the products that int8 takes."""
+    return _has_onednn() and "x86" in torch.backends.quantized.supported_engines

@@ -1,0 +1,96 @@
+"""One translation of one line: its text, and what is known about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from dragoman.engine.passage import join_passage
+from dragoman.evaluation.aligner import Link
+from dragoman.tasks.alignment import words_of
+from dragoman.tasks.translation import Status
+
+Rows = tuple[tuple[float, ...], ...]
+# What a line in parts is called by that had parts of several kinds.
+WORST_FIRST: tuple[Status, ...] = ("refused", "looped", "truncated", "copied", "ok", "empty")
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of one line.
+
+    score: log-probability over the length penalty, higher is better; 0 where there was nothing to translate; the sum over the
+        parts of a line in parts
+    tokens: the pieces of the text
+    token_log_probs: natural logarithms, one for each token and one for the end token if the output came to it
+    status: "ok"; "truncated" where it reached the longest allowed length; "looped" where it went round in circles; "copied"
+        where it is the source once more; "empty" where no text was given or came out; "refused" for one that was too long
+    parts: into how many parts a line was cut that is longer than the model reads
+    attention: on request, rows of weights over `source_tokens`, one row for each token, and one for the end if it came to it:
+        the mean of the heads of the (first) model's last layer
+    alignment: on request, for each word of the text the word of the source that it looked at most, where there is one
+    missing: of the phrases that its wording was to include, those that it does not hold
+    alternatives: the other hypotheses, best first; none of a line in parts
+    """
+
+    text: str
+    score: float = 0.0
+    tokens: tuple[str, ...] = ()
+    token_log_probs: tuple[float, ...] = ()
+    status: Status = "ok"
+    source_tokens: tuple[str, ...] = ()
+    parts: int = 1
+    attention: Rows | None = None
+    alignment: tuple[Link, ...] | None = None
+    missing: tuple[str, ...] = ()
+    alternatives: tuple[Translation, ...] = field(default=(), repr=False)
+
+    @property
+    def coverage(self) -> float | None:
+        """How much of the source was looked at: for each of its tokens the attention that it got, at most 1, on average.
+
+        Equation 14 of Wu et al. (2016) without its logarithm; none without `attention`.
+        """
+        if self.attention is None or not self.source_tokens:
+            return None
+        seen: list[float] = [min(sum(column), 1.0) for column in zip(*self.attention, strict=True)]
+        return sum(seen) / len(self.source_tokens)
+
+
+def joined(parts: Sequence[Translation], language: str) -> Translation:
+    """The translation of a line into this language from those of its parts."""
+    if len(parts) == 1:
+        return parts[0]
+    attention, alignment = None, None
+    if all(part.attention is not None for part in parts):
+        attention = tuple(_beside([part.attention or () for part in parts], [len(part.source_tokens) for part in parts]))
+        alignment = tuple(_one_after_another(parts))
+    return Translation(
+        text=join_passage([part.text for part in parts], language),
+        score=sum(part.score for part in parts),
+        tokens=tuple(chain.from_iterable(part.tokens for part in parts)),
+        token_log_probs=tuple(chain.from_iterable(part.token_log_probs for part in parts)),
+        status=min((part.status for part in parts), key=WORST_FIRST.index),
+        source_tokens=tuple(chain.from_iterable(part.source_tokens for part in parts)),
+        parts=len(parts),
+        attention=attention,
+        alignment=alignment,
+    )
+
+
+def _beside(many: Sequence[Sequence[Sequence[float]]], widths: Sequence[int]) -> Iterator[tuple[float, ...]]:
+    """Rows over the parts of a source as rows over the whole of it."""
+    for index, rows in enumerate(many):
+        before, after = sum(widths[:index]), sum(widths[index + 1 :])
+        for row in rows:
+            yield (0.0,) * before + tuple(row) + (0.0,) * after
+
+
+def _one_after_another(parts: Sequence[Translation]) -> Iterator[Link]:
+    """The links of parts of a line, as links of the whole."""
+    read = said = 0
+    for part in parts:
+        for source, target in part.alignment or ():
+            yield read + source, said + target
+        read, said = read + len(set(words_of(part.source_tokens))), said + len(set(words_of(part.tokens)))

@@ -1,0 +1,62 @@
+"""What somebody asks of the wording of one translation: text, and the tokens that a search understands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dragoman.data.subword import UNKNOWN_ID, Subword
+from dragoman.decoding.rules import Wish
+from dragoman.errors import DataError
+
+KEYS = ("prefix", "include", "exclude")
+
+
+@dataclass(frozen=True)
+class Wording:
+    """prefix: how the translation begins
+    include: phrases that it holds, which beam search can place; those that it could not are named in `Translation.missing`
+    exclude: phrases that it does not hold, written as the subword model writes them
+    """
+
+    prefix: str = ""
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def wish(self, target: Subword, *, where: str) -> Wish:
+        """As tokens. Raises DataError, which begins with `where`, for a phrase without text or with unknown characters."""
+        return Wish(
+            prefix=_tokens(self.prefix, target, f"{where}: prefix") if self.prefix else (),
+            include=tuple(_tokens(phrase, target, f"{where}: include") for phrase in self.include),
+            exclude=tuple(_tokens(phrase, target, f"{where}: exclude") for phrase in self.exclude),
+        )
+
+
+def _tokens(phrase: str, target: Subword, where: str) -> tuple[int, ...]:
+    tokens = tuple(target.encode(phrase))
+    if not tokens:
+        raise DataError(f"{where}: {phrase!r} holds no text")
+    if UNKNOWN_ID in tokens:
+        raise DataError(f"{where}: {phrase!r} holds characters that the target's subword model does not know")
+    return tokens
+
+
+def wording_from_json(document: Any, *, where: str) -> Wording:
+    """From an object such as {"prefix": "Das", "include": ["Haus"], "exclude": ["Gebäude"]}; every key may be left out.
+
+    Raises DataError, which begins with `where`, for anything else.
+    """
+    if not isinstance(document, Mapping) or (unknown := sorted(document.keys() - set(KEYS))):
+        given = f"key {unknown[0]!r}" if isinstance(document, Mapping) else f"{document!r}"
+        raise DataError(f"{where}: {given}: an object with {', '.join(KEYS)} is allowed")
+    prefix = document.get("prefix", "")
+    if not isinstance(prefix, str):
+        raise DataError(f"{where}: prefix = {prefix!r}: a text is allowed")
+    lists = []
+    for key in KEYS[1:]:
+        phrases = document.get(key, [])
+        if not isinstance(phrases, list) or not all(isinstance(phrase, str) for phrase in phrases):
+            raise DataError(f"{where}: {key} = {phrases!r}: a list of texts is allowed")
+        lists.append(tuple(phrases))
+    return Wording(prefix, *lists)

@@ -1,0 +1,112 @@
+"""Shortlists: learnt from attention, and never more than a choice of words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import dragoman
+from conftest import WORDS
+from dragoman.bundle import load_bundle
+from dragoman.cli.main import cli
+from dragoman.data.subword import END_ID
+from dragoman.engine.shortlist import SPECIAL, Shortlist, learn_shortlist, read_shortlist
+from dragoman.engine.wording import Wording
+from dragoman.errors import BundleError, DataError, OutputError
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+SOURCES = [f"{one} {other}" for one in list(WORDS)[:8] for other in list(WORDS)[8:14]]
+TARGETS = [" ".join(WORDS[word] for word in source.split()) for source in SOURCES]
+
+
+@pytest.fixture(scope="module")
+def learnt(bundle: Path, one_core: None) -> Shortlist:
+    return learn_shortlist(load_bundle(bundle), SOURCES, TARGETS, each=6, usual=5)
+
+
+def test_what_is_learnt(learnt: Shortlist, bundle: Path) -> None:
+    found = load_bundle(bundle)
+    source, target = found.tokeniser.source, found.tokeniser.target
+    assert learnt.near_VK.shape == (len(source), 6)
+    assert int(learnt.near_VK.max()) < len(target)
+    # The most frequent tokens of the targets, counted here once more; which of equals is of no matter.
+    counts = torch.zeros(len(target))
+    for text in TARGETS:
+        for token in target.encode(text):
+            counts[token] += 1
+    assert counts[learnt.usual_F].tolist() == counts.sort(descending=True).values[:5].tolist()
+    assert END_ID not in learnt.near_VK
+
+
+def test_the_words_of_a_batch(learnt: Shortlist) -> None:
+    words = learnt.words(torch.tensor([[7, 9, 0], [7, 3, 0]]))
+    assert words[:SPECIAL].tolist() == [0, 1, 2, 3]
+    assert words.tolist() == sorted(set(words.tolist()))
+    wanted = {0, 1, 2, 3, *learnt.usual_F.tolist(), *learnt.near_VK[[0, 3, 7, 9]].flatten().tolist()}
+    assert set(words.tolist()) == (wanted | {7, 9} if learnt.joint else wanted)
+
+
+def test_with_every_word_nothing_changes(bundle: Path, learnt: Shortlist, tmp_path: Path) -> None:
+    size = len(load_bundle(bundle).tokeniser.target)
+    Shortlist(learnt.near_VK, torch.arange(size), learnt.joint).save(tmp_path / "all")
+    plain = dragoman.load(bundle, device="cpu", precision="float32")
+    short = dragoman.load(bundle, device="cpu", precision="float32", shortlist=tmp_path / "all")
+    for knobs in ({}, {"method": "greedy"}, {"nbest": 3}):
+        mine, theirs = short.translate(SOURCES[:12], **knobs), plain.translate(SOURCES[:12], **knobs)
+        assert [one.tokens for one in mine] == [one.tokens for one in theirs]
+        assert [one.score for one in mine] == pytest.approx([one.score for one in theirs], abs=1e-5)
+
+
+def test_only_listed_words_are_said(bundle: Path, learnt: Shortlist, tmp_path: Path) -> None:
+    learnt.save(tmp_path / "short")
+    translator = dragoman.load(bundle, device="cpu", precision="float32", shortlist=tmp_path / "short")
+    tokeniser = translator.bundle.tokeniser
+    for line, one in zip(SOURCES[:10], translator.translate(SOURCES[:10], batch_tokens=1), strict=True):
+        allowed = set(learnt.words(torch.tensor([tokeniser.encode_source(line)])).tolist())
+        assert {tokeniser.target.id_of(token) for token in one.tokens} <= allowed
+    twice = dragoman.load(bundle, bundle, device="cpu", precision="float32", shortlist=tmp_path / "short")
+    assert [one.text for one in twice.translate(SOURCES[:5])] == [one.text for one in translator.translate(SOURCES[:5])]
+
+
+def test_what_is_asked_for_is_always_listed(bundle: Path, tmp_path: Path) -> None:
+    found = load_bundle(bundle)
+    nothing = Shortlist(torch.zeros(len(found.tokeniser.source), 1, dtype=torch.long), torch.tensor([4]), False)
+    Shortlist(nothing.near_VK, nothing.usual_F, found.tokeniser.joint).save(tmp_path / "none")
+    translator = dragoman.load(bundle, device="cpu", precision="float32", shortlist=tmp_path / "none")
+    (one,) = translator.translate(["one"], wordings=[Wording(prefix="grün", include=("zwei",))])
+    assert one.text.startswith("grün")
+    assert "zwei" in one.text or one.missing == ("zwei",)
+
+
+def test_another_vocabulary_is_refused(bundle: Path, learnt: Shortlist, tmp_path: Path) -> None:
+    found = load_bundle(bundle)
+    Shortlist(learnt.near_VK[:-1], learnt.usual_F, learnt.joint).save(tmp_path / "other")
+    with pytest.raises(BundleError, match=r"other: was learnt for \d+ tokens of the source"):
+        read_shortlist(tmp_path / "other", found)
+    learnt.save(tmp_path / "cut")
+    with pytest.raises(OutputError, match="exists"):
+        learnt.save(tmp_path / "cut")
+    with (tmp_path / "cut" / "shortlist.safetensors").open("r+b") as file:
+        file.truncate(50)
+    with pytest.raises(BundleError, match="cut"):
+        read_shortlist(tmp_path / "cut", found)
+    with pytest.raises(BundleError):
+        read_shortlist(tmp_path / "nowhere", found)
+    with pytest.raises(DataError, match="there are none"):
+        learn_shortlist(found, [], [], each=1, usual=1)
+
+
+def test_the_command(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "en").write_text("".join(f"{line}\n" for line in SOURCES), encoding="utf-8")
+    (tmp_path / "de").write_text("".join(f"{line}\n" for line in TARGETS), encoding="utf-8")
+    words = ["shortlist", str(bundle), str(tmp_path / "en"), str(tmp_path / "de"), "-o", str(tmp_path / "short")]
+    told = CliRunner().invoke(cli, words)
+    assert told.exit_code == 0
+    assert f"by {len(SOURCES)} pairs" in told.output
+    used = CliRunner().invoke(cli, ["translate", str(bundle), str(tmp_path / "en"), "--shortlist", str(tmp_path / "short")])
+    assert len(used.stdout.splitlines()) == len(SOURCES)
+    assert CliRunner().invoke(cli, [*words, "--each", "0"]).exit_code == 2

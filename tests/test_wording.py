@@ -1,0 +1,137 @@
+"""What somebody asks of a translation's wording, and how a translation may go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import dragoman
+from dragoman.cli.main import cli
+from dragoman.engine import Translator, Wording
+from dragoman.engine.wording import wording_from_json
+from dragoman.errors import DataError, RecipeError
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+LINES = ["one two three", "ten", "", "big small"]
+
+
+@pytest.fixture(scope="module")
+def translator(bundle: Path, one_core: None) -> Translator:
+    return dragoman.load(bundle, device="cpu", precision="float32")
+
+
+def test_nothing_asked_changes_nothing(translator: Translator) -> None:
+    plain = translator.translate(LINES)
+    assert translator.translate(LINES, wordings=[None] * 4) == plain
+    assert translator.translate(LINES, wordings=[Wording()] * 4) == plain
+
+
+def test_a_translation_begins_as_is_asked(translator: Translator) -> None:
+    asked = [Wording(prefix="grün blau"), None, Wording(prefix="rot"), Wording(prefix="zwei")]
+    for method in ("beam", "greedy", "sample"):
+        results = translator.translate(LINES, wordings=asked, method=method)
+        assert results[0].text.startswith("grün blau")
+        assert results[2].status == "empty"
+        assert results[3].text.startswith("zwei")
+        assert len(results[0].token_log_probs) >= len(results[0].tokens)
+
+
+def test_phrases_are_there_or_named(translator: Translator) -> None:
+    asked = [Wording(include=("rot", "sieben")), Wording(include=("grün",)), None, Wording(exclude=("groß",))]
+    results = translator.translate(LINES, wordings=asked)
+    for result, wording in zip(results, asked, strict=True):
+        for phrase in wording.include if wording else ():
+            assert phrase in result.text or phrase in result.missing
+    assert "rot" in results[0].text
+    assert "sieben" in results[0].text
+    free = translator.translate(["big"])[0]
+    banned = translator.translate(["big"], wordings=[Wording(exclude=(free.text,))])[0]
+    assert banned.text != free.text
+
+
+def test_batches_never_change_what_is_asked_for(translator: Translator) -> None:
+    asked = [Wording(include=("rot",)), Wording(prefix="zwei"), None, Wording(exclude=("groß",))] * 3
+    whole = translator.translate(LINES * 3, wordings=asked)
+    alone = [translator.translate([line], wordings=[wording])[0] for line, wording in zip(LINES * 3, asked, strict=True)]
+    assert [one.tokens for one in whole] == [one.tokens for one in alone]
+    streamed = translator.stream(LINES * 3, wordings=asked, window=5)
+    assert [one.tokens for one in streamed] == [one.tokens for one in whole]
+
+
+@pytest.mark.parametrize(
+    ("wordings", "knobs", "says"),
+    [
+        ([None], {}, "4 lines but 1 wordings"),
+        ([Wording(prefix=" "), None, None, None], {}, "line 1: prefix: ' ' holds no text"),
+        ([None, Wording(include=("語",)), None, None], {}, "line 2: include: '語' holds characters"),
+        ([None, Wording(include=("rot",)), None, None], {"method": "greedy"}, "line 2: include needs method = 'beam'"),
+        ([Wording(prefix="rot"), None, None, None], {"max_source": 6}, "line 1: is translated in parts"),
+        ([Wording(include=("rot",)), None, None, None], {"groups": 2}, "line 1: include needs groups = 1"),
+    ],
+)
+def test_what_nobody_could_fulfil(
+    wordings: list[Wording | None], knobs: dict[str, Any], says: str, translator: Translator
+) -> None:
+    with pytest.raises(DataError) as caught:
+        translator.translate(LINES, wordings=wordings, **knobs)
+    assert str(caught.value).startswith(says)
+
+
+def test_alternatives_part_where_the_prefix_ends(translator: Translator) -> None:
+    ways = translator.alternatives("one two three", "eins", count=4)
+    assert len(ways) == 4
+    prefix = tuple(translator.bundle.tokeniser.target.pieces(translator.bundle.tokeniser.target.encode("eins")))
+    assert all(one.tokens[: len(prefix)] == prefix for one in ways)
+    after = [one.tokens[len(prefix)] if len(one.tokens) > len(prefix) else "the end" for one in ways]
+    assert len(set(after)) == 4
+    # They come in order of the token that they part with, whose log-probability each of them holds.
+    parting = [one.token_log_probs[len(prefix)] for one in ways]
+    assert parting == sorted(parting, reverse=True)
+    assert all(one.alternatives == () for one in ways)
+    assert translator.alternatives("", count=2) == []
+    wide = translator.alternatives("one two three", "eins", count=2, beam_size=3)
+    assert [one.tokens[: len(prefix) + 1] for one in wide] == [one.tokens[: len(prefix) + 1] for one in ways[:2]]
+
+
+def test_alternatives_of_the_impossible(translator: Translator) -> None:
+    with pytest.raises(RecipeError, match="count = 0"):
+        translator.alternatives("one", count=0)
+    with pytest.raises(DataError, match="more than the 5 tokens"):
+        translator.alternatives("one two three", max_source=5)
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ([], "here: []: an object with prefix, include, exclude is allowed"),
+        ({"includes": []}, "here: key 'includes': an object"),
+        ({"prefix": 3}, "here: prefix = 3: a text is allowed"),
+        ({"include": "rot"}, "here: include = 'rot': a list of texts is allowed"),
+        ({"exclude": [1]}, "here: exclude = [1]"),
+    ],
+)
+def test_wordings_that_are_none(document: object, says: str) -> None:
+    with pytest.raises(DataError) as caught:
+        wording_from_json(document, where="here")
+    assert str(caught.value).startswith(says)
+
+
+def test_the_command(bundle: Path, tmp_path: Path, translator: Translator) -> None:
+    asked = [{"include": ["rot"]}, {}, {}, {"prefix": "zwei"}]
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    (tmp_path / "asked").write_text("".join(json.dumps(one) + "\n" for one in asked), encoding="utf-8")
+    words = ["translate", str(bundle), str(tmp_path / "in"), "--precision", "float32", "--wordings", str(tmp_path / "asked")]
+    result = CliRunner().invoke(cli, words)
+    wanted = translator.translate(LINES, wordings=[wording_from_json(one, where="") for one in asked])
+    assert result.stdout.splitlines() == [one.text for one in wanted]
+    (tmp_path / "asked").write_text('{"include": ["rot"]}\n{\n', encoding="utf-8")
+    with pytest.raises(DataError, match="asked, line 2: is not JSON"):
+        CliRunner().invoke(cli, words, catch_exceptions=False)
+    (tmp_path / "asked").write_text("{}\n", encoding="utf-8")
+    with pytest.raises(DataError, match="asked: 1 wordings for 4 lines"):
+        CliRunner().invoke(cli, words, catch_exceptions=False)
