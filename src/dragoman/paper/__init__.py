@@ -1,0 +1,1 @@
+"""The paper's tables, run at any scale and printed beside the printed ones."""

@@ -1,0 +1,155 @@
+"""How a recipe stands to the paper, item by item of the list of traps between its text and its code.
+
+What a run's header and its bundle tell is `dragoman.traps.departures`; here each departure stands under the item that it is of,
+among those items that are no knob: what holds for every recipe, and what a corpus decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dragoman.traps import Departure, departures
+
+State = Literal["as printed", "the text is silent", "departs", "always so", "left to the recipe"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One trap: what the text says, what tensor2tensor 1.0.3 and later code did, and where dragoman has it.
+
+    knobs: the keys of `dragoman.traps.TRAPS` that pin it; without any, `ours` says what dragoman does, and `state` for whom
+    """
+
+    number: int
+    name: str
+    text: str
+    code: str
+    later: str = ""
+    knobs: tuple[str, ...] = ()
+    told_by: tuple[str, ...] = ()
+    """Knobs that decide it but are the corpus's matter, so that no departure is told of them."""
+    ours: str = ""
+    state: State = "always so"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An item as it stands in a recipe."""
+
+    item: Item
+    state: State
+    ours: str
+    departures: Sequence[Departure] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        item = self.item
+        return {
+            "number": item.number,
+            "item": item.name,
+            "state": self.state,
+            "text": item.text,
+            "code": item.code,
+            "later": item.later,
+            "ours": self.ours,
+            "departures": [one.sentence() for one in self.departures],
+        }
+
+
+ITEMS = (
+    Item(1, "normalisation", "post: LayerNorm(x + Sublayer(x))", "post, ε 1e-6, no final one",
+         "pre-norm with a final one since 2017-10; Sockeye, Paddle and the Annotated Transformer pre, fairseq post",
+         ("model.norm", "model.final_norm", "model.norm_epsilon")),
+    Item(2, "Adam", "β₁ .9, β₂ .98, ε 1e-9", "the same", "β₂ .997",
+         ("training.adam_beta1", "training.adam_beta2", "training.adam_epsilon", "training.weight_decay",
+          "training.clip_norm")),
+    Item(3, "learning rate", "d^-.5 · min(s^-.5, s · 4000^-1.5)", "constant 1.0, uses s + 1", "× 2.0, warm-up 8000",
+         ("training.schedule", "training.rate_factor", "training.warmup_steps", "training.cooldown")),
+    Item(4, "dropout on attention weights and after the ReLU", "not said", "0, 0", "0.1, 0.1",
+         ("model.attention_dropout", "model.activation_dropout")),
+    Item(5, "dropout on sub-layers and on embedding + position", "yes, in both stacks", "yes", "",
+         ("model.residual_dropout", "model.embedding_dropout")),
+    Item(6, "biases of the attention projections", "none in the formula", "on", "off since 2017-11",
+         ("model.attention_bias",)),
+    Item(7, "sinusoids", "sin and cos interleaved, 10000^(2i/d)", "[sin …, cos …], exponent i/(d/2−1)",
+         "as the code in fairseq and Paddle", ("model.positions",)),
+    Item(8, "learned positions (row E)", "a reference to another paper", "N(0, d^-.5), then × d^.5",
+         ours="N(0, d^-.5), then × d^.5, where model.positions = 'learned'"),
+    Item(9, "tied embeddings", "both embeddings and the matrix before the softmax; × √d on embeddings", "the same", "",
+         ("model.tying", "model.scale_embeddings")),
+    Item(10, "how weights begin", "not said", "Glorot uniform; embeddings N(0, d^-.5)", "", ("model.initialisation",)),
+    Item(11, "extra parameters", "none", "a target-space embedding added to the encoder's input", "", ("model.target_space",)),
+    Item(12, "where the decoder starts", "offset by one", "shifted right with a zero vector; an end token on the source, too",
+         "a begin token", ("model.decoder_start", "model.source_eos")),
+    Item(13, "label smoothing", "ε .1", "the true class 1−ε, the others ε/(V−1)",
+         "ε/V with the true class in PyTorch, Paddle and Marian; ε/(V−2) in JoeyNMT",
+         ("training.label_smoothing", "training.smoothing_form")),
+    Item(14, "what the loss is divided by", "not said", "all target tokens that are not padding, over all devices",
+         ours="the same: the sum over all devices over all real target tokens"),
+    Item(15, "perplexity", "per word-piece", "the reported loss is smoothed, which inflates it",
+         ours="per word-piece, un-smoothed; the smoothed loss stands beside it"),
+    Item(16, "batches", "about 25,000 source and 25,000 target tokens", "4,096 padded tokens × 8 devices, over 256 dropped", "",
+         told_by=("training.batch_tokens", "training.accumulation", "data.max_length", "data.over_long")),
+    Item(17, "vocabulary", "about 37,000 shared BPE; En-Fr 32,000 word-pieces", "40,960 rows", "",
+         told_by=("subword.kind", "subword.joint", "subword.vocabulary_size")),
+    Item(18, "corpus", "WMT14, 4.5 million pairs; En-Fr 36 million", "the tarball holds the preparation of WMT16",
+         ours="what the recipe names", state="left to the recipe"),
+    Item(19, "big, En-De", "P_drop .3, 300,000 steps", "the same", told_by=("size", "training.max_steps")),
+    Item(20, "big, En-Fr", "big with P_drop .1", "d_ff 8192, embeddings not shared", "d_ff 4096 in fairseq",
+         ours="the recipe wmt14-enfr-big", state="left to the recipe"),
+    Item(21, "score of big, En-Fr", "41.8 in Table 2, 41.0 in section 6.1", "", ours="table2 prints 41.8"),
+    Item(22, "averaging", "the last 5 (base) or 20 (big), 10 minutes apart; none in Table 3", "the same",
+         told_by=("training.average", "training.average_count", "training.checkpoint_every_minutes")),
+    Item(23, "length penalty and beam", "beam 4, α .6, after [GNMT]", "((5+|Y|)/6)^α, |Y| with the end token, no coverage",
+         "|Y|^p in CTranslate2, fairseq, Transformers and Marian: their 0.6 is another thing",
+         ("decoding.beam_size", "decoding.length_penalty", "decoding.alpha")),
+    Item(24, "when the search stops", "early when possible", "when the worst finished beats the best alive's bound",
+         "when the best finished does", ("decoding.stop",)),
+    Item(25, "longest output", "the input + 50", "the padded batch's length + 50", "+ 100", ("decoding.extra_length",)),
+    Item(26, "BLEU", "not said", "Moses tokens, compounds split at hyphens, multi-bleu",
+         "sacreBLEU: 0.7 to 1.0 lower for the same output",
+         ours="sacreBLEU and the paper's flavour, each with its signature (dragoman score --language de)"),
+    Item(27, "parsing: settings", "4 layers, d 1024, 16,000 or 32,000 tokens, + 300, beam 21, α .3",
+         "6 layers, attention and residual dropout .2, warm-up 16,000, 5 × the rate, embeddings not shared",
+         ours="a matter of the parsing task", state="left to the recipe"),
+    Item(28, "parsing: form of the trees", "not said", "labels with parts of speech and typed closers, no words in the target",
+         ours="a matter of the parsing task", state="left to the recipe"),
+    Item(29, "rows A", "constant computation", "h · d_k = 512", told_by=("size", "model.num_heads", "model.d_k")),
+    Item(30, "rows B", "d_k alone", "d_v stays", told_by=("size", "model.d_k", "model.d_v")),
+    Item(31, "rows C, d_model 256 and 1024", "d_k = d_v = 32 and 128", "d/8, d_ff stays 2048",
+         told_by=("size", "model.d_model", "model.d_ff")),
+    Item(32, "restricted self-attention", "future work (section 4)", "none", "", ("model.attention_window",)),
+)  # fmt: skip
+"""The 31 traps, and after them what the text itself leaves to the future."""
+
+
+def differences(recipe: Mapping[str, Any]) -> list[Difference]:
+    """Each item as it stands in a recipe, which is given as nested plain values."""
+    departed = {one.key: one for one in departures(recipe)}
+    return [_difference(item, recipe, departed) for item in ITEMS]
+
+
+def _difference(item: Item, recipe: Mapping[str, Any], departed: Mapping[str, Departure]) -> Difference:
+    if item.told_by:
+        return Difference(item, "left to the recipe", _values(item.told_by, recipe))
+    if not item.knobs:
+        return Difference(item, item.state, item.ours)
+    found = [departed[key] for key in item.knobs if key in departed]
+    state: State = "departs" if found else "the text is silent" if item.text == "not said" else "as printed"
+    return Difference(item, state, _values(item.knobs, recipe), found)
+
+
+def _values(keys: Sequence[str], recipe: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key.rpartition('.')[2]} {_value(key, recipe)}" for key in keys)
+
+
+def _value(key: str, recipe: Mapping[str, Any]) -> str:
+    value: Any = recipe
+    for name in key.split("."):
+        value = value[name]
+    if value is None:
+        return {"model.final_norm": "as norm says", "model.d_k": "d_model / heads", "model.d_v": "d_model / heads"}.get(
+            key, "none"
+        )
+    return str(value).lower() if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else str(value)

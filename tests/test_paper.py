@@ -1,0 +1,568 @@
+"""The paper's tables and its traps, and that the page which goes through it line by line names what is there."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import io
+import json
+import math
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from torch import Tensor
+
+from conftest import MakeRecipe
+from dragoman.cli.main import cli
+from dragoman.config import Recipe, make_recipe
+from dragoman.errors import DataError, DragomanError, Interrupted, RecipeError, RunError
+from dragoman.model.attention import explicit_attention
+from dragoman.model.build import build_model
+from dragoman.model.masks import causal_mask, window_mask, windowed_padding_mask
+from dragoman.model.restricted import BLOCK, restricted_attention
+from dragoman.paper import table1 as table1_file
+from dragoman.paper.count import count, path_length, sequential_products
+from dragoman.paper.differences import ITEMS, differences
+from dragoman.paper.mixers import KINDS, Kind, mixer
+from dragoman.paper.rows import ROWS, SCALES, SERIES, PaperRow, chosen_rows, row_model, row_recipe
+from dragoman.paper.table1 import Point, Sweep, exponent, picture, table1
+from dragoman.paper.table2 import PRINTED, cost_of, paper_flops, with_both_bleus
+from dragoman.paper.table3 import Budget, Ordering, Table3, Trained, read_budget, table3
+from dragoman.paper.table3 import Result as RowResult
+from dragoman.paper.table3 import picture as picture_of_rows
+from dragoman.presets import PRESETS, SIZES
+from dragoman.training.journal import read_journal
+from dragoman.training.listener import Silent
+from dragoman.traps import TRAPS, departures
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "paper.md"
+
+
+def ask(*words: object) -> Result:
+    return CliRunner().invoke(cli, ["paper", *map(str, words)], terminal_width=200)
+
+
+def answer(*words: object) -> str:
+    """What a command that comes to its end says."""
+    result = ask(*words)
+    assert result.exit_code == 0, result.exception
+    return result.stdout
+
+
+def refusal(*words: object) -> str:
+    """The one line that a mistake is answered with."""
+    result = ask(*words)
+    assert result.stdout == ""
+    error = result.exception
+    if isinstance(error, DragomanError):
+        assert "\n" not in str(error)
+        return str(error)
+    assert result.exit_code == 2
+    return result.stderr
+
+
+# --- differences -------------------------------------------------------------------------------------------------------
+
+
+def test_every_trap_has_its_item_and_all_31_are_there() -> None:
+    assert [item.number for item in ITEMS] == list(range(1, 33))
+    knobs = [knob for item in ITEMS for knob in item.knobs]
+    assert sorted(knobs) == sorted(trap.key for trap in TRAPS)
+    recipe = make_recipe({}).model_dump(mode="json")
+    for item in ITEMS:
+        assert item.knobs or item.ours or item.told_by, item.name
+        for knob in item.told_by:
+            section, _, key = knob.rpartition(".")
+            assert key in (recipe[section] if section else recipe), knob
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("size", ["base", "big", "tiny", "E", "D-p0.2"])
+def test_differences_are_the_departures_that_a_run_prints(preset: str, size: str) -> None:
+    recipe = make_recipe({"preset": preset, "size": size}).model_dump(mode="json")
+    found = differences(recipe)
+    told = [departure for one in found for departure in one.departures]
+    assert sorted(one.key for one in told) == sorted(one.key for one in departures(recipe))
+    assert all((one.state == "departs") == bool(one.departures) for one in found)
+
+
+def test_a_preset_is_told_in_words_and_as_json() -> None:
+    text = answer("differences", "modern")
+    assert "model.norm = pre; the text says post (section 3.1), its code has post" in text
+    assert "sacreBLEU" in text
+    document = json.loads(answer("differences", "t2t-2017", "--size", "big", "--json"))
+    assert (document["preset"], document["size"], len(document["differences"])) == ("t2t-2017", "big", 32)
+    sinusoids = document["differences"][6]
+    assert (sinusoids["number"], sinusoids["state"], sinusoids["ours"]) == (7, "departs", "positions concatenated")
+    assert "departs from nothing" in answer("differences", "paper")
+
+
+def test_an_unknown_preset_or_table_is_one_line() -> None:
+    assert "preset = 'modem' is not known" in refusal("differences", "modem")
+    assert "size = 'huge' is not known" in refusal("differences", "paper", "--size", "huge")
+    assert "No such command 'table9'" in refusal("table9")
+
+
+# --- table 1 -----------------------------------------------------------------------------------------------------------
+
+
+def gradients(*inputs: Tensor, found: Tensor) -> list[Tensor]:
+    weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(1), dtype=found.dtype)
+    return list(torch.autograd.grad((found * weight).sum(), inputs))
+
+
+@pytest.mark.parametrize("length", [1, 2 * BLOCK, 90])
+@pytest.mark.parametrize("radius", [1, BLOCK, 40, 200])
+@pytest.mark.parametrize("form", ["plain", "padded", "causal"])
+def test_restricted_attention_is_the_masked_one(length: int, radius: int, form: str) -> None:
+    torch.manual_seed(length + radius)
+    query, key, value = (torch.randn(2, 3, length, 6, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    device, keep_BT = torch.device("cpu"), None
+    mask = window_mask(length, length, radius, device=device)
+    if form == "padded":
+        keep_BT = torch.arange(length)[None] < torch.tensor([[length], [max(length // 3, 1)]])
+        mask = windowed_padding_mask(keep_BT, radius)
+    elif form == "causal":
+        mask = mask & causal_mask(length, length, device=device)
+    found = restricted_attention(query, key, value, radius, keep_BT=keep_BT, causal=form == "causal")
+    expected = explicit_attention(query, key, value, mask, 0.0)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    for ours, theirs in zip(
+        gradients(query, key, value, found=found), gradients(query, key, value, found=expected), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
+
+
+def test_restricted_attention_never_holds_all_pairs() -> None:
+    """Four times the length takes four times the bytes and operations, where the mask takes sixteen times."""
+
+    def grown(kind: Kind) -> tuple[float, float]:
+        small, large = (count(mixer(kind, 8, 16), torch.randn(1, n, 8, requires_grad=True)) for n in (256, 1024))
+        return large.peak_bytes / small.peak_bytes, large.operations / small.operations
+
+    assert grown("restricted self-attention") == pytest.approx((4, 4), rel=0.02)
+    assert grown("self-attention") == pytest.approx((16, 16), rel=0.15)
+
+
+def test_restricted_attention_drops_weights() -> None:
+    torch.manual_seed(1)
+    ones = torch.ones(1, 1, 400, 4)
+    found = restricted_attention(ones, ones, ones, 30, dropout_p=0.5)[0, 0, :, 0]
+    assert found.std() > 0.05
+    assert found.mean().item() == pytest.approx(1.0, abs=0.03)
+
+
+# Multiplications and additions of the products, forwards and backwards, by the equations: n places, width d.
+OPERATIONS = {
+    "self-attention": lambda n, d: 3 * 2 * (2 * n * n * d),
+    "convolution": lambda n, d: 3 * 2 * 3 * n * d * d,
+    "separable convolution": lambda n, d: 3 * 2 * (3 * n * d + n * d * d),
+}
+
+
+@pytest.mark.parametrize("kind", OPERATIONS)
+def test_operations_are_those_of_the_equations(kind: Kind) -> None:
+    n, d = 40, 8
+    found = count(mixer(kind, d, 3), torch.randn(1, n, d, requires_grad=True)).operations
+    assert found == OPERATIONS[kind](n, d)
+
+
+def test_bytes_are_those_that_are_alive() -> None:
+    def three_at_once(x_BND: Tensor) -> Tensor:
+        doubled = x_BND * 2  # dies as soon as the next is made: the sum keeps nothing of it
+        return (doubled + 1) * 1
+
+    x_BND = torch.randn(1, 100, 10, requires_grad=True)
+    found = count(three_at_once, x_BND)
+    # 4,000 bytes a tensor: forwards two live at once; then the result, its gradient, and what becomes of that.
+    assert 2 * 4000 <= found.peak_bytes <= 4 * 4000
+    assert found.operations == 0
+
+
+def test_what_waits_and_how_far_it_is() -> None:
+    def path(kind: Kind, reach: int) -> list[int]:
+        return [path_length(kind, n, 4, reach) for n in (9, 27)]
+
+    assert path("self-attention", 0) == [1, 1]
+    assert path("restricted self-attention", 2) == [4, 13]  # (n−1)/r
+    assert path("recurrent (LSTM)", 0) == [9, 27]
+    assert path("convolution", 3) == [4, 13]  # (n−1)/(k−1)
+    assert path("dilated convolution", 3) == [2, 3]  # log_k n
+    assert path("separable convolution", 3) == [4, 13]
+    waits = {kind: [sequential_products(mixer(kind, 4, 3), n, 4) for n in (5, 20)] for kind in KINDS}
+    assert waits.pop("recurrent (LSTM)") == [5, 20]
+    assert all(few == more <= 2 for few, more in waits.values())
+
+
+def test_an_exponent_is_the_slope_of_logarithms() -> None:
+    assert exponent([1, 2, 4, 8], [9.0, 3 * 2**1.5, 3 * 4**1.5, 3 * 8**1.5]) == pytest.approx(1.5)  # of the last three
+
+
+def few_sweeps() -> list[Sweep]:
+    return [
+        Sweep(
+            kind, axis, tuple(Point(16 * size if axis == "n" else 16, 4 * size if axis == "d" else 4, 3) for size in (1, 2, 4))
+        )
+        for kind in KINDS
+        for axis in ("n", "d")
+    ] + [
+        Sweep(kind, "reach", tuple(Point(32, 4, reach) for reach in (3, 5, 9)))
+        for kind in ("restricted self-attention", "convolution", "dilated convolution")
+    ]
+
+
+def test_table_1_at_a_tiny_scale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(table1_file, "sweeps", few_sweeps)
+    monkeypatch.setattr(table1_file, "PATH_LENGTHS", (3, 9, 27))
+    said = answer("table1", "--budget", 1, "-o", tmp_path / "table1.svg")
+    for words in ("self-attention", "recurrent (LSTM)", "r·n·d", "k·n·d + n·d²", "log_k n", "n^2"):
+        assert words in said
+    assert (tmp_path / "table1.svg").read_text().startswith("<svg")
+    assert "exists already" in refusal("table1", "--budget", 1, "-o", tmp_path / "table1.svg")
+    document = json.loads(answer("table1", "--budget", 1, "--json"))
+    assert [row["kind"] for row in document["rows"]] == list(KINDS)
+    recurrent = document["rows"][2]
+    assert recurrent["sweeps"]["n"]["exponents"]["operations"] == pytest.approx(
+        1.0, abs=0.01
+    )  # the first step has no state to learn from
+    assert recurrent["path"] == [3, 9, 27]
+    assert recurrent["path_exponent"] == pytest.approx(1.0)
+
+
+def test_a_budget_too_small_for_table_1_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table1_file, "sweeps", few_sweeps)
+    monkeypatch.setattr(table1_file, "PATH_LENGTHS", (3, 9))
+    assert "one round of all measurements takes" in refusal("table1", "--budget", 1e-6)
+    assert "not in the range" in refusal("table1", "--budget", 0)
+
+
+@pytest.mark.slow
+def test_table_1_has_the_printed_exponents() -> None:
+    """Loosely, for who knows what else is at work here; the page tells what a quiet machine measures."""
+    rows = table1(25.0)
+    assert "recurrent" in picture(rows)
+    for row in rows:
+        for axis, (fitted, printed) in row.time_exponents().items():
+            assert fitted == pytest.approx(printed, abs=0.4), (row.kind, axis)
+            assert row.sweeps[axis].exponents()["operations"] == pytest.approx(printed, abs=0.05), (row.kind, axis)
+        assert row.sequential_exponent == pytest.approx(row.printed.sequential_n, abs=0.01)
+        assert row.path_exponent == pytest.approx(1.0 if row.printed.path_n is None else row.printed.path_n, abs=0.03)
+    restricted = rows[1].sweeps
+    assert restricted["n"].exponents()["memory"] == pytest.approx(1.0, abs=0.05)
+
+
+# --- table 2 -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_paper_s_own_estimates_come_out() -> None:
+    base, big = PRINTED[-2:]
+    p100 = 9.5e12
+    assert f"{paper_flops(12 * 3600, 8, p100):.1e}" == f"{base.german_flops:.1e}" == "3.3e+18"
+    assert f"{paper_flops(3.5 * 86400, 8, p100):.1e}" == f"{big.german_flops:.1e}" == "2.3e+19"
+
+
+def test_a_finished_run_costs_what_its_report_says(trained: Path) -> None:
+    report = json.loads((trained / "report.json").read_text())
+    run = read_journal(trained / "metrics.jsonl")[0]
+    cost = cost_of(trained)
+    assert (cost.steps, cost.seconds, cost.counted_flops) == (200, report["seconds"], report["flops"])
+    assert cost.sustained == pytest.approx(run["ceiling"])
+    assert cost.paper_flops == pytest.approx(report["seconds"] * run["ceiling"])
+    assert cost_of(trained, sustained=2e12).paper_flops == pytest.approx(report["seconds"] * 2e12)
+    both = with_both_bleus(cost)
+    assert both.bleu == pytest.approx(report["bleu"], abs=0.01)
+    assert "compounds:split" in (both.paper_bleu_signature or "")
+    said = answer("table2", trained, "--tflops", 1)
+    assert "Transformer (base)" in said
+    assert "3.3e+18" in said
+    assert "as given" in said
+    assert json.loads(answer("table2", trained, "--json"))["runs"][0]["steps"] == 200
+
+
+def test_an_unfinished_run_is_counted_by_its_journal(trained: Path, tmp_path: Path) -> None:
+    """Up to the last line before its end, by what each line tells of the time since the one before."""
+    for name in ("recipe.json", "metrics.jsonl"):
+        (tmp_path / name).write_bytes((trained / name).read_bytes())
+    whole = json.loads((trained / "report.json").read_text())
+    cost = cost_of(tmp_path)
+    assert cost.steps == 180
+    assert cost.counted_flops == pytest.approx(0.9 * whole["flops"], rel=0.1)
+    assert 0 < cost.seconds < whole["seconds"] + 0.1
+    assert "holds no recipe.json" in refusal("table2", tmp_path / "nowhere")
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert "no line of a step" in refusal("table2", tmp_path)
+    with pytest.raises(RunError, match="has no bundle"):
+        with_both_bleus(cost)
+
+
+def test_a_gpu_of_the_paper_sustains_what_the_paper_says(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_bytes((trained / "recipe.json").read_bytes())
+    lines = (trained / "metrics.jsonl").read_text().splitlines()
+    first = {**json.loads(lines[0]), "machine": "cuda (Tesla P100-PCIE-16GB), float32", "devices": 8}
+    (tmp_path / "metrics.jsonl").write_text("\n".join([json.dumps(first), *lines[1:]]) + "\n")
+    cost = cost_of(tmp_path)
+    assert (cost.sustained, cost.devices) == (9.5e12, 8)
+    assert cost.paper_flops == pytest.approx(cost.seconds * 8 * 9.5e12)
+
+
+# --- table 3 -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain(tiny: MakeRecipe, tmp_path: Path) -> Recipe:
+    return tiny(tmp_path / "unused", "training.warmup_steps=5")
+
+
+def small_table(plain: Recipe, folder: Path, listener: Silent | None = None, *, seeds: int = 1, steps: int = 4) -> Table3:
+    return table3(
+        plain,
+        rows=chosen_rows("C-n2"),
+        scale_name="tiny",
+        scale=SCALES["tiny"],
+        budget=Budget(steps=steps),
+        seeds=seeds,
+        folder=folder,
+        listener=lambda _: listener or Silent(),
+    )
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_at_the_paper_s_scale_is_its_size(row: PaperRow) -> None:
+    expected = make_recipe({"size": row.name}).model
+    assert make_recipe({"model": row_model(row.name, SCALES["paper"])}).model == expected
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_row_differs_from_base_as_printed_at_every_scale(scale: str) -> None:
+    base, whole = row_model("base", SCALES[scale]), SIZES["base"]["model"]
+    for row in ROWS:
+        ours, printed = row_model(row.name, SCALES[scale]), SIZES[row.name]["model"]
+        for key in ("encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads"):
+            assert ours[key] / base[key] == printed[key] / whole[key], (row.name, key)
+        model = make_recipe({"model": ours}).model
+        assert model.num_heads * model.value_width == model.d_model
+
+
+def test_printed_rows_are_in_series_and_in_presets() -> None:
+    assert {row.name for row in ROWS} == SIZES.keys() - {"tiny"} == {name for names in SERIES.values() for name in names}
+    assert chosen_rows(None) == list(ROWS)
+    assert [row.name for row in chosen_rows("B, big")] == ["base", "B-dk16", "B-dk32", "big"]
+
+
+def test_printed_parameters_are_those_of_the_rows() -> None:
+    """With the 40,960 rows of the code of 2017, and biases on the projections; big had about 36,000."""
+    for row in ROWS:
+        if row.million_parameters is not None and row.name != "big":
+            config = make_recipe({"preset": "t2t-2017", "size": row.name}).model
+            with torch.device("meta"):
+                found = build_model(config, source_vocabulary=40960, target_vocabulary=40960).num_parameters()
+            assert round(found / 1e6) == row.million_parameters, row.name
+
+
+def test_a_row_s_recipe_is_scored_as_the_table_is(plain: Recipe, tmp_path: Path) -> None:
+    settings = {"scale": SCALES["small"], "seed": 2, "run": tmp_path / "row"}
+    rows = {row.name: row for row in ROWS}
+    found = {
+        name: row_recipe(plain, rows[name], budget=Budget(minutes=3.0).knobs(), **settings)  # type: ignore[arg-type]
+        for name in ("E", "D-ls0.2", "D-p0", "big")
+    }
+    for recipe in found.values():
+        assert recipe.data.test == recipe.data.valid == plain.data.valid
+        assert (recipe.training.average, recipe.training.seed, recipe.training.max_minutes) == ("none", 2, 3.0)
+        assert (recipe.decoding.beam_size, recipe.decoding.alpha) == (4, 0.6)
+        assert recipe.training.peak_rate == plain.training.peak_rate
+    assert found["E"].model.positions == "learned"
+    assert found["D-p0"].model.positions == plain.model.positions
+    assert found["D-ls0.2"].training.label_smoothing == 0.2
+    assert found["D-p0"].model.residual_dropout == found["D-p0"].model.embedding_dropout == 0.0
+    assert (found["big"].model.d_model, found["big"].model.num_heads, found["big"].model.residual_dropout) == (256, 16, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [("2000", Budget(steps=2000)), ("1", Budget(steps=1)), ("50 steps", Budget(steps=50)), ("1.5min", Budget(minutes=1.5))],
+)
+def test_a_budget_is_steps_or_minutes(text: str, budget: Budget) -> None:
+    assert read_budget(text) == budget
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("0", "too small to train one step"), ("0min", "too small"), ("1.5", "no number of steps"), ("-3", "give steps"),
+     ("", "give steps"), ("2 h", "give steps"), ("9" * 30, "no number of steps")],
+)  # fmt: skip
+def test_a_budget_that_is_none_is_one_line(text: str, told: str, tmp_path: Path) -> None:
+    assert told in refusal("table3", "--corpus", "multi30k-ende", f"--budget={text}", "--folder", tmp_path / "table")
+    assert not (tmp_path / "table").exists()
+
+
+def test_what_table_3_cannot_use_is_one_line(plain: Recipe, tmp_path: Path) -> None:
+    folder = tmp_path / "table"
+    here = ("table3", "--folder", folder, "--corpus")
+    assert "'C-n3' is no row of Table 3; did you mean C-n" in refusal(*here, "multi30k-ende", "--rows", "A,C-n3")
+    assert "names no row" in refusal(*here, "multi30k-ende", "--rows", ",")
+    settled = refusal(*here, "multi30k-ende", "training.max_steps=9")
+    assert "'training.max_steps=9': Table 3 settles training.max_steps by itself; use --budget" in settled
+    assert "leave it out" in refusal(*here, "multi30k-ende", "model.d_k=9")
+    assert "there is no such recipe" in refusal(*here, tmp_path / "none.toml")
+    assert "nowhere" in refusal(*here, "multi30k-ende", f"data.root={tmp_path / 'nowhere'}", "--rows", "E")
+    without = make_recipe({"data": {"train": plain.data.train.model_dump() if plain.data.train else None}})
+    with pytest.raises(RecipeError, match=r"data\.valid, which is not given"):
+        small_table(without, folder)
+    with pytest.raises(DataError):
+        small_table(plain.model_copy(update={"data": plain.data.model_copy(update={"root": str(tmp_path)})}), folder)
+    assert not any(path.is_file() for path in folder.rglob("*"))
+
+
+class StopsAt(Silent):
+    """Presses Ctrl-C once this share of the first run is spent."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def advance(self, share_spent: float) -> None:
+        if share_spent >= self.share:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.slow
+def test_table_3_goes_on_where_it_stopped_and_is_the_table_that_did_not(plain: Recipe, tmp_path: Path) -> None:
+    unbroken = small_table(plain, tmp_path / "unbroken", seeds=2)
+    with pytest.raises(Interrupted):
+        small_table(plain, tmp_path / "broken", StopsAt(0.5), seeds=2)
+    broken = small_table(plain, tmp_path / "broken", seeds=2)
+    events = [one.get("event") for one in read_journal(tmp_path / "broken" / "base-seed1" / "metrics.jsonl")]
+    assert "resumed" in events
+
+    def scores(table: Table3) -> list[tuple[object, ...]]:
+        return [(one.row, one.seed, one.perplexity, one.bleu, one.steps) for each in table.results for one in each.trained]
+
+    assert scores(broken) == scores(unbroken)
+    # 80 pieces, d_model 32, d_ff 128; a layer of each stack has 4 and 8 square matrices, its feed-forward and its norms.
+    layers = (4 * 32**2 + 2 * 64) + (8 * 32**2 + 3 * 64) + 2 * (2 * 32 * 128 + 128 + 32)
+    assert [one.parameters for one in broken.results] == [n * layers + 80 * 32 + 2 * 64 for n in (3, 1)]
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "broken").rglob("*") if path.is_file()}
+    assert scores(small_table(plain, tmp_path / "broken", seeds=2)) == scores(broken)
+    assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "broken").rglob("*") if path.is_file()}
+    # Another budget, or another recipe, is refused before anything is touched.
+    for other, steps in ((plain, 5), (plain.model_copy(update={"preset": "paper"}), 4)):
+        with pytest.raises(RunError, match=r"was begun with another recipe: .* was .* and is"):
+            small_table(other, tmp_path / "broken", seeds=2, steps=steps)
+    assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "broken").rglob("*") if path.is_file()}
+    assert (tmp_path / "broken/C-n2-seed1/data/source.model").samefile(tmp_path / "broken/base-seed1/data/source.model")
+    reports = [json.loads(path.read_text()) for path in sorted((tmp_path / "broken").glob("*-seed1/report.json"))]
+    assert len({(one["target_tokens"], one["pairs"]) for one in reports}) == 1
+
+
+@pytest.mark.slow
+def test_table_3_from_the_command_line(plain: Recipe, corpus: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f'name = "words"\n[task]\ntarget_language = "de"\n[data]\nroot = "{corpus}"\nmax_length = 40\n'
+        'train = { source = "train.en", target = "train.de" }\nvalid = { source = "valid.en", target = "valid.de" }\n'
+        "[subword]\nvocabulary_size = 80\nbyte_fallback = false\n[training]\nbatch_tokens = 130\nwarmup_steps = 2\n"
+        "[decoding]\nextra_length = 10\n"
+    )
+    words = ("table3", "--corpus", recipe, "--rows", "B-dk16", "--budget", 2, "--scale", "tiny", "--folder", tmp_path / "table")
+    said = answer(*words, "-o", tmp_path / "table3.svg")
+    for told in ("B-dk16", "5.16", "25.1", "58", "one seed has no spread", "perplexity per word-piece", "0.090"):
+        assert told in said
+    assert (tmp_path / "table3.svg").read_text().startswith("<svg")
+    document = json.loads(answer(*words, "--json"))
+    assert [row["printed"]["name"] for row in document["rows"]] == ["base", "B-dk16"]
+    assert {one["outcome"] for one in document["orderings"]} == {"one seed"}
+
+
+def results(**perplexities: list[float]) -> Table3:
+    rows = {row.name.replace("-", "_"): row for row in ROWS}
+    found = [
+        RowResult(
+            rows[name], [Trained(rows[name].name, seed, one, 30.0 - one, "", 1, 10, 1.0) for seed, one in enumerate(values)]
+        )
+        for name, values in perplexities.items()
+    ]
+    return Table3("words", "tiny", Budget(steps=10), 2, found)
+
+
+def test_an_ordering_holds_only_beyond_the_spread() -> None:
+    # Printed: base 4.92, N = 2 6.11, N = 4 5.19. The deviations of 5 and 6, 9 and 10, 5.5 and 6 are √½, √½ and √⅛.
+    table = results(base=[5.0, 6.0], C_n2=[9.0, 10.0], C_n4=[5.5, 6.0])
+    found = {(one.better, one.worse): one for one in table.orderings("perplexity")}
+    assert found.keys() == {("base", "C-n2"), ("base", "C-n4"), ("C-n4", "C-n2")}
+    best = found["base", "C-n2"]
+    assert best.series == "C: layers"
+    assert (best.printed, best.measured) == pytest.approx((1.19, 4.0))
+    assert best.spread == pytest.approx(1.0)
+    assert found["C-n4", "C-n2"].spread == pytest.approx(math.sqrt(0.5 + 0.125))
+    assert [found[pair].outcome for pair in found] == ["held", "within the spread", "held"]
+    assert {one.outcome for one in results(base=[9.0, 9.1], C_n2=[5.0, 5.1]).orderings("perplexity")} == {"reversed"}
+    assert {one.outcome for one in results(base=[5.0], C_n2=[9.0]).orderings("bleu")} == {"one seed"}
+    # E and base are printed with the same perplexity, so there is no order to hold; their BLEU differs.
+    assert results(base=[5.0, 6.0], E=[5.0, 7.0]).orderings("perplexity") == []
+    assert [one.better for one in results(base=[5.0, 6.0], E=[5.0, 7.0]).orderings("bleu")] == ["base"]
+    assert "C: layers" in picture_of_rows(table)
+    assert isinstance(found["base", "C-n2"], Ordering)
+
+
+# --- the page ----------------------------------------------------------------------------------------------------------
+
+
+def equations() -> list[list[str]]:
+    """The rows of the page's table of equations, cell by cell."""
+    section = PAGE.read_text(encoding="utf-8").split("## Equations")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][2:]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
+
+
+def named(path: str) -> Any:
+    """What a dotted path stands for."""
+    parts = path.split(".")
+    for end in range(len(parts), 0, -1):
+        with contextlib.suppress(ModuleNotFoundError):
+            found: Any = importlib.import_module(".".join(parts[:end]))
+            for name in parts[end:]:
+                found = getattr(found, name)
+            return found
+    raise AssertionError(path)
+
+
+@pytest.mark.parametrize("row", equations(), ids=lambda row: row[0][:40])
+def test_the_page_names_lines_and_tests_that_are_there(row: list[str]) -> None:
+    _, where, line, test, _ = row
+    assert line.strip("`") in inspect.getsource(named(where.strip("`")))
+    file, _, name = test.strip("`").partition("::")
+    assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
+
+
+def test_the_page_has_all_three_equations_and_every_section_of_the_model() -> None:
+    told = " ".join(row[0] for row in equations())
+    for place in ("equation 1", "equation 2", "equation 3", "3.1", "3.2.2", "3.2.3", "3.4", "3.5", "5.3", "5.4", "6.1"):
+        assert place in told
+
+
+def test_the_worked_example_comes_out() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(compile(code, str(PAGE), "exec"), {})
+    expected = re.findall(r"# (\[.*\])$", code, re.MULTILINE)
+    assert said.getvalue().splitlines() == expected == ["[112, 96]", "[0.88, 0.12]"]
+    assert math.exp(14) / (math.exp(14) + math.exp(12)) == pytest.approx(0.88, abs=0.001)
+
+
+def test_the_page_s_commands_are_those_there_are() -> None:
+    group = cli.get_command(click.Context(cli), "paper")
+    assert isinstance(group, click.Group)
+    told = set(re.findall(r"dragoman paper (\w+)", PAGE.read_text(encoding="utf-8")))
+    assert told == set(group.commands)
