@@ -15,6 +15,7 @@ import torch
 from conftest import MakeRecipe
 from dragoman.config import make_recipe
 from dragoman.data.batches import Batch, collate
+from dragoman.memory import keep_freed_memory
 from dragoman.model.attention import Attention, fused_attention
 from dragoman.model.build import build_model
 from dragoman.model.linear import Linear
@@ -124,11 +125,11 @@ def test_what_the_user_set_for_memory_stands(given: str, monkeypatch: pytest.Mon
     monkeypatch.setattr("ctypes.CDLL", lambda _: library)
     for name in [name for name in os.environ if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES"]:
         monkeypatch.delenv(name)
-    machine_module.keep_freed_memory()
+    keep_freed_memory()
     assert library.mallopt.call_args_list == [mock.call(-3, 32 << 20), mock.call(-1, 128 << 20)]
     library.mallopt.reset_mock()
     monkeypatch.setenv(given, "1")
-    machine_module.keep_freed_memory()
+    keep_freed_memory()
     library.mallopt.assert_not_called()
 
 

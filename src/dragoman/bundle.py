@@ -31,6 +31,8 @@ from dragoman.tensors import MappedTensors, save_tensors
 
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 OUTPUT = "output"
+LOOKED_AT = 2**22
+"""Numbers that are looked through at once."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def put_weights(
 
     A weight that is NaN or infinite is refused as well: every translation would be silent nonsense.
 
-    forget: called after each weight that was looked through
+    forget: called whenever weights were looked through
     """
     wanted = dict(model.named_parameters())
     if missing := sorted(wanted.keys() - weights.keys()):
@@ -72,18 +74,21 @@ def put_weights(
             raise BundleError(
                 f"{where}: {name} has shape {tuple(weights[name].shape)}, but the config describes {tuple(parameter.shape)}"
             )
-        if not weights[name].is_floating_point() or not _is_finite(weights[name]):
+        if not weights[name].is_floating_point() or not _is_finite(weights[name], forget):
             raise BundleError(f"{where}: {name} holds values that are not finite numbers; a model cannot compute with them")
-        forget()
     fresh = {id(parameter): nn.Parameter(weights[name].float()) for name, parameter in wanted.items()}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             setattr(module, name, fresh[id(parameter)])
 
 
-def _is_finite(weight: Tensor) -> bool:
+def _is_finite(weight: Tensor, forget: Callable[[], None]) -> bool:
     """Without a copy of a matrix that may be most of the model: a NaN is its own least and greatest."""
-    return weight.numel() == 0 or all(bool(end.isfinite()) for end in weight.aminmax())
+    for part in torch.split(weight.flatten(), LOOKED_AT):
+        if not all(bool(end.isfinite()) for end in part.aminmax()):
+            return False
+        forget()
+    return True
 
 
 def mean_weights(many: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

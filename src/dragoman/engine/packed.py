@@ -12,16 +12,18 @@ without a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.engine.products import Precision, Product, pack_product
+from dragoman.engine.products import Precision, Product, Weight, pack_product
 from dragoman.engine.slots import NOT_SEEN, PackedState
+from dragoman.memory import give_freed_memory_back
 from dragoman.model.attention import LONG, Attention, KeyValue
 from dragoman.model.layers import DecoderLayer, EncoderLayer, PostNorm, PreNorm
 from dragoman.model.masks import padding_mask, windowed_padding_mask
@@ -137,29 +139,14 @@ def _found(query_YTK: Tensor, memory: KeyValue, bias: Tensor | None) -> Tensor:
     return found_YTU.transpose(0, 1).to(torch.float32, memory_format=torch.contiguous_format)
 
 
-def _head_by_head(attention: Attention, *names: str) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of several projections as of one; queries take the scale of the scores (equation 1) with them."""
-
-    def joined(kind: str) -> Tensor:
-        parts = []
-        for name in names:
-            all_heads = cast(Tensor, getattr(attention.get_submodule(name), kind)).detach()
-            part = all_heads.view(attention.num_heads, -1, *all_heads.shape[1:])
-            parts.append(part * part.shape[1] ** -0.5 if name == "query" else part)
-        return torch.cat(parts, dim=1).flatten(0, 1)
-
-    return joined("weight"), None if attention.query.bias is None else joined("bias")
-
-
-def _pack_attention(attention: Attention, precision: Precision, *, across: bool) -> PackedAttention:
-    looks = ("query",) if across else ("query", "key", "value")
-    return PackedAttention(
-        look=pack_product(*_head_by_head(attention, *looks), precision),
-        remember=pack_product(*_head_by_head(attention, "key", "value"), precision) if across else None,
-        output=pack_product(attention.output.weight, attention.output.bias, precision),
-        heads=attention.num_heads,
-        key_width=attention.query.out_features // attention.num_heads,
-    )
+def _joined(attention: Attention, names: Sequence[str], kind: str) -> Tensor:
+    """Weight or bias of several projections as of one, head by head; queries take the scale of equation 1 along."""
+    parts = []
+    for name in names:
+        all_heads = cast(Tensor, getattr(attention.get_submodule(name), kind)).detach()
+        part = all_heads.view(attention.num_heads, -1, *all_heads.shape[1:])
+        parts.append(part * part.shape[1] ** -0.5 if name == "query" else part)
+    return torch.cat(parts, dim=1).flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -189,20 +176,6 @@ class PackedLayer:
     def feed_forward(self, x_MD: Tensor) -> Tensor:
         residual = self.feed_forward_residual
         return residual.after(self.outer.onto(x_MD, self.inner(residual.before(x_MD))))
-
-
-def _pack_layer(layer: EncoderLayer | DecoderLayer, precision: Precision) -> PackedLayer:
-    across = layer if isinstance(layer, DecoderLayer) else None
-    inner, outer = layer.feed_forward.inner, layer.feed_forward.outer
-    return PackedLayer(
-        attention=_pack_attention(layer.attention, precision, across=False),
-        attention_residual=_pack_residual(layer.attention_residual),
-        cross_attention=None if across is None else _pack_attention(across.cross_attention, precision, across=True),
-        cross_attention_residual=None if across is None else _pack_residual(across.cross_attention_residual),
-        inner=pack_product(inner.weight, inner.bias, precision, relu=True),
-        outer=pack_product(outer.weight, outer.bias, precision, positive=True),
-        feed_forward_residual=_pack_residual(layer.feed_forward_residual),
-    )
 
 
 @dataclass(frozen=True)
@@ -299,18 +272,60 @@ def _bias(mask: Tensor, heads: int) -> Tensor:
 
 
 @torch.no_grad()
-def pack(model: Transformer, precision: Precision) -> PackedTransformer:
-    """Of the model only the embeddings and learned positions stay in use; on a processor only."""
+def pack(model: Transformer, precision: Precision, *, forget: Callable[[], None] = lambda: None) -> PackedTransformer:
+    """The model made ready, on a processor only. It must stay what it is: some weights are put in order when needed first.
 
-    def stack(side: nn.Module) -> PackedStack:
+    forget: see `Bundle.forget`; told whenever weights were read
+    """
+    packer = _Packer(precision, forget)
+    output = packer.product(model.output, None)
+    packed = PackedTransformer(packer.stack(model.encoder), packer.stack(model.decoder), output, precision == "float32")
+    give_freed_memory_back()
+    return packed
+
+
+@dataclass(frozen=True)
+class _Packer:
+    """Makes every part of a model ready in the same way."""
+
+    precision: Precision
+    forget: Callable[[], None]
+
+    def product(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False, positive: bool = False) -> Product:
+        return pack_product(Weight(weight.detach, self.forget), bias, self.precision, relu=relu, positive=positive)
+
+    def projections(self, attention: Attention, *names: str) -> Product:
+        bias = None if attention.query.bias is None else _joined(attention, names, "bias")
+        return pack_product(Weight(partial(_joined, attention, names, "weight"), self.forget), bias, self.precision)
+
+    def attention(self, attention: Attention, *, across: bool) -> PackedAttention:
+        looks = ("query",) if across else ("query", "key", "value")
+        return PackedAttention(
+            look=self.projections(attention, *looks),
+            remember=self.projections(attention, "key", "value") if across else None,
+            output=self.product(attention.output.weight, attention.output.bias),
+            heads=attention.num_heads,
+            key_width=attention.query.out_features // attention.num_heads,
+        )
+
+    def layer(self, layer: EncoderLayer | DecoderLayer) -> PackedLayer:
+        across = layer if isinstance(layer, DecoderLayer) else None
+        inner, outer = layer.feed_forward.inner, layer.feed_forward.outer
+        return PackedLayer(
+            attention=self.attention(layer.attention, across=False),
+            attention_residual=_pack_residual(layer.attention_residual),
+            cross_attention=None if across is None else self.attention(across.cross_attention, across=True),
+            cross_attention_residual=None if across is None else _pack_residual(across.cross_attention_residual),
+            inner=self.product(inner.weight, inner.bias, relu=True),
+            outer=self.product(outer.weight, outer.bias, positive=True),
+            feed_forward_residual=_pack_residual(layer.feed_forward_residual),
+        )
+
+    def stack(self, side: nn.Module) -> PackedStack:
         embedding, layers = cast(Embedding, side.embedding), cast(nn.ModuleList, side.layers)
         return PackedStack(
             embedding=_pack_embedding(embedding),
-            layers=tuple(_pack_layer(cast(EncoderLayer | DecoderLayer, layer), precision) for layer in layers),
+            layers=tuple(self.layer(cast(EncoderLayer | DecoderLayer, layer)) for layer in layers),
             norm=_pack_norm(cast(nn.Module, side.norm)),
             window=cast("int | None", side.window),
         )
-
-    return PackedTransformer(
-        stack(model.encoder), stack(model.decoder), pack_product(model.output, None, precision), precision == "float32"
-    )

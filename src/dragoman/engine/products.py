@@ -8,13 +8,17 @@ A product takes rows of float32 and gives rows of float32, whatever it computes 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from threading import Lock
 from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from dragoman.memory import give_freed_memory_back
 
 Precision = Literal["float32", "bfloat16", "int8"]
 
@@ -25,6 +29,8 @@ FEW_ROWS_OF_WIDE = 16
 WIDE = 8192
 # Rows for which oneDNN is asked to lay weights out; the layout serves any number but one as well.
 USUAL_ROWS = 128
+# Of a matrix that is most of the model, so that its copies in between are small.
+ROWS_AT_ONCE = 2048
 LEVELS = 127.0
 # Nothing smaller is told from zero, so that a row of zeros has a scale as well.
 TINY = 1e-30
@@ -75,23 +81,45 @@ class PackedProduct:
         return self(x_XI).add_(sum_XO)
 
 
-@dataclass(frozen=True)
 class Int8Product:
     """Whole numbers of 8 bits on both sides, a scale for each output and one for each row.
 
-    few: weights in fbgemm's order; its scale is one for all of the few rows
-    many: weights in oneDNN's order, (I, O)
+    The weights are put in order when they are needed first: for few rows in fbgemm's order, where one scale is for all of the
+    rows; for many in oneDNN's. Who translates one sentence at a time never holds the second.
     """
 
-    few: Any
-    many: Tensor
-    scale_O: Tensor
-    zero_O: Tensor
-    bias_O: Tensor
-    relu: bool
-    positive: bool
-    reduce_range: bool
-    few_rows: int
+    def __init__(self, weight: Weight, bias_O: Tensor | None, *, relu: bool, positive: bool) -> None:
+        self.weight, self.relu, self.positive = weight, relu, positive
+        self.scale_O = weight.greatest().div_(LEVELS).clamp_(min=TINY)
+        self.zero_O = torch.zeros_like(self.scale_O, dtype=torch.int32)
+        self.bias_O = torch.zeros_like(self.scale_O) if bias_O is None else bias_O
+        self.reduce_range = not _adds_bytes_whole()
+        self.few_rows = FEW_ROWS if len(self.scale_O) < WIDE else FEW_ROWS_OF_WIDE
+        self._lock = Lock()
+
+    @cached_property
+    def few(self) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*quantized tensor creation functions", category=UserWarning)
+            steps_O, zero_O = self.scale_O.double(), torch.zeros_like(self.scale_O, dtype=torch.long)
+            quantized = torch._make_per_channel_quantized_tensor(self.weight.whole(self.scale_O), steps_O, zero_O, 0)
+            packed = torch.ops.quantized.linear_prepack.default(quantized, self.bias_O)
+        del quantized
+        self._tidy()
+        return packed
+
+    @cached_property
+    def many(self) -> Tensor:
+        whole_OI = self.weight.whole(self.scale_O)
+        packed: Tensor = torch.ops.onednn.qlinear_prepack.default(whole_OI, [USUAL_ROWS, whole_OI.shape[1]])
+        del whole_OI
+        self._tidy()
+        return packed
+
+    def _tidy(self) -> None:
+        """After the product before the softmax, which is the last to be put in order and the largest."""
+        if len(self.scale_O) >= WIDE:
+            give_freed_memory_back()
 
     def __call__(self, x_XI: Tensor) -> Tensor:
         if x_XI.shape[0] <= self.few_rows:
@@ -109,16 +137,20 @@ class Int8Product:
     def _few(self, x_XI: Tensor) -> Tensor:
         quantized = torch.ops.quantized
         multiply = quantized.linear_relu_dynamic.default if self.relu else quantized.linear_dynamic.default
-        y_XO: Tensor = multiply(x_XI, self.few, self.reduce_range)
+        with self._lock:  # of several threads one puts in order
+            few = self.few
+        y_XO: Tensor = multiply(x_XI, few, self.reduce_range)
         return y_XO
 
     def _many(self, x_XI: Tensor) -> tuple[Tensor, Tensor]:
         """The product without the rows' scales, and the scales."""
         bytes_XI, scale_X1 = _positive_bytes(x_XI) if self.positive else _bytes(x_XI)
         zero = 0 if self.positive else 128
+        with self._lock:
+            many = self.many
         multiply = torch.ops.onednn.qlinear_pointwise.default
         y_XO: Tensor = multiply(
-            bytes_XI, 1.0, zero, self.many, self.scale_O, self.zero_O, None, 1.0, 0, torch.float32, "none", [], ""
+            bytes_XI, 1.0, zero, many, self.scale_O, self.zero_O, None, 1.0, 0, torch.float32, "none", [], ""
         )
         return y_XO, scale_X1
 
@@ -137,45 +169,59 @@ def _positive_bytes(x_XI: Tensor) -> tuple[Tensor, Tensor]:
     return steps_XI.bitwise_xor_(-128).view(torch.uint8), step_X1
 
 
+@dataclass(frozen=True)
+class Weight:
+    """A matrix of weights that can be made again. `forget` is told whenever nobody looks at what was made any more."""
+
+    make: Callable[[], Tensor]
+    forget: Callable[[], None] = lambda: None
+
+    def greatest(self) -> Tensor:
+        """The largest of each row, without its sign."""
+        return torch.cat([part.abs().amax(1) for _, part in self._parts()])
+
+    def whole(self, scale_O: Tensor) -> Tensor:
+        """In steps of these sizes, as bytes."""
+        whole_OI = torch.empty(self.make().shape, dtype=torch.int8)
+        for rows, part_OI in self._parts():
+            whole_OI[rows] = part_OI.div(scale_O[rows, None]).round_()
+        return whole_OI
+
+    def _parts(self) -> Iterator[tuple[slice, Tensor]]:
+        """So many rows at a time, in float32."""
+        weight_OI = self.make()
+        for first in range(0, len(weight_OI), ROWS_AT_ONCE):
+            rows = slice(first, first + ROWS_AT_ONCE)
+            yield rows, weight_OI[rows].float()
+            self.forget()
+
+    def of(self, dtype: torch.dtype) -> Tensor:
+        """A copy that is this weight's own."""
+        weight_OI = self.make()
+        copy_OI = torch.empty(weight_OI.shape, dtype=dtype).copy_(weight_OI)
+        self.forget()
+        return copy_OI
+
+
 def pack_product(
-    weight_OI: Tensor, bias_O: Tensor | None, precision: Precision, *, relu: bool = False, positive: bool = False
+    weight: Weight | Tensor, bias_O: Tensor | None, precision: Precision, *, relu: bool = False, positive: bool = False
 ) -> Product:
-    """The product with these weights, of which nothing is shared afterwards but in float32 without oneDNN.
+    """The product with these weights (O, I), which must stay what they are.
 
     positive: its inputs are never below zero
     """
-    weight_OI = weight_OI.detach()
+    if isinstance(weight, Tensor):
+        kept_OI = weight.detach()
+        weight = Weight(lambda: kept_OI)
     bias_O = None if bias_O is None else bias_O.detach().float().clone()
     if precision == "int8":
-        return _int8_product(weight_OI.float(), bias_O, relu=relu, positive=positive)
+        return Int8Product(weight, bias_O, relu=relu, positive=positive)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    weight_OI, bias_O = weight_OI.to(dtype), None if bias_O is None else bias_O.to(dtype)
+    weight_OI, bias_O = weight.of(dtype), None if bias_O is None else bias_O.to(dtype)
     if not _has_onednn():
         return PlainProduct(weight_OI, bias_O, relu)
-    packed = torch.ops.mkldnn._reorder_linear_weight.default(weight_OI.contiguous(), USUAL_ROWS)
+    packed = torch.ops.mkldnn._reorder_linear_weight.default(weight_OI, USUAL_ROWS)
     return PackedProduct(packed, bias_O, relu)
-
-
-def _int8_product(weight_OI: Tensor, bias_O: Tensor | None, *, relu: bool, positive: bool) -> Int8Product:
-    scale_O = (weight_OI.abs().amax(1) / LEVELS).clamp_(min=TINY)
-    whole_OI = (weight_OI / scale_O[:, None]).round_().to(torch.int8)
-    bias_O = torch.zeros_like(scale_O) if bias_O is None else bias_O
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*quantized tensor creation functions", category=UserWarning)
-        steps_O, zero_O = scale_O.double(), torch.zeros_like(scale_O, dtype=torch.long)
-        quantized = torch._make_per_channel_quantized_tensor(whole_OI, steps_O, zero_O, 0)
-        few = torch.ops.quantized.linear_prepack.default(quantized, bias_O)
-    return Int8Product(
-        few=few,
-        many=torch.ops.onednn.qlinear_prepack.default(whole_OI, [USUAL_ROWS, weight_OI.shape[1]]),
-        scale_O=scale_O,
-        zero_O=torch.zeros_like(scale_O, dtype=torch.int32),
-        bias_O=bias_O,
-        relu=relu,
-        positive=positive,
-        reduce_range=not _adds_bytes_whole(),
-        few_rows=FEW_ROWS if len(scale_O) < WIDE else FEW_ROWS_OF_WIDE,
-    )
 
 
 def _has_onednn() -> bool:

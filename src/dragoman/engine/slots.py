@@ -27,7 +27,7 @@ BLOCK = 16
 STEPS_AHEAD = 4
 # Heads from which on oneDNN's products of bfloat16 are faster than MKL's of float32, with several queries a head.
 MANY_HEADS = 64
-# Finished sentences are computed on until they are this share of all: to move the others together costs more.
+# Finished sentences are computed on until they are this share of all, so that the others are not moved at every end.
 MOST_FINISHED = 1 / 8
 
 

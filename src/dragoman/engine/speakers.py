@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
@@ -15,16 +15,26 @@ from dragoman.engine.packed import PackedTransformer, pack
 from dragoman.engine.products import Precision, pack_product
 from dragoman.engine.shortlist import Shortlist
 from dragoman.errors import DeviceError
+from dragoman.memory import keep_freed_memory
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import Speaker, most_positions, vote
 
 
 def ready_speaker(
-    models: Sequence[Transformer], device: torch.device, precision: Precision, shortlist: Shortlist | None
+    models: Sequence[Transformer],
+    device: torch.device,
+    precision: Precision,
+    shortlist: Shortlist | None,
+    *,
+    forget: Callable[[], None] = lambda: None,
 ) -> Speaker:
-    """One speaker of these models, which stay what they are. Raises DeviceError for a shortlist on a GPU."""
+    """One speaker of these models, which stay what they are. Raises DeviceError for a shortlist on a GPU.
+
+    forget: see `Bundle.forget`; told whenever weights were read
+    """
     if device.type == "cpu":
-        packed = [pack(model, precision) for model in models]
+        keep_freed_memory()
+        packed = [pack(model, precision, forget=forget) for model in models]
         speaker = vote([Speaker(one.start, one.step, device, most_positions(models)) for one in packed])
         if shortlist is None:
             return speaker

@@ -49,7 +49,12 @@ class Translator:
         threads: int | None = None,
         replicas: int | None = None,
         shortlist: str | Path | None = None,
+        forgetful: bool = False,
     ) -> None:
+        """What `load` takes. The weights must stay what they are.
+
+        forgetful: they are those on disk, so that the memory that reading them fills may be given back
+        """
         self.bundle = bundles[0]
         for other in bundles[1:]:
             if _reading(self.bundle) != _reading(other):
@@ -61,7 +66,12 @@ class Translator:
         self.device, self.models = placement.device, [bundle.model.to(placement.device).eval() for bundle in bundles]
         self.precision = placement.precision or fastest_precision(self.models[0])
         self.shortlist = None if shortlist is None else read_shortlist(Path(shortlist), self.bundle)
-        self.speaker = ready_speaker(self.models, self.device, self.precision, self.shortlist)
+
+        def forget() -> None:
+            for bundle in bundles if forgetful else ():
+                bundle.forget()
+
+        self.speaker = ready_speaker(self.models, self.device, self.precision, self.shortlist, forget=forget)
         self.head = chosen_head(self.story)
         self.replicas = Replicas(
             checked_count("replicas", replicas) if self.device.type == "cpu" else 1,
@@ -362,10 +372,12 @@ def load(
 
     Raises BundleError naming the file that is missing, cut or changed, and DeviceError for a place that is not here.
     """
-    bundles = [load_bundle(Path(one)) for one in (path, *others)]
-    translator = Translator(
-        bundles, device=device, precision=precision, threads=threads, replicas=replicas, shortlist=shortlist
+    return Translator(
+        [load_bundle(Path(one)) for one in (path, *others)],
+        device=device,
+        precision=precision,
+        threads=threads,
+        replicas=replicas,
+        shortlist=shortlist,
+        forgetful=True,
     )
-    for bundle in bundles:
-        bundle.forget()
-    return translator

@@ -17,9 +17,9 @@ from typing import Any, Literal
 import torch
 
 from dragoman.errors import RecipeError
+from dragoman.memory import keep_freed_memory
 from dragoman.paper.count import Count, count, learn, path_length, sequential_products
 from dragoman.paper.mixers import KINDS, Kind, mixer
-from dragoman.training.machine import keep_freed_memory
 from dragoman.views import Panel, Series, learning_curve
 
 Axis = Literal["n", "d", "reach"]

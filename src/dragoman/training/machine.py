@@ -5,7 +5,6 @@ The model never knows. The routes are measured once, at the start, in a fraction
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import time
@@ -18,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.config import TrainingConfig
+from dragoman.memory import keep_freed_memory
 from dragoman.model.attention import Attend, fused_attention, lean_attention, use_attention
 from dragoman.model.linear import Product, onednn_product
 from dragoman.model.transformer import Transformer, use_product
@@ -28,8 +28,6 @@ ATTENTIONS: dict[str, Attend] = {"fused": fused_attention, "lean": lean_attentio
 # other when the run goes on.
 CLEARLY = 1.25
 CEILING_SECONDS = 0.25
-# Of glibc's malloc.h.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 @dataclass(frozen=True)
@@ -200,14 +198,3 @@ def bound_kernel_cache() -> None:
     It looks at this when it makes its first, and at what the user set before anything else.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
-
-
-def keep_freed_memory() -> None:
-    """Have glibc keep up to 128 MiB of freed memory for the next step; else every step has it faulted in anew, page by page.
-
-    What the user set in the environment stands. Larger pieces than 32 MiB go back to the system as ever.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if mallopt is not None and not any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
-        mallopt(M_MMAP_THRESHOLD, 2**25)
-        mallopt(M_TRIM_THRESHOLD, 2**27)
