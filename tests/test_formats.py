@@ -1082,7 +1082,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, format: Format, endi
         assert sum(1 for _ in read_back(written, format, **LANGUAGES)) == number
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < peaks[0] + 2**18, peaks
+    assert peaks[1] < peaks[0] + 2**20, peaks  # other threads of whoever runs the tests are counted, too
 
 
 def test_memory_of_parquet_is_that_of_a_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
