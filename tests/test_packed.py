@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -201,3 +204,26 @@ def test_lower_precisions_stay_near(precision: Precision, sentences: int) -> Non
     spread = float(model.step(torch.ones(sentences, dtype=torch.long), model.start(sources(sentences, 9)))[0].std())
     worst = differences(model, packed, sources(sentences, 9), 4, steps=12, leave={4: 1, 6: sentences // 3})
     assert 1e-5 < worst / spread < 0.5
+
+
+INT8_ALONE = """
+import torch
+from dragoman.engine.products import Int8Product, pack_product
+ones = torch.ones(512, 512)
+product = pack_product(ones, None, "int8")
+assert isinstance(product, Int8Product)
+print(product.reduce_range, *(float((product(ones[:rows]) - 512).abs().max()) for rows in (1, 32, 128)))
+"""
+
+
+@pytest.mark.parametrize("instructions", ["AVX2", "AVX512_CORE", None])
+def test_int8_is_right_where_the_processor_lacks_its_sums(instructions: str | None) -> None:
+    """Ones times ones, 512 of them: without the sums of 32 bits, oneDNN's pairs would saturate and give 4."""
+    environment = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"}
+    if instructions:
+        environment["ONEDNN_MAX_CPU_ISA"] = instructions
+    told = subprocess.run([sys.executable, "-c", INT8_ALONE], env=environment, capture_output=True, text=True, check=True)
+    reduced, *errors = told.stdout.split()
+    assert all(float(error) <= 512 / 64 for error in errors)  # a step of seven bits
+    if instructions:
+        assert reduced == "True"

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -63,6 +64,23 @@ def test_each_replica_has_its_own_threads() -> None:
     assert {threads for threads, _ in seen} == {1}
     assert torch.get_num_threads() == before
     assert all(name.startswith("replica") for _, name in seen)
+
+
+def test_threads_that_others_begin_later_compute_as_before() -> None:
+    usual = torch.get_num_threads()
+    seen: list[int] = []
+    for threads in (usual + 1, 1):
+        list(Crew(2, threads).map(str, range(4)))
+        later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        later.start()
+        later.join()
+    assert seen == [usual, usual]
+
+
+@pytest.mark.parametrize("answer", ["0 x 1", "1 x 0", "1 x 99999", "two", ""])
+def test_an_answer_that_cannot_be_is_not_believed(answer: str, cache: Path) -> None:
+    remember("kind", answer)
+    assert list(Replicas(None, None, "kind").map(str, range(3))) == ["0", "1", "2"]
 
 
 def test_a_mistake_in_one_piece_ends_all() -> None:
@@ -134,6 +152,7 @@ def test_replicas_never_change_a_translation(bundle: Path) -> None:
         ("gpu", "auto", "device = 'gpu': auto, cpu, cuda and cuda:0, cuda:1, … are allowed"),
         ("cuda:x", "auto", "device = 'cuda:x'"),
         ("cpu:1", "auto", "device = 'cpu:1'"),
+        ("cpu:", "auto", "device = 'cpu:'"),
         ("cuda:99", "auto", "device = 'cuda:99': the number of GPUs here is "),
         ("cpu", "int4", "precision = 'int4': auto, float32, bfloat16, int8 are allowed"),
     ],
@@ -144,9 +163,9 @@ def test_a_place_that_is_not_here(device: str, precision: str, says: str) -> Non
     assert str(caught.value).startswith(says)
 
 
-@pytest.mark.parametrize("count", [0, -1, 1025])
-def test_impossible_counts(count: int) -> None:
-    with pytest.raises(DeviceError, match=f"threads = {count}: 1 to 1024"):
+@pytest.mark.parametrize("count", [0, -1, 1025, 2.5, True, "2"])
+def test_impossible_counts(count: Any) -> None:
+    with pytest.raises(DeviceError, match=f"threads = {count!r}: a whole number from 1 to 1024"):
         checked_count("threads", count)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,9 @@ TARGETS = [" ".join(WORDS[word] for word in source.split()) for source in SOURCE
 
 @pytest.fixture(scope="module")
 def learnt(bundle: Path, one_core: None) -> Shortlist:
-    return learn_shortlist(load_bundle(bundle), SOURCES, TARGETS, each=6, usual=5)
+    found, left_out = learn_shortlist(load_bundle(bundle), SOURCES, TARGETS, each=6, usual=5)
+    assert left_out == 0
+    return found
 
 
 def test_what_is_learnt(learnt: Shortlist, bundle: Path) -> None:
@@ -52,7 +55,7 @@ def test_the_words_of_a_batch(learnt: Shortlist) -> None:
 
 def test_with_every_word_nothing_changes(bundle: Path, learnt: Shortlist, tmp_path: Path) -> None:
     size = len(load_bundle(bundle).tokeniser.target)
-    Shortlist(learnt.near_VK, torch.arange(size), learnt.joint).save(tmp_path / "all")
+    replace(learnt, usual_F=torch.arange(size)).save(tmp_path / "all")
     plain = dragoman.load(bundle, device="cpu", precision="float32")
     short = dragoman.load(bundle, device="cpu", precision="float32", shortlist=tmp_path / "all")
     for knobs in ({}, {"method": "greedy"}, {"nbest": 3}):
@@ -72,20 +75,29 @@ def test_only_listed_words_are_said(bundle: Path, learnt: Shortlist, tmp_path: P
     assert [one.text for one in twice.translate(SOURCES[:5])] == [one.text for one in translator.translate(SOURCES[:5])]
 
 
-def test_what_is_asked_for_is_always_listed(bundle: Path, tmp_path: Path) -> None:
+def test_what_is_asked_for_is_always_listed(bundle: Path, learnt: Shortlist, tmp_path: Path) -> None:
     found = load_bundle(bundle)
-    nothing = Shortlist(torch.zeros(len(found.tokeniser.source), 1, dtype=torch.long), torch.tensor([4]), False)
-    Shortlist(nothing.near_VK, nothing.usual_F, found.tokeniser.joint).save(tmp_path / "none")
+    rows = len(found.tokeniser.source)
+    nothing = replace(learnt, near_VK=torch.zeros(rows, 1, dtype=torch.long), usual_F=torch.tensor([4]))
+    nothing.save(tmp_path / "none")
     translator = dragoman.load(bundle, device="cpu", precision="float32", shortlist=tmp_path / "none")
     (one,) = translator.translate(["one"], wordings=[Wording(prefix="grün", include=("zwei",))])
     assert one.text.startswith("grün")
     assert "zwei" in one.text or one.missing == ("zwei",)
+    assert len(translator.alternatives("one", count=20)) == 20  # which may be any words
+
+
+def test_pairs_longer_than_the_model_learnt_from_are_left_out_and_counted(bundle: Path) -> None:
+    found = load_bundle(bundle)
+    long = " ".join(["one"] * found.recipe.data.max_length)
+    _, left_out = learn_shortlist(found, [*SOURCES, long], [*TARGETS, "eins"], each=6, usual=5)
+    assert left_out == 1
 
 
 def test_another_vocabulary_is_refused(bundle: Path, learnt: Shortlist, tmp_path: Path) -> None:
     found = load_bundle(bundle)
-    Shortlist(learnt.near_VK[:-1], learnt.usual_F, learnt.joint).save(tmp_path / "other")
-    with pytest.raises(BundleError, match=r"other: was learnt for \d+ tokens of the source"):
+    replace(learnt, vocabulary=bytes(32)).save(tmp_path / "other")
+    with pytest.raises(BundleError, match="other: was learnt with other subword models"):
         read_shortlist(tmp_path / "other", found)
     learnt.save(tmp_path / "cut")
     with pytest.raises(OutputError, match="exists"):

@@ -11,7 +11,8 @@ from torch import Tensor
 import dragoman
 from dragoman.data.subword import END_ID
 from dragoman.decoding.step import State
-from dragoman.engine import Translator
+from dragoman.engine import Translation, Translator
+from dragoman.engine.translation import joined
 from dragoman.tasks.translation import is_copy
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -93,6 +94,8 @@ def test_what_goes_round_in_circles_is_stopped_and_searched_again(bundle: Path) 
     assert one.status == "looped"
     assert lengths.count(1) == 32  # stopped long before the limit of two hundred
     assert 4 in lengths  # and searched again with a beam, which may not say one thing three times
+    (several,) = looping.translate(["one two"], beam_size=6, nbest=6, extra_length=200)
+    assert len(several.alternatives) == 5
     (kept,) = looping.translate(["one two"], method="greedy", extra_length=40, loop_tokens=0)
     assert kept.status == "truncated"
     assert len(kept.tokens) > 40
@@ -110,3 +113,12 @@ def test_what_the_source_repeats_may_be_repeated(bundle: Path) -> None:
     looping.speaker = replace(looping.speaker, step=insists)
     (one,) = looping.translate(["one " * 40], method="greedy")
     assert one.status == "truncated"
+
+
+def test_a_part_of_which_nothing_came_is_not_passed_over() -> None:
+    said = Translation("eins", tokens=("eins",), token_log_probs=(-0.1, -0.1), source_tokens=("one",))
+    nothing = Translation("", token_log_probs=(-0.1,), status="empty", source_tokens=("two",))
+    blank = Translation(" ", status="empty")
+    assert joined([said, nothing], ["one ", "two"], "de").status == "empty"
+    assert joined([said, blank], ["one", " "], "de").status == "ok"
+    assert joined([blank, blank], [" ", " "], "de").status == "empty"

@@ -49,12 +49,15 @@ def shortlist(
         )
     found = load_bundle(bundle)
     with counting_bar(people(), "looking", len(sources)) as bar:
-        learnt = learn_shortlist(
+        learnt, left_out = learn_shortlist(
             found, sources, targets, each=each, usual=usual, advance=lambda count: bar.advance(bar.task_ids[0], count)
         )
     learnt.save(output, overwrite=overwrite)
     known = int((learnt.near_VK[:, 0] > 0).sum())
     if as_json:
-        print_json({"shortlist": str(output), "pairs": len(sources), "source_tokens": known, "usual": len(learnt.usual_F)})
+        told = {"pairs": len(sources), "left_out": left_out, "source_tokens": known, "usual": len(learnt.usual_F)}
+        print_json({"shortlist": str(output), **told})
     else:
-        click.echo(f"{output}: what {known:,} tokens of the source become, by {len(sources):,} pairs")
+        click.echo(f"{output}: what {known:,} tokens of the source become, by {len(sources) - left_out:,} pairs")
+        if left_out:
+            click.echo(f"left out, since they are longer than all that the model learnt from: {left_out:,} pairs", err=True)

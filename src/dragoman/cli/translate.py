@@ -91,6 +91,8 @@ def translate(
     from dragoman.tasks.translation import longest_source
 
     source, decoding = _split(rest)
+    if output is not None and alignments is not None and output.resolve() == alignments.resolve():
+        raise click.UsageError(f"-o and --alignments both name {output}", ctx=click.get_current_context())
     for path in (output, alignments):
         if path is not None and not overwrite:
             refuse_existing(path)

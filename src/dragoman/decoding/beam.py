@@ -208,9 +208,9 @@ class _Beam:
         """Those that end compete for the finished places."""
         if end_BX.device.type == "cpu" and not bool(end_BX.any()):
             return  # elsewhere it costs more to ask
-        if self.rows == 1 and self.phrases is None:
-            # As greedy search ends: by its best alone.
-            end_BX = end_BX & (torch.arange(end_BX.shape[1], device=self.device) == 0)
+        if self.rows == 1:  # as greedy search ends: by its best alone, but for sentences that phrases are asked of
+            best_BX = (torch.arange(end_BX.shape[1], device=self.device) == 0).expand_as(end_BX)
+            end_BX = end_BX & (best_BX if self.phrases is None else best_BX | ~self.phrases.wishless_B1)
         ended_BX = (grown.score_BX / self.penalty(float(self.length))).masked_fill(~end_BX, DEAD)
         first = self.length * end_BX.shape[1]
         code_BX = torch.arange(first, first + end_BX.shape[1], device=self.device).expand_as(end_BX)

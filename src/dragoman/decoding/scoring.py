@@ -19,11 +19,11 @@ def score_targets(
     logits_BTV: what the model expects at each place when it has read the start token and the target so far
     targets: ids without start and end token, none longer than T − 1
     """
-    log_probs_BTV = logits_BTV.float().log_softmax(dim=-1)
     scored = []
-    for log_probs_TV, target in zip(log_probs_BTV, targets, strict=True):
+    for logits_TV, target in zip(logits_BTV, targets, strict=True):
         ids_T = torch.tensor([*target, end_id], device=logits_BTV.device)
-        token_log_probs = log_probs_TV[: len(ids_T)].gather(1, ids_T[:, None])[:, 0].tolist()
+        log_probs_TV = logits_TV[: len(ids_T)].float().log_softmax(dim=-1)
+        token_log_probs = log_probs_TV.gather(1, ids_T[:, None])[:, 0].tolist()
         score = sum(token_log_probs) / penalty(float(len(ids_T)))
         scored.append(Hypothesis(tuple(target), tuple(token_log_probs), score, True))
     return scored

@@ -22,7 +22,7 @@ UNSPACED = {"ja", "km", "lo", "my", "th", "yue", "zh"}
 
 
 def split_passage(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """Parts that each fit, as few and as alike in length as the pauses allow; joined they are the text.
+    """Parts that each fit, from cutting in two near the middle until they do; joined they are the text.
 
     Raises ValueError where even a single character does not fit.
     """
@@ -47,7 +47,12 @@ def _ends(pause: re.Pattern[str], text: str) -> Iterator[int]:
     return (match.end() for match in pause.finditer(text))
 
 
+def writes_spaces(language: str) -> bool:
+    """Whether this language has spaces between sentences; one that is not known has."""
+    return language.split("-")[0] not in UNSPACED
+
+
 def join_passage(parts: list[str], language: str) -> str:
     """The translations of the parts as one line; a language that writes no spaces gets none."""
-    between = "" if language.split("-")[0] in UNSPACED else " "
+    between = " " if writes_spaces(language) else ""
     return between.join(part for part in (part.strip() for part in parts) if part)

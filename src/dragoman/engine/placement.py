@@ -10,8 +10,9 @@ from typing import cast, get_args
 import torch
 from torch import Tensor
 
-from dragoman.engine.products import Precision, multiplies_int8, pack_product
+from dragoman.engine.products import Precision, multiplies_int8, pack_product, packs_bfloat16
 from dragoman.engine.remembered import recall, remember
+from dragoman.engine.replicas import MOST
 from dragoman.errors import DeviceError
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.transformer import Transformer
@@ -36,7 +37,15 @@ def place(device: str, precision: str) -> Placement:
     """Raises DeviceError for a device that is not here, or numbers that it does not compute with."""
     if precision not in ("auto", *PRECISIONS):
         raise DeviceError(f"precision = {precision!r}: auto, {', '.join(PRECISIONS)} are allowed")
-    found = _device(device)
+    found = _device(str(device))
+    if found.type == "cpu" and precision == "int8" and not multiplies_int8():
+        raise DeviceError(
+            "precision = 'int8': this build of PyTorch does not have its products; bfloat16 and float32 are there"
+        )
+    if found.type == "cpu" and precision == "bfloat16" and not packs_bfloat16():
+        raise DeviceError(
+            "precision = 'bfloat16': oneDNN does not compute with it on this processor; float32 and int8 are there"
+        )
     if found.type == "cuda" and precision == "int8":
         raise DeviceError(f"precision = 'int8' on {device}: a GPU computes in bfloat16 or float32; int8 is a processor's")
     chosen: Precision | None = next((one for one in get_args(Precision) if one == precision), None)
@@ -93,8 +102,8 @@ def multiplies_bfloat16() -> bool:
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, number = name.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
+    kind, colon, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or (colon and not (kind == "cuda" and number.isdecimal())):
         raise DeviceError(f"device = {name!r}: auto, cpu, cuda and cuda:0, cuda:1, … are allowed")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if kind == "cuda" and int(number or 0) >= count:
@@ -104,6 +113,6 @@ def _device(name: str) -> torch.device:
 
 def checked_count(name: str, value: int | None) -> int | None:
     """Raises DeviceError for less than one thread or replica, or more than any machine has."""
-    if value is not None and not 1 <= value <= 1024:
-        raise DeviceError(f"{name} = {value}: 1 to 1024 are allowed")
+    if value is not None and not (type(value) is int and 1 <= value <= MOST):
+        raise DeviceError(f"{name} = {value!r}: a whole number from 1 to {MOST} is allowed")
     return value

@@ -7,6 +7,7 @@ A product takes rows of float32 and gives rows of float32, whatever it computes 
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ WIDE = 8192
 USUAL_ROWS = 128
 # Of a matrix that is most of the model, so that its copies in between are small.
 ROWS_AT_ONCE = 2048
+LANES = 16
 LEVELS = 127.0
 # Nothing smaller is told from zero, so that a row of zeros has a scale as well.
 TINY = 1e-30
@@ -95,6 +97,8 @@ class Int8Product:
         self.bias_O = torch.zeros_like(self.scale_O) if bias_O is None else bias_O
         self.reduce_range = not _adds_bytes_whole()
         self.few_rows = FEW_ROWS if len(self.scale_O) < WIDE else FEW_ROWS_OF_WIDE
+        if self.reduce_range:  # fbgemm can do with a bit less, oneDNN cannot
+            self.few_rows = sys.maxsize
         self._lock = Lock()
 
     @cached_property
@@ -230,9 +234,26 @@ def _has_onednn() -> bool:
 
 @lru_cache(maxsize=1)
 def _adds_bytes_whole() -> bool:
-    """Whether the processor sums products of bytes in 32 bits; older ones saturate at 16, and lose a bit to prevent it."""
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(capabilities.get(name, False) for name in ("avx512_vnni", "avx_vnni", "amx_int8"))
+    """Whether oneDNN sums products of bytes in 32 bits here; where processors lack the instructions, pairs saturate at 16.
+
+    Found out by the largest product that there is, since what oneDNN uses hangs on more than the processor.
+    """
+    bytes_XI = torch.full((USUAL_ROWS, USUAL_ROWS), 255, dtype=torch.uint8)
+    whole_OI = torch.full((LANES, USUAL_ROWS), int(LEVELS), dtype=torch.int8)
+    packed = torch.ops.onednn.qlinear_prepack.default(whole_OI, [USUAL_ROWS, USUAL_ROWS])
+    scale_O, zero_O = torch.ones(LANES), torch.zeros(LANES, dtype=torch.int32)
+    multiply = torch.ops.onednn.qlinear_pointwise.default
+    y_XO = multiply(bytes_XI, 1.0, 0, packed, scale_O, zero_O, None, 1.0, 0, torch.float32, "none", [], "")
+    return bool((y_XO == 255 * LEVELS * USUAL_ROWS).all())
+
+
+def packs_bfloat16() -> bool:
+    """Whether products of bfloat16 are to be had at all, fast or slow."""
+    try:
+        pack_product(torch.ones(LANES, LANES), None, "bfloat16")(torch.ones(1, LANES))
+    except RuntimeError:
+        return False
+    return True
 
 
 def multiplies_int8() -> bool:

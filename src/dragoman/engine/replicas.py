@@ -5,12 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
 
 from dragoman.engine.remembered import cores, recall, remember
+
+TRIED = 3
+"""Pieces that each way is given, the first of which does not count."""
+MOST = 1024
+"""Replicas, and threads of each."""
 
 Given = TypeVar("Given")
 Found = TypeVar("Found")
@@ -24,16 +30,13 @@ class Crew:
     threads: int
 
     def map(self, work: Callable[[Given], Found], pieces: Iterable[Given]) -> Iterator[Found]:
-        """The results in order. What one piece raises is raised here, and what was not begun is left undone.
-
-        What waits for its turn is no more than what is being done, so that endless work needs no endless memory.
-        """
+        """The results in order. What one piece raises is raised here, and what was not begun is left undone."""
         if self == Crew(1, cores()):
             yield from map(work, pieces)
             return
         waiting: list[Future[Found]] = []
         pool = ThreadPoolExecutor(self.replicas, "replica", initializer=torch.set_num_threads, initargs=(self.threads,))
-        with pool:
+        with pool, usual_threads():
             try:
                 for piece in pieces:
                     waiting.append(pool.submit(work, piece))
@@ -44,6 +47,16 @@ class Crew:
             finally:
                 for one in waiting:
                     one.cancel()
+
+
+@contextmanager
+def usual_threads() -> Iterator[None]:
+    """Threads that others begin later compute with as many as before: torch has them take the number that was set last."""
+    usual = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
 
 
 @dataclass
@@ -96,19 +109,15 @@ class Replicas:
         remember(self.question, f"{self._crew.replicas} x {self._crew.threads}")
 
 
-TRIED = 3
-
-
 def ways() -> list[int]:
-    """Into how many replicas the cores may be shared out: 1, 2, 4, … up to one core each."""
-    counts = [1]
-    while counts[-1] * 2 <= cores():
-        counts.append(counts[-1] * 2)
-    return counts
+    """Into how many replicas the cores may be shared out: 1, 2, 4, …, and one core each."""
+    return sorted({cores(), *(2**power for power in range(cores().bit_length()) if 2**power <= cores())})
 
 
 def _read(answer: str | None) -> Crew | None:
     if answer is None:
         return None
     replicas, _, threads = answer.partition(" x ")
-    return Crew(int(replicas), int(threads)) if replicas.isdecimal() and threads.isdecimal() else None
+    if not (replicas.isdecimal() and threads.isdecimal() and 1 <= int(replicas) <= MOST and 1 <= int(threads) <= MOST):
+        return None
+    return Crew(int(replicas), int(threads))

@@ -9,6 +9,7 @@ sees the rest, so that a word outside the list cannot be said: faster, and not q
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,11 +37,15 @@ PAIRS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class Shortlist:
-    """near_VK: filled up with 0. joint: one vocabulary, so that every token of the source may come out as it is."""
+    """near_VK: filled up with 0. joint: one vocabulary, so that every token of the source may come out as it is.
+
+    vocabulary: SHA-256 of the subword models
+    """
 
     near_VK: Tensor
     usual_F: Tensor
     joint: bool
+    vocabulary: bytes
 
     def words(self, source_BS: Tensor) -> Tensor:
         """The tokens that translations of these sources may hold, in order; the special ones first. → (W,)"""
@@ -50,7 +55,12 @@ class Shortlist:
 
     def save(self, path: Path, *, overwrite: bool = False) -> None:
         """Write a sealed folder. Raises OutputError where it exists or cannot be written."""
-        tables = {"near": self.near_VK.int(), "usual": self.usual_F.int(), "joint": torch.tensor([self.joint])}
+        tables = {
+            "near": self.near_VK.int(),
+            "usual": self.usual_F.int(),
+            "joint": torch.tensor([self.joint]),
+            "vocabulary": torch.tensor(list(self.vocabulary), dtype=torch.uint8),
+        }
         written: dict[str, str] = {}
         with sealed_folder(path, overwrite=overwrite, written=written) as folder:
             written[TABLES] = save_tensors(folder / TABLES, tables)
@@ -61,17 +71,13 @@ def read_shortlist(path: Path, bundle: Bundle) -> Shortlist:
     check_seal(path, BundleError)
     try:
         tables = MappedTensors(path / TABLES)
-        near_VK, usual_F, joint = (tables[name].long() for name in ("near", "usual", "joint"))
+        near_VK, usual_F, joint, vocabulary = (tables[name].long() for name in ("near", "usual", "joint", "vocabulary"))
+        digest = bytes(vocabulary.tolist())
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise BundleError(f"{path}: is not a shortlist that can be read: {error}") from None
-    sides = bundle.tokeniser.source, bundle.tokeniser.target
-    most = int(max(near_VK.max(), usual_F.max()))
-    if len(near_VK) != len(sides[0]) or most >= len(sides[1]) or bool(joint) != bundle.tokeniser.joint:
-        raise BundleError(
-            f"{path}: was learnt for {len(near_VK)} tokens of the source and at least {most + 1} of the target, but the bundle "
-            f"has {len(sides[0])} and {len(sides[1])}; learn it with this bundle"
-        )
-    return Shortlist(near_VK, usual_F, bool(joint))
+    if digest != _digest(bundle):
+        raise BundleError(f"{path}: was learnt with other subword models than this bundle's; learn it with this bundle")
+    return Shortlist(near_VK, usual_F, bool(joint), digest)
 
 
 def learn_shortlist(
@@ -82,8 +88,9 @@ def learn_shortlist(
     each: int,
     usual: int,
     advance: Callable[[int], None] = lambda _: None,
-) -> Shortlist:
-    """Count, over these pairs, from which tokens of the source each of the target came.
+) -> tuple[Shortlist, int]:
+    """Count, over these pairs, from which tokens of the source each of the target came; and the pairs that were left out,
+    since the model has not learnt from any that are so long.
 
     each: tokens of the target that are kept for one of the source, at most
     usual: tokens that are in every list, the most frequent in the targets
@@ -94,21 +101,27 @@ def learn_shortlist(
         raise DataError("a shortlist is learnt from pairs, and there are none")
     rows, columns = len(bundle.tokeniser.source), len(bundle.tokeniser.target)
     near: dict[int, float] = {}
+    left_out = 0
     said_V = np.zeros(columns)
     for first in range(0, len(sources), PAIRS_AT_ONCE):
         read = [bundle.tokeniser.encode_source(text) for text in sources[first : first + PAIRS_AT_ONCE]]
         made = [bundle.tokeniser.encode_target(text) for text in targets[first : first + PAIRS_AT_ONCE]]
         pairs = [pair for pair in zip(read, made, strict=True) if pair[0] and pair[1]]
+        short = [pair for pair in pairs if max(map(len, pair)) < bundle.recipe.data.max_length]
+        left_out, pairs = left_out + len(pairs) - len(short), short
         for key, weight in _looks(bundle, pairs, columns):
             near[key] = near.get(key, 0.0) + weight
         np.add.at(said_V, np.asarray([token for one in made for token in one], dtype=np.int64), 1)
         advance(len(read))
     keys = np.fromiter(near.keys(), np.int64, len(near))
-    return Shortlist(
-        torch.from_numpy(_best(keys, np.fromiter(near.values(), np.float64, len(near)), rows, columns, each)),
-        torch.from_numpy(np.argsort(-said_V, kind="stable")[:usual].copy()),
-        bundle.tokeniser.joint,
-    )
+    near_VK = _best(keys, np.fromiter(near.values(), np.float64, len(near)), rows, columns, each)
+    usual_F = np.argsort(-said_V, kind="stable")[:usual].copy()
+    return Shortlist(torch.from_numpy(near_VK), torch.from_numpy(usual_F), bundle.tokeniser.joint, _digest(bundle)), left_out
+
+
+def _digest(bundle: Bundle) -> bytes:
+    """Of both subword models, whose ids the tables hold."""
+    return hashlib.sha256(bundle.tokeniser.source.model + bundle.tokeniser.target.model).digest()
 
 
 def _looks(bundle: Bundle, pairs: Sequence[tuple[list[int], list[int]]], columns: int) -> list[tuple[int, float]]:
@@ -119,10 +132,11 @@ def _looks(bundle: Bundle, pairs: Sequence[tuple[list[int], list[int]]], columns
         [target for _, target in pairs],
         start_id=start_id(bundle.recipe.model),
         finished=[True] * len(pairs),
+        read=lambda weights_LHTS: weights_LHTS[-1].mean(dim=0),
     )
     keys, values = [], []
-    for (source, target), weights_LHTS in zip(pairs, weights, strict=True):
-        mean_TS = weights_LHTS[-1].mean(dim=0).numpy()[: len(target)]
+    for (source, target), weights_TS in zip(pairs, weights, strict=True):
+        mean_TS = weights_TS.numpy()[: len(target)]
         target_X, source_X = np.nonzero(mean_TS >= FAINT)
         keys.append(np.asarray(source)[source_X] * columns + np.asarray(target)[target_X])
         values.append(mean_TS[target_X, source_X])

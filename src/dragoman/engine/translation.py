@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from dragoman.engine.passage import join_passage
+from dragoman.engine.passage import join_passage, writes_spaces
 from dragoman.evaluation.aligner import Link
 from dragoman.tasks.alignment import words_of
 from dragoman.tasks.translation import Status
 
 Rows = tuple[tuple[float, ...], ...]
 # What a line in parts is called by that had parts of several kinds.
-WORST_FIRST: tuple[Status, ...] = ("refused", "looped", "truncated", "copied", "ok", "empty")
+WORST_FIRST: tuple[Status, ...] = ("refused", "empty", "looped", "truncated", "copied", "ok")
 
 
 @dataclass(frozen=True)
@@ -58,25 +58,30 @@ class Translation:
         return sum(seen) / len(self.source_tokens)
 
 
-def joined(parts: Sequence[Translation], language: str) -> Translation:
-    """The translation of a line into this language from those of its parts."""
+def joined(parts: Sequence[Translation], sources: Sequence[str], language: str) -> Translation:
+    """The translation of a line into this language from those of its parts, which were these texts."""
     if len(parts) == 1:
         return parts[0]
     attention, alignment = None, None
     if all(part.attention is not None for part in parts):
         attention = tuple(_beside([part.attention or () for part in parts], [len(part.source_tokens) for part in parts]))
-        alignment = tuple(_one_after_another(parts))
+        alignment = tuple(_one_after_another(parts, sources, spaced=writes_spaces(language)))
     return Translation(
         text=join_passage([part.text for part in parts], language),
         score=sum(part.score for part in parts),
         tokens=tuple(chain.from_iterable(part.tokens for part in parts)),
         token_log_probs=tuple(chain.from_iterable(part.token_log_probs for part in parts)),
-        status=min((part.status for part in parts), key=WORST_FIRST.index),
+        status=min((part.status for part in parts if not _is_blank(part)), key=WORST_FIRST.index, default="empty"),
         source_tokens=tuple(chain.from_iterable(part.source_tokens for part in parts)),
         parts=len(parts),
         attention=attention,
         alignment=alignment,
     )
+
+
+def _is_blank(part: Translation) -> bool:
+    """Whether nothing was given, of which nothing could come."""
+    return part.status == "empty" and not part.token_log_probs
 
 
 def _beside(many: Sequence[Sequence[Sequence[float]]], widths: Sequence[int]) -> Iterator[tuple[float, ...]]:
@@ -87,10 +92,12 @@ def _beside(many: Sequence[Sequence[Sequence[float]]], widths: Sequence[int]) ->
             yield (0.0,) * before + tuple(row) + (0.0,) * after
 
 
-def _one_after_another(parts: Sequence[Translation]) -> Iterator[Link]:
-    """The links of parts of a line, as links of the whole."""
+def _one_after_another(parts: Sequence[Translation], sources: Sequence[str], *, spaced: bool) -> Iterator[Link]:
+    """The links of parts of a line, as links of the whole. Where no space parts them, a word goes on from one to the next."""
     read = said = 0
-    for part in parts:
+    for part, source_text, after in zip(parts, sources, [*sources[1:], ""], strict=True):
         for source, target in part.alignment or ():
             yield read + source, said + target
-        read, said = read + len(set(words_of(part.source_tokens))), said + len(set(words_of(part.tokens)))
+        parted = source_text[-1:].isspace() or after[:1].isspace()
+        read += len(set(words_of(part.source_tokens))) - (not parted)
+        said += len(set(words_of(part.tokens))) - (not spaced and bool(part.tokens))

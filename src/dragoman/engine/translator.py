@@ -8,6 +8,7 @@ from itertools import chain, islice, repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dragoman.bundle import Bundle, load_bundle
@@ -23,14 +24,14 @@ from dragoman.engine.translation import Translation, joined
 from dragoman.engine.wording import Wording
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.evaluation.aligner import Link
-from dragoman.tasks.alignment import chosen_head, links
+from dragoman.tasks.alignment import Head, chosen_head, links
 from dragoman.tasks.generation import cross_attentions, most_positions, score_pairs, start_id
 from dragoman.tasks.translation import Translated, holds_text, is_copy, longest_source, status_of, translate_lines
 
 WINDOW = 2048
 BEAM = 4
 # How a line is searched once more that went round in circles.
-SECOND_SEARCH = {"method": "beam", "beam_size": BEAM, "groups": 1, "no_repeat": 3, "stop": "best-finished"}
+SECOND_SEARCH = {"method": "beam", "groups": 1, "no_repeat": 3, "stop": "best-finished"}
 # The parts of one line draw from streams so far apart that no other line's place comes between.
 PART_PLACES = 1 << 20
 # Tokens that no sign of a line stands for: the space before it, and its end.
@@ -123,7 +124,10 @@ class Translator:
         translated = self._without_circles(lines, config, self._translated(lines, config, places, wishes, told), places, wishes)
         looks = self._looks(translated, config) if attention else repeat(())
         results = map(self._result, lines, translated, looks)
-        whole_lines = [joined(list(islice(results, len(parts))), self.recipe.task.target_language) for parts in passages]
+        language = self.recipe.task.target_language
+        whole_lines = [joined(list(islice(results, len(parts))), parts, language) for parts in passages]
+        if wordings is not None:
+            whole_lines = [_lacking(one, wording) for one, wording in zip(whole_lines, wordings, strict=True)]
         if not whole:
             advance(len(texts))
         return whole_lines
@@ -140,19 +144,38 @@ class Translator:
 
         rest: what `translate` takes
         window: batched by length; a small one answers sooner, a large one is faster
+
+        Raises DataError where there are not as many wordings as lines, when that comes out.
         """
+        if isinstance(texts, str):
+            raise TypeError("stream takes lines: write stream([text])")
+        if window < 1:
+            raise ValueError(f"window = {window}: 1 or more lines are held at once")
+        return self._streamed(texts, wordings, window, rest)
+
+    def _streamed(
+        self, texts: Iterable[str], wordings: Iterable[Wording | None] | None, window: int, rest: dict[str, Any]
+    ) -> Iterator[Translation]:
         remaining, first = iter(texts), rest.pop("first", 0)
         asked = None if wordings is None else iter(wordings)
+        done = 0
         while lines := list(islice(remaining, window)):
             some = None if asked is None else list(islice(asked, len(lines)))
+            done += len(lines)
+            if some is not None and len(some) < len(lines):
+                raise DataError(f"more lines than wordings, of which there are {done - len(lines) + len(some)}")
             yield from self.translate(lines, first=first, wordings=some, **rest)
             first += len(lines)
+        if asked is not None and any(True for _ in asked):
+            raise DataError(f"more wordings than lines, of which there are {done}")
 
     def alternatives(self, text: str, prefix: str = "", *, count: int = 5, **decoding: Any) -> list[Translation]:
         """How a translation may go on after its first words: one for each of the likeliest tokens there, that first.
 
         Each goes on by a beam of its own, of decoding.beam_size hypotheses: 1 when not given, which is greedy search.
         """
+        if settled := sorted({"method", "groups", "nbest"} & decoding.keys()):
+            raise RecipeError(f"{settled[0]} = {decoding[settled[0]]!r}: alternatives have their own; count says how many")
         width = decoding.get("beam_size", 1)
         if not isinstance(width, int) or not isinstance(count, int) or min(width, count) < 1:
             raise RecipeError(f"count = {count!r}, beam_size = {width!r}: whole numbers from 1 are allowed")
@@ -161,7 +184,7 @@ class Translator:
         longest = longest_source(self.speaker.positions, config)
         if len(self.bundle.tokeniser.encode_source(text)) > longest:
             raise DataError(f"the text has more than the {longest} tokens that the model reads at once")
-        (translated,) = self._translated([text], config, [0], wishes, lambda _: None, branching=True)
+        (translated,) = self._translated([text], config, [0], wishes, lambda _: None, branching=True)  # of all words
         best = self._result(text, translated, ())
         return [replace(best, alternatives=()), *best.alternatives] if translated.hypotheses else []
 
@@ -176,7 +199,7 @@ class Translator:
         branching: bool = False,
     ) -> list[Translated]:
         return translate_lines(
-            self.speaker,
+            replace(self.speaker, narrowed=None) if branching else self.speaker,
             self.bundle.tokeniser,
             lines,
             self.recipe,
@@ -203,7 +226,8 @@ class Translator:
         found = list(translated)
         looped = [index for index, one in enumerate(found) if one.status == "looped"]
         if looped:
-            other = section_with(config, {**SECOND_SEARCH, "nbest": min(config.nbest, BEAM)}, where="decoding")
+            beam = max(BEAM, config.nbest, config.beam_size if config.method == "beam" else 1)
+            other = section_with(config, {**SECOND_SEARCH, "beam_size": beam}, where="decoding")
             asked = [wishes[index] for index in looped] if wishes else ()
             again = self._translated(
                 [lines[index] for index in looped], other, [places[index] for index in looped], asked, lambda _: None
@@ -221,6 +245,8 @@ class Translator:
             raise DataError(f"{len(passages)} lines but {len(wordings)} wordings: line n of one belongs to line n of the other")
         wishes = []
         for number, (wording, parts) in enumerate(zip(wordings, passages, strict=True), start=first + 1):
+            if not isinstance(wording, Wording | None):
+                raise TypeError(f"line {number}: {wording!r} is no Wording")
             wish = NO_WISH if wording is None else wording.wish(self.bundle.tokeniser.target, where=f"line {number}")
             if wish != NO_WISH and len(parts) > 1:
                 raise DataError(f"line {number}: is translated in parts, so that nothing can be asked of its wording")
@@ -264,12 +290,14 @@ class Translator:
         config = self.check(decoding)
         source_ids, target_ids = self._read_pairs("align", sources, targets, config, blank=True)
         both = [
-            index for index, (text, other) in enumerate(zip(sources, targets, strict=True)) if text.strip() and other.strip()
+            index
+            for index, (text, source, target) in enumerate(zip(sources, source_ids, target_ids, strict=True))
+            if holds_text(text, source) and target
         ]
         weights = self._weights([(source_ids[index], target_ids[index], True) for index in both], config)
         found: list[list[Link]] = [[] for _ in sources]
-        for index, weights_LHTS in zip(both, weights, strict=True):
-            found[index] = self._links(source_ids[index], target_ids[index], weights_LHTS)
+        for index, weights_2TS in zip(both, weights, strict=True):
+            found[index] = self._links(source_ids[index], target_ids[index], weights_2TS[1])
         return found
 
     def _read_pairs(
@@ -294,7 +322,7 @@ class Translator:
 
     def _result(self, text: str, translated: Translated, looks: Sequence[Tensor]) -> Translation:
         if not translated.hypotheses:
-            given = "" if translated.status == "refused" else text
+            given = text if translated.status == "empty" else ""
             pieces = tuple(self.bundle.tokeniser.source.pieces(translated.source))
             return Translation(given, status=translated.status, source_tokens=pieces)
         many = zip_longest(translated.hypotheses, looks)
@@ -308,7 +336,7 @@ class Translator:
         best, *others = results
         return replace(best, alternatives=tuple(others))
 
-    def _told(self, source: Sequence[int], hypothesis: Hypothesis, weights_LHTS: Tensor | None = None) -> Translation:
+    def _told(self, source: Sequence[int], hypothesis: Hypothesis, weights_2TS: Tensor | None = None) -> Translation:
         """One hypothesis as text; with where it looked, if that is known."""
         told = Translation(
             text=self.bundle.tokeniser.target.decode(hypothesis.tokens),
@@ -319,24 +347,26 @@ class Translator:
             source_tokens=tuple(self.bundle.tokeniser.source.pieces(source)),
             missing=tuple(self.bundle.tokeniser.target.decode(phrase) for phrase in hypothesis.missing),
         )
-        if weights_LHTS is None:
+        if weights_2TS is None:
             return told
-        rows = tuple(map(tuple, weights_LHTS[-1].mean(dim=0).tolist()))
-        return replace(told, attention=rows, alignment=tuple(self._links(source, hypothesis.tokens, weights_LHTS)))
+        shown_TS, linking_TS = weights_2TS
+        rows = tuple(map(tuple, shown_TS.tolist()))
+        return replace(told, attention=rows, alignment=tuple(self._links(source, hypothesis.tokens, linking_TS)))
 
-    def _links(self, source: Sequence[int], target: Sequence[int], weights_LHTS: Tensor) -> list[Link]:
-        """Between words, by the head that the bundle names."""
+    def _links(self, source: Sequence[int], target: Sequence[int], linking_TS: Tensor) -> list[Link]:
+        """Between words."""
         tokeniser = self.bundle.tokeniser
         read = tokeniser.source.pieces(source[:-1] if tokeniser.source_eos else source)
-        return links(self.head.of(weights_LHTS).numpy(), read, tokeniser.target.pieces(target))
+        return links(linking_TS.numpy(), read, tokeniser.target.pieces(target))
 
     def _looks(self, translated: Sequence[Translated], config: DecodingConfig) -> list[list[Tensor]]:
-        """For each hypothesis of each line where the (first) model looked when it said it. (layers, heads, T + 1, S)"""
+        """For each hypothesis of each line where the (first) model looked when it said it: see `_weights`."""
         pairs = [(line.source, one.tokens, one.finished) for line in translated for one in line.hypotheses]
         weights = iter(self._weights(pairs, config))
         return [list(islice(weights, len(line.hypotheses))) for line in translated]
 
     def _weights(self, pairs: Sequence[tuple[Sequence[int], Sequence[int], bool]], config: DecodingConfig) -> list[Tensor]:
+        """What pictures show, the mean of the last layer's heads, and what links are read off. (2, T + 1, S)"""
         return cross_attentions(
             self.models[0],
             [source for source, _, _ in pairs],
@@ -344,7 +374,15 @@ class Translator:
             start_id=start_id(self.recipe.model),
             finished=[finished for _, _, finished in pairs],
             batch_tokens=config.batch_tokens,
+            read=lambda weights_LHTS: torch.stack([Head().of(weights_LHTS), self.head.of(weights_LHTS)]),
         )
+
+
+def _lacking(translation: Translation, wording: Wording | None) -> Translation:
+    """Of a line that was not translated at all, everything is missing that it was to include."""
+    if wording is None or translation.token_log_probs:
+        return translation
+    return replace(translation, missing=wording.include)
 
 
 def _reading(bundle: Bundle) -> tuple[object, ...]:

@@ -24,6 +24,11 @@ class Wording:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("include", "exclude"):
+            if isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} takes phrases: write {name}=({getattr(self, name)!r},)")
+
     def wish(self, target: Subword, *, where: str) -> Wish:
         """As tokens. Raises DataError, which begins with `where`, for a phrase without text or with unknown characters."""
         return Wish(
@@ -47,7 +52,7 @@ def wording_from_json(document: Any, *, where: str) -> Wording:
 
     Raises DataError, which begins with `where`, for anything else.
     """
-    if not isinstance(document, Mapping) or (unknown := sorted(document.keys() - set(KEYS))):
+    if not isinstance(document, Mapping) or (unknown := sorted(map(str, document.keys() - set(KEYS)))):
         given = f"key {unknown[0]!r}" if isinstance(document, Mapping) else f"{document!r}"
         raise DataError(f"{where}: {given}: an object with {', '.join(KEYS)} is allowed")
     prefix = document.get("prefix", "")

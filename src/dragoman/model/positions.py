@@ -36,9 +36,11 @@ class Sinusoids(nn.Module):
 
     def forward(self, start: int, length: int) -> Tensor:
         """Positions start … start + length − 1. → (length, D)."""
-        if start + length > self.table.shape[0]:
-            self.table = self.compute(2 * (start + length), self.d_model).to(self.table)
-        return self.table[start : start + length]
+        table = self.table
+        if start + length > table.shape[0]:
+            table = self.compute(2 * (start + length), self.d_model).to(table)
+            self.table = table  # which another thread may replace at once
+        return table[start : start + length]
 
 
 class LearnedPositions(nn.Module):

@@ -19,6 +19,7 @@ from dragoman.data.subword import Tokeniser
 from dragoman.evaluation.aligner import Link, align_pairs, alignment_error_rate
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import cross_attentions, start_id
+from dragoman.tasks.translation import holds_text
 
 SPACE = "▁"
 """What SentencePiece writes for the space before a word."""
@@ -55,7 +56,7 @@ def choose_head(
     pairs = [
         (source, target, tokeniser.encode_source(source), tokeniser.encode_target(target))
         for source, target in zip(sources, targets, strict=True)
-        if source.strip() and target.strip()
+        if holds_text(source, tokeniser.encode_source(source)) and tokeniser.encode_target(target)
     ]
     gold = align_pairs([source.split() for source, *_ in pairs], [target.split() for _, target, *_ in pairs])
     if not any(gold):

@@ -278,23 +278,24 @@ def cross_attentions(
     start_id: int,
     finished: Sequence[bool],
     batch_tokens: int = 4096,
+    read: Callable[[Tensor], Tensor] = lambda weights_LHTS: weights_LHTS,
 ) -> list[Tensor]:
     """Where the decoder looked in each source when it said each target token, and the end if it came to it.
 
-    → for each pair (layers, heads, T + 1, S), or T without the end
+    → for each pair (layers, heads, T + 1, S), or T without the end; or what `read` makes of that, which is all that is kept
     """
     attentions = [module for name, module in model.decoder.named_modules() if name.endswith("cross_attention")]
-    read = [target if whole else target[:-1] for target, whole in zip(targets, finished, strict=True)]
-    lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, read, strict=True)]
+    said = [target if whole else target[:-1] for target, whole in zip(targets, finished, strict=True)]
+    lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, said, strict=True)]
     found: dict[int, Tensor] = {}
     for indices in _batches(lengths, batch_tokens):
-        batch = collate([sources[index] for index in indices], [read[index] for index in indices], start_id=start_id)
+        batch = collate([sources[index] for index in indices], [said[index] for index in indices], start_id=start_id)
         batch = batch.to(_device(model))
         with watch_attention([module for module in attentions if isinstance(module, Attention)]) as weights:
             model(batch.source_BS, batch.inputs_BT)
         weights_BLHTS = torch.stack(weights, dim=1).float().cpu()
         for row, index in enumerate(indices):
-            found[index] = weights_BLHTS[row, :, :, : len(read[index]) + 1, : len(sources[index])]
+            found[index] = read(weights_BLHTS[row, :, :, : len(said[index]) + 1, : len(sources[index])]).clone()
     return [found[index] for index in range(len(sources))]
 
 

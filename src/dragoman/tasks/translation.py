@@ -77,8 +77,11 @@ def translate_lines(
     texts = [index for index, (line, source) in enumerate(zip(lines, sources, strict=True)) if holds_text(line, source)]
     full = [index for index in texts if len(sources[index]) <= longest]
     asked = [wishes[index] for index in full] if wishes else [NO_WISH] * len(full)
-    going_round = [loops(sources[index], decoding.loop_tokens) for index in full]
-    if any(going_round):  # what the source repeats, its translation may repeat
+    going_round = [
+        any(loops(tokens, decoding.loop_tokens) for tokens in (sources[index], wish.prefix, *wish.include))
+        for index, wish in zip(full, asked, strict=True)
+    ]
+    if any(going_round):  # what the source or its wording repeats, the translation may repeat
         asked = [replace(wish, may_loop=may) for wish, may in zip(asked, going_round, strict=True)]
     advance(len(lines) - len(full))
     found = generate(
