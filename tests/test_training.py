@@ -704,7 +704,9 @@ def test_a_signal_to_all_processes_stops_a_run_with_loaders_as_any_other(name: s
         words = [sys.executable, str(tmp_path / "loading.py"), str(tmp_path / "recipe.json"), str(stop), name]
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
         assert done.stdout.startswith(f"Interrupted: {name}: stopped after step {step}; "), done.stdout + done.stderr
-        assert done.stderr == ""
+        # Python's own tracker may miss a semaphore that is gone already, and says so in two lines; nobody else says anything.
+        told = [line for line in done.stderr.splitlines() if "resource_tracker" not in line and "  warnings.warn(" not in line]
+        assert told == []
 
 
 @pytest.mark.slow
