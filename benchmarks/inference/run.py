@@ -26,6 +26,7 @@ from .models import Forms, random_base
 from .systems import ALL, CORES, open_systems
 
 SECTIONS = ("fixed", "captions", "growth", "memory")
+QUICK_SECTIONS = ("fixed", "captions", "memory")
 
 
 @click.command()
@@ -38,7 +39,7 @@ SECTIONS = ("fixed", "captions", "growth", "memory")
 )
 @click.option("--system", "named", type=click.Choice(ALL), multiple=True, help="Measure these alone, all but in `memory`.")
 @click.option(
-    "--rounds", type=click.IntRange(min=1), help="Turns of each, after all settings were tried.  [default: 5; quick 3]"
+    "--rounds", type=click.IntRange(min=1), help="Turns of each, after all settings were tried.  [default: 5; quick 2]"
 )
 @click.option("--seconds", type=click.FloatRange(min=0.0), help="Of each turn of `fixed`.  [default: 3; quick 0.3]")
 @click.option(
@@ -71,7 +72,7 @@ def main(
     adopt_orphans()
     console = open_console()
     told = tell_machine(console, cores=keep_to_cores(CORES), quick=quick, libraries=("dragoman", "torch", "numpy"))
-    times, turn = rounds or (3 if quick else 5), seconds if seconds is not None else (0.3 if quick else 3.0)
+    times, turn = rounds or (2 if quick else 5), seconds if seconds is not None else (0.3 if quick else 3.0)
     cells = [cell for cell in CELLS if not chosen or cell.name in chosen]
 
     def say(line: str) -> None:
@@ -98,10 +99,12 @@ def main(
             "fixed": lambda: measure_fixed(systems, base(), cells, say=say, quick=quick, rounds=times, seconds=turn),
             "captions": lambda: measure_captions(systems, captions(), say=say, quick=quick, rounds=times),
             "growth": lambda: measure_growth(systems, base(), say=say, quick=quick, rounds=1 if quick else times),
-            "memory": lambda: measure_memory(base(), text_if_any(), say=say, quick=quick, rounds=1 if quick else times),
+            "memory": lambda: measure_memory(
+                base(), None if quick and not only else text_if_any(), say=say, quick=quick, rounds=1 if quick else times
+            ),
         }
         for name in SECTIONS:
-            if name in (only or SECTIONS):
+            if name in (only or (QUICK_SECTIONS if quick else SECTIONS)):
                 try:
                     done[name] = measures[name]()
                 except (CommandError, NoText) as error:
