@@ -9,8 +9,6 @@ from typing import IO
 
 import click
 
-from dragoman.errors import DataError
-
 PATH = click.Path(path_type=Path)
 WINDOW = 2048
 
@@ -32,17 +30,13 @@ def align(source: Path, target: Path, bundle: Path | None, output: Path | None, 
     Example:  dragoman align test.en test.de --bundle runs/multi30k-ende/bundle -o test.links
               dragoman align train.en train.de -o train.links
     """
-    from dragoman.formats.lines import read_lines
+    from dragoman.formats.lines import read_beside
     from dragoman.storage import new_file, refuse_existing
     from dragoman.tasks.alignment import pharaoh
 
     if output is not None and not overwrite:
         refuse_existing(output)
-    sources, targets = list(read_lines(source)), list(read_lines(target))
-    if len(sources) != len(targets):
-        raise DataError(
-            f"{source} has {len(sources)} lines but {target} has {len(targets)}: line n of one belongs to line n of the other"
-        )
+    sources, targets = read_beside(source, target)
     found = _lexically(sources, targets) if bundle is None else _by(bundle, sources, targets)
     sink: AbstractContextManager[IO[str]] = nullcontext(sys.stdout) if output is None else new_file(output, overwrite=overwrite)
     with sink as stream:

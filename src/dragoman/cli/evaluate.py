@@ -93,7 +93,7 @@ def _force(bundle: Path, sources: list[str], lines: list[str], as_json: bool) ->
 
     from dragoman.engine import load
 
-    scored = load(bundle).score(sources, lines)
+    scored = load(bundle, precision="float32").score(sources, lines)
     tokens = sum(len(one.token_log_probs) for one in scored)
     nll = -sum(sum(one.token_log_probs) for one in scored) / tokens
     if not as_json:

@@ -117,7 +117,7 @@ def examine_machine(as_json: bool) -> None:
 
     import dragoman
     from dragoman.cli.screen import facts_table, print_json
-    from dragoman.training.machine import multiplies_bfloat16
+    from dragoman.model.linear import multiplies_bfloat16
 
     gpu = torch.cuda.is_available()
     free = shutil.disk_usage(Path.cwd()).free

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import click
 
-from dragoman.errors import DataError
-
 PATH = click.Path(path_type=Path)
 
 
@@ -34,7 +32,7 @@ def shortlist(
     from dragoman.bundle import load_bundle
     from dragoman.cli.screen import counting_bar, people, print_json
     from dragoman.engine.shortlist import learn_shortlist
-    from dragoman.formats.lines import read_lines
+    from dragoman.formats.lines import read_beside
     from dragoman.storage import refuse_existing
 
     for name, value in (("--each", each), ("--usual", usual)):
@@ -42,11 +40,7 @@ def shortlist(
             raise click.UsageError(f"{name} = {value}: 1 to 100000 are allowed", ctx=click.get_current_context())
     if not overwrite:
         refuse_existing(output)
-    sources, targets = list(read_lines(source)), list(read_lines(target))
-    if len(sources) != len(targets):
-        raise DataError(
-            f"{source} has {len(sources)} lines but {target} has {len(targets)}: line n of one belongs to line n of the other"
-        )
+    sources, targets = read_beside(source, target)
     found = load_bundle(bundle)
     with counting_bar(people(), "looking", len(sources)) as bar:
         learnt, left_out = learn_shortlist(

@@ -15,6 +15,7 @@ from dragoman.engine.remembered import recall, remember
 from dragoman.engine.replicas import MOST
 from dragoman.errors import DeviceError
 from dragoman.model.layers import DecoderLayer
+from dragoman.model.linear import multiplies_bfloat16
 from dragoman.model.transformer import Transformer
 
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -91,12 +92,6 @@ def _measured(weight_OI: Tensor) -> Precision:
             costs[precision] += median(seconds[precision]) / median(seconds["float32"])
     best = min(able, key=lambda precision: costs[precision])
     return best if costs[best] * CLEARLY <= costs["float32"] else "float32"
-
-
-def multiplies_bfloat16() -> bool:
-    """Whether the processor has instructions for products of bfloat16."""
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def _device(name: str) -> torch.device:

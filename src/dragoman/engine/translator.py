@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain, islice, repeat, zip_longest
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from dragoman.engine.wording import Wording
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.evaluation.aligner import Link
 from dragoman.tasks.alignment import Head, chosen_head, links
-from dragoman.tasks.generation import cross_attentions, most_positions, score_pairs, start_id
+from dragoman.tasks.generation import Speaker, cross_attentions, most_positions, score_pairs, start_id
 from dragoman.tasks.translation import Translated, holds_text, is_copy, longest_source, status_of, translate_lines
 
 WINDOW = 2048
@@ -67,18 +68,22 @@ class Translator:
         self.device, self.models = placement.device, [bundle.model.to(placement.device).eval() for bundle in bundles]
         self.precision = placement.precision or fastest_precision(self.models[0])
         self.shortlist = None if shortlist is None else read_shortlist(Path(shortlist), self.bundle)
-
-        def forget() -> None:
-            for bundle in bundles if forgetful else ():
-                bundle.forget()
-
-        self.speaker = ready_speaker(self.models, self.device, self.precision, self.shortlist, forget=forget)
+        self.forgets = [bundle.forget for bundle in bundles] if forgetful else []
         self.head = chosen_head(self.story)
         self.replicas = Replicas(
             checked_count("replicas", replicas) if self.device.type == "cpu" else 1,
             checked_count("threads", threads),
             f"replicas, {self.precision}, d_model {self.recipe.model.d_model}",
         )
+
+    @cached_property
+    def speaker(self) -> Speaker:
+        """The models made ready to be searched; who only scores or aligns does without."""
+        return ready_speaker(self.models, self.device, self.precision, self.shortlist, forget=self._forget)
+
+    def _forget(self) -> None:
+        for forget in self.forgets:
+            forget()
 
     @property
     def recipe(self) -> Recipe:

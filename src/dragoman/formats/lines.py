@@ -169,3 +169,13 @@ def reason_of(message: str) -> str:
     """What a library says of a damaged file, fit for one line: it may quote the damage."""
     line = " ".join(message.split())[:160]
     return "".join(character if character.isprintable() else "\ufffd" for character in line)
+
+
+def read_beside(first: Path, second: Path) -> tuple[list[str], list[str]]:
+    """The lines of two files that belong together, line by line. Raises DataError where one has more."""
+    lines, others = list(read_lines(first)), list(read_lines(second))
+    if len(lines) != len(others):
+        raise DataError(
+            f"{first} has {len(lines)} lines but {second} has {len(others)}: line n of one belongs to line n of the other"
+        )
+    return lines, others

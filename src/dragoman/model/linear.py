@@ -31,6 +31,12 @@ class Linear(nn.Linear):
         return F.relu(result, inplace=True) if rectified else result
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether the processor has instructions for products of bfloat16."""
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
 def side_by_side(linears: Sequence[Linear], x: Tensor) -> Sequence[Tensor]:
     """What each of them makes of x: while learning from one product, so that x is read, and its gradient summed, once."""
     if not torch.is_grad_enabled():

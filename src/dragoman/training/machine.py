@@ -19,7 +19,7 @@ from torch import Tensor
 from dragoman.config import TrainingConfig
 from dragoman.memory import keep_freed_memory
 from dragoman.model.attention import Attend, fused_attention, lean_attention, use_attention
-from dragoman.model.linear import Product, onednn_product
+from dragoman.model.linear import Product, multiplies_bfloat16, onednn_product
 from dragoman.model.transformer import Transformer, use_product
 
 PRODUCTS: dict[str, Product] = {"PyTorch": F.linear, "oneDNN": onednn_product}
@@ -91,12 +91,6 @@ def choose_machine(config: TrainingConfig, *, before: Mapping[str, str] | None =
     product, attention = before.get("product", ""), before.get("attention", "")
     known = product in PRODUCTS and attention in ATTENTIONS
     return replace(machine, given=Routes(product, attention)) if known else machine
-
-
-def multiplies_bfloat16() -> bool:
-    """Whether the processor has instructions for products of bfloat16."""
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 @lru_cache(maxsize=8)
