@@ -7,7 +7,7 @@ links agree with those of a lexical aligner, and is kept in the bundle.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from dragoman.tasks.translation import holds_text
 
 SPACE = "▁"
 """What SentencePiece writes for the space before a word."""
+PAIRS_AT_ONCE = 32
+"""Of which the weights of all heads of all layers are held."""
 
 
 @dataclass(frozen=True)
@@ -61,27 +63,24 @@ def choose_head(
     gold = align_pairs([source.split() for source, *_ in pairs], [target.split() for _, target, *_ in pairs])
     if not any(gold):
         return None
-    weights = cross_attentions(
-        model,
-        [source for *_, source, _ in pairs],
-        [target for *_, target in pairs],
-        start_id=start_id(recipe.model),
-        finished=[True] * len(pairs),
-    )
-    read = [
-        (tokeniser.source.pieces(source[:-1] if tokeniser.source_eos else source), tokeniser.target.pieces(target))
-        for *_, source, target in pairs
+    tried = [
+        Head(layer, head) for layer in range(recipe.model.decoder_layers) for head in (None, *range(recipe.model.num_heads))
     ]
-
-    def error(head: Head) -> float:
-        found = [links(head.of(one).numpy(), *pieces) for one, pieces in zip(weights, read, strict=True)]
-        return alignment_error_rate(found, gold)
-
-    layers, heads = weights[0].shape[:2]
-    tried = [Head(layer, head) for layer in range(layers) for head in (None, *range(heads))]
-    errors = [error(head) for head in tried]
-    best = min(range(len(tried)), key=errors.__getitem__)
-    return asdict(Head(tried[best].layer, tried[best].head, round(errors[best], 4)))
+    found: dict[Head, list[list[Link]]] = {head: [] for head in tried}
+    for first in range(0, len(pairs), PAIRS_AT_ONCE):
+        some = pairs[first : first + PAIRS_AT_ONCE]
+        sources_ids, targets_ids = [source for *_, source, _ in some], [target for *_, target in some]
+        weights = cross_attentions(
+            model, sources_ids, targets_ids, start_id=start_id(recipe.model), finished=[True] * len(some)
+        )
+        for one, source, target in zip(weights, sources_ids, targets_ids, strict=True):
+            read = tokeniser.source.pieces(source[:-1] if tokeniser.source_eos else source)
+            said = tokeniser.target.pieces(target)
+            for head in tried:
+                found[head].append(links(head.of(one).numpy(), read, said))
+    errors = {head: alignment_error_rate(found[head], gold) for head in tried}
+    best = min(tried, key=errors.__getitem__)
+    return asdict(replace(best, error=round(errors[best], 4)))
 
 
 def words_of(pieces: Sequence[str]) -> list[int]:
