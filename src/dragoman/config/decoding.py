@@ -1,0 +1,66 @@
+"""How outputs are searched for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dragoman.config.knobs import Count, Natural, Rows, Section, Whole
+
+
+class DecodingConfig(Section):
+    method: Literal["beam", "greedy", "sample"] = "beam"
+    """How the next token is chosen."""
+    beam_size: Rows = 4
+    """Hypotheses alive at once."""
+    length_penalty: Literal["gnmt", "power", "none"] = "gnmt"
+    """`gnmt`: ((5+|Y|)/6)^α (the paper); `power`: |Y|^α (most other toolkits). |Y| counts the end token."""
+    alpha: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
+    """α of the length penalty."""
+    extra_length: Annotated[Whole, Field(ge=0, le=100_000)] = 50
+    """Longest output is the input's length plus this, in tokens."""
+    max_source: Count = 1024
+    """Longest input in tokens that the model is given at once."""
+    long_input: Literal["split", "refuse"] = "split"
+    """A longer line is cut where a reader would pause and translated in parts, or left untranslated; both are reported."""
+    stop: Literal["worst-finished", "best-finished"] = "worst-finished"
+    """End early when no hypothesis alive can still beat the worst (the paper's code) or the best (later) of the finished."""
+    nbest: Rows = 1
+    """Translations returned for each sentence."""
+    temperature: Annotated[float, Field(ge=1e-4, le=1e4)] = 1.0
+    """Sampling: divides the logits."""
+    top_k: Natural = 0
+    """Sampling: only the k likeliest tokens; 0 takes all."""
+    top_p: Annotated[float, Field(ge=0.001, le=1.0)] = 1.0
+    """Sampling: only the likeliest tokens that together reach this probability."""
+    seed: Natural = 1
+    """Sampling: draws are a function of this and the sentence's place."""
+    groups: Rows = 1
+    """Diverse alternatives: the beam in so many groups that keep apart; `nbest` gives the best of each first."""
+    diversity: Annotated[float, Field(gt=0.0, le=100.0)] = 0.5
+    """With groups: how much lower, in natural logarithms, a token ranks for each hypothesis before that says it."""
+    min_length: Natural = 0
+    """Fewest tokens of an output; where an input's length plus `extra_length` is less, that."""
+    no_repeat: Natural = 0
+    """No sequence of so many tokens stands twice in an output; 0 lets all stand."""
+    suppressed: list[Annotated[str, Field(min_length=1)]] = []
+    """Pieces of the target's subword model that are never said."""
+    loop_tokens: Natural = 32
+    """Stop an output as looped where one group of tokens, said four times or more, fills its last so many; 0: never."""
+    batch_tokens: Count = 4096
+    """Padded source tokens in a batch, times the beam."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.method == "beam" and self.nbest > self.beam_size:
+            raise ValueError(f"nbest = {self.nbest} is more than beam_size = {self.beam_size}")
+        if self.method == "greedy" and self.nbest > 1:
+            raise ValueError(f"nbest = {self.nbest} needs a beam or sampling; greedy search gives one translation")
+        if self.groups > 1 and self.method != "beam":
+            raise ValueError(f"groups = {self.groups} divide a beam, but method = {self.method!r}: use method = 'beam'")
+        if self.beam_size % self.groups:
+            raise ValueError(f"groups = {self.groups} cannot share beam_size = {self.beam_size} evenly: make it a multiple")
+        if 0 < self.loop_tokens < 8:
+            raise ValueError(f"loop_tokens = {self.loop_tokens} would stop what people write: give 8 or more, or 0 for never")
+        return self

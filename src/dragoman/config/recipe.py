@@ -1,0 +1,187 @@
+"""The whole recipe, and how it is read from TOML.
+
+recipe file → preset and size → the file's own lines → `key=value` overrides → Recipe
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+
+from dragoman.config.data import DataConfig
+from dragoman.config.decoding import DecodingConfig
+from dragoman.config.knobs import Section, SectionT, Text
+from dragoman.config.model import ModelConfig
+from dragoman.config.subword import SubwordConfig
+from dragoman.config.task import TaskConfig
+from dragoman.config.training import TrainingConfig
+from dragoman.errors import RecipeError
+from dragoman.presets import PRESETS, SIZES
+from dragoman.refusal import checked, nearest, show
+
+
+class Recipe(Section):
+    name: Text = "run"
+    """Names the run in reports."""
+    run: Text = "runs/run"
+    """Folder that the run writes; relative to where the command runs."""
+    preset: Literal["paper", "t2t-2017", "modern"] = "paper"
+    """The reading of the paper to start from."""
+    size: str = "base"
+    """The dimensions to start from: base, big, tiny or a row of Table 3."""
+    task: TaskConfig = TaskConfig()
+    data: DataConfig = DataConfig()
+    subword: SubwordConfig = SubwordConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    decoding: DecodingConfig = DecodingConfig()
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.model.tying == "three-way" and not self.subword.joint:
+            raise ValueError(
+                "model.tying = 'three-way' needs one vocabulary: set subword.joint = true, or tying = 'two-way' or 'none'"
+            )
+        needing = [
+            name
+            for name, needs in (
+                ("average = 'best'", self.training.average == "best"),
+                ("best_by = 'bleu'", self.training.best_by == "bleu"),
+                ("patience", self.training.patience is not None),
+            )
+            if needs
+        ]
+        if needing and self.data.valid is None:
+            raise ValueError(f"training.{needing[0]} needs something to validate on: give data.valid")
+        cleaning = self.data.cleaning
+        for knob, share in (("script", cleaning.script), ("language", cleaning.language)):
+            if share is not None and not (self.task.source_language and self.task.target_language):
+                raise ValueError(f"data.cleaning.{knob} needs task.source_language and task.target_language")
+        if cleaning.overlap and self.data.valid is None and self.data.test is None:
+            raise ValueError("data.cleaning.overlap has nothing to compare with: give data.valid, data.test or both")
+        if self.subword.joint and self.subword.target_vocabulary_size is not None:
+            raise ValueError("subword.target_vocabulary_size is given but subword.joint is true: drop one of the two")
+        if self.subword.target_model is not None and (self.subword.joint or self.subword.model is None):
+            raise ValueError("subword.target_model goes with subword.model and joint = false")
+        if not self.subword.joint and self.subword.model is not None and self.subword.target_model is None:
+            raise ValueError("subword.model with joint = false needs subword.target_model, too")
+        if self.subword.lowercase and (self.data.modifiers.upper_case or self.data.modifiers.title_case):
+            raise ValueError(
+                "data.modifiers.upper_case and title_case do nothing with subword.lowercase = true: drop them, or that"
+            )
+        changing = [f"data.modifiers.{name}" for name, share in self.data.modifiers if share]
+        changing += ["subword.sampling"] if self.subword.sampling else []
+        if changing and not self.subword.byte_fallback:
+            raise ValueError(
+                f"{changing[0]} needs subword.byte_fallback = true: text is put together from the encoded corpus, "
+                "and an unknown character would be lost"
+            )
+        if self.data.max_length > self.training.batch_tokens:
+            raise ValueError(
+                f"data.max_length = {self.data.max_length} is more than training.batch_tokens = "
+                f"{self.training.batch_tokens}: the longest pair would not fit into a batch"
+            )
+        if self.model.positions == "learned" and self.data.max_length > self.model.max_positions:
+            raise ValueError(
+                f"data.max_length = {self.data.max_length} is more than the {self.model.max_positions} "
+                "learned positions of model.max_positions"
+            )
+        return self
+
+
+def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a TOML recipe, or one that comes with the package by its bare name, such as multi30k-ende.
+
+    Raises RecipeError with file, key, what was given and what is allowed.
+    """
+    shipped = files("dragoman").joinpath("recipes", f"{path.name}.toml")
+    if path.name == str(path) and not path.exists() and shipped.is_file():
+        return make_recipe(parse_document(shipped.read_text(encoding="utf-8"), where=str(path)), overrides, where=str(path))
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise RecipeError(f"{path}: there is no such recipe") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise RecipeError(f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from None
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read: {error.strerror}") from None
+    return make_recipe(parse_document(text, where=str(path)), overrides, where=str(path))
+
+
+def parse_document(text: str, *, where: str) -> dict[str, Any]:
+    """The tables of a TOML text. Raises RecipeError naming the line."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{where}: not TOML: {error}") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, or thousands of brackets
+        raise RecipeError(f"{where}: not a recipe: a number too long to read, or values nested too deep") from None
+
+
+def make_recipe(document: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "recipe") -> Recipe:
+    """Put preset, size, document and `section.key=value` overrides together, the later over the earlier."""
+    given: dict[str, Any] = {}
+    _lay_over(given, document)
+    for override in overrides:
+        _override(given, override)
+    whole: dict[str, Any] = {}
+    _lay_over(whole, PRESETS[_named(given, "preset", "paper", PRESETS, where)])
+    _lay_over(whole, SIZES[_named(given, "size", "base", SIZES, where)])
+    _lay_over(whole, given)
+    return checked(Recipe, whole, where)
+
+
+def recipe_from_dict(document: Mapping[str, Any], *, where: str) -> Recipe:
+    """Read back a recipe that was written out whole, presets already laid in."""
+    return checked(Recipe, document, where)
+
+
+def section_with(section: SectionT, changes: Mapping[str, Any], *, where: str) -> SectionT:
+    """The same section with some knobs changed, checked as a recipe is."""
+    return checked(type(section), {**section.model_dump(), **changes}, where)
+
+
+def _named(given: Mapping[str, Any], key: str, default: str, allowed: Mapping[str, Any], where: str) -> str:
+    name = given.get(key, default)
+    if not isinstance(name, str) or name not in allowed:
+        raise RecipeError(f"{where}: {key} = {show(name)} is not known; one of: {', '.join(allowed)}{nearest(name, allowed)}")
+    return name
+
+
+def _lay_over(whole: dict[str, Any], part: Mapping[str, Any]) -> None:
+    for key, value in part.items():
+        if isinstance(value, Mapping) and isinstance(whole.get(key), dict):
+            _lay_over(whole[key], value)
+        else:
+            whole[key] = {} if isinstance(value, Mapping) else value
+            if isinstance(value, Mapping):
+                _lay_over(whole[key], value)
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Key and value of `key=value`; the value is TOML, and what is not TOML is taken as text."""
+    key, equals, value = text.partition("=")
+    if not equals or not all(part.strip() for part in key.split(".")):
+        raise RecipeError(f"{show(text)} is not a setting: write key=value, such as training.max_steps=1000")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError):
+        parsed = {}
+    return key.strip(), parsed["value"] if parsed.keys() == {"value"} else value.strip()
+
+
+def _override(document: dict[str, Any], text: str) -> None:
+    """Set `training.max_steps=10` in the document."""
+    key, parsed = parse_setting(text)
+    *sections, last = key.split(".")
+    for name in sections:
+        document = document.setdefault(name, {})
+        if not isinstance(document, dict):
+            raise RecipeError(f"{show(text)}: {name} is a value, not a section")
+    document[last] = parsed

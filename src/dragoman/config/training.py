@@ -1,0 +1,102 @@
+"""How a model learns."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dragoman.config.knobs import Count, Natural, Positive, Probability, Section
+
+
+class TrainingConfig(Section):
+    seed: Natural = 1
+    """Draws the weights, the order and the dropout."""
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Of the matrix products; `auto` takes bfloat16 where the processor has it. Weights and sums stay float32."""
+    batch_tokens: Count = 4096
+    """Padded tokens in a batch, counted on the side that is longer; so at most this many source and this many target."""
+    accumulation: Count = 1
+    """Batches summed into one step, over all devices together; the loss is divided by all their target tokens."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Over several devices: the whole model on each (DDP), or each a share of weights and optimiser (FSDP2)."""
+    timeout_minutes: Positive = 30.0
+    """Over several devices: how long one may keep the others waiting before all end and say where they stood."""
+    compile: bool = False
+    """Have torch.compile make kernels of the layers; needs a C++ compiler, and minutes at the start."""
+    max_steps: Count = 100_000
+    """Updates of the weights."""
+    max_epochs: Positive | None = None
+    """Stop after this many passes over the corpus."""
+    max_minutes: Positive | None = None
+    """Stop after this much wall-clock training, in minutes."""
+    adam_beta1: Probability = 0.9
+    """β₁ of Adam."""
+    adam_beta2: Probability = 0.98
+    """β₂ of Adam."""
+    adam_epsilon: Positive = 1e-9
+    """ε of Adam."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    """Decoupled, as in AdamW."""
+    schedule: Literal["paper", "inverse-sqrt", "constant"] = "paper"
+    """`paper`: factor · d_model^-0.5 · min(step^-0.5, step · warmup^-1.5); `inverse-sqrt`: the same shape with peak_rate."""
+    rate_factor: Positive = 1.0
+    """Factor of the paper's schedule."""
+    peak_rate: Positive = 7e-4
+    """Highest rate of the other schedules."""
+    warmup_steps: Count = 4000
+    """Steps of linear growth."""
+    cooldown: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Last share of the budget (steps or minutes, whichever ends first) over which the rate falls linearly to zero."""
+    label_smoothing: Probability = 0.1
+    """ε_ls."""
+    smoothing_form: Literal["uniform", "others", "real"] = "uniform"
+    """Who gets ε: every class ε/V (PyTorch), the others ε/(V−1) (tensor2tensor), the others save padding ε/(V−2) (JoeyNMT)."""
+    clip_norm: Positive | None = None
+    """Largest norm of the gradient; longer ones are scaled down."""
+    spike_limit: Positive | None = None
+    """Skip a step whose gradient norm lies this many standard deviations above the mean of the last 128."""
+    skip_limit: Count = 10
+    """Steps skipped one after the other, for a spike or for want of a finite number, before `when_lost` decides."""
+    when_lost: Literal["stop", "restore"] = "stop"
+    """After that many: stop with a diagnosis, or go back to the newest checkpoint and on with the data that follows."""
+    ema_decay: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """Keep a moving average of the weights: after each step, this share of it and the rest of the new weights."""
+    log_every_steps: Count = 50
+    """A line in the journal."""
+    trackers: list[Literal["tensorboard", "mlflow", "wandb"]] = []
+    """Who hears of the run beside the journal; each is an extra of its own."""
+    validate_every_steps: Count = 1000
+    """Validation by loss and perplexity, and by BLEU if validate_sentences is not 0."""
+    validate_sentences: Natural = 1000
+    """How many validation sentences to translate (greedily) for BLEU."""
+    patience: Count | None = None
+    """Stop after this many validations without a better one."""
+    best_by: Literal["loss", "bleu"] = "loss"
+    """What "better" means."""
+    checkpoint_every_steps: Natural = 1000
+    """Steps between checkpoints; 0 leaves it to the minutes."""
+    checkpoint_every_minutes: Positive | None = None
+    """Minutes between checkpoints."""
+    keep_last: Count = 5
+    """Checkpoints kept, the newest first; at least as many as averaging needs."""
+    keep_best: Natural = 1
+    """Checkpoints kept besides, the best first."""
+    average: Literal["last", "best", "ema", "none"] = "last"
+    """What the bundle holds at the end: the mean of the newest or of the best checkpoints, ema_decay's, or the newest alone."""
+    average_count: Count = 5
+    """How many of them."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.average == "best" and self.keep_best < self.average_count:
+            raise ValueError(f"average_count = {self.average_count} needs as many in keep_best = {self.keep_best}")
+        if self.average == "last" and self.keep_last < self.average_count:
+            raise ValueError(f"average_count = {self.average_count} needs as many in keep_last = {self.keep_last}")
+        if self.average == "ema" and self.ema_decay is None:
+            raise ValueError("average = 'ema' needs a moving average: set ema_decay, such as 0.999")
+        if self.best_by == "bleu" and not self.validate_sentences:
+            raise ValueError("best_by = 'bleu' needs translations to judge: set validate_sentences, or best_by = 'loss'")
+        if not self.checkpoint_every_steps and self.checkpoint_every_minutes is None:
+            raise ValueError("give checkpoint_every_steps, checkpoint_every_minutes or both: a run must leave something")
+        return self
