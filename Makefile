@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-slow test-gpu check bench bench-data bench-training bench-inference bench-inference-gpu bench-scaling clean
+.PHONY: quickstart test test-slow test-gpu check bench bench-data bench-training bench-inference bench-inference-gpu bench-scaling bench-parsing clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -40,6 +40,9 @@ bench-inference-gpu: $(VENV)/.core
 
 bench-scaling: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m scaling.run $(if $(JSON),--json $(JSON))
+
+bench-parsing: $(VENV)/.core
+	PYTHONPATH=benchmarks $(BIN)/python -m parsing.run $(if $(QUICK),--quick) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

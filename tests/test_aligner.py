@@ -11,11 +11,12 @@ from click.testing import CliRunner
 
 import dragoman
 from conftest import WORDS
+from dragoman.aligner import align_pairs, blocks, grow
 from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
 from dragoman.engine import Translator
 from dragoman.errors import DataError
-from dragoman.evaluation.aligner import align_pairs, alignment_error_rate, grow
+from dragoman.evaluation.links import Agreement, agreement
 from dragoman.tasks.alignment import Head, choose_head, chosen_head
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -45,8 +46,16 @@ def test_empty_sides_have_no_links() -> None:
 
 def test_rounds_are_told() -> None:
     told: list[int] = []
-    align_pairs([["a"]], [["b"]], rounds=3, advance=told.append)
-    assert sum(told) == 6
+    align_pairs([["a"], ["b"]], [["c"], ["d"]], rounds=3, advance=told.append)
+    assert sum(told) == 2 * 2 * 3  # pairs, directions, rounds
+
+
+def test_very_many_pairs_are_aligned_in_blocks() -> None:
+    # (2 + 1) · 2 numbers for each pair
+    pairs = [(["a", "b"], ["c", "d"])] * 5
+    assert [len(block) for block in blocks(pairs, most=12)] == [2, 2, 1]
+    assert [len(block) for block in blocks(pairs, most=1)] == [1] * 5
+    assert list(blocks([])) == []
 
 
 def test_growing_from_what_both_say() -> None:
@@ -57,15 +66,20 @@ def test_growing_from_what_both_say() -> None:
 
 
 def test_the_error_rate() -> None:
-    # 1 − 2·2 / (3 + 2)
-    assert alignment_error_rate([{(0, 0), (1, 1), (2, 2)}], [{(0, 0), (1, 1)}]) == pytest.approx(0.2)
-    assert alignment_error_rate([set()], [set()]) == 0.0
-    assert alignment_error_rate([{(0, 0)}], [{(0, 1)}]) == 1.0
+    # 2 of 3 are right, 2 of 2 were found, 1 − 2·2 / (3 + 2)
+    some = agreement([{(0, 0), (1, 1), (2, 2)}], [{(0, 0), (1, 1)}])
+    assert some == Agreement(2, 3, 2)
+    assert (some.precision, some.recall, some.error_rate) == pytest.approx((2 / 3, 1, 0.2))
+    nothing = agreement([set()], [set()])
+    assert (nothing.precision, nothing.recall, nothing.error_rate) == (1, 1, 0)
+    wrong = agreement([{(0, 0)}], [{(0, 1)}])
+    assert (wrong.precision, wrong.recall, wrong.error_rate) == (0, 0, 1)
 
 
 @pytest.fixture(scope="module")
 def translator(bundle: Path, one_core: None) -> Translator:
-    return dragoman.load(bundle, device="cpu", precision="float32")
+    opened: Translator = dragoman.load(bundle, device="cpu", precision="float32")
+    return opened
 
 
 def test_the_best_head_is_chosen(bundle: Path) -> None:
@@ -121,5 +135,18 @@ def test_the_command(bundle: Path, tmp_path: Path) -> None:
     )
     assert by.exit_code == 0
     assert len((tmp_path / "o").read_text().splitlines()) == 3
+    (tmp_path / "gold").write_text("0-0 1-1\n\n0-0 1-0 1-1\n")
+    judged = ["align", str(tmp_path / "en"), str(tmp_path / "de"), "--gold", str(tmp_path / "gold")]
+    # 4 of 4 links are right, and 5 were to be found: 1 − 2·4 / (4 + 5)
+    assert run.invoke(cli, judged).stdout == (
+        "alignment error rate 0.1111, precision 1.0000, recall 0.8000\n4 of 4 links are among the 5 of 3 pairs\n"
+    )
+    numbers = json.loads(run.invoke(cli, [*judged, "--json", "-o", str(tmp_path / "kept")]).stdout)
+    assert (numbers["recall"], numbers["both"], numbers["pairs"]) == (0.8, 4, 3)
+    assert len((tmp_path / "kept").read_text().splitlines()) == 3
+    for text, why in (("0-0\n", "has 1 lines of links for 3 pairs"), ("0-0\n\n0-2\n", "gold, line 3: 0-2 links a word")):
+        (tmp_path / "gold").write_text(text)
+        with pytest.raises(DataError, match=why):
+            run.invoke(cli, judged, catch_exceptions=False)
     with pytest.raises(DataError, match="has 3 lines but"):
         run.invoke(cli, ["align", str(tmp_path / "en"), str(tmp_path / "short")], catch_exceptions=False)

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.tasks.alignment import links, pharaoh, words_of
+from dragoman.data.links import words_of
+from dragoman.formats.pharaoh import pharaoh
+from dragoman.tasks.alignment import links
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

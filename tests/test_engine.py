@@ -24,6 +24,7 @@ from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.formats.lines import read_lines
 from dragoman.model.attention import Attention
 from dragoman.model.build import build_model
+from dragoman.model.restricted import Mask
 from dragoman.tasks.generation import cross_attention, generate, most_positions, speaker_of
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -31,7 +32,8 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 @pytest.fixture(scope="module")
 def translator(bundle: Path, one_core: None) -> Translator:
-    return dragoman.load(bundle, device="cpu", precision="float32")
+    opened: Translator = dragoman.load(bundle, device="cpu", precision="float32")
+    return opened
 
 
 @pytest.fixture(scope="module")
@@ -336,13 +338,13 @@ def test_attention_is_what_the_model_computes_when_it_says_the_token(translator:
     model = translator.models[0]
     tokeniser = translator.bundle.tokeniser
     source_BS = torch.tensor([tokeniser.encode_source("one two")])
-    inputs_BT = torch.tensor([[2, *[tokeniser.target._processor.piece_to_id(piece) for piece in one.tokens]]])
+    inputs_BT = torch.tensor([[2, *[tokeniser.target.id_of(piece) for piece in one.tokens]]])
     seen: list[tuple[Tensor, Tensor]] = []
     attention = model.decoder.layers[-1].cross_attention
     assert isinstance(attention, Attention)
     attend = attention.attend
 
-    def look(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+    def look(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
         seen.append((query, key))
         result: Tensor = attend(query, key, value, mask, dropout_p)
         return result
@@ -421,7 +423,7 @@ def test_an_ensemble_is_the_mean_of_probabilities(tiny: MakeRecipe, tmp_path: Pa
     members = [untrained(recipe, seed=seed) for seed in (1, 2)]
     (together,) = Translator(members, device="cpu").translate(["one two"], method="greedy", extra_length=1)
     source_BS = torch.tensor([members[0].tokeniser.encode_source("one two")])
-    ids = [members[0].tokeniser.target._processor.piece_to_id(piece) for piece in together.tokens]
+    ids = [members[0].tokeniser.target.id_of(piece) for piece in together.tokens]
     with torch.no_grad():
         probs = [member.model(source_BS, torch.tensor([[2, *ids]])).softmax(-1)[0] for member in members]
     mean_TV = (probs[0] + probs[1]) / 2

@@ -158,7 +158,7 @@ def test_moses_tokens_follow_the_language() -> None:
 
 def test_compounds_split_as_perl_splits_them() -> None:
     # printf 'rich-text a-b-c ab-cd-ef a--b -b b-' | perl -pe 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'
-    assert moses_tokenise(["rich-text a-b-c ab-cd-ef a--b -b b-"], "de", split_compounds=True) == [
+    assert moses_tokenise(["rich-text a-b-c ab-cd-ef a--b -b b-"], "de", compounds_split=True) == [
         "rich ##AT##-##AT## text a ##AT##-##AT## b-c ab ##AT##-##AT## cd ##AT##-##AT## ef a ##AT##-##AT## -b -b b-"
     ]
 

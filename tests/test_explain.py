@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
+import html
 import io
 import json
+import pickle
 import re
+import sys
 import zlib
 from collections.abc import Sequence
 from html.parser import HTMLParser
@@ -21,9 +25,10 @@ from click.testing import CliRunner
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.cli.main import cli
 from dragoman.config import section_with
-from dragoman.data.subword import END_ID, Subword, Tokeniser
+from dragoman.data.subword import END_ID, Tokeniser, Vocabulary
 from dragoman.engine import Translator, load
 from dragoman.engine.explanation import explain, recorded_search
+from dragoman.engine.translation import Translation
 from dragoman.errors import DataError, DragomanError, MissingExtraError, OutputError, RecipeError
 from dragoman.model.build import build_model
 from dragoman.tasks.generation import cross_attention, start_id
@@ -42,7 +47,8 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 @pytest.fixture(scope="module")
 def translator(bundle: Path) -> Translator:
-    return load(bundle, device="cpu")
+    opened: Translator = load(bundle, device="cpu")
+    return opened
 
 
 @pytest.fixture(scope="module")
@@ -331,7 +337,7 @@ def test_the_weights_are_those_of_the_attention_that_ran(translator: Translator)
     assert torch.equal(torch.from_numpy(explanation.cross.weights_LHTS), cross)
 
 
-def ids_of(subword: Subword, pieces: Sequence[str]) -> list[int]:
+def ids_of(subword: Vocabulary, pieces: Sequence[str]) -> list[int]:
     every = subword.pieces(range(len(subword)))
     return [every.index(piece) for piece in pieces]
 
@@ -547,3 +553,44 @@ def test_the_commands_mistakes_are_answered_before_anything_is_written(
     assert isinstance(done.exception, RecipeError | DataError)
     assert told in str(done.exception)
     assert not list(tmp_path.iterdir())
+
+
+# In a notebook
+
+
+def test_a_translation_shows_itself_in_a_frame(translator: Translator, tmp_path: Path) -> None:
+    line = "three one two"
+    (one,) = translator.translate([line], nbest=2, beam_size=2)
+    assert "IPython" not in sys.modules
+    shown = one.show(height=500)
+    assert shown.page == attention_page(explain(translator, line, nbest=2, beam_size=2))
+    frame = shown._repr_html_()
+    assert 'height="500"' in frame
+    beside, page = re.fullmatch(r'<iframe ([^<>]*) srcdoc="([^"]*)"></iframe>', frame).groups()  # type: ignore[union-attr]
+    assert html.unescape(page) == shown.page
+    assert beside.startswith('sandbox="allow-scripts"')
+    assert "page" not in repr(shown)
+    other = one.alternatives[0]
+    assert other.text != one.text
+    assert "The translation was given" in other.show().page
+    assert translator.translate([line], nbest=2, beam_size=2) == [one]  # bit for bit what it was
+    shown.save(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == shown.page
+    with pytest.raises(OutputError, match=r"page\.html"):
+        shown.save(tmp_path / "page.html")
+
+
+def test_what_was_not_translated_here_is_not_shown(translator: Translator) -> None:
+    (one,) = translator.translate(["three one"])
+    again = pickle.loads(pickle.dumps(one))
+    assert again == one
+    assert "_explain" not in {*vars(one), *dataclasses.asdict(one)}
+    for strange in (again, Translation("eins"), dataclasses.replace(one)):
+        with pytest.raises(DataError, match="only what translate has returned can be shown"):
+            strange.show()
+    (parts,) = translator.translate(["one two three four five"], max_source=4)
+    assert parts.parts > 1
+    with pytest.raises(DataError, match=rf"translated in {parts.parts} parts"):
+        parts.show()
+    with pytest.raises(DataError, match="the text is empty"):
+        translator.translate([""])[0].show()

@@ -31,6 +31,7 @@ from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostN
 from dragoman.model.linear import Linear, Product, in_order, onednn_product, side_by_side
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
 from dragoman.model.positions import LearnedPositions, Sinusoids
+from dragoman.model.restricted import Mask
 from dragoman.model.transformer import Embedding, Transformer, use_product
 from dragoman.presets import SIZES
 
@@ -273,7 +274,7 @@ def test_use_attention_reaches_every_attention() -> None:
     model = small_model()
     calls: list[float] = []
 
-    def counting(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+    def counting(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
         calls.append(dropout_p)
         return fused_attention(query, key, value, mask, dropout_p)
 
@@ -599,7 +600,7 @@ def test_attention_dropout_reaches_every_attention_in_training_alone() -> None:
     model = small_model(attention_dropout=0.3)
     given_p: list[float] = []
 
-    def recording(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+    def recording(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
         given_p.append(dropout_p)
         return explicit_attention(query, key, value, mask, dropout_p)
 

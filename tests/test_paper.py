@@ -11,10 +11,12 @@ import math
 import os
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -24,20 +26,24 @@ from conftest import MakeRecipe
 from dragoman.cli.main import cli
 from dragoman.config import Recipe, make_recipe
 from dragoman.errors import DataError, DragomanError, Interrupted, RecipeError, RunError
+from dragoman.evaluation.metrics import Score
+from dragoman.evaluation.significance import Resampled
 from dragoman.model.attention import explicit_attention
 from dragoman.model.build import build_model
 from dragoman.model.masks import causal_mask, window_mask, windowed_padding_mask
 from dragoman.model.restricted import BLOCK, restricted_attention
+from dragoman.paper import beside
 from dragoman.paper import table1 as table1_file
 from dragoman.paper.count import count, path_length, sequential_products
 from dragoman.paper.differences import ITEMS, differences
 from dragoman.paper.mixers import KINDS, Kind, mixer
+from dragoman.paper.orderings import Budget, Ordering, Table3, Trained, read_budget
+from dragoman.paper.orderings import Result as RowResult
+from dragoman.paper.orderings import picture as picture_of_rows
 from dragoman.paper.rows import ROWS, SCALES, SERIES, PaperRow, chosen_rows, row_model, row_recipe
 from dragoman.paper.table1 import Point, Sweep, exponent, picture, table1
 from dragoman.paper.table2 import PRINTED, cost_of, paper_flops, with_both_bleus
-from dragoman.paper.table3 import Budget, Ordering, Table3, Trained, read_budget, table3
-from dragoman.paper.table3 import Result as RowResult
-from dragoman.paper.table3 import picture as picture_of_rows
+from dragoman.paper.table3 import table3, trained_row
 from dragoman.presets import PRESETS, SIZES
 from dragoman.training.journal import read_journal
 from dragoman.training.listener import Silent
@@ -324,7 +330,9 @@ def plain(tiny: MakeRecipe, tmp_path: Path) -> Recipe:
     return tiny(tmp_path / "unused", "training.warmup_steps=5")
 
 
-def small_table(plain: Recipe, folder: Path, listener: Silent | None = None, *, seeds: int = 1, steps: int = 4) -> Table3:
+def small_table(
+    plain: Recipe, folder: Path, listener: Silent | None = None, *, seeds: int = 1, steps: int = 4, processes: int = 1
+) -> Table3:
     return table3(
         plain,
         rows=chosen_rows("C-n2"),
@@ -333,7 +341,8 @@ def small_table(plain: Recipe, folder: Path, listener: Silent | None = None, *, 
         budget=Budget(steps=steps),
         seeds=seeds,
         folder=folder,
-        listener=lambda _: listener or Silent(),
+        listener=lambda name: listener.called(name) if isinstance(listener, Names) else listener or Silent(),
+        processes=processes,
     )
 
 
@@ -425,6 +434,36 @@ def test_what_table_3_cannot_use_is_one_line(plain: Recipe, tmp_path: Path) -> N
     assert not any(path.is_file() for path in folder.rglob("*"))
 
 
+def test_a_folder_of_another_recipe_and_a_picture_that_exists_are_refused_before_anything_trains(
+    plain: Recipe, tmp_path: Path
+) -> None:
+    """Also where the other run stands at the last row, and where it is no run of a table at all."""
+    folder = tmp_path / "table"
+    other = folder / "C-n2-seed1"
+    other.mkdir(parents=True)
+    (other / "recipe.json").write_text(plain.model_dump_json())
+    with pytest.raises(RunError, match=r"C-n2-seed1 was begun with another recipe: \S+ was [^\n]*--folder$"):
+        small_table(plain, folder)
+    with pytest.raises(RunError, match="was begun with another recipe"):
+        small_table(plain, folder, processes=2)
+    assert [path.name for path in folder.rglob("*")] == ["C-n2-seed1", "recipe.json"]
+    assert (other / "recipe.json").read_text() == plain.model_dump_json()
+    picture = tmp_path / "table.svg"
+    picture.write_text("mine")
+    words = ("table3", "--corpus", "multi30k-ende", "--folder", tmp_path / "new", "-o", picture)
+    assert "table.svg: exists already" in refusal(*words)
+    assert (picture.read_text(), (tmp_path / "new").exists()) == ("mine", False)
+
+
+def test_minutes_that_one_step_used_up_are_too_few() -> None:
+    report = {"seconds": 30.0, "steps": 1, "valid": {"perplexity": 9.0}, "bleu": 1.0, "parameters": 5}
+    with pytest.raises(RecipeError, match=r"too small to train one step of C-n2, which took 30\.0 seconds"):
+        trained_row("C-n2", 1, report, Budget(minutes=0.1))
+    assert trained_row("C-n2", 1, report, Budget(minutes=1.0)).steps == 1
+    assert trained_row("C-n2", 1, {**report, "steps": 2}, Budget(minutes=0.1)).steps == 2
+    assert trained_row("C-n2", 1, report, Budget(steps=1)).perplexity == 9.0
+
+
 class StopsAt(Silent):
     """Presses Ctrl-C once this share of the first run is spent."""
 
@@ -436,6 +475,56 @@ class StopsAt(Silent):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+def scores(table: Table3) -> list[tuple[object, ...]]:
+    return [(one.row, one.seed, one.perplexity, one.bleu, one.steps) for each in table.results for one in each.trained]
+
+
+@pytest.mark.slow
+def test_rows_side_by_side_stop_together_go_on_and_are_the_rows_one_by_one(
+    plain: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "cores", lambda: 2)  # a thread each, which adds up in one order
+    folder, told = tmp_path / "both", list[str]()
+
+    def press(_: object) -> list[int]:
+        """What a scheduler does, once one is training: it is as good as Ctrl-C."""
+        for _ in range(2400):
+            if any((folder / f"{row}-seed1" / "metrics.jsonl").is_file() for row in ("base", "C-n2")):
+                os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.05)
+        raise AssertionError("no run has begun, or none was interrupted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(beside, "wait", press)
+        with pytest.raises(Interrupted, match="the same command goes on"):
+            small_table(plain, folder, steps=150, processes=2)
+    journals = [read_journal(path) for path in folder.glob("*-seed1/metrics.jsonl")]
+    assert any(one.get("event") == "stopped" for journal in journals for one in journal)
+    assert len(list(folder.glob("*-seed1/report.json"))) < 2
+    both = small_table(plain, folder, Names(told), steps=150, processes=2)
+    assert scores(both) == scores(small_table(plain, tmp_path / "each", steps=150))
+    assert told == ["base, seed 1 (1 of 2)", "C-n2, seed 1 (2 of 2)"]
+    data = [folder / f"{row}-seed1" / "data" / "source.model" for row in ("base", "C-n2")]
+    assert data[0].samefile(data[1])
+    # One that cannot go on is one line, with its name.
+    (folder / "C-n2-seed1" / "report.json").unlink()
+    newest = max((folder / "C-n2-seed1" / "checkpoints").iterdir())
+    (newest / "manifest.json").write_text("{}")
+    with pytest.raises(RunError, match=r"^C-n2, seed 1 \(2 of 2\): [^\n]*$"):
+        small_table(plain, folder, steps=150, processes=2)
+
+
+class Names(Silent):
+    """Keeps what each run is called."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+
+    def called(self, name: str) -> Names:
+        self.told.append(name)
+        return self
+
+
 @pytest.mark.slow
 def test_table_3_goes_on_where_it_stopped_and_is_the_table_that_did_not(plain: Recipe, tmp_path: Path) -> None:
     unbroken = small_table(plain, tmp_path / "unbroken", seeds=2)
@@ -444,9 +533,6 @@ def test_table_3_goes_on_where_it_stopped_and_is_the_table_that_did_not(plain: R
     broken = small_table(plain, tmp_path / "broken", seeds=2)
     events = [one.get("event") for one in read_journal(tmp_path / "broken" / "base-seed1" / "metrics.jsonl")]
     assert "resumed" in events
-
-    def scores(table: Table3) -> list[tuple[object, ...]]:
-        return [(one.row, one.seed, one.perplexity, one.bleu, one.steps) for each in table.results for one in each.trained]
 
     assert scores(broken) == scores(unbroken)
     # 80 pieces, d_model 32, d_ff 128; a layer of each stack has 4 and 8 square matrices, its feed-forward and its norms.
@@ -481,7 +567,12 @@ def test_table_3_from_the_command_line(plain: Recipe, corpus: Path, tmp_path: Pa
     assert (tmp_path / "table3.svg").read_text().startswith("<svg")
     document = json.loads(answer(*words, "--json"))
     assert [row["printed"]["name"] for row in document["rows"]] == ["base", "B-dk16"]
-    assert {one["outcome"] for one in document["orderings"]} == {"one seed"}
+    assert {one["outcome"] for one in document["orderings"] if one["metric"] == "perplexity"} == {"one seed"}
+    # The p-value is that of `dragoman compare` over what the runs kept.
+    (ordering,) = [one for one in document["orderings"] if one["metric"] == "bleu"]
+    files = [tmp_path / "table" / f"{row}-seed1" / "translations.txt" for row in ("base", "B-dk16")]
+    compared = CliRunner().invoke(cli, ["compare", *map(str, files), "--ref", str(corpus / "valid.de"), "--json"])
+    assert ordering["p_value"] == json.loads(compared.stdout)["p_value"]
 
 
 def results(**perplexities: list[float]) -> Table3:
@@ -493,6 +584,35 @@ def results(**perplexities: list[float]) -> Table3:
         for name, values in perplexities.items()
     ]
     return Table3("words", "tiny", Budget(steps=10), 2, found)
+
+
+def resampled(value: float, *draws: float) -> Resampled:
+    return Resampled(Score("BLEU", value, "signature"), np.array([value + one for one in draws] * 100), 1, False)
+
+
+def test_a_difference_that_other_sentences_would_turn_round_is_under_the_noise() -> None:
+    """Means over the seeds, draw by draw: of base 21, 20, 22, of one layer 20, 21, 20: it leads in two draws of three."""
+    rows = {row.name: row for row in ROWS}
+
+    def row(name: str, first: list[float], second: list[float]) -> RowResult:
+        trained = [Trained(name, seed, 5.0, values[0], "", 1, 10, 1.0) for seed, values in enumerate((first, second))]
+        draws = [resampled(0.0, *values[1:]) for values in (first, second)]
+        return RowResult(rows[name], trained, draws)
+
+    base = row("base", [21.0, 20, 19, 21], [21.1, 22, 21, 23])
+    for other, p_value, outcome in (
+        (row("C-n2", [20.0, 19, 21, 20], [20.1, 21, 21, 20]), 2 * 101 / 301, "under the noise"),
+        (row("C-n2", [20.0, 19, 18, 20], [20.1, 21, 20, 22]), 2 * 1 / 301, "held"),
+    ):
+        table = Table3("words", "tiny", Budget(steps=10), 2, [base, other])
+        (found,) = table.orderings("bleu")
+        assert found.p_value == pytest.approx(p_value)
+        assert found.outcome == outcome
+        assert found.measured == pytest.approx(1.0)
+        assert all(one.p_value is None for one in table.orderings("perplexity"))
+        assert table.as_json()["orderings"][-1]["p_value"] == found.p_value
+    lacking = Table3("words", "tiny", Budget(steps=10), 2, [base, RowResult(rows["C-n2"], other.trained)])
+    assert [one.p_value for one in lacking.orderings("bleu")] == [None]
 
 
 def test_an_ordering_holds_only_beyond_the_spread() -> None:

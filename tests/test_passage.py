@@ -53,7 +53,8 @@ def test_parts_are_joined_as_the_language_writes() -> None:
 
 @pytest.fixture(scope="module")
 def translator(bundle: Path, one_core: None) -> Translator:
-    return dragoman.load(bundle, device="cpu", precision="float32")
+    opened: Translator = dragoman.load(bundle, device="cpu", precision="float32")
+    return opened
 
 
 def test_a_long_line_is_translated_in_parts(translator: Translator) -> None:

@@ -501,8 +501,8 @@ def sealed_bundle(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("bundle")
     recipe = tiny(folder)
     tokeniser = learn_tokeniser(WORDS, WORDS.values(), recipe.subword, source_eos=recipe.model.source_eos, seed=1)
-    sizes = {"source_vocabulary": len(tokeniser.source), "target_vocabulary": len(tokeniser.target)}
-    weights = weights_of(build_model(recipe.model, **sizes))
+    sizes = len(tokeniser.source), len(tokeniser.target)
+    weights = weights_of(build_model(recipe.model, source_vocabulary=sizes[0], target_vocabulary=sizes[1]))
     save_bundle(folder / "bundle", recipe=recipe, tokeniser=tokeniser, weights=weights, story={})
     return folder / "bundle"
 

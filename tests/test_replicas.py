@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,16 @@ import torch
 
 import dragoman
 from conftest import WORDS
+from dragoman.bundle import load_bundle
+from dragoman.decoding.rules import Rules, Wish
 from dragoman.engine import remembered
 from dragoman.engine.placement import checked_count, place
 from dragoman.engine.remembered import cache_file, machine_key, recall, remember
-from dragoman.engine.replicas import TRIED, Crew, Replicas, ways
+from dragoman.engine.replicas import TRIED, Crew, Replicas, _Shared, ways
+from dragoman.engine.translator import Translator
+from dragoman.engine.worker import answer_to, is_portable, request_of
 from dragoman.errors import DeviceError
+from dragoman.tasks.generation import Search, Work
 
 
 @pytest.fixture(autouse=True)
@@ -138,12 +145,72 @@ def test_a_cache_that_cannot_be_written_harms_nothing(monkeypatch: pytest.Monkey
     assert (tmp_path / "file").read_text() == "mine"
 
 
+LINES = [f"{one} {other}" for one in list(WORDS)[:6] for other in list(WORDS)[:5]]
+
+
 def test_replicas_never_change_a_translation(bundle: Path) -> None:
-    lines = [f"{one} {other}" for one in list(WORDS)[:6] for other in list(WORDS)[:5]]
     plain = dragoman.load(bundle, device="cpu", precision="float32", threads=1, replicas=1)
-    many = dragoman.load(bundle, device="cpu", precision="float32", threads=1, replicas=3)
-    assert many.translate(lines, batch_tokens=60) == plain.translate(lines, batch_tokens=60)
-    assert list(many.stream(iter(lines), window=7)) == list(plain.stream(iter(lines), window=7))
+    many = Translator([load_bundle(bundle)], device="cpu", precision="float32", threads=1, replicas=3)
+    assert many.translate(LINES, batch_tokens=60) == plain.translate(LINES, batch_tokens=60)
+    assert list(many.stream(iter(LINES), window=7)) == list(plain.stream(iter(LINES), window=7))
+
+
+@pytest.mark.parametrize(
+    "decoding", [{"method": "greedy"}, {"method": "beam", "beam_size": 3, "nbest": 2}, {"method": "sample"}]
+)
+def test_a_batch_that_was_written_down_is_searched_alike(bundle: Path, decoding: dict[str, Any]) -> None:
+    translator = dragoman.load(bundle, device="cpu", precision="float32", replicas=1)
+    sources = [translator.bundle.tokeniser.encode_source(line) for line in LINES]
+    config, start = translator.check(decoding), 2
+    rules = Rules(min_length=2, no_repeat=3, suppressed=(7,), loop_tokens=8)
+    wishes = [Wish(prefix=(9, 8), exclude=((5, 6), (11,)), may_loop=True)] * len(sources)
+    work = Work(Search(translator.speaker, config, start, rules, None, False), sources, range(len(sources)), wishes)
+    assert is_portable(work)
+    told = json.loads(json.dumps(request_of(work, [3, 1, 4])))
+    assert answer_to(told, translator.speaker) == work([3, 1, 4])
+    anything = replace(rules, allow=lambda outputs, sentences: outputs)
+    assert not is_portable(replace(work, search=replace(work.search, rules=anything)))
+
+
+def test_what_others_give_back_is_done_here() -> None:
+    job = _Shared(lambda number: number * number, [3, 4, 5])
+    assert [job.take(), job.take()] == [0, 1]
+    threading.Timer(0.05, job.give_back, [0]).start()
+    job.found[1] = 16
+    assert list(job.results()) == [9, 16, 25]
+    assert job.take() is None
+
+
+@pytest.mark.slow
+def test_processes_say_the_same_even_when_they_are_killed(bundle: Path) -> None:
+    plain = dragoman.load(bundle, device="cpu", precision="float32", threads=1, replicas=1)
+    expected = plain.translate(LINES, batch_tokens=60)
+    many = dragoman.load(bundle, device="cpu", precision="float32", threads=1, replicas=2)
+    assert many.translate(LINES, batch_tokens=60) == expected
+    (worker,) = many.replicas._workers
+    assert worker.process.poll() is None
+    assert not worker.over.is_set()
+    worker.process.kill()
+    assert many.translate(LINES, batch_tokens=60) == expected
+    assert worker.over.wait(10)
+    many.replicas.close()
+    assert many.translate(LINES, batch_tokens=60) == expected
+    (worker,) = many.replicas._workers
+    del many
+    assert worker.process.poll() is None  # as long as it is held
+    worker.end()
+    assert worker.process.poll() is not None
+
+
+@pytest.mark.slow
+def test_a_bundle_that_became_another_is_not_read_by_a_second_process(bundle: Path, tmp_path: Path) -> None:
+    there = shutil.copytree(bundle, tmp_path / "bundle")
+    many = dragoman.load(there, device="cpu", precision="float32", threads=1, replicas=2)
+    assert many.replicas.opening is not None
+    many.replicas.opening = replace(many.replicas.opening, seals=("0" * 64,))
+    expected = dragoman.load(bundle, device="cpu", precision="float32", replicas=1).translate(LINES, batch_tokens=60)
+    assert many.translate(LINES, batch_tokens=60) == expected
+    assert many.replicas._workers[0].over.is_set()
 
 
 @pytest.mark.parametrize(

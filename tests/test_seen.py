@@ -52,7 +52,6 @@ from dragoman.views.watch import changed
 pytestmark = pytest.mark.usefixtures("one_core")
 
 SMALL = ModelConfig(encoder_layers=2, decoder_layers=3, d_model=24, d_ff=40, num_heads=3, d_k=5, d_v=7, tying="none")
-VOCABULARIES = {"source_vocabulary": 50, "target_vocabulary": 61}
 
 
 def step_report(step: int, **values: Any) -> StepReport:
@@ -205,7 +204,7 @@ def test_lines_that_are_no_entries_are_left_out(tmp_path: Path) -> None:
 
 def test_operations_are_those_that_torch_counts() -> None:
     """Torch multiplies the future as well, which the mask then takes out: T(T − 1)/2 pairs a sentence, head and layer."""
-    model = build_model(SMALL, **VOCABULARIES)
+    model = build_model(SMALL, source_vocabulary=50, target_vocabulary=61)
     use_attention(model, explicit_attention)
     batch = collate([[5] * 9] * 4, [[6] * 6] * 4, start_id=2)
     with FlopCounterMode(display=False) as forward:
@@ -745,6 +744,12 @@ def course(*corners: float) -> Callable[[float], float]:
 HEALTHY = record([*lines(), *validations(2.6, 2.4, 2.3, 2.25), event("checkpoint", 1000)])
 ILL: dict[str, Record] = {
     "rate_too_high": record(lines(loss=course(9, 4, 3, 6, 7))),
+    "ignores_source": record(
+        [
+            *lines(epoch=course(0, 10)),
+            *({**one, "nll_own_source": one["nll"], "nll_shuffled_source": one["nll"] + 0.01} for one in validations(2.6, 2.4)),
+        ]
+    ),
     "gradient_spikes": record(lines(gradient_norm=lambda t: 30.0 if round(40 * t) % 10 == 0 else 1.0)),
     "skipped_steps": record([*lines(skipped=course(0, 8)), event("restored", 700)]),
     "overfits": record([*lines(), *validations(2.6, 2.3, 2.4, 2.6, 2.9)]),
@@ -783,6 +788,7 @@ def test_each_rule_fires_where_it_should_and_nowhere_else(rule: Callable[[Record
         ("rate_too_high", r"was 3\.\d+ and is 6\.\d+", "training.peak_rate = 0.00035"),
         ("gradient_spikes", "4 of 36 lines .* usually 1; the highest is 30 at step 250", r"clip_norm = 2, "),
         ("skipped_steps", r"8 of 1,000 steps were left out, and the run went back .* 1 times", "clip_norm = 1.0"),
+        ("ignores_source", r"after [34]\.\d passes .* has 2\.400 nats .* and 2\.410 with", "compare some lines"),
         ("overfits", r"best at step 400 \(2\.300 nats per token\) and is 2\.900 at step 1,000", "patience = 3"),
         ("no_progress", r"was 2\.500 and is 2\.500 \(means of steps 275 to 500 and 775 to 1,000\)", "patience"),
         ("ends_in_warmup", "ends at step 1,000 or so, and the rate grows until step 4,000", "warmup_steps = 100"),

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 @pytest.fixture(scope="module")
 def translator(bundle: Path, one_core: None) -> Translator:
-    return dragoman.load(bundle, device="cpu", precision="float32")
+    opened: Translator = dragoman.load(bundle, device="cpu", precision="float32")
+    return opened
 
 
 @pytest.mark.parametrize(

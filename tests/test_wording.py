@@ -22,7 +22,8 @@ LINES = ["one two three", "ten", "", "big small"]
 
 @pytest.fixture(scope="module")
 def translator(bundle: Path, one_core: None) -> Translator:
-    return dragoman.load(bundle, device="cpu", precision="float32")
+    opened: Translator = dragoman.load(bundle, device="cpu", precision="float32")
+    return opened
 
 
 def test_nothing_asked_changes_nothing(translator: Translator) -> None:

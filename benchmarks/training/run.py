@@ -37,6 +37,7 @@ SECTIONS = ("speed", "ceiling", "start", "waiting", "ranks", "curves")
 @click.option("--size", "chosen", type=click.Choice(list(SIZES)), multiple=True, help="Measure these alone.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of `speed`, `start` and `ranks`.  [default: 3; quick 1]")
 @click.option("--seconds", type=click.FloatRange(min=0.0), help="Of each turn, after its first report.")
+@click.option("--steps", type=click.IntRange(min=2), help="Of each run of `curves`.  [default: tiny 400, base 40; quick 40, 0]")
 @click.option("--install", is_flag=True, help="Install the peers in a quick run, too.")
 @click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
 @click.option("--work", type=click.Path(path_type=Path), help="Folder for text, environments and outputs.")
@@ -47,6 +48,7 @@ def main(
     chosen: tuple[str, ...],
     rounds: int | None,
     seconds: float | None,
+    steps: int | None,
     install: bool,
     shared: Path | None,
     work: Path | None,
@@ -70,7 +72,8 @@ def main(
     bench = Bench(corpus, work, lambda line: print(f"  {line}", file=sys.stderr, flush=True))
     sizes = [SIZES[name] for name in SIZES if not chosen or name in chosen]
     turns = {"tiny": 3.0, "base": 2.5} if quick else {"tiny": 12.0, "base": 20.0}
-    steps = {"tiny": 40, "base": 0} if quick else {"tiny": 400, "base": 40}
+    curved = {"tiny": 40, "base": 0} if quick else {"tiny": 400, "base": 40}
+    curved = curved if steps is None else dict.fromkeys(SIZES, steps)
     measured = Measured()
     timed = [(size, turns[size.name] if seconds is None else seconds) for size in sizes]
     base_seconds = turns["base"] if seconds is None else seconds
@@ -82,7 +85,7 @@ def main(
         "start": lambda: measure_start(bench, few, rounds=times),
         "waiting": lambda: measure_waiting(bench, timed[:1] if quick else timed, ahead=not quick),
         "ranks": lambda: measure_ranks(bench, few[-1], steps=6 if quick else 12, rounds=times),
-        "curves": lambda: measure_curves(bench, [(size, steps[size.name]) for size in sizes if steps[size.name]]),
+        "curves": lambda: measure_curves(bench, [(size, curved[size.name]) for size in sizes if curved[size.name]]),
     }
     done: dict[str, Section] = {}
     for name in SECTIONS:

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dragoman.config import Recipe, read_recipe
-    from dragoman.engine import Translation, Translator, Wording, load
+    from dragoman.engine import Parse, Parser, Translation, Translator, Wording, load
     from dragoman.errors import DragomanError
     from dragoman.training.finish import train
 
 __version__ = "0.1.0.dev0"
-__all__ = ["DragomanError", "Recipe", "Translation", "Translator", "Wording", "load", "read_recipe", "train"]
+__all__ = ["DragomanError", "Parse", "Parser", "Recipe", "Translation", "Translator", "Wording", "load", "read_recipe", "train"]
 
 _ROOMS = {
     "DragomanError": "dragoman.errors",
+    "Parse": "dragoman.engine",
+    "Parser": "dragoman.engine",
     "Recipe": "dragoman.config",
     "Translation": "dragoman.engine",
     "Translator": "dragoman.engine",

@@ -1,9 +1,9 @@
 """A model on disk: one sealed folder that training writes and everything else reads.
 
     config.json          the whole recipe, the sizes of the vocabularies, and the story of the training
-    weights.safetensors  each parameter once, under the name of the first place that uses it
+    weights.safetensors  each parameter once, under the name of the first place that uses it; a parser's tables of words
     source.model         SentencePiece model of the source; of both sides where they are joint
-    target.model         that of the target, where it is another
+    target.model         that of the target, where it is another; labels.json for a parser
     manifest.json        size and SHA-256 of each file
 
 Loading parses JSON and tensors; nothing in a bundle is ever executed.
@@ -21,12 +21,14 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from dragoman.config import ModelConfig, Recipe, recipe_from_dict
+from dragoman.config import Recipe, recipe_from_dict
+from dragoman.data.labels import Labels
 from dragoman.data.subword import Tokeniser, read_tokeniser, write_tokeniser
 from dragoman.errors import BundleError, RecipeError
 from dragoman.model.build import assemble_model
 from dragoman.model.transformer import Transformer
 from dragoman.storage import check_seal, sealed_folder
+from dragoman.tasks.parsing import parser_parts
 from dragoman.tensors import MappedTensors, save_tensors
 
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
@@ -51,8 +53,14 @@ class Bundle:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Each parameter once, by name."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    """Each parameter and each table that is part of the model's state once, by name."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()} | tables_of(model)
+
+
+def tables_of(model: nn.Module) -> dict[str, Tensor]:
+    """What is part of a model's state and not learnt by gradients."""
+    kept = model.state_dict().keys()
+    return {name: table for name, table in model.named_buffers() if name in kept}
 
 
 def put_weights(
@@ -64,7 +72,8 @@ def put_weights(
 
     forget: called whenever weights were looked through
     """
-    wanted = dict(model.named_parameters())
+    tables = tables_of(model)
+    wanted = dict(model.named_parameters()) | tables
     if missing := sorted(wanted.keys() - weights.keys()):
         raise BundleError(f"{where}: weight {missing[0]} of the model that the config describes is missing")
     if added := sorted(weights.keys() - wanted.keys()):
@@ -76,10 +85,14 @@ def put_weights(
             )
         if not weights[name].is_floating_point() or not _is_finite(weights[name], forget):
             raise BundleError(f"{where}: {name} holds values that are not finite numbers; a model cannot compute with them")
-    fresh = {id(parameter): nn.Parameter(weights[name].float()) for name, parameter in wanted.items()}
+    whole = {name: weights[name].float() for name in wanted}
+    fresh = {id(one): whole[name] if name in tables else nn.Parameter(whole[name]) for name, one in wanted.items()}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             setattr(module, name, fresh[id(parameter)])
+        for name, table in module.named_buffers(recurse=False):
+            if id(table) in fresh:
+                setattr(module, name, fresh[id(table)])
 
 
 def _is_finite(weight: Tensor, forget: Callable[[], None]) -> bool:
@@ -134,21 +147,24 @@ def load_bundle(path: Path) -> Bundle:
     check_bundle(path)
     recipe, vocabulary, story = read_config(path)
     tokeniser = read_tokeniser(path, recipe.subword, source_eos=recipe.model.source_eos)
+    if (recipe.task.kind == "parsing") != isinstance(tokeniser.target, Labels):
+        raise BundleError(f"{path / CONFIG}: task.kind = {recipe.task.kind!r}, but the target's vocabulary is another task's")
     if vocabulary != (pieces := (len(tokeniser.source), len(tokeniser.target))):
         raise BundleError(f"{path / CONFIG}: names {vocabulary} pieces, but the subword models have {pieces}")
     try:
         weights = MappedTensors(path / WEIGHTS)
     except (SafetensorError, OSError) as error:
         raise BundleError(f"{path / WEIGHTS}: cannot be read: {error}") from None
-    model = _model_without_memory(recipe.model, vocabulary, weights, where=path / CONFIG)
+    model = _model_without_memory(recipe, vocabulary, weights, where=path / CONFIG)
     put_weights(model, weights, where=path / WEIGHTS, forget=weights.forget)
     return Bundle(recipe, tokeniser, model.eval(), story, weights.forget)
 
 
 def _model_without_memory(
-    config: ModelConfig, vocabulary: tuple[int, int], weights: Mapping[str, Tensor], *, where: Path
+    recipe: Recipe, vocabulary: tuple[int, int], weights: Mapping[str, Tensor], *, where: Path
 ) -> Transformer:
     """The model that a config describes. It may name any size, so the weights must bear it out before anything is made."""
+    config = recipe.model
     output = tuple(weights[OUTPUT].shape) if OUTPUT in weights else ()
     layers = config.encoder_layers + config.decoder_layers
     if output != (vocabulary[1], config.d_model) or layers > len(weights):
@@ -158,7 +174,8 @@ def _model_without_memory(
         )
     try:
         with torch.device("meta"):
-            return assemble_model(config, source_vocabulary=vocabulary[0], target_vocabulary=vocabulary[1])
+            sizes = dict(zip(("source_vocabulary", "target_vocabulary"), vocabulary, strict=True))
+            return assemble_model(config, **sizes | parser_parts(recipe))
     except (RuntimeError, OverflowError, TypeError) as error:
         raise BundleError(f"{where}: describes a model of impossible sizes: {str(error).splitlines()[0]}") from None
 

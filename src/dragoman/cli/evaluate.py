@@ -91,7 +91,7 @@ def _read_beside(first: Path, lines: list[str], others: Sequence[Path]) -> list[
 def _force(bundle: Path, sources: list[str], lines: list[str], as_json: bool) -> dict[str, Any]:
     import math
 
-    from dragoman.engine import load
+    from dragoman.engine.translator import load
 
     scored = load(bundle, precision="float32").score(sources, lines)
     tokens = sum(len(one.token_log_probs) for one in scored)
@@ -106,16 +106,32 @@ def _force(bundle: Path, sources: list[str], lines: list[str], as_json: bool) ->
 def all_scores(
     hypotheses: list[str], references: list[list[str]], language: str, tokenised: bool, lowercase: bool
 ) -> list[Score]:
-    """Every metric that applies: the tokenised flavours beside sacreBLEU's, Moses' where its language is known."""
-    from dragoman.evaluation.metrics import bleu, chrf, compound_split_bleu, exact_match, moses_bleu, ter, tokenised_bleu
+    """Every metric that applies: the tokenised flavours beside sacreBLEU's, Moses' where its language is known.
+
+    Compounds are split where that is German, as in the paper's tables.
+    """
+    from dragoman.evaluation.metrics import (
+        bleu,
+        chrf,
+        compound_split_bleu,
+        exact_match,
+        moses_bleu,
+        paper_bleu,
+        splits_compounds,
+        ter,
+        tokenised_bleu,
+    )
 
     scores = [] if tokenised else [bleu(hypotheses, references, lowercase=lowercase)]
     if tokenised:
         scores.append(tokenised_bleu(hypotheses, references, lowercase=lowercase))
+        if splits_compounds(language):
+            scores.append(paper_bleu(hypotheses, references, language, tokenised=True, lowercase=lowercase))
     elif language:
         try:
             scores.append(moses_bleu(hypotheses, references, language, lowercase=lowercase))
-            scores.append(compound_split_bleu(hypotheses, references, language, lowercase=lowercase))
+            if splits_compounds(language):
+                scores.append(compound_split_bleu(hypotheses, references, language, lowercase=lowercase))
         except MissingExtraError as error:
             click.echo(f"dragoman: left out: {error}", err=True)
     scores += [chrf(hypotheses, references), ter(hypotheses, references), exact_match(hypotheses, references)]
@@ -133,6 +149,7 @@ def _print_scores(title: str, scores: list[Score]) -> None:
 @click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--src", "source", type=PATH, required=True, help="The test set's source.")
 @REFERENCES
+@click.option("--with", "others", multiple=True, type=PATH, help="One more bundle for an ensemble.")
 @click.option("-o", "--output", type=PATH, help="Keep the translations here.")
 @click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, …")
@@ -146,6 +163,7 @@ def evaluate(
     changes: tuple[str, ...],
     source: Path,
     references: tuple[Path, ...],
+    others: tuple[Path, ...],
     output: Path | None,
     overwrite: bool,
     device: str,
@@ -162,10 +180,11 @@ def evaluate(
 
     \b
     Example:  dragoman evaluate runs/multi30k-ende/bundle --src test.en --ref test.de beam_size=5 -o out.de
+              dragoman evaluate runs/multi30k-ende/bundle --with runs/multi30k-ende-2/bundle --src test.en --ref test.de
     """
     from dragoman.cli.screen import counting_bar, people, print_json
     from dragoman.config import parse_setting
-    from dragoman.engine import load
+    from dragoman.engine.translator import load
     from dragoman.formats.lines import read_lines
     from dragoman.storage import new_file
     from dragoman.tasks.translation import Status
@@ -174,7 +193,7 @@ def evaluate(
         raise click.UsageError("give --ref FILE", ctx=click.get_current_context())
     lines = list(read_lines(source))
     targets = _read_beside(source, lines, references)
-    translator = load(bundle, device=device, precision=precision)
+    translator = load(bundle, *others, device=device, precision=precision)
     decoding = {key.removeprefix("decoding."): value for key, value in map(parse_setting, changes)}
     translator.check(decoding)
     sink: AbstractContextManager[IO[str] | None] = nullcontext()
@@ -189,10 +208,12 @@ def evaluate(
     scores = all_scores(texts, targets, language or task.target_language, tokenised or task.tokenised, lowercase)
     statuses = {status: sum(one.status == status for one in results) for status in get_args(Status) if status != "ok"}
     if as_json:
-        where = {"bundle": str(bundle), "device": str(translator.device), "precision": translator.precision}
+        voting = [str(other) for other in others]
+        where = {"bundle": str(bundle), "with": voting, "device": str(translator.device), "precision": translator.precision}
         print_json({**where, "sentences": len(lines), "scores": [asdict(one) for one in scores], **statuses})
         return
-    _print_scores(f"{bundle} on {source} ({len(lines)} sentences, {translator.precision})", scores)
+    names = " + ".join(map(str, (bundle, *others)))
+    _print_scores(f"{names} on {source} ({len(lines)} sentences, {translator.precision})", scores)
     for status, count in statuses.items():
         if count:
             click.echo(f"{count} lines: {status}", err=True)

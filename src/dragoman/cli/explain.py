@@ -42,7 +42,7 @@ def explain(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Translate TEXT with BUNDLE, and write a page that shows why it came out so.
+    """Translate TEXT with BUNDLE, or parse it, and write a page that shows why it came out so.
 
     The page is one file that asks for nothing: the attention of every layer and head, the likeliest tokens at each place, the
     beam, and the numbers inside one head. KEY=VALUE changes a knob of the recipe's [decoding] section.
@@ -50,10 +50,9 @@ def explain(
     \b
     Example:  dragoman explain runs/quickstart-de/bundle "May 17, 2031" -o page.html
               dragoman explain runs/quickstart-de/bundle "May 17, 2031" --target "17. Juni 2031" --svg figures
+              dragoman explain runs/parsing-craft/bundle "The cat sat on the mat ."
     """
     from dragoman.cli.screen import people, print_json
-    from dragoman.engine import load
-    from dragoman.engine.explanation import explain as explained
     from dragoman.storage import refuse_existing, write_lines
     from dragoman.views.attention import attention_page
     from dragoman.views.figures import figure_names, figures, png_of
@@ -61,25 +60,24 @@ def explain(
     page = output or (None if as_json else Path("explanation.html"))
     wanted = [page] if page else []
     for folder, suffix in ((svg, "svg"), (png, "png")):
-        wanted += [folder / f"{name}.{suffix}" for name in figure_names()] if folder else []
+        wanted += [folder / f"{name}.{suffix}" for name in figure_names(tree=True)] if folder else []
     if not overwrite:
         for path in wanted:
             refuse_existing(path)
     names = [_head_name(name) for name in inside]
-    translator = load(bundle)
-    explanation = explained(translator, text, target=target, layer=layer, heads=heads, **_decoding(changes))
+    explanation = _explained(bundle, text, target, layer=layer, heads=heads, **_decoding(changes))
     _check_heads(names, explanation)
     drawn = figures(explanation) if svg or png else {}
     pixels = {name: png_of(picture) for name, picture in drawn.items()} if png else {}
     for folder in (svg, png):
         if folder:
-            _folder(folder)
+            picture_folder(folder)
     if page:
         write_lines(page, [attention_page(explanation, inside=tuple(names)).rstrip("\n")], overwrite=overwrite)
     if svg:
-        _write_svg(svg, drawn, overwrite=overwrite)
+        write_svg(svg, drawn, overwrite=overwrite)
     if png:
-        _write_png(png, pixels, overwrite=overwrite)
+        write_png(png, pixels, overwrite=overwrite)
     if as_json:
         print_json(_document(explanation))
         return
@@ -91,6 +89,19 @@ def explain(
             console.print(f"{folder}: {len(drawn)} pictures", markup=False)
     for note in explanation.notes:
         console.print(note, style="dim", markup=False)
+
+
+def _explained(bundle: Path, text: str, target: str | None, **rest: Any) -> Explanation:
+    from dragoman.engine import Parser, load
+    from dragoman.engine.explanation import explain
+    from dragoman.engine.parse_explanation import explain_parse
+
+    opened = load(bundle)
+    if not isinstance(opened, Parser):
+        return explain(opened, text, target=target, **rest)
+    if target is not None:
+        raise click.UsageError(f"--target: {bundle} is a parser, whose own parse is explained", ctx=click.get_current_context())
+    return explain_parse(opened, text, **rest)
 
 
 def _decoding(changes: Sequence[str]) -> dict[str, Any]:
@@ -118,7 +129,7 @@ def _check_heads(names: Sequence[HeadName], explanation: Explanation) -> None:
             )
 
 
-def _folder(folder: Path) -> None:
+def picture_folder(folder: Path) -> None:
     from dragoman.errors import WriteError
     from dragoman.storage import cannot_write
 
@@ -128,14 +139,14 @@ def _folder(folder: Path) -> None:
         raise WriteError(cannot_write(folder, error)) from None
 
 
-def _write_svg(folder: Path, drawn: dict[str, str], *, overwrite: bool) -> None:
+def write_svg(folder: Path, drawn: dict[str, str], *, overwrite: bool) -> None:
     from dragoman.storage import write_lines
 
     for name, svg in drawn.items():
         write_lines(folder / f"{name}.svg", [svg.rstrip("\n")], overwrite=overwrite)
 
 
-def _write_png(folder: Path, drawn: dict[str, bytes], *, overwrite: bool) -> None:
+def write_png(folder: Path, drawn: dict[str, bytes], *, overwrite: bool) -> None:
     from dragoman.errors import WriteError
     from dragoman.storage import cannot_write, refuse_existing, write_file
 
@@ -171,4 +182,5 @@ def _document(explanation: Explanation) -> dict[str, Any]:
         "choices": [asdict(choice) for choice in explanation.choices],
         "beam": [asdict(branch) for branch in explanation.beam],
         "notes": explanation.notes,
+        **({} if explanation.tree is None else {"tree": asdict(explanation.tree)}),
     }

@@ -1,4 +1,4 @@
-"""The paper's tables: `paper table1`, `table2`, `table3`, and `paper differences`."""
+"""The paper: `paper table1` to `table4`, `figures`, `differences`, and `results` for a page of them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,30 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dragoman.cli.table3 import OVERWRITE, PICTURE, table3
+from dragoman.cli.table4 import table4
 from dragoman.cli.train import CHANGES, JSON
+from dragoman.errors import RecipeError
 
 if TYPE_CHECKING:
     from dragoman.paper.table1 import Row
     from dragoman.paper.table2 import Cost
-    from dragoman.paper.table3 import Table3
-
-PICTURE = click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw the table as an SVG here.")
-OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace a picture that exists.")
 
 
 @click.group()
 def paper() -> None:
-    """Run the paper's tables on this machine, beside the printed ones. Each has --json.
+    """Run the paper's tables on this machine, beside the printed ones, and draw its figures. Each has --json.
 
     \b
     Example:  dragoman paper differences modern
               dragoman paper table1 -o table1.svg
     """
+
+
+paper.add_command(table4)
+
+
+paper.add_command(table3)
 
 
 @paper.command()
@@ -187,123 +192,95 @@ def _print_table2(costs: Sequence[Cost]) -> None:
 
 
 @paper.command()
-@click.option("--corpus", type=click.Path(path_type=Path), required=True, help="The recipe whose corpus and training to use.")
-@CHANGES
-@click.option("--rows", help="Which rows, such as A,C-n2,big; base is always among them.  [default: all]")
-@click.option("--budget", default="2000", show_default=True, help="What each row may spend: steps (2000) or minutes (10min).")
-@click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="How often to train each row.")
-@click.option(
-    "--scale",
-    type=click.Choice(["paper", "half", "small", "tiny"]),
-    default="small",
-    show_default=True,
-    help="Sizes: as printed; half as wide; half as deep and a quarter as wide; half as deep and a sixteenth as wide.",
-)
-@click.option("--folder", type=click.Path(path_type=Path), help="Where the rows' runs go.  [default: runs/table3-NAME]")
-@PICTURE
-@OVERWRITE
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
 @JSON
-def table3(
-    corpus: Path,
-    changes: tuple[str, ...],
-    rows: str | None,
-    budget: str,
-    seeds: int,
-    scale: str,
-    folder: Path | None,
+def results(runs: tuple[Path, ...], as_json: bool) -> None:
+    """A table row from the reports of finished runs, as Markdown: mean and spread over the seeds, signatures, machine and date.
+
+    Runs that differ in their seed alone are one row. Of several rows each is set against the first, by paired bootstrap.
+
+    \b
+    Example:  dragoman paper results runs/plain-1 runs/plain-2 runs/smoothed-1 runs/smoothed-2
+    """
+    from dragoman.cli.screen import print_json
+    from dragoman.paper.results import markdown
+    from dragoman.paper.results import results as rows_of
+
+    rows = rows_of(runs)
+    if as_json:
+        print_json({"rows": [row.as_json() for row in rows]})
+        return
+    click.echo(markdown(rows))
+
+
+@paper.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("sentence", required=False)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The folder for the SVGs.  [default: figures]")
+@click.option("--figure", "numbers", type=click.Choice(["3", "4", "5"]), multiple=True, help="Only this one; may be repeated.")
+@click.option("--layer", type=int, help="Of the encoder, counted from 1.  [default: 5 of 6 as printed, else the last but one]")
+@click.option("--heads", metavar="A,B", help="The two of Figures 4 and 5.  [default: 5,6 as printed, or the last two]")
+@click.option("--word", help="What Figures 3 and 4 are seen from: a word of the sentence, or its place, counted from 1.")
+@click.option("--png", is_flag=True, help="Write each as a PNG, too.")
+@click.option("--overwrite", is_flag=True, help="Replace pictures that exist.")
+@click.option("--json", "as_json", is_flag=True, help="Print the weights as JSON; draw only where -o names a folder.")
+def figures(
+    bundle: Path,
+    sentence: str | None,
     output: Path | None,
+    numbers: tuple[str, ...],
+    layer: int | None,
+    heads: str | None,
+    word: str | None,
+    png: bool,
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Train the rows of Table 3 over the corpus of a recipe, each for the same budget, and see which orderings come out.
+    """Draw Figures 3 to 5 for BUNDLE: what the encoder's heads look at while it reads SENTENCE, or the paper's own sentences.
 
-    Every row differs from base as printed, at a scale of which base has 3 layers and d_model 128 (small). KEY=VALUE changes
-    the recipe. The same command again goes on where it stopped; rows that are done stay as they are.
+    Figure 3 shows all heads of a layer from one word, Figure 4 one head in full and two from one word, Figure 5 two heads in
+    full. Where --word does not say which word, it is the paper's ("making", "its") if it stands there; else in Figure 3 the one
+    whose heads look farthest away, in Figure 4 the one from which both look most sharply.
 
     \b
-    Example:  dragoman paper table3 --corpus multi30k-ende data.root=path/to/multi30k/tok --budget 2000 --seeds 3 -o table3.svg
+    Example:  dragoman paper figures runs/multi30k-ende/bundle "a man who is walking two dogs stops at a shop ." -o figures
+              dragoman paper figures runs/wmt14-ende-base/bundle --figure 4 --heads 5,6 --png
     """
-    from dragoman.cli.screen import TrainingScreen, people, print_json
-    from dragoman.config import read_recipe
-    from dragoman.paper.rows import SCALES, chosen_rows, refuse_settled
-    from dragoman.paper.table3 import picture, read_budget
-    from dragoman.paper.table3 import table3 as trained
-    from dragoman.storage import refuse_existing, write_lines
+    from dragoman.cli.explain import picture_folder, write_png, write_svg
+    from dragoman.cli.screen import people, print_json
+    from dragoman.engine.translator import load
+    from dragoman.paper.figures import FIGURES
+    from dragoman.paper.figures import figures as drawn_from
+    from dragoman.storage import refuse_existing
+    from dragoman.views.figures import png_of
 
-    chosen, spend = chosen_rows(rows), read_budget(budget)
-    refuse_settled(changes)
-    recipe = read_recipe(corpus, changes)
-    if output is not None and not overwrite:
-        refuse_existing(output)
-    console = people()
-    screens: list[TrainingScreen] = []
-
-    def screen(told: str) -> TrainingScreen:
-        console.print(told, style="bold", markup=False)
-        screens.append(TrainingScreen(console))
-        return screens[-1]
-
-    try:
-        table = trained(
-            recipe,
-            rows=chosen,
-            scale_name=scale,
-            scale=SCALES[scale],
-            budget=spend,
-            seeds=seeds,
-            folder=folder or Path("runs") / f"table3-{recipe.name}",
-            listener=screen,
-        )
-    finally:
-        for one in screens:
-            one.close()
-    if output is not None:
-        write_lines(output, [picture(table)], overwrite=overwrite)
+    asked = tuple(map(int, numbers)) or FIGURES
+    folder = output or (None if as_json else Path("figures"))
+    if folder and not overwrite:
+        for number in asked:
+            for suffix in ("svg", "png") if png else ("svg",):
+                refuse_existing(folder / f"figure{number}.{suffix}")
+    pair = _numbers(heads)
+    found = drawn_from(load(bundle), sentence, numbers=asked, layer=layer, heads=pair, word=word)
+    if folder:
+        drawn = {f"figure{one.number}": one.svg() for one in found}
+        pixels = {name: png_of(svg) for name, svg in drawn.items()} if png else {}
+        picture_folder(folder)
+        write_svg(folder, drawn, overwrite=overwrite)
+        write_png(folder, pixels, overwrite=overwrite)
     if as_json:
-        print_json(table.as_json())
+        print_json({"figures": [one.as_json() for one in found]})
         return
-    _print_table3(table)
+    for one in found:
+        click.echo(f"Figure {one.number}: {one.remark}")
+    people().print(f"{folder}: {len(found)} figures", markup=False)
 
 
-def _print_table3(table: Table3) -> None:
-    from dragoman.cli.screen import print_table
-    from dragoman.paper.table3 import Metric, Result
-
-    def shown(one: Result, metric: Metric) -> str:
-        spread = one.spread(metric)
-        return f"{one.mean(metric):.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
-
-    rows = []
-    in_steps = table.budget.steps is not None
-    for one in table.results:
-        printed = one.printed
-        millions = f"{printed.million_parameters:g}" if printed.million_parameters is not None else ""
-        spent = f"{one.seconds:,.0f}" if in_steps else f"{one.steps:,.0f}"
-        ours = (shown(one, "perplexity"), shown(one, "bleu"), f"{one.parameters / 1e6:.3f}")
-        rows.append(
-            (printed.name, spent, f"{printed.perplexity:.2f}", ours[0], f"{printed.bleu:.1f}", ours[1], millions, ours[2])
-        )
-    header = ["row", "seconds" if in_steps else "steps", "printed", "PPL", "printed", "BLEU", "printed", "10⁶ params"]
-    print_table(table.title, header, rows)
-    signatures = {one.signature for result in table.results for one in result.trained}
-    click.echo(f"perplexity per word-piece of data.valid, un-smoothed; BLEU of the same: {', '.join(sorted(signatures))}")
-    for metric in ("perplexity", "bleu"):
-        found = table.orderings(metric)
-        counted = {outcome: [one for one in found if one.outcome == outcome] for outcome in ("held", "reversed")}
-        name = "perplexity" if metric == "perplexity" else "BLEU"
-        if table.seeds == 1:
-            agreeing = sum(one.measured > 0 for one in found)
-            click.echo(
-                f"{name}: {agreeing} of {len(found)} printed orderings came out alike, but one seed has no spread to tell them "
-                "from chance; give --seeds 3"
-            )
-            continue
-        within = len(found) - sum(map(len, counted.values()))
-        click.echo(
-            f"{name}: of {len(found)} printed orderings {len(counted['held'])} held, {len(counted['reversed'])} came out the "
-            f"other way round, {within} lie within the spread"
-        )
-        for outcome, ones in counted.items():
-            for pair in ones:
-                by = f"{pair.measured:+.2f} ± {pair.spread:.2f}"
-                click.echo(f"  {outcome}: {pair.better} better than {pair.worse}, by {by} ({pair.series})")
+def _numbers(heads: str | None) -> list[int]:
+    """Such as 5,6. Raises RecipeError for anything else."""
+    if heads is None:
+        return []
+    parts = [part.strip() for part in heads.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise RecipeError(f"--heads {heads}: give two heads, counted from 1, such as 5,6")
+    return [int(part) for part in parts]

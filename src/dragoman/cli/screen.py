@@ -136,11 +136,12 @@ class TrainingScreen:
             self.console.print(Text(text, style="dim" if kind == "resumed" else "yellow"))
 
     def validation(self, report: ValidationReport) -> None:
-        bleu = f"  BLEU {report.bleu:.2f} (greedy)" if report.bleu is not None else ""
+        scores = [("BLEU", report.bleu), ("F1", report.f1)]
+        judged = "".join(f"  {name} {value:.2f} (greedy)" for name, value in scores if value is not None)
         star = "  best so far" if report.best else ""
         self.console.print(
             f"step {report.step:>7,}  [bold]validation[/bold]  loss {report.nll:.3f}  "
-            f"perplexity {_short(report.perplexity, '.2f')}{bleu}{star}"
+            f"perplexity {_short(report.perplexity, '.2f')}{judged}{star}"
         )
 
     def samples(self, step: int, samples: Sequence[Sample]) -> None:

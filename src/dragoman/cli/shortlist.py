@@ -32,6 +32,7 @@ def shortlist(
     from dragoman.bundle import load_bundle
     from dragoman.cli.screen import counting_bar, people, print_json
     from dragoman.engine.shortlist import learn_shortlist
+    from dragoman.errors import BundleError
     from dragoman.formats.lines import read_beside
     from dragoman.storage import refuse_existing
 
@@ -42,6 +43,8 @@ def shortlist(
         refuse_existing(output)
     sources, targets = read_beside(source, target)
     found = load_bundle(bundle)
+    if found.recipe.task.kind != "translation":
+        raise BundleError(f"{bundle}: is a parser, whose labels are too few for a shortlist; use dragoman parse")
     with counting_bar(people(), "looking", len(sources)) as bar:
         learnt, left_out = learn_shortlist(
             found, sources, targets, each=each, usual=usual, advance=lambda count: bar.advance(bar.task_ids[0], count)

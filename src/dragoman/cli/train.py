@@ -99,7 +99,7 @@ def tell_report(report: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    names = ("bundle", "steps", "epochs", "seconds", "target_tokens_per_second", "bleu", "chrf", "exact_match")
+    names = ("bundle", "steps", "epochs", "seconds", "target_tokens_per_second", "bleu", "chrf", "exact_match", "f1", "tagging")
     facts = {name.replace("_", " "): report[name] for name in names if name in report}
     if "valid" in report:
         facts["validation perplexity"] = round(report["valid"]["perplexity"], 3)

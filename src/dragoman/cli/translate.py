@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import tee
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
-
-from dragoman.errors import RecipeError
 
 if TYPE_CHECKING:
     from dragoman.engine import Translation
@@ -82,21 +79,21 @@ def translate(
     Example:  dragoman translate runs/multi30k-ende/bundle test.en -o test.de beam_size=5
               echo "March 3, 2025" | dragoman translate runs/quickstart-de/bundle
     """
+    from dragoman.cli.arguments import count_lines, file_and_settings
     from dragoman.cli.screen import counting_bar, people
-    from dragoman.engine import load
-    from dragoman.engine.translator import WINDOW
+    from dragoman.engine.translator import WINDOW, load
     from dragoman.formats.lines import read_lines
+    from dragoman.formats.pharaoh import pharaoh
     from dragoman.storage import new_file, refuse_existing
-    from dragoman.tasks.alignment import pharaoh
     from dragoman.tasks.translation import longest_source
 
-    source, decoding = _split(rest)
+    source, decoding = file_and_settings(rest)
     if output is not None and alignments is not None and output.resolve() == alignments.resolve():
         raise click.UsageError(f"-o and --alignments both name {output}", ctx=click.get_current_context())
     for path in (output, alignments):
         if path is not None and not overwrite:
             refuse_existing(path)
-    count = _count(source)
+    count = count_lines(source)
     translator = load(
         bundle, *others, device=device, precision=precision, threads=threads, replicas=replicas, shortlist=shortlist
     )
@@ -169,32 +166,6 @@ def _remarks(line: str, result: Translation) -> Iterator[str]:
         yield result.status
 
 
-def _split(rest: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
-    """FILE and the decoding knobs, told apart by their equals sign."""
-    from dragoman.config import parse_setting
-
-    decoding: dict[str, Any] = {}
-    files = []
-    for word in rest:
-        if "=" in word and not os.path.exists(word):
-            key, value = parse_setting(word)
-            decoding[key.removeprefix("decoding.")] = value
-        else:
-            files.append(Path(word))
-    if len(files) > 1:
-        raise RecipeError(f"{files[1]}: one file at a time; settings are written key=value")
-    return (files[0] if files else None), decoding
-
-
-def _count(source: Path | None) -> int | None:
-    """How many lines there are to do, where a file can tell; a mistake in one of them comes out before any work is done."""
-    from dragoman.formats.lines import read_lines
-
-    if source is None or (source.exists() and not source.is_file()):
-        return None
-    return sum(1 for _ in read_lines(source))
-
-
 def _output(number: int, line: str, result: Translation, as_json: bool) -> str:
     if not as_json:
         return result.text + "\n"
@@ -208,6 +179,7 @@ def _output(number: int, line: str, result: Translation, as_json: bool) -> str:
             "tokens": one.tokens,
             "token_log_probs": one.token_log_probs,
             "missing": one.missing,
+            **({} if one.utility is None else {"utility": one.utility}),
         }
 
     others = [entry(one) for one in result.alternatives]

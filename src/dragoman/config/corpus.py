@@ -60,6 +60,8 @@ class CorpusConfig(Section):
     """Where source and target stand: columns of a TSV from "1", or keys of JSON lines and Parquet, "a.b" for b within a."""
     weight: Annotated[Weight, Field(gt=0.0)] | None = None
     """This corpus's share of what an epoch draws from a mixture, relative to the others' weights."""
+    alignments: FileNames | None = None
+    """For guided alignment: a file (or a list of them) with a line of word links for each pair, `0-0 1-2`, counted from 0."""
     exempt: list[RuleName] = []
     """Cleaning rules that are not applied to this corpus."""
 

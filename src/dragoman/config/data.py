@@ -75,6 +75,8 @@ class DataConfig(Section):
         if corpus is not None and info.field_name != "train":
             if corpus.exempt:
                 raise ValueError("exempt is for what is cleaned, which is only what to learn from; drop it")
+            if corpus.alignments is not None:
+                raise ValueError("alignments guide what is learnt, and nothing is learnt from this; drop it")
             if corpus.reads_standard_input:
                 raise ValueError("file = '-' is for what to learn from; this is read more often than standard input can be")
         return corpus

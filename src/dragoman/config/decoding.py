@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from dragoman.config.knobs import Count, Natural, Rows, Section, Whole
 
+SAMPLES = 32
+"""Compared by minimum Bayes risk where a recipe does not say."""
+
 
 class DecodingConfig(Section):
     method: Literal["beam", "greedy", "sample"] = "beam"
@@ -48,8 +51,17 @@ class DecodingConfig(Section):
     """Pieces of the target's subword model that are never said."""
     loop_tokens: Natural = 32
     """Stop an output as looped where one group of tokens, said four times or more, fills its last so many; 0: never."""
+    mbr: Literal["none", "chrf", "bleu"] = "none"
+    """Minimum Bayes risk: of several hypotheses, samples or a beam's, the one is returned that by this is most like all."""
+    candidates: Rows | None = None
+    """With mbr: hypotheses that are compared; 32 with sampling, and all of a beam when not given."""
     batch_tokens: Count = 4096
     """Padded source tokens in a batch, times the beam."""
+
+    @property
+    def compared(self) -> int:
+        """Hypotheses that a choice by minimum Bayes risk compares."""
+        return self.candidates or (self.beam_size if self.method == "beam" else SAMPLES)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -61,6 +73,19 @@ class DecodingConfig(Section):
             raise ValueError(f"groups = {self.groups} divide a beam, but method = {self.method!r}: use method = 'beam'")
         if self.beam_size % self.groups:
             raise ValueError(f"groups = {self.groups} cannot share beam_size = {self.beam_size} evenly: make it a multiple")
+        if self.mbr == "none" and self.candidates is not None:
+            raise ValueError(f"candidates = {self.candidates} are compared by mbr: set mbr = 'chrf' or 'bleu', or drop them")
+        if self.mbr != "none":
+            self._comparable()
         if 0 < self.loop_tokens < 8:
             raise ValueError(f"loop_tokens = {self.loop_tokens} would stop what people write: give 8 or more, or 0 for never")
         return self
+
+    def _comparable(self) -> None:
+        """Raise ValueError where there is nothing for mbr to choose from."""
+        if self.method == "greedy":
+            raise ValueError(f"mbr = {self.mbr!r} compares hypotheses, and greedy search finds one: use sampling or a beam")
+        if self.method == "beam" and self.compared > self.beam_size:
+            raise ValueError(f"candidates = {self.candidates} is more than beam_size = {self.beam_size}")
+        if self.nbest > self.compared:
+            raise ValueError(f"nbest = {self.nbest} is more than the {self.compared} candidates that mbr compares")

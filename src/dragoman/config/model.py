@@ -56,6 +56,8 @@ class ModelConfig(Section):
     """End the source with an end-of-sentence token as well."""
     target_space: bool = False
     """Add one learned vector to the encoder's input, as tensor2tensor's target-space embedding did."""
+    pointer: bool = False
+    """Parsing: add to each decoder input what the encoder made of the word that comes next (deterministic attention)."""
     attention_window: Count | None = None
     """r of restricted self-attention (section 4): each position sees r neighbours on each side; all when not given."""
 

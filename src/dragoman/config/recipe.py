@@ -51,13 +51,19 @@ class Recipe(Section):
             name
             for name, needs in (
                 ("average = 'best'", self.training.average == "best"),
-                ("best_by = 'bleu'", self.training.best_by == "bleu"),
+                (f"best_by = {self.training.best_by!r}", self.training.best_by != "loss"),
                 ("patience", self.training.patience is not None),
             )
             if needs
         ]
         if needing and self.data.valid is None:
             raise ValueError(f"training.{needing[0]} needs something to validate on: give data.valid")
+        dropouts = ("residual", "embedding", "attention", "activation")
+        if self.training.r_drop and not any(getattr(self.model, f"{place}_dropout") for place in dropouts):
+            raise ValueError(
+                f"training.r_drop = {self.training.r_drop:g} compares two dropouts, but there is none: "
+                "set model.residual_dropout, such as 0.3, or drop it"
+            )
         cleaning = self.data.cleaning
         for knob, share in (("script", cleaning.script), ("language", cleaning.language)):
             if share is not None and not (self.task.source_language and self.task.target_language):
@@ -68,7 +74,8 @@ class Recipe(Section):
             raise ValueError("subword.target_vocabulary_size is given but subword.joint is true: drop one of the two")
         if self.subword.target_model is not None and (self.subword.joint or self.subword.model is None):
             raise ValueError("subword.target_model goes with subword.model and joint = false")
-        if not self.subword.joint and self.subword.model is not None and self.subword.target_model is None:
+        translates = self.task.kind == "translation"
+        if translates and not self.subword.joint and self.subword.model is not None and self.subword.target_model is None:
             raise ValueError("subword.model with joint = false needs subword.target_model, too")
         if self.subword.lowercase and (self.data.modifiers.upper_case or self.data.modifiers.title_case):
             raise ValueError(
@@ -92,6 +99,75 @@ class Recipe(Section):
                 "learned positions of model.max_positions"
             )
         return self
+
+    @model_validator(mode="after")
+    def _fits_the_task(self) -> Self:
+        corpora = {f"data.corpora.{name}": corpus for name, corpus in self.data.corpora.items()}
+        named = {"data.train": self.data.train, **corpora, "data.valid": self.data.valid, "data.test": self.data.test}
+        parses = self.task.kind == "parsing"
+        for key, corpus in named.items():
+            if corpus is not None and parses and (corpus.source is not None or corpus.format not in ("auto", "brackets")):
+                raise ValueError(f"{key}: task.kind = 'parsing' learns from trees: give file, with format = 'brackets'")
+            if corpus is not None and not parses and corpus.format == "brackets":
+                raise ValueError(f"{key}.format = 'brackets': trees are for task.kind = 'parsing', not for translation")
+        if parses:
+            self._check_parser()
+        elif self.model.pointer:
+            raise ValueError("model.pointer = true points at the next word of a tree: it is for task.kind = 'parsing'")
+        if self.training.best_by == ("bleu" if parses else "f1"):
+            best_by, other = self.training.best_by, "f1" if parses else "bleu"
+            raise ValueError(f"training.best_by = {best_by!r} is not for {self.task.kind}: set '{other}' or 'loss'")
+        return self
+
+    @model_validator(mode="after")
+    def _guided(self) -> Self:
+        training, model = self.training, self.model
+        corpora = {f"data.corpora.{name}": corpus for name, corpus in self.data.corpora.items()}
+        learnt = corpora | ({} if self.data.train is None else {"data.train": self.data.train})
+        given = [f"{key}.alignments" for key, corpus in learnt.items() if corpus.alignments is not None]
+        if not training.guided_alignment:
+            if given:
+                raise ValueError(f"{given[0]} guides a head: set training.guided_alignment, such as 0.05, or drop it")
+            return self
+        if given and len(given) < len(learnt):
+            without = next(key for key, corpus in learnt.items() if corpus.alignments is None)
+            raise ValueError(
+                f"{without} has no alignments, though {given[0].removesuffix('.alignments')} has; give all, or none"
+            )
+        if self.task.kind == "parsing":
+            raise ValueError("training.guided_alignment is for translation: no word of a tree comes from another; drop it")
+        for knob, number, most in (
+            ("guided_layer", training.guided_layer or 1, model.decoder_layers),
+            ("guided_head", training.guided_head, model.num_heads),
+        ):
+            if number > most:
+                raise ValueError(f"training.{knob} = {number}: the decoder has {most}, counted from 1")
+        return self
+
+    @property
+    def guided_layer(self) -> int:
+        """The layer of the guided head, counted from 1: as given, or the last but one (Garg et al. 2019)."""
+        return self.training.guided_layer or max(self.model.decoder_layers - 1, 1)
+
+    def _check_parser(self) -> None:
+        subword, tags = self.subword, self.task.tags
+        for wrong, told in (
+            (subword.joint, "subword.joint = true: a parser's target is a list of labels; set joint = false"),
+            (subword.target_model, "subword.target_model: a parser's target is a list of labels; drop it"),
+            (subword.target_vocabulary_size, "subword.target_vocabulary_size: labels are learnt from the trees; drop it"),
+            (subword.normalisation != "identity", "subword.normalisation = 'nfkc' changes words; set 'identity' for a parser"),
+            (any(share for _, share in self.data.modifiers), "data.modifiers would part words from their trees; drop them"),
+            (self.data.over_long == "truncate", "data.over_long = 'truncate' cuts trees; set 'drop' or 'refuse'"),
+            (self.model.pointer and not self.model.source_eos, "model.pointer = true needs model.source_eos = true"),
+            (self.decoding.mbr != "none", "decoding.mbr compares translations, not trees; drop it"),
+            (self.task.tagging and self.training.r_drop, f"training.r_drop does not go with task.tags = {tags!r}; drop it"),
+            (
+                self.decoding.extra_length < 3,
+                "decoding.extra_length: a tree has more tokens than words; set it to 300",
+            ),
+        ):
+            if wrong:
+                raise ValueError(told)
 
 
 def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:

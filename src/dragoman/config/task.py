@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from dragoman.config.knobs import Section
+from pydantic import model_validator
+
+from dragoman.config.knobs import Section, Weight
 
 
 class TaskConfig(Section):
-    kind: Literal["translation"] = "translation"
+    kind: Literal["translation", "parsing"] = "translation"
     """What the model does; the one place where translation and parsing part."""
     source_language: str = ""
     """Language code of the source: for reports, tokenised scores, cleaning, and files that hold many languages."""
@@ -16,3 +18,27 @@ class TaskConfig(Section):
     """Language code of the target, likewise."""
     tokenised: bool = False
     """The text is tokenised already: BLEU counts its tokens as they stand."""
+    linearisation: Literal["typed", "tensor2tensor", "topdown"] = "typed"
+    """Parsing: how a tree becomes a sequence of labels; `topdown` has XX for each word, as `typed` has."""
+    functions: Literal["keep", "strip"] = "strip"
+    """Parsing: function tags and indices of brackets, NP-SBJ-1, are learnt or left out."""
+    traces: Literal["keep", "strip"] = "strip"
+    """Parsing: traces are left out, or stand among the words, as in a text that was annotated with them."""
+    tags: Literal["head", "sequence", "given"] = "head"
+    """Parsing: tags come of a layer above the encoder, of the sequence (`tensor2tensor`), or with the words that are parsed."""
+    tag_weight: Weight = 1.0
+    """Parsing: what the loss of a word's tag weighs, against that of a token, where tags = 'head'."""
+
+    @property
+    def tagging(self) -> bool:
+        """Whether a layer above the encoder learns the tags."""
+        return self.kind == "parsing" and self.tags == "head"
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.kind == "parsing" and (self.linearisation == "tensor2tensor") != (self.tags == "sequence"):
+            raise ValueError(
+                f"tags = {self.tags!r} with linearisation = {self.linearisation!r}: tensor2tensor's sequence says the tags, so "
+                "it goes with tags = 'sequence', and the other two with 'head' or 'given'"
+            )
+        return self

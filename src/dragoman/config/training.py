@@ -52,6 +52,14 @@ class TrainingConfig(Section):
     """ε_ls."""
     smoothing_form: Literal["uniform", "others", "real"] = "uniform"
     """Who gets ε: every class ε/V (PyTorch), the others ε/(V−1) (tensor2tensor), the others save padding ε/(V−2) (JoeyNMT)."""
+    r_drop: Annotated[float, Field(ge=0.0, le=1e3)] = 0.0
+    """R-Drop's α: each pair goes through the model twice, and both outputs are to agree this much; 0: once. Twice the cost."""
+    guided_alignment: Annotated[float, Field(ge=0.0, le=1e3)] = 0.0
+    """What it weighs that one head of the decoder looks at the source word that a word came from; 0: no head is told."""
+    guided_layer: Count | None = None
+    """The layer of that head, counted from 1; the last but one when not given."""
+    guided_head: Count = 1
+    """That head, counted from 1."""
     clip_norm: Positive | None = None
     """Largest norm of the gradient; longer ones are scaled down."""
     spike_limit: Positive | None = None
@@ -67,12 +75,12 @@ class TrainingConfig(Section):
     trackers: list[Literal["tensorboard", "mlflow", "wandb"]] = []
     """Who hears of the run beside the journal; each is an extra of its own."""
     validate_every_steps: Count = 1000
-    """Validation by loss and perplexity, and by BLEU if validate_sentences is not 0."""
+    """Validation by loss and perplexity, and by BLEU (parsers: by F1) if validate_sentences is not 0."""
     validate_sentences: Natural = 1000
-    """How many validation sentences to translate (greedily) for BLEU."""
+    """How many validation sentences, from all over the set, to translate or parse (greedily) for BLEU or F1."""
     patience: Count | None = None
     """Stop after this many validations without a better one."""
-    best_by: Literal["loss", "bleu"] = "loss"
+    best_by: Literal["loss", "bleu", "f1"] = "loss"
     """What "better" means."""
     checkpoint_every_steps: Natural = 1000
     """Steps between checkpoints; 0 leaves it to the minutes."""
@@ -87,6 +95,11 @@ class TrainingConfig(Section):
     average_count: Count = 5
     """How many of them."""
 
+    @property
+    def passes(self) -> int:
+        """Times that each pair goes through the model in a step."""
+        return 2 if self.r_drop else 1
+
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.average == "best" and self.keep_best < self.average_count:
@@ -95,8 +108,9 @@ class TrainingConfig(Section):
             raise ValueError(f"average_count = {self.average_count} needs as many in keep_last = {self.keep_last}")
         if self.average == "ema" and self.ema_decay is None:
             raise ValueError("average = 'ema' needs a moving average: set ema_decay, such as 0.999")
-        if self.best_by == "bleu" and not self.validate_sentences:
-            raise ValueError("best_by = 'bleu' needs translations to judge: set validate_sentences, or best_by = 'loss'")
+        if self.best_by != "loss" and not self.validate_sentences:
+            what = {"bleu": "translations", "f1": "trees"}[self.best_by]
+            raise ValueError(f"best_by = {self.best_by!r} needs {what} to judge: set validate_sentences, or best_by = 'loss'")
         if not self.checkpoint_every_steps and self.checkpoint_every_minutes is None:
             raise ValueError("give checkpoint_every_steps, checkpoint_every_minutes or both: a run must leave something")
         return self

@@ -3,16 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dragoman.data.corpus import Corpus, Ids
+from dragoman.data.links import Looks
 from dragoman.data.subword import END_ID, PADDING_ID
 
 Row = Ids | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Guide:
+    """Where the places of a target should look in its source, and which share of them should.
+
+    places_3G: row of the batch, place of the target, place of the source
+    """
+
+    places_3G: Tensor
+    share_G: Tensor
+    rows: int
+
+    @classmethod
+    def of(cls, looks: Sequence[Looks]) -> Guide:
+        """From those of each row of a batch."""
+        rows = np.repeat(np.arange(len(looks)), [len(share) for _, _, share in looks])
+        targets, sources, shares = (np.concatenate(side) for side in zip(*looks, strict=True))
+        return cls(torch.from_numpy(np.stack([rows, targets, sources])), torch.from_numpy(shares), len(looks))
+
+    def of_rows(self, begin: int, end: int) -> Guide:
+        here = (self.places_3G[0] >= begin) & (self.places_3G[0] < end)
+        places_3G = self.places_3G[:, here] - torch.tensor([[begin], [0], [0]], device=here.device)
+        return Guide(places_3G, self.share_G[here], end - begin)
+
+    def to(self, device: torch.device) -> Guide:
+        return replace(
+            self, places_3G=self.places_3G.to(device, non_blocking=True), share_G=self.share_G.to(device, non_blocking=True)
+        )
+
+    def pin_memory(self) -> Guide:
+        return replace(self, places_3G=self.places_3G.pin_memory(), share_G=self.share_G.pin_memory())
 
 
 @dataclass(frozen=True)
@@ -25,6 +58,8 @@ class Batch:
     num_target_tokens: int
     real_X: Tensor | None = None
     """Where the targets, laid end to end, hold a real token, if that is known already."""
+    guide: Guide | None = None
+    """Where a guided head should look."""
 
     def real_places(self) -> Tensor:
         """Where the targets, laid end to end, hold a real token. (X,)"""
@@ -38,12 +73,14 @@ class Batch:
             self.targets_BT.to(device, non_blocking=True),
             self.num_target_tokens,
             self.real_places().to(device, non_blocking=True),
+            None if self.guide is None else self.guide.to(device),
         )
 
     def pin_memory(self) -> Batch:
         """In memory that a GPU copies from by itself; torch's loader calls this by name."""
         tensors = (self.source_BS.pin_memory(), self.inputs_BT.pin_memory(), self.targets_BT.pin_memory())
-        return Batch(*tensors, self.num_target_tokens, self.real_places().pin_memory())
+        guide = None if self.guide is None else self.guide.pin_memory()
+        return Batch(*tensors, self.num_target_tokens, self.real_places().pin_memory(), guide)
 
 
 def pad(rows: Sequence[Row], *, first: int | None = None, last: int | None = None) -> Tensor:
@@ -60,28 +97,31 @@ def pad(rows: Sequence[Row], *, first: int | None = None, last: int | None = Non
     return torch.from_numpy(padded)
 
 
-def collate(sources: Sequence[Row], targets: Sequence[Row], *, start_id: int) -> Batch:
+def collate(sources: Sequence[Row], targets: Sequence[Row], *, start_id: int, looks: Sequence[Looks] | None = None) -> Batch:
     """Pad, and shift the target: the decoder reads start, y₁, y₂, … and should say y₁, y₂, …, end."""
     return Batch(
         pad(sources),
         pad(targets, first=start_id),
         pad(targets, last=END_ID),
         sum(len(target) + 1 for target in targets),
+        guide=None if looks is None else Guide.of(looks),
     )
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:
     """The upper and the lower rows of a batch, each without columns that are padding alone."""
     middle = len(batch.source_BS) // 2
-    return _rows(batch, slice(None, middle)), _rows(batch, slice(middle, None))
+    return _rows(batch, 0, middle), _rows(batch, middle, len(batch.source_BS))
 
 
-def _rows(batch: Batch, rows: slice) -> Batch:
+def _rows(batch: Batch, begin: int, end: int) -> Batch:
+    rows = slice(begin, end)
     source_BS, inputs_BT, targets_BT = batch.source_BS[rows], batch.inputs_BT[rows], batch.targets_BT[rows]
     real_BT = targets_BT != PADDING_ID
     sources = slice(int((source_BS != PADDING_ID).sum(dim=1).max()))
     targets = slice(int(real_BT.sum(dim=1).max()))
-    return Batch(source_BS[:, sources], inputs_BT[:, targets], targets_BT[:, targets], int(real_BT.sum()))
+    guide = None if batch.guide is None else batch.guide.of_rows(begin, end)
+    return Batch(source_BS[:, sources], inputs_BT[:, targets], targets_BT[:, targets], int(real_BT.sum()), guide=guide)
 
 
 def cut(lengths: Sequence[int], batch_tokens: int) -> Iterator[slice]:
@@ -96,14 +136,29 @@ def cut(lengths: Sequence[int], batch_tokens: int) -> Iterator[slice]:
         yield slice(begin, len(lengths))
 
 
-def collate_within(sources: Sequence[Row], targets: Sequence[Row], *, batch_tokens: int, start_id: int) -> list[Batch]:
+def collate_within(
+    sources: Sequence[Row],
+    targets: Sequence[Row],
+    *,
+    batch_tokens: int,
+    start_id: int,
+    looks: Sequence[Looks] | None = None,
+) -> list[Batch]:
     """One batch, or where it would exceed the budget the same pairs in several, by length."""
     lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
     if max(lengths) * len(lengths) <= batch_tokens:
-        return [collate(sources, targets, start_id=start_id)]
+        return [collate(sources, targets, start_id=start_id, looks=looks)]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     parts = [order[part] for part in cut([lengths[row] for row in order], batch_tokens)]
-    return [collate([sources[row] for row in part], [targets[row] for row in part], start_id=start_id) for part in parts]
+    return [
+        collate(
+            [sources[row] for row in part],
+            [targets[row] for row in part],
+            start_id=start_id,
+            looks=None if looks is None else [looks[row] for row in part],
+        )
+        for part in parts
+    ]
 
 
 def batches_in_order(corpus: Corpus, *, batch_tokens: int, start_id: int) -> Iterator[Batch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
@@ -17,10 +18,13 @@ import pyarrow as pa
 
 from dragoman.cleaning.spool import Progress, Spool, kept_rows
 from dragoman.data.corpus import pair_file, pairs_batch, schema_of, write_batches
+from dragoman.data.labels import Labels, source_text
 from dragoman.data.subword import Tokeniser
 from dragoman.errors import DataError
 from dragoman.processes import spread
 from dragoman.storage import put_in_place, write_json
+from dragoman.trees.penn import read_tree
+from dragoman.trees.tree import leaves
 
 NAMED = 5
 
@@ -38,6 +42,8 @@ class Fate:
     """By the rule that did it."""
     over_long_at: list[str] = field(default_factory=list)
     dropped_at: dict[str, list[str]] = field(default_factory=dict)
+    unknown_labels: dict[str, int] = field(default_factory=dict)
+    """Of trees: labels that are in none of those that were learnt from."""
 
     def drop(self, rule: str, origin: str) -> None:
         self.dropped[rule] = self.dropped.get(rule, 0) + 1
@@ -56,6 +62,8 @@ class Fate:
             self.dropped[rule] = self.dropped.get(rule, 0) + count
             places = self.dropped_at.setdefault(rule, [])
             places += other.dropped_at.get(rule, [])[: NAMED - len(places)]
+        for label, count in other.unknown_labels.items():
+            self.unknown_labels[label] = self.unknown_labels.get(label, 0) + count
         self.over_long_at += other.over_long_at[: NAMED - len(self.over_long_at)]
 
     def sentences(self, over_long: str, *, examples: str = "examples in cleaning.html") -> list[str]:
@@ -70,12 +78,16 @@ class Fate:
         if self.over_long:
             done = {"drop": "dropped", "truncate": "truncated"}[over_long]
             told.append(f"{self.over_long} pairs beyond data.max_length {done} ({_some(self.over_long_at, self.over_long)})")
+        if self.unknown_labels:
+            labels = [f"{label} {count}" for label, count in self.unknown_labels.items()]
+            told.append(f"{len(labels)} labels that no tree to learn from has ({_some(labels[:NAMED], len(labels))})")
         return told
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Fate:
-        """What `asdict` gave. Raises TypeError or KeyError for anything else."""
-        return cls(**{one.name: document[one.name] for one in fields(cls)})
+        """What `asdict` gave, perhaps before it told of unknown labels. Raises TypeError or KeyError for anything else."""
+        whole = {"unknown_labels": {}, **document}
+        return cls(**{one.name: whole[one.name] for one in fields(cls)})
 
 
 def _some(places: list[str], count: int) -> str:
@@ -97,12 +109,14 @@ class Encoder:
 
     def __call__(self, place: tuple[Path, int, npt.NDArray[np.bool_] | None]) -> tuple[pa.RecordBatch, Fate]:
         """The encoded rows, and what became of them."""
-        text = kept_rows(*place)
-        sources = self.tokeniser.source.encode_many(text.column(0).to_pylist())
-        targets = self.tokeniser.target.encode_many(text.column(1).to_pylist())
+        text, fate = kept_rows(*place), Fate()
+        if isinstance(self.tokeniser.target, Labels):
+            sources, targets = self._of_trees(self.tokeniser.target, text, fate)
+        else:
+            sources = self.tokeniser.source.encode_many(text.column(0).to_pylist())
+            targets = self.tokeniser.target.encode_many(text.column(1).to_pylist())
         numbers: list[int] = text.column(3).to_pylist()
         lengths = np.array([list(map(len, sources)), list(map(len, targets))], dtype=np.int64).reshape(2, -1)
-        fate = Fate()
         if len(odd := np.flatnonzero((lengths.min(axis=0) == 0) | (lengths.max(axis=0) >= (self.limit or sys.maxsize)))):
             dropped = {row for row in odd.tolist() if not self._fit(sources, targets, row, text.column(2)[row].as_py(), fate)}
             kept = [row for row in range(len(numbers)) if row not in dropped]
@@ -116,6 +130,26 @@ class Encoder:
         fate.source_tokens = len(batch.column(0).values)
         fate.target_tokens = len(batch.column(1).values) + len(numbers)
         return batch, fate
+
+    def _of_trees(self, labels: Labels, text: pa.RecordBatch, fate: Fate) -> tuple[list[list[int]], list[list[int]]]:
+        """The words and the labels of trees in brackets. Raises DataError for one that cannot be told in tokens."""
+        origins: list[str] = text.column(2).to_pylist()
+        unknown = Counter[str]()
+        lines, targets = [], []
+        for line, origin in zip(text.column(1).to_pylist(), origins, strict=True):
+            tree = labels.plain(read_tree(line, name=origin))
+            lines.append(source_text([leaf.word for leaf in leaves(tree)]))
+            try:
+                targets.append(labels.encode_tree(tree, unknown))
+            except DataError as error:
+                raise DataError(f"{origin}: {error}") from None
+        sources = self.tokeniser.source.encode_many(lines)
+        begins_V = self.tokeniser.source.begins
+        for words, source, origin in zip(lines, sources, origins, strict=True):
+            if (begun := int(begins_V[source].sum())) != len(words.split(" ")):
+                raise DataError(f"{origin}: the subword model makes {begun} words of {len(words.split(' '))}; learn another")
+        fate.unknown_labels = dict(unknown)
+        return sources, targets
 
     def _fit(self, sources: list[list[int]], targets: list[list[int]], row: int, origin: str, fate: Fate) -> bool:
         """Whether a pair with an empty or an over-long side stays; it is truncated in place where the recipe says so."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from dragoman.config import Recipe
 from dragoman.data.batches import Batch, collate_within
 from dragoman.data.corpus import Corpus, Ids, LengthTable, lengths_file, pair_files
+from dragoman.data.links import NOWHERE, LinkTable, Sides, links_file
 from dragoman.data.mixture import Mixture
 from dragoman.data.modifiers import Modifiers
 from dragoman.data.order import Chosen, Order
@@ -51,7 +52,7 @@ class TrainingBatches(Dataset[list[Batch]]):
         self.modifiers = Modifiers(recipe.data.modifiers, seed=recipe.training.seed)
 
     def __getstate__(self) -> dict[str, object]:
-        opened = {"order", "corpora", "tokeniser"}
+        opened = {"order", "corpora", "tokeniser", "links", "sides"}
         return {name: value for name, value in self.__dict__.items() if name not in opened}
 
     @cached_property
@@ -69,6 +70,14 @@ class TrainingBatches(Dataset[list[Batch]]):
     def tokeniser(self) -> Tokeniser:
         return read_tokeniser(self.folder, self.recipe.subword, source_eos=self.recipe.model.source_eos)
 
+    @cached_property
+    def links(self) -> list[LinkTable]:
+        return [LinkTable(links_file(self.folder, training_name(name))) for name in self.corpus_names]
+
+    @cached_property
+    def sides(self) -> Sides:
+        return Sides(self.tokeniser)
+
     def batches_in_epoch(self, epoch: int) -> int:
         return len(self.order.plan(epoch))
 
@@ -78,12 +87,23 @@ class TrainingBatches(Dataset[list[Batch]]):
         pairs = list(zip(chosen.corpora.tolist(), chosen.pairs.tolist(), strict=True))
         sources = [self.corpora[corpus].source(pair) for corpus, pair in pairs]
         targets = [self.corpora[corpus].target(pair) for corpus, pair in pairs]
+        modified: Iterable[int] = ()
         if self.modifiers or self.recipe.subword.sampling:
-            self._change(cursor.epoch, chosen, sources, targets)
-        return collate_within(sources, targets, batch_tokens=self.recipe.training.batch_tokens, start_id=self.start_id)
+            modified = self._change(cursor.epoch, chosen, sources, targets)
+        looks = None
+        if self.recipe.training.guided_alignment:
+            linked = [self.links[corpus][pair] for corpus, pair in pairs]
+            looks = [self.sides.looks(*given) for given in zip(linked, sources, targets, strict=True)]
+            for row in modified:  # into other words than those that were linked
+                looks[row] = NOWHERE
+        budget = self.recipe.training.batch_tokens
+        return collate_within(sources, targets, batch_tokens=budget, start_id=self.start_id, looks=looks)
 
-    def _change(self, epoch: int, chosen: Chosen, sources: list[Ids], targets: list[Ids]) -> None:
-        """Modify and split anew, in place, by chance of (seed, epoch, slot); what would then exceed data.max_length stays."""
+    def _change(self, epoch: int, chosen: Chosen, sources: list[Ids], targets: list[Ids]) -> list[int]:
+        """Modify and split anew, in place, by chance of (seed, epoch, slot); what would then exceed data.max_length stays.
+
+        Returns the rows that may have been modified.
+        """
         alpha, limit = self.recipe.subword.sampling, self.recipe.data.max_length
         modified = self.modifiers.changed(epoch, chosen.slots)
         for row in range(len(chosen)) if alpha else np.flatnonzero(modified).tolist():
@@ -98,6 +118,7 @@ class TrainingBatches(Dataset[list[Batch]]):
             if all(ids) and max(map(len, ids)) < limit:
                 sources[row] = np.array([*ids[0], END_ID] if self.tokeniser.source_eos else ids[0])
                 targets[row] = np.array(ids[1])
+        return [int(row) for row in np.flatnonzero(modified)]
 
     def _text(self, corpus: int, pair: int) -> tuple[str, str]:
         source = self.corpora[corpus].source(pair).tolist()

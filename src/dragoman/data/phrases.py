@@ -16,6 +16,7 @@ from __future__ import annotations
 import datetime
 import math
 import random
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
+from dragoman.aligner import Link
 from dragoman.errors import DataError, MissingExtraError
 from dragoman.formats.pair import Pair
 
@@ -128,6 +130,25 @@ def make_phrases(target_language: str, *, seed: int, train: int, valid: int, tes
         valid=_fill("valid", valid, shares["valid"], *locales),
         test=_fill("test", test, shares["test"], *locales),
     )
+
+
+def known_links(pair: Pair) -> list[Link] | None:
+    """Which word of a date came from which, where words and figures tell; none of other phrases.
+
+    Day and year are the same figures on both sides. Names stand in the same order, weekday before month, wherever there are as
+    many of them.
+    """
+    if not pair.origin.startswith("phrases:date"):
+        return None
+    sides = [[re.sub(r"\W", "", word) for word in text.split()] for text in (pair.source, pair.target)]
+    names, figures = (
+        [[place for place, word in enumerate(side) if word.isdigit() == wanted] for side in sides] for wanted in (0, 1)
+    )
+    values = [{side[place]: place for place in places} for side, places in zip(sides, figures, strict=True)]
+    if len(names[0]) != len(names[1]) or not names[0] or values[0].keys() != values[1].keys() or len(values[0]) != 2:
+        return None
+    links = [*zip(*names, strict=True), *((values[0][value], values[1][value]) for value in values[0])]
+    return sorted(links)
 
 
 def _fill(split: str, size: int, shares: list[_Share], source: Locale, target: Locale) -> list[Pair]:

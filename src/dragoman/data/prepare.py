@@ -26,11 +26,26 @@ from dragoman.cleaning.spool import Progress, Sieve, Spool, kept_rows, spool_cor
 from dragoman.config import CleaningConfig, CorpusConfig, Recipe
 from dragoman.data.corpus import Corpus, lengths_file, pair_files, write_lengths
 from dragoman.data.encode import NAMED, Encoder, Fate, encode_spool
-from dragoman.data.subword import Tokeniser, learn_tokeniser, read_tokeniser, refuse_sampling, take_tokeniser, write_tokeniser
+from dragoman.data.labels import learn_labels, source_text
+from dragoman.data.linking import link_files, link_training
+from dragoman.data.links import links_file
+from dragoman.data.subword import (
+    LABELS,
+    Tokeniser,
+    learn_subword,
+    learn_tokeniser,
+    read_tokeniser,
+    refuse_sampling,
+    take_subword,
+    take_tokeniser,
+    write_tokeniser,
+)
 from dragoman.errors import DataError, DragomanError, LostProcessError, OutputError, RecipeError
-from dragoman.formats.read import PIPE, corpus_files
+from dragoman.formats.read import PIPE, corpus_files, format_of
 from dragoman.processes import cores
 from dragoman.storage import alone_in, cannot_write, write_json, write_lines
+from dragoman.trees.penn import read_tree
+from dragoman.trees.tree import leaves
 
 MANIFEST = "prepared.json"
 PAGE = "cleaning.html"
@@ -76,6 +91,7 @@ def prepare(
     """
     if not recipe.data.to_learn_from():
         raise RecipeError("data.train is not given: name the files to learn from, or those of a mixture in data.corpora")
+    refuse_another_tasks_files(recipe)
     work = folder.with_name(f".{folder.name}.partial")
     try:
         found = _read_manifest(folder)
@@ -108,6 +124,20 @@ def prepare(
     except OSError as error:
         raise OutputError(cannot_write(folder, error)) from None
     return Prepared(folder, _tokeniser(recipe, folder), fates, fresh=True)
+
+
+def refuse_another_tasks_files(recipe: Recipe) -> None:
+    """Raise RecipeError where a file holds trees and the task is translation, or the reverse; the formats that a recipe names
+    were looked at before.
+    """
+    parses = recipe.task.kind == "parsing"
+    told = "learns from trees (format = 'brackets')" if parses else "does not learn from trees; 'parsing' does"
+    for corpus in (*recipe.data.to_learn_from().values(), recipe.data.valid, recipe.data.test):
+        if corpus is None or corpus.file is None:
+            continue
+        for path in corpus_files(corpus.model_copy(update={"source": None, "target": None}), Path(recipe.data.root)):
+            if ((holds := format_of(path, corpus.format)) == "brackets") != parses:
+                raise RecipeError(f"{path}: is read as {holds}, but task.kind = {recipe.task.kind!r} {told}")
 
 
 def _begin(work: Path, wanted: str, inputs: dict[str, Any], notice: Notice) -> None:
@@ -150,6 +180,11 @@ def _make(recipe: Recipe, work: Path, notice: Notice, progress: Progress) -> dic
     for name, fate in fates.items():
         if fate.kept == 0:
             raise _nothing_left(_names(corpora[name], root), fate)
+    if recipe.training.guided_alignment:
+        for spool in spools:
+            name = training_name(spool.name)
+            found = Corpus(pair_files(work, name))
+            link_training(recipe, spool, found, tokeniser, links_file(work, name), processes=processes, notice=notice)
     return fates
 
 
@@ -167,7 +202,9 @@ def _learn(recipe: Recipe, spools: Sequence[Spool], work: Path, notice: Notice) 
     if (work / "learnt").is_file():
         return _tokeniser(recipe, work)
     config = recipe.subword
-    if config.model is not None:
+    if recipe.task.kind == "parsing":
+        tokeniser = _learn_from_trees(recipe, spools, notice)
+    elif config.model is not None:
         tokeniser = take_tokeniser(config, root=Path(recipe.data.root), source_eos=recipe.model.source_eos)
     else:
         notice(f"learning {config.kind} pieces ({config.vocabulary_size})")
@@ -184,6 +221,23 @@ def _learn(recipe: Recipe, spools: Sequence[Spool], work: Path, notice: Notice) 
     write_tokeniser(work, tokeniser)
     write_lines(work / "learnt", [])
     return tokeniser
+
+
+def _learn_from_trees(recipe: Recipe, spools: Sequence[Spool], notice: Notice) -> Tokeniser:
+    """The labels of all trees, and the subword model of their words: learnt, or the one that the recipe names."""
+    config = recipe.subword
+    pairs = chain.from_iterable(spool.pairs() for spool in spools)
+    labels = learn_labels((read_tree(pair.target, name=pair.origin) for pair in pairs), recipe.task)
+    notice(f"{len(labels.brackets)} labels of brackets and {len(labels.tags)} tags in the trees")
+    if config.model is not None:
+        source = take_subword(config, "model", Path(recipe.data.root) / config.model)
+    else:
+        notice(f"learning {config.kind} pieces ({config.vocabulary_size})")
+        lines = _spread_evenly(spools, 1, sum(map(len, spools)), config.most_lines)
+        texts = (source_text([leaf.word for leaf in leaves(labels.plain(read_tree(line)))]) for line in lines)
+        size, seed = config.vocabulary_size, recipe.training.seed
+        source = learn_subword(texts, config, vocabulary_size=size, seed=seed, notice=notice)
+    return Tokeniser(source, labels, source_eos=recipe.model.source_eos)
 
 
 def _spread_evenly(spools: Sequence[Spool], side: int, pairs: int, most: int) -> Iterator[str]:
@@ -229,8 +283,8 @@ def _put_in_place(work: Path, folder: Path, digests: dict[str, str]) -> None:
 
 def _tokeniser(recipe: Recipe, folder: Path) -> Tokeniser:
     tokeniser = read_tokeniser(folder, recipe.subword, source_eos=recipe.model.source_eos)
-    for subword in (tokeniser.source, tokeniser.target):
-        refuse_sampling(subword, recipe.subword, str(folder))
+    for side in (tokeniser.source, tokeniser.target):
+        refuse_sampling(side, recipe.subword, str(folder))
     return tokeniser
 
 
@@ -251,7 +305,7 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def _prepared_names(folder: Path) -> list[str]:
-    return sorted(path.name for kind in ("*.arrow", "*.model") for path in folder.glob(kind))
+    return sorted(path.name for kind in ("*.arrow", "*.model", LABELS) for path in folder.glob(kind))
 
 
 def prepared_files(folder: Path) -> dict[str, str]:
@@ -269,7 +323,8 @@ def _input_files(recipe: Recipe) -> list[list[Path]]:
     root, data = Path(recipe.data.root), recipe.data
     corpora = [*data.to_learn_from().values(), data.valid, data.test if data.cleaning.overlap else None]
     models = [root / path for path in (recipe.subword.model, recipe.subword.target_model) if path is not None]
-    return [*(corpus_files(corpus, root) for corpus in corpora if corpus is not None), models]
+    links = [path for corpus in data.to_learn_from().values() for path in link_files(corpus, root)]
+    return [*(corpus_files(corpus, root) for corpus in corpora if corpus is not None), models, *([links] if links else [])]
 
 
 def _input_name(path: Path) -> str:
@@ -303,9 +358,11 @@ def _digest(recipe: Recipe, inputs: dict[str, dict[str, Any]]) -> str:
     data = recipe.data
     settings = {
         "version": VERSION,
-        "corpora": [(name, corpus.model_dump(exclude={"weight"})) for name, corpus in data.to_learn_from().items()],
-        "valid": data.valid.model_dump() if data.valid is not None else None,
-        "test": data.test.model_dump() if data.test is not None and data.cleaning.overlap else None,
+        "corpora": [
+            (name, corpus.model_dump(exclude={"weight", "alignments"})) for name, corpus in data.to_learn_from().items()
+        ],
+        "valid": data.valid.model_dump(exclude={"alignments"}) if data.valid is not None else None,
+        "test": data.test.model_dump(exclude={"alignments"}) if data.test is not None and data.cleaning.overlap else None,
         "cleaning": data.cleaning.model_dump(),
         "max_length": data.max_length,
         "over_long": data.over_long,
@@ -315,4 +372,8 @@ def _digest(recipe: Recipe, inputs: dict[str, dict[str, Any]]) -> str:
         "seed": recipe.training.seed,
         "inputs": [[inputs[_input_name(path)]["sha256"] for path in paths] for paths in _input_files(recipe)],
     }
+    if recipe.training.guided_alignment:
+        settings["links"] = [corpus.alignments is not None for corpus in data.to_learn_from().values()]
+    if recipe.task.kind == "parsing":
+        settings["trees"] = [recipe.task.linearisation, recipe.task.functions, recipe.task.traces]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

@@ -127,7 +127,8 @@ class _Drops:
     def _between(self) -> float:
         if not 0 < self._alpha < 1:
             return 0 if self._alpha else math.inf
-        return int(math.log(1 - self._random.random()) / math.log1p(-self._alpha))
+        far = math.log(1 - self._random.random()) / math.log1p(-self._alpha)  # beyond all numbers for the smallest of α
+        return int(far) if math.isfinite(far) else math.inf
 
     def none_in(self, merges: int) -> bool:
         """Whether the next merges are all made; if so, they are behind us."""

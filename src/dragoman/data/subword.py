@@ -8,25 +8,50 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import sentencepiece as spm
 
 from dragoman.config import SubwordConfig
 from dragoman.data.chance import mixed
+from dragoman.data.labels import read_labels
 from dragoman.data.pieces import BYTE, read_pieces, renumbered
-from dragoman.data.sampling import BpeDropout, UnigramSampling, sampler_of
+from dragoman.data.sampling import SPACE, BpeDropout, UnigramSampling, sampler_of
+from dragoman.data.special import BEGIN_ID as BEGIN_ID
+from dragoman.data.special import END_ID as END_ID
+from dragoman.data.special import PADDING_ID as PADDING_ID
+from dragoman.data.special import SPECIAL_IDS as SPECIAL_IDS
+from dragoman.data.special import UNKNOWN_ID as UNKNOWN_ID
 from dragoman.errors import BundleError, DataError, RecipeError
 
-SPECIAL_IDS = [0, 1, 2, 3]
-PADDING_ID, UNKNOWN_ID, BEGIN_ID, END_ID = SPECIAL_IDS
 SOURCE_MODEL, TARGET_MODEL = "source.model", "target.model"
+LABELS = "labels.json"
+"""In the place of the target's model, where trees are the target."""
 # Longer lines are left out of what the subword model learns from, never out of the corpus.
 LONGEST_LINE_BYTES = 65_536
 # Sets the draws for sampling apart from all others that are made with the same seed.
 _SPLIT = 1000
 
 Notice = Callable[[str], None]
+
+
+class Vocabulary(Protocol):
+    """What a side's text is split into: a subword model's pieces, or a closed list of labels.
+
+    model: what is kept of it on disk. The methods are those of `Subword`.
+    """
+
+    @property
+    def model(self) -> bytes: ...
+    def __len__(self) -> int: ...
+    def encode(self, text: str) -> list[int]: ...
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]: ...
+    def sample(self, text: str, *, alpha: float, seed: int) -> list[int]: ...
+    def decode(self, ids: Sequence[int]) -> str: ...
+    def id_of(self, piece: str) -> int | None: ...
+    def pieces(self, ids: Sequence[int]) -> list[str]: ...
 
 
 class Subword:
@@ -92,6 +117,11 @@ class Subword:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [str(self._processor.id_to_piece(index)) for index in ids]
+
+    @cached_property
+    def begins(self) -> npt.NDArray[np.bool_]:
+        """Of each id, whether its piece begins a word."""
+        return np.array([piece.startswith(SPACE) for piece in self.pieces(range(len(self)))])
 
 
 def _processor_of(model: bytes, *, name: str) -> spm.SentencePieceProcessor:
@@ -195,9 +225,9 @@ def _why_not_learnt(message: str, key: str, vocabulary_size: int) -> DataError |
 
 
 class Tokeniser:
-    """The subword models of both sides; one and the same where they are joint."""
+    """The subword models of both sides; one and the same where they are joint. Of trees, the target is `labels.Labels`."""
 
-    def __init__(self, source: Subword, target: Subword, *, source_eos: bool) -> None:
+    def __init__(self, source: Subword, target: Vocabulary, *, source_eos: bool) -> None:
         self.source = source
         self.target = target
         self.source_eos = source_eos
@@ -219,62 +249,71 @@ def write_tokeniser(folder: Path, tokeniser: Tokeniser) -> None:
     """Put the subword models into a folder, as prepared corpora and bundles hold them: a joint one once."""
     (folder / SOURCE_MODEL).write_bytes(tokeniser.source.model)
     if not tokeniser.joint:
-        (folder / TARGET_MODEL).write_bytes(tokeniser.target.model)
+        name = TARGET_MODEL if isinstance(tokeniser.target, Subword) else LABELS
+        (folder / name).write_bytes(tokeniser.target.model)
 
 
 def read_tokeniser(folder: Path, config: SubwordConfig, *, source_eos: bool) -> Tokeniser:
     """What `write_tokeniser` wrote. Raises BundleError naming the file that is missing or damaged."""
 
-    def read(name: str) -> Subword:
+    def model(name: str) -> bytes:
         try:
-            return Subword((folder / name).read_bytes(), lowercase=config.lowercase, name=str(folder / name))
+            return (folder / name).read_bytes()
         except OSError as error:
             raise BundleError(f"{folder / name}: cannot be read: {error.strerror}") from None
 
+    def read(name: str) -> Subword:
+        return Subword(model(name), lowercase=config.lowercase, name=str(folder / name))
+
     source = read(SOURCE_MODEL)
+    if (folder / LABELS).exists():
+        return Tokeniser(source, read_labels(model(LABELS), name=str(folder / LABELS)), source_eos=source_eos)
     return Tokeniser(source, source if config.joint else read(TARGET_MODEL), source_eos=source_eos)
 
 
 def take_tokeniser(config: SubwordConfig, *, root: Path, source_eos: bool) -> Tokeniser:
     """The SentencePiece models that the recipe names, with paths from `root` on, renumbered where that is needed.
 
-    Raises DataError for a missing file, BundleError for one that is no such model or has no place for the four special pieces,
-    and RecipeError where the recipe asks for what the model cannot do; each names file and key.
+    Raises what `take_subword` does.
     """
-
-    def take(key: str, name: str) -> Subword:
-        path = root / name
-        try:
-            model = path.read_bytes()
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror} (subword.{key})") from None
-        where = f"{path} (subword.{key})"
-        ids = _special_ids(_processor_of(model, name=where))
-        try:
-            model = model if ids == SPECIAL_IDS else renumbered(model)
-            spells_bytes = any(piece.kind == BYTE for piece in read_pieces(model))
-        except ValueError as reason:
-            raise BundleError(
-                f"{where}: cannot be taken: {reason}; train one with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
-            ) from None
-        taken = Subword(model, lowercase=config.lowercase, name=where)
-        if config.byte_fallback and not spells_bytes:
-            raise RecipeError(
-                f"{where}: this model cannot spell unknown characters as bytes; set subword.byte_fallback = false, or train "
-                "one with --byte_fallback"
-            )
-        refuse_sampling(taken, config, where)
-        return taken
-
     assert config.model is not None
-    source = take("model", config.model)
+    source = take_subword(config, "model", root / config.model)
     if config.joint:
         return Tokeniser(source, source, source_eos=source_eos)
     assert config.target_model is not None
-    return Tokeniser(source, take("target_model", config.target_model), source_eos=source_eos)
+    return Tokeniser(source, take_subword(config, "target_model", root / config.target_model), source_eos=source_eos)
 
 
-def refuse_sampling(subword: Subword, config: SubwordConfig, where: str) -> None:
+def take_subword(config: SubwordConfig, key: str, path: Path) -> Subword:
+    """The SentencePiece model in a file that the recipe's `key` names.
+
+    Raises DataError for a missing file, BundleError for one that is no such model or has no place for the four special pieces,
+    and RecipeError where the recipe asks for what the model cannot do; each names file and key.
+    """
+    try:
+        model = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror} (subword.{key})") from None
+    where = f"{path} (subword.{key})"
+    ids = _special_ids(_processor_of(model, name=where))
+    try:
+        model = model if ids == SPECIAL_IDS else renumbered(model)
+        spells_bytes = any(piece.kind == BYTE for piece in read_pieces(model))
+    except ValueError as reason:
+        raise BundleError(
+            f"{where}: cannot be taken: {reason}; train one with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
+        ) from None
+    taken = Subword(model, lowercase=config.lowercase, name=where)
+    if config.byte_fallback and not spells_bytes:
+        raise RecipeError(
+            f"{where}: this model cannot spell unknown characters as bytes; set subword.byte_fallback = false, or train "
+            "one with --byte_fallback"
+        )
+    refuse_sampling(taken, config, where)
+    return taken
+
+
+def refuse_sampling(subword: Vocabulary, config: SubwordConfig, where: str) -> None:
     """Raise RecipeError where the recipe asks for sampling of a model that knows one way to split only."""
     if config.sampling:
         try:

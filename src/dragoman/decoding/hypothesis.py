@@ -16,6 +16,7 @@ class Hypothesis:
     finished: false where the longest allowed length cut it, where it was stopped, or where nothing was allowed to follow
     looped: it was stopped because it repeated itself
     missing: of the phrases that were asked for, those that it does not hold
+    utility: how like the other hypotheses it is, in percent, where it was chosen by that
     """
 
     tokens: tuple[int, ...]
@@ -24,6 +25,7 @@ class Hypothesis:
     finished: bool
     looped: bool = False
     missing: tuple[tuple[int, ...], ...] = ()
+    utility: float | None = None
 
     @property
     def log_prob(self) -> float:

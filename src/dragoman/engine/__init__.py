@@ -1,7 +1,10 @@
 """Sentences in, results out."""
 
+from dragoman.engine.loading import load
+from dragoman.engine.parse import Parse
+from dragoman.engine.parser import Parser
 from dragoman.engine.translation import Translation
-from dragoman.engine.translator import Translator, load
+from dragoman.engine.translator import Translator
 from dragoman.engine.wording import Wording
 
-__all__ = ["Translation", "Translator", "Wording", "load"]
+__all__ = ["Parse", "Parser", "Translation", "Translator", "Wording", "load"]

@@ -65,6 +65,8 @@ def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -
     except ImportError:
         raise MissingExtraError("ctranslate2", "ctranslate2", "the export to CTranslate2") from None
     config, model = bundle.recipe.model, bundle.model
+    if bundle.recipe.task.kind != "translation":
+        raise BundleError(f"{bundle.recipe.name}: is a parser, not a translator: CTranslate2 cannot run it; use dragoman parse")
     refuse_inexpressible(config)
     rows = _positions(bundle)
     # A norm at the end of a stack has no switch of its own there: it is made with pre-norm, whatever the layers have.

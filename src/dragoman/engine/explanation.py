@@ -7,21 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
+from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig
 from dragoman.data.batches import collate
-from dragoman.data.subword import END_ID, UNKNOWN_ID, Subword
+from dragoman.data.links import words_of
+from dragoman.data.subword import END_ID, UNKNOWN_ID, Vocabulary
 from dragoman.decoding.penalty import LengthPenalty
+from dragoman.decoding.rules import Allow
 from dragoman.errors import DataError
 from dragoman.model.attention import Attention, explicit_weights
 from dragoman.model.layers import DecoderLayer, EncoderLayer
+from dragoman.model.restricted import Mask
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.alignment import chosen_head, words_of
+from dragoman.tasks.alignment import chosen_head
 from dragoman.tasks.generation import FORBIDDEN, most_positions, start_id
 from dragoman.tasks.translation import holds_text
 from dragoman.views.attention import MOST_TOKENS
@@ -63,8 +67,7 @@ def explain(
     """
     config = translator.check(decoding)
     model, tokeniser = translator.bundle.model, translator.bundle.tokeniser
-    start = start_id(translator.recipe.model)
-    source = _source_ids(translator, text, config)
+    source = source_ids(translator, text, config)
     beam: tuple[Branch, ...] = ()
     notes: list[str] = []
     if target is not None:
@@ -72,35 +75,54 @@ def explain(
         notes.append("The translation was given, so no search was made.")
     else:
         said_ids, finished, said_text, beam = _translated(translator, text, source, config, decoding, notes)
-    said = tuple(tokeniser.target.pieces([*said_ids, END_ID] if finished else said_ids))
-    _refuse_long(len(said), most_positions([model]), "the translation")
+    _refuse_long(len(said_ids) + finished, most_positions([model]), "the translation")
+    looked = looked_at(translator.bundle, source, said_ids, finished=finished, layer=layer, heads=heads)
+    return replace(looked, source=text, target=said_text, beam=beam, forced=target is not None, notes=tuple(notes))
+
+
+def looked_at(
+    bundle: Bundle,
+    source: Sequence[int],
+    said_ids: Sequence[int],
+    *,
+    finished: bool,
+    layer: int | None,
+    heads: Sequence[int],
+    never: Sequence[int] = FORBIDDEN,
+) -> Explanation:
+    """What a model looks at while it says these ids, and what else it might say; the texts and the search are left out.
+
+    finished: it came to its end after them
+    never: tokens that no search says
+    Raises DataError for a layer or a head that it does not have.
+    """
+    model, tokeniser, start = bundle.model, bundle.tokeniser, start_id(bundle.recipe.model)
     with _watched(model) as seen:
         batch = collate([source], [said_ids if finished else said_ids[:-1]], start_id=start).to(model.output.device)
         with torch.no_grad():
             logits_TV = model(batch.source_BS, batch.inputs_BT)[0]
     weights = {kind: _gathered(seen[kind], model, kind) for kind in KINDS}
+    said = tuple(tokeniser.target.pieces([*said_ids, END_ID] if finished else said_ids))
     source_tokens = tuple(tokeniser.source.pieces(source))
     return Explanation(
-        model=translator.recipe.name,
-        source=text,
-        target=said_text,
+        model=bundle.recipe.name,
+        source="",
+        target="",
         source_tokens=source_tokens,
         said=said,
         read=tuple(tokeniser.target.pieces([start, *said_ids][: len(said)])),
-        source_words=_words(source_tokens, ended=tokeniser.source_eos),
-        said_words=_words(said, ended=finished),
+        source_words=numbered_words(source_tokens, ended=tokeniser.source_eos),
+        said_words=numbered_words(said, ended=finished),
         encoder=weights["encoder"],
         decoder=weights["decoder"],
         cross=weights["cross"],
-        focus={kind: _focus(translator, weights[kind], kind, layer, heads) for kind in KINDS},
-        choices=_choices(logits_TV, [*said_ids, END_ID][: len(said)], tokeniser.target),
-        beam=beam,
-        forced=target is not None,
-        notes=tuple(notes),
+        focus={kind: _focus(bundle.story, weights[kind], kind, layer, heads) for kind in KINDS},
+        choices=_choices(logits_TV, [*said_ids, END_ID][: len(said)], tokeniser.target, never),
     )
 
 
-def _source_ids(translator: Translator, text: str, config: DecodingConfig) -> list[int]:
+def source_ids(translator: Translator, text: str, config: DecodingConfig) -> list[int]:
+    """One line as the encoder reads it. Raises DataError where it is none, holds nothing, or is too long."""
     if len(text.splitlines()) > 1:
         raise DataError(f"the text has {len(text.splitlines())} lines; one line at a time can be explained")
     source = translator.bundle.tokeniser.encode_source(text)
@@ -119,7 +141,7 @@ def _refuse_long(length: int, positions: int | None, what: str) -> None:
         raise DataError(f"{what} has {length} tokens, and a page holds {MOST_TOKENS}: explain it a part at a time")
 
 
-def _forced_ids(subword: Subword, target: str) -> list[int]:
+def _forced_ids(subword: Vocabulary, target: str) -> list[int]:
     ids = subword.encode(target)
     if not ids:
         raise DataError("the target is empty: give the translation that is to be explained")
@@ -129,20 +151,20 @@ def _forced_ids(subword: Subword, target: str) -> list[int]:
     return ids
 
 
-def _focus(translator: Translator, heads: Heads, kind: Kind, layer: int | None, wanted: Sequence[int]) -> Focus:
+def _focus(story: Mapping[str, Any], heads: Heads, kind: Kind, layer: int | None, wanted: Sequence[int]) -> Focus:
     layers, count, _, _ = heads.shape
     if layer is not None and not 1 <= layer <= layers and kind != "encoder":
         raise DataError(f"layer {layer}: the decoder has layers 1 to {layers}")
     if strange := [head for head in wanted if not 1 <= head <= count]:
         raise DataError(f"head {strange[0]}: a layer has heads 1 to {count}")
-    best = chosen_head(translator.story)
+    best = chosen_head(story)
     if kind == "cross" and layer is None and not wanted:
         return Focus(best.layer % layers, tuple(range(count)) if best.head is None else (best.head,))
     chosen = tuple(sorted({head - 1 for head in wanted})) or tuple(range(count))
     return Focus(min(layer or layers, layers) - 1, chosen)
 
 
-def _words(tokens: Sequence[str], *, ended: bool) -> tuple[int, ...]:
+def numbered_words(tokens: Sequence[str], *, ended: bool) -> tuple[int, ...]:
     """The number of each token's word; an end token is a word of its own."""
     numbers = words_of(tokens[:-1] if ended else tokens)
     return (*numbers, numbers[-1] + 1 if numbers else 0) if ended else tuple(numbers)
@@ -174,7 +196,7 @@ def _watched(model: Transformer) -> Iterator[dict[Kind, list[_Seen]]]:
     def watch(kind: Kind, module: Attention) -> None:
         attend = module.attend
 
-        def attend_and_keep(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+        def attend_and_keep(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
             kept = (query[0], key[0], value[0], explicit_weights(query, key, mask)[0])
             seen[kind].append(_Seen(*(one.float().cpu() for one in kept)))
             return attend(query, key, value, mask, dropout_p)
@@ -204,11 +226,11 @@ def _gathered(seen: Sequence[_Seen], model: Transformer, kind: Kind) -> Heads:
 # What it might have said
 
 
-def _choices(logits_TV: Tensor, ids: Sequence[int], subword: Subword) -> tuple[Choice, ...]:
+def _choices(logits_TV: Tensor, ids: Sequence[int], subword: Vocabulary, never: Sequence[int]) -> tuple[Choice, ...]:
     """The likeliest tokens at each place. Those that are never said are left out, as the search leaves them out."""
     log_probs_TV = logits_TV.float().log_softmax(dim=-1)
-    log_probs_TV[:, list(FORBIDDEN)] = float("-inf")
-    best = log_probs_TV.topk(min(TOP, log_probs_TV.shape[1] - len(FORBIDDEN)), dim=1)
+    log_probs_TV[:, list(never)] = float("-inf")
+    best = log_probs_TV.topk(min(TOP, log_probs_TV.shape[1] - len(never)), dim=1)
     choices = []
     for place, said in enumerate(ids):
         names = subword.pieces([said, *best.indices[place].tolist()])
@@ -243,12 +265,7 @@ def _translated(
     if record.ids != [*ids, END_ID][: len(ids) + finished]:
         notes.append("The search that was recorded came to another output than the translation, so its beam is not shown.")
         return ids, finished, translation.text, ()
-    names = subword.pieces([grown.token for grown in record.grown])
-    branches = tuple(
-        Branch(grown.parent, grown.step, grown.rank, name, grown.score, grown.fate, won=index in record.path)
-        for index, (grown, name) in enumerate(zip(record.grown, names, strict=True))
-    )
-    return ids, finished, translation.text, branches
+    return ids, finished, translation.text, record.branches(subword)
 
 
 @dataclass(frozen=True)
@@ -275,12 +292,28 @@ class Record:
         """The best hypothesis, its end token included if it came to it."""
         return [self.grown[place].token for place in self.path]
 
+    def branches(self, subword: Vocabulary) -> tuple[Branch, ...]:
+        """The same in names."""
+        names = subword.pieces([grown.token for grown in self.grown])
+        return tuple(
+            Branch(grown.parent, grown.step, grown.rank, name, grown.score, grown.fate, won=index in self.path)
+            for index, (grown, name) in enumerate(zip(self.grown, names, strict=True))
+        )
+
 
 @torch.no_grad()
-def recorded_search(model: Transformer, source: Sequence[int], config: DecodingConfig, *, start: int) -> Record:
+def recorded_search(
+    model: Transformer,
+    source: Sequence[int],
+    config: DecodingConfig,
+    *,
+    start: int,
+    never: Sequence[int] = FORBIDDEN,
+    allow: Allow | None = None,
+) -> Record:
     """Beam search over one sentence as `dragoman.decoding.beam` does it, written plainly, and all of it kept.
 
-    Greedy search is a beam of one.
+    Greedy search is a beam of one. never: tokens that are not said. allow: what may come next, as `Rules` has it
     """
     width = config.beam_size if config.method == "beam" else 1
     device, positions = model.output.device, most_positions([model])
@@ -293,10 +326,14 @@ def recorded_search(model: Transformer, source: Sequence[int], config: DecodingC
     sums: list[float] = [0.0]
     state = model.start(torch.tensor([list(source)], device=device))
     tokens = [start] * width
+    outputs: list[list[int]] = [[]]
     for step in range(limit):
         logits_NV, state = model.step(torch.tensor(tokens, device=device), state)
         log_probs_RV = logits_NV[: len(alive)].float().log_softmax(dim=-1)
-        log_probs_RV[:, list(FORBIDDEN)] = float("-inf")
+        log_probs_RV[:, list(never)] = float("-inf")
+        if allow is not None:
+            said_RT = torch.tensor(outputs, dtype=torch.long, device=device)
+            log_probs_RV[~allow(said_RT, said_RT.new_zeros(len(outputs)))] = float("-inf")
         total_RV = torch.tensor(sums, device=device)[:, None] + log_probs_RV
         found = total_RV.flatten().topk(min(2 * width, total_RV.numel()))
         shares = (found.values / penalty(float(step + 1))).tolist()
@@ -323,6 +360,7 @@ def recorded_search(model: Transformer, source: Sequence[int], config: DecodingC
         alive, sums = [place for place, _, _ in living], [total for _, _, total in living]
         if done or not alive:
             break
+        outputs = [[*outputs[row], grown[place].token] for place, row, _ in living]
         rows = [row for _, row, _ in living]
         rows += [rows[0]] * (width - len(rows))
         state = state.reorder(torch.tensor(rows, device=device))

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.engine.products import Precision, Product, Weight, pack_product
+from dragoman.engine.products import Precision, Product, Weight, pack_product, whole_rows
 from dragoman.engine.slots import NOT_SEEN, PackedState
 from dragoman.memory import give_freed_memory_back
 from dragoman.model.attention import LONG, Attention, KeyValue
@@ -103,23 +103,32 @@ class PackedAttention:
     heads: int
     key_width: int
 
-    def within(self, x_MD: Tensor, remember: Remember, bias: Tensor | None, sentences: int) -> Tensor:
-        """What these places find among those that are remembered, before the projection back. → (M, H·U)."""
-        look_YTX = self.look(x_MD).view(x_MD.shape[0] // sentences, sentences * self.heads, -1).transpose(0, 1)
+    def within(self, x_MD: Tensor, remember: Remember, bias: Tensor | None, sentences: int, places: int) -> Tensor:
+        """What these places of each sentence find among those that are remembered, before the projection back. → (M, H·U)."""
+        look_YTX = self._by_heads(self.look(x_MD), sentences, places)
         width = self.key_width
         key_YTK, value_YTU = look_YTX[:, :, width : 2 * width], look_YTX[:, :, 2 * width :]
-        return _found(look_YTX[:, :, :width], remember(KeyValue(key_YTK, value_YTU)), bias).reshape(len(x_MD), -1)
+        found_TYU = _found(look_YTX[:, :, :width], remember(KeyValue(key_YTK, value_YTU)), bias)
+        found_MX = found_TYU.reshape(places * sentences, -1)
+        short = x_MD.shape[0] - found_MX.shape[0]
+        return F.pad(found_MX, (0, 0, 0, short)) if short else found_MX
 
     def across(self, x_MD: Tensor, memory: KeyValue, bias: Tensor | None, sentences: int) -> Tensor:
         """What these places find in the source. → (M, H·U)."""
-        query_YRK = self.look(x_MD).view(x_MD.shape[0] // sentences, sentences * self.heads, -1).transpose(0, 1)
-        return _found(query_YRK, memory, bias).reshape(len(x_MD), -1)
+        places = x_MD.shape[0] // sentences
+        return _found(self._by_heads(self.look(x_MD), sentences, places), memory, bias).reshape(x_MD.shape[0], -1)
 
-    def remembered(self, x_MD: Tensor, sentences: int) -> KeyValue:
+    def remembered(self, x_MD: Tensor, sentences: int, places: int) -> KeyValue:
         """Keys and values of the source (Y, S, ·), for attention across."""
         assert self.remember is not None
-        both_YSX = self.remember(x_MD).view(x_MD.shape[0] // sentences, sentences * self.heads, -1).transpose(0, 1)
+        both_YSX = self._by_heads(self.remember(x_MD), sentences, places)
         return KeyValue(both_YSX[:, :, : self.key_width], both_YSX[:, :, self.key_width :])
+
+    def _by_heads(self, many_MX: Tensor, sentences: int, places: int) -> Tensor:
+        """All heads of all sentences as a batch (Y, T, ·), without the rows that mean nothing."""
+        rows = places * sentences
+        some_MX = many_MX if rows == many_MX.shape[0] else many_MX[:rows]
+        return some_MX.view(places, sentences * self.heads, -1).transpose(0, 1)
 
 
 def _found(query_YTK: Tensor, memory: KeyValue, bias: Tensor | None) -> Tensor:
@@ -136,7 +145,7 @@ def _found(query_YTK: Tensor, memory: KeyValue, bias: Tensor | None) -> Tensor:
         key_YKW = memory.key.mT
         scores_YTW = torch.bmm(query_YTK, key_YKW) if bias is None else torch.baddbmm(bias, query_YTK, key_YKW)
         found_YTU = torch.bmm(scores_YTW.softmax(-1), memory.value)
-    return found_YTU.transpose(0, 1).to(torch.float32, memory_format=torch.contiguous_format)
+    return found_YTU.transpose(0, 1).to(torch.float32)
 
 
 def _joined(attention: Attention, names: Sequence[str], kind: str) -> Tensor:
@@ -161,9 +170,9 @@ class PackedLayer:
     outer: Product
     feed_forward_residual: Residual
 
-    def look_within(self, x_MD: Tensor, remember: Remember, bias: Tensor | None, sentences: int) -> Tensor:
+    def look_within(self, x_MD: Tensor, remember: Remember, bias: Tensor | None, sentences: int, places: int) -> Tensor:
         residual = self.attention_residual
-        found_MX = self.attention.within(residual.before(x_MD), remember, bias, sentences)
+        found_MX = self.attention.within(residual.before(x_MD), remember, bias, sentences, places)
         return residual.after(self.attention.output.onto(x_MD, found_MX))
 
     def look_across(self, x_MD: Tensor, memory: KeyValue, bias: Tensor | None, sentences: int) -> Tensor:
@@ -204,16 +213,19 @@ class PackedTransformer:
 
     def start(self, source_BS: Tensor) -> PackedState:
         """Read the source, padded on the right: the state before the first target token."""
+        given, heads = len(source_BS), self.decoder.layers[0].attention.heads
+        sentences = whole_rows(given)
+        if sentences > given:
+            source_BS = torch.cat([source_BS, source_BS[-1:].expand(sentences - given, -1)])
         keep_BS = source_BS != self.encoder.embedding.padding_id
-        sentences, heads = len(source_BS), self.decoder.layers[0].attention.heads
         memory_MD = self._encode(source_BS, keep_BS)
         layers = [cast(PackedAttention, layer.cross_attention) for layer in self.decoder.layers]
-        memory = tuple(attention.remembered(memory_MD, sentences) for attention in layers)
+        memory = tuple(attention.remembered(memory_MD, sentences, source_BS.shape[1]) for attention in layers)
         bias = None if bool(keep_BS.all()) else _bias(padding_mask(keep_BS), heads)
-        return PackedState(memory, bias, sentences)
+        return PackedState(memory, bias, sentences, wanted_B=torch.arange(given) if sentences > given else None)
 
     def _encode(self, source_BS: Tensor, keep_BS: Tensor) -> Tensor:
-        """→ (S·B, D)."""
+        """→ (S·B, D), and some rows more that mean nothing."""
         bias = None
         heads = self.encoder.layers[0].attention.heads
         if self.encoder.window is not None:
@@ -221,8 +233,9 @@ class PackedTransformer:
         elif not bool(keep_BS.all()):
             bias = _bias(padding_mask(keep_BS), heads)
         x_MD = self.encoder.embedding(source_BS.t(), 0)
+        x_MD = F.pad(x_MD, (0, 0, 0, whole_rows(len(x_MD)) - len(x_MD)))
         for layer in self.encoder.layers:
-            x_MD = layer.look_within(x_MD, _as_it_is, bias, len(source_BS))
+            x_MD = layer.look_within(x_MD, _as_it_is, bias, *source_BS.shape)
             x_MD = layer.feed_forward(x_MD)
         return self.encoder.norm(x_MD)
 
@@ -250,15 +263,18 @@ class PackedTransformer:
                 past.value[:, slots].copy_(now.value)
                 return past
 
-            x_MD = layer.look_within(x_MD, write, bias_YRW, sentences)
+            x_MD = layer.look_within(x_MD, write, bias_YRW, sentences, width)
             x_MD = layer.look_across(x_MD, memory, memory_bias, sentences)
             x_MD = layer.feed_forward(x_MD)
         x_MD = self.decoder.norm(x_MD)
         if width > 1:
             x_MD = x_MD.view(width, sentences, -1).transpose(0, 1).reshape(len(x_MD), -1)
-        if rows_N is not None:
-            x_MD = x_MD.index_select(0, rows_N)
-        return self.output(x_MD), replace(state, used=slots.stop, length=state.length + 1)
+        after = replace(state, used=slots.stop, length=state.length + 1)
+        if rows_N is None:
+            return self.output(x_MD), after
+        wanted = len(rows_N)
+        x_MD = x_MD.index_select(0, F.pad(rows_N, (0, min(whole_rows(wanted), len(x_MD)) - wanted)))
+        return self.output(x_MD)[:wanted], after
 
 
 def _as_it_is(now: KeyValue) -> KeyValue:

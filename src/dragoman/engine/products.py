@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.memory import give_freed_memory_back
+from dragoman.model.linear import multiplies_bfloat16
 
 Precision = Literal["float32", "bfloat16", "int8"]
 
@@ -28,6 +29,10 @@ Precision = Literal["float32", "bfloat16", "int8"]
 FEW_ROWS = 32
 FEW_ROWS_OF_WIDE = 16
 WIDE = 8192
+# Up to so many weights a product's price is that of starting it, which torch's own is best at while it has no more to multiply
+# than FEW_SUMS.
+SMALL = 1 << 17
+FEW_SUMS = 1 << 20
 # Rows for which oneDNN is asked to lay weights out; the layout serves any number but one as well.
 USUAL_ROWS = 128
 # Of a matrix that is most of the model, so that its copies in between are small.
@@ -81,6 +86,26 @@ class PackedProduct:
 
     def onto(self, sum_XO: Tensor, x_XI: Tensor) -> Tensor:
         return self(x_XI).add_(sum_XO)
+
+
+@dataclass(frozen=True)
+class SmallProduct:
+    """With few weights: torch's own product in float32 for few rows, which starts in a fifth of the time, else another."""
+
+    weight_IO: Tensor
+    bias_O: Tensor | None
+    relu: bool
+    most_rows: int
+    other: Product
+
+    def __call__(self, x_XI: Tensor) -> Tensor:
+        if x_XI.shape[0] > self.most_rows:
+            return self.other(x_XI)
+        y_XO = torch.mm(x_XI, self.weight_IO) if self.bias_O is None else torch.addmm(self.bias_O, x_XI, self.weight_IO)
+        return y_XO.relu_() if self.relu else y_XO
+
+    def onto(self, sum_XO: Tensor, x_XI: Tensor) -> Tensor:
+        return self.other.onto(sum_XO, x_XI) if x_XI.shape[0] > self.most_rows else self(x_XI).add_(sum_XO)
 
 
 class Int8Product:
@@ -207,6 +232,15 @@ class Weight:
         return copy_OI
 
 
+def whole_rows(count: int) -> int:
+    """The next of the usual numbers of rows, of which eight stand between a number and its double.
+
+    oneDNN takes a millisecond to make itself a program for a number of rows that it has not met before.
+    """
+    step = 1 << max(0, (count - 1).bit_length() - 4)
+    return -(-count // step) * step
+
+
 def pack_product(
     weight: Weight | Tensor, bias_O: Tensor | None, precision: Precision, *, relu: bool = False, positive: bool = False
 ) -> Product:
@@ -218,6 +252,17 @@ def pack_product(
         kept_OI = weight.detach()
         weight = Weight(lambda: kept_OI)
     bias_O = None if bias_O is None else bias_O.detach().float().clone()
+    shape = weight.make().shape
+    small = shape.numel() <= SMALL
+    if precision == "int8" and small and multiplies_bfloat16():
+        precision = "bfloat16"  # of so few weights whole numbers save nothing, and to make inputs whole costs more
+    product = _packed(weight, bias_O, precision, relu=relu, positive=positive)
+    if not small:
+        return product
+    return SmallProduct(weight.of(torch.float32).t().contiguous(), bias_O, relu, FEW_SUMS // shape.numel(), product)
+
+
+def _packed(weight: Weight, bias_O: Tensor | None, precision: Precision, *, relu: bool, positive: bool) -> Product:
     if precision == "int8":
         return Int8Product(weight, bias_O, relu=relu, positive=positive)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32

@@ -16,19 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dragoman.engine.products import whole_rows
 from dragoman.model.attention import KeyValue
 
 NOT_SEEN = float("-inf")
 # Numbers in a processor's vector, by their bits: a softmax over fewer is computed one by one, at ten times the price.
 LANES = {torch.float32: 16, torch.bfloat16: 32}
-# Slots that are made at a time.
-BLOCK = 16
 # Steps for which room is made at a time, and more in proportion to the length so far.
 STEPS_AHEAD = 4
-# Heads from which on oneDNN's products of bfloat16 are faster than MKL's of float32, with several queries a head.
-MANY_HEADS = 64
-# Finished sentences are computed on until they are this share of all, so that the others are not moved at every end.
-MOST_FINISHED = 1 / 8
+# Heads, and the width of each, from which on oneDNN's products of bfloat16 are faster than MKL's of float32, with several
+# queries a head.
+MANY_HEADS, WIDE_HEAD = 64, 64
 
 
 @dataclass(frozen=True)
@@ -68,14 +66,12 @@ class PackedState:
         return replace(self, lineage_CRW=lineage_CRW.flatten(0, 1).index_select(0, rows_N).view_as(lineage_CRW))
 
     def keep(self, sentences_B: Tensor) -> PackedState:
-        """Only these sentences, with all their rows."""
+        """Only these sentences, with all their rows. They are moved when they are so few that fewer can be computed."""
         wanted_B = sentences_B if self.wanted_B is None else self.wanted_B[sentences_B]
-        finished = self.sentences - len(wanted_B)
-        if finished == 0:
+        if len(wanted_B) == self.sentences:
             return self
-        if finished <= MOST_FINISHED * self.sentences:
-            return replace(self, wanted_B=wanted_B)
-        return replace(self, wanted_B=wanted_B)._with_room(0)
+        state = replace(self, wanted_B=wanted_B)
+        return state._with_room(0) if whole_rows(len(wanted_B)) < self.sentences else state
 
     @property
     def wanted(self) -> int:
@@ -95,10 +91,12 @@ class PackedState:
         exact: attention is computed in float32, always
         timed: a window needs to know when slots were written
         """
-        heads = len(self.memory[0].key)
-        dtype = torch.bfloat16 if width > 1 and heads >= MANY_HEADS and not exact else torch.float32
-        lanes, places = LANES[dtype], self.memory[0].key.shape[1]
-        short, slots = max(lanes - places, 0), max(lanes, _whole_blocks(width * STEPS_AHEAD))
+        heads, places, key_width = self.memory[0].key.shape
+        gains = width > 1 and heads >= MANY_HEADS and key_width >= WIDE_HEAD
+        dtype = torch.bfloat16 if gains and not exact else torch.float32
+        lanes = LANES[dtype]
+        short = _whole_vectors(places, lanes) - places if dtype == torch.bfloat16 else max(lanes - places, 0)
+        slots = _whole_vectors(width * STEPS_AHEAD, lanes)
         memory_bias = self.memory_bias
         if short:
             memory_bias = torch.zeros(heads, 1, places) if memory_bias is None else memory_bias
@@ -137,17 +135,23 @@ class PackedState:
         return state
 
     def _with_room(self, room: int) -> PackedState:
-        """Only wanted sentences, only slots that something descends from, and room for so many more."""
+        """Wanted sentences, filled up to a usual number; slots that something descends from, and room for so many more."""
         memory, bias, sentences = self.memory, self.memory_bias, self.sentences
         heads = len(memory[0].key) // sentences
-        wanted_B = torch.arange(sentences) if self.wanted_B is None else self.wanted_B
+        wanted_B, still_B = self.wanted_B, self.wanted_B
         heads_H = torch.arange(heads)
-        if self.wanted_B is not None:
+        if wanted_B is None:
+            wanted_B = torch.arange(sentences)
+        elif (stored := min(whole_rows(len(wanted_B)), sentences)) < sentences:
+            still_B = torch.arange(len(wanted_B)) if stored > len(wanted_B) else None
+            wanted_B = F.pad(wanted_B, (0, stored - len(wanted_B)), value=int(wanted_B[-1]))
             rows_Y = (wanted_B[:, None] * heads + heads_H).flatten()
             memory = tuple(layer.rows(rows_Y) for layer in memory)
             bias = None if bias is None else bias.index_select(0, rows_Y)
-            sentences = len(wanted_B)
-        state = replace(self, memory=memory, memory_bias=bias, sentences=sentences, wanted_B=None)
+            sentences = stored
+        else:
+            wanted_B = torch.arange(sentences)
+        state = replace(self, memory=memory, memory_bias=bias, sentences=sentences, wanted_B=still_B)
         if self.past is None or self.lineage_CRW is None:
             return state
         lineage_CRW = self.lineage_CRW.index_select(0, wanted_B)
@@ -155,7 +159,7 @@ class PackedState:
         alive_CW = (lineage_CRW == 0).any(1)
         used = int(alive_CW.sum(1).max())
         order_CW = alive_CW.byte().sort(dim=1, descending=True, stable=True).indices
-        slots = max(LANES[lineage_CRW.dtype], _whole_blocks(used + (room or before - self.used)))
+        slots = _whole_vectors(used + (room or before - self.used), LANES[lineage_CRW.dtype])
         if slots > before:  # the new slots hold copies of any old one, which nothing sees
             order_CW = F.pad(order_CW, (0, slots - before))
         order_CW = order_CW[:, :slots]
@@ -172,5 +176,6 @@ class PackedState:
         return replace(state, past=past, lineage_CRW=lineage_CRW, time_CW=time_CW, used=used)
 
 
-def _whole_blocks(count: int) -> int:
-    return -(-count // BLOCK) * BLOCK
+def _whole_vectors(count: int, lanes: int) -> int:
+    """A softmax over anything else takes up to three times as long."""
+    return -(-count // lanes) * lanes

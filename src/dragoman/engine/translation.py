@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 
+from dragoman.aligner import Link
+from dragoman.data.links import words_of
 from dragoman.engine.passage import join_passage, writes_spaces
-from dragoman.evaluation.aligner import Link
-from dragoman.tasks.alignment import words_of
+from dragoman.errors import DataError
+from dragoman.storage import write_lines
 from dragoman.tasks.translation import Status
+from dragoman.views.attention import attention_page, framed
+from dragoman.views.explanation import Explanation
 
 Rows = tuple[tuple[float, ...], ...]
 # What a line in parts is called by that had parts of several kinds.
 WORST_FIRST: tuple[Status, ...] = ("refused", "empty", "looped", "truncated", "copied", "ok")
 
 
+Explain = Callable[[str | None], Explanation]
+"""Explains the text of a translation: the model's own, or one that is forced."""
+
+
 @dataclass(frozen=True)
-class Translation:
+class Shown:
+    """The attention page of a translation. A notebook shows it in a frame that runs the page's own script and nothing else."""
+
+    page: str = field(repr=False)
+    height: int = 720
+
+    def _repr_html_(self) -> str:
+        return framed(self.page, height=self.height)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the page. Raises OutputError where the file exists, unless it may be replaced."""
+        write_lines(Path(path), [self.page.rstrip("\n")], overwrite=overwrite)
+
+
+class _Explained:
+    """How to explain it, beside a translation's fields: no part of what it equals, or of what is sent or written of it."""
+
+    __slots__ = ("_explain",)
+    _explain: Explain
+
+    def __getstate__(self) -> dict[str, object]:
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Translation(_Explained):
     """One translation of one line.
 
     score: log-probability over the length penalty, higher is better; 0 where there was nothing to translate; the sum over the
@@ -31,6 +65,7 @@ class Translation:
         the mean of the heads of the (first) model's last layer
     alignment: on request, for each word of the text the word of the source that it looked at most, where there is one
     missing: of the phrases that its wording was to include, those that it does not hold
+    utility: how like the other candidates it is, in percent, where decoding.mbr chose by that; none of a line in parts
     alternatives: the other hypotheses, best first; none of a line in parts
     """
 
@@ -44,7 +79,30 @@ class Translation:
     attention: Rows | None = None
     alignment: tuple[Link, ...] | None = None
     missing: tuple[str, ...] = ()
+    utility: float | None = None
     alternatives: tuple[Translation, ...] = field(default=(), repr=False)
+
+    def explained_by(self, explain: Explain) -> None:
+        """Let `show` make its page this way."""
+        object.__setattr__(self, "_explain", explain)
+        for one in self.alternatives:
+            one.explained_by(explain)
+
+    def show(self, *, height: int = 720) -> Shown:
+        """The page that `dragoman explain` writes, for a notebook: `height` is that of its frame, in pixels.
+
+        What is not what the model says of the text when it is asked again, such as an alternative, is shown as a given
+        translation. Raises DataError for a line in parts, or for what the model cannot explain.
+        """
+        explain: Explain | None = getattr(self, "_explain", None)
+        if explain is None:
+            raise DataError("only what translate has returned can be shown, in the process that it was made in")
+        if self.parts > 1:
+            raise DataError(f"the line was translated in {self.parts} parts: translate one of them by itself, and show that")
+        explanation = explain(None)
+        if explanation.target != self.text:
+            explanation = explain(self.text)
+        return Shown(attention_page(explanation), height)
 
     @property
     def coverage(self) -> float | None:

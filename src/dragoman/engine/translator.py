@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice, repeat, zip_longest
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dragoman.aligner import Link
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import DecodingConfig, Recipe, section_with
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.rules import NO_WISH, Wish
+from dragoman.engine.explanation import explain
 from dragoman.engine.passage import split_passage
 from dragoman.engine.placement import checked_count, fastest_precision, place
 from dragoman.engine.replicas import Replicas
@@ -23,16 +25,17 @@ from dragoman.engine.shortlist import read_shortlist
 from dragoman.engine.speakers import ready_speaker
 from dragoman.engine.translation import Translation, joined
 from dragoman.engine.wording import Wording
+from dragoman.engine.worker import Opening, seals_of
 from dragoman.errors import BundleError, DataError, RecipeError
-from dragoman.evaluation.aligner import Link
 from dragoman.tasks.alignment import Head, chosen_head, links
 from dragoman.tasks.generation import Speaker, cross_attentions, most_positions, score_pairs, start_id
 from dragoman.tasks.translation import Translated, holds_text, is_copy, longest_source, status_of, translate_lines
+from dragoman.views.explanation import Explanation
 
 WINDOW = 2048
 BEAM = 4
 # How a line is searched once more that went round in circles.
-SECOND_SEARCH = {"method": "beam", "groups": 1, "no_repeat": 3, "stop": "best-finished"}
+SECOND_SEARCH = {"method": "beam", "groups": 1, "no_repeat": 3, "stop": "best-finished", "mbr": "none", "candidates": None}
 # The parts of one line draw from streams so far apart that no other line's place comes between.
 PART_PLACES = 1 << 20
 # Tokens that no sign of a line stands for: the space before it, and its end.
@@ -52,12 +55,17 @@ class Translator:
         replicas: int | None = None,
         shortlist: str | Path | None = None,
         forgetful: bool = False,
+        folders: Sequence[Path] = (),
     ) -> None:
         """What `load` takes. The weights must stay what they are.
 
         forgetful: they are those on disk, so that the memory that reading them fills may be given back
+        folders: where the bundles stand, so that other processes may open them; none for threads alone
         """
         self.bundle = bundles[0]
+        for one in bundles:
+            if one.recipe.task.kind != "translation":
+                raise BundleError(f"{one.recipe.name}: is a parser, not a translator: use dragoman parse, or a Parser")
         for other in bundles[1:]:
             if _reading(self.bundle) != _reading(other):
                 raise BundleError(
@@ -74,6 +82,7 @@ class Translator:
             checked_count("replicas", replicas) if self.device.type == "cpu" else 1,
             checked_count("threads", threads),
             f"replicas, {self.precision}, d_model {self.recipe.model.d_model}",
+            _opening(folders, self.precision, shortlist) if self.device.type == "cpu" else None,
         )
 
     @cached_property
@@ -135,7 +144,12 @@ class Translator:
             whole_lines = [_lacking(one, wording) for one, wording in zip(whole_lines, wordings, strict=True)]
         if not whole:
             advance(len(texts))
+        for text, one in zip(texts, whole_lines, strict=True):
+            one.explained_by(partial(self._explained, text, decoding))
         return whole_lines
+
+    def _explained(self, text: str, decoding: Mapping[str, Any], target: str | None) -> Explanation:
+        return explain(self, text, target=target, **decoding)
 
     def stream(
         self,
@@ -179,12 +193,13 @@ class Translator:
 
         Each goes on by a beam of its own, of decoding.beam_size hypotheses: 1 when not given, which is greedy search.
         """
-        if settled := sorted({"method", "groups", "nbest"} & decoding.keys()):
+        if settled := sorted({"method", "groups", "nbest", "mbr", "candidates"} & decoding.keys()):
             raise RecipeError(f"{settled[0]} = {decoding[settled[0]]!r}: alternatives have their own; count says how many")
         width = decoding.get("beam_size", 1)
         if not isinstance(width, int) or not isinstance(count, int) or min(width, count) < 1:
             raise RecipeError(f"count = {count!r}, beam_size = {width!r}: whole numbers from 1 are allowed")
-        config = self.check({**decoding, "method": "beam", "beam_size": width * count, "groups": count, "nbest": count})
+        own = {"method": "beam", "beam_size": width * count, "groups": count, "nbest": count, "mbr": "none", "candidates": None}
+        config = self.check({**decoding, **own})
         wishes = self._wishes([Wording(prefix)], [[text]], config, 0)
         longest = longest_source(self.speaker.positions, config)
         if len(self.bundle.tokeniser.encode_source(text)) > longest:
@@ -351,6 +366,7 @@ class Translator:
             status=status_of(hypothesis),
             source_tokens=tuple(self.bundle.tokeniser.source.pieces(source)),
             missing=tuple(self.bundle.tokeniser.target.decode(phrase) for phrase in hypothesis.missing),
+            utility=hypothesis.utility,
         )
         if weights_2TS is None:
             return told
@@ -390,11 +406,22 @@ def _lacking(translation: Translation, wording: Wording | None) -> Translation:
     return replace(translation, missing=wording.include)
 
 
+def _opening(folders: Sequence[Path], precision: str, shortlist: str | Path | None) -> Opening | None:
+    """What other processes would open; none where it is not on disk (any more)."""
+    try:
+        seals = seals_of([*folders, *([shortlist] if shortlist is not None else [])])
+    except OSError:
+        return None
+    bundles = tuple(str(folder.absolute()) for folder in folders)
+    listed = None if shortlist is None else str(Path(shortlist).absolute())
+    return Opening(bundles, precision, listed, seals) if bundles else None
+
+
 def _reading(bundle: Bundle) -> tuple[object, ...]:
     """All that decides which ids a model reads and writes for a text."""
     tokeniser, model = bundle.tokeniser, bundle.recipe.model
     sides = tokeniser.source, tokeniser.target
-    return (*((side.model, side.lowercase) for side in sides), tokeniser.source_eos, start_id(model))
+    return (*(side.model for side in sides), tokeniser.source.lowercase, tokeniser.source_eos, start_id(model))
 
 
 def load(
@@ -415,12 +442,14 @@ def load(
 
     Raises BundleError naming the file that is missing, cut or changed, and DeviceError for a place that is not here.
     """
+    folders = [Path(one) for one in (path, *others)]
     return Translator(
-        [load_bundle(Path(one)) for one in (path, *others)],
+        [load_bundle(folder) for folder in folders],
         device=device,
         precision=precision,
         threads=threads,
         replicas=replicas,
         shortlist=shortlist,
         forgetful=True,
+        folders=folders,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.data.subword import UNKNOWN_ID, Subword
+from dragoman.data.subword import UNKNOWN_ID, Vocabulary
 from dragoman.decoding.rules import Wish
 from dragoman.errors import DataError
 
@@ -29,7 +29,7 @@ class Wording:
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"{name} takes phrases: write {name}=({getattr(self, name)!r},)")
 
-    def wish(self, target: Subword, *, where: str) -> Wish:
+    def wish(self, target: Vocabulary, *, where: str) -> Wish:
         """As tokens. Raises DataError, which begins with `where`, for a phrase without text or with unknown characters."""
         return Wish(
             prefix=_tokens(self.prefix, target, f"{where}: prefix") if self.prefix else (),
@@ -38,7 +38,7 @@ class Wording:
         )
 
 
-def _tokens(phrase: str, target: Subword, where: str) -> tuple[int, ...]:
+def _tokens(phrase: str, target: Vocabulary, where: str) -> tuple[int, ...]:
     tokens = tuple(target.encode(phrase))
     if not tokens:
         raise DataError(f"{where}: {phrase!r} holds no text")

@@ -9,7 +9,7 @@ significantly different from itself (p = 1 / (resamples + 1)).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,30 +73,68 @@ def paired_bootstrap(
     A test set of few sentences makes any bootstrap too sure: Koehn's smallest had 300. For Moses tokens, pass the lines
     through `moses_tokenise` and give `tokenize="none"`.
     """
-    if resamples < FEWEST_RESAMPLES:
-        raise RecipeError(f"{resamples} resamples cannot show p < {LEVEL}: ask for {FEWEST_RESAMPLES} or more")
     check_lines(hypotheses_a, references, "system A: ")
     check_lines(hypotheses_b, references, "system B: ")
-    scorer = _scorer(metric, tokenize)
-    # Only these two methods give and take a sentence's counts; sacreBLEU's own paired test stands on them too.
-    counts_a, counts_b = (
-        np.array(scorer._extract_corpus_statistics(lines, references), dtype=np.float64)
+    a, b = (
+        resample(lines, references, metric=metric, tokenize=tokenize, resamples=resamples, seed=seed)
         for lines in (hypotheses_a, hypotheses_b)
     )
-    signature = str(scorer.get_signature())
+    return compare_resampled([a], [b])
 
-    def score(counts: NDArray[np.float64]) -> Score:
-        result = scorer._compute_score_from_stats(counts.sum(axis=0).tolist())
-        return Score(result.name, result.score, signature)
 
-    sentences = len(hypotheses_a)
+@dataclass(frozen=True, slots=True, eq=False)
+class Resampled:
+    """A system's score, and its scores over the draws of a bootstrap: the same draws for every system of a test set."""
+
+    score: Score
+    draws: NDArray[np.float64]
+    seed: int
+    lower_is_better: bool
+
+
+def resample(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    metric: str = "bleu",
+    tokenize: str = "13a",
+    resamples: int = 1000,
+    seed: int = 1,
+) -> Resampled:
+    """Score a system's lines, and that many draws of them; see `paired_bootstrap`."""
+    if resamples < FEWEST_RESAMPLES:
+        raise RecipeError(f"{resamples} resamples cannot show p < {LEVEL}: ask for {FEWEST_RESAMPLES} or more")
+    check_lines(hypotheses, references)
+    scorer = _scorer(metric, tokenize)
+    # Only these two methods give and take a sentence's counts; sacreBLEU's own paired test stands on them too.
+    counts = np.array(scorer._extract_corpus_statistics(hypotheses, references), dtype=np.float64)
+
+    def score(sums: NDArray[np.float64]) -> Score:
+        result = scorer._compute_score_from_stats(sums.tolist())
+        return Score(result.name, result.score, str(scorer.get_signature()))
+
+    sentences = len(hypotheses)
     generator = np.random.default_rng(seed)
     draws = (generator.integers(sentences, size=sentences) for _ in range(resamples))
-    differences = np.array([score(counts_a[draw]).value - score(counts_b[draw]).value for draw in draws])
+    return Resampled(
+        score(counts.sum(axis=0)),
+        np.array([score(counts[draw].sum(axis=0)).value for draw in draws]),
+        seed,
+        lower_is_better=metric == "ter",
+    )
+
+
+def compare_resampled(runs_a: Sequence[Resampled], runs_b: Sequence[Resampled]) -> Comparison:
+    """Compare two systems by the mean of their runs, of several seeds for instance, each of one or more.
+
+    What is drawn is sentences alone: whether other seeds would say the same, their spread tells.
+    """
+    first = runs_a[0]
+    a, b = (replace(runs[0].score, value=float(np.mean([run.score.value for run in runs]))) for runs in (runs_a, runs_b))
+    differences = np.mean([run.draws for run in runs_a], axis=0) - np.mean([run.draws for run in runs_b], axis=0)
     low, high = np.quantile(differences, [LEVEL / 2, 1 - LEVEL / 2]).tolist()
     not_leading = int(min((differences <= 0).sum(), (differences >= 0).sum()))
-
-    a, b = score(counts_a), score(counts_b)
+    resamples = len(differences)
     return Comparison(
         a=a,
         b=b,
@@ -104,9 +142,9 @@ def paired_bootstrap(
         interval=(low, high),
         p_value=min(1.0, 2 * (1 + not_leading) / (1 + resamples)),
         resamples=resamples,
-        seed=seed,
-        signature=f"{signature}|bs:{resamples}|seed:{seed}|p:two-sided",
-        lower_is_better=metric == "ter",
+        seed=first.seed,
+        signature=f"{a.signature}|bs:{resamples}|seed:{first.seed}|p:two-sided",
+        lower_is_better=first.lower_is_better,
     )
 
 

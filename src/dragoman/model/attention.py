@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from dragoman.model.dropout import drawn, dropout, kept, threshold_of
 from dragoman.model.linear import Linear, side_by_side
+from dragoman.model.restricted import Mask, Window, restricted_attention
 
 # Numbers in a processor's vector: a softmax over fewer is computed one by one, at ten times the price.
 LANES = 16
 # Keys from which on PyTorch's kernel is the faster.
 LONG = 256
 
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, Mask | None, float], Tensor]
 
 
 class KeyValue(NamedTuple):
@@ -37,42 +38,62 @@ class KeyValue(NamedTuple):
         """Both, one after the other in time."""
         return KeyValue(torch.cat([self.key, later.key], dim=2), torch.cat([self.value, later.value], dim=2))
 
+    def last(self, places: int) -> KeyValue:
+        """So many places at the end; all where there are no more."""
+        first = max(self.key.shape[2] - places, 0)
+        return KeyValue(self.key[:, :, first:], self.value[:, :, first:])
+
     def rows(self, index: Tensor) -> KeyValue:
         return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))
 
 
-def explicit_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Tensor | None) -> Tensor:
+def explicit_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Mask | None) -> Tensor:
     """softmax(Q·Kᵀ/√d_k), the weights of equation 1. → (B, H, T, S)."""
+    if isinstance(mask, Window):
+        mask = mask.mask(query_BHTK.shape[2], device=query_BHTK.device)
     scores_BHTS = torch.matmul(query_BHTK / math.sqrt(query_BHTK.shape[-1]), key_BHSK.transpose(-2, -1))
     if mask is not None:
         scores_BHTS = scores_BHTS.masked_fill(~mask, float("-inf"))
     return scores_BHTS.softmax(dim=-1)
 
 
-def explicit_attention(
-    query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Tensor | None, dropout_p: float
-) -> Tensor:
+def explicit_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
     """Equation 1, written out. → (B, H, T, U)."""
     weights_BHTS = dropout(explicit_weights(query_BHTK, key_BHSK, mask), dropout_p)
     return torch.matmul(weights_BHTS.to(value_BHSU.dtype), value_BHSU)
 
 
-def fused_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
-    """Equation 1 through PyTorch's kernel. → (B, H, T, U)."""
+def fused_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
+    """Equation 1 through PyTorch's kernel, and by blocks where only a neighbourhood is seen. → (B, H, T, U)."""
+    if isinstance(mask, Window):
+        return restricted_attention(
+            query_BHTK, key_BHSK, value_BHSU, mask.radius, keep_BT=mask.keep_BT, causal=mask.causal, dropout_p=dropout_p
+        )
     return F.scaled_dot_product_attention(query_BHTK, key_BHSK, value_BHSU, attn_mask=mask, dropout_p=dropout_p)
 
 
-def lean_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+def lean_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
     """Equation 1 in few passes over the scores, on a processor. → (B, H, T, U).
 
     The scores of long sentences take more memory and time than PyTorch's kernel does, which never holds them whole.
     """
-    if key_BHSK.shape[2] >= LONG:
+    if isinstance(mask, Window) or key_BHSK.shape[2] >= LONG:
         return fused_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
     if torch.compiler.is_compiling():  # which saves passes by itself
         return explicit_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
     result = _LeanAttention.apply(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)  # type: ignore[no-untyped-call]
     return cast(Tensor, result)
+
+
+def _lengthened(x_BHSU: Tensor, more: int) -> Tensor:
+    """With so many more places of zeros at the end, each element written once. → (X, S + more, U)"""
+    if not more:
+        return x_BHSU.flatten(0, 1)
+    batch, heads, length, width = x_BHSU.shape
+    longer_BHSU = x_BHSU.new_empty(batch, heads, length + more, width)
+    longer_BHSU[:, :, :length] = x_BHSU
+    longer_BHSU[:, :, length:] = 0
+    return longer_BHSU.flatten(0, 1)
 
 
 class _LeanAttention(torch.autograd.Function):
@@ -85,7 +106,7 @@ class _LeanAttention(torch.autograd.Function):
         shape_BH, length = query_BHTK.shape[:2], key_BHSK.shape[2]
         more = max(LANES - length, 0)
         query_XTK = query_BHTK.flatten(0, 1)
-        key_XSK, value_XSU = (F.pad(one, (0, 0, 0, more)).flatten(0, 1) for one in (key_BHSK, value_BHSU))
+        key_XSK, value_XSU = (_lengthened(one, more) for one in (key_BHSK, value_BHSU))
         scores_BHTS = torch.bmm(query_XTK, key_XSK.mT).view(*shape_BH, -1, key_XSK.shape[1])
         scores_BHTS = scores_BHTS.to(torch.promote_types(scores_BHTS.dtype, torch.float32))
         scores_BHTS.mul_(query_BHTK.shape[-1] ** -0.5)
@@ -147,10 +168,10 @@ class Attention(nn.Module):
         query_BTX, key_BTX, value_BTX = side_by_side([self.query, self.key, self.value], x_BTD)
         return self._heads(query_BTX), KeyValue(self._heads(key_BTX), self._heads(value_BTX))
 
-    def forward(self, x_BTD: Tensor, memory: KeyValue, mask: Tensor | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, memory: KeyValue, mask: Mask | None) -> Tensor:
         return self.answer(self._heads(self.query(x_BTD)), memory, mask)
 
-    def answer(self, query_BHTK: Tensor, memory: KeyValue, mask: Tensor | None) -> Tensor:
+    def answer(self, query_BHTK: Tensor, memory: KeyValue, mask: Mask | None) -> Tensor:
         """What these queries find, projected back. → (B, T, D)."""
         heads_BHTU = self.attend(query_BHTK, memory.key, memory.value, mask, self.dropout if self.training else 0.0)
         result: Tensor = self.output(heads_BHTU.transpose(1, 2).flatten(-2))
@@ -171,7 +192,7 @@ def watch_attention(modules: list[Attention]) -> Iterator[list[Tensor]]:
     before = [module.attend for module in modules]
 
     def watching(attend: Attend) -> Attend:
-        def attend_and_keep(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+        def attend_and_keep(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
             seen.append(explicit_weights(query, key, mask))
             return attend(query, key, value, mask, dropout_p)
 

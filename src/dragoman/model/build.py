@@ -8,23 +8,48 @@ from torch import nn
 from dragoman.config import ModelConfig
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
+from dragoman.model.pointer import Pointer, TagHead, Words
 from dragoman.model.positions import LearnedPositions, Sinusoids
 from dragoman.model.transformer import Decoder, Embedding, Encoder, Transformer
 
 
-def build_model(config: ModelConfig, *, source_vocabulary: int, target_vocabulary: int, padding_id: int = 0) -> Transformer:
+def build_model(
+    config: ModelConfig,
+    *,
+    source_vocabulary: int,
+    target_vocabulary: int,
+    padding_id: int = 0,
+    word_id: int | None = None,
+    tagging: bool = False,
+) -> Transformer:
     """A Transformer with fresh weights, drawn from torch's own generator. Vocabularies are in rows.
+
+    word_id: the target's token for a word of the source, in a parser, whose `words` are still to learn
+    tagging: a parser tags its words as well
 
     Raises ValueError where three-way tying is asked of two vocabularies of different sizes.
     """
     model = assemble_model(
-        config, source_vocabulary=source_vocabulary, target_vocabulary=target_vocabulary, padding_id=padding_id
+        config,
+        source_vocabulary=source_vocabulary,
+        target_vocabulary=target_vocabulary,
+        padding_id=padding_id,
+        word_id=word_id,
+        tagging=tagging,
     )
     initialise(model, config)
     return model
 
 
-def assemble_model(config: ModelConfig, *, source_vocabulary: int, target_vocabulary: int, padding_id: int = 0) -> Transformer:
+def assemble_model(
+    config: ModelConfig,
+    *,
+    source_vocabulary: int,
+    target_vocabulary: int,
+    padding_id: int = 0,
+    word_id: int | None = None,
+    tagging: bool = False,
+) -> Transformer:
     """A Transformer whose weights are still to come. Raises ValueError as `build_model` does."""
     if config.tying == "three-way" and source_vocabulary != target_vocabulary:
         raise ValueError(f"three-way tying of {source_vocabulary} source and {target_vocabulary} target rows")
@@ -33,6 +58,10 @@ def assemble_model(config: ModelConfig, *, source_vocabulary: int, target_vocabu
     output = target if config.tying != "none" else nn.Parameter(torch.empty(target_vocabulary, config.d_model))
     extra = nn.Parameter(torch.empty(config.d_model)) if config.target_space else None
     final = config.final_norm if config.final_norm is not None else config.norm == "pre"
+    words = None
+    if word_id is not None:
+        sizes = {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary}
+        words = Words(**sizes, word_id=word_id, padding_id=padding_id)
 
     def attention() -> Attention:
         return Attention(
@@ -81,8 +110,10 @@ def assemble_model(config: ModelConfig, *, source_vocabulary: int, target_vocabu
         ],
         norm=norm(),
         window=config.attention_window,
+        pointer=Pointer(d_model=config.d_model, words=words) if words is not None and config.pointer else None,
     )
-    return Transformer(encoder=encoder, decoder=decoder, output=output)
+    tagger = TagHead(d_model=config.d_model, words=words) if words is not None and tagging else None
+    return Transformer(encoder=encoder, decoder=decoder, output=output, words=words, tagger=tagger)
 
 
 def _positions(config: ModelConfig) -> Sinusoids | LearnedPositions:

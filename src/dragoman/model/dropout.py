@@ -31,8 +31,8 @@ def drawn(shape: torch.Size, threshold: int) -> Tensor:
 
 def kept(x: Tensor, keep: Tensor, threshold: int) -> Tensor:
     """x without what `drawn` dropped, scaled to keep the mean. To clear bits costs less than to multiply by a mask."""
-    bits = BITS[x.element_size()]
-    return (x.view(bits) & keep.to(bits)).view(x.dtype).mul_(LEVELS / (LEVELS - threshold))
+    # The sixteen bits become as many as x has while they are applied, in one pass.
+    return (x.view(BITS[x.element_size()]) & keep).view(x.dtype).mul_(LEVELS / (LEVELS - threshold))
 
 
 class _SixteenBitDropout(torch.autograd.Function):

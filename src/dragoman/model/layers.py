@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from dragoman.model.attention import Attention, KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.linear import Linear
+from dragoman.model.restricted import Mask
 
 Sublayer = Callable[[Tensor], Tensor]
 
@@ -63,7 +64,7 @@ class EncoderLayer(nn.Module):
         self.attention_residual = residual()
         self.feed_forward_residual = residual()
 
-    def forward(self, x_BSD: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x_BSD: Tensor, mask: Mask | None) -> Tensor:
         def look_around(y_BSD: Tensor) -> Tensor:
             return self.attention.answer(*self.attention.look_within(y_BSD), mask)
 
@@ -92,7 +93,7 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = residual()
 
     def forward(
-        self, x_NTD: Tensor, past: KeyValue | None, memory: KeyValue, mask: Tensor | None, memory_mask: Tensor | None
+        self, x_NTD: Tensor, past: KeyValue | None, memory: KeyValue, mask: Mask | None, memory_mask: Tensor | None
     ) -> tuple[Tensor, KeyValue]:
         """One layer's output, and its keys and values so far. `memory` may hold one row for each k rows of x (a beam)."""
         so_far: list[KeyValue] = []

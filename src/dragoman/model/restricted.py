@@ -8,15 +8,47 @@ X counts blocks, C the places of one, W those of the three that it looks at.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.model.dropout import dropout
+from dragoman.model.masks import causal_mask, window_mask, windowed_padding_mask
 
 # Places of a block at least: smaller ones are all overhead.
 BLOCK = 16
+# Places, and windows, from which on blocks are the faster: until then a mask over all pairs is.
+LONG, WIDE = 160, 4
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a mask of `window_mask` says, without its n² pairs, of sentences whose places are all there.
+
+    radius: places that a query sees on each side; on the left alone if `causal`
+    keep_BT: true for real tokens; none where all are
+    """
+
+    radius: int
+    keep_BT: Tensor | None = None
+    causal: bool = False
+
+    def mask(self, length: int, *, device: torch.device) -> Tensor:
+        """The pairs after all. → (T, T) or (B, 1, T, T)."""
+        if self.keep_BT is not None:
+            mask = windowed_padding_mask(self.keep_BT, self.radius)
+        else:
+            mask = window_mask(length, length, self.radius, device=device)
+        return mask & causal_mask(length, length, device=device) if self.causal else mask
+
+    def cheapest(self, length: int, *, device: torch.device) -> Window | Tensor:
+        """This window where sentences are long, and its mask where they are short."""
+        return self if length >= max(LONG, WIDE * self.radius) else self.mask(length, device=device)
+
+
+Mask = Tensor | Window
 
 
 def restricted_attention(

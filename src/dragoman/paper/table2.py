@@ -7,14 +7,13 @@ every step asked for, real tokens only (`dragoman.training.cost`).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dragoman.engine import load
+from dragoman.engine.translator import load
 from dragoman.errors import RecipeError, RunError
-from dragoman.evaluation.metrics import COMPOUND, bleu, compound_split_bleu, tokenised_bleu
+from dragoman.evaluation.metrics import bleu, paper_bleu, tokenised_bleu
 from dragoman.training.record import Record, minutes_spent, read_record
 from dragoman.training.validation import read_text
 
@@ -69,7 +68,7 @@ class Cost:
     """As sacreBLEU counts it; of tokenised text, over its tokens as they stand. `bleu_signature` says which."""
     bleu_signature: str | None
     paper_bleu: float | None = None
-    """As the paper counted it, over Moses' tokens with compounds split; none where nobody asked."""
+    """As the paper counted it: over Moses' tokens, of German with compounds split. None where neither run nor reader asked."""
     paper_bleu_signature: str | None = None
 
     @property
@@ -117,6 +116,8 @@ def cost_of(folder: Path, *, sustained: float | None = None) -> Cost:
         counted_flops=flops,
         bleu=report.get("bleu"),
         bleu_signature=signatures.get("bleu"),
+        paper_bleu=report.get("paper_bleu"),
+        paper_bleu_signature=signatures.get("paper_bleu"),
     )
 
 
@@ -135,15 +136,11 @@ def with_both_bleus(cost: Cost) -> Cost:
     pairs = read_text(recipe.data.test, recipe)
     texts = [one.text for one in translator.translate([pair.source for pair in pairs])]
     references = [[pair.target for pair in pairs]]
-    if recipe.task.tokenised:
-        first = tokenised_bleu(texts, references)
-        second = tokenised_bleu(_split_compounds(texts), [_split_compounds(references[0])])
-        second = replace(second, signature=f"{second.signature}|compounds:split")
-    elif recipe.task.target_language:
-        first = bleu(texts, references)
-        second = compound_split_bleu(texts, references, recipe.task.target_language)
-    else:
+    tokenised, language = recipe.task.tokenised, recipe.task.target_language
+    if not (tokenised or language):
         raise RecipeError(f"{folder}: its recipe names no task.target_language, by which Moses' tokens are cut")
+    first = tokenised_bleu(texts, references) if tokenised else bleu(texts, references)
+    second = paper_bleu(texts, references, language, tokenised=tokenised)
     return replace(
         cost,
         bleu=first.value,
@@ -151,10 +148,6 @@ def with_both_bleus(cost: Cost) -> Cost:
         paper_bleu=second.value,
         paper_bleu_signature=second.signature,
     )
-
-
-def _split_compounds(lines: Sequence[str]) -> list[str]:
-    return [COMPOUND.sub(r"\1 ##AT##-##AT## \2", line) for line in lines]
 
 
 def _report(folder: Path) -> dict[str, Any]:

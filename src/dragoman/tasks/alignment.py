@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dragoman.aligner import Link, align_pairs
 from dragoman.config import Recipe
+from dragoman.data.links import words_of
 from dragoman.data.subword import Tokeniser
-from dragoman.evaluation.aligner import Link, align_pairs, alignment_error_rate
+from dragoman.evaluation.links import agreement
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import cross_attentions, start_id
 from dragoman.tasks.translation import holds_text
 
-SPACE = "▁"
-"""What SentencePiece writes for the space before a word."""
 PAIRS_AT_ONCE = 32
 """Of which the weights of all heads of all layers are held."""
 
@@ -51,10 +51,24 @@ def chosen_head(story: Mapping[str, Any]) -> Head:
     return Head(**told) if told else Head()
 
 
+def guided_head(recipe: Recipe) -> Head | None:
+    """The one that the recipe has looked at the right words in training, if any."""
+    return Head(recipe.guided_layer - 1, recipe.training.guided_head - 1) if recipe.training.guided_alignment else None
+
+
 def choose_head(
-    model: Transformer, tokeniser: Tokeniser, recipe: Recipe, sources: Sequence[str], targets: Sequence[str]
+    model: Transformer,
+    tokeniser: Tokeniser,
+    recipe: Recipe,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    among: Sequence[Head] | None = None,
 ) -> dict[str, Any] | None:
-    """The head whose links agree best with the lexical aligner's on these pairs, for a bundle's story; none without links."""
+    """The head whose links agree best with the lexical aligner's on these pairs, for a bundle's story; none without links.
+
+    among: heads to choose from; all of them, and each layer's mean, when not given
+    """
     pairs = [
         (source, target, tokeniser.encode_source(source), tokeniser.encode_target(target))
         for source, target in zip(sources, targets, strict=True)
@@ -63,7 +77,7 @@ def choose_head(
     gold = align_pairs([source.split() for source, *_ in pairs], [target.split() for _, target, *_ in pairs])
     if not any(gold):
         return None
-    tried = [
+    tried = among or [
         Head(layer, head) for layer in range(recipe.model.decoder_layers) for head in (None, *range(recipe.model.num_heads))
     ]
     found: dict[Head, list[list[Link]]] = {head: [] for head in tried}
@@ -78,19 +92,9 @@ def choose_head(
             said = tokeniser.target.pieces(target)
             for head in tried:
                 found[head].append(links(head.of(one).numpy(), read, said))
-    errors = {head: alignment_error_rate(found[head], gold) for head in tried}
+    errors = {head: agreement(found[head], gold).error_rate for head in tried}
     best = min(tried, key=errors.__getitem__)
     return asdict(replace(best, error=round(errors[best], 4)))
-
-
-def words_of(pieces: Sequence[str]) -> list[int]:
-    """The number of the word that each piece belongs to. Words are what spaces part."""
-    numbers: list[int] = []
-    for piece in pieces:
-        begun = numbers[-1] if numbers else -1
-        after_bare_space = bool(numbers) and pieces[len(numbers) - 1] == SPACE  # which has opened the word already
-        numbers.append(begun + (not numbers or (piece.startswith(SPACE) and not after_bare_space)))
-    return numbers
 
 
 def links(weights: Sequence[Sequence[float]] | NDArray[np.float32], source: Sequence[str], target: Sequence[str]) -> list[Link]:
@@ -108,8 +112,3 @@ def links(weights: Sequence[Sequence[float]] | NDArray[np.float32], source: Sequ
     rows_WT = np.eye(to_words[-1] + 1)[to_words].T
     best = (rows_WT @ rows_TS @ columns_SW).argmax(1)
     return [(int(word), number) for number, word in enumerate(best) if word != end]
-
-
-def pharaoh(found: Sequence[Link]) -> str:
-    """Links as `i-j i-j …`, the format of Pharaoh's successors."""
-    return " ".join(f"{source}-{target}" for source, target in sorted(found))

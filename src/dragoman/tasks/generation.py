@@ -18,7 +18,7 @@ from dragoman.decoding.greedy import Choose, likeliest, one_by_one, sampler
 from dragoman.decoding.groups import Groups
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.decoding.rules import NO_RULES, Rules, Wish
+from dragoman.decoding.rules import NO_RULES, Allow, Rules, Wish
 from dragoman.decoding.scoring import score_targets
 from dragoman.decoding.step import EnsembleState, State, Step, ensemble_step
 from dragoman.model.attention import Attention, watch_attention
@@ -30,6 +30,8 @@ FORBIDDEN = (PADDING_ID, BEGIN_ID)
 STREAMS = 1 << 32
 
 Advance = Callable[[int], None]
+Constrain = Callable[[Sequence[int], Sequence[int]], Allow]
+"""(the numbers of one batch's sources, the most tokens of each output) → `Rules.allow` for that batch."""
 Given = TypeVar("Given")
 Found = TypeVar("Found")
 
@@ -115,6 +117,7 @@ def generate(
     places: Sequence[int] | None = None,
     wishes: Sequence[Wish] = (),
     rules: Rules = NO_RULES,
+    constrain: Constrain | None = None,
     branching: bool = False,
     advance: Advance = lambda _: None,
     spread: Spread = map,
@@ -124,18 +127,14 @@ def generate(
     sources: ids as the encoder reads them, none empty and none longer than the speaker has positions for
     places: the number of each in its text, which chooses the stream that sampling draws from; 0, 1, … when not given
     wishes: what is asked of the output of each, or nothing at all
+    constrain: gives what may come next in each batch, as an automaton knows; not with a speaker that is narrowed
     branching: the groups of the beam each go their own way from one of the likeliest tokens after the prefix
     advance: told how many sentences were finished
     """
     results: list[list[Hypothesis]] = [[] for _ in sources]
     rows = {"beam": config.beam_size, "greedy": 1, "sample": config.nbest}[config.method]
-    search = _Search(speaker, config, start_id, rules, branching)
-    numbers = range(len(sources)) if places is None else places
-
-    def work(batch: Sequence[int]) -> list[list[Hypothesis]]:
-        chosen = [sources[index] for index in batch]
-        return search.run(chosen, [numbers[index] for index in batch], [wishes[index] for index in batch] if wishes else ())
-
+    search = Search(speaker, config, start_id, rules, constrain, branching)
+    work = Work(search, sources, range(len(sources)) if places is None else places, wishes)
     batches = list(_batches([len(source) for source in sources], max(1, config.batch_tokens // rows)))
     for batch, found in zip(batches, spread(work, batches), strict=True):
         for index, hypotheses in zip(batch, found, strict=True):
@@ -145,17 +144,20 @@ def generate(
 
 
 @dataclass(frozen=True)
-class _Search:
+class Search:
     """The search that a config describes, batch by batch."""
 
     speaker: Speaker
     config: DecodingConfig
     start_id: int
     rules: Rules
+    constrain: Constrain | None
     branching: bool
 
     @torch.no_grad()  # once more, since the work may be done in another thread
-    def run(self, sources: Sequence[Sequence[int]], places: Sequence[int], wishes: Sequence[Wish]) -> list[list[Hypothesis]]:
+    def run(
+        self, batch: Sequence[int], sources: Sequence[Sequence[int]], places: Sequence[int], wishes: Sequence[Wish]
+    ) -> list[list[Hypothesis]]:
         source_BS = pad(sources)
         limits = [len(source) + self.config.extra_length for source in sources]
         if wishes:
@@ -163,13 +165,25 @@ class _Search:
         if self.speaker.positions is not None:
             limits = [min(limit, self.speaker.positions) for limit in limits]
         if self.speaker.narrowed is None:
-            return self._found(self.speaker, source_BS, limits, places, wishes, self.rules)
+            return self._found(self.speaker, source_BS, limits, places, wishes, self._constrained(batch, limits))
         needed = [token for wish in wishes for token in chain(wish.prefix, *wish.include)]
         speaker, words = self.speaker.narrowed(source_BS, needed)
         narrow = Narrow(words.tolist())
         rules = replace(self.rules, suppressed=narrow.known(self.rules.suppressed))
         found = self._found(speaker, source_BS, limits, places, [narrow.wish(wish) for wish in wishes], rules)
         return [[narrow.whole(one) for one in hypotheses] for hypotheses in found]
+
+    @property
+    def _draws(self) -> int:
+        """Rows that a sentence is drawn in, each of which the search takes for a sentence."""
+        return self.config.nbest if self.config.method == "sample" else 1
+
+    def _constrained(self, batch: Sequence[int], limits: Sequence[int]) -> Rules:
+        if self.constrain is None:
+            return self.rules
+        draws = self._draws
+        many = [number for number in batch for _ in range(draws)], [limit for limit in limits for _ in range(draws)]
+        return replace(self.rules, allow=self.constrain(*many))
 
     def _found(
         self,
@@ -198,7 +212,7 @@ class _Search:
                 rules=rules,
                 groups=Groups(config.groups, 0.0 if self.branching or config.groups == 1 else config.diversity, self.branching),
             )
-        draws = config.nbest if config.method == "sample" else 1
+        draws = self._draws
         choose: Choose = likeliest
         if config.method == "sample":
             seeds = [config.seed * STREAMS + place * draws + draw for place in places for draw in range(draws)]
@@ -218,6 +232,28 @@ class _Search:
         )
         groups = [found[first : first + draws] for first in range(0, len(found), draws)]
         return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Sources and how they are searched; does a batch of them, given their numbers.
+
+    places: the number of each in its text
+    wishes: one for each, or none at all
+    """
+
+    search: Search
+    sources: Sequence[Sequence[int]]
+    places: Sequence[int]
+    wishes: Sequence[Wish]
+
+    def __call__(self, batch: Sequence[int]) -> list[list[Hypothesis]]:
+        return self.search.run(batch, *self.of(batch))
+
+    def of(self, batch: Sequence[int]) -> tuple[list[Sequence[int]], list[int], list[Wish]]:
+        """What belongs to these: sources, places, wishes."""
+        wishes = [self.wishes[index] for index in batch] if self.wishes else []
+        return [self.sources[index] for index in batch], [self.places[index] for index in batch], wishes
 
 
 class Narrow:

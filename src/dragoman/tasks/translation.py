@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Literal
 
 from dragoman.config import DecodingConfig, Recipe
-from dragoman.data.subword import END_ID, Subword, Tokeniser
+from dragoman.data.subword import END_ID, Tokeniser, Vocabulary
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.loops import loops
 from dragoman.decoding.rules import NO_WISH, Rules, Wish
-from dragoman.errors import RecipeError
-from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match, tokenised_bleu
+from dragoman.errors import MissingExtraError, RecipeError
+from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match, paper_bleu, splits_compounds, tokenised_bleu
 from dragoman.tasks.generation import Advance, Speaker, Spread, generate, start_id
+from dragoman.tasks.mbr import most_alike, searched
 
 Status = Literal["ok", "truncated", "looped", "copied", "empty", "refused"]
 """What became of a line:
@@ -87,7 +89,7 @@ def translate_lines(
     found = generate(
         speaker,
         [sources[index] for index in full],
-        decoding,
+        searched(decoding),
         start_id=start_id(recipe.model),
         places=full if places is None else [places[index] for index in full],
         wishes=asked if wishes or any(going_round) else (),
@@ -96,6 +98,11 @@ def translate_lines(
         advance=advance,
         spread=spread,
     )
+    if decoding.mbr != "none":
+        found = [
+            most_alike(some, [tokeniser.target.decode(one.tokens) for one in some], decoding, tokenised=recipe.task.tokenised)
+            for some in found
+        ]
     hypotheses = dict(zip(full, found, strict=True))
     status: dict[int, Status] = dict.fromkeys(texts, "refused")
     status |= {index: status_of(some[0]) if some else "truncated" for index, some in hypotheses.items()}
@@ -105,7 +112,7 @@ def translate_lines(
     ]
 
 
-def rules_of(decoding: DecodingConfig, target: Subword) -> Rules:
+def rules_of(decoding: DecodingConfig, target: Vocabulary) -> Rules:
     """What a config asks of all outputs. Raises RecipeError for a piece that the target's subword model does not have."""
     suppressed = []
     for piece in decoding.suppressed:
@@ -139,10 +146,18 @@ def best_texts(translated: Sequence[Translated], tokeniser: Tokeniser) -> list[s
 
 
 def score_translations(hypotheses: Sequence[str], references: Sequence[str], recipe: Recipe) -> dict[str, Score]:
-    """BLEU, chrF and exact match; BLEU over the tokens as they stand where the recipe says that the text is tokenised."""
-    judge = tokenised_bleu if recipe.task.tokenised else bleu
-    return {
+    """BLEU, chrF and exact match; BLEU over the tokens as they stand where the recipe says that the text is tokenised.
+
+    Of German also BLEU as the paper has it, with compounds split, unless plain text has no Moses tokeniser here to cut it.
+    """
+    task = recipe.task
+    judge = tokenised_bleu if task.tokenised else bleu
+    scores = {
         "bleu": judge(hypotheses, [references]),
         "chrf": chrf(hypotheses, [references]),
         "exact_match": exact_match(hypotheses, [references]),
     }
+    if splits_compounds(task.target_language):
+        with suppress(MissingExtraError):
+            scores["paper_bleu"] = paper_bleu(hypotheses, [references], task.target_language, tokenised=task.tokenised)
+    return scores

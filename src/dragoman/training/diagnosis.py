@@ -67,6 +67,28 @@ def rate_too_high(record: Record) -> Finding | None:
     return None
 
 
+def ignores_source(record: Record) -> Finding | None:
+    """Targets are as likely with the source of another sentence as with their own."""
+    own_source, shuffled = record.points("valid", "nll_own_source"), dict(record.points("valid", "nll_shuffled_source"))
+    if not own_source or own_source[-1][0] not in shuffled:
+        return None
+    step, own = own_source[-1]
+    other = shuffled[step]
+    passes = max((epoch for at, epoch in record.points("train", "epoch") if at <= step), default=0.0)
+    if passes < 2.0 or other - own > 0.02 * own:
+        return None
+    parses = record.recipe.task.kind == "parsing"
+    pointer = "model.pointer = true; " if parses and not record.recipe.model.pointer else ""
+    return Finding(
+        "ignores the source",
+        f"at step {step:,.0f}, after {passes:.1f} passes over the corpus, validation has {own:.3f} nats per token, and "
+        f"{other:.3f} with the sources of other sentences as long",
+        "the model has learnt what targets are like and does not look at its source: too little text for it to find out where "
+        "to look, too high a rate, or sides that do not belong together",
+        f"{pointer}{_calmer(record)}; compare some lines of both sides of the corpus",
+    )
+
+
 def gradient_spikes(record: Record) -> Finding | None:
     """Norms far above their usual size, again and again."""
     norms = [point for point in record.points("train", "gradient_norm") if point[0] > record.recipe.training.warmup_steps]
@@ -323,8 +345,8 @@ def died(record: Record) -> Finding | None:
 
 
 RULES: tuple[Rule, ...] = (
-    died, checkpoints_fail, rate_too_high, skipped_steps, gradient_spikes, overfits, ends_in_warmup, no_progress, small_epochs,
-    memory_grows, short_of_memory, waits_for_data, padded, slow,
+    died, checkpoints_fail, rate_too_high, ignores_source, skipped_steps, gradient_spikes, overfits, ends_in_warmup,
+    no_progress, small_epochs, memory_grows, short_of_memory, waits_for_data, padded, slow,
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from dragoman.formats.pair import Pair
 from dragoman.formats.read import corpus_files
 from dragoman.model.build import assemble_model
 from dragoman.storage import alone_in, cannot_write, check_seal, write_json, write_lines
-from dragoman.tasks.alignment import choose_head
+from dragoman.tasks.alignment import choose_head, guided_head
 from dragoman.tasks.generation import cross_attention, most_positions, start_id
+from dragoman.tasks.parsing import encode_words, labels_of, parser_parts
 from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, list_checkpoints, regular
 from dragoman.training.identity import refuse_changed_corpus
 from dragoman.training.journal import read_journal
@@ -35,9 +37,12 @@ from dragoman.training.trackers import followed
 from dragoman.training.validation import Judgement, Sample, judge, read_text
 from dragoman.training.world import joined, world_of
 from dragoman.traps import departures
+from dragoman.trees.penn import read_tree
 from dragoman.views import Panel, Series, Table, attention_heatmap, learning_curve, report_page
 
 SHOWN = 10
+TRANSLATIONS = "translations.txt"
+"""What the bundle made of the test set, line by line, for comparisons with what others made of it."""
 # Validation pairs by which the head is chosen that alignments are read off: more would tell little more.
 ALIGNED = 1000
 
@@ -128,15 +133,17 @@ def finish(trainer: Trainer, test: Sequence[Pair] | None, listener: Listener, pi
 def _aligning(trainer: Trainer, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
     """What the story says of the head that alignments are read off, if there are sentences to find it by."""
     pairs = [] if trainer.validator is None else trainer.validator.pairs[:ALIGNED]
-    if not pairs:
-        return {}
+    guided = guided_head(trainer.recipe)
+    if not pairs or trainer.recipe.task.kind == "parsing":
+        return {} if guided is None else {"alignment": asdict(guided)}
     recipe, tokeniser = trainer.recipe, trainer.prepared.tokeniser
     sizes = {"source_vocabulary": len(tokeniser.source), "target_vocabulary": len(tokeniser.target)}
     with torch.device("meta"):
-        model = assemble_model(recipe.model, **sizes)
+        model = assemble_model(recipe.model, **sizes | parser_parts(recipe))
     put_weights(model, weights, where=trainer.folder)
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
-    found = choose_head(model.eval(), tokeniser, recipe, sources, targets)
+    among = None if guided is None else [guided]
+    found = choose_head(model.eval(), tokeniser, recipe, sources, targets, among=among)
     return {} if found is None else {"alignment": found}
 
 
@@ -165,7 +172,7 @@ def final_weights(chosen: Sequence[Checkpoint], rule: str) -> dict[str, torch.Te
     averages = chosen[-1].averages()
     if averages is None:
         raise RunError(f"{chosen[-1].path}: keeps no moving average; training.ema_decay makes one")
-    return averages
+    return chosen[-1].weights() | averages  # a parser's tables of words are no averages
 
 
 def average_run(run: Path, output: Path, *, rule: str, count: int, overwrite: bool = False) -> dict[str, Any]:
@@ -252,7 +259,8 @@ def write_report(
     valid = [entry for entry in journal if entry["kind"] == "valid"]
     report: dict[str, Any] = {"name": recipe.name, "bundle": str(folder / "bundle"), **story}
     if valid:
-        report["valid"] = {key: valid[-1][key] for key in ("step", "loss", "perplexity", "bleu")}
+        judged = "f1" if recipe.task.kind == "parsing" else "bleu"
+        report["valid"] = {key: valid[-1][key] for key in ("step", "loss", "perplexity", judged)}
     judgement = None
     heatmap = None
     if test is not None:
@@ -268,6 +276,7 @@ def write_report(
         for status, count in judgement.incomplete.items():
             listener.notice(f"test: {count} lines {status}")
         report["samples"] = [vars(sample) for sample in judgement.samples[:SHOWN]]
+        write_lines(folder / TRANSLATIONS, [sample.translation for sample in judgement.samples], overwrite=True)
         pictured = _pictured(bundle, judgement.samples, picture_of)
         heatmap = draw_attention(bundle, pictured) if pictured is not None else None
     curve = draw_curve(journal, recipe.name)
@@ -287,7 +296,7 @@ def write_report(
 def _pictured(bundle: Bundle, samples: Sequence[Sample], picture_of: str | None) -> Sample | None:
     """The first sample that can be drawn, those that were asked for or are of fitting length before others."""
     most = most_positions([bundle.model]) or sys.maxsize
-    drawable = [one for one in samples if one.translation and len(bundle.tokeniser.encode_target(one.translation)) < most]
+    drawable = [one for one in samples if one.translation and len(_ids(bundle, one)[1]) < most]
     wanted = [sample for sample in drawable if sample.source == picture_of]
     fitting = [sample for sample in drawable if 3 <= len(sample.source.split()) <= 16]
     return next(iter(wanted or fitting or drawable), None)
@@ -295,8 +304,7 @@ def _pictured(bundle: Bundle, samples: Sequence[Sample], picture_of: str | None)
 
 def draw_attention(bundle: Bundle, sample: Sample) -> str:
     """The attention over the source while the sample's translation is forced, mean of the last layer's heads."""
-    source = bundle.tokeniser.encode_source(sample.source)
-    target = bundle.tokeniser.encode_target(sample.translation)
+    source, target = _ids(bundle, sample)
     weights_LHTS = cross_attention(bundle.model, source, target, start_id=start_id(bundle.recipe.model))
     return attention_heatmap(
         weights_LHTS[-1].mean(dim=0).tolist(),
@@ -306,17 +314,27 @@ def draw_attention(bundle: Bundle, sample: Sample) -> str:
     )
 
 
+def _ids(bundle: Bundle, sample: Sample) -> tuple[list[int], list[int]]:
+    """What the encoder read, and what the decoder said."""
+    tokeniser = bundle.tokeniser
+    if bundle.recipe.task.kind == "translation":
+        return tokeniser.encode_source(sample.source), tokeniser.encode_target(sample.translation)
+    labels = labels_of(tokeniser)
+    return encode_words(tokeniser, sample.source.split(" ")), labels.said(labels.encode_tree(read_tree(sample.translation)))
+
+
 def draw_curve(journal: Sequence[dict[str, Any]], name: str) -> str:
-    """Negative log-likelihood of training and validation, and BLEU of validation, over the steps."""
+    """Negative log-likelihood of training and validation, and BLEU or F1 of validation, over the steps."""
     kinds = {kind: [entry for entry in journal if entry["kind"] == kind] for kind in ("train", "valid")}
 
     def points(kind: str, key: str) -> list[tuple[float, float]]:
-        return [(entry["step"], entry[key]) for entry in kinds[kind] if entry[key] is not None]
+        return [(entry["step"], entry[key]) for entry in kinds[kind] if entry.get(key) is not None]
 
     series = [Series("training", points("train", "loss")), Series("validation", points("valid", "nll"))]
     panels = [Panel("nats per token", [one for one in series if one.points])]
-    if bleu := points("valid", "bleu"):
-        panels.append(Panel("BLEU", [Series("validation", bleu)]))
+    for name, key in (("BLEU", "bleu"), ("F1", "f1")):
+        if judged := points("valid", key):
+            panels.append(Panel(name, [Series("validation", judged)]))
     return learning_curve(panels, title=f"{name}: learning curve", x_label="step")
 
 
@@ -335,7 +353,8 @@ def _tables(judgement: Judgement | None, story: dict[str, Any]) -> list[Table]:
         scores = [(score.name, f"{score.value:.2f}", score.signature) for score in judgement.scores.values()]
         tables.append(Table("Scores on the test set", ["metric", "value", "signature"], scores))
         samples = [(one.source, one.reference, one.translation) for one in judgement.samples[:SHOWN]]
-        tables.append(Table("The first lines of the test set", ["source", "reference", "translation"], samples))
+        made = "parse" if "f1" in judgement.scores else "translation"
+        tables.append(Table("The first lines of the test set", ["source", "reference", made], samples))
     if story["departures"]:
         rows = [(sentence,) for sentence in story["departures"]]
         tables.append(Table("Departures from the paper's text", ["knob"], rows))

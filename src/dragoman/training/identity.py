@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import Recipe
+from dragoman.config import Recipe, recipe_from_dict
 from dragoman.errors import RunError
 from dragoman.training.checkpoint import Checkpoint
 
@@ -42,7 +42,11 @@ def refuse_to_start_over(folder: Path) -> None:
 
 
 def refuse_changes(before: Mapping[str, Any], recipe: Recipe, folder: Path) -> None:
-    """Raise RunError with the difference where a run folder was begun with another recipe."""
+    """Raise RunError with the difference where a run folder was begun with another recipe.
+
+    A knob that there was not yet is taken for what it now is by itself.
+    """
+    before = recipe_from_dict(before, where=str(folder)).model_dump(mode="json")
     now = recipe.model_dump(mode="json")
     changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _differences(before, now) if not _may_change(key)]
     if changed:

@@ -13,8 +13,10 @@ from dragoman.config import Recipe
 from dragoman.data.subword import Tokeniser
 from dragoman.model.build import build_model
 from dragoman.model.transformer import Transformer
+from dragoman.tasks.parsing import parser_parts, teach_words
 from dragoman.training.average import MovingAverage
 from dragoman.training.checkpoint import Checkpoint, flatten_optimiser, restore_optimiser
+from dragoman.training.guided import Guidance, guided_layer
 from dragoman.training.machine import Machine, compile_layers
 from dragoman.training.parallel import ModelLoss, is_divided, put_whole_weights, share_like, spread, whole
 from dragoman.training.world import World
@@ -46,9 +48,17 @@ class Learner:
             put_weights(self.model, found.weights(), where=found.path)
         self.model = self.model.to(machine.device)
         machine.settle(self.model)
+        guidance = Guidance.of(recipe)
         if config.compile:
-            compile_layers(self.model)
-        loss = ModelLoss(self.model, epsilon=config.label_smoothing, form=config.smoothing_form)
+            compile_layers(self.model, besides=None if guidance is None else guided_layer(self.model, guidance))
+        loss = ModelLoss(
+            self.model,
+            epsilon=config.label_smoothing,
+            form=config.smoothing_form,
+            r_drop=config.r_drop,
+            tag_weight=recipe.task.tag_weight if recipe.task.tagging else 0.0,
+            guidance=guidance,
+        )
         self.loss = spread(loss, world, machine.device, config.parallel)
         self.names = dict(enumerate(name for name, _ in self.model.named_parameters()))
         self.optimiser = self._optimiser()
@@ -60,7 +70,9 @@ class Learner:
     def _new_model(self) -> Transformer:
         torch.manual_seed(self.recipe.training.seed)
         sizes = {"source_vocabulary": len(self.tokeniser.source), "target_vocabulary": len(self.tokeniser.target)}
-        return build_model(self.recipe.model, **sizes)
+        model = build_model(self.recipe.model, **sizes | parser_parts(self.recipe))
+        teach_words(model, self.tokeniser)
+        return model
 
     def _optimiser(self) -> torch.optim.Optimizer:
         config = self.recipe.training

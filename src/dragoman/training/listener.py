@@ -78,6 +78,14 @@ class ValidationReport:
     perplexity: float
     bleu: float | None
     best: bool
+    f1: float | None = None
+    """A parser's, by EVALB's rules."""
+    f1_gold_tags: float | None = None
+    """The same with the gold tags put in."""
+    nll_own_source: float | None = None
+    """What `nll` is, of some sentences alone."""
+    nll_shuffled_source: float | None = None
+    """The same with the sources of other sentences as long: no larger where the model does not read its source."""
 
     @property
     def nll(self) -> float:

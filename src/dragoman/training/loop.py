@@ -188,7 +188,8 @@ class Trainer:
         waited = time.monotonic() - started
         parts = [part for _, many in batches for part in many]
         work = sum((batch_work(self.recipe.model, len(self.prepared.tokeniser.target), part) for part in parts), Work())
-        sums = self.world.total(sum(part.num_target_tokens for part in parts), work.flops, work.tokens, work.places)
+        flops = self.config.passes * work.flops
+        sums = self.world.total(sum(part.num_target_tokens for part in parts), flops, work.tokens, work.places)
         tokens, work = int(sums[0]), Work(sums[1], int(sums[2]), int(sums[3]))
         self._set_rate(step)
         try:
@@ -299,8 +300,8 @@ class Trainer:
             started = time.monotonic()
             model = self.learner.whole_model()
             verdict = self.validator.judge(model) if self.world.leads else Verdict(0.0, 0.0, None, ())
-            loss, nll, bleu = self.world.from_leader((verdict.loss, verdict.nll, verdict.bleu))
-            verdict = replace(verdict, loss=loss, nll=nll, bleu=bleu)
+            loss, nll, bleu, f1 = self.world.from_leader((verdict.loss, verdict.nll, verdict.bleu, verdict.f1))
+            verdict = replace(verdict, loss=loss, nll=nll, bleu=bleu, f1=f1)
         if not math.isfinite(nll):
             raise RunError(f"step {self.progress.step}: the loss of the validation is not a finite number; {self.kept()}")
         merit = verdict.merit(self.config.best_by)
@@ -309,7 +310,9 @@ class Trainer:
             self.progress = replace(self.progress, best=merit, best_step=self.progress.step, validations_since_best=0)
         else:
             self.progress = replace(self.progress, validations_since_best=self.progress.validations_since_best + 1)
-        report = ValidationReport(self.progress.step, loss, perplexity(nll), bleu, is_best)
+        names = ("f1", "f1_gold_tags", "nll_own_source", "nll_shuffled_source")
+        rest = {name: getattr(verdict, name) for name in names}
+        report = ValidationReport(self.progress.step, loss, perplexity(nll), bleu, is_best, **rest)
         if self.journal is not None:
             self.journal.write("valid", **vars(report), nll=nll, seconds=time.monotonic() - started)
         self.listener.validation(report)

@@ -7,6 +7,7 @@ gradients is taken at once.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -38,12 +39,40 @@ def smoothing_weights(form: str, epsilon: float, vocabulary: int) -> tuple[float
     return 1.0 - epsilon - (0.0 if form == "uniform" else share), share
 
 
-def batch_loss(model: Transformer, batch: Batch, *, epsilon: float, form: str) -> tuple[Tensor, Tensor]:
-    """Smoothed loss and negative log-likelihood of a batch, summed over its real target tokens. Padding costs no logits."""
-    outputs_BTD, _ = model.decoder(batch.inputs_BT, model.start(batch.source_BS))
+def batch_loss(
+    model: Transformer, batch: Batch, *, epsilon: float, form: str, tag_weight: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Smoothed loss and negative log-likelihood of a batch, summed over its real target tokens. Padding costs no logits.
+
+    tag_weight: of a tag head's loss, which is added to the first
+    """
+    told, batch = batch, as_said(model, batch)
+    memory_BSD = model.encoder(batch.source_BS)
+    outputs_BTD, _ = model.decoder(batch.inputs_BT, model.decoder.start(memory_BSD, batch.source_BS))
     real_X = batch.real_places()
     outputs_XD, targets_X = outputs_BTD.flatten(0, 1)[real_X], batch.targets_BT.flatten()[real_X]
-    return smoothed_loss(outputs_XD, model.output, targets_X, epsilon=epsilon, form=form, product=model.product)
+    loss, nll = smoothed_loss(outputs_XD, model.output, targets_X, epsilon=epsilon, form=form, product=model.product)
+    return (loss + tag_weight * tag_loss(model, memory_BSD, told) if tag_weight else loss), nll
+
+
+def as_said(model: Transformer, batch: Batch) -> Batch:
+    """The batch as a parser's decoder reads and says it, which knows of no tags; any other as it is."""
+    if model.words is None:
+        return batch
+    inputs_BT, targets_BT = model.words.said(batch.inputs_BT), model.words.said(batch.targets_BT)
+    return replace(batch, inputs_BT=inputs_BT, targets_BT=targets_BT)
+
+
+def tag_loss(model: Transformer, memory_BSD: Tensor, batch: Batch) -> Tensor:
+    """−log p of the tag of each word, summed over all words, in nats.
+
+    memory_BSD: the encoder's output. The batch's targets have the tags, in the order of the source's words.
+    """
+    assert model.words is not None, "a translator has no tags"
+    assert model.tagger is not None, "a parser without a tag head"
+    logits_BWV = model.tagger(model.words.first(memory_BSD, batch.source_BS))
+    tags_BW = model.words.tags(batch.targets_BT, logits_BWV.shape[1])
+    return F.cross_entropy(logits_BWV.flatten(0, 1), tags_BW.flatten(), reduction="sum", ignore_index=PADDING_ID)
 
 
 def smoothed_loss(

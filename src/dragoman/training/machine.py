@@ -180,10 +180,14 @@ def measure_ceiling(machine: Machine) -> float:
     return 2.0 * rows * inner * outer / best
 
 
-def compile_layers(model: Transformer, *, backend: str = "inductor") -> None:
-    """Have torch.compile make kernels of each layer, in place and for any batch's shape. Names of parameters stay."""
+def compile_layers(model: Transformer, *, backend: str = "inductor", besides: torch.nn.Module | None = None) -> None:
+    """Have torch.compile make kernels of each layer, in place and for any batch's shape. Names of parameters stay.
+
+    besides: a layer that is left as it is, since its attention is looked at
+    """
     for module in (*model.encoder.layers, *model.decoder.layers):
-        module.compile(backend=backend, dynamic=True)
+        if module is not besides:
+            module.compile(backend=backend, dynamic=True)
 
 
 def bound_kernel_cache() -> None:

@@ -80,7 +80,7 @@ def _tiles(record: Record, now: dict[str, Any]) -> list[Tile]:
     tile("epoch", now["epoch"], "{:.2f}")
     perplexity = f"perplexity {written(now['perplexity'], '{:,.2f}')}" if now["perplexity"] else ""
     tile("training loss", now["loss"], "{:.3f}", perplexity)
-    for name, key in (("validation perplexity", "perplexity"), ("BLEU", "bleu")):
+    for name, key in (("validation perplexity", "perplexity"), ("BLEU", "bleu"), ("F1", "f1")):
         known = isinstance(best.get(key), int | float)
         tile(name, last.get(key), "{:,.2f}", f"best {written(best[key], '{:,.2f}')}, step {best['step']:,}" if known else "")
     tile("tokens a second", now["tokens_per_second"], "{:,.0f}", share)
@@ -109,6 +109,7 @@ def _charts(record: Record) -> list[str]:
         ("Loss", Panel("nats per token", [*lines("loss"), *judged("nll")])),
         ("Perplexity", Panel("per token", [*lines("perplexity"), *judged("perplexity")], logarithmic=True)),
         ("BLEU", Panel("greedy", judged("bleu"))),
+        ("F1", Panel("greedy", judged("f1"))),
         ("Learning rate", Panel("as scheduled", lines("rate"))),
         ("Gradient norm", Panel("before clipping", lines("gradient_norm"), logarithmic=True)),
         ("Speed", Panel("target tokens a second", lines("tokens_per_second"), from_zero=True)),

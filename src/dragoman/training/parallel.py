@@ -17,22 +17,47 @@ from torch.nn.parallel import DistributedDataParallel
 from dragoman.data.batches import Batch
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.transformer import Transformer
-from dragoman.training.loss import batch_loss
+from dragoman.training.guided import Guidance, guided_loss, watched_head
+from dragoman.training.loss import as_said, batch_loss
+from dragoman.training.rdrop import r_drop_loss
 from dragoman.training.world import World
 
 
 class ModelLoss(nn.Module):
     """A model and its loss behind one call, which is what DDP and FSDP2 can stand around."""
 
-    def __init__(self, model: Transformer, *, epsilon: float, form: str) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        epsilon: float,
+        form: str,
+        r_drop: float = 0.0,
+        tag_weight: float = 0.0,
+        guidance: Guidance | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
         self.epsilon = epsilon
         self.form = form
+        self.r_drop = r_drop
+        self.tag_weight = tag_weight
+        self.guidance = guidance
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Smoothed loss and negative log-likelihood, each summed over the batch."""
-        return batch_loss(self.model, batch, epsilon=self.epsilon, form=self.form)
+        """The loss to minimise and the negative log-likelihood, each summed over the batch."""
+        if self.guidance is None or batch.guide is None:
+            return self._told_nothing(batch)
+        with watched_head(self.model, self.guidance) as seen:
+            loss, nll = self._told_nothing(batch)
+        return loss + self.guidance.weight * guided_loss(seen[0], batch.guide), nll
+
+    def _told_nothing(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Without what a guided head is told."""
+        if self.r_drop:
+            batch = as_said(self.model, batch)
+            return r_drop_loss(self.model, batch, epsilon=self.epsilon, form=self.form, alpha=self.r_drop)
+        return batch_loss(self.model, batch, epsilon=self.epsilon, form=self.form, tag_weight=self.tag_weight)
 
 
 def spread(loss: ModelLoss, world: World, device: torch.device, how: str) -> nn.Module:

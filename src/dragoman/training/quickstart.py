@@ -9,9 +9,10 @@ from importlib.resources import files
 from pathlib import Path
 
 from dragoman.config import Recipe, make_recipe, parse_document
-from dragoman.data.phrases import make_phrases
+from dragoman.data.phrases import known_links, make_phrases
 from dragoman.errors import OutputError
 from dragoman.formats.pair import Pair
+from dragoman.formats.pharaoh import pharaoh
 from dragoman.storage import cannot_write, write_lines
 
 PAIRS = {"train": 25_000, "valid": 500, "test": 1_000}
@@ -28,7 +29,7 @@ class Quickstart:
 def prepare_quickstart(
     language: str, run: Path, *, seed: int, changes: Sequence[str], notice: Callable[[str], None]
 ) -> Quickstart:
-    """Make the recipe, and its corpus in `run`/text.
+    """Make the recipe, and its corpus in `run`/text; those test phrases whose links are known stand there once more, as dates.
 
     Raises DataError for a language that there is no corpus in, and OutputError where other text stands in its place.
     """
@@ -50,6 +51,11 @@ def prepare_quickstart(
     for name, pairs in (("train", phrases.train), ("valid", phrases.valid), ("test", phrases.test)):
         _write_once(folder / f"{name}.en", [pair.source for pair in pairs])
         _write_once(folder / f"{name}.{language}", [pair.target for pair in pairs])
+    dates = [(pair, links) for pair in phrases.test if (links := known_links(pair)) is not None]
+    if dates:
+        _write_once(folder / "dates.en", [pair.source for pair, _ in dates])
+        _write_once(folder / f"dates.{language}", [pair.target for pair, _ in dates])
+        _write_once(folder / "dates.links", [pharaoh(links) for _, links in dates])
     return Quickstart(recipe, _telling(phrases.test).source)
 
 

@@ -152,4 +152,4 @@ def standing(record: Record) -> dict[str, Any]:
 
 
 def _judged(entry: Entry) -> Entry:
-    return {name: entry.get(name) for name in ("step", "loss", "nll", "perplexity", "bleu")}
+    return {name: entry.get(name) for name in ("step", "loss", "nll", "perplexity", "bleu", "f1")}

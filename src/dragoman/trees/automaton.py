@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -105,6 +106,9 @@ class Automaton:
         if not self.labels or not (self.kind_V == _WORD).any():
             raise ValueError("the vocabulary has no label that opens and closes, or no token for a word")
         self.table_RV = self._table()
+        # By how much a token changes how many brackets are open, and how many words have been.
+        self.deeper_V = (self.kind_V == _OPEN).astype(np.int64) - (self.kind_V == _CLOSE)
+        self.wordier_V = (self.kind_V == _WORD).astype(np.int64)
 
     def _table(self) -> Bools:
         """The masks: for each label that may close, none first, without and with opening, without and with a word; the end."""
@@ -156,18 +160,25 @@ class Automaton:
 
     def rows(self, state: Stacks) -> Ints:
         """The row of `table_RV` for each hypothesis (N). Where tokens tell words, `next_word` may come, too, in odd rows."""
-        words_left_N = (state.left_N > 0) & ~state.ended_N
-        may_word_N = words_left_N & (state.depth_N > 0)
+        top_N = state.stack_ND[np.arange(len(state.depth_N)), state.depth_N - 1]  # of no meaning where none is open
+        rows_N = self.row_of(state.left_N, state.depth_N, state.opens_N, state.room_N, top_N)
+        return np.where(state.ended_N, len(self.table_RV) - 1, rows_N).astype(np.int32)
+
+    def row_of(self, left: Any, depth: Any, opens: Any, room: Any, top: Any) -> Any:
+        """The row of `table_RV` by what a hypothesis' state comes down to: numbers, arrays, or tensors on any device.
+
+        They are what `Stacks` calls left_N, depth_N, opens_N and room_N, and the label of the innermost open bracket.
+        """
+        words_left = left > 0
+        may_word = words_left & (depth > 0)
         # After it, the words left, the brackets open, this one and the end must have room.
-        fits_N = state.room_N >= state.left_N + state.depth_N + 3
-        may_open_N = words_left_N & fits_N & (state.depth_N < self.deepest) & (state.opens_N < self.most_opens)
+        fits = room >= left + depth + 3
+        may_open = words_left & fits & (depth < self.deepest) & (opens < self.most_opens)
         # A bracket that has just opened is empty; the outermost waits for all words.
-        may_close_N = (state.depth_N > 1) | ((state.depth_N == 1) & (state.left_N == 0))
-        may_close_N &= state.opens_N == 0
-        top_N = np.take_along_axis(state.stack_ND, (state.depth_N - 1).clip(min=0)[:, None], axis=1)[:, 0]
-        rows_N = 4 * np.where(may_close_N, top_N + 1, 0) + 2 * may_open_N + may_word_N
-        at_end_N = state.ended_N | ((state.depth_N == 0) & (state.left_N == 0))
-        return np.where(at_end_N, len(self.table_RV) - 1, rows_N).astype(np.int32)
+        may_close = (opens == 0) & (depth > words_left)
+        rows = 4 * (may_close * (top + 1)) + 2 * may_open + may_word
+        at_end = (left <= 0) & (depth == 0)
+        return rows + at_end * (len(self.table_RV) - 1 - rows)
 
     def allowed(self, state: Stacks) -> Bools:
         """Of shape N, V: whether a token may follow. After the end, only the end may."""

@@ -224,6 +224,7 @@
 
   function highlight(spot) {
     const kind = state.kind;
+    markStep(spot !== null && spot[0] === "q" && kind !== "encoder" ? spot[1] : null);
     const { svg, strips, y, width, tokens } = places[kind];
     svg.querySelector(".lines").classList.toggle("dim", spot !== null);
     for (const group of svg.querySelectorAll(".picked")) group.classList.remove("picked");
@@ -271,6 +272,68 @@
     }
     const verb = side === "q" ? " looks at" : " is looked at by";
     box.replaceChildren(element("p", {}, element("strong", {}, element("bdi", {}, token)), verb), table);
+  }
+
+  /* Step by step: a place of the translation is a row of the table, a column of the beam and a token of the lines. */
+
+  const steps = { rows: [], columns: [] };
+
+  function prepareSteps() {
+    steps.rows = [...document.querySelectorAll("#steps tbody tr")];
+    const group = document.querySelector("#steps .columns");
+    if (group) {
+      const [left, top, wide, high] = [group.dataset.left, group.dataset.top, group.dataset.wide, group.dataset.high].map(Number);
+      steps.columns = steps.rows.map((_, place) => mark("rect", { class: "column", x: left + wide * place - 8, y: top, width: wide - 4, height: high, rx: 4 }));
+      group.append(...steps.columns);
+      group.closest("svg").setAttribute("role", "group");
+    }
+    for (const [all, role] of [[steps.rows, null], [steps.columns, "button"]]) {
+      all.forEach((one, place) => {
+        one.setAttribute("tabindex", place === 0 ? 0 : -1);
+        one.setAttribute("aria-label", `place ${place + 1}, ${kinds.cross.looking[place]}`);
+        if (role) one.setAttribute("role", role);
+        one.addEventListener("click", () => chooseStep(place));
+        one.addEventListener("keydown", (event) => {
+          const along = role ? ["ArrowLeft", "ArrowRight"] : ["ArrowUp", "ArrowDown"];
+          const next = all[place + along.indexOf(event.key) * 2 - 1];
+          if (event.key === "Enter" || event.key === " ") chooseStep(place);
+          else if (event.key === "Escape") { state.pinned = null; highlight(null); }
+          else if (along.includes(event.key) && next) {
+            one.setAttribute("tabindex", -1);
+            next.setAttribute("tabindex", 0);
+            next.focus();
+          } else return;
+          event.preventDefault();
+        });
+      });
+    }
+  }
+
+  async function chooseStep(place) {
+    if (state.kind === "encoder") await show("cross");
+    pin(["q", place]);
+  }
+
+  function markStep(place) {
+    for (const all of [steps.rows, steps.columns]) {
+      all.forEach((one, at) => at === place ? one.setAttribute("aria-current", "step") : one.removeAttribute("aria-current"));
+    }
+    const box = document.getElementById("step");
+    if (place === null || state.pinned === null) {
+      box.replaceChildren();
+      return;
+    }
+    const kind = kinds[state.kind], heads = chosenHeads(state.kind);
+    const mean = (far) => heads.reduce((sum, head) => sum + weight(state.kind, kind.layer, head, place, far), 0) / heads.length;
+    const best = kind.lookedAt.map((_, far) => [heads.length ? mean(far) : 0, far]).sort((a, b) => b[0] - a[0]).slice(0, 3);
+    const looks = best.filter(([value]) => value > 0).flatMap(([value, far], rank) => [rank ? ", " : " ", element("bdi", {}, kind.lookedAt[far]), ` ${percent(value)}`]);
+    const there = element("button", { type: "button" }, "its lines");
+    there.addEventListener("click", () => {
+      const token = places[state.kind].tokens.q[place];
+      token.scrollIntoView({ block: "center" });
+      token.focus({ preventScroll: true });
+    });
+    box.replaceChildren(`${place + 1}. `, element("strong", {}, element("bdi", {}, kind.looking[place])), " looks at", ...looks, `; mean of ${told(state.kind)} `, there);
   }
 
   /* All heads. */
@@ -485,6 +548,7 @@
       return;
     }
     prepareWords();
+    prepareSteps();
     await show("cross");
     document.documentElement.dataset.ready = String(Math.round(performance.now())); // in milliseconds
   }

@@ -31,6 +31,7 @@ from dragoman.views.explanation import KINDS, LEVELS, Explanation, Heads, Kind, 
 from dragoman.views.png import data_address, palette_png, shades
 from dragoman.views.report import html_text
 from dragoman.views.svg import DARK, FONT, LIGHT, Colours, inert, visible
+from dragoman.views.tree_attention import tree_view
 
 SMALL_PAGE = 500_000
 """Bytes up to which the vectors of heads are laid in that nobody asked for by name."""
@@ -53,7 +54,9 @@ def attention_page(explanation: Explanation, *, inside: tuple[HeadName, ...] = (
     _check(explanation)
     body = [
         _head(explanation),
-        '<main>\n<section id="looks"><h2>Where it looks</h2>',
+        "<main>",
+        *_tree(explanation),
+        '<section id="looks"><h2>Where it looks</h2>',
         '<p class="hint">Each line leads from a token to one that it looks at: the stronger, the greater the weight.</p>',
         '<div id="controls"></div><div class="beside"><div id="lines">',
         *(f'<figure data-kind="{kind}">{line_view(explanation, kind, most=_MOST_LINES)}</figure>' for kind in _by_interest()),
@@ -101,7 +104,7 @@ def _by_interest() -> list[Kind]:
 
 
 def _head(explanation: Explanation) -> str:
-    how = "given" if explanation.forced else "translation"
+    how = "given" if explanation.forced else "translation" if explanation.tree is None else "parse"
     texts = [html_text(text) for text in (explanation.model, explanation.source, explanation.target)]
     return (
         f'<header><p class="model" dir="auto">{texts[0]}</p>\n<h1 dir="auto">{texts[1]}</h1>\n'
@@ -175,6 +178,21 @@ def _all_heads(explanation: Explanation) -> Iterator[HeadName]:
         yield from ((kind, layer, head) for layer in reversed(range(layers)) for head in range(count))
 
 
+# The tree
+
+
+def _tree(explanation: Explanation) -> Iterator[str]:
+    if explanation.tree is None:
+        return
+    shown_word = " A triangle stands before the word that the decoder was shown." if explanation.tree.points else ""
+    yield '<section id="tree"><h2>The tree</h2>'
+    yield (
+        '<p class="hint">Below the words a row for each bracket: the darker a word, the more the token that opened the bracket '
+        f"looked at it. The frame is what the bracket holds.{shown_word}</p>"
+    )
+    yield _scrolling("the tree", f"<figure>{tree_view(explanation)}</figure>") + "</section>"
+
+
 # The decoding
 
 
@@ -197,7 +215,7 @@ def _decoding(explanation: Explanation) -> Iterator[str]:
     yield _scrolling("the likeliest tokens at each place", table)
     if explanation.beam:
         yield _scrolling("the beam as a tree", f"<figure>{beam_tree(explanation)}</figure>")
-    yield "</section>"
+    yield '<div id="step" class="readout" aria-live="polite"></div></section>'
 
 
 def _bar(log_prob: float) -> int:

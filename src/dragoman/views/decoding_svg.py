@@ -67,6 +67,8 @@ def beam_tree(explanation: Explanation) -> str:
     for name, wanted in (("ink bold", True), ("ink", False)):
         parts.append(_labels(name, [one for one in branches if one.fate != "pruned" and one.won == wanted]))
     parts.append(_labels("muted", [one for one in branches if one.fate == "pruned"]))
+    high = (deepest + 1) * _BRANCH + 8  # of a step's column, which a script may make something to choose
+    parts.append(f'<g class="columns" data-left="{MARGIN}" data-top="{_TOP - 8}" data-wide="{_STEP}" data-high="{high}"/>')
     told = f"{len(branches)} hypotheses in {steps + 1} steps; each column a step, the best above."
     return drawing(max(width, 820), _TOP + (deepest + 1) * _BRANCH + MARGIN, "The beam", told, parts)
 

@@ -91,6 +91,22 @@ class Focus:
 
 
 @dataclass(frozen=True)
+class Bracketed:
+    """The tree of a parse, whose words are those of the source.
+
+    brackets: label, first word and the word behind the last, those around others before them
+    openers: the place in what was said of the token that opened each
+    points: the decoder is shown the word that comes next, which a bracket begins with
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    brackets: tuple[tuple[str, int, int], ...]
+    openers: tuple[int, ...]
+    points: bool = False
+
+
+@dataclass(frozen=True)
 class Explanation:
     """One sentence on its way through a model.
 
@@ -100,6 +116,7 @@ class Explanation:
     source_words, said_words: the number of the word that each token belongs to
     choices: one for each of `said`
     beam: all that the search considered; empty where there is nothing to show, and `notes` tell why
+    tree: of a parse
     """
 
     model: str
@@ -118,6 +135,7 @@ class Explanation:
     beam: tuple[Branch, ...] = ()
     forced: bool = False
     notes: tuple[str, ...] = ()
+    tree: Bracketed | None = None
 
     def heads(self, kind: Kind) -> Heads:
         return {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}[kind]

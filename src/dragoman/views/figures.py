@@ -8,11 +8,16 @@ from dragoman.errors import MissingExtraError
 from dragoman.views.attention_svg import head_grid, inside_view, line_view, word_matrix
 from dragoman.views.decoding_svg import beam_tree, choice_chart
 from dragoman.views.explanation import KINDS, Explanation
+from dragoman.views.tree_attention import tree_view
 
 
-def figure_names() -> list[str]:
-    """All that `figures` may give; there is no beam where none was recorded."""
-    return [f"{view}-{kind}" for view in ("lines", "heads", "inside") for kind in KINDS] + ["words", "steps", "beam"]
+def figure_names(*, tree: bool = False) -> list[str]:
+    """All that `figures` may give, of a parse with its tree; there is no beam where none was recorded."""
+    return (
+        [f"{view}-{kind}" for view in ("lines", "heads", "inside") for kind in KINDS]
+        + ["words", "steps", "beam"]
+        + ["tree"] * tree
+    )
 
 
 def figures(explanation: Explanation) -> dict[str, str]:
@@ -21,7 +26,8 @@ def figures(explanation: Explanation) -> dict[str, str]:
     drawn |= {f"heads-{kind}": head_grid(explanation, kind) for kind in KINDS}
     drawn |= {f"inside-{kind}": inside_view(explanation, kind) for kind in KINDS}
     drawn |= {"words": word_matrix(explanation), "steps": choice_chart(explanation)}
-    return drawn | ({"beam": beam_tree(explanation)} if explanation.beam else {})
+    drawn |= {"beam": beam_tree(explanation)} if explanation.beam else {}
+    return drawn | ({"tree": tree_view(explanation)} if explanation.tree else {})
 
 
 def png_of(svg: str, *, zoom: int = 3) -> bytes:

@@ -9,19 +9,23 @@ agree on towards what either says (Koehn, Och and Marcu 2003: grow-diag-final-an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 Link = tuple[int, int]
 """Word of the source, word of the target, both counted from 0."""
-Words = Sequence[str]
+Words = Sequence[Hashable]
+"""Of which only that counts which of them are the same."""
+Block = list[tuple[Words, Words]]
 
 # The share of words that came from nowhere, and how steeply chances fall off from the diagonal (Dyer et al., section 2).
 NOWHERE = 0.08
 STEEPNESS = 4.0
 ROUNDS = 10
+# Of each pair there is a number for each of its words with each of the other side's; a block of them takes up to 1 GB.
+BLOCK = 2**24
 LEAST = 1e-9
 NEIGHBOURS = [(-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1)]
 
@@ -29,7 +33,34 @@ NEIGHBOURS = [(-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 
 def align_pairs(
     sources: Sequence[Words], targets: Sequence[Words], *, rounds: int = ROUNDS, advance: Callable[[int], None] = lambda _: None
 ) -> list[list[Link]]:
-    """The links of each pair, in order of the source; none where either side is empty. `advance` is told of rounds done."""
+    """The links of each pair, in order of the source; none where either side is empty.
+
+    Where there are very many, they are learnt and aligned a block at a time. `advance` is told of pairs times rounds done.
+    """
+    found: list[list[Link]] = []
+    for block in blocks(zip(sources, targets, strict=True)):
+        found += align_block(block, rounds=rounds, advance=advance)
+    return found
+
+
+def blocks(pairs: Iterable[tuple[Words, Words]], *, most: int = BLOCK) -> Iterator[Block]:
+    """The pairs in order, as many together as memory bears."""
+    block: Block = []
+    size = 0
+    for source, target in pairs:
+        more = (len(source) + 1) * len(target)
+        if block and size + more > most:
+            yield block
+            block, size = [], 0
+        block.append((source, target))
+        size += more
+    if block:
+        yield block
+
+
+def align_block(block: Block, *, rounds: int = ROUNDS, advance: Callable[[int], None] = lambda _: None) -> list[list[Link]]:
+    """The links of each pair, by what these pairs teach together."""
+    sources, targets = [source for source, _ in block], [target for _, target in block]
     forwards = _one_way(sources, targets, rounds, advance)
     backwards = [{(source, target) for target, source in links} for links in _one_way(targets, sources, rounds, advance)]
     return [grow(there, back) for there, back in zip(forwards, backwards, strict=True)]
@@ -62,7 +93,7 @@ def _one_way(
         share_X /= np.repeat(np.add.reduceat(share_X, start_J), size_J)
         count_P = np.bincount(place_X, share_X, len(unique_P))
         likely_P = np.maximum(count_P / np.bincount(from_P, count_P)[from_P], LEAST)
-        advance(1)
+        advance(len(sources))
     found = iter(_best(likely_P[place_X] * chance_X, start_J, size_J))
     return [
         {(place - 1, number) for number, place in zip(range(len(target)), found, strict=False) if place > 0}
@@ -73,7 +104,7 @@ def _one_way(
 
 
 def _numbered(texts: Sequence[Words]) -> list[NDArray[np.int64]]:
-    numbers: dict[str, int] = {}
+    numbers: dict[Hashable, int] = {}
     return [np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int64) for words in texts]
 
 
@@ -115,12 +146,3 @@ def grow(there: Iterable[Link], back: Iterable[Link]) -> list[Link]:
 
 def _has(links: set[Link], side: int, word: int) -> bool:
     return any(link[side] == word for link in links)
-
-
-def alignment_error_rate(found: Sequence[Iterable[Link]], sure: Sequence[Iterable[Link]]) -> float:
-    """1 − 2·|A ∩ S| / (|A| + |S|) over all pairs (Och and Ney 2003, where every link is sure); 0 is perfect."""
-    both = said = wanted = 0
-    for one, gold in zip(found, sure, strict=True):
-        links, right = set(one), set(gold)
-        both, said, wanted = both + len(links & right), said + len(links), wanted + len(right)
-    return 1 - 2 * both / (said + wanted) if said + wanted else 0.0

@@ -1,0 +1,82 @@
+"""What is parsed, and by which model: a bundle that is given, or one of the recipe's size with weights as before training."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from dragoman.bundle import save_bundle, weights_of
+from dragoman.config import read_recipe
+from dragoman.data.labels import Labels, learn_labels, source_text
+from dragoman.data.subword import Tokeniser, learn_subword
+from dragoman.formats.brackets import read_trees
+from dragoman.model.build import build_model
+from dragoman.tasks.parsing import parser_parts, teach_words
+from dragoman.trees.simplify import simplify
+from dragoman.trees.tree import Tree, words
+
+RECIPE = Path("parsing-craft")
+# Where there is no treebank: as many labels as CRAFT has, by made-up names, and sentences as long as its own.
+_BRACKETS = [f"B{number}" for number in range(26)]
+_TAGS = [f"T{number}" for number in range(45)]
+_MADE_UP = 20_000
+_PIECES = 4_000
+
+
+@dataclass(frozen=True)
+class Treebank:
+    """Trees to learn from and to score on; none of either where the treebank is not here."""
+
+    train: Sequence[Tree] = ()
+    dev: Sequence[Tree] = ()
+
+
+def find_treebank(shared: Path) -> Treebank:
+    """CRAFT, without function tags and traces."""
+    folder = shared / "craft"
+    if not folder.is_dir():
+        return Treebank()
+    found = ([simplify(one.tree, root="top") for one in read_trees(folder / f"{name}.tsv.gz")] for name in ("train", "dev"))
+    return Treebank(*found)
+
+
+def sentences_of(treebank: Treebank, count: int) -> list[list[str]]:
+    """Every so-manieth sentence of the treebank's dev part, or made-up ones."""
+    if not treebank.dev:
+        return _made_up_sentences(count, seed=2)
+    stride = max(1, len(treebank.dev) // count)
+    return [words(tree) for tree in islice(treebank.dev[::stride], count)]
+
+
+def _made_up_sentences(count: int, *, seed: int) -> list[list[str]]:
+    chance = random.Random(seed)
+    lengths = [min(70, max(4, round(chance.gauss(24, 14)))) for _ in range(count)]
+    return [["".join(chance.choices("abcdefghij", k=chance.randint(2, 9))) for _ in range(length)] for length in lengths]
+
+
+def random_bundle(treebank: Treebank, folder: Path) -> Path:
+    """A parser of the size that the recipe for CRAFT has, its weights random; made once."""
+    bundle = folder / "bundle"
+    if (folder / "whole").exists():
+        return bundle
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    recipe = read_recipe(RECIPE)
+    known = [words(tree) for tree in treebank.train] or _made_up_sentences(_MADE_UP, seed=1)
+    labels = learn_labels(treebank.train, recipe.task) if treebank.train else Labels("typed", _BRACKETS, _TAGS)
+    size = recipe.subword.vocabulary_size if treebank.train else _PIECES
+    source = learn_subword(map(source_text, known), recipe.subword, vocabulary_size=size, seed=1)
+    tokeniser = Tokeniser(source, labels, source_eos=recipe.model.source_eos)
+    torch.manual_seed(1)
+    parts = parser_parts(recipe)
+    model = build_model(recipe.model, source_vocabulary=len(source), target_vocabulary=len(labels), **parts)
+    teach_words(model, tokeniser)
+    save_bundle(bundle, recipe=recipe, tokeniser=tokeniser, weights=weights_of(model), story={"weights": "random"})
+    (folder / "whole").touch()
+    return bundle

@@ -1,0 +1,85 @@
+"""Parsing, measured: `make bench-parsing`, with QUICK=1 in a few minutes, with BUNDLE=… for a trained parser.
+
+What is measured and how stands in README.md beside this file. The last line holds `name=ratio` pairs; larger is better in each.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from common.report import open_console, show, tell_end, tell_machine
+from common.results import Section
+from common.usage import keep_to_cores
+
+from dragoman.engine.parser import load_parser
+from dragoman.errors import DragomanError
+
+from .models import find_treebank, random_bundle, sentences_of
+from .quality import measure_confidence, measure_quality
+from .speed import measure_speed
+
+SECTIONS = ("speed", "quality", "confidence")
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Fewer sentences and turns: under four minutes.")
+@click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure these alone.")
+@click.option("--bundle", type=click.Path(path_type=Path), help="A trained parser, instead of one with random weights.")
+@click.option("--sentences", type=click.IntRange(min=8), help="That `speed` parses greedily.  [default: 192; quick 32]")
+@click.option("--rounds", type=click.IntRange(min=1), help="Turns of each in `speed`.  [default: 5; quick 3]")
+@click.option("--cores", "most_cores", type=click.IntRange(min=1), default=2, show_default=True, help="To keep to.")
+@click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
+@click.option("--work", type=click.Path(path_type=Path), help="Folder for the random model.")
+@click.option("--json", "report", type=click.Path(path_type=Path), help="Write everything measured to this file.")
+def main(
+    quick: bool,
+    only: tuple[str, ...],
+    bundle: Path | None,
+    sentences: int | None,
+    rounds: int | None,
+    most_cores: int,
+    shared: Path | None,
+    work: Path | None,
+    report: Path | None,
+) -> None:
+    """Measure how fast dragoman parses, what the constraint costs, and what its trees are worth beside baselines."""
+    started = time.monotonic()
+    here = Path(__file__).resolve().parent
+    work = (work or here / ".work").resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    (work / ".gitignore").write_text("*\n", encoding="utf-8")
+    console = open_console()
+    cores = keep_to_cores(most_cores)
+    told = tell_machine(console, cores=cores, quick=quick, libraries=("dragoman", "torch", "numpy"))
+
+    def say(line: str) -> None:
+        print(f"  {line}", file=sys.stderr, flush=True)
+
+    treebank = find_treebank((shared or here.parents[1].parent / "shared" / "data").resolve())
+    try:
+        parser = load_parser(bundle or random_bundle(treebank, work / "random"), threads=cores, replicas=1)
+    except DragomanError as error:
+        console.print(str(error), markup=False)
+        sys.exit(error.exit_code)
+    parsed = sentences_of(treebank, sentences or (32 if quick else 192))
+    turns = {"rounds": rounds or (3 if quick else 5), "part": 4}
+    measures: dict[str, Callable[[], Section]] = {
+        "speed": lambda: measure_speed(parser, parsed, trained=bundle is not None, say=say, **turns),
+        "quality": lambda: measure_quality(treebank, bundle, say=say, quick=quick),
+    }
+    if bundle is not None:
+        measures["confidence"] = lambda: measure_confidence(parser, treebank, say=say, quick=quick)
+    done: dict[str, Section] = {}
+    for name, measure in measures.items():
+        if not only or name in only:
+            done[name] = measure()
+            show(console, done[name])
+    tell_end(console, done, told, seconds=time.monotonic() - started, report=report)
+
+
+if __name__ == "__main__":
+    main()

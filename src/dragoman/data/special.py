@@ -1,0 +1,7 @@
+"""The four ids that every vocabulary begins with."""
+
+from __future__ import annotations
+
+SPECIAL_IDS = [0, 1, 2, 3]
+PADDING_ID, UNKNOWN_ID, BEGIN_ID, END_ID = SPECIAL_IDS
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")

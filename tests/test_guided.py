@@ -1,0 +1,365 @@
+"""Guided alignment: links on disk, what a head is told to look at, what that adds to the loss, and that it learns it."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import dragoman
+from conftest import NO_DROPOUT, MakeRecipe
+from dragoman.config import Recipe
+from dragoman.data.batches import Batch, Guide, collate, halves
+from dragoman.data.corpus import Corpus, pair_files
+from dragoman.data.links import NOWHERE, LinkTable, Sides, links_file, words_of, write_links
+from dragoman.data.loader import Cursor, TrainingBatches
+from dragoman.data.prepare import Prepared, prepare
+from dragoman.errors import DataError, RecipeError
+from dragoman.evaluation.links import agreement
+from dragoman.model.attention import watch_attention
+from dragoman.model.build import build_model
+from dragoman.model.transformer import Transformer
+from dragoman.tasks.generation import start_id
+from dragoman.training.checkpoint import list_checkpoints
+from dragoman.training.finish import train
+from dragoman.training.guided import Guidance, guided_layer, guided_loss, watched_head
+from dragoman.training.parallel import ModelLoss
+from test_ranks import free_port, together, train_all
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+GUIDED = "training.guided_alignment=0.5"
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    return tiny(tmp_path_factory.mktemp("guided") / "run", GUIDED, "model.decoder_layers=2")
+
+
+@pytest.fixture(scope="module")
+def prepared(recipe: Recipe, one_core: None) -> Prepared:
+    return prepare(recipe, Path(recipe.run) / "data")
+
+
+@pytest.fixture(scope="module")
+def batch(recipe: Recipe, prepared: Prepared) -> Batch:
+    (found,) = TrainingBatches(recipe, prepared.folder, start_id=start_id(recipe.model))[Cursor()]
+    return found
+
+
+@pytest.fixture
+def model(recipe: Recipe, prepared: Prepared) -> Transformer:
+    torch.manual_seed(1)
+    source, target = len(prepared.tokeniser.source), len(prepared.tokeniser.target)
+    return build_model(recipe.model, source_vocabulary=source, target_vocabulary=target)
+
+
+def test_ids_make_the_words_that_their_pieces_make(prepared: Prepared) -> None:
+    for side in (prepared.tokeniser.source, prepared.tokeniser.target):
+        words = Sides(prepared.tokeniser).source if side is prepared.tokeniser.source else Sides(prepared.tokeniser).target
+        for text in ("one two three", "onetwo", "  three ten ", "x", "zwei fünf groß"):
+            ids = np.array(side.encode(text), dtype=np.int64)
+            assert words.numbers(ids).tolist() == words_of(side.pieces(ids.tolist()))
+            assert words.count(ids) == len(text.split())
+        one, other = (words.split(np.array(side.encode(text))) for text in ("one two one", "one"))
+        assert one[0] == one[2] == other[0] != one[1]
+        assert words.split(np.array([], dtype=np.int64)) == []
+        assert words.count(np.array([], dtype=np.int64)) == 0
+
+
+def test_pieces_look_at_the_pieces_of_the_words_they_are_linked_with(prepared: Prepared) -> None:
+    sides = Sides(prepared.tokeniser)
+    source = np.array(prepared.tokeniser.encode_source("three one"))
+    target = np.array(prepared.tokeniser.encode_target("zzz eins drei"))
+    from_words, to_words = words_of(prepared.tokeniser.source.pieces(source[:-1].tolist())), sides.target.numbers(target)
+    # The last link is of a word that a truncated pair has lost.
+    places, looked_at, shares = sides.looks(np.array([[1, 1], [0, 2], [1, 2], [7, 0]], dtype=np.int32), source, target)
+    found = np.zeros((len(target), len(source)))
+    found[places, looked_at] = shares
+    expected = np.zeros_like(found)
+    for place, word in enumerate(to_words):
+        linked = {0: [], 1: [1], 2: [0, 1]}[int(word)]
+        columns = [column for column, one in enumerate(from_words) if one in linked]
+        expected[place, columns] = 1 / max(len(columns), 1)
+    assert found == pytest.approx(expected)
+    assert expected.any()
+    assert [len(part) for part in sides.looks(np.empty((0, 2), np.int32), source, target)] == [0, 0, 0]
+    assert [len(part) for part in sides.looks(np.array([[0, 0]], np.int32), source[-1:], target)] == [0, 0, 0]
+
+
+def test_links_are_kept_on_disk(tmp_path: Path) -> None:
+    rows = [[(0, 1), (2, 0)], [], [(5, 5)]]
+    write_links(tmp_path / "x.links.arrow", rows)
+    table = LinkTable(tmp_path / "x.links.arrow")
+    assert [table[index].tolist() for index in range(len(table))] == [[list(link) for link in row] for row in rows]
+    (tmp_path / "x.links.arrow").write_bytes(b"no")
+    with pytest.raises(DataError, match="not the links of a prepared corpus"):
+        LinkTable(tmp_path / "x.links.arrow")
+
+
+def test_our_own_aligner_links_a_corpus(recipe: Recipe, prepared: Prepared, tmp_path: Path) -> None:
+    # Words stand in the same order on both sides, one for one.
+    corpus, table = Corpus(pair_files(prepared.folder, "train")), LinkTable(links_file(prepared.folder, "train"))
+    sides = Sides(prepared.tokeniser)
+    found = [[(int(one), int(other)) for one, other in table[index]] for index in range(len(table))]
+    right = [[(word, word) for word in range(sides.target.count(corpus.target(index)))] for index in range(len(corpus))]
+    assert agreement(found, right).error_rate < 0.02
+    again = prepare(recipe, tmp_path / "data")
+    assert links_file(again.folder, "train").read_bytes() == links_file(prepared.folder, "train").read_bytes()
+    assert not prepare(recipe, tmp_path / "data").fresh
+    links_file(again.folder, "train").unlink()
+    assert prepare(recipe, tmp_path / "data").fresh
+
+
+def test_without_guidance_nothing_is_linked(tiny: MakeRecipe, tmp_path: Path, prepared: Prepared) -> None:
+    plain = tiny(tmp_path / "run", "model.decoder_layers=2")
+    assert Guidance.of(plain) is None
+    made = prepare(plain, tmp_path / "data")
+    assert not links_file(made.folder, "train").exists()
+    for name in ("train-00000.arrow", "train.lengths.arrow", "source.model"):
+        assert (made.folder / name).read_bytes() == (prepared.folder / name).read_bytes()
+    (found,) = TrainingBatches(plain, made.folder, start_id=start_id(plain.model))[Cursor()]
+    assert found.guide is None
+
+
+# Files that the recipe names
+
+
+def given(tiny: MakeRecipe, folder: Path, links: str, *more: str, source: str = "one two\n\nthree\n") -> Recipe:
+    (folder / "en").write_text(source, encoding="utf-8")
+    (folder / "de").write_text("zwei eins\n\ndrei vier\n", encoding="utf-8")
+    (folder / "links").write_text(links, encoding="utf-8")
+    names = [f"data.train.{key}={folder / name}" for key, name in (("source", "en"), ("target", "de"), ("alignments", "links"))]
+    return tiny(folder / "run", GUIDED, *names, "subword.vocabulary_size=30", *more)
+
+
+def test_links_are_taken_from_a_file(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = given(tiny, tmp_path, "1-0 0-1\n\n0-0 0-1\n")
+    made = prepare(recipe, tmp_path / "data")
+    table = LinkTable(links_file(made.folder, "train"))
+    found = [table[index].tolist() for index in range(len(table))]
+    assert found == [[[1, 0], [0, 1]], [[0, 0], [0, 1]]]  # the empty pair is gone
+    (tmp_path / "links").write_text("1-0\n\n0-1\n")
+    assert prepare(recipe, tmp_path / "data").fresh
+    assert LinkTable(links_file(made.folder, "train"))[0].tolist() == [[1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("links", "told"),
+    [
+        ("1-0\n\n", r"links: 2 lines of links, but train has 3 pairs"),
+        ("1-0\n\n0-0\n0-0\n", r"links: 4 lines of links, but train has 3 pairs"),
+        ("1-0\n\n0-2\n", r"links, line 3: 0-2 links a word that is not there: the source has 1 words, the target 2"),
+        ("2-0\n\n0-0\n", r"links, line 1: 2-0 links a word that is not there: the source has 2 words"),
+        ("1-0\n1:0\n0-0\n", r"links, line 2: '1:0' is no link; write i-j, counted from 0"),
+        ("-1-0\n\n0-0\n", r"links, line 1: '-1-0' is no link"),
+    ],
+)
+def test_bad_links_are_answered(tiny: MakeRecipe, tmp_path: Path, links: str, told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        prepare(given(tiny, tmp_path, links), tmp_path / "data")
+
+
+def test_a_missing_file_of_links(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = given(tiny, tmp_path, "")
+    (tmp_path / "links").unlink()
+    with pytest.raises(DataError, match="links: cannot be read: No such file"):
+        prepare(recipe, tmp_path / "data")
+
+
+def test_words_that_the_subword_model_parts_otherwise_are_told_of(tiny: MakeRecipe, tmp_path: Path) -> None:
+    # A zero-width space parts no words for Python; the subword model's normalisation makes a space of it.
+    told: list[str] = []
+    recipe = given(tiny, tmp_path, "0-0 0-1\n\n0-0\n", source="one\u200btwo\n\nthree\n")
+    made = prepare(recipe, tmp_path / "data", told.append)
+    table = LinkTable(links_file(made.folder, "train"))
+    assert [len(table[index]) for index in range(2)] == [0, 1]
+    assert any("train: 1 pairs have no links" in one and "links, line 1)" in one for one in told)
+
+
+def test_a_truncated_pair_keeps_the_links_of_what_is_left(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = given(tiny, tmp_path, "1-0 0-1\n\n0-0\n", "data.max_length=3", "data.over_long=truncate")
+    made = prepare(recipe, tmp_path / "data")
+    assert LinkTable(links_file(made.folder, "train"))[0].tolist() == [[1, 0], [0, 1]]
+    looks = Sides(made.tokeniser).looks(np.array([[1, 0], [0, 1]], np.int32), *(
+        side(0) for side in (made.corpus("train").source, made.corpus("train").target)
+    ))  # fmt: skip
+    assert len(looks[0]) < 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["data.train.alignments=x"], r"data.train.alignments guides a head: set training.guided_alignment"),
+        ([GUIDED, "data.valid.alignments=x"], "alignments guide what is learnt"),
+        ([GUIDED, "training.guided_layer=2"], r"training.guided_layer = 2: the decoder has 1, counted from 1"),
+        ([GUIDED, "training.guided_head=3"], r"training.guided_head = 3: the decoder has 2"),
+        (["training.guided_alignment=-1"], r"guided_alignment"),
+    ],
+)
+def test_impossible_guidance_is_refused(tiny: MakeRecipe, tmp_path: Path, settings: list[str], told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        tiny(tmp_path, *settings)
+
+
+def test_the_head_is_that_of_the_last_layer_but_one(tiny: MakeRecipe, tmp_path: Path) -> None:
+    def head(*settings: str) -> Guidance | None:
+        return Guidance.of(tiny(tmp_path, "training.guided_alignment=0.25", *settings))
+
+    assert head() == Guidance(0.25, 0, 0)
+    assert head("model.decoder_layers=4") == Guidance(0.25, 2, 0)
+    assert head("model.decoder_layers=4", "training.guided_layer=4", "training.guided_head=2") == Guidance(0.25, 3, 1)
+
+
+# What it adds to the loss
+
+
+def test_a_head_that_looks_everywhere_alike() -> None:
+    # Each of three guided places has all its share on weights of 1/4: −log 1/4 for each, whatever the shares.
+    looks = [(np.array([0, 2, 2]), np.array([1, 0, 3]), np.array([1, 0.25, 0.75], np.float32)),
+             (np.array([1]), np.array([2]), np.array([1], np.float32))]  # fmt: skip
+    guide = Guide.of(looks)
+    flat_BTS = torch.full((2, 3, 4), math.log(1 / 4))
+    assert guided_loss(flat_BTS, guide).item() == pytest.approx(3 * math.log(4))
+    assert guided_loss(torch.cat([flat_BTS, 2 * flat_BTS]), guide).item() == pytest.approx(1.5 * 3 * math.log(4))
+
+
+def test_the_loss_is_the_cross_entropy_of_the_heads_weights(model: Transformer, batch: Batch) -> None:
+    guidance = Guidance(0.5, layer=1, head=1)
+    model.eval()
+    assert batch.guide is not None
+    with watch_attention([guided_layer(model, guidance).cross_attention]) as seen, torch.no_grad():
+        model(batch.source_BS, batch.inputs_BT)
+    weights = seen[0][:, guidance.head].double().log()
+    shares = torch.zeros_like(weights)
+    shares[tuple(batch.guide.places_3G)] = batch.guide.share_G.double()
+    expected = -float((shares * weights.masked_fill(shares == 0, 0.0)).sum())
+    # All shares of a place sum to one, and most places are guided here.
+    assert sorted(set(shares.sum(dim=2).round(decimals=5).flatten().tolist())) == [0.0, 1.0]
+    with torch.no_grad():
+        both = [ModelLoss(model, epsilon=0.1, form="uniform", guidance=one)(batch) for one in (None, guidance)]
+    assert float(both[1][0] - both[0][0]) == pytest.approx(0.5 * expected, rel=1e-4)
+    assert torch.equal(both[0][1], both[1][1])  # looking on changes no bit of what the model says
+
+
+def test_only_what_leads_to_the_heads_weights_is_pulled(model: Transformer, batch: Batch) -> None:
+    guidance = Guidance(1.0, layer=0, head=0)
+    assert batch.guide is not None
+    with watched_head(model, guidance) as seen:
+        model(batch.source_BS, batch.inputs_BT)
+    torch.autograd.backward(guided_loss(seen[0], batch.guide))
+    attention = guided_layer(model, guidance).cross_attention
+    width = attention.query.weight.shape[0] // 2
+    assert attention.query.weight.grad is not None
+    assert attention.query.weight.grad[:width].abs().sum() > 0
+    assert attention.query.weight.grad[width:].abs().sum() == 0  # the other head
+    assert attention.output.weight.grad is None
+    assert guided_layer(model, Guidance(1.0, 1, 0)).cross_attention.query.weight.grad is None
+    assert attention.attend.__name__ != "attend_and_keep"  # nothing is left behind
+
+
+def test_the_loss_of_halves_is_the_loss_of_the_whole(model: Transformer, batch: Batch) -> None:
+    model.eval()
+    loss = ModelLoss(model, epsilon=0.1, form="uniform", guidance=Guidance(0.7, 1, 0))
+    parts = [quarter for half in halves(batch) for quarter in halves(half)]
+    assert all(part.guide is not None and part.guide.rows == len(part.source_BS) for part in parts)
+    with torch.no_grad():
+        assert sum(loss(part)[0] for part in parts).item() == pytest.approx(loss(batch)[0].item(), rel=1e-5)
+
+
+def test_two_passes_count_once(tiny: MakeRecipe, tmp_path: Path, model: Transformer, batch: Batch) -> None:
+    model.eval()  # no dropout: both passes are alike, and R-Drop's own term is nothing
+    once = ModelLoss(model, epsilon=0.1, form="uniform", guidance=Guidance(0.7, 1, 0))
+    twice = ModelLoss(model, epsilon=0.1, form="uniform", r_drop=1.0, guidance=Guidance(0.7, 1, 0))
+    with torch.no_grad():
+        assert twice(batch)[0].item() == pytest.approx(once(batch)[0].item(), rel=1e-4)
+
+
+# In batches
+
+
+def test_another_process_makes_the_same_batches(recipe: Recipe, prepared: Prepared, batch: Batch) -> None:
+    batches = TrainingBatches(recipe, prepared.folder, start_id=start_id(recipe.model))
+    assert batches[Cursor()][0].guide is not None  # everything is opened
+    (again,) = pickle.loads(pickle.dumps(batches))[Cursor()]
+    assert batch.guide is not None
+    assert again.guide is not None
+    assert torch.equal(again.guide.places_3G, batch.guide.places_3G)
+    assert torch.equal(again.guide.share_G, batch.guide.share_G)
+    moved = batch.to(torch.device("cpu")).guide
+    assert moved is not None
+    assert torch.equal(moved.share_G, batch.guide.share_G)
+
+
+def test_texts_split_anew_keep_their_links_and_modified_ones_have_none(tiny: MakeRecipe, tmp_path: Path) -> None:
+    def guides(name: str, *settings: str) -> tuple[list[Batch], TrainingBatches]:
+        recipe = tiny(tmp_path / name, GUIDED, "subword.byte_fallback=true", "subword.vocabulary_size=310", *settings)
+        made = prepare(recipe, tmp_path / "data" / name)
+        batches = TrainingBatches(recipe, made.folder, start_id=start_id(recipe.model))
+        return [part for number in range(batches.batches_in_epoch(0)) for part in batches[Cursor(0, number)]], batches
+
+    (tmp_path / "data").mkdir()
+    for part in guides("sampled", "subword.kind=unigram", "subword.sampling=0.2")[0]:
+        assert part.guide is not None
+        # Whatever the pieces, each place of the target but its end is guided: all words of this corpus are linked.
+        guided = torch.unique(part.guide.places_3G[:2], dim=1).shape[1]
+        assert guided >= 0.9 * (part.num_target_tokens - len(part.source_BS))
+    upper = guides("upper", "data.modifiers.upper_case=1.0")[0]
+    assert all(part.guide is not None and part.guide.share_G.numel() == 0 for part in upper)
+    assert all(guided_loss(torch.zeros(part.source_BS.shape[0], 9, 9), part.guide).item() == 0 for part in upper if part.guide)
+
+
+# Learnt
+
+
+@pytest.mark.slow
+def test_a_guided_head_aligns_better(tiny: MakeRecipe, tmp_path: Path, bundle: Path) -> None:
+    steps = ["training.max_steps=200", "training.batch_tokens=400"]  # as `bundle` was trained
+    recipe = tiny(tmp_path, *NO_DROPOUT, *steps, "training.guided_alignment=1", "training.guided_head=2")
+    train(recipe)
+    root = Path(recipe.data.root)
+    pairs = [(root / f"train.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "de")]  # what it was told
+    right = [[(word, word) for word in range(len(line.split()))] for line in pairs[0]]
+    plain, guided = (dragoman.load(one, device="cpu", precision="float32") for one in (bundle, tmp_path / "bundle"))
+    errors = [agreement(one.align(*pairs), right).error_rate for one in (plain, guided)]
+    print(f"alignment error rate {errors[0]:.3f} without guidance, {errors[1]:.3f} with")
+    assert errors[1] < 0.2 * errors[0]
+    assert (guided.head.layer, guided.head.head) == (0, 1)  # the bundle names the head that was guided
+    assert guided.head.error is not None
+
+
+def test_collate_takes_what_rows_look_at() -> None:
+    looks = (np.array([0]), np.array([1]), np.array([1], np.float32))
+    made = collate([[5, 6], [7]], [[8], [9]], start_id=2, looks=[looks, NOWHERE])
+    assert made.guide is not None
+    assert made.guide.places_3G.tolist() == [[0], [0], [1]]
+    assert made.guide.rows == 2
+
+
+@pytest.mark.slow
+def test_ranks_and_loaders_guide_as_one_process_does(tiny: MakeRecipe, tmp_path: Path) -> None:
+    def recipe(name: str, *settings: str) -> Recipe:
+        steps = (
+            "training.accumulation=2",
+            "training.max_steps=4",
+            "training.checkpoint_every_steps=4",
+            "training.batch_tokens=60",
+        )
+        return tiny(tmp_path / name, GUIDED, *steps, *settings)
+
+    for name, settings in (("alone", ()), ("ahead", ("data.loaders=1",)), ("unguided", ("training.guided_alignment=0",))):
+        train(recipe(name, *settings))
+    together(2, train_all, {free_port(): recipe(way, f"training.parallel={way}") for way in ("ddp", "fsdp")})
+    found = {
+        name: list_checkpoints(tmp_path / name / "checkpoints")[-1].weights()
+        for name in ("alone", "ahead", "unguided", "ddp", "fsdp")
+    }
+    for name, weight in found["alone"].items():
+        assert torch.equal(weight, found["ahead"][name])
+        for way in ("ddp", "fsdp"):
+            torch.testing.assert_close(found[way][name], weight, rtol=0, atol=1e-5)
+    assert any(not torch.equal(weight, found["unguided"][name]) for name, weight in found["alone"].items())

@@ -1,0 +1,234 @@
+"""Figures 3 to 5 for any bundle and any sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from dragoman.cli.main import cli
+from dragoman.engine import Translator, load
+from dragoman.errors import DataError, DragomanError, RecipeError
+from dragoman.model.attention import explicit_weights
+from dragoman.model.layers import EncoderLayer
+from dragoman.paper.figures import (
+    PRINTED_SENTENCES,
+    PRINTED_WORDS,
+    Figure,
+    Watched,
+    _farthest,
+    _heads,
+    _layer,
+    _sharpest,
+    _word,
+    figures,
+    watch,
+)
+from dragoman.views.paper_figures import Look, paper_figure
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+SENTENCE = "one big red seven small"
+
+
+@pytest.fixture(scope="module")
+def translator(bundle: Path) -> Translator:
+    opened: Translator = load(bundle)
+    return opened
+
+
+def ask(*words: object) -> Result:
+    return CliRunner().invoke(cli, ["paper", "figures", *map(str, words)], terminal_width=200)
+
+
+def refusal(*words: object) -> str:
+    """The one line that a mistake is answered with."""
+    result = ask(*words)
+    assert isinstance(result.exception, DragomanError), result.output
+    assert "\n" not in str(result.exception)
+    return str(result.exception)
+
+
+def made(words: Sequence[str], looks: dict[tuple[int, int, int], float], *, layers: int = 1, heads: int = 2) -> Watched:
+    """A sentence of words that are tokens each; (head, from, to) → weight in the first layer, the rest at the end token."""
+    length = len(words) + 1
+    weights_LHTS = np.zeros((layers, heads, length, length), dtype=np.float32)
+    for (head, row, column), weight in looks.items():
+        weights_LHTS[0, head, row, column] = weight
+    weights_LHTS[..., -1] = 1 - weights_LHTS.sum(axis=-1)
+    tokens = (*(f"▁{word}" for word in words), "</s>")
+    return Watched("made", " ".join(words), tokens, tuple(range(length)), weights_LHTS)
+
+
+# What is chosen
+
+
+def test_layer_and_heads_are_the_printed_ones_where_there_are_so_many() -> None:
+    assert [_layer(None, layers) + 1 for layers in (1, 2, 4, 6, 12)] == [1, 1, 3, 5, 11]
+    assert [_heads((), count) for count in (2, 4, 5, 6, 8, 16)] == [(0, 1), (2, 3), (3, 4), (4, 5), (4, 5), (4, 5)]
+    assert _heads((8, 2), 8) == (7, 1)
+
+
+def test_the_word_is_the_paper_s_if_it_stands_there() -> None:
+    for number, word in PRINTED_WORDS.items():
+        words = PRINTED_SENTENCES[number].split()
+        watched = made(words, {})
+        assert words[_word(watched, None, number, watched.weights_LHTS[0])] == word
+
+
+def test_without_it_the_word_that_looks_farthest_or_sharpest() -> None:
+    # "a" looks half at "e", 4 away; "b" wholly at "c", 1 away; the end token is nobody's distant word.
+    watched = made(list("abcde"), {(0, 0, 4): 0.5, (1, 0, 4): 0.5, (0, 1, 2): 1.0, (1, 1, 2): 1.0})
+    assert _farthest(watched, watched.weights_LHTS[0]) == 0
+    assert _sharpest(watched, watched.weights_LHTS[0]) == 1
+    # Punctuation is no word, and a word that looks at itself looks at no other.
+    watched = made([",", "a", "b"], {(0, 0, 2): 1.0, (1, 0, 2): 1.0, (0, 1, 1): 1.0, (1, 1, 1): 1.0, (0, 2, 1): 0.1})
+    assert _sharpest(watched, watched.weights_LHTS[0]) == 2
+
+
+def test_a_word_is_named_by_its_letters_or_its_place() -> None:
+    watched = made(["the", "2", "saw", "the", "dog"], {})
+    weights_HTS = watched.weights_LHTS[0]
+    assert [_word(watched, asked, 3, weights_HTS) for asked in ("saw", "2", "3", "6")] == [2, 1, 2, 5]
+    with pytest.raises(DataError, match=r"--word the stands there 2 times: give its place, 1 or 4$"):
+        _word(watched, "the", 3, weights_HTS)
+    with pytest.raises(DataError, match=r"--word cat does not stand in the sentence, whose words are the, 2, saw, the, dog"):
+        _word(watched, "cat", 3, weights_HTS)
+    for asked in ("0", "7", "-1"):
+        with pytest.raises(DataError, match="does not stand"):
+            _word(watched, asked, 3, weights_HTS)
+
+
+# What is seen
+
+
+@torch.no_grad()
+def test_the_weights_are_equation_1_of_the_chosen_layer(translator: Translator) -> None:
+    """By the projections of the first layer, whose inputs are the embeddings; that norm is before it, the recipe says."""
+    watched = watch(translator, SENTENCE)
+    model = translator.bundle.model
+    ids_BS = torch.tensor([translator.bundle.tokeniser.encode_source(SENTENCE)])
+    layer = model.encoder.layers[0]
+    assert isinstance(layer, EncoderLayer)
+    assert translator.recipe.model.norm == "pre"
+    query, remembered = layer.attention.look_within(layer.attention_residual.norm(model.encoder.embedding(ids_BS)))
+    expected = explicit_weights(query, remembered.key, None)
+    np.testing.assert_allclose(watched.weights_LHTS, expected.numpy(), atol=1e-6)
+    assert watched.spelled() == [*SENTENCE.split(), "</s>"]
+    assert watched.tokens == tuple(translator.bundle.tokeniser.source.pieces(ids_BS[0].tolist()))
+
+
+def test_each_figure_shows_what_the_paper_s_does(translator: Translator) -> None:
+    three, four, five = figures(translator, SENTENCE, heads=(2, 1), word="red")
+    red = three.watched.places(2)
+    assert three.looks == (Look((0, 1), red),)
+    assert four.looks == (Look((1,)), Look((1, 0), red))
+    assert five.looks == (Look((1,)), Look((0,)))
+    assert (three.word, four.word, five.word) == (2, 2, None)
+    assert three.remark == "encoder self-attention, layer 1 of 1, all heads, from “red”"
+    assert [one.number for one in figures(translator, SENTENCE, numbers=(5, 3, 5))] == [3, 5]
+
+
+def lines_of(svg: str) -> list[tuple[int, float, int]]:
+    """Head, strength, how many lines."""
+    found = re.findall(r'class="line h(\d)" stroke-opacity="([0-9.]+)" d="([^"]*)"', svg)
+    return [(int(head), float(level), steps.count("M")) for head, level, steps in found]
+
+
+def test_lines_are_the_weights_and_only_those_of_the_word() -> None:
+    watched = made(["a", "b", "c"], {(0, 0, 2): 1.0, (0, 1, 0): 0.25, (1, 1, 2): 0.5, (1, 1, 0): 0.03})
+    weights_HTS = watched.weights_LHTS[0]
+    one_word = paper_figure(watched.tokens, weights_HTS, [Look((0, 1), (1,))], title="3", remark="r")
+    # From "b": head 1 a quarter at "a", the rest at the end; head 2 half at "c", .47 at the end, and .03 too faint to see.
+    assert sorted(lines_of(one_word)) == [(0, 0.25, 1), (0, 0.75, 1), (1, 0.5, 2)]
+    boxes = re.findall(r'class="f(\d)" fill-opacity="([0-9.]+)"', one_word)
+    assert sorted(boxes) == [("0", "0.25"), ("0", "0.75"), ("1", "0.47"), ("1", "0.5")]
+    whole = paper_figure(watched.tokens, weights_HTS, [Look((0,)), Look((1,))], title="5", remark="r")
+    # "a" at "c", "c" and "</s>" at the end are whole in head 1; in head 2 all but "b" look at the end.
+    assert sorted(lines_of(whole)) == [(0, 0.25, 1), (0, 0.75, 1), (0, 1.0, 3), (1, 0.5, 2), (1, 1.0, 3)]
+    assert "f0" not in re.findall(r'<rect class="(\w+)"', whole)
+
+
+def test_hostile_tokens_and_many_heads_stay_a_picture() -> None:
+    tokens = ["▁<script>", '▁"&', "▁" + "long" * 40, "\u202e", "</s>"]
+    weights_HTS = np.full((20, 5, 5), 0.2, dtype=np.float32)
+    svg = paper_figure(tokens, weights_HTS, [Look(tuple(range(20)), (0, 1)), Look((19,))], title="<t>", remark="&")
+    root = ElementTree.fromstring(svg)
+    assert "<script>" not in svg
+    assert float(root.attrib["height"]) < 1500
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert sum(text == "</s>" for text in texts) == 4
+
+
+# The command
+
+
+def test_the_command_writes_three_pictures_and_says_what_they_show(bundle: Path, tmp_path: Path) -> None:
+    result = ask(bundle, SENTENCE, "-o", tmp_path / "f", "--word", "red", "--png")
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in (tmp_path / "f").iterdir()) == [
+        f"figure{number}.{suffix}" for number in (3, 4, 5) for suffix in ("png", "svg")
+    ]
+    assert "Figure 3: encoder self-attention, layer 1 of 1, all heads, from “red”" in result.stdout
+    assert (tmp_path / "f" / "figure4.png").read_bytes().startswith(b"\x89PNG")
+    ElementTree.parse(tmp_path / "f" / "figure4.svg")
+    before = {path: path.read_bytes() for path in (tmp_path / "f").iterdir()}
+    assert "figure3.svg: exists already" in refusal(bundle, SENTENCE, "-o", tmp_path / "f")
+    assert before == {path: path.read_bytes() for path in (tmp_path / "f").iterdir()}
+    assert ask(bundle, SENTENCE, "-o", tmp_path / "f", "--figure", "5", "--overwrite").exit_code == 0
+
+
+def test_the_numbers_come_as_json_and_no_picture_is_asked_for(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = ask(bundle, SENTENCE, "--figure", "4", "--heads", "2,1", "--word", "3", "--json")
+    assert not list(tmp_path.iterdir())
+    (figure,) = json.loads(result.stdout)["figures"]
+    assert (figure["figure"], figure["layer"], figure["layers"], figure["word"]) == (4, 1, 1, "red")
+    assert [look["heads"] for look in figure["looks"]] == [[2], [2, 1]]
+    whole, isolated = (np.array(look["weights"]) for look in figure["looks"])
+    length, places = len(figure["tokens"]), figure["looks"][1]["places"]
+    assert (whole.shape, isolated.shape) == ((1, length, length), (2, len(places), length))
+    np.testing.assert_allclose(whole.sum(-1), 1, atol=1e-3)
+    np.testing.assert_array_equal(whole[0][places], isolated[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--layer", 2), "layer 2: the encoder has layers 1 to 1"),
+        (("--layer", 0), "layer 0: the encoder has layers 1 to 1"),
+        (("--heads", "1,3"), "head 3: a layer has heads 1 to 2"),
+        (("--heads", "1"), "--heads 1: Figures 4 and 5 compare two heads"),
+        (("--heads", "1,1"), "compare two heads"),
+        (("--heads", "one,two"), "--heads one,two: give two heads, counted from 1, such as 5,6"),
+        (("--word", "eleven"), "--word eleven does not stand in the sentence, whose words are one, big, red"),
+    ],
+)
+def test_what_is_not_there_is_one_line_and_no_folder(bundle: Path, tmp_path: Path, words: tuple[Any, ...], told: str) -> None:
+    assert told in refusal(bundle, SENTENCE, "-o", tmp_path / "f", *words)
+    assert not (tmp_path / "f").exists()
+
+
+def test_other_mistakes_are_one_line_too(bundle: Path, translator: Translator, tmp_path: Path) -> None:
+    assert "the text is empty" in refusal(bundle, " ", "-o", tmp_path / "f")
+    assert "2 lines" in refusal(bundle, "one\ntwo", "-o", tmp_path / "f")
+    assert "nowhere" in refusal(tmp_path / "nowhere", SENTENCE, "-o", tmp_path / "f")
+    assert ask(bundle, SENTENCE, "--figure", "6").exit_code == 2
+    with pytest.raises(DataError, match=r"one head a layer.*--figure 3"):
+        _heads((), 1)
+    with pytest.raises(RecipeError):
+        _heads((1, 2, 3), 8)
+    alone = made(["a"], {}, heads=1)
+    assert isinstance(Figure(3, alone, 0, (Look((0,), (0,)),), 0).svg(), str)
+    # The paper's own sentences where none is given, for whatever their tokens are worth here.
+    assert [one.watched.sentence for one in figures(translator)] == list(PRINTED_SENTENCES.values())

@@ -1,0 +1,175 @@
+"""A table's row from what runs left behind."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from conftest import MakeRecipe
+from dragoman.cli.main import cli
+from dragoman.config import Recipe
+from dragoman.errors import DragomanError, RunError
+from dragoman.evaluation.metrics import paper_bleu
+from dragoman.evaluation.significance import compare_resampled, paired_bootstrap, resample
+from dragoman.paper.results import markdown, results
+from dragoman.tasks.translation import score_translations
+from dragoman.training.finish import TRANSLATIONS
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+MakeRun = Callable[..., Path]
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> MakeRun:
+    """A copy of a finished run as if it had been another: of another seed, with other knobs, scores or translations."""
+
+    def make(name: str, *, seed: int = 1, bleu: float = 90.0, lines: list[str] | None = None, **knobs: Any) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        recipe = json.loads((trained / "recipe.json").read_text())
+        recipe["training"] |= {"seed": seed, **knobs}
+        (folder / "recipe.json").write_text(json.dumps(recipe))
+        shutil.copy(trained / "metrics.jsonl", folder)
+        shutil.copy(trained / TRANSLATIONS, folder)
+        if lines is not None:
+            (folder / TRANSLATIONS).write_text("".join(line + "\n" for line in lines))
+        report = json.loads((trained / "report.json").read_text())
+        (folder / "report.json").write_text(json.dumps({**report, "bleu": bleu}))
+        return folder
+
+    return make
+
+
+def test_seeds_are_one_row_with_mean_and_spread(run: MakeRun) -> None:
+    (row,) = results([run("one", seed=1, bleu=80.0), run("two", seed=2, bleu=81.0), run("three", seed=3, bleu=85.0)])
+    assert row.seeds == (1, 2, 3)
+    assert row.scores["bleu"].mean == pytest.approx(82)
+    assert row.scores["bleu"].spread == pytest.approx(math.sqrt((4 + 1 + 9) / 2))
+    assert (row.steps.mean, row.steps.spread, row.changed, row.against) == (200, 0, (), None)
+    assert "| 1 2 3 | 200 |" in markdown([row])
+    assert "| 82.00 ± 2.65 |" in markdown([row])
+    assert f"- bleu: `{row.scores['bleu'].signature}`" in markdown([row])
+    assert "against" not in markdown([row])
+
+
+def test_rows_are_set_against_the_first_by_paired_bootstrap(run: MakeRun, trained: Path, corpus: Path) -> None:
+    references = (corpus / "test.de").read_text().splitlines()
+    kept = (trained / TRANSLATIONS).read_text().splitlines()
+    assert len(kept) == len(references) == 8
+    worse = [references[0], *["null"] * 7]
+    ours = [run("a1", seed=1, lines=references), run("a2", seed=2, lines=references)]
+    theirs = [run("b1", seed=1, lines=worse, label_smoothing=0.0), run("b2", seed=2, lines=kept, label_smoothing=0.0)]
+    first, second = results([*ours, *theirs])
+    assert (first.against, second.changed) == (None, ("training.label_smoothing=0.0",))
+    draws = [[resample(lines, [references]) for lines in pair] for pair in ((worse, kept), (references, references))]
+    assert second.against == compare_resampled(*draws)
+    means = [sum(one.score.value for one in some) / 2 for some in draws]
+    assert second.against is not None
+    assert second.against.difference == pytest.approx(means[0] - means[1])
+    assert "`training.label_smoothing=0.0`" in markdown([first, second]).splitlines()[3]
+    same = results([ours[0], run("c", lines=references, peak_rate=0.5)])[1]
+    assert same.against is not None
+    assert (same.against.difference, same.against.p_value) == (0.0, 1.0)
+    assert "+0.00 (+0.00 to +0.00), p = 1.000, under the noise" in markdown([first, same])
+
+
+def test_one_run_each_is_the_comparison_of_their_files(run: MakeRun, corpus: Path) -> None:
+    references = (corpus / "test.de").read_text().splitlines()
+    worse = [*references[:5], "eins", "zwei", "drei"]
+    (_, row) = results([run("a"), run("b", lines=worse, label_smoothing=0.0)])
+    kept = (run("c") / TRANSLATIONS).read_text().splitlines()
+    assert row.against == paired_bootstrap(worse, kept, [references])
+
+
+def test_without_translations_there_is_no_comparison(run: MakeRun) -> None:
+    first, second = run("a"), run("b", label_smoothing=0.0)
+    (second / TRANSLATIONS).unlink()
+    assert results([first, second])[1].against is None
+    (first / TRANSLATIONS).write_text("one\n")  # of another test set
+    assert results([first, second])[1].against is None
+
+
+def test_scores_of_two_flavours_have_no_mean(run: MakeRun) -> None:
+    one, two = run("one", seed=1), run("two", seed=2)
+    report = json.loads((two / "report.json").read_text())
+    (two / "report.json").write_text(json.dumps({**report, "signatures": {**report["signatures"], "bleu": "other"}}))
+    (row,) = results([one, two])
+    assert "bleu" not in row.scores
+    assert "chrf" in row.scores
+
+
+def test_what_makes_no_row_is_one_line(run: MakeRun, tmp_path: Path, trained: Path) -> None:
+    one = run("one")
+
+    def refusal(*folders: Path) -> str:
+        result = CliRunner().invoke(cli, ["paper", "results", *map(str, folders)])
+        assert isinstance(result.exception, DragomanError)
+        assert "\n" not in str(result.exception)
+        return str(result.exception)
+
+    assert "one recipe and seed" in refusal(one, run("again"))
+    assert "one recipe and seed" in refusal(one, one)
+    assert "holds no recipe.json" in refusal(tmp_path / "nowhere")
+    (one / "report.json").write_text("{}")
+    assert "report.json: cannot be read" in refusal(one)
+    (one / "report.json").unlink()
+    with pytest.raises(RunError, match="has not come to its end"):
+        results([one])
+    said = CliRunner().invoke(cli, ["paper", "results", str(trained), "--json"])
+    (row,) = json.loads(said.stdout)["rows"]
+    assert (row["seeds"], row["against"], row["significant"]) == ([1], None, None)
+
+
+# Both BLEUs
+
+
+def recipe_of(tiny: MakeRecipe, tmp_path: Path, language: str, *, tokenised: bool) -> Recipe:
+    return tiny(tmp_path / "run", f"task.target_language={language}", f"task.tokenised={str(tokenised).lower()}")
+
+
+@pytest.mark.parametrize("language", ["de", "de-AT", "deu"])
+@pytest.mark.parametrize("tokenised", [True, False])
+def test_german_is_scored_in_the_paper_s_way_as_well(language: str, tokenised: bool, tiny: MakeRecipe, tmp_path: Path) -> None:
+    """A split compound that is right in its second half alone counts two tokens right of three; unsplit, none of one."""
+    hypotheses, references = ["das ist ein neues U-Boot hier"], ["das ist ein neues S-Boot hier"]
+    scores = score_translations(hypotheses, references, recipe_of(tiny, tmp_path, language, tokenised=tokenised))
+    # 8 tokens, of which 7 are right, in runs of 4 and 3: 5 of 7 pairs, 3 of 6 triples, 1 of 5 quadruples.
+    expected = 100 * (7 / 8 * 5 / 7 * 3 / 6 * 1 / 5) ** 0.25
+    assert scores["paper_bleu"].value == pytest.approx(expected)
+    assert "compounds:split" in scores["paper_bleu"].signature
+    assert ("tok:none" if tokenised else "tok:moses-") in scores["paper_bleu"].signature
+    assert scores["bleu"].value != pytest.approx(expected, abs=1)
+
+
+def test_other_languages_have_no_compounds_to_split(tiny: MakeRecipe, tmp_path: Path) -> None:
+    lines, references = ["c'est-à-dire un porte-clés"], ["c'est-à-dire deux porte-clés ici"]
+    assert "paper_bleu" not in score_translations(lines, references, recipe_of(tiny, tmp_path, "fr", tokenised=True))
+    assert paper_bleu(lines, [references], "fr").name == "Moses BLEU"
+    assert "compounds" not in paper_bleu(lines, [references], "fr", tokenised=True).signature
+
+
+def test_plain_text_is_scored_without_moses_where_there_is_none(
+    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run must not fail at its end for want of an extra; `table2 --score` and `evaluate` say what is missing."""
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    assert "paper_bleu" not in score_translations(["a"], ["a"], recipe_of(tiny, tmp_path, "de", tokenised=False))
+    assert "paper_bleu" in score_translations(["a"], ["a"], recipe_of(tiny, tmp_path, "de", tokenised=True))
+
+
+def test_a_report_and_table_2_have_both(trained: Path) -> None:
+    report = json.loads((trained / "report.json").read_text())
+    assert "compounds:split" in report["signatures"]["paper_bleu"]
+    said = CliRunner().invoke(cli, ["paper", "table2", str(trained), "--json"])
+    (cost,) = json.loads(said.stdout)["runs"]
+    assert (cost["bleu"], cost["paper_bleu"]) == (report["bleu"], report["paper_bleu"])
+    assert cost["paper_bleu_signature"] == report["signatures"]["paper_bleu"]

@@ -1,0 +1,503 @@
+"""Trees as something to learn: labels, the pointer, the tag head, and a parser trained from end to end."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import NO_DROPOUT, on_one_core, reseal
+from dragoman.bundle import load_bundle
+from dragoman.config import ModelConfig, Recipe, TaskConfig, make_recipe
+from dragoman.data.batches import collate
+from dragoman.data.labels import XX_ID, Labels, learn_labels, read_labels, source_text
+from dragoman.data.prepare import prepare
+from dragoman.data.subword import LABELS, UNKNOWN_ID, Subword, learn_subword
+from dragoman.engine.translator import load
+from dragoman.errors import BundleError, DataError, RecipeError
+from dragoman.evaluation.evalb import score_files, total
+from dragoman.model.build import build_model
+from dragoman.model.pointer import Words
+from dragoman.model.transformer import Transformer
+from dragoman.tasks.parsing import parse_ids, score_parses
+from dragoman.training.diagnosis import diagnose
+from dragoman.training.finish import train
+from dragoman.training.loss import batch_loss, tag_loss
+from dragoman.training.record import Record, read_record
+from dragoman.trees.linearise import NAMES, restore
+from dragoman.trees.penn import read_tree, write
+from dragoman.trees.tree import leaves
+
+CAT = "(S (NP (DT the) (NN cat)) (VP (VBD sat)) (. .))"
+WORDS = {
+    "DT": ["the", "a", "this", "every"],
+    "JJ": ["big", "small", "red", "old"],
+    "NN": ["cat", "dog", "tree", "parser", "bird", "house"],
+    "IN": ["in", "on", "under", "near"],
+    "VBZ": ["sees", "likes", "eats", "finds"],
+}
+SPLITS = {"train": 400, "valid": 30, "test": 30}
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+def sentence(chance: random.Random) -> str:
+    """A tree of a little grammar, with function tags, a trace and a root without a label, as the Penn treebank has them."""
+
+    def word(tag: str) -> str:
+        return f"({tag} {chance.choice(WORDS[tag])})"
+
+    def phrase(depth: int) -> str:
+        adjective = f"{word('JJ')} " if chance.random() < 0.4 else ""
+        noun = f"(NP {word('DT')} {adjective}{word('NN')})"
+        return f"(NP {noun} (PP-LOC {word('IN')} {phrase(depth + 1)}))" if depth < 2 and chance.random() < 0.3 else noun
+
+    return f"( (S {phrase(0)} (VP {word('VBZ')} {phrase(0)} (ADVP (-NONE- *T*-1))) (. .)) )"
+
+
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("treebank")
+    chance = random.Random(1)
+    for name, size in SPLITS.items():
+        (folder / f"{name}.mrg").write_text("".join(sentence(chance) + "\n" for _ in range(size)))
+    return folder
+
+
+Make = Callable[..., Recipe]
+
+
+@pytest.fixture(scope="module")
+def parsing(treebank: Path) -> Make:
+    """(run folder, "section.knob=value" …) → a tiny recipe over the little grammar's trees."""
+
+    def make(run: Path, *changes: str) -> Recipe:
+        document: dict[str, Any] = {
+            "name": "trees",
+            "run": str(run),
+            "preset": "modern",
+            "size": "tiny",
+            "task": {"kind": "parsing"},
+            "data": {"root": str(treebank), **{name: {"file": f"{name}.mrg"} for name in SPLITS}, "max_length": 120},
+            "subword": {"joint": False, "vocabulary_size": 90, "byte_fallback": False, "normalisation": "identity"},
+            "model": {
+                "tying": "two-way",
+                "pointer": True,
+                "encoder_layers": 1,
+                "decoder_layers": 1,
+                "d_model": 32,
+                "d_ff": 64,
+                "num_heads": 2,
+            },
+            "training": {
+                "precision": "float32",
+                "batch_tokens": 1000,
+                "max_steps": 60,
+                "schedule": "inverse-sqrt",
+                "peak_rate": 5e-3,
+                "warmup_steps": 30,
+                "log_every_steps": 20,
+                "validate_every_steps": 30,
+                "validate_sentences": 10,
+                "checkpoint_every_steps": 30,
+                "average_count": 1,
+            },
+            "decoding": {"beam_size": 2, "extra_length": 100},
+        }
+        return make_recipe(document, [*NO_DROPOUT, *changes])
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def run(parsing: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that has learnt a little. Nobody writes into it."""
+    folder = tmp_path_factory.mktemp("parser") / "run"
+    with on_one_core():
+        train(parsing(folder, "training.best_by=f1"))
+    return folder
+
+
+# Labels
+
+
+@pytest.mark.parametrize("how", NAMES)
+def test_ids_tell_the_tree_and_its_tags(how: Any) -> None:
+    """The decoder says the linearisation of `trees`, which is tested by itself; the tags stand where words are consumed."""
+    task = TaskConfig(kind="parsing", linearisation=how, tags="sequence" if how == "tensor2tensor" else "head")
+    trees = [read_tree(sentence(random.Random(seed))) for seed in range(20)] + [
+        read_tree("(NN word)"),
+        read_tree("(NP (JJ x) y)"),
+    ]
+    labels = learn_labels(trees[:-1] if how == "tensor2tensor" else trees, task)
+    again = read_labels(labels.model, name="labels.json")
+    assert (again.tokens, again.shifts, again.hidden) == (labels.tokens, labels.shifts, labels.hidden)
+    assert labels.tokens[:5] == ["<pad>", "<unk>", "<s>", "</s>", "XX"]
+    for tree in map(labels.plain, trees[:-1]):
+        words = [leaf.word for leaf in leaves(tree)]
+        ids = labels.encode_tree(tree)
+        told = [labels.tokens[index] for index in ids if index in labels.shifts]
+        assert told == [leaf.tag for leaf in leaves(tree)]
+        tags = None if how == "tensor2tensor" else told
+        assert restore(labels.how, labels.pieces(labels.said(ids)), words, tags) == tree
+        assert labels.encode(labels.decode(ids)) == ids
+        assert not set(labels.said(ids)) & set(labels.hidden)
+
+
+def test_labels_that_were_not_learnt_are_counted() -> None:
+    labels = learn_labels([read_tree(CAT)], TaskConfig(kind="parsing"))
+    unknown = Counter[str]()
+    ids = labels.encode_tree(read_tree("(S (QP (CD two) (NN x)) (. .))"), unknown)
+    tokens = ["(S", "<unk>", "XX", "NN", "<unk>", ".", ")S"]
+    assert (labels.pieces(ids), dict(unknown)) == (tokens, {"QP": 1, "CD": 1})
+    assert ids[1] == UNKNOWN_ID
+    assert ids[2] == XX_ID
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "[]",
+        '{"linearisation": "typed"}',
+        '{"linearisation": "odd", "functions": "strip", "traces": "strip", "brackets": ["S"], "tags": []}',
+        '{"linearisation": "typed", "functions": "strip", "traces": "strip", "brackets": [1], "tags": []}',
+        "[" * 100_000,
+    ],
+)
+def test_damaged_labels_are_refused(written: str) -> None:
+    with pytest.raises(BundleError, match=r"labels\.json: is not a list of labels"):
+        read_labels(written.encode(), name="labels.json")
+
+
+@pytest.fixture(scope="module")
+def pieces() -> Subword:
+    texts = [" ".join(leaf.word for leaf in leaves(read_tree(sentence(random.Random(seed))))) for seed in range(200)]
+    config = make_recipe({"subword": {"normalisation": "identity"}}).subword
+    return learn_subword(texts, config, vocabulary_size=350, seed=1)
+
+
+@settings(max_examples=40, deadline=None, database=None)
+@given(
+    words=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), min_size=1, max_size=6), alpha=st.floats(0, 1)
+)
+def test_every_word_begins_once_whatever_it_holds(pieces: Subword, words: list[str], alpha: float) -> None:
+    """Of any characters, brackets, white space and ▁ among them; however its pieces are drawn."""
+    text = source_text(words)
+    assert int(pieces.begins[pieces.encode(text)].sum()) == len(words)
+    assert int(pieces.begins[pieces.sample(text, alpha=alpha, seed=1)].sum()) == len(words)
+    assert pieces.decode(pieces.encode(text)) == text
+
+
+def test_words_are_read_as_a_treebank_has_them() -> None:
+    assert source_text(["(", "-LRB-", "a\u2581b", "no\u00a0break", "", "x)"]) == "-LRB- -LRB- a_b no_break _ x-RRB-"
+
+
+# Pointer and tag head
+
+BEGINS, SHIFTS, HIDDEN = [5, 6], [4, 8, 9], [8, 9]
+SOURCES = [[5, 7, 6, 6, 3], [6, 5, 7, 7, 7, 3]]
+TARGETS = [[10, 8, 4, 11, 9, 11], [10, 10, 8, 11, 9, 11]]
+
+
+def parser(*, pointer: bool = True, tagging: bool = True) -> Transformer:
+    config = ModelConfig(
+        encoder_layers=1, decoder_layers=2, d_model=16, d_ff=32, num_heads=2, tying="none", pointer=pointer, norm="pre",
+        residual_dropout=0.0, embedding_dropout=0.0,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    model = build_model(config, source_vocabulary=8, target_vocabulary=12, word_id=4, tagging=tagging)
+    assert model.words is not None
+    model.words.learn(begins=BEGINS, shifts=SHIFTS, hidden=HIDDEN)
+    return model.eval()
+
+
+def test_the_places_of_words() -> None:
+    """Word by word, then the end token: by hand."""
+    words = Words(source_vocabulary=8, target_vocabulary=12, word_id=4, padding_id=0)
+    words.learn(begins=BEGINS, shifts=SHIFTS, hidden=HIDDEN)
+    source_BS = torch.tensor([[*SOURCES[0], 0], SOURCES[1]])
+    assert words.places(source_BS).tolist() == [[0, 2, 3, 4, 4, 4], [0, 1, 5, 5, 5, 5]]
+    target_BT = torch.tensor(TARGETS)
+    assert words.said(target_BT).tolist() == [[10, 4, 4, 11, 4, 11], [10, 10, 4, 11, 4, 11]]
+    assert words.tags(target_BT, 4).tolist() == [[8, 4, 9, 0], [8, 9, 0, 0]]
+    assert words.tags(target_BT, 1).tolist() == [[8], [8]]
+
+
+def test_the_pointer_shows_the_next_word() -> None:
+    """What is added at each place is the projection of the encoder's output at the word after those consumed so far."""
+    model = parser()
+    pointer = model.decoder.pointer
+    assert pointer is not None
+    source_BS, inputs_BT = torch.tensor([SOURCES[0]]), torch.tensor([[2, *TARGETS[0], 4, 4]])
+    memory_BSD = model.encoder(source_BS)
+    added_BTD, after = pointer(inputs_BT, pointer.start(memory_BSD, source_BS))
+    places = [0, 0, 2, 3, 3, 4, 4, 4, 4]  # the last two consume words that are not there
+    expected_TD = pointer.projection(memory_BSD[0, places])
+    torch.testing.assert_close(added_BTD[0], expected_TD)
+    assert after.count_N is not None
+    assert after.count_N.tolist() == [5]
+
+
+def test_steps_and_reordered_rows_point_as_teacher_forcing_does() -> None:
+    model = parser()
+    source_BS = torch.tensor([[*SOURCES[0], 0], SOURCES[1]])
+    inputs_BT = torch.tensor([[2, *target] for target in TARGETS])
+    with torch.no_grad():
+        forced_BTV = model(source_BS, inputs_BT)
+        state = model.start(source_BS)
+        rows_N = torch.tensor([1, 0, 3, 2])
+        others_BT = inputs_BT.flip(1)
+        for place in range(inputs_BT.shape[1]):
+            # Two hypotheses a sentence, the true one first; they change places after every step.
+            tokens_N = torch.stack([inputs_BT[:, place], others_BT[:, place]], dim=1)
+            tokens_N = (tokens_N if place % 2 == 0 else tokens_N.flip(1)).flatten()
+            logits_NV, state = model.step(tokens_N, state)
+            true_BV = logits_NV.view(2, 2, -1)[:, place % 2]
+            torch.testing.assert_close(true_BV, forced_BTV[:, place], atol=1e-5, rtol=1e-5)
+            state = state.reorder(rows_N)
+        kept = state.keep(torch.tensor([1]))
+    assert state.pointed is not None
+    assert state.pointed.count_N is not None
+    assert kept.pointed is not None
+    assert kept.pointed.count_N is not None
+    assert kept.pointed.count_N.tolist() == state.pointed.count_N.tolist()[2:]
+
+
+def test_a_model_without_pointer_is_what_it_was() -> None:
+    """The same weights by the same names, drawn alike, and the same bits."""
+    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, num_heads=2, tying="none")
+    models = []
+    for word_id in (None, 4):
+        torch.manual_seed(1)
+        models.append(build_model(config, source_vocabulary=8, target_vocabulary=12, word_id=word_id).eval())
+    plain, with_words = models
+    source_BS, inputs_BT = torch.tensor([SOURCES[1]]), torch.tensor([[2, *TARGETS[1]]])
+    assert [*plain.state_dict()] == [name for name in with_words.state_dict() if not name.startswith("words.")]
+    assert all(torch.equal(with_words.get_parameter(name), one) for name, one in plain.named_parameters())
+    assert torch.equal(plain(source_BS, inputs_BT), with_words(source_BS, inputs_BT))
+
+
+def test_the_tags_loss_is_that_of_each_words_tag() -> None:
+    """Against a loop over words, and both losses together against their parts."""
+    model = parser()
+    assert model.tagger is not None
+    batch = collate(SOURCES, TARGETS, start_id=2)
+    with torch.no_grad():
+        memory_BSD = model.encoder(batch.source_BS)
+        found = tag_loss(model, memory_BSD, batch)
+        expected = 0.0
+        for row, places in enumerate(([0, 2, 3], [0, 1])):
+            tags = [token for token in TARGETS[row] if token in SHIFTS]
+            for place, tag in zip(places, tags, strict=True):
+                logits_V = model.tagger.projection(memory_BSD[row, place])
+                expected -= float(logits_V[SHIFTS].log_softmax(0)[SHIFTS.index(tag)])
+        assert float(found) == pytest.approx(expected, rel=1e-5)
+        alone, nll = batch_loss(model, batch, epsilon=0.1, form="uniform")
+        both, same = batch_loss(model, batch, epsilon=0.1, form="uniform", tag_weight=0.5)
+    assert float(both) == pytest.approx(float(alone) + 0.5 * expected, rel=1e-5)
+    assert nll == same
+
+
+def test_the_decoder_never_reads_a_tag() -> None:
+    """Other tags in the places of XX: the same likelihood."""
+    model = parser()
+    others = [[{8: 9, 9: 8}.get(token, token) for token in target] for target in TARGETS]
+    nlls = [batch_loss(model, collate(SOURCES, some, start_id=2), epsilon=0.1, form="uniform")[1] for some in (TARGETS, others)]
+    assert nlls[0] == nlls[1]
+
+
+# Recipes and files
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("task.tags=sequence", "goes with tags = 'sequence'"),
+        ("task.linearisation=tensor2tensor", "goes with tags = 'sequence'"),
+        ("subword.joint=true", "set joint = false"),
+        ("subword.normalisation=nfkc", "set 'identity' for a parser"),
+        ("data.over_long=truncate", "cuts trees"),
+        ("data.modifiers.upper_case=0.1", "would part words from their trees"),
+        ("training.best_by=bleu", "is not for parsing: set 'f1' or 'loss'"),
+        ("model.source_eos=false", "needs model.source_eos = true"),
+        ("decoding.extra_length=2", "more tokens than words"),
+        ("data.train={source='a.en',target='a.de'}", "data.train: task.kind = 'parsing' learns from trees"),
+        ("data.valid={file='a.tsv',format='tsv'}", "data.valid: task.kind = 'parsing' learns from trees"),
+        ("task.kind=translation", "is for task.kind = 'parsing'"),
+    ],
+)
+def test_impossible_recipes_are_refused(parsing: Make, tmp_path: Path, change: str, told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        parsing(tmp_path, "subword.byte_fallback=true", change)
+
+
+def test_each_task_refuses_the_others_files(parsing: Make, tiny: Make, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("a\tb\n")
+    with pytest.raises(RecipeError, match=r"pairs\.tsv: is read as tsv, but task\.kind = 'parsing' learns from trees"):
+        train(parsing(tmp_path / "run", f"data.train={{file='{tmp_path}/pairs.tsv'}}"))
+    with pytest.raises(RecipeError, match=r"data\.train\.format = 'brackets': trees are for task\.kind = 'parsing'"):
+        tiny(tmp_path / "run", "data.train={file='a.tsv',format='brackets'}")
+    (tmp_path / "trees.mrg").write_text(CAT)
+    with pytest.raises(RecipeError, match=r"trees\.mrg: is read as brackets, but task\.kind = 'translation' does not learn"):
+        train(tiny(tmp_path / "run", f"data.train={{file='{tmp_path}/trees.mrg'}}"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("split", "written", "told"),
+    [
+        ("train", CAT + "\n(S (NP x)\n", "line 2: the tree that begins here has 1 brackets that never close"),
+        ("train", "", "no pair is left"),
+        ("train", "(S )\n( (S (NP )))\n", "no pair is left (2 pairs with an empty side dropped"),
+        ("valid", CAT + "\n( (S (-NONE- *)) )\n", ":2: a tree without words; take it out"),
+        ("test", "\n(S )\n", ":2: a tree without words; take it out"),
+        ("test", "(S (NP the cat) (. .))", ":1: the word 'the' has no tag"),
+        ("test", "", "the test set is empty"),
+    ],
+)
+def test_trees_to_learn_from_that_are_none(parsing: Make, tmp_path: Path, split: str, written: str, told: str) -> None:
+    (tmp_path / "bad.mrg").write_text(written)
+    with pytest.raises(DataError) as raised:
+        train(parsing(tmp_path / "run", f"data.{split}={{file='{tmp_path}/bad.mrg'}}"))
+    assert f"{tmp_path}/bad.mrg" in str(raised.value)
+    assert told in str(raised.value)
+
+
+def test_tensor2tensors_way_needs_tags(parsing: Make, tmp_path: Path) -> None:
+    (tmp_path / "bare.mrg").write_text(f"{CAT}\n(S (NP the cat) (. .))\n")
+    ways = ("task.linearisation=tensor2tensor", "task.tags=sequence", "subword.vocabulary_size=20")
+    recipe = parsing(tmp_path / "run", f"data.train={{file='{tmp_path}/bare.mrg'}}", *ways)
+    with pytest.raises(DataError, match=r"bare\.mrg:2: the word 'the' stands in its bracket without a tag"):
+        prepare(recipe, tmp_path / "data")
+
+
+# Runs
+
+
+def test_a_run_leaves_a_parser(run: Path, treebank: Path) -> None:
+    report = json.loads((run / "report.json").read_bytes())
+    assert 0 < report["f1"] <= report["f1_gold_tags"] <= 100
+    assert report["valid"]["f1"] > 0
+    assert report["test_sentences"] == SPLITS["test"]
+    assert "F1" in (run / "report.html").read_text()
+    valid = [entry for entry in read_record(run).valid]
+    assert [entry["step"] for entry in valid] == [30, 60]
+    assert all(entry["f1_gold_tags"] >= entry["f1"] > 0 and entry["bleu"] is None for entry in valid)
+    # A parser that points at its words is the worse for those of another sentence.
+    assert valid[-1]["nll_shuffled_source"] > 1.2 * valid[-1]["nll_own_source"]
+    bundle = load_bundle(run / "bundle")
+    told = json.loads((run / "bundle" / LABELS).read_bytes())
+    counted = Counter(re.findall(r"\((\w+|\.)", (treebank / "train.mrg").read_text()))
+    for which, known in (("brackets", ["NP", "PP", "S", "VP"]), ("tags", [*WORDS, "."])):
+        assert sorted(told[which]) == sorted(known)
+        assert told[which] == sorted(known, key=lambda label: (-counted[label], label))
+    assert bundle.model.words is not None
+    begins = bundle.model.words.begins_V.numpy() > 0
+    assert np.array_equal(begins, bundle.tokeniser.source.begins)
+
+
+def test_parses_are_trees_over_the_words(run: Path) -> None:
+    bundle = load_bundle(run / "bundle")
+    words = [["the", "cat", "sees", "a", "dog", "."], [], ["("] * 3, ["\u2581", "x y", "\N{GRINNING FACE}"], ["the"] * 400]
+    tagged: Sequence[Sequence[str] | None] = [["A", "B", "C", "D", "E", "F"], None, None, None, None]
+    decoding = bundle.recipe.decoding.model_copy(update={"max_source": 300})
+    found = parse_ids([bundle.model], bundle.tokeniser, words, bundle.recipe, decoding, tags=tagged)
+    assert [one.status for one in found] == ["ok", "empty", "ok", "ok", "refused"]
+    for one, own in zip(found, words, strict=True):
+        assert one.tree is None or [leaf.word for leaf in leaves(one.tree)] == own
+    assert found[0].tags == tuple(tagged[0] or ())
+    assert {*found[2].tags} <= {*WORDS, "."}
+    assert len(found[0].hypotheses) == 1
+    free = parse_ids([bundle.model], bundle.tokeniser, words[:4], bundle.recipe, decoding, constrained=False)
+    assert all(
+        one.tree is None or [leaf.word for leaf in leaves(one.tree)] == own for one, own in zip(free, words, strict=False)
+    )
+    with pytest.raises(DataError, match="sentence 1: 1 tags for 6 words"):
+        parse_ids([bundle.model], bundle.tokeniser, words[:1], bundle.recipe, decoding, tags=[["A"]])
+
+
+def test_tables_of_words_come_from_the_bundle(run: Path, tmp_path: Path) -> None:
+    """A bundle whose labels are gone, or whose task is another, is refused; a translator does not open a parser."""
+    copy = Path(shutil.copytree(run / "bundle", tmp_path / "bundle"))
+    with pytest.raises(BundleError, match="dragoman parse"):
+        load(copy)
+    (copy / LABELS).unlink()
+    reseal(copy)
+    with pytest.raises(BundleError, match=r"target\.model: cannot be read"):
+        load_bundle(copy)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_the_run_that_was_not_stopped(parsing: Make, run: Path, tmp_path: Path) -> None:
+    train(parsing(tmp_path / "run", "training.best_by=f1", "training.max_steps=30"))
+    train(parsing(tmp_path / "run", "training.best_by=f1"))
+    weights = [(folder / "bundle" / "weights.safetensors").read_bytes() for folder in (run, tmp_path / "run")]
+    assert weights[0] == weights[1]
+
+
+def test_f1_is_that_of_evalb_over_files(tmp_path: Path) -> None:
+    """What `dragoman evalb` makes of the same trees in files, which is the C program's count; no parse counts as zero."""
+    gold = [
+        read_tree(CAT),
+        read_tree("(S (NP (NN dogs)) (VP (VBP run) (ADVP (RB far))) (. .))"),
+        read_tree("(NP (NN x) (NN y))"),
+    ]
+    parses = [
+        read_tree("(S (NP (DT the)) (NN cat) (VP (VBD sat)) (. .))"),
+        read_tree("(S (NP (NN dogs)) (VP (VBP run) (RB far)) (. .))"),
+        None,
+    ]
+    (tmp_path / "gold").write_text("".join(write(tree) + "\n" for tree in gold))
+    (tmp_path / "test").write_text("".join(f"{write(tree) if tree is not None else ''}\n" for tree in parses))
+    expected = total(score_files(tmp_path / "gold", tmp_path / "test"))
+    found = score_parses(parses, gold)
+    assert found["f1"].value == expected.f1
+    assert found["tagging"].value == 80.0  # 8 of 10 words: the third sentence has no tree
+    assert 0 < expected.f1 < 100
+
+
+def test_doctor_sees_a_source_that_is_not_read(run: Path) -> None:
+    record = read_record(run)
+    assert not any(one.name == "ignores the source" for one in diagnose(record))
+    blind = [{**entry, "nll_shuffled_source": entry.get("nll_own_source")} for entry in record.entries]
+    [found] = [one for one in diagnose(Record(run, record.recipe, blind)) if one.name == "ignores the source"]
+    assert "with the sources of other sentences as long" in found.seen
+    early = [{**entry, "epoch": 1.0} if entry["kind"] == "train" else entry for entry in blind]
+    assert not any(one.name == "ignores the source" for one in diagnose(Record(run, record.recipe, early)))
+
+
+@pytest.mark.slow
+def test_a_toy_treebank_is_learnt(parsing: Make, tmp_path: Path) -> None:
+    """A grammar without ambiguity, from 400 trees: nearly all brackets and tags of others are right."""
+    sizes = ("model.d_model=64", "model.d_ff=128", "model.num_heads=4", "training.label_smoothing=0.05")
+    report = train(
+        parsing(
+            tmp_path / "run", *sizes, "training.max_steps=500", "training.cooldown=0.3", "training.validate_every_steps=250"
+        )
+    )
+    assert report["f1"] > 95
+    assert report["tagging"] > 98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ways", [("tensor2tensor", "sequence"), ("topdown", "head"), ("typed", "given")])
+def test_other_ways_are_learnt_as_well(parsing: Make, tmp_path: Path, ways: tuple[str, str]) -> None:
+    how, tags = ways
+    changes = (f"task.linearisation={how}", f"task.tags={tags}", "training.max_steps=150", "training.validate_every_steps=150")
+    report = train(parsing(tmp_path / "run", *changes))
+    assert report["f1"] > 40
+    bundle = load_bundle(tmp_path / "run" / "bundle")
+    assert isinstance(bundle.tokeniser.target, Labels)
+    assert bundle.tokeniser.target.name == how
