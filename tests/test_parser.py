@@ -247,6 +247,14 @@ def test_a_sentence_that_is_too_long_is_refused(parser: Parser) -> None:
     assert (parses[1].brackets, parses[1].words) == ("", ("the", "cat") * 9)
 
 
+def test_odd_spaces_stay_in_their_words(parser: Parser) -> None:
+    """CRAFT has such words: brackets part words by plain spaces and tabs alone."""
+    (parse,) = parser.parse([["Bmp7\u2009", "a\u00a0b"]])
+    assert parser.parse("Bmp7\u2009 a\u00a0b").brackets == parse.brackets
+    assert words(read_tree(parse.brackets)) == ["Bmp7\u2009", "a\u00a0b"]
+    assert parser.parse("\u3000 ").status == "empty"
+
+
 def test_a_notebook_shows_the_tree(parser: Parser) -> None:
     shown = parser.parse("<b> cat").show()
     assert "<svg" in shown._repr_html_()
@@ -260,6 +268,9 @@ def test_mistakes_are_answered(parser: Parser, bundle: Path, trained: Path) -> N
         ([["a"], [""]], None, r"sentence 2: '' is no word"),
         (["a b"], [["X"]], r"sentence 1: 1 tags for 2 words"),
         (["a"], [["X Y"]], r"sentence 1: 'X Y' is no tag"),
+        (["a b"], ["DT"], r"sentence 1: its tags are one text, 'DT'"),
+        ([1], None, r"sentence 1: '1' is neither a text nor a list of words"),
+        ([["a", 1]], None, r"neither a text nor a list of words"),
         (["a", "b"], [["X"]], r"2 sentences but tags for 1"),
     ):
         with pytest.raises(DataError, match=message):
@@ -270,6 +281,11 @@ def test_mistakes_are_answered(parser: Parser, bundle: Path, trained: Path) -> N
         list(parser.stream(["a"], tags=[["X"], ["Y"]]))
     with pytest.raises(TypeError, match="takes sentences"):
         parser.stream("a")
+    with pytest.raises(DataError, match="tokenise = 'foo'; one of: kept, split, or None"):
+        parser.parse("a", tokenise="foo")  # type: ignore[call-overload]
+    for knob, value in (("mbr", "chrf"), ("extra_length", 0), ("min_length", 50), ("no_repeat", 2), ("suppressed", ["XX"])):
+        with pytest.raises(RecipeError, match=f"decoding.{knob}"):
+            parser.parse("a", **{knob: value})
     with pytest.raises(RecipeError, match="nbest = 9 is more than beam_size = 2"):
         parser.parse("a", nbest=9)
     with pytest.raises(DragomanError, match="half of a surrogate pair"):

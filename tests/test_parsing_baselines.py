@@ -426,12 +426,11 @@ def test_a_chart_needs_a_bar() -> None:
         (Parse(("a",), TREES[0], token_log_probs=(-0.1, -0.3)), None),
         (Parse(("a",), TREES[0], token_log_probs=(-0.1, -0.31)), "unsure"),
         (Parse(("a",), TREES[0], token_log_probs=(-0.1,), status="mended"), "mended"),
-        (Parse(("a",) * 4, TREES[0], token_log_probs=(-0.1,)), "length"),
         (Parse((), status="empty"), "empty"),
     ],
 )
 def test_what_is_not_sure_is_not_learnt_from(parse: Parse, doubt: str | None) -> None:
-    assert Confidence(-0.2, longest=3).doubt(parse) == doubt
+    assert Confidence(-0.2).doubt(parse) == doubt
 
 
 def test_thresholds_keep_the_surest_and_say_what_they_are_worth() -> None:

@@ -200,6 +200,7 @@ def test_processes_say_the_same_even_when_they_are_killed(bundle: Path) -> None:
     assert worker.process.poll() is None  # as long as it is held
     worker.end()
     assert worker.process.poll() is not None
+    assert worker.over.wait(10)  # and whoever accompanied it has gone, too
 
 
 @pytest.mark.slow

@@ -83,6 +83,8 @@ def parse(
     _refuse_together({"--min-score": min_score is not None, "--json": as_json}, why=": JSON has the token_log_probs of all")
     if nbest is not None:
         decoding["nbest"] = nbest
+    if output is not None and svg is not None and output.resolve() == svg.resolve():
+        raise click.UsageError(f"-o and --svg are one file, {svg}: give two", ctx=click.get_current_context())
     for path in (output, svg):
         if path is not None and not overwrite:
             refuse_existing(path)
@@ -110,19 +112,19 @@ def parse(
             else:
                 kept += 1
                 stream.write(_output(number, result, as_json=as_json, ranked=nbest is not None))
-            numbers.setdefault(result.status, []).append(number)
+            numbers.setdefault("refused" if result.tree is None and result.words else result.status, []).append(number)
             if svg is not None and result.tree is not None and len(first) < DRAWN:
                 first.append((number, result))
             if typed:
                 stream.flush()
         stream.flush()
-    if svg is not None:
-        _draw(svg, first, overwrite=overwrite)
     longest = longest_source(parser.speaker.positions, config)
     for remark in _remarks(numbers, longest, config.extra_length, unconstrained=unconstrained):
         console.print(remark, markup=False)
     if min_score is not None:
         console.print(f"kept {kept} of {sum(map(len, numbers.values()))} lines", markup=False)
+    if svg is not None and (first or "refused" not in numbers):
+        _draw(svg, first, overwrite=overwrite)
     if "refused" in numbers:
         sys.exit(3)
 
@@ -139,11 +141,12 @@ def _lines(
     from dragoman.cleaning.words import penn_words
     from dragoman.errors import DataError
     from dragoman.formats.lines import name_of, read_lines
+    from dragoman.trees.penn import split_words
 
     name, beside = name_of(source), None if tags is None else read_lines(tags)
     number = 0
     for number, line in enumerate(read_lines(source), start=1):
-        words = line.split() if tokenise == "no" else penn_words(line, hyphens=tokenise)
+        words = split_words(line) if tokenise == "no" else penn_words(line, hyphens=tokenise)
         own: list[str] | None = None
         if tagged:
             words, own = _parted(words, f"{name}, line {number}")
@@ -152,7 +155,7 @@ def _lines(
                 raise DataError(
                     f"{tags}: has {number - 1} lines, fewer than {name}: line n of one belongs to line n of the other"
                 )
-            own = told.split()
+            own = split_words(told)
             if len(own) != len(words):
                 raise DataError(f"{tags}, line {number}: {len(own)} tags for the {len(words)} words of {name}")
         yield words, own

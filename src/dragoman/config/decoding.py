@@ -89,3 +89,16 @@ class DecodingConfig(Section):
             raise ValueError(f"candidates = {self.candidates} is more than beam_size = {self.beam_size}")
         if self.nbest > self.compared:
             raise ValueError(f"nbest = {self.nbest} is more than the {self.compared} candidates that mbr compares")
+
+    def fault_for_trees(self) -> str | None:
+        """What a search for trees cannot be asked, in a sentence; nothing where all is well."""
+        for wrong, told in (
+            (self.mbr != "none", "mbr compares translations, not trees; drop it"),
+            (self.extra_length < 3, "extra_length: a tree has more tokens than words; set it to 300"),
+            (self.min_length, "min_length: a tree is as long as its words ask for; drop it"),
+            (self.no_repeat, "no_repeat: trees repeat their tokens; drop it"),
+            (self.suppressed, "suppressed: a tree may need any of its tokens; drop it"),
+        ):
+            if wrong:
+                return told
+        return None

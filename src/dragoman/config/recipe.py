@@ -159,12 +159,8 @@ class Recipe(Section):
             (any(share for _, share in self.data.modifiers), "data.modifiers would part words from their trees; drop them"),
             (self.data.over_long == "truncate", "data.over_long = 'truncate' cuts trees; set 'drop' or 'refuse'"),
             (self.model.pointer and not self.model.source_eos, "model.pointer = true needs model.source_eos = true"),
-            (self.decoding.mbr != "none", "decoding.mbr compares translations, not trees; drop it"),
             (self.task.tagging and self.training.r_drop, f"training.r_drop does not go with task.tags = {tags!r}; drop it"),
-            (
-                self.decoding.extra_length < 3,
-                "decoding.extra_length: a tree has more tokens than words; set it to 300",
-            ),
+            (fault := self.decoding.fault_for_trees(), f"decoding.{fault}"),
         ):
             if wrong:
                 raise ValueError(told)

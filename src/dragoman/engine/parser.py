@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, get_args, overload
 
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.cleaning.words import Hyphens, penn_words
@@ -17,10 +17,11 @@ from dragoman.engine.parse import Parse
 from dragoman.engine.placement import checked_count, fastest_precision, place
 from dragoman.engine.replicas import Replicas
 from dragoman.engine.speakers import ready_speaker
-from dragoman.errors import BundleError, DataError, DeviceError
+from dragoman.errors import BundleError, DataError, DeviceError, RecipeError
 from dragoman.tasks.generation import Speaker, speaker_of, start_id
 from dragoman.tasks.parsing import Parsed, labels_of, parse_ids
 from dragoman.trees.linearise import XX
+from dragoman.trees.penn import is_word, split_words
 from dragoman.trees.tree import leaves
 
 WINDOW = 2048
@@ -49,6 +50,8 @@ class Parser:
         """
         self.bundle = bundles[0]
         for one in bundles:
+            if one.recipe.task.kind != self.recipe.task.kind:
+                raise BundleError(f"{one.recipe.name} and {self.recipe.name}: a translator and a parser cannot vote together")
             if one.recipe.task.kind != "parsing":
                 raise BundleError(f"{one.recipe.name}: is a translator, not a parser: use dragoman translate, or a Translator")
             if _reading(self.bundle) != _reading(one):
@@ -98,7 +101,10 @@ class Parser:
 
     def check(self, decoding: Mapping[str, Any]) -> DecodingConfig:
         """The decoding settings with these changes. Raises RecipeError for an unknown knob or an impossible value."""
-        return section_with(self.recipe.decoding, decoding, where="decoding")
+        config = section_with(self.recipe.decoding, decoding, where="decoding")
+        if fault := config.fault_for_trees():
+            raise RecipeError(f"decoding.{fault}")
+        return config
 
     @overload
     def parse(
@@ -211,9 +217,11 @@ class Parser:
                 if sentence and self.recipe.task.tags == "given":
                     raise DataError(f"{where}: has no tags, and this parser predicts none (task.tags = 'given'): give them")
                 continue
+            if isinstance(own, str):
+                raise DataError(f"{where}: its tags are one text, {own[:40]!r}: give a list, such as ['DT', 'NN']")
             if len(own) != len(sentence):
                 raise DataError(f"{where}: {len(own)} tags for {len(sentence)} words")
-            if odd := [tag for tag in own if tag.split() != [tag]]:
+            if odd := [tag for tag in own if not is_word(tag)]:
                 raise DataError(f"{where}: {odd[0][:40]!r} is no tag: it is empty, or has white space in it")
 
     def _told(self, parsed: Parsed) -> Parse:
@@ -238,10 +246,14 @@ class Parser:
 
 def _words_of(sentence: Sentence, tokenise: Hyphens | None, number: int) -> list[str]:
     """Its words. Raises DataError for one that no tree in brackets could hold."""
+    if tokenise not in (None, *get_args(Hyphens)):
+        raise DataError(f"tokenise = {tokenise!r}; one of: {', '.join(get_args(Hyphens))}, or None")
     if isinstance(sentence, str):
-        return sentence.split() if tokenise is None else penn_words(sentence, hyphens=tokenise)
+        return split_words(sentence) if tokenise is None else penn_words(sentence, hyphens=tokenise)
+    if not isinstance(sentence, Sequence) or not all(isinstance(word, str) for word in sentence):
+        raise DataError(f"sentence {number}: {str(sentence)[:40]!r} is neither a text nor a list of words")
     for word in sentence:
-        if word.split() != [word]:
+        if not is_word(word):
             raise DataError(f"sentence {number}: {word[:40]!r} is no word: it is empty, or has white space in it")
     return list(sentence)
 

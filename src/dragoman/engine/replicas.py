@@ -24,6 +24,8 @@ MOST = 1024
 """Replicas, and threads of each."""
 LONG = 8
 """Pieces for each replica from which on a process is worth its two seconds of starting."""
+MOST_LOST = 2
+"""Processes that ended by themselves, or were killed, after which no others are started."""
 MOST_TRIED = 4
 """Processes that are started to find out what is fastest; each holds what Python and torch take."""
 
@@ -126,6 +128,7 @@ class Replicas:
     opening: Opening | None = None
     _crew: Crew | None = field(default=None, init=False)
     _workers: list[Worker] = field(default_factory=list, init=False)
+    _lost: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         if self.opening is not None:
@@ -182,10 +185,16 @@ class Replicas:
         """Whether all processes have come up that this takes."""
         return len(self._workers) >= crew.replicas - 1 and all(worker.ready.is_set() for worker in self._workers)
 
+    def _any_over(self) -> bool:
+        return any(worker.over.is_set() for worker in self._workers)
+
     def _start(self, crew: Crew) -> None:
-        """Have as many processes under way as this takes, but for those that would not live."""
+        """Have as many processes under way as this takes; after some that did not live, no more."""
         assert self.opening is not None
-        if any(worker.over.is_set() for worker in self._workers):
+        living = [worker for worker in self._workers if not worker.over.is_set()]
+        self._lost += len(self._workers) - len(living)
+        self._workers[:] = living
+        if self._lost > MOST_LOST:
             return
         with suppress(OSError):
             while len(self._workers) < crew.replicas - 1:
@@ -208,7 +217,7 @@ class Replicas:
             while not self._ready(crews[-1]) and len(given) - first > needed:
                 yield work(given[first])
                 first += 1
-            if not self._ready(crews[-1]):
+            if not self._ready(crews[-1]) or self._any_over():
                 return  # next time
         for _ in range(TRIED):
             for crew in crews:
@@ -218,6 +227,8 @@ class Replicas:
                 found = list(self._shared_out(crew, work, some) if self._is_portable(crew, work) else crew.map(work, some))
                 seconds.setdefault(crew, []).append((time.perf_counter() - began) / crew.replicas)
                 yield from found
+        if self._any_over():
+            return
         self._crew = min(seconds, key=lambda crew: min(seconds[crew][1:]))
         if self._crew.replicas == 1:
             self.close()

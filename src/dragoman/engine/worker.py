@@ -84,25 +84,26 @@ class Worker:
         )
         self.ready = threading.Event()
         self.over = threading.Event()
-        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         told = {**vars(opening), "threads": threads}
         events = (self.ready, self.over)
         threading.Thread(target=_accompany, args=(self.process, self._jobs, told, *events), name="worker", daemon=True).start()
-        self.end = weakref.finalize(self, _end, self.process)
+        self.end = weakref.finalize(self, _end, self.process, self._jobs)
 
     def join(self, job: Job) -> None:
         """Take part in this job, as soon as the process has come up and has nothing else to do."""
         self._jobs.put(job)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], jobs: SimpleQueue[Job | None]) -> None:
+    jobs.put(None)
     process.kill()
     process.wait()
 
 
 def _accompany(
     process: subprocess.Popen[bytes],
-    jobs: SimpleQueue[Job],
+    jobs: SimpleQueue[Job | None],
     told: Mapping[str, Any],
     ready: threading.Event,
     over: threading.Event,
@@ -114,8 +115,8 @@ def _accompany(
         try:
             if _ask(process, told).get("seals") == list(told["seals"]):
                 ready.set()
-                while True:
-                    _take_part(process, jobs.get())
+                while (job := jobs.get()) is not None:
+                    _take_part(process, job)
         except (OSError, ValueError):
             pass  # it was ended, or killed; whoever gave the work does it himself
         finally:

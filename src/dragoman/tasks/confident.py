@@ -6,23 +6,21 @@ threshold fits all sentences.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Sized
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from dragoman.evaluation.evalb import SentenceScore, total
 from dragoman.tasks.parsing import Status
 
-Doubt = Literal["empty", "refused", "truncated", "mended", "unsure", "length"]
-"""Why a parse is not kept: what its status says; its certainty; or how many words it has."""
+Doubt = Literal["empty", "refused", "truncated", "mended", "unsure"]
+"""Why a parse is not kept: what its status says, or its certainty."""
 SHARES = (1.0, 0.9, 0.75, 0.5, 0.25, 0.1)
 
 
 class Told(Protocol):
     """What is asked of a parse."""
 
-    @property
-    def words(self) -> Sized: ...
     @property
     def token_log_probs(self) -> Sequence[float]: ...
     @property
@@ -34,19 +32,14 @@ class Confidence:
     """What is asked of a parse that is to be learnt from.
 
     least: the mean log-probability of a token, in natural logs; 0 is certain
-    shortest, longest: in words
     """
 
     least: float
-    shortest: int = 1
-    longest: int | None = None
 
     def doubt(self, parse: Told) -> Doubt | None:
         """Why the parse is not kept; none where it is."""
         if parse.status != "ok":
             return parse.status
-        if not self.shortest <= len(parse.words) <= (self.longest or len(parse.words)):
-            return "length"
         return "unsure" if certainty(parse.token_log_probs) < self.least else None
 
 

@@ -46,6 +46,16 @@ class _Open:
     children: list[Tree | str] = field(default_factory=list)
 
 
+def split_words(text: str) -> list[str]:
+    """The words of a line, as brackets part them: by spaces and tabs, while a thin or a no-break space may stand in a word."""
+    return [word for word in _SPACE.split(text) if word] if text.strip() else []
+
+
+def is_word(text: str) -> bool:
+    """Whether brackets can hold it as a word or a tag."""
+    return bool(text) and _SPACE.search(text) is None
+
+
 def escaped(word: str) -> str:
     """A plain word as a tree in brackets has it: a bracket by its name, and a round one within a word, too."""
     return NAMES.get(word) or _unbracketed(word)
