@@ -263,7 +263,7 @@ def test_a_notebook_shows_the_tree(parser: Parser) -> None:
 
 
 def test_mistakes_are_answered(parser: Parser, bundle: Path, trained: Path) -> None:
-    for given, tags, message in (
+    wrong: list[tuple[Any, Any, str]] = [
         ([["a b"]], None, r"sentence 1: 'a b' is no word"),
         ([["a"], [""]], None, r"sentence 2: '' is no word"),
         (["a b"], [["X"]], r"sentence 1: 1 tags for 2 words"),
@@ -272,7 +272,8 @@ def test_mistakes_are_answered(parser: Parser, bundle: Path, trained: Path) -> N
         ([1], None, r"sentence 1: '1' is neither a text nor a list of words"),
         ([["a", 1]], None, r"neither a text nor a list of words"),
         (["a", "b"], [["X"]], r"2 sentences but tags for 1"),
-    ):
+    ]
+    for given, tags, message in wrong:
         with pytest.raises(DataError, match=message):
             parser.parse(given, tags=tags)
     with pytest.raises(DataError, match="more sentences than tags, which there are for 1"):
@@ -283,9 +284,16 @@ def test_mistakes_are_answered(parser: Parser, bundle: Path, trained: Path) -> N
         parser.stream("a")
     with pytest.raises(DataError, match="tokenise = 'foo'; one of: kept, split, or None"):
         parser.parse("a", tokenise="foo")  # type: ignore[call-overload]
-    for knob, value in (("mbr", "chrf"), ("extra_length", 0), ("min_length", 50), ("no_repeat", 2), ("suppressed", ["XX"])):
-        with pytest.raises(RecipeError, match=f"decoding.{knob}"):
-            parser.parse("a", **{knob: value})
+    asked: list[dict[str, Any]] = [
+        {"mbr": "chrf"},
+        {"extra_length": 0},
+        {"min_length": 50},
+        {"no_repeat": 2},
+        {"suppressed": ["XX"]},
+    ]
+    for knob in asked:
+        with pytest.raises(RecipeError, match=f"decoding.{next(iter(knob))}"):
+            parser.parse("a", **knob)
     with pytest.raises(RecipeError, match="nbest = 9 is more than beam_size = 2"):
         parser.parse("a", nbest=9)
     with pytest.raises(DragomanError, match="half of a surrogate pair"):
