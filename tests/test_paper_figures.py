@@ -100,7 +100,7 @@ def test_a_word_is_named_by_its_letters_or_its_place() -> None:
     assert [_word(watched, asked, 3, weights_HTS) for asked in ("saw", "2", "3", "6")] == [2, 1, 2, 5]
     with pytest.raises(DataError, match=r"--word the stands there 2 times: give its place, 1 or 4$"):
         _word(watched, "the", 3, weights_HTS)
-    with pytest.raises(DataError, match=r"--word cat does not stand in the sentence, whose words are the, 2, saw, the, dog"):
+    with pytest.raises(DataError, match=r"--word 'cat' does not stand in the sentence, whose words are the, 2, saw, the, dog"):
         _word(watched, "cat", 3, weights_HTS)
     for asked in ("0", "7", "-1"):
         with pytest.raises(DataError, match="does not stand"):
@@ -211,7 +211,7 @@ def test_the_numbers_come_as_json_and_no_picture_is_asked_for(
         (("--heads", "1"), "--heads 1: Figures 4 and 5 compare two heads"),
         (("--heads", "1,1"), "compare two heads"),
         (("--heads", "one,two"), "--heads one,two: give two heads, counted from 1, such as 5,6"),
-        (("--word", "eleven"), "--word eleven does not stand in the sentence, whose words are one, big, red"),
+        (("--word", "eleven"), "--word 'eleven' does not stand in the sentence, whose words are one, big, red"),
     ],
 )
 def test_what_is_not_there_is_one_line_and_no_folder(bundle: Path, tmp_path: Path, words: tuple[Any, ...], told: str) -> None:

@@ -996,6 +996,7 @@ def interrupted(pool, *args):
 if __name__ == "__main__":
     spool.CHUNK, spool.PART = 8, 16
     os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests in the background has it ignored
     ProcessPoolExecutor.submit = interrupted
     recipe = recipe_from_dict(json.loads(Path(sys.argv[1]).read_bytes()), where="recipe")
     try:

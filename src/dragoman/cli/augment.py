@@ -164,7 +164,7 @@ def _run(
             decoding = {"beam_size": max(best_of, translator.recipe.decoding.beam_size), **decoding}
     config = translator.check(decoding)
     how = replace(how, tokenised=task.tokenised)
-    request = request_of(how, form, [bundle, *others], files, config)
+    request = request_of(how, form, [bundle, *others], files, config, precision=str(translator.precision))
     total = sum(1 for _ in _given(how, files, task))
     started = time.monotonic()
     with growing_file(output, request, overwrite=overwrite) as growing, counting_bar(people(), "translating", total) as bar:
@@ -228,13 +228,16 @@ def _word(tag: str) -> str:
 
 def _given(how: Augmentation, files: Sequence[Path], task: TaskConfig) -> Iterator[Pair]:
     """What there is: lines of one language, or the pairs of two files, or those of one that holds both sides."""
+    from dragoman.errors import DataError
     from dragoman.formats.lines import read_lines
     from dragoman.formats.pair import Pair
-    from dragoman.formats.read import format_of, read_file, read_sides
+    from dragoman.formats.read import ENDINGS, ending_of, format_of, read_file, read_sides
 
     if how.kind != "distil":
         return (Pair(line, "", f"{files[0]}:{number}") for number, line in enumerate(read_lines(files[0]), start=1))
     if len(files) == 2:
         return read_sides(files[0], files[1])
+    if ending_of(files[0]) not in ENDINGS:
+        raise DataError(f"{files[0]}: holds one side; give SOURCE and TARGET, or one file that holds both, such as a .tsv")
     languages = {"source_language": task.source_language, "target_language": task.target_language}
     return read_file(files[0], format_of(files[0]), **languages)

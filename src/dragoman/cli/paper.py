@@ -273,7 +273,7 @@ def figures(
         return
     for one in found:
         click.echo(f"Figure {one.number}: {one.remark}")
-    people().print(f"{folder}: {len(found)} figures", markup=False)
+    people().print(f"{folder}: {len(found)} figure{'s' * (len(found) > 1)}", markup=False)
 
 
 def _numbers(heads: str | None) -> list[int]:

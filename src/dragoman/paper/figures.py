@@ -126,6 +126,10 @@ def figures(
 
     Raises DataError for a sentence, layer, head or word that is not there.
     """
+    if heads and set(numbers) == {3}:
+        raise DataError("--heads is for Figures 4 and 5: Figure 3 shows all heads; drop it")
+    if word is not None and set(numbers) == {5}:
+        raise DataError("--word is for Figures 3 and 4: Figure 5 shows all words; drop it")
     seen: dict[str, Watched] = {}
     found = []
     for number in sorted(set(numbers)):
@@ -198,7 +202,7 @@ def _word(watched: Watched, asked: str | None, number: int, weights_HTS: Numbers
         return there[0]
     if asked.isascii() and asked.isdigit() and 1 <= int(asked) <= len(words):
         return int(asked) - 1
-    raise DataError(f"--word {asked} does not stand in the sentence, whose words are {', '.join(words)}")
+    raise DataError(f"--word {asked!r} does not stand in the sentence, whose words are {', '.join(words)}")
 
 
 def _either(places: Sequence[int]) -> str:
