@@ -105,13 +105,20 @@ class Augmentation:
 
 
 def request_of(
-    augmentation: Augmentation, form: Form, bundles: Sequence[Path], files: Sequence[Path], decoding: DecodingConfig, *, precision: str
+    augmentation: Augmentation,
+    form: Form,
+    bundles: Sequence[Path],
+    files: Sequence[Path],
+    decoding: DecodingConfig,
+    *,
+    precision: str,
 ) -> dict[str, Any]:
     """All that decides what is written, as JSON holds it; files and bundles by their digests. Raises DataError for no file."""
     told = {**vars(augmentation), "kept": sorted(augmentation.kept)}
     texts = [_digest(path) for path in files]
     models = [_digest(path / MANIFEST) for path in bundles]
-    return {"form": form, **told, "text": texts, "bundle": models, "decoding": decoding.model_dump(mode="json"), "precision": precision}
+    how = {"decoding": decoding.model_dump(mode="json"), "precision": precision}
+    return {"form": form, **told, "text": texts, "bundle": models, **how}
 
 
 def _digest(path: Path) -> str:
