@@ -16,7 +16,7 @@ from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
 from dragoman.engine import Translator
 from dragoman.errors import DataError
-from dragoman.evaluation.links import Agreement, agreement
+from dragoman.evaluation.alignment_error import Agreement, agreement
 from dragoman.tasks.alignment import Head, choose_head, chosen_head
 
 pytestmark = pytest.mark.usefixtures("one_core")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.data.links import words_of
+from dragoman.data.words import words_of
 from dragoman.formats.pharaoh import pharaoh
 from dragoman.tasks.alignment import links
 

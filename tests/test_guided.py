@@ -15,11 +15,12 @@ from conftest import NO_DROPOUT, MakeRecipe
 from dragoman.config import Recipe
 from dragoman.data.batches import Batch, Guide, collate, halves
 from dragoman.data.corpus import Corpus, pair_files
-from dragoman.data.links import NOWHERE, LinkTable, Sides, links_file, words_of, write_links
+from dragoman.data.link_table import LinkTable, links_file, write_links
 from dragoman.data.loader import Cursor, TrainingBatches
 from dragoman.data.prepare import Prepared, prepare
+from dragoman.data.words import NOWHERE, Sides, words_of
 from dragoman.errors import DataError, RecipeError
-from dragoman.evaluation.links import agreement
+from dragoman.evaluation.alignment_error import agreement
 from dragoman.model.attention import watch_attention
 from dragoman.model.build import build_model
 from dragoman.model.transformer import Transformer

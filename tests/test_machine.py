@@ -25,8 +25,9 @@ from dragoman.training.checkpoint import list_checkpoints
 from dragoman.training.finish import train
 from dragoman.training.listener import Silent
 from dragoman.training.loop import Trainer
-from dragoman.training.loss import SLICE, STEP, batch_loss, slice_size
+from dragoman.training.loss import batch_loss
 from dragoman.training.machine import ATTENTIONS, PRODUCTS, Machine, Routes, choose_machine, compile_layers, measure_ceiling
+from dragoman.training.slices import SLICE, STEP, slice_size
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

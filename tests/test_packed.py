@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from dragoman.config import ModelConfig
-from dragoman.engine.packed import PackedTransformer, pack
+from dragoman.engine.packed import PackedTransformer
+from dragoman.engine.packer import pack
 from dragoman.engine.products import FEW_ROWS, FEW_SUMS, Precision, multiplies_int8, pack_product, whole_rows
 from dragoman.engine.slots import NOT_SEEN
 from dragoman.model.build import build_model
@@ -22,6 +23,7 @@ from dragoman.model.transformer import Transformer
 
 VOCABULARY = 50
 PADDING = 0
+WORD = 4
 # Float32 sums in another order: some units of the last of 24 bits, over the layers.
 ROUNDING = 2e-4
 SWITCHES: dict[str, dict[str, Any]] = {
@@ -31,6 +33,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "windows": {"attention_window": 3, "norm": "pre", "final_norm": False},
     "learned positions": {"positions": "learned", "tying": "none", "scale_embeddings": False},
     "wide heads, target space": {"d_k": 5, "d_v": 11, "target_space": True, "positions": "concatenated"},
+    "pointed at words": {"pointer": True, "tying": "none", "attention_bias": True},
 }
 
 
@@ -50,9 +53,12 @@ def model_of(**switches: Any) -> Transformer:
     """Two layers whose every weight, norms and biases too, is drawn."""
     torch.manual_seed(1)
     config = ModelConfig(encoder_layers=2, decoder_layers=2, d_model=24, d_ff=40, num_heads=4, **switches)
-    model = build_model(config, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, padding_id=PADDING).eval()
+    parts: dict[str, Any] = {"word_id": WORD, "tagging": False} if config.pointer else {}
+    model = build_model(config, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, padding_id=PADDING, **parts).eval()
     for parameter in model.parameters():
         parameter.add_(0.1 * torch.randn_like(parameter))
+    if model.words is not None:
+        model.words.learn(begins=range(3, VOCABULARY, 2), shifts=range(WORD, VOCABULARY, 3), hidden=[])
     return model
 
 
@@ -127,8 +133,9 @@ def test_finished_sentences_are_computed_on_while_they_are_few_and_never_seen() 
     assert (rest.sentences, rest.wanted) == (18, 17)
 
 
-def test_a_batch_of_an_unusual_size_is_filled_up_with_sentences_that_are_never_seen() -> None:
-    model = model_of()
+@pytest.mark.parametrize("switches", [SWITCHES["as printed"], SWITCHES["pointed at words"]], ids=["as printed", "pointed"])
+def test_a_batch_of_an_unusual_size_is_filled_up_with_sentences_that_are_never_seen(switches: dict[str, Any]) -> None:
+    model = model_of(**switches)
     packed = pack(model, "float32")
     assert differences(model, packed, sources(19, 6), 2, steps=8, leave={2: 1, 4: 1}) < ROUNDING
     state = packed.start(sources(19, 6))

@@ -21,7 +21,7 @@ from dragoman.evaluation.metrics import paper_bleu
 from dragoman.evaluation.significance import compare_resampled, paired_bootstrap, resample
 from dragoman.paper.results import markdown, results
 from dragoman.tasks.translation import score_translations
-from dragoman.training.finish import TRANSLATIONS
+from dragoman.training.report import TRANSLATIONS
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dragoman.config import ModelConfig
 from dragoman.engine.fixed import FixedTransformer
-from dragoman.engine.packed import pack
+from dragoman.engine.packer import pack
 from dragoman.model.attention import Attend, explicit_attention, fused_attention, lean_attention, use_attention, watch_attention
 from dragoman.model.build import build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer

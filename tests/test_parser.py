@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,20 @@ from dragoman.cleaning.words import penn_words
 from dragoman.cli.main import cli
 from dragoman.engine import Parse, Parser
 from dragoman.engine.parser import load_parser
+from dragoman.engine.translator import load
 from dragoman.errors import BundleError, DataError, DeviceError, DragomanError, RecipeError
 from dragoman.tasks.constraint import Constraint
+from dragoman.tasks.generation import speaker_of
 from dragoman.trees.automaton import Automaton
 from dragoman.trees.linearise import NAMES, Name, linearisation
 from dragoman.trees.mend import mend
-from dragoman.trees.penn import read_tree, write
+from dragoman.trees.penn import read_tree, split_words, write
 from dragoman.trees.tree import leaves, spans, words
 from parsers import parser_bundle
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
+ROOMS_OF_PARSING = ("dragoman.engine.parse", "dragoman.tasks.parsing", "dragoman.evaluation.evalb", "dragoman.trees")
 ODD = [
     "",
     "x",
@@ -53,8 +58,9 @@ def parser(bundle: Path) -> Parser:
 
 
 def opened(path: Path, *others: Path, **rest: Any) -> Parser:
-    """On one core; which way is the fastest is not measured."""
-    found = dragoman.load(path, *others, device="cpu", threads=1, replicas=1, **rest)
+    """On one core, exactly; which way is the fastest is not measured."""
+    placing: dict[str, Any] = {"device": "cpu", "threads": 1, "replicas": 1, "precision": "float32"}
+    found = dragoman.load(path, *others, **placing | rest)
     assert isinstance(found, Parser)
     return found
 
@@ -231,14 +237,40 @@ def test_two_parsers_vote(bundle: Path, parser: Parser, tmp_path: Path) -> None:
         opened(bundle, foreign)
 
 
-def test_packed_and_plain_models_say_the_same(tmp_path: Path) -> None:
-    """Without a pointer a model is packed, as a translator's is; float32 is training's own."""
-    path = parser_bundle(tmp_path / "bundle", "model.pointer=false")
+def test_a_translator_and_a_parser_cannot_vote(bundle: Path, trained: Path) -> None:
+    said = "tiny and parser: a translator and a parser cannot vote together"
+    openers: list[Callable[..., object]] = [dragoman.load, load_parser, load]
+    for first, second in ((bundle, trained / "bundle"), (trained / "bundle", bundle)):
+        for open_both in openers:
+            with pytest.raises(BundleError, match=said):
+                open_both(first, second, device="cpu")
+
+
+def test_a_translator_is_opened_without_what_parsing_needs(trained: Path) -> None:
+    opening = (
+        "import sys\nimport dragoman.engine.loading, dragoman.engine.translator\n"
+        "dragoman.load(sys.argv[1], device='cpu', precision='float32')\n"
+        f"print([name for name in sys.modules if name.startswith({ROOMS_OF_PARSING!r})])"
+    )
+    done = subprocess.run([sys.executable, "-c", opening, str(trained / "bundle")], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("pointer", ["true", "false"])
+def test_packed_and_plain_models_say_the_same(tmp_path: Path, pointer: str) -> None:
+    path = parser_bundle(tmp_path / "bundle", f"model.pointer={pointer}")
     parser = opened(path, precision="float32")
-    assert not parser.points
-    plain = Parser([parser.bundle], device="cpu", precision="float32", threads=1, replicas=1)
-    plain.points = True
+    plain = opened(path, precision="float32")
+    plain.speaker = speaker_of(plain.models)
     assert_alike(parser.parse(ODD), plain.parse(ODD))
+    assert_alike(parser.parse(ODD, beam_size=3, nbest=3), plain.parse(ODD, beam_size=3, nbest=3))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_every_precision_gives_trees(bundle: Path, precision: str) -> None:
+    for line, parse in zip(ODD, opened(bundle, precision=precision).parse(ODD), strict=True):
+        assert list(parse.words) == split_words(line)
+        assert parse.status == ("ok" if parse.words else "empty")
 
 
 def test_a_sentence_that_is_too_long_is_refused(parser: Parser) -> None:
@@ -302,8 +334,6 @@ def test_mistakes_are_answered(parser: Parser, bundle: Path, trained: Path) -> N
         load_parser(trained / "bundle")
     with pytest.raises(DeviceError, match="shortlist"):
         opened(bundle, shortlist="here")
-    with pytest.raises(DeviceError, match=r"a model with model\.pointer computes in float32"):
-        opened(bundle, precision="bfloat16")
 
 
 # Words
@@ -438,6 +468,12 @@ def test_bad_input_is_one_line(bundle: Path, trained: Path, tmp_path: Path) -> N
     assert refused(other).endswith("is a parser, not a translator: use dragoman parse, or a Parser")
 
 
+def test_an_explanation_refuses_what_it_does_not_use(bundle: Path, trained: Path) -> None:
+    for path in (bundle, trained / "bundle"):
+        asked = CliRunner().invoke(cli, ["explain", str(path), "the cat", "--json", "nbest=3"])
+        assert refused(asked) == "nbest = 3: one output is explained, the best; drop it"
+
+
 # Anything at all
 
 
@@ -505,5 +541,5 @@ def fuzzed(tmp_path: Path, count: int) -> int:
 
 
 @pytest.mark.slow
-def test_two_thousand_strange_lines_are_well_formed(tmp_path: Path) -> None:
-    assert fuzzed(tmp_path, 2000) > 1600
+def test_ten_thousand_strange_lines_are_well_formed(tmp_path: Path) -> None:
+    assert fuzzed(tmp_path, 10_000) > 8000

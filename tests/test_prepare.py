@@ -32,6 +32,7 @@ from dragoman.cleaning.duplicates import DuplicateSearch
 from dragoman.cleaning.spool import Sieve, spool_corpus
 from dragoman.config import CleaningConfig, CorpusConfig, Recipe, make_recipe
 from dragoman.data import corpus as corpus_room
+from dragoman.data import manifest as manifest_room
 from dragoman.data import prepare as prepare_room
 from dragoman.data.corpus import LengthTable, lengths_file
 from dragoman.data.encode import Fate
@@ -516,13 +517,13 @@ def test_there_is_nothing_to_do_the_second_time(text: Path) -> None:
 def digested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that were read to the end to compare them."""
     seen: list[str] = []
-    digest = prepare_room._file_digest
+    digest = manifest_room._file_digest
 
     def watched(path: Path) -> str:
         seen.append(path.name)
         return digest(path)
 
-    monkeypatch.setattr(prepare_room, "_file_digest", watched)
+    monkeypatch.setattr(manifest_room, "_file_digest", watched)
     return seen
 
 

@@ -43,7 +43,6 @@ from dragoman.tasks import augmentation
 from dragoman.tasks.augmentation import Augmentation, augment
 from dragoman.tasks.mbr import most_alike
 from dragoman.tasks.translation import Status
-from dragoman.training import rdrop
 from dragoman.training.checkpoint import list_checkpoints
 from dragoman.training.finish import train
 from dragoman.training.identity import refuse_changes
@@ -91,8 +90,8 @@ def test_r_drop_and_its_gradients_are_the_equation(
     form: str, slices: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if slices is not None:
-        monkeypatch.setattr(rdrop, "SLICE", slices[0])
-        monkeypatch.setattr(rdrop, "AT_ONCE", slices[1])
+        monkeypatch.setattr("dragoman.training.slices.SLICE", slices[0])
+        monkeypatch.setattr("dragoman.training.slices.AT_ONCE", slices[1])
     outputs_2XD, output_VD, targets_X = drawn_places()
     given = {"epsilon": 0.1, "form": form, "alpha": ALPHA}
     loss, nll = agreeing_loss(outputs_2XD, output_VD, targets_X, **given)  # type: ignore[arg-type]
@@ -112,7 +111,7 @@ def test_r_drop_and_its_gradients_are_the_equation(
 
 
 def test_r_drop_never_holds_the_logits_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rdrop, "SLICE", 88)
+    monkeypatch.setattr("dragoman.training.slices.SLICE", 88)
     made = []
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, rectified: bool = False) -> Tensor:
@@ -424,7 +423,7 @@ def test_what_was_killed_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypat
     for form in ("tsv", "jsonl"):
         with growing_file(tmp_path / f"whole.{form}", request) as output:
             fates = augment(pairs, how, shouted, output, form=form)
-        assert fates == {"written": 15, "blank": 5}
+        assert fates == {"written": 15, "blank": 5, **({"tabs": 15} if form == "tsv" else {})}
         parts = tmp_path / f"parts.{form}"
         for window in range(8):  # each time killed one window later
             dies = partial(killed, tmp_path / f"parts.{form}.part" / "content", 3 * window)
@@ -524,6 +523,24 @@ def test_distillation_and_self_training_from_end_to_end(bundle: Path, corpus: Pa
     ):
         scores = {each.text: BLEU_SENTENCE.sentence_score(each.text, [reference]).score for each in (one, *one.alternatives)}
         assert scores[target] == max(scores.values()), source
+
+
+@pytest.mark.parametrize("form", ["tsv", "jsonl"])
+def test_tabs_that_a_file_cannot_hold_are_counted(bundle: Path, tmp_path: Path, form: str) -> None:
+    """A .tsv has them between its columns; in a .jsonl they stay."""
+    sides, output, runner = [tmp_path / "x.en", tmp_path / "x.de"], tmp_path / f"made.{form}", CliRunner()
+    for path, text in zip(sides, ("one\ttwo\nred big ten\none\t\ttwo\n", "a\nb\nc\n"), strict=True):
+        path.write_text(text, encoding="utf-8")
+    given = ["augment", "distil", str(bundle), *map(str, sides), "--original", "--device", "cpu"]
+    words = [*given, "-o", str(output), "--overwrite"]
+    told = runner.invoke(cli, words, catch_exceptions=False)
+    assert "3 pairs of 3 lines" in told.stdout
+    assert ("pairs whose tabs are spaces now, since a .tsv has them between its columns: 2\n" in told.stderr) == (form == "tsv")
+    again = json.loads(runner.invoke(cli, [*words, "--json"], catch_exceptions=False).stdout)
+    assert (again["pairs"], again["tabs_replaced"]) == (3, 2 if form == "tsv" else 0)
+    sources = [pair.source for pair in read_pairs(CorpusConfig(file=str(output)), Path())]
+    between = " " if form == "tsv" else "\t"
+    assert sources == [f"one{between}two", "red big ten", f"one{2 * between}two"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import dragoman
 from dragoman.aligner import align_pairs
 from dragoman.cli.main import cli
 from dragoman.errors import DataError
-from dragoman.evaluation.links import agreement
+from dragoman.evaluation.alignment_error import agreement
 from dragoman.training.quickstart import prepare_quickstart
 
 SHORT = ["training.max_steps=4", "training.validate_every_steps=4", "training.validate_sentences=5", "decoding.method=greedy"]

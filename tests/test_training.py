@@ -29,8 +29,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dragoman
 import dragoman.training.checkpoint
-import dragoman.training.finish
 import dragoman.training.loop
+import dragoman.training.report
 import dragoman.training.validation
 from conftest import NO_DROPOUT, MakeRecipe, as_version_0_1, reseal
 from dragoman.bundle import load_bundle, put_weights, weights_of
@@ -143,7 +143,7 @@ TARGETS_X = torch.tensor([1, 2, 3, 6, 6, 4])
 def test_smoothed_loss_and_its_gradients_are_those_of_the_distribution(
     form: str, epsilon: float, at_once: int, outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.training.loss.SLICE", at_once)
+    monkeypatch.setattr("dragoman.training.slices.SLICE", at_once)
     q_XV = target_distribution(form, epsilon, TARGETS_X, 7)
     torch.testing.assert_close(q_XV.sum(dim=1), torch.ones(6, dtype=torch.float64))
     ours = [one.clone().requires_grad_() for one in (outputs_XD, output_VD)]
@@ -186,7 +186,7 @@ class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def test_a_loss_without_gradients_makes_none(outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor room for any: with those, a tensor of the projection's size, 7 × 5, and one of the outputs', 6 × 5."""
-    monkeypatch.setattr("dragoman.training.loss.SLICE", 14)
+    monkeypatch.setattr("dragoman.training.slices.SLICE", 14)
     outputs_XD, output_VD = outputs_XD.requires_grad_(), output_VD.requires_grad_()
     with Made() as learning:
         loss, nll = smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, form="uniform")
@@ -881,7 +881,7 @@ def test_ctrl_c_while_the_report_is_made_loses_nothing(
     def interrupted(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(dragoman.training.finish, "judge", interrupted)
+    monkeypatch.setattr(dragoman.training.report, "judge", interrupted)
     with pytest.raises(Interrupted, match=r"step-00000006 is kept"):
         train(tiny(tmp_path / "run"))
     monkeypatch.undo()
@@ -1333,10 +1333,10 @@ def test_the_picture_is_of_a_sample_that_can_be_drawn(tiny: MakeRecipe, bundle: 
         (short, [long, one], None, one),
         (short, [empty, long], "one two three", None),
     ):
-        found = dragoman.training.finish._pictured(made, samples, asked)
+        found = dragoman.training.report._pictured(made, samples, asked)
         assert found == drawn
         if found is not None:
-            ElementTree.fromstring(dragoman.training.finish.draw_attention(made, found))
+            ElementTree.fromstring(dragoman.training.report.draw_attention(made, found))
 
 
 # Bad input

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dragoman.config import Recipe, read_recipe
-    from dragoman.engine import Parse, Parser, Translation, Translator, Wording, load
+    from dragoman.engine.loading import load
+    from dragoman.engine.parse import Parse
+    from dragoman.engine.parser import Parser
+    from dragoman.engine.translation import Translation
+    from dragoman.engine.translator import Translator
+    from dragoman.engine.wording import Wording
     from dragoman.errors import DragomanError
     from dragoman.training.finish import train
 
@@ -22,13 +27,13 @@ __all__ = ["DragomanError", "Parse", "Parser", "Recipe", "Translation", "Transla
 
 _ROOMS = {
     "DragomanError": "dragoman.errors",
-    "Parse": "dragoman.engine",
-    "Parser": "dragoman.engine",
+    "Parse": "dragoman.engine.parse",
+    "Parser": "dragoman.engine.parser",
     "Recipe": "dragoman.config",
-    "Translation": "dragoman.engine",
-    "Translator": "dragoman.engine",
-    "Wording": "dragoman.engine",
-    "load": "dragoman.engine",
+    "Translation": "dragoman.engine.translation",
+    "Translator": "dragoman.engine.translator",
+    "Wording": "dragoman.engine.wording",
+    "load": "dragoman.engine.loading",
     "read_recipe": "dragoman.config",
     "train": "dragoman.training.finish",
 }

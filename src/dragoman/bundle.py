@@ -22,13 +22,11 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from dragoman.config import Recipe, recipe_from_dict
-from dragoman.data.labels import Labels
-from dragoman.data.subword import Tokeniser, read_tokeniser, write_tokeniser
+from dragoman.data.subword import Subword, Tokeniser, read_tokeniser, write_tokeniser
 from dragoman.errors import BundleError, RecipeError
 from dragoman.model.build import assemble_model
 from dragoman.model.transformer import Transformer
 from dragoman.storage import check_seal, sealed_folder
-from dragoman.tasks.parsing import parser_parts
 from dragoman.tensors import MappedTensors, save_tensors
 
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
@@ -147,7 +145,7 @@ def load_bundle(path: Path) -> Bundle:
     check_bundle(path)
     recipe, vocabulary, story = read_config(path)
     tokeniser = read_tokeniser(path, recipe.subword, source_eos=recipe.model.source_eos)
-    if (recipe.task.kind == "parsing") != isinstance(tokeniser.target, Labels):
+    if (recipe.task.kind == "translation") != isinstance(tokeniser.target, Subword):
         raise BundleError(f"{path / CONFIG}: task.kind = {recipe.task.kind!r}, but the target's vocabulary is another task's")
     if vocabulary != (pieces := (len(tokeniser.source), len(tokeniser.target))):
         raise BundleError(f"{path / CONFIG}: names {vocabulary} pieces, but the subword models have {pieces}")
@@ -175,9 +173,18 @@ def _model_without_memory(
     try:
         with torch.device("meta"):
             sizes = dict(zip(("source_vocabulary", "target_vocabulary"), vocabulary, strict=True))
-            return assemble_model(config, **sizes | parser_parts(recipe))
+            return assemble_model(config, **sizes | _parts_of(recipe))
     except (RuntimeError, OverflowError, TypeError) as error:
         raise BundleError(f"{where}: describes a model of impossible sizes: {str(error).splitlines()[0]}") from None
+
+
+def _parts_of(recipe: Recipe) -> dict[str, Any]:
+    """What the model has beside a translator's parts."""
+    if recipe.task.kind == "translation":
+        return {}
+    from dragoman.tasks.parsing import parser_parts  # only here, since who translates need not wait for it
+
+    return parser_parts(recipe)
 
 
 def read_config(path: Path) -> tuple[Recipe, tuple[int, int], dict[str, Any]]:

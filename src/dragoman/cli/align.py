@@ -70,7 +70,7 @@ def _right(gold: Path, sources: list[str], targets: list[str]) -> list[list[tupl
 
 def _compare(found: list[list[tuple[int, int]]], right: list[list[tuple[int, int]]], *, as_json: bool) -> None:
     from dragoman.cli.screen import print_json
-    from dragoman.evaluation.links import agreement
+    from dragoman.evaluation.alignment_error import agreement
 
     told = agreement(found, right)
     if as_json:

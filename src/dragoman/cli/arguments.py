@@ -1,13 +1,63 @@
-"""What commands that read lines are given: a file or standard input, and settings written key=value."""
+"""What commands that read lines with a bundle are given: a file or standard input, settings written key=value, a place."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
+
+import click
 
 from dragoman.errors import RecipeError
+
+if TYPE_CHECKING:
+    from dragoman.engine.opened import Placing
+
+WITH = click.option("--with", "others", multiple=True, type=click.Path(path_type=Path), help="One more bundle for an ensemble.")
+DEVICE = click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, …")
+PLACES = (
+    WITH,
+    DEVICE,
+    click.option(
+        "--precision", default="auto", show_default=True, help="float32, bfloat16, int8; auto takes the fastest here."
+    ),
+    click.option("--threads", type=int, help="Of a processor, for each replica; measured when not given."),
+    click.option("--replicas", type=int, help="Batches computed side by side; measured when not given."),
+)
+
+
+def placed(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of a command that opens bundles: it is given `others`, and as one argument `placing` where they compute."""
+
+    @wraps(command)
+    def called(device: str, precision: str, threads: int | None, replicas: int | None, **rest: Any) -> None:
+        placing: Placing = {"device": device, "precision": precision, "threads": threads, "replicas": replicas}
+        command(placing=placing, **rest)
+
+    whole: Callable[..., None] = called
+    for option in reversed(PLACES):
+        whole = option(whole)
+    return whole
+
+
+def text_sink(output: Path | None, *, overwrite: bool) -> AbstractContextManager[IO[str]]:
+    """The file, or standard output where none is named."""
+    from dragoman.storage import new_file
+
+    return nullcontext(sys.stdout) if output is None else new_file(output, overwrite=overwrite)
+
+
+def refuse_old(*paths: Path | None, overwrite: bool) -> None:
+    """Raise OutputError where one of these files, those that are asked for at all, exists and may not be replaced."""
+    from dragoman.storage import refuse_existing
+
+    for path in paths:
+        if path is not None and not overwrite:
+            refuse_existing(path)
 
 
 def file_and_settings(rest: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:

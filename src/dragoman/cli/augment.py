@@ -188,16 +188,20 @@ def _run(
 def _tell(by: str, total: int, fates: Mapping[str, int], told: dict[str, Any], *, as_json: bool) -> None:
     """What became of the lines, and nothing of those of which there are none."""
     from dragoman.cli.screen import print_json
+    from dragoman.tasks.augmentation import TABS
 
-    original = fates.get("original", 0)
+    original, tabs = fates.get("original", 0), fates.get(TABS, 0)
     written = fates.get("written", 0) + original
     dropped = {fate: count for fate, count in fates.items() if fate in DROPPED}
     if as_json:
-        print_json({**told, "lines": total, "pairs": written, "original": original, "dropped": dropped})
+        counts = {"pairs": written, "original": original, "tabs_replaced": tabs, "dropped": dropped}
+        print_json({**told, "lines": total, **counts})
         return
     click.echo(f"{told['output']}: {written:,} pairs of {total:,} lines, by {by}")
     if original:
         click.echo(f"pairs written as they were: {original:,}", err=True)
+    if tabs:
+        click.echo(f"pairs whose tabs are spaces now, since a .tsv has them between its columns: {tabs:,}", err=True)
     for fate, count in dropped.items():
         click.echo(f"lines {DROPPED[fate]}, dropped: {count:,}", err=True)
 

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, get_args
 
 import click
 
+from dragoman.cli.arguments import DEVICE, WITH
 from dragoman.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -149,10 +150,10 @@ def _print_scores(title: str, scores: list[Score]) -> None:
 @click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--src", "source", type=PATH, required=True, help="The test set's source.")
 @REFERENCES
-@click.option("--with", "others", multiple=True, type=PATH, help="One more bundle for an ensemble.")
+@WITH
 @click.option("-o", "--output", type=PATH, help="Keep the translations here.")
 @click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
-@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, …")
+@DEVICE
 @click.option("--precision", default="float32", show_default=True, help="float32, bfloat16, int8; auto takes the fastest here.")
 @LANGUAGE
 @TOKENISED

@@ -52,6 +52,7 @@ def explain(
               dragoman explain runs/quickstart-de/bundle "May 17, 2031" --target "17. Juni 2031" --svg figures
               dragoman explain runs/parsing-craft/bundle "The cat sat on the mat ."
     """
+    from dragoman.cli.pictures import picture_folder, write_png, write_svg
     from dragoman.cli.screen import people, print_json
     from dragoman.storage import refuse_existing, write_lines
     from dragoman.views.attention import attention_page
@@ -92,13 +93,15 @@ def explain(
 
 
 def _explained(bundle: Path, text: str, target: str | None, **rest: Any) -> Explanation:
-    from dragoman.engine import Parser, load
     from dragoman.engine.explanation import explain
-    from dragoman.engine.parse_explanation import explain_parse
+    from dragoman.engine.loading import load
+    from dragoman.engine.translator import Translator
 
     opened = load(bundle)
-    if not isinstance(opened, Parser):
+    if isinstance(opened, Translator):
         return explain(opened, text, target=target, **rest)
+    from dragoman.engine.parse_explanation import explain_parse  # only here, since who translates need not wait for it
+
     if target is not None:
         raise click.UsageError(f"--target: {bundle} is a parser, whose own parse is explained", ctx=click.get_current_context())
     return explain_parse(opened, text, **rest)
@@ -107,7 +110,10 @@ def _explained(bundle: Path, text: str, target: str | None, **rest: Any) -> Expl
 def _decoding(changes: Sequence[str]) -> dict[str, Any]:
     from dragoman.config import parse_setting
 
-    return {key.removeprefix("decoding."): value for key, value in map(parse_setting, changes)}
+    decoding = {key.removeprefix("decoding."): value for key, value in map(parse_setting, changes)}
+    if decoding.get("nbest", 1) != 1:
+        raise RecipeError(f"nbest = {decoding['nbest']!r}: one output is explained, the best; drop it")
+    return decoding
 
 
 def _head_name(name: str) -> HeadName:
@@ -127,41 +133,6 @@ def _check_heads(names: Sequence[HeadName], explanation: Explanation) -> None:
             raise DataError(
                 f"--inside {kind}.{layer + 1}.{head + 1}: there are {layers} layers of {heads} heads, counted from 1"
             )
-
-
-def picture_folder(folder: Path) -> None:
-    from dragoman.errors import WriteError
-    from dragoman.storage import cannot_write
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WriteError(cannot_write(folder, error)) from None
-
-
-def write_svg(folder: Path, drawn: dict[str, str], *, overwrite: bool) -> None:
-    from dragoman.storage import write_lines
-
-    for name, svg in drawn.items():
-        write_lines(folder / f"{name}.svg", [svg.rstrip("\n")], overwrite=overwrite)
-
-
-def write_png(folder: Path, drawn: dict[str, bytes], *, overwrite: bool) -> None:
-    from dragoman.errors import WriteError
-    from dragoman.storage import cannot_write, refuse_existing, write_file
-
-    for name, pixels in drawn.items():
-        path, partial = folder / f"{name}.png", folder / f".{name}.png.partial"
-        try:
-            partial.unlink(missing_ok=True)
-            write_file(partial, [pixels])
-            if not overwrite:
-                refuse_existing(path)
-            partial.replace(path)
-        except OSError as error:
-            raise WriteError(cannot_write(path, error)) from None
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def _document(explanation: Explanation) -> dict[str, Any]:

@@ -246,7 +246,7 @@ def figures(
     Example:  dragoman paper figures runs/multi30k-ende/bundle "a man who is walking two dogs stops at a shop ." -o figures
               dragoman paper figures runs/wmt14-ende-base/bundle --figure 4 --heads 5,6 --png
     """
-    from dragoman.cli.explain import picture_folder, write_png, write_svg
+    from dragoman.cli.pictures import picture_folder, write_png, write_svg
     from dragoman.cli.screen import people, print_json
     from dragoman.engine.translator import load
     from dragoman.paper.figures import FIGURES

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import tee
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
+from dragoman.cli.arguments import count_lines, file_and_settings, named, placed, refuse_old, text_sink
+
 if TYPE_CHECKING:
-    from dragoman.engine import Parse
+    from dragoman.engine.opened import Placing
+    from dragoman.engine.parse import Parse
 
 DRAWN = 5
 """Trees in a picture."""
+APART = {
+    ("--tagged", "--tags", "--tokenise"): "",
+    ("--nbest", "--json"): "; give --json nbest=N",
+    ("--min-score", "--nbest"): "",
+    ("--min-score", "--json"): ": JSON has the token_log_probs of all",
+}
+"""Options of which one alone can be given, and what to do instead."""
 
 
 @click.command()
@@ -23,7 +33,6 @@ DRAWN = 5
 @click.argument("rest", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write here instead of standard output.")
 @click.option("--overwrite", is_flag=True, help="Replace files that exist.")
-@click.option("--with", "others", multiple=True, type=click.Path(path_type=Path), help="One more bundle for an ensemble.")
 @click.option("--tokens", "tokenise", flag_value="no", default="no", help="White space parts the words; so it is by default.")
 @click.option("--tokenise", "tokenise", flag_value="kept", help="Part words as the Penn treebank does; well-known is one.")
 @click.option("--tokenise-hyphens", "tokenise", flag_value="split", help="Likewise, as OntoNotes and CRAFT do: well - known.")
@@ -33,10 +42,7 @@ DRAWN = 5
 @click.option("--unconstrained", is_flag=True, help="Let the model say anything, mend it, and tell how much was no tree.")
 @click.option("--min-score", type=float, metavar="X", help="Leave a line empty whose tokens' mean log-probability is below X.")
 @click.option("--svg", type=click.Path(path_type=Path), help=f"Write a picture of the first {DRAWN} trees here, too.")
-@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, …")
-@click.option("--precision", default="auto", show_default=True, help="float32, bfloat16, int8; auto takes the fastest here.")
-@click.option("--threads", type=int, help="Of a processor, for each replica; measured when not given.")
-@click.option("--replicas", type=int, help="Batches computed side by side; measured when not given.")
+@placed
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with words, tags, brackets, score and status.")
 def parse(
     bundle: Path,
@@ -51,10 +57,7 @@ def parse(
     unconstrained: bool,
     min_score: float | None,
     svg: Path | None,
-    device: str,
-    precision: str,
-    threads: int | None,
-    replicas: int | None,
+    placing: Placing,
     as_json: bool,
 ) -> None:
     """Parse FILE (or standard input), a sentence a line, with BUNDLE: brackets, a tree a line and in order.
@@ -69,69 +72,98 @@ def parse(
               echo "It doesn't work." | dragoman parse runs/parsing-craft/bundle --tokenise-hyphens --svg tree.svg
               dragoman parse runs/parsing-craft/bundle raw.txt --min-score -0.05 -o silver.mrg
     """
-    from dragoman.cli.arguments import count_lines, file_and_settings
     from dragoman.cli.screen import counting_bar, people
     from dragoman.engine.parser import WINDOW, load_parser
-    from dragoman.storage import new_file, refuse_existing
-    from dragoman.tasks.confident import Confidence
     from dragoman.tasks.translation import longest_source
 
     source, decoding = file_and_settings(rest)
-    _refuse_together({"--tagged": tagged, "--tags": tags is not None, "--tokenise": tokenise != "no"})
-    _refuse_together({"--nbest": nbest is not None, "--json": as_json}, why="; give --json nbest=N")
-    _refuse_together({"--min-score": min_score is not None, "--nbest": nbest is not None})
-    _refuse_together({"--min-score": min_score is not None, "--json": as_json}, why=": JSON has the token_log_probs of all")
+    given = {"--tagged": tagged, "--tags": tags is not None, "--tokenise": tokenise != "no", "--json": as_json}
+    _refuse_together({**given, "--nbest": nbest is not None, "--min-score": min_score is not None})
     if nbest is not None:
         decoding["nbest"] = nbest
     if output is not None and svg is not None and output.resolve() == svg.resolve():
         raise click.UsageError(f"-o and --svg are one file, {svg}: give two", ctx=click.get_current_context())
-    for path in (output, svg):
-        if path is not None and not overwrite:
-            refuse_existing(path)
+    refuse_old(output, svg, overwrite=overwrite)
     count = count_lines(source)
-    parser = load_parser(bundle, *others, device=device, precision=precision, threads=threads, replicas=replicas)
+    parser = load_parser(bundle, *others, **placing)
     config = parser.check(decoding)
     console, typed = people(), source is None and sys.stdin.isatty()
-    sink: AbstractContextManager[IO[str]] = nullcontext(sys.stdout) if output is None else new_file(output, overwrite=overwrite)
-    numbers: dict[str, list[int]] = {}
-    first: list[tuple[int, Parse]] = []
-    kept = 0
-    with sink as stream, counting_bar(console, "parsing", count, hidden=typed) as bar:
-        given, own_tags = tee(_lines(source, tags, tagged=tagged, tokenise=tokenise))
+    with text_sink(output, overwrite=overwrite) as stream, counting_bar(console, "parsing", count, hidden=typed) as bar:
+        lines, own_tags = tee(_lines(source, tags, tagged=tagged, tokenise=tokenise))
         results = parser.stream(
-            (words for words, _ in given),
+            (words for words, _ in lines),
             tags=(own for _, own in own_tags),
             constrained=not unconstrained,
             window=1 if typed else WINDOW,
-            advance=lambda done: bar.advance(bar.task_ids[0], done),
+            advance=lambda some: bar.advance(bar.task_ids[0], some),
             **decoding,
         )
-        for number, result in enumerate(results, start=1):
-            if min_score is not None and Confidence(min_score).doubt(result):
-                stream.write("\n")
-            else:
-                kept += 1
-                stream.write(_output(number, result, as_json=as_json, ranked=nbest is not None))
-            numbers.setdefault("refused" if result.tree is None and result.words else result.status, []).append(number)
-            if svg is not None and result.tree is not None and len(first) < DRAWN:
-                first.append((number, result))
-            if typed:
-                stream.flush()
-        stream.flush()
+        done = _written(stream, results, min_score, as_json=as_json, ranked=nbest is not None, at_once=typed)
     longest = longest_source(parser.speaker.positions, config)
-    for remark in _remarks(numbers, longest, config.extra_length, unconstrained=unconstrained):
+    for remark in done.remarks(longest, config.extra_length, unconstrained=unconstrained):
         console.print(remark, markup=False)
     if min_score is not None:
-        console.print(f"kept {kept} of {sum(map(len, numbers.values()))} lines", markup=False)
-    if svg is not None and (first or "refused" not in numbers):
-        _draw(svg, first, overwrite=overwrite)
-    if "refused" in numbers:
+        console.print(f"kept {done.kept} of {sum(map(len, done.numbers.values()))} lines", markup=False)
+    if svg is not None and (done.first or "refused" not in done.numbers):
+        _draw(svg, done.first, overwrite=overwrite)
+    if "refused" in done.numbers:
         sys.exit(3)
 
 
-def _refuse_together(given: dict[str, bool], why: str = "") -> None:
-    if len(names := [name for name, there in given.items() if there]) > 1:
-        raise click.UsageError(f"{names[0]} and {names[1]} do not go together{why}", ctx=click.get_current_context())
+@dataclass
+class Done:
+    """What became of the lines.
+
+    numbers: of those that came to each status, or were refused
+    first: the first that have a tree, which a picture shows
+    """
+
+    numbers: dict[str, list[int]] = field(default_factory=dict)
+    first: list[tuple[int, Parse]] = field(default_factory=list)
+    kept: int = 0
+
+    def add(self, number: int, result: Parse, *, kept: bool) -> None:
+        self.numbers.setdefault("refused" if result.tree is None and result.words else result.status, []).append(number)
+        if result.tree is not None and len(self.first) < DRAWN:
+            self.first.append((number, result))
+        self.kept += kept
+
+    def remarks(self, longest: int, extra: int, *, unconstrained: bool) -> Iterator[str]:
+        """What people are told of them."""
+        if refused := self.numbers.get("refused"):
+            why = f"more than {longest} tokens, or decoding.extra_length = {extra} leaves no room for a tree"
+            yield f"lines left unparsed ({why}): {named(refused)}"
+        if unconstrained:
+            malformed = sorted(self.numbers.get("mended", []) + self.numbers.get("truncated", []))
+            parsed = len(malformed) + len(self.numbers.get("ok", []))
+            share = f"{len(malformed) / parsed:.2%}" if parsed else "none"
+            yield f"malformed and mended: {share} of {parsed} lines" + (f": {named(malformed)}" if malformed else "")
+
+
+def _written(
+    stream: IO[str], results: Iterable[Parse], least: float | None, *, as_json: bool, ranked: bool, at_once: bool
+) -> Done:
+    """Write what became of each line; nothing of one that is less certain than `least`.
+
+    at_once: somebody waits for each
+    """
+    from dragoman.tasks.confident import Confidence
+
+    done = Done()
+    for number, result in enumerate(results, start=1):
+        doubted = least is not None and Confidence(least).doubt(result) is not None
+        stream.write("\n" if doubted else _output(number, result, as_json=as_json, ranked=ranked))
+        done.add(number, result, kept=not doubted)
+        if at_once:
+            stream.flush()
+    stream.flush()
+    return done
+
+
+def _refuse_together(given: dict[str, bool]) -> None:
+    for options, why in APART.items():
+        if len(names := [name for name in options if given[name]]) > 1:
+            raise click.UsageError(f"{names[0]} and {names[1]} do not go together{why}", ctx=click.get_current_context())
 
 
 def _lines(
@@ -209,16 +241,3 @@ def _draw(path: Path, first: Sequence[tuple[int, Parse]], *, overwrite: bool) ->
     drawings = [Drawing(one.words, one.spans, one.tags, f"line {number}" if len(first) > 1 else "") for number, one in first]
     with new_file(path, overwrite=overwrite) as stream:
         stream.write(trees_picture(drawings))
-
-
-def _remarks(numbers: dict[str, list[int]], longest: int, extra: int, *, unconstrained: bool) -> Iterator[str]:
-    from dragoman.cli.arguments import named
-
-    if "refused" in numbers:
-        why = f"more than {longest} tokens, or decoding.extra_length = {extra} leaves no room for a tree"
-        yield f"lines left unparsed ({why}): {named(numbers['refused'])}"
-    if unconstrained:
-        malformed = sorted(numbers.get("mended", []) + numbers.get("truncated", []))
-        parsed = len(malformed) + len(numbers.get("ok", []))
-        share = f"{len(malformed) / parsed:.2%}" if parsed else "none"
-        yield f"malformed and mended: {share} of {parsed} lines" + (f": {named(malformed)}" if malformed else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import tee
 from pathlib import Path
@@ -11,11 +11,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from dragoman.cli.arguments import count_lines, file_and_settings, named, placed, refuse_old, text_sink
+
 if TYPE_CHECKING:
-    from dragoman.engine import Translation
+    from dragoman.engine.opened import Placing
+    from dragoman.engine.translation import Translation
     from dragoman.engine.wording import Wording
 
-NAMED_LINES = 5
 REMARKS = {
     "refused": "left untranslated, since they have more than {longest} tokens (decoding.long_input=split cuts them)",
     "truncated": "cut, since their translation did not end within the input's length + {extra} tokens",
@@ -34,7 +36,6 @@ HARMLESS = {"copied", "parts"}
 @click.argument("rest", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write here instead of standard output.")
 @click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
-@click.option("--with", "others", multiple=True, type=click.Path(path_type=Path), help="One more bundle for an ensemble.")
 @click.option(
     "--wordings",
     type=click.Path(path_type=Path),
@@ -48,10 +49,7 @@ HARMLESS = {"copied", "parts"}
 @click.option(
     "--shortlist", type=click.Path(path_type=Path), help="Compute only likely words: a folder of `dragoman shortlist`."
 )
-@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, …")
-@click.option("--precision", default="auto", show_default=True, help="float32, bfloat16, int8; auto takes the fastest here.")
-@click.option("--threads", type=int, help="Of a processor, for each replica; measured when not given.")
-@click.option("--replicas", type=int, help="Batches computed side by side; measured when not given.")
+@placed
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with score, tokens, status and alternatives.")
 def translate(
     bundle: Path,
@@ -62,10 +60,7 @@ def translate(
     wordings: Path | None,
     alignments: Path | None,
     shortlist: Path | None,
-    device: str,
-    precision: str,
-    threads: int | None,
-    replicas: int | None,
+    placing: Placing,
     as_json: bool,
 ) -> None:
     """Translate FILE (or standard input) line by line with BUNDLE.
@@ -79,35 +74,25 @@ def translate(
     Example:  dragoman translate runs/multi30k-ende/bundle test.en -o test.de beam_size=5
               echo "March 3, 2025" | dragoman translate runs/quickstart-de/bundle
     """
-    from dragoman.cli.arguments import count_lines, file_and_settings
     from dragoman.cli.screen import counting_bar, people
     from dragoman.engine.translator import WINDOW, load
     from dragoman.formats.lines import read_lines
-    from dragoman.formats.pharaoh import pharaoh
-    from dragoman.storage import new_file, refuse_existing
     from dragoman.tasks.translation import longest_source
 
     source, decoding = file_and_settings(rest)
     if output is not None and alignments is not None and output.resolve() == alignments.resolve():
         raise click.UsageError(f"-o and --alignments both name {output}", ctx=click.get_current_context())
-    for path in (output, alignments):
-        if path is not None and not overwrite:
-            refuse_existing(path)
+    refuse_old(output, alignments, overwrite=overwrite)
     count = count_lines(source)
-    translator = load(
-        bundle, *others, device=device, precision=precision, threads=threads, replicas=replicas, shortlist=shortlist
-    )
+    translator = load(bundle, *others, shortlist=shortlist, **placing)
     config = translator.check(decoding)
-    lines = read_lines(source)
-    sink: AbstractContextManager[IO[str]] = nullcontext(sys.stdout) if output is None else new_file(output, overwrite=overwrite)
-    console = people()
-    remarks: dict[str, list[int]] = {}
-    typed = source is None and sys.stdin.isatty()
+    console, typed = people(), source is None and sys.stdin.isatty()
     beside: AbstractContextManager[IO[str] | None] = nullcontext()
     if alignments is not None:
-        beside = new_file(alignments, overwrite=overwrite)
+        beside = text_sink(alignments, overwrite=overwrite)
+    sink = text_sink(output, overwrite=overwrite)
     with sink as stream, beside as links, counting_bar(console, "translating", count, hidden=typed) as bar:
-        given, kept = tee(lines)
+        given, kept = tee(read_lines(source))
         results = translator.stream(
             given,
             wordings=None if wordings is None else _wordings(wordings, count),
@@ -116,21 +101,34 @@ def translate(
             advance=lambda done: bar.advance(bar.task_ids[0], done),
             **decoding,
         )
-        for number, (line, result) in enumerate(zip(kept, results, strict=True), start=1):
-            stream.write(_output(number, line, result, as_json))
-            if links is not None:
-                links.write(pharaoh(result.alignment or ()) + "\n")
-            for remark in _remarks(line, result):
-                remarks.setdefault(remark, []).append(number)
-            if typed:
-                stream.flush()
-        stream.flush()
+        remarks = _written(stream, links, zip(kept, results, strict=True), as_json=as_json, at_once=typed)
     for remark, numbers in remarks.items():
         told = REMARKS[remark].format(longest=longest_source(translator.speaker.positions, config), extra=config.extra_length)
-        places = ", ".join(map(str, numbers[:NAMED_LINES])) + (", …" if len(numbers) > NAMED_LINES else "")
-        console.print(f"lines {told}: {len(numbers)} ({places})", markup=False)
+        console.print(f"lines {told}: {named(numbers)}", markup=False)
     if remarks.keys() - HARMLESS:
         sys.exit(3)
+
+
+def _written(
+    stream: IO[str], links: IO[str] | None, pairs: Iterable[tuple[str, Translation]], *, as_json: bool, at_once: bool
+) -> dict[str, list[int]]:
+    """Write what became of each line; the numbers of those for which one of `REMARKS` applies.
+
+    at_once: somebody waits for each
+    """
+    from dragoman.formats.pharaoh import pharaoh
+
+    remarks: dict[str, list[int]] = {}
+    for number, (line, result) in enumerate(pairs, start=1):
+        stream.write(_output(number, line, result, as_json))
+        if links is not None:
+            links.write(pharaoh(result.alignment or ()) + "\n")
+        for remark in _remarks(line, result):
+            remarks.setdefault(remark, []).append(number)
+        if at_once:
+            stream.flush()
+    stream.flush()
+    return remarks
 
 
 def _wordings(path: Path, count: int | None) -> list[Wording]:

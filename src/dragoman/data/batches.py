@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dragoman.data.corpus import Corpus, Ids
-from dragoman.data.links import Looks
 from dragoman.data.subword import END_ID, PADDING_ID
+from dragoman.data.words import Looks
 
 Row = Ids | Sequence[int]
 

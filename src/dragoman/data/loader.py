@@ -22,12 +22,13 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from dragoman.config import Recipe
 from dragoman.data.batches import Batch, collate_within
 from dragoman.data.corpus import Corpus, Ids, LengthTable, lengths_file, pair_files
-from dragoman.data.links import NOWHERE, LinkTable, Sides, links_file
+from dragoman.data.link_table import LinkTable, links_file
 from dragoman.data.mixture import Mixture
 from dragoman.data.modifiers import Modifiers
 from dragoman.data.order import Chosen, Order
 from dragoman.data.prepare import training_name
 from dragoman.data.subword import END_ID, Tokeniser, read_tokeniser, sampling_seed
+from dragoman.data.words import NOWHERE, Sides
 from dragoman.errors import LostProcessError
 from dragoman.processes import starting_deaf
 

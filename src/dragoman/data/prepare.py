@@ -2,19 +2,16 @@
 
     files → Spool (cleaned text) → Tokeniser (source.model, target.model) → train-00000.arrow, …, train.lengths.arrow
 
-`prepared.json` holds digests of everything that went in and of each file that came out. Asked again with the same, and with
-those files as they were, `prepare` does nothing. Interrupted, it goes on after the last file that was whole.
+Asked again with the same, and with the files that came out as they were, `prepare` does nothing (`manifest`). Interrupted, it
+goes on after the last file that was whole.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,12 +22,20 @@ from dragoman.cleaning.page import cleaning_page
 from dragoman.cleaning.spool import Progress, Sieve, Spool, kept_rows, spool_corpus, spool_training
 from dragoman.config import CleaningConfig, CorpusConfig, Recipe
 from dragoman.data.corpus import Corpus, lengths_file, pair_files, write_lengths
+from dragoman.data.corpus_alignment import link_training
 from dragoman.data.encode import NAMED, Encoder, Fate, encode_spool
 from dragoman.data.labels import learn_labels, source_text
-from dragoman.data.linking import link_files, link_training
-from dragoman.data.links import links_file
+from dragoman.data.link_table import links_file
+from dragoman.data.manifest import (
+    MANIFEST,
+    digested_inputs,
+    prepared_files,
+    prepared_names,
+    read_manifest,
+    request_digest,
+    write_manifest,
+)
 from dragoman.data.subword import (
-    LABELS,
     Tokeniser,
     learn_subword,
     learn_tokeniser,
@@ -43,16 +48,12 @@ from dragoman.data.subword import (
 from dragoman.errors import DataError, DragomanError, LostProcessError, OutputError, RecipeError
 from dragoman.formats.read import PIPE, corpus_files, format_of
 from dragoman.processes import cores
-from dragoman.storage import alone_in, cannot_write, write_json, write_lines
+from dragoman.storage import alone_in, cannot_write, write_lines
 from dragoman.trees.penn import read_tree
 from dragoman.trees.tree import leaves
 
-MANIFEST = "prepared.json"
 PAGE = "cleaning.html"
-VERSION = 2
 VALID = "valid"
-# A file that was written so shortly before it was looked at may be written again without a later time stamp.
-UNSURE_SECONDS = 2.0
 
 Notice = Callable[[str], None]
 
@@ -94,14 +95,14 @@ def prepare(
     refuse_another_tasks_files(recipe)
     work = folder.with_name(f".{folder.name}.partial")
     try:
-        found = _read_manifest(folder)
-        inputs = _inputs(recipe, found["inputs"] if found is not None else {})
-        wanted = _digest(recipe, inputs)
+        found = read_manifest(folder)
+        inputs = digested_inputs(recipe, found["inputs"] if found is not None else {})
+        wanted = request_digest(recipe, inputs)
         if found is not None and found["digest"] == wanted:
             if found["files"] == prepared_files(folder):
                 accept(found["files"])
                 if inputs != found["inputs"]:  # touched, or old enough now to go by size and time
-                    _write_manifest(folder, wanted, inputs, found["files"], found["fates"])
+                    write_manifest(folder, wanted, inputs, found["files"], found["fates"])
                 if work.is_dir():  # of a preparation of something else that was interrupted
                     with suppress(OutputError), alone_in(work):
                         shutil.rmtree(work)
@@ -119,7 +120,7 @@ def prepare(
             except DragomanError:
                 shutil.rmtree(work, ignore_errors=True)  # nothing of it would be of use when the mistake is mended
                 raise
-            _write_manifest(work, wanted, inputs, digests, fates)
+            write_manifest(work, wanted, inputs, digests, fates)
             _put_in_place(work, folder, digests)
     except OSError as error:
         raise OutputError(cannot_write(folder, error)) from None
@@ -273,7 +274,7 @@ def _cleaned(spool: Spool) -> Fate:
 def _put_in_place(work: Path, folder: Path, digests: dict[str, str]) -> None:
     folder.mkdir(exist_ok=True)
     (work / "beginning").unlink()  # from here on there is nothing to go on from
-    for name in (MANIFEST, PAGE, *_prepared_names(folder)):
+    for name in (MANIFEST, PAGE, *prepared_names(folder)):
         (folder / name).unlink(missing_ok=True)
     page = [PAGE] if (work / PAGE).exists() else []
     for name in (*digests, *page, MANIFEST):
@@ -286,94 +287,3 @@ def _tokeniser(recipe: Recipe, folder: Path) -> Tokeniser:
     for side in (tokeniser.source, tokeniser.target):
         refuse_sampling(side, recipe.subword, str(folder))
     return tokeniser
-
-
-def _write_manifest(folder: Path, digest: str, inputs: dict[str, Any], files: dict[str, str], fates: dict[str, Fate]) -> None:
-    told = {name: asdict(fate) for name, fate in fates.items()}
-    write_json(folder / MANIFEST, {"digest": digest, "inputs": inputs, "files": files, "fates": told}, overwrite=True)
-
-
-def _read_manifest(folder: Path) -> dict[str, Any] | None:
-    """What `prepared.json` tells; none where there is none, or one that cannot be read."""
-    try:
-        found = json.loads((folder / MANIFEST).read_bytes())
-        fates = {name: Fate.from_dict(fate) for name, fate in found["fates"].items()}
-        inputs = {name: {**known, "sha256": str(known["sha256"])} for name, known in found["inputs"].items()}
-        return {"digest": found["digest"], "inputs": inputs, "files": found["files"], "fates": fates}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
-
-
-def _prepared_names(folder: Path) -> list[str]:
-    return sorted(path.name for kind in ("*.arrow", "*.model", LABELS) for path in folder.glob(kind))
-
-
-def prepared_files(folder: Path) -> dict[str, str]:
-    """The digest of each prepared file in a folder."""
-    return {name: _file_digest(folder / name) for name in _prepared_names(folder)}
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _input_files(recipe: Recipe) -> list[list[Path]]:
-    """The files that go in: those of each corpus, and the subword models."""
-    root, data = Path(recipe.data.root), recipe.data
-    corpora = [*data.to_learn_from().values(), data.valid, data.test if data.cleaning.overlap else None]
-    models = [root / path for path in (recipe.subword.model, recipe.subword.target_model) if path is not None]
-    links = [path for corpus in data.to_learn_from().values() for path in link_files(corpus, root)]
-    return [*(corpus_files(corpus, root) for corpus in corpora if corpus is not None), models, *([links] if links else [])]
-
-
-def _input_name(path: Path) -> str:
-    return "-" if str(path) == "-" else str(path.absolute())
-
-
-def _inputs(recipe: Recipe, known: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Size, time and digest of each file that goes in; of one that has the size and time that are known, the known digest."""
-    inputs: dict[str, dict[str, Any]] = {}
-    for path in chain.from_iterable(_input_files(recipe)):
-        name = _input_name(path)
-        if name == "-":
-            inputs[name] = {"sha256": ""}  # a pipe can be read but once
-            continue
-        try:
-            stat = path.stat()
-            now = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-            before = known.get(name, {})
-            if {key: before.get(key) for key in now} == now and before.get("sure") is True:
-                inputs[name] = before
-                continue
-            sure = time.time() - stat.st_mtime > UNSURE_SECONDS
-            inputs[name] = {**now, "sure": sure, "sha256": _file_digest(path)}
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    return inputs
-
-
-def _digest(recipe: Recipe, inputs: dict[str, dict[str, Any]]) -> str:
-    """Of the settings and the bytes that prepared files depend on."""
-    data = recipe.data
-    settings = {
-        "version": VERSION,
-        "corpora": [
-            (name, corpus.model_dump(exclude={"weight", "alignments"})) for name, corpus in data.to_learn_from().items()
-        ],
-        "valid": data.valid.model_dump(exclude={"alignments"}) if data.valid is not None else None,
-        "test": data.test.model_dump(exclude={"alignments"}) if data.test is not None and data.cleaning.overlap else None,
-        "cleaning": data.cleaning.model_dump(),
-        "max_length": data.max_length,
-        "over_long": data.over_long,
-        "languages": [recipe.task.source_language, recipe.task.target_language],
-        "subword": recipe.subword.model_dump(exclude={"sampling"}),
-        "source_eos": recipe.model.source_eos,
-        "seed": recipe.training.seed,
-        "inputs": [[inputs[_input_name(path)]["sha256"] for path in paths] for paths in _input_files(recipe)],
-    }
-    if recipe.training.guided_alignment:
-        settings["links"] = [corpus.alignments is not None for corpus in data.to_learn_from().values()]
-    if recipe.task.kind == "parsing":
-        settings["trees"] = [recipe.task.linearisation, recipe.task.functions, recipe.task.traces]
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

@@ -16,7 +16,6 @@ import sentencepiece as spm
 
 from dragoman.config import SubwordConfig
 from dragoman.data.chance import mixed
-from dragoman.data.labels import read_labels
 from dragoman.data.pieces import BYTE, read_pieces, renumbered
 from dragoman.data.sampling import SPACE, BpeDropout, UnigramSampling, sampler_of
 from dragoman.data.special import BEGIN_ID as BEGIN_ID
@@ -267,6 +266,8 @@ def read_tokeniser(folder: Path, config: SubwordConfig, *, source_eos: bool) -> 
 
     source = read(SOURCE_MODEL)
     if (folder / LABELS).exists():
+        from dragoman.data.labels import read_labels  # only here, since who translates need not wait for it
+
         return Tokeniser(source, read_labels(model(LABELS), name=str(folder / LABELS)), source_eos=source_eos)
     return Tokeniser(source, source if config.joint else read(TARGET_MODEL), source_eos=source_eos)
 

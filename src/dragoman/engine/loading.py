@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dragoman.bundle import load_bundle
-from dragoman.engine.parser import Parser
-from dragoman.engine.translator import Translator
-from dragoman.errors import DeviceError
+from dragoman.bundle import check_bundle, read_config
+from dragoman.engine import translator
+from dragoman.engine.opened import Placing, Task
+from dragoman.errors import BundleError, DeviceError
 
 
 def load(
@@ -29,18 +29,20 @@ def load(
 
     Raises BundleError naming the file that is missing, cut or changed, and DeviceError for a place that is not here.
     """
-    bundles = [load_bundle(Path(one)) for one in (path, *others)]
-    if bundles[0].recipe.task.kind == "parsing":
-        if shortlist is not None:
-            raise DeviceError("shortlist: a parser's labels are few, so it takes none: leave it out")
-        return Parser(bundles, device=device, precision=precision, threads=threads, replicas=replicas, forgetful=True)
-    return Translator(
-        bundles,
-        device=device,
-        precision=precision,
-        threads=threads,
-        replicas=replicas,
-        shortlist=shortlist,
-        forgetful=True,
-        folders=[Path(one) for one in (path, *others)],
-    )
+    placing: Placing = {"device": device, "precision": precision, "threads": threads, "replicas": replicas}
+    if _task_of(Path(path)) == "translation":
+        return translator.load(path, *others, shortlist=shortlist, **placing)
+    if shortlist is not None:
+        raise DeviceError("shortlist: a parser's labels are few, so it takes none: leave it out")
+    from dragoman.engine.parser import load_parser  # only here, since who translates need not wait for it
+
+    return load_parser(path, *others, **placing)
+
+
+def _task_of(path: Path) -> Task:
+    """What a bundle does, by its config alone, whose digest is checked when the bundle is opened."""
+    try:
+        return read_config(path)[0].task.kind
+    except BundleError:
+        check_bundle(path)  # which knows better what is wrong with the folder
+        raise

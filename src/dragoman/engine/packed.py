@@ -12,42 +12,23 @@ without a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from dragoman.engine.products import Precision, Product, Weight, pack_product, whole_rows
+from dragoman.engine.products import Product, whole_rows
 from dragoman.engine.slots import NOT_SEEN, PackedState
-from dragoman.memory import give_freed_memory_back
-from dragoman.model.attention import LONG, Attention, KeyValue
-from dragoman.model.layers import DecoderLayer, EncoderLayer, PostNorm, PreNorm
+from dragoman.model.attention import LONG, KeyValue
 from dragoman.model.masks import padding_mask, windowed_padding_mask
-from dragoman.model.transformer import Embedding, Transformer
+from dragoman.model.pointer import Pointed, Words
 
 Norm = Callable[[Tensor], Tensor]
 Remember = Callable[[KeyValue], KeyValue]
 """Given the keys and values of these places (Y, T, ·): those to look at (Y, W, ·)."""
-
-
-def _same(x_MD: Tensor) -> Tensor:
-    return x_MD
-
-
-def _pack_norm(norm: nn.Module) -> Norm:
-    """Layer normalisation, or nothing."""
-    if not isinstance(norm, nn.LayerNorm):
-        return _same
-    shape, weight_D, bias_D, epsilon = norm.normalized_shape, norm.weight.detach().clone(), norm.bias.detach().clone(), norm.eps
-
-    def normalise(x_MD: Tensor) -> Tensor:
-        return torch.layer_norm(x_MD, shape, weight_D, bias_D, epsilon)
-
-    return normalise
 
 
 @dataclass(frozen=True)
@@ -56,11 +37,6 @@ class Residual:
 
     before: Norm
     after: Norm
-
-
-def _pack_residual(residual: PostNorm | PreNorm) -> Residual:
-    norm = _pack_norm(residual.norm)
-    return Residual(_same, norm) if isinstance(residual, PostNorm) else Residual(norm, _same)
 
 
 @dataclass(frozen=True)
@@ -82,13 +58,6 @@ class PackedEmbedding:
         x_TCD = self.weight_VD.index_select(0, ids_M).view(*ids_TC.shape, -1)
         gain_TC1 = self.gain_V.index_select(0, ids_M).view(*ids_TC.shape, 1)
         return torch.addcmul(at_T1D, x_TCD, gain_TC1).flatten(0, 1)
-
-
-def _pack_embedding(embedding: Embedding) -> PackedEmbedding:
-    gain_V = torch.full((len(embedding.weight),), embedding.scale)
-    gain_V[embedding.padding_id] = 0.0
-    extra_D = None if embedding.extra is None else embedding.extra.detach().clone()
-    return PackedEmbedding(embedding.weight.detach(), gain_V, embedding.positions, extra_D, embedding.padding_id)
 
 
 @dataclass(frozen=True)
@@ -148,16 +117,6 @@ def _found(query_YTK: Tensor, memory: KeyValue, bias: Tensor | None) -> Tensor:
     return found_YTU.transpose(0, 1).to(torch.float32)
 
 
-def _joined(attention: Attention, names: Sequence[str], kind: str) -> Tensor:
-    """Weight or bias of several projections as of one, head by head; queries take the scale of equation 1 along."""
-    parts = []
-    for name in names:
-        all_heads = cast(Tensor, getattr(attention.get_submodule(name), kind)).detach()
-        part = all_heads.view(attention.num_heads, -1, *all_heads.shape[1:])
-        parts.append(part * part.shape[1] ** -0.5 if name == "query" else part)
-    return torch.cat(parts, dim=1).flatten(0, 1)
-
-
 @dataclass(frozen=True)
 class PackedLayer:
     """A layer of either stack; `cross_attention` is the decoder's."""
@@ -198,17 +157,47 @@ class PackedStack:
 
 
 @dataclass(frozen=True)
+class PackedPointer:
+    """Shows the decoder the word that comes next, as `dragoman.model.pointer.Pointer` does.
+
+    shifts_V: 1 for a target token that consumes a word
+    """
+
+    words: Words
+    shifts_V: Tensor
+    projection: Product
+
+    def start(self, memory_MD: Tensor, source_BS: Tensor, stored: int) -> Pointed:
+        """Nothing is said yet. memory_MD: the encoder's output, whose rows of one place are those of all stored sentences."""
+        row_B1 = torch.arange(len(source_BS))[:, None]
+        rows_BW = self.words.places(source_BS) * stored + row_B1
+        return Pointed(self.projection(memory_MD).index_select(0, rows_BW.flatten()).view(*rows_BW.shape, -1))
+
+    def __call__(self, tokens_N: Tensor, pointed: Pointed) -> tuple[Tensor, Pointed]:
+        """What is added to the inputs (N, D), and where the hypotheses are after them."""
+        count_N = self.shifts_V.index_select(0, tokens_N)
+        if pointed.count_N is not None:
+            count_N = count_N + pointed.count_N
+        sentences, width, _ = pointed.vectors_BWD.shape
+        first_B1 = torch.arange(0, sentences * width, width)[:, None]
+        place_N = (count_N.clamp(max=width - 1).view(sentences, -1) + first_B1).flatten()
+        return pointed.vectors_BWD.flatten(0, 1).index_select(0, place_N), replace(pointed, count_N=count_N)
+
+
+@dataclass(frozen=True)
 class PackedTransformer:
     """What a search asks for words, as `dragoman.model.transformer.Transformer` is; for inference only.
 
     Several threads may use it at once.
 
+    pointer: what shows the decoder the next word, in a parser
     exact: attention is computed in float32, however many heads there are
     """
 
     encoder: PackedStack
     decoder: PackedStack
     output: Product
+    pointer: PackedPointer | None
     exact: bool
 
     def start(self, source_BS: Tensor) -> PackedState:
@@ -222,7 +211,9 @@ class PackedTransformer:
         layers = [cast(PackedAttention, layer.cross_attention) for layer in self.decoder.layers]
         memory = tuple(attention.remembered(memory_MD, sentences, source_BS.shape[1]) for attention in layers)
         bias = None if bool(keep_BS.all()) else _bias(padding_mask(keep_BS), heads)
-        return PackedState(memory, bias, sentences, wanted_B=torch.arange(given) if sentences > given else None)
+        pointed = None if self.pointer is None else self.pointer.start(memory_MD, source_BS[:given], sentences)
+        wanted_B = torch.arange(given) if sentences > given else None
+        return PackedState(memory, bias, sentences, wanted_B=wanted_B, pointed=pointed)
 
     def _encode(self, source_BS: Tensor, keep_BS: Tensor) -> Tensor:
         """→ (S·B, D), and some rows more that mean nothing."""
@@ -251,11 +242,9 @@ class PackedTransformer:
         sentences, memory_bias = state.sentences, state.memory_bias
         slots = slice(state.used, state.used + width)
         rows_N = state.stored_rows()
-        if rows_N is not None:
-            tokens_N = tokens_N.new_zeros(sentences * width).index_copy_(0, rows_N, tokens_N)
+        x_MD, pointed = self._read(tokens_N, rows_N, state, width)
         lineage_C1RW = state.lineage_CRW[:, None]
         bias_YRW = lineage_C1RW.expand(-1, attention.heads, -1, -1).flatten(0, 1)
-        x_MD = self.decoder.embedding(tokens_N.view(sentences, width).t().reshape(1, -1), state.length)
         for layer, past, memory in zip(self.decoder.layers, state.past, state.memory, strict=True):
 
             def write(now: KeyValue, past: KeyValue = past) -> KeyValue:
@@ -269,12 +258,31 @@ class PackedTransformer:
         x_MD = self.decoder.norm(x_MD)
         if width > 1:
             x_MD = x_MD.view(width, sentences, -1).transpose(0, 1).reshape(len(x_MD), -1)
-        after = replace(state, used=slots.stop, length=state.length + 1)
+        after = replace(state, used=slots.stop, length=state.length + 1, pointed=pointed)
         if rows_N is None:
             return self.output(x_MD), after
         wanted = len(rows_N)
         x_MD = x_MD.index_select(0, F.pad(rows_N, (0, min(whole_rows(wanted), len(x_MD)) - wanted)))
         return self.output(x_MD)[:wanted], after
+
+    def _read(self, tokens_N: Tensor, rows_N: Tensor | None, state: PackedState, width: int) -> tuple[Tensor, Pointed | None]:
+        """The decoder's input (R·C, D), hypothesis by hypothesis, and where these are after it.
+
+        rows_N: numbers of the tokens' rows among the stored; none where they are all
+        """
+
+        def stored(given_NX: Tensor) -> Tensor:
+            """(C, R, ·)"""
+            if rows_N is not None:
+                shape = (state.sentences * width, *given_NX.shape[1:])
+                given_NX = given_NX.new_zeros(shape).index_copy_(0, rows_N, given_NX)
+            return given_NX.view(state.sentences, width, *given_NX.shape[1:])
+
+        x_MD = self.decoder.embedding(stored(tokens_N).t().reshape(1, -1), state.length)
+        if self.pointer is None or state.pointed is None:
+            return x_MD, None
+        added_ND, pointed = self.pointer(tokens_N, state.pointed)
+        return x_MD.add_(stored(added_ND).transpose(0, 1).reshape_as(x_MD)), pointed
 
 
 def _as_it_is(now: KeyValue) -> KeyValue:
@@ -285,63 +293,3 @@ def _bias(mask: Tensor, heads: int) -> Tensor:
     """(B, 1, T, W), true where a query may look → (B·H, T, W), what to add to the scores."""
     bias = torch.zeros(mask.shape).masked_fill_(~mask, NOT_SEEN)
     return bias.expand(-1, heads, -1, -1).flatten(0, 1)
-
-
-@torch.no_grad()
-def pack(model: Transformer, precision: Precision, *, forget: Callable[[], None] = lambda: None) -> PackedTransformer:
-    """The model made ready, on a processor only. It must stay what it is: some weights are put in order when needed first.
-
-    forget: see `Bundle.forget`; told whenever weights were read
-    """
-    packer = _Packer(precision, forget)
-    output = packer.product(model.output, None)
-    packed = PackedTransformer(packer.stack(model.encoder), packer.stack(model.decoder), output, precision == "float32")
-    give_freed_memory_back()
-    return packed
-
-
-@dataclass(frozen=True)
-class _Packer:
-    """Makes every part of a model ready in the same way."""
-
-    precision: Precision
-    forget: Callable[[], None]
-
-    def product(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False, positive: bool = False) -> Product:
-        return pack_product(Weight(weight.detach, self.forget), bias, self.precision, relu=relu, positive=positive)
-
-    def projections(self, attention: Attention, *names: str) -> Product:
-        bias = None if attention.query.bias is None else _joined(attention, names, "bias")
-        return pack_product(Weight(partial(_joined, attention, names, "weight"), self.forget), bias, self.precision)
-
-    def attention(self, attention: Attention, *, across: bool) -> PackedAttention:
-        looks = ("query",) if across else ("query", "key", "value")
-        return PackedAttention(
-            look=self.projections(attention, *looks),
-            remember=self.projections(attention, "key", "value") if across else None,
-            output=self.product(attention.output.weight, attention.output.bias),
-            heads=attention.num_heads,
-            key_width=attention.query.out_features // attention.num_heads,
-        )
-
-    def layer(self, layer: EncoderLayer | DecoderLayer) -> PackedLayer:
-        across = layer if isinstance(layer, DecoderLayer) else None
-        inner, outer = layer.feed_forward.inner, layer.feed_forward.outer
-        return PackedLayer(
-            attention=self.attention(layer.attention, across=False),
-            attention_residual=_pack_residual(layer.attention_residual),
-            cross_attention=None if across is None else self.attention(across.cross_attention, across=True),
-            cross_attention_residual=None if across is None else _pack_residual(across.cross_attention_residual),
-            inner=self.product(inner.weight, inner.bias, relu=True),
-            outer=self.product(outer.weight, outer.bias, positive=True),
-            feed_forward_residual=_pack_residual(layer.feed_forward_residual),
-        )
-
-    def stack(self, side: nn.Module) -> PackedStack:
-        embedding, layers = cast(Embedding, side.embedding), cast(nn.ModuleList, side.layers)
-        return PackedStack(
-            embedding=_pack_embedding(embedding),
-            layers=tuple(self.layer(cast(EncoderLayer | DecoderLayer, layer)) for layer in layers),
-            norm=_pack_norm(cast(nn.Module, side.norm)),
-            window=cast("int | None", side.window),
-        )

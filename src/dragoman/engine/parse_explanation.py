@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from dragoman.data.special import END_ID
-from dragoman.engine.explanation import looked_at, recorded_search
+from dragoman.engine.explanation import looked_at
 from dragoman.engine.parse import Parse
 from dragoman.engine.parser import Parser, Sentence
+from dragoman.engine.recording import recorded_search
 from dragoman.errors import DataError
 from dragoman.tasks.constraint import Constraint
 from dragoman.tasks.generation import FORBIDDEN, start_id

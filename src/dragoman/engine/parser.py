@@ -7,18 +7,16 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args, overload
+from typing import Any, Unpack, get_args, overload
 
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.cleaning.words import Hyphens, penn_words
-from dragoman.config import DecodingConfig, Recipe, section_with
+from dragoman.config import DecodingConfig, Recipe
 from dragoman.data.labels import Labels
+from dragoman.engine.opened import Opened, Placing
 from dragoman.engine.parse import Parse
-from dragoman.engine.placement import checked_count, fastest_precision, place
-from dragoman.engine.replicas import Replicas
-from dragoman.engine.speakers import ready_speaker
-from dragoman.errors import BundleError, DataError, DeviceError, RecipeError
-from dragoman.tasks.generation import Speaker, speaker_of, start_id
+from dragoman.errors import DataError
+from dragoman.tasks.generation import Speaker
 from dragoman.tasks.parsing import Parsed, labels_of, parse_ids
 from dragoman.trees.linearise import XX
 from dragoman.trees.penn import is_word, split_words
@@ -34,55 +32,19 @@ Tags = Sequence[str]
 class Parser:
     """One bundle that parses, or several that vote as an ensemble, on one device."""
 
-    def __init__(
-        self,
-        bundles: Sequence[Bundle],
-        *,
-        device: str = "auto",
-        precision: str = "auto",
-        threads: int | None = None,
-        replicas: int | None = None,
-        forgetful: bool = False,
-    ) -> None:
-        """What `load` takes. The weights must stay what they are.
+    def __init__(self, bundles: Sequence[Bundle], *, forgetful: bool = False, **placing: Unpack[Placing]) -> None:
+        """What `load_parser` takes. The weights must stay what they are.
 
         forgetful: they are those on disk, so that the memory that reading them fills may be given back
         """
-        self.bundle = bundles[0]
-        for one in bundles:
-            if one.recipe.task.kind != self.recipe.task.kind:
-                raise BundleError(f"{one.recipe.name} and {self.recipe.name}: a translator and a parser cannot vote together")
-            if one.recipe.task.kind != "parsing":
-                raise BundleError(f"{one.recipe.name}: is a translator, not a parser: use dragoman translate, or a Translator")
-            if _reading(self.bundle) != _reading(one):
-                raise BundleError(
-                    f"{one.recipe.name} and {self.recipe.name} cannot vote as an ensemble: their subword models, labels, "
-                    "task.tags, model.source_eos or model.decoder_start differ"
-                )
-        placement = place(device, precision)
-        self.device, self.models = placement.device, [bundle.model.to(placement.device).eval() for bundle in bundles]
-        # What is packed knows nothing of pointers yet, so these models are computed as they were trained.
-        self.points = any(model.decoder.pointer is not None for model in self.models)
-        if self.points and precision not in ("auto", "float32"):
-            raise DeviceError(f"precision = {precision!r}: a model with model.pointer computes in float32; leave it out")
-        self.precision = "float32" if self.points else placement.precision or fastest_precision(self.models[0])
-        self.forgets = [bundle.forget for bundle in bundles] if forgetful else []
-        self.replicas = Replicas(
-            checked_count("replicas", replicas) if self.device.type == "cpu" else 1,
-            checked_count("threads", threads),
-            f"replicas, {self.precision}, d_model {self.recipe.model.d_model}",
-        )
+        self.opened = opened = Opened(bundles, "parsing", forgetful=forgetful, **placing)
+        self.bundle, self.models = opened.bundle, opened.models
+        self.device, self.precision, self.replicas = opened.device, opened.precision, opened.replicas
 
     @cached_property
     def speaker(self) -> Speaker:
         """The models made ready to be searched."""
-        if self.points:
-            return speaker_of(self.models)
-        return ready_speaker(self.models, self.device, self.precision, None, forget=self._forget)
-
-    def _forget(self) -> None:
-        for forget in self.forgets:
-            forget()
+        return self.opened.speaker
 
     @property
     def recipe(self) -> Recipe:
@@ -101,10 +63,7 @@ class Parser:
 
     def check(self, decoding: Mapping[str, Any]) -> DecodingConfig:
         """The decoding settings with these changes. Raises RecipeError for an unknown knob or an impossible value."""
-        config = section_with(self.recipe.decoding, decoding, where="decoding")
-        if fault := config.fault_for_trees():
-            raise RecipeError(f"decoding.{fault}")
-        return config
+        return self.opened.check(decoding)
 
     @overload
     def parse(
@@ -258,30 +217,9 @@ def _words_of(sentence: Sentence, tokenise: Hyphens | None, number: int) -> list
     return list(sentence)
 
 
-def _reading(bundle: Bundle) -> tuple[object, ...]:
-    """All that decides which ids a model reads and says for words."""
-    tokeniser, model = bundle.tokeniser, bundle.recipe.model
-    sides = tokeniser.source.model, tokeniser.source.lowercase, tokeniser.target.model
-    return (*sides, bundle.recipe.task.tags, tokeniser.source_eos, start_id(model))
-
-
-def load_parser(
-    path: str | Path,
-    *others: str | Path,
-    device: str = "auto",
-    precision: str = "auto",
-    threads: int | None = None,
-    replicas: int | None = None,
-) -> Parser:
+def load_parser(path: str | Path, *others: str | Path, **placing: Unpack[Placing]) -> Parser:
     """Open a bundle that parses, or several as an ensemble: as `dragoman.load`, whose arguments these are.
 
     Raises BundleError for one that translates, or is missing, cut or changed, and DeviceError for a place that is not here.
     """
-    return Parser(
-        [load_bundle(Path(one)) for one in (path, *others)],
-        device=device,
-        precision=precision,
-        threads=threads,
-        replicas=replicas,
-        forgetful=True,
-    )
+    return Parser([load_bundle(Path(one)) for one in (path, *others)], forgetful=True, **placing)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dragoman.engine.products import whole_rows
 from dragoman.model.attention import KeyValue
+from dragoman.model.pointer import Pointed
 
 NOT_SEEN = float("-inf")
 # Numbers in a processor's vector, by their bits: a softmax over fewer is computed one by one, at ten times the price.
@@ -42,6 +43,7 @@ class PackedState:
     used: slots that are written
     length: tokens read
     wanted_B: numbers of the wanted sentences among the stored; none where all are
+    pointed: where each wanted hypothesis is in its source's words, in a model that points at them
     """
 
     memory: tuple[KeyValue, ...]
@@ -53,24 +55,27 @@ class PackedState:
     used: int = 0
     length: int = 0
     wanted_B: Tensor | None = None
+    pointed: Pointed | None = None
 
     def reorder(self, rows_N: Tensor) -> PackedState:
         """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
         lineage_CRW = self.lineage_CRW
         if lineage_CRW is None or lineage_CRW.shape[1] == 1:
             return self
+        pointed = self.pointed and self.pointed.reorder(rows_N)
         if self.wanted_B is not None:
             rows_M = self.stored_rows()
             assert rows_M is not None
             rows_N = torch.arange(lineage_CRW.shape[0] * lineage_CRW.shape[1]).index_copy_(0, rows_M, rows_M[rows_N])
-        return replace(self, lineage_CRW=lineage_CRW.flatten(0, 1).index_select(0, rows_N).view_as(lineage_CRW))
+        lineage_CRW = lineage_CRW.flatten(0, 1).index_select(0, rows_N).view_as(lineage_CRW)
+        return replace(self, lineage_CRW=lineage_CRW, pointed=pointed)
 
     def keep(self, sentences_B: Tensor) -> PackedState:
         """Only these sentences, with all their rows. They are moved when they are so few that fewer can be computed."""
         wanted_B = sentences_B if self.wanted_B is None else self.wanted_B[sentences_B]
         if len(wanted_B) == self.sentences:
             return self
-        state = replace(self, wanted_B=wanted_B)
+        state = replace(self, wanted_B=wanted_B, pointed=self.pointed and self.pointed.keep(sentences_B))
         return state._with_room(0) if whole_rows(len(wanted_B)) < self.sentences else state
 
     @property

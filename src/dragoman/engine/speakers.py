@@ -11,13 +11,14 @@ from torch import Tensor
 
 from dragoman.decoding.step import Step
 from dragoman.engine.fixed import fixed_speaker
-from dragoman.engine.packed import PackedTransformer, pack
+from dragoman.engine.packed import PackedTransformer
+from dragoman.engine.packer import pack
 from dragoman.engine.products import Precision, pack_product
 from dragoman.engine.shortlist import Shortlist
 from dragoman.errors import DeviceError
 from dragoman.memory import keep_freed_memory
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import Speaker, most_positions, vote
+from dragoman.tasks.generation import Speaker, most_positions, speaker_of, vote
 
 
 def ready_speaker(
@@ -42,7 +43,10 @@ def ready_speaker(
     if shortlist is not None:
         raise DeviceError("a shortlist saves time on a processor only: leave it out, or give device = 'cpu'")
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    return vote([fixed_speaker(deepcopy(model).to(dtype)) for model in models])
+    copies = [deepcopy(model).to(dtype) for model in models]
+    if any(model.decoder.pointer is not None for model in copies):
+        return speaker_of(copies)  # fixed shapes know of no pointers
+    return vote([fixed_speaker(model) for model in copies])
 
 
 @dataclass(frozen=True)

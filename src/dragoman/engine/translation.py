@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from dragoman.aligner import Link
-from dragoman.data.links import words_of
+from dragoman.data.words import words_of
 from dragoman.engine.passage import join_passage, writes_spaces
 from dragoman.errors import DataError
 from dragoman.storage import write_lines

@@ -7,28 +7,25 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, islice, repeat, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-import torch
 from torch import Tensor
 
 from dragoman.aligner import Link
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import DecodingConfig, Recipe, section_with
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.rules import NO_WISH, Wish
+from dragoman.decoding.rules import Wish
 from dragoman.engine.explanation import explain
+from dragoman.engine.gaze import Gaze
+from dragoman.engine.opened import Opened, Placing
+from dragoman.engine.pairs import read_pairs
 from dragoman.engine.passage import split_passage
-from dragoman.engine.placement import checked_count, fastest_precision, place
-from dragoman.engine.replicas import Replicas
-from dragoman.engine.shortlist import read_shortlist
-from dragoman.engine.speakers import ready_speaker
 from dragoman.engine.translation import Translation, joined
-from dragoman.engine.wording import Wording
-from dragoman.engine.worker import Opening, seals_of
-from dragoman.errors import BundleError, DataError, RecipeError
-from dragoman.tasks.alignment import Head, chosen_head, links
-from dragoman.tasks.generation import Speaker, cross_attentions, most_positions, score_pairs, start_id
+from dragoman.engine.wording import Wording, wishes_of
+from dragoman.errors import DataError, RecipeError
+from dragoman.tasks.alignment import chosen_head
+from dragoman.tasks.generation import Speaker, most_positions, score_pairs, start_id
 from dragoman.tasks.translation import Translated, holds_text, is_copy, longest_source, status_of, translate_lines
 from dragoman.views.explanation import Explanation
 
@@ -49,50 +46,28 @@ class Translator:
         self,
         bundles: Sequence[Bundle],
         *,
-        device: str = "auto",
-        precision: str = "auto",
-        threads: int | None = None,
-        replicas: int | None = None,
         shortlist: str | Path | None = None,
         forgetful: bool = False,
         folders: Sequence[Path] = (),
+        **placing: Unpack[Placing],
     ) -> None:
         """What `load` takes. The weights must stay what they are.
 
         forgetful: they are those on disk, so that the memory that reading them fills may be given back
         folders: where the bundles stand, so that other processes may open them; none for threads alone
         """
-        self.bundle = bundles[0]
-        for one in bundles:
-            if one.recipe.task.kind != "translation":
-                raise BundleError(f"{one.recipe.name}: is a parser, not a translator: use dragoman parse, or a Parser")
-        for other in bundles[1:]:
-            if _reading(self.bundle) != _reading(other):
-                raise BundleError(
-                    f"{other.recipe.name} and {self.bundle.recipe.name} cannot vote as an ensemble: their subword models, "
-                    "subword.lowercase, model.source_eos or model.decoder_start differ"
-                )
-        placement = place(device, precision)
-        self.device, self.models = placement.device, [bundle.model.to(placement.device).eval() for bundle in bundles]
-        self.precision = placement.precision or fastest_precision(self.models[0])
-        self.shortlist = None if shortlist is None else read_shortlist(Path(shortlist), self.bundle)
-        self.forgets = [bundle.forget for bundle in bundles] if forgetful else []
-        self.head = chosen_head(self.story)
-        self.replicas = Replicas(
-            checked_count("replicas", replicas) if self.device.type == "cpu" else 1,
-            checked_count("threads", threads),
-            f"replicas, {self.precision}, d_model {self.recipe.model.d_model}",
-            _opening(folders, self.precision, shortlist) if self.device.type == "cpu" else None,
+        self.opened = opened = Opened(
+            bundles, "translation", shortlist=shortlist, forgetful=forgetful, folders=folders, **placing
         )
+        self.bundle, self.models = opened.bundle, opened.models
+        self.device, self.precision, self.replicas = opened.device, opened.precision, opened.replicas
+        self.head = chosen_head(self.story)
+        self.gaze = Gaze(self.models[0], self.bundle.tokeniser, start_id(self.recipe.model), self.head)
 
     @cached_property
     def speaker(self) -> Speaker:
         """The models made ready to be searched; who only scores or aligns does without."""
-        return ready_speaker(self.models, self.device, self.precision, self.shortlist, forget=self._forget)
-
-    def _forget(self) -> None:
-        for forget in self.forgets:
-            forget()
+        return self.opened.speaker
 
     @property
     def recipe(self) -> Recipe:
@@ -106,7 +81,7 @@ class Translator:
 
     def check(self, decoding: Mapping[str, Any]) -> DecodingConfig:
         """The decoding settings with these changes. Raises RecipeError for an unknown knob or an impossible value."""
-        return section_with(self.recipe.decoding, decoding, where="decoding")
+        return self.opened.check(decoding)
 
     def translate(
         self,
@@ -136,7 +111,7 @@ class Translator:
         places = [first + number + part * PART_PLACES for number, parts in enumerate(passages) for part in range(len(parts))]
         told = advance if whole else lambda _: None
         translated = self._without_circles(lines, config, self._translated(lines, config, places, wishes, told), places, wishes)
-        looks = self._looks(translated, config) if attention else repeat(())
+        looks = self.gaze.of_lines(translated, config.batch_tokens) if attention else repeat(())
         results = map(self._result, lines, translated, looks)
         language = self.recipe.task.target_language
         whole_lines = [joined(list(islice(results, len(parts))), parts, language) for parts in passages]
@@ -260,26 +235,8 @@ class Translator:
     def _wishes(
         self, wordings: Sequence[Wording | None], passages: Sequence[Sequence[str]], config: DecodingConfig, first: int
     ) -> list[Wish]:
-        """What is asked of each line, as tokens, one for each. Raises DataError for what nobody could fulfil."""
-        if len(wordings) != len(passages):
-            raise DataError(f"{len(passages)} lines but {len(wordings)} wordings: line n of one belongs to line n of the other")
-        wishes = []
-        for number, (wording, parts) in enumerate(zip(wordings, passages, strict=True), start=first + 1):
-            if not isinstance(wording, Wording | None):
-                raise TypeError(f"line {number}: {wording!r} is no Wording")
-            wish = NO_WISH if wording is None else wording.wish(self.bundle.tokeniser.target, where=f"line {number}")
-            if wish != NO_WISH and len(parts) > 1:
-                raise DataError(f"line {number}: is translated in parts, so that nothing can be asked of its wording")
-            if wish.include and config.method != "beam":
-                raise DataError(f"line {number}: include needs method = 'beam', not {config.method!r}")
-            if wish.include and config.groups > 1:
-                raise DataError(f"line {number}: include needs groups = 1, not {config.groups}")
-            if self.speaker.positions is not None and wish.shortest > self.speaker.positions:
-                raise DataError(
-                    f"line {number}: what is asked for takes {wish.shortest} tokens; the model says {self.speaker.positions}"
-                )
-            wishes += [wish] * len(parts)
-        return wishes
+        target, positions = self.bundle.tokeniser.target, self.speaker.positions
+        return wishes_of(wordings, passages, config, target, positions=positions, first=first)
 
     def _parts(self, text: str, config: DecodingConfig) -> list[str]:
         """The line itself, or the parts of one that is longer than the model reads."""
@@ -314,31 +271,17 @@ class Translator:
             for index, (text, source, target) in enumerate(zip(sources, source_ids, target_ids, strict=True))
             if holds_text(text, source) and target
         ]
-        weights = self._weights([(source_ids[index], target_ids[index], True) for index in both], config)
+        weights = self.gaze.of_pairs([(source_ids[index], target_ids[index], True) for index in both], config.batch_tokens)
         found: list[list[Link]] = [[] for _ in sources]
         for index, weights_2TS in zip(both, weights, strict=True):
-            found[index] = self._links(source_ids[index], target_ids[index], weights_2TS[1])
+            found[index] = self.gaze.links(source_ids[index], target_ids[index], weights_2TS[1])
         return found
 
     def _read_pairs(
         self, verb: str, sources: Sequence[str], targets: Sequence[str], config: DecodingConfig, *, blank: bool = False
     ) -> tuple[list[list[int]], list[list[int]]]:
-        """The ids of both sides, of which none is too long, and no source is without text unless it may be `blank`."""
-        if isinstance(sources, str) or isinstance(targets, str):
-            raise TypeError(f"{verb} takes lists of lines: write {verb}([source], [target])")
-        if len(sources) != len(targets):
-            raise DataError(
-                f"{len(sources)} sources but {len(targets)} translations: line n of one belongs to line n of the other"
-            )
-        source_ids = [self.bundle.tokeniser.encode_source(text) for text in sources]
-        target_ids = [self.bundle.tokeniser.encode_target(text) for text in targets]
         longest = longest_source(most_positions(self.models[:1]), config)
-        for number, (text, source, target) in enumerate(zip(sources, source_ids, target_ids, strict=True), start=1):
-            if not blank and not holds_text(text, source):
-                raise DataError(f"line {number}: the source holds no text, so no translation of it can be {verb}d")
-            if max(len(source), len(target) + 1) > longest:
-                raise DataError(f"line {number}: more than the {longest} tokens that the model can {verb}")
-        return source_ids, target_ids
+        return read_pairs(verb, self.bundle.tokeniser, sources, targets, longest=longest, blank=blank)
 
     def _result(self, text: str, translated: Translated, looks: Sequence[Tensor]) -> Translation:
         if not translated.hypotheses:
@@ -372,31 +315,7 @@ class Translator:
             return told
         shown_TS, linking_TS = weights_2TS
         rows = tuple(map(tuple, shown_TS.tolist()))
-        return replace(told, attention=rows, alignment=tuple(self._links(source, hypothesis.tokens, linking_TS)))
-
-    def _links(self, source: Sequence[int], target: Sequence[int], linking_TS: Tensor) -> list[Link]:
-        """Between words."""
-        tokeniser = self.bundle.tokeniser
-        read = tokeniser.source.pieces(source[:-1] if tokeniser.source_eos else source)
-        return links(linking_TS.numpy(), read, tokeniser.target.pieces(target))
-
-    def _looks(self, translated: Sequence[Translated], config: DecodingConfig) -> list[list[Tensor]]:
-        """For each hypothesis of each line where the (first) model looked when it said it: see `_weights`."""
-        pairs = [(line.source, one.tokens, one.finished) for line in translated for one in line.hypotheses]
-        weights = iter(self._weights(pairs, config))
-        return [list(islice(weights, len(line.hypotheses))) for line in translated]
-
-    def _weights(self, pairs: Sequence[tuple[Sequence[int], Sequence[int], bool]], config: DecodingConfig) -> list[Tensor]:
-        """What pictures show, the mean of the last layer's heads, and what links are read off. (2, T + 1, S)"""
-        return cross_attentions(
-            self.models[0],
-            [source for source, _, _ in pairs],
-            [target for _, target, _ in pairs],
-            start_id=start_id(self.recipe.model),
-            finished=[finished for _, _, finished in pairs],
-            batch_tokens=config.batch_tokens,
-            read=lambda weights_LHTS: torch.stack([Head().of(weights_LHTS), self.head.of(weights_LHTS)]),
-        )
+        return replace(told, attention=rows, alignment=tuple(self.gaze.links(source, hypothesis.tokens, linking_TS)))
 
 
 def _lacking(translation: Translation, wording: Wording | None) -> Translation:
@@ -406,50 +325,11 @@ def _lacking(translation: Translation, wording: Wording | None) -> Translation:
     return replace(translation, missing=wording.include)
 
 
-def _opening(folders: Sequence[Path], precision: str, shortlist: str | Path | None) -> Opening | None:
-    """What other processes would open; none where it is not on disk (any more)."""
-    try:
-        seals = seals_of([*folders, *([shortlist] if shortlist is not None else [])])
-    except OSError:
-        return None
-    bundles = tuple(str(folder.absolute()) for folder in folders)
-    listed = None if shortlist is None else str(Path(shortlist).absolute())
-    return Opening(bundles, precision, listed, seals) if bundles else None
+def load(path: str | Path, *others: str | Path, shortlist: str | Path | None = None, **placing: Unpack[Placing]) -> Translator:
+    """Open a bundle that translates, or several as an ensemble: as `dragoman.load`, whose arguments these are.
 
-
-def _reading(bundle: Bundle) -> tuple[object, ...]:
-    """All that decides which ids a model reads and writes for a text."""
-    tokeniser, model = bundle.tokeniser, bundle.recipe.model
-    sides = tokeniser.source, tokeniser.target
-    return (*(side.model for side in sides), tokeniser.source.lowercase, tokeniser.source_eos, start_id(model))
-
-
-def load(
-    path: str | Path,
-    *others: str | Path,
-    device: str = "auto",
-    precision: str = "auto",
-    threads: int | None = None,
-    replicas: int | None = None,
-    shortlist: str | Path | None = None,
-) -> Translator:
-    """Open a bundle, or several as an ensemble.
-
-    device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one
-    precision: "float32", "bfloat16", "int8" (a processor's), or "auto": the fastest here, measured at first use and remembered
-    replicas: batches that are computed side by side on a processor, each by `threads` threads; measured when not given
-    shortlist: a folder that `dragoman shortlist` wrote: only likely words are computed, which costs some quality
-
-    Raises BundleError naming the file that is missing, cut or changed, and DeviceError for a place that is not here.
+    Raises BundleError for one that parses, or is missing, cut or changed, and DeviceError for a place that is not here.
     """
     folders = [Path(one) for one in (path, *others)]
-    return Translator(
-        [load_bundle(folder) for folder in folders],
-        device=device,
-        precision=precision,
-        threads=threads,
-        replicas=replicas,
-        shortlist=shortlist,
-        forgetful=True,
-        folders=folders,
-    )
+    bundles = [load_bundle(folder) for folder in folders]
+    return Translator(bundles, shortlist=shortlist, forgetful=True, folders=folders, **placing)

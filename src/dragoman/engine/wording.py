@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman.config import DecodingConfig
 from dragoman.data.subword import UNKNOWN_ID, Vocabulary
-from dragoman.decoding.rules import Wish
+from dragoman.decoding.rules import NO_WISH, Wish
 from dragoman.errors import DataError
 
 KEYS = ("prefix", "include", "exclude")
@@ -45,6 +46,39 @@ def _tokens(phrase: str, target: Vocabulary, where: str) -> tuple[int, ...]:
     if UNKNOWN_ID in tokens:
         raise DataError(f"{where}: {phrase!r} holds characters that the target's subword model does not know")
     return tokens
+
+
+def wishes_of(
+    wordings: Sequence[Wording | None],
+    passages: Sequence[Sequence[str]],
+    config: DecodingConfig,
+    target: Vocabulary,
+    *,
+    positions: int | None,
+    first: int,
+) -> list[Wish]:
+    """What is asked of each line, as tokens, one for each part of it. Raises DataError for what nobody could fulfil.
+
+    positions: how many tokens the model can say; none where they never end
+    first: the number of the first line, counted from 0
+    """
+    if len(wordings) != len(passages):
+        raise DataError(f"{len(passages)} lines but {len(wordings)} wordings: line n of one belongs to line n of the other")
+    wishes = []
+    for number, (wording, parts) in enumerate(zip(wordings, passages, strict=True), start=first + 1):
+        if not isinstance(wording, Wording | None):
+            raise TypeError(f"line {number}: {wording!r} is no Wording")
+        wish = NO_WISH if wording is None else wording.wish(target, where=f"line {number}")
+        if wish != NO_WISH and len(parts) > 1:
+            raise DataError(f"line {number}: is translated in parts, so that nothing can be asked of its wording")
+        if wish.include and config.method != "beam":
+            raise DataError(f"line {number}: include needs method = 'beam', not {config.method!r}")
+        if wish.include and config.groups > 1:
+            raise DataError(f"line {number}: include needs groups = 1, not {config.groups}")
+        if positions is not None and wish.shortest > positions:
+            raise DataError(f"line {number}: what is asked for takes {wish.shortest} tokens; the model says {positions}")
+        wishes += [wish] * len(parts)
+    return wishes
 
 
 def wording_from_json(document: Any, *, where: str) -> Wording:

@@ -47,6 +47,17 @@ def seals_of(folders: Sequence[str | Path]) -> tuple[str, ...]:
     return tuple(hashlib.sha256((Path(folder) / MANIFEST).read_bytes()).hexdigest() for folder in folders)
 
 
+def opening_of(folders: Sequence[Path], precision: str, shortlist: str | Path | None) -> Opening | None:
+    """What other processes would open; none where it is not on disk (any more)."""
+    try:
+        seals = seals_of([*folders, *([shortlist] if shortlist is not None else [])])
+    except OSError:
+        return None
+    bundles = tuple(str(folder.absolute()) for folder in folders)
+    listed = None if shortlist is None else str(Path(shortlist).absolute())
+    return Opening(bundles, precision, listed, seals) if bundles else None
+
+
 def is_portable(work: object) -> bool:
     """Whether this is work that can be written down: searches that no function of the caller's takes part in."""
     return isinstance(work, Work) and work.search.constrain is None and work.search.rules.allow is None

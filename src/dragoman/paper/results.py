@@ -17,8 +17,8 @@ from dragoman.errors import DataError, RunError
 from dragoman.evaluation.significance import Comparison, Resampled, compare_resampled, resample
 from dragoman.formats.lines import read_lines
 from dragoman.paper.table3 import MAY_DIFFER, flat
-from dragoman.training.finish import TRANSLATIONS
 from dragoman.training.record import read_record
+from dragoman.training.report import TRANSLATIONS
 from dragoman.training.validation import read_text
 
 # Each with its signature, where the report has it.

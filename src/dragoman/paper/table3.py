@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import Recipe
-from dragoman.data.prepare import MANIFEST, prepare
+from dragoman.data.manifest import MANIFEST
+from dragoman.data.prepare import prepare
 from dragoman.errors import DataError, OutputError, RecipeError, RunError
 from dragoman.evaluation.significance import Resampled, resample
 from dragoman.formats.lines import read_lines
@@ -25,9 +26,10 @@ from dragoman.paper.beside import train_beside
 from dragoman.paper.orderings import Budget, Result, Table3, Trained
 from dragoman.paper.rows import PaperRow, Scale, row_recipe
 from dragoman.storage import cannot_write
-from dragoman.training.finish import TRANSLATIONS, train
+from dragoman.training.finish import train
 from dragoman.training.listener import Listener
 from dragoman.training.record import read_record
+from dragoman.training.report import TRANSLATIONS
 from dragoman.training.validation import read_text
 
 # What a row that stands there may differ in from the one that is asked for: where things are, and how much is told.

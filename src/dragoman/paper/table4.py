@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from dragoman.engine.parser import load_parser
 from dragoman.errors import DataError, RunError
-from dragoman.evaluation.evalb import score_trees, share, total
+from dragoman.evaluation.evalb import total
+from dragoman.evaluation.parses import ParseComparison
 from dragoman.evaluation.prm import COLLINS
 from dragoman.formats.brackets import read_trees
 from dragoman.formats.read import corpus_files
@@ -23,7 +24,7 @@ from dragoman.training.record import read_record
 from dragoman.trees.baseline import Branching, commonest_labels, right_branching
 from dragoman.trees.chart import ChartParser
 from dragoman.trees.grammar import learn
-from dragoman.trees.simplify import simplify, with_tags_of
+from dragoman.trees.simplify import simplify
 from dragoman.trees.tree import Leaf, Tree, leaves
 from dragoman.views.bars import Bar, Group, bar_chart
 
@@ -202,26 +203,20 @@ def parsed(
 
 def scored(parser: str, gold: Treebank, found: Sequence[Tree | None], *, tags: Tags, seconds: float, mended: int = 0) -> Result:
     """What trees are worth beside the gold ones, in their order."""
-    retagged = [tree and with_tags_of([wanted], [tree])[0] for wanted, tree in zip(gold.trees, found, strict=True)]
-    scores = score_trees(gold.trees, retagged)
+    compared, own = ParseComparison(found, gold.trees), tags == "own"
+    scores = compared.by_gold_tags
     whole = total(scores)
-    right = words = 0
-    for wanted, tree in zip(gold.trees, found, strict=True):
-        told = [] if tree is None else leaves(tree)
-        words += len(leaves(wanted))
-        right += sum(one == other for one, other in zip(leaves(wanted), told, strict=False))
-    own = tags == "own"
     return Result(
         parser=parser,
         tags=tags,
         sentences=len(gold.trees),
         f1=whole.f1,
         f1_short=total(scores, longest=COLLINS.cutoff).f1,
-        f1_own_tags=total(score_trees(gold.trees, found)).f1 if own else None,
+        f1_own_tags=total(compared.by_own_tags).f1 if own else None,
         precision=whole.precision,
         recall=whole.recall,
         complete=whole.complete,
-        tagging=share(right, words) if own else None,
+        tagging=compared.tagging if own else None,
         failures=sum(one.failed for one in scores),
         mended=mended,
         seconds=seconds,

@@ -33,6 +33,7 @@ Kind = Literal["back-translate", "self-train", "distil"]
 Form = Literal["tsv", "jsonl"]
 DOUBTFUL: tuple[Status, ...] = ("truncated", "looped", "copied")
 """Outputs that hold text but seldom teach; dropped unless they are to be kept."""
+TABS = "tabs"
 WINDOW = 512
 """Lines that are translated together, and lost where a process is killed."""
 
@@ -140,7 +141,8 @@ def augment(
     form: Form,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Counter[str]:
-    """Write a pair for each line beyond those that the output has read already; returns what became of all of them.
+    """Write a pair for each line beyond those that the output has read already; returns what became of all of them, and of the
+    pairs that were written how many had tabs that a TSV cannot hold (`tabs`).
 
     advance: told how many lines are done, those from before first
     """
@@ -154,6 +156,8 @@ def augment(
             fate, result, chosen = augmentation.use(pair, one)
             fates[fate] += 1
             if result is not None:
+                if form == "tsv" and "\t" in result.source + result.target:
+                    fates[TABS] += 1
                 written.append(_line(result, chosen, augmentation.kind, form))
         output.add("".join(written), read=len(window), tally=fates)
         advance(len(window))

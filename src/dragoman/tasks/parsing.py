@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 from typing import Any, Literal
 
 import torch
@@ -16,8 +15,9 @@ from dragoman.data.labels import XX_ID, Labels, plain_tree, source_text
 from dragoman.data.subword import Tokeniser
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import DataError
-from dragoman.evaluation.evalb import score_trees, share, total
+from dragoman.evaluation.evalb import total
 from dragoman.evaluation.metrics import Score
+from dragoman.evaluation.parses import ParseComparison
 from dragoman.formats.pair import Pair
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.constraint import Constraint
@@ -27,8 +27,7 @@ from dragoman.trees.automaton import Automaton
 from dragoman.trees.linearise import XX
 from dragoman.trees.mend import Mended, Mending, mend
 from dragoman.trees.penn import read_tree
-from dragoman.trees.simplify import with_tags_of
-from dragoman.trees.tree import Leaf, Tree, leaves
+from dragoman.trees.tree import Tree, leaves
 
 Status = Literal["ok", "mended", "truncated", "empty", "refused"]
 """What became of a sentence:
@@ -43,7 +42,6 @@ TAGGED_AT_ONCE = 8192
 """Padded source tokens that go through the encoder together where words are tagged."""
 ENDLESS = 2**31
 """Positions of a model whose positions never end."""
-NO_LEAF = Leaf("", None)
 
 
 @dataclass(frozen=True)
@@ -225,20 +223,14 @@ def gold_tree(task: TaskConfig, pair: Pair) -> Tree:
 
 def score_parses(parses: Sequence[Tree | None], gold: Sequence[Tree]) -> dict[str, Score]:
     """F1 by COLLINS.prm's rules, what is not parsed or has other words by these rules counted as zero; the same with the gold
-    tags put in, since a wrong tag of a punctuation mark alone makes other words; and the share of right tags.
+    tags put in; and the share of right tags.
     """
-    own = total(score_trees(gold, parses))
-    told = [
-        (leaf.tag, wanted.tag)
-        for one, tree in zip(parses, gold, strict=True)
-        for leaf, wanted in zip(leaves(one) if one is not None else repeat(NO_LEAF), leaves(tree), strict=False)
-    ]
-    tagged = [None if tree is None else with_tags_of([wanted], [tree])[0] for wanted, tree in zip(gold, parses, strict=True)]
-    rules = "EVALB's COLLINS.prm, all lengths, failures zero"
+    found = ParseComparison(parses, gold)
+    own, rules = total(found.by_own_tags), "EVALB's COLLINS.prm, all lengths, failures zero"
     return {
         "f1": Score("F1", own.f1, rules),
-        "f1_gold_tags": Score("F1 with gold tags", total(score_trees(gold, tagged)).f1, rules),
+        "f1_gold_tags": Score("F1 with gold tags", total(found.by_gold_tags).f1, rules),
         "precision": Score("precision", own.precision, rules),
         "recall": Score("recall", own.recall, rules),
-        "tagging": Score("tags", share(sum(one == other for one, other in told), len(told)), "all words, tags as they are"),
+        "tagging": Score("tags", found.tagging, "all words, tags as they are"),
     }

@@ -1,76 +1,24 @@
-"""Which words of a pair belong together: on disk beside the encoded pairs, and as what a head of attention is to look at.
-
-    train.links.arrow   a row for each pair, in their order: links, a list of source word, target word, source word, …
+"""The words that pieces make up, and which pieces of a source a head of attention is to look at for each of a target's.
 
 Words are what spaces part, counted from 0.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate, islice
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from dragoman.aligner import Link
-from dragoman.data.corpus import Ids, write_batches
+from dragoman.data.corpus import Ids
 from dragoman.data.sampling import SPACE
 from dragoman.data.subword import Tokeniser, Vocabulary
-from dragoman.errors import DataError
 
 Places = npt.NDArray[np.int64]
 Looks = tuple[Places, Places, npt.NDArray[np.float32]]
 """Places of the target, what they should look at, and which share of them should: those of one target place sum to 1."""
 NOWHERE: Looks = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))
-
-_SCHEMA = pa.schema([("links", pa.list_(pa.int32()))])
-_ROWS = 16_384
-
-
-def links_file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.links.arrow"
-
-
-def write_links(path: Path, links: Iterable[Sequence[Link]]) -> None:
-    """A row for each pair."""
-    write_batches(path, _record_batches(iter(links)), _SCHEMA)
-
-
-def _record_batches(links: Iterator[Sequence[Link]]) -> Iterator[pa.RecordBatch]:
-    while rows := list(islice(links, _ROWS)):
-        flat = [[word for link in row for word in link] for row in rows]
-        yield pa.record_batch([pa.array(flat, _SCHEMA.field(0).type)], schema=_SCHEMA)
-
-
-class LinkTable:
-    """The links of encoded pairs by number; nothing is read before it is asked for."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            if reader.schema != _SCHEMA:
-                raise DataError(f"{path}: its columns are {reader.schema.names}; not the links of a prepared corpus")
-            columns = [reader.get_batch(index).column(0) for index in range(reader.num_record_batches)]
-        except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(f"{path}: not the links of a prepared corpus: {error}") from None
-        self._parts = [(column.offsets.to_numpy(), column.values.to_numpy()) for column in columns]
-        self._ends = list(accumulate(map(len, columns)))
-
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    def __getitem__(self, index: int) -> npt.NDArray[np.int32]:
-        """(L, 2)"""
-        part = bisect_right(self._ends, index)
-        offsets, values = self._parts[part]
-        row = index - (self._ends[part - 1] if part else 0)
-        found: npt.NDArray[np.int32] = values[offsets[row] : offsets[row + 1]].reshape(-1, 2)
-        return found
 
 
 def words_of(pieces: Sequence[str]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Where the links of a training corpus come from: our own aligner, or files in Pharaoh's format that the recipe names."""
+"""The word alignment of a training corpus: by our own aligner, or from files in Pharaoh's format that the recipe names."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from dragoman.cleaning.spool import Spool, kept_rows
 from dragoman.config import CorpusConfig, Recipe, listed
 from dragoman.data.corpus import Corpus
 from dragoman.data.encode import NAMED
-from dragoman.data.links import Sides, write_links
+from dragoman.data.link_table import write_links
 from dragoman.data.subword import Tokeniser
+from dragoman.data.words import Sides
 from dragoman.errors import DataError
 from dragoman.formats.lines import read_lines
 from dragoman.formats.pharaoh import read_pharaoh, refuse_outside

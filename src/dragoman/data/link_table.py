@@ -1,0 +1,65 @@
+"""Which words of a pair belong together, on disk beside the encoded pairs.
+
+    train.links.arrow   a row for each pair, in their order: links, a list of source word, target word, source word, …
+
+Words are what spaces part, counted from 0.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dragoman.aligner import Link
+from dragoman.data.corpus import write_batches
+from dragoman.errors import DataError
+
+_SCHEMA = pa.schema([("links", pa.list_(pa.int32()))])
+_ROWS = 16_384
+
+
+def links_file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.links.arrow"
+
+
+def write_links(path: Path, links: Iterable[Sequence[Link]]) -> None:
+    """A row for each pair."""
+    write_batches(path, _record_batches(iter(links)), _SCHEMA)
+
+
+def _record_batches(links: Iterator[Sequence[Link]]) -> Iterator[pa.RecordBatch]:
+    while rows := list(islice(links, _ROWS)):
+        flat = [[word for link in row for word in link] for row in rows]
+        yield pa.record_batch([pa.array(flat, _SCHEMA.field(0).type)], schema=_SCHEMA)
+
+
+class LinkTable:
+    """The links of encoded pairs by number; nothing is read before it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            if reader.schema != _SCHEMA:
+                raise DataError(f"{path}: its columns are {reader.schema.names}; not the links of a prepared corpus")
+            columns = [reader.get_batch(index).column(0) for index in range(reader.num_record_batches)]
+        except (OSError, pa.ArrowInvalid) as error:
+            raise DataError(f"{path}: not the links of a prepared corpus: {error}") from None
+        self._parts = [(column.offsets.to_numpy(), column.values.to_numpy()) for column in columns]
+        self._ends = list(accumulate(map(len, columns)))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.int32]:
+        """(L, 2)"""
+        part = bisect_right(self._ends, index)
+        offsets, values = self._parts[part]
+        row = index - (self._ends[part - 1] if part else 0)
+        found: npt.NDArray[np.int32] = values[offsets[row] : offsets[row + 1]].reshape(-1, 2)
+        return found
