@@ -35,8 +35,8 @@ class Cell:
 
 CELLS = [
     *(Cell(f"{batch}x{beam}", batch, beam) for batch in (1, 8, 32) for beam in (1, 4)),
-    Cell("throughput_greedy", 128, 1, throughput=True),
-    Cell("throughput_beam4", 128, 4, throughput=True),
+    Cell("throughput_greedy", 256, 1, throughput=True),
+    Cell("throughput_beam4", 256, 4, throughput=True),
 ]
 
 
@@ -68,7 +68,7 @@ def entries_of(systems: Systems, forms: Forms, cell: Cell, *, quick: bool) -> li
     # Float32 comes near only where there are few rows; a quick run does not try it elsewhere.
     types = COMPUTE_TYPES[:1] if quick and cell.batch * cell.beam >= 32 else COMPUTE_TYPES
     if cell.throughput:
-        sizes = [{"batch": 32}] if quick else [{"batch": 32}, {"batch": 64}]
+        sizes = [{"batch": 32}] if quick else [{"batch": 32}, {"batch": 64}, {"batch": 128}]
         batched = [{**setting, **size} for setting in ours for size in sizes]
         # Two batches, or one twice as fast: who waits for all of them does not care.
         mine = systems.ours("2 x 1 thread", batched) + systems.ours("1 x 2 threads", batched)
@@ -88,7 +88,7 @@ def measure_fixed(
     section = Section()
     recipe, _, _ = read_config(forms.bundle)
     if quick:
-        cells = [replace(cell, batch=cell.batch // 2) if cell.throughput else cell for cell in cells]
+        cells = [replace(cell, batch=cell.batch // 4) if cell.throughput else cell for cell in cells]
     bounds = limits(recipe.model, VOCABULARY, [(cell.batch, cell.beam) for cell in cells], threads=2)
     table = Table(
         f"Base, random weights, {SOURCE_TOKENS} tokens in, {TARGET_TOKENS} out: target tokens a second",

@@ -20,9 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dragoman.engine.lookup import found
 from dragoman.engine.products import Product, whole_rows
 from dragoman.engine.slots import NOT_SEEN, PackedState
-from dragoman.model.attention import LONG, KeyValue
+from dragoman.model.attention import KeyValue
 from dragoman.model.masks import padding_mask, windowed_padding_mask
 from dragoman.model.pointer import Pointed, Words
 
@@ -77,7 +78,7 @@ class PackedAttention:
         look_YTX = self._by_heads(self.look(x_MD), sentences, places)
         width = self.key_width
         key_YTK, value_YTU = look_YTX[:, :, width : 2 * width], look_YTX[:, :, 2 * width :]
-        found_TYU = _found(look_YTX[:, :, :width], remember(KeyValue(key_YTK, value_YTU)), bias)
+        found_TYU = found(look_YTX[:, :, :width], remember(KeyValue(key_YTK, value_YTU)), bias)
         found_MX = found_TYU.reshape(places * sentences, -1)
         short = x_MD.shape[0] - found_MX.shape[0]
         return F.pad(found_MX, (0, 0, 0, short)) if short else found_MX
@@ -85,7 +86,7 @@ class PackedAttention:
     def across(self, x_MD: Tensor, memory: KeyValue, bias: Tensor | None, sentences: int) -> Tensor:
         """What these places find in the source. → (M, H·U)."""
         places = x_MD.shape[0] // sentences
-        return _found(self._by_heads(self.look(x_MD), sentences, places), memory, bias).reshape(x_MD.shape[0], -1)
+        return found(self._by_heads(self.look(x_MD), sentences, places), memory, bias).reshape(x_MD.shape[0], -1)
 
     def remembered(self, x_MD: Tensor, sentences: int, places: int) -> KeyValue:
         """Keys and values of the source (Y, S, ·), for attention across."""
@@ -98,23 +99,6 @@ class PackedAttention:
         rows = places * sentences
         some_MX = many_MX if rows == many_MX.shape[0] else many_MX[:rows]
         return some_MX.view(places, sentences * self.heads, -1).transpose(0, 1)
-
-
-def _found(query_YTK: Tensor, memory: KeyValue, bias: Tensor | None) -> Tensor:
-    """Equation 1, whose scale is in the queries, computed in the memory's numbers. → (T, Y, U) in float32.
-
-    bias: (Y, 1 or T, W), added to the scores
-    """
-    query_YTK = query_YTK.to(memory.key.dtype)
-    if query_YTK.shape[1] >= LONG:
-        mask = None if bias is None else bias[None]
-        query_1YTK, key_1YWK, value_1YWU = query_YTK[None], memory.key[None], memory.value[None]
-        found_YTU = F.scaled_dot_product_attention(query_1YTK, key_1YWK, value_1YWU, attn_mask=mask, scale=1.0)[0]
-    else:
-        key_YKW = memory.key.mT
-        scores_YTW = torch.bmm(query_YTK, key_YKW) if bias is None else torch.baddbmm(bias, query_YTK, key_YKW)
-        found_YTU = torch.bmm(scores_YTW.softmax(-1), memory.value)
-    return found_YTU.transpose(0, 1).to(torch.float32)
 
 
 @dataclass(frozen=True)

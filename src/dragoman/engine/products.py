@@ -186,16 +186,17 @@ class Int8Product:
 
 def _bytes(x_XI: Tensor) -> tuple[Tensor, Tensor]:
     """Each row as 128 plus -127 … 127 steps, and its step. To flip the first bit adds 128."""
-    step_X1 = x_XI.abs().amax(1, keepdim=True).mul_(1 / LEVELS).clamp_(min=TINY)
-    steps_XI = (x_XI / step_X1).round_().to(torch.int8)
-    return steps_XI.bitwise_xor_(-128).view(torch.uint8), step_X1
+    steps_XI = x_XI.abs()
+    step_X1 = steps_XI.amax(1, keepdim=True).mul_(1 / LEVELS).clamp_(min=TINY)
+    torch.mul(x_XI, step_X1.reciprocal(), out=steps_XI)
+    return steps_XI.round_().to(torch.int8).bitwise_xor_(-128).view(torch.uint8), step_X1
 
 
 def _positive_bytes(x_XI: Tensor) -> tuple[Tensor, Tensor]:
     """Each row of what a ReLU let through as 0 … 255 steps, and its step."""
     step_X1 = x_XI.amax(1, keepdim=True).mul_(1 / (2 * LEVELS + 1)).clamp_(min=TINY)
-    steps_XI = (x_XI / step_X1).sub_(LEVELS + 1).round_().to(torch.int8)
-    return steps_XI.bitwise_xor_(-128).view(torch.uint8), step_X1
+    steps_XI = torch.mul(x_XI, step_X1.reciprocal()).sub_(LEVELS + 1)
+    return steps_XI.round_().to(torch.int8).bitwise_xor_(-128).view(torch.uint8), step_X1
 
 
 @dataclass(frozen=True)

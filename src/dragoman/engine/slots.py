@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dragoman.engine.lookup import best_dtype
 from dragoman.engine.products import whole_rows
 from dragoman.model.attention import KeyValue
 from dragoman.model.pointer import Pointed
@@ -25,9 +26,6 @@ NOT_SEEN = float("-inf")
 LANES = {torch.float32: 16, torch.bfloat16: 32}
 # Steps for which room is made at a time, and more in proportion to the length so far.
 STEPS_AHEAD = 4
-# Heads, and the width of each, from which on oneDNN's products of bfloat16 are faster than MKL's of float32, with several
-# queries a head.
-MANY_HEADS, WIDE_HEAD = 64, 64
 
 
 @dataclass(frozen=True)
@@ -97,8 +95,7 @@ class PackedState:
         timed: a window needs to know when slots were written
         """
         heads, places, key_width = self.memory[0].key.shape
-        gains = width > 1 and heads >= MANY_HEADS and key_width >= WIDE_HEAD
-        dtype = torch.bfloat16 if gains and not exact else torch.float32
+        dtype = torch.float32 if exact else best_dtype(heads, key_width, width)
         lanes = LANES[dtype]
         short = _whole_vectors(places, lanes) - places if dtype == torch.bfloat16 else max(lanes - places, 0)
         slots = _whole_vectors(width * STEPS_AHEAD, lanes)

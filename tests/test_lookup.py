@@ -1,0 +1,56 @@
+"""What queries find is the same in every way of computing it, and the way is chosen by what was measured, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman.engine import lookup
+from dragoman.engine.lookup import MANY_HEADS, WIDE_HEAD, best_dtype, found
+from dragoman.model.attention import LONG, KeyValue
+
+# Of a value near 1, half a step of eight bits of fraction in q, k, v and what is found.
+ROUNDING = 4 * 2**-9
+
+
+@pytest.mark.parametrize("queries", [1, 3, LONG])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_found_is_equation_1(queries: int, dtype: torch.dtype) -> None:
+    """Beside the equation written out in float64; the last places are hidden."""
+    torch.manual_seed(1)
+    heads, places, width = 6, 20, 16
+    query, key = torch.randn(heads, queries, width) / 4, torch.randn(heads, places, width)
+    value = torch.rand(heads, places, width)
+    bias = torch.zeros(heads, 1, places)
+    bias[:, :, -7:] = float("-inf")
+    weights = (query.double() @ key.double().mT)[:, :, :-7].softmax(-1)
+    wanted = (weights @ value[:, :-7].double()).transpose(0, 1).float()
+    ours = found(query, KeyValue(key.to(dtype), value.to(dtype)), bias.to(dtype))
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-6 if dtype == torch.float32 else ROUNDING)
+
+
+def test_one_query_is_measured_once_and_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(lookup, "multiplies_bfloat16", lambda: True)
+    asked: list[int] = []
+
+    def measured(key_width: int) -> bool:
+        asked.append(key_width)
+        return key_width == WIDE_HEAD
+
+    monkeypatch.setattr(lookup, "_measured", measured)
+    for _ in range(2):
+        assert best_dtype(MANY_HEADS, WIDE_HEAD, 1) == torch.bfloat16
+        assert best_dtype(MANY_HEADS, 2 * WIDE_HEAD, 1) == torch.float32
+    assert asked == [WIDE_HEAD, 2 * WIDE_HEAD]
+    assert best_dtype(MANY_HEADS - 1, WIDE_HEAD, 1) == best_dtype(MANY_HEADS, WIDE_HEAD - 1, 4) == torch.float32
+    assert best_dtype(MANY_HEADS, WIDE_HEAD, 4) == torch.bfloat16
+    monkeypatch.setattr(lookup, "multiplies_bfloat16", lambda: False)
+    assert best_dtype(MANY_HEADS, WIDE_HEAD, 1) == torch.float32
+
+
+def test_the_measurement_answers() -> None:
+    assert lookup._measured(WIDE_HEAD) in (True, False)
