@@ -46,15 +46,17 @@ def made_up_sources(count: int) -> list[list[int]]:
     return [[chance.randrange(len(SPECIAL_IDS), VOCABULARY) for _ in range(SOURCE_TOKENS - 1)] for _ in range(count)]
 
 
-def rate_of(forms: Forms, cell: Cell, said: dict[str, list[list[int]]]) -> Callable[[Entry, float], float]:
-    """Target tokens a second of the best hypotheses; what was said goes into `said` by system and setting."""
+def rate_of(forms: Forms, cell: Cell, said: dict[str, list[list[int]]], **clock: str) -> Callable[[Entry, float], float]:
+    """Target tokens a second of the best hypotheses; what was said goes into `said` by system and setting.
+
+    clock: that of `serve.CLOCKS` which is read, the wall's if none is named
+    """
     sources = made_up_sources(cell.batch)
 
     def rate(entry: Entry, seconds: float) -> float:
         folder = folder_for(entry, forms)
-        answer = entry.worker.ask(
-            do="fixed", folder=folder, sources=sources, beam=cell.beam, seconds=seconds, setting=entry.setting
-        )
+        asked = {"folder": folder, "sources": sources, "beam": cell.beam, "setting": entry.setting, **clock}
+        answer = entry.worker.ask(do="fixed", seconds=seconds, **asked)
         said[f"{entry.system}, {entry.label}"] = answer["said"]
         turns: list[float] = answer["seconds"]
         return cell.batch * TARGET_TOKENS / statistics.median(turns)

@@ -18,6 +18,7 @@ from common.report import open_console, show, tell_end, tell_machine
 from common.results import Section
 from common.usage import CommandError, adopt_orphans, keep_to_cores
 
+from .alone import measure_alone
 from .captions import Captions, NoText, find_captions, measure_captions
 from .fixed import CELLS, measure_fixed
 from .growth import measure_growth
@@ -25,7 +26,7 @@ from .memory import measure_memory
 from .models import Forms, random_base
 from .systems import ALL, CORES, open_systems
 
-SECTIONS = ("fixed", "captions", "growth", "memory")
+SECTIONS = ("fixed", "alone", "captions", "growth", "memory")
 QUICK_SECTIONS = ("fixed", "captions", "memory")
 
 
@@ -97,6 +98,7 @@ def main(
         console.print(systems.described, markup=False)
         measures: dict[str, Callable[[], Section]] = {
             "fixed": lambda: measure_fixed(systems, base(), cells, say=say, quick=quick, rounds=times, seconds=turn),
+            "alone": lambda: measure_alone(systems, base(), say=say, quick=quick, rounds=times, seconds=turn),
             "captions": lambda: measure_captions(systems, captions(), say=say, quick=quick, rounds=times),
             "growth": lambda: measure_growth(systems, base(), say=say, quick=quick, rounds=1 if quick else times),
             "memory": lambda: measure_memory(

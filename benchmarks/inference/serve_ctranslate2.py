@@ -33,7 +33,13 @@ def subword(folder: str, name: str) -> Any:
 
 
 def fixed(
-    folder: str, sources: list[list[int]], beam: int, seconds: float, setting: dict[str, Any], length: int = TARGET_TOKENS
+    folder: str,
+    sources: list[list[int]],
+    beam: int,
+    seconds: float,
+    setting: dict[str, Any],
+    length: int = TARGET_TOKENS,
+    clock: str = "wall",
 ) -> dict[str, Any]:
     """Exactly so many tokens for each source."""
     translator = opened(folder, setting["compute_type"], setting["inter"], setting["intra"])
@@ -49,7 +55,7 @@ def fixed(
         )
 
     warmed({"folder": folder, "count": len(sources), "beam": beam, "length": length, **setting}, work)
-    turns = timed(work, seconds)
+    turns = timed(work, seconds, clock)
     said = [one.hypotheses[0] for one in found]
     if any(len(one) != length for one in said):
         raise ValueError("an output of another length")

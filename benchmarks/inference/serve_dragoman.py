@@ -21,7 +21,13 @@ def exactly(length: int) -> dict[str, Any]:
 
 
 def fixed(
-    folder: str, sources: list[list[int]], beam: int, seconds: float, setting: dict[str, Any], length: int = TARGET_TOKENS
+    folder: str,
+    sources: list[list[int]],
+    beam: int,
+    seconds: float,
+    setting: dict[str, Any],
+    length: int = TARGET_TOKENS,
+    clock: str = "wall",
 ) -> dict[str, Any]:
     """Exactly so many tokens for each source. Every id is a word of its own here, so the text is the ids."""
     translator = opened(folder, setting["precision"], setting["replicas"], setting["threads"])
@@ -38,7 +44,7 @@ def fixed(
         found[:] = translator.translate(lines, **search, **({"beam_size": beam} if beam > 1 else {}), **exactly(length))
 
     warmed({"folder": folder, "count": len(sources), "beam": beam, "length": length, **setting}, work)
-    turns = timed(work, seconds)
+    turns = timed(work, seconds, clock)
     said = [one.tokens for one in found]
     if any(len(one) != length for one in said):
         raise ValueError(f"outputs of other lengths: {sorted({len(one) for one in said})}")
