@@ -245,7 +245,8 @@ def test_lower_precisions_stay_near(
 ) -> None:
     """With few heads attention is computed in float32, with many in bfloat16; the logits' spread is about 1."""
     monkeypatch.setattr("dragoman.engine.lookup.WIDE_HEAD", 1)
-    monkeypatch.setattr("dragoman.engine.lookup._one_gains", lambda key_width: True)
+    monkeypatch.setattr("dragoman.engine.lookup.one_gains", lambda key_width: True)
+    monkeypatch.setattr("dragoman.engine.lookup.multiplies_bfloat16", lambda: True)
     model = model_of()
     packed = pack(model, precision)
     spread = float(model.step(torch.ones(sentences, dtype=torch.long), model.start(sources(sentences, 9)))[0].std())

@@ -10,11 +10,12 @@ from typing import Any, Literal, TypedDict
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, Recipe, section_with
 from dragoman.engine.placement import checked_count, fastest_precision, place
+from dragoman.engine.products import Precision
 from dragoman.engine.replicas import Replicas
 from dragoman.engine.shortlist import read_shortlist
-from dragoman.engine.speakers import ready_speaker
+from dragoman.engine.speakers import points_on, ready_speaker
 from dragoman.engine.worker import opening_of
-from dragoman.errors import BundleError, RecipeError
+from dragoman.errors import BundleError, DeviceError, RecipeError
 from dragoman.tasks.generation import Speaker, start_id
 
 Task = Literal["translation", "parsing"]
@@ -65,7 +66,16 @@ class Opened:
         self.bundle, self.task = bundles[0], task
         placement = place(device, precision)
         self.device, self.models = placement.device, [bundle.model.to(placement.device).eval() for bundle in bundles]
-        self.precision = placement.precision or fastest_precision(self.models[0])
+        if points_on(self.models, self.device):
+            if precision not in ("auto", "float32"):
+                raise DeviceError(
+                    f"precision = {precision!r}: on {self.device}, model.pointer computes in float32; leave it out"
+                )
+            self.precision: Precision = "float32"
+        else:
+            self.precision = placement.precision or fastest_precision(self.models[0])
+        if shortlist is not None and task == "parsing":
+            raise DeviceError("a shortlist is a translator's: leave it out")
         self.shortlist = None if shortlist is None else read_shortlist(Path(shortlist), self.bundle)
         self.forget: Callable[[], None] = partial(_call_all, [bundle.forget for bundle in bundles] if forgetful else [])
         by_processor = self.device.type == "cpu"

@@ -42,11 +42,15 @@ def ready_speaker(
         return replace(speaker, narrowed=_Narrowed(tuple(models), tuple(packed), precision, shortlist))
     if shortlist is not None:
         raise DeviceError("a shortlist saves time on a processor only: leave it out, or give device = 'cpu'")
+    if points_on(models, device):
+        return speaker_of(models)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    copies = [deepcopy(model).to(dtype) for model in models]
-    if any(model.decoder.pointer is not None for model in copies):
-        return speaker_of(copies)  # fixed shapes know of no pointers
-    return vote([fixed_speaker(model) for model in copies])
+    return vote([fixed_speaker(deepcopy(model).to(dtype)) for model in models])
+
+
+def points_on(models: Sequence[Transformer], device: torch.device) -> bool:
+    """Whether these are computed as they were trained, in float32: fixed shapes know of no pointers yet."""
+    return device.type != "cpu" and any(model.decoder.pointer is not None for model in models)
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def parsed(
 
     Raises BundleError where it is no parser's, RecipeError for a knob that does not exist.
     """
-    parser = load_parser(path)
+    parser = load_parser(path, precision="float32")  # a score is the trained model's, not this processor's
     tags: Tags = "gold" if parser.recipe.task.tags == "given" else "own"
     leaves_of = [leaves(tree) for tree in gold.trees]
     begun = time.perf_counter()
