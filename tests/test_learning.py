@@ -1,4 +1,4 @@
-"""The model learns: three tasks that can be judged exactly, each in 900 steps, half a minute on two free cores."""
+"""The model learns: three tasks that can be judged exactly, each in 1,200 steps, under a minute on two free cores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_split(folder: Path, name: str, lines: list[list[str]], task: Callable[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(TASKS))
-def test_learns_to_99_percent_exact_match_in_900_steps(name: str, tmp_path: Path) -> None:
+def test_learns_to_99_percent_exact_match_in_1200_steps(name: str, tmp_path: Path) -> None:
     chance = random.Random(7)
     lines = list({tuple(chance.choices(LETTERS, k=chance.randint(4, 12))) for _ in range(8_500)})
     lines.sort()
@@ -63,7 +63,7 @@ def test_learns_to_99_percent_exact_match_in_900_steps(name: str, tmp_path: Path
                 "adam_beta2": 0.98,
                 "label_smoothing": 0.0,
                 "clip_norm": 1.0,
-                "max_steps": 900,
+                "max_steps": 1_200,
                 "average": "none",
             },
             "decoding": {"method": "greedy"},
