@@ -25,12 +25,12 @@ from safetensors.torch import load_file
 
 import dragoman
 from conftest import MakeRecipe
+from dragoman import Translator
 from dragoman.bundle import load_bundle
 from dragoman.cleaning import spool
 from dragoman.cli.main import COMMANDS, Commands, cli, main
 from dragoman.cli.screen import TrainingScreen
 from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_document, parse_setting, read_recipe, section_with
-from dragoman.engine import Translator
 from dragoman.evaluation.metrics import bleu, chrf, exact_match, ter, tokenised_bleu
 from dragoman.evaluation.significance import paired_bootstrap
 from dragoman.formats.lines import read_lines

@@ -15,11 +15,11 @@ from torch import Tensor
 
 import dragoman
 from conftest import WORDS, MakeRecipe, edit_config
+from dragoman import Translation, Translator
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.data.subword import learn_tokeniser
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.engine import Translation, Translator
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.formats.lines import read_lines
 from dragoman.model.attention import Attention

@@ -22,11 +22,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from dragoman import Translator, load
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.cli.main import cli
 from dragoman.config import section_with
 from dragoman.data.subword import END_ID, Tokeniser, Vocabulary
-from dragoman.engine import Translator, load
 from dragoman.engine.explanation import explain, recorded_search
 from dragoman.engine.translation import Translation
 from dragoman.errors import DataError, DragomanError, MissingExtraError, OutputError, RecipeError

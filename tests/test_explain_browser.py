@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.engine import load
+from dragoman import load
 from dragoman.engine.explanation import explain
 from dragoman.views.attention import MOST_TOKENS, attention_page, framed
 from dragoman.views.explanation import Explanation

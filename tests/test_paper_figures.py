@@ -14,8 +14,8 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
+from dragoman import Translator, load
 from dragoman.cli.main import cli
-from dragoman.engine import Translator, load
 from dragoman.errors import DataError, DragomanError, RecipeError
 from dragoman.model.attention import explicit_weights
 from dragoman.model.layers import EncoderLayer

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 import dragoman
+from dragoman import Parser
 from dragoman.cli.main import cli
-from dragoman.engine import Parser
 from dragoman.engine.parse_explanation import explain_parse
 from dragoman.errors import DataError
 from dragoman.views.attention import attention_page

@@ -16,9 +16,9 @@ import torch
 from click.testing import CliRunner, Result
 
 import dragoman
+from dragoman import Parse, Parser
 from dragoman.cleaning.words import penn_words
 from dragoman.cli.main import cli
-from dragoman.engine import Parse, Parser
 from dragoman.engine.parser import load_parser
 from dragoman.engine.translator import load
 from dragoman.errors import BundleError, DataError, DeviceError, DragomanError, RecipeError

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dragoman
-from dragoman.engine import Translator
+from dragoman import Translator
 from dragoman.engine.passage import join_passage, split_passage
 
 pytestmark = pytest.mark.usefixtures("one_core")

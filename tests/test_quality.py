@@ -25,12 +25,12 @@ from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor
 
 from conftest import MakeRecipe
+from dragoman import Translator, load
 from dragoman.cli.main import cli, main
 from dragoman.config import CorpusConfig, DecodingConfig, ModelConfig, make_recipe, parse_document, recipe_from_dict
 from dragoman.data.batches import collate, halves
 from dragoman.data.prepare import prepare
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.engine import Translator, load
 from dragoman.errors import DragomanError, Interrupted, OutputError, RecipeError
 from dragoman.evaluation.pairwise import pairwise_bleu, pairwise_chrf
 from dragoman.formats.growing import growing_file

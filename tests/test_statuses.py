@@ -9,9 +9,9 @@ import pytest
 from torch import Tensor
 
 import dragoman
+from dragoman import Translation, Translator
 from dragoman.data.subword import END_ID
 from dragoman.decoding.step import State
-from dragoman.engine import Translation, Translator
 from dragoman.engine.translation import joined
 from dragoman.tasks.translation import is_copy
 

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 import dragoman
+from dragoman import Translator, Wording
 from dragoman.cli.main import cli
-from dragoman.engine import Translator, Wording
 from dragoman.engine.wording import wording_from_json
 from dragoman.errors import DataError, RecipeError
 
