@@ -82,6 +82,16 @@ def test_every_route_gives_the_same_losses_and_the_same_names(
     assert f"{product} products, {attention} attention" in machine.describe()
 
 
+def test_padded_products_learn_as_pytorch_s_do_in_bfloat16() -> None:
+    models = [small_model() for _ in range(2)]
+    machines = [Machine(CPU, torch.bfloat16, Routes(product, "lean")) for product in ("PyTorch", "padded")]
+    for model, machine in zip(models, machines, strict=True):
+        machine.settle(model)
+    plain, padded = (losses(model, machine) for model, machine in zip(models, machines, strict=True))
+    assert padded == pytest.approx(plain, rel=1e-3)  # bfloat16 itself is good to 4e-3
+    assert padded[-1] < padded[0]
+
+
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 def test_settling_tells_every_layer_and_every_seed_its_losses(precision: torch.dtype) -> None:
     machine = Machine(CPU, precision)

@@ -28,7 +28,7 @@ from dragoman.model.attention import (
 from dragoman.model.build import build_model
 from dragoman.model.dropout import Dropout, dropout
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
-from dragoman.model.linear import Linear, Product, in_order, onednn_product, side_by_side
+from dragoman.model.linear import Linear, Product, in_order, onednn_product, padded_product, side_by_side, whole_rows
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
 from dragoman.model.positions import LearnedPositions, Sinusoids
 from dragoman.model.restricted import Mask
@@ -352,6 +352,58 @@ def test_rectified_product_is_relu_of_the_product(product: Product, kind: torch.
     assert (found[0] == 0).any()
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-6 * max(other.abs().max().item(), 1.0))
+
+
+@pytest.mark.parametrize("rectified", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 5, 6), (2, 17, 5, 6), (40, 5, 6), (37, 520, 530), (37, 530, 520)])
+def test_padded_product_is_linear_with_its_gradients(shape: tuple[int, ...], bias: bool, rectified: bool) -> None:
+    """Against double precision of the very numbers that bfloat16 keeps of what is given, to its rounding."""
+    *rows, inner, outer = shape
+    given = [noise(*rows, inner), noise(outer, inner, seed=3) / inner**0.5, *([noise(outer, seed=4)] if bias else [])]
+    given = [one.bfloat16() for one in given]
+    to_result = noise(*rows, outer, seed=5).bfloat16()
+    ours, exact = ([one.to(kind).requires_grad_() for one in given] for kind in (torch.float32, torch.float64))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = padded_product(ours[0], ours[1], ours[2] if bias else None, rectified=rectified)
+    expected = nn.functional.linear(exact[0], exact[1], exact[2] if bias else None)
+    assert result.dtype == torch.bfloat16
+    if rectified:  # where rounding took a number below zero, or above, no gradient can be compared
+        expected = expected * (result > 0)
+    found = [result, *torch.autograd.grad(result, ours, to_result)]
+    wanted = [expected, *torch.autograd.grad(expected, exact, to_result.double())]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.shape == other.shape
+        assert (one.double() - other).norm() <= 2**-7 * other.norm()
+
+
+def test_padded_product_meets_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    met, linear = set(), nn.functional.linear
+
+    def meeting(x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        met.add(len(x))
+        return linear(x, *rest)
+
+    monkeypatch.setattr(nn.functional, "linear", meeting)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for rows in range(1, 130):
+            assert padded_product(noise(rows, 5), noise(6, 5), None).shape == (rows, 6)
+    assert met == {whole_rows(rows) for rows in range(1, 130)}
+    assert {64, 72, 80, 88, 96, 104, 112, 120, 128, 144} == {rows for rows in met if rows >= 64}
+
+
+def test_padded_product_leaves_all_but_autocast_to_pytorch() -> None:
+    x, weight = noise(3, 5), noise(6, 5, seed=3)
+    assert torch.equal(padded_product(x, weight, None), nn.functional.linear(x, weight))
+    assert torch.equal(padded_product(x, weight, None, rectified=True), nn.functional.linear(x, weight).relu())
+
+
+def test_padded_product_of_transposed_matrices() -> None:
+    """What the gradient of the vocabulary's vectors is: both sides stand on end."""
+    for outer, inner in ((600, 520), (520, 600), (30, 20)):
+        x, y = noise(50, outer).bfloat16(), noise(50, inner, seed=3).bfloat16()
+        found, wanted = padded_product(x.t(), y.t(), None), x.double().t() @ y.double()
+        assert (found.double() - wanted).norm() <= 2**-7 * wanted.norm()
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (33, 70), (70, 33)])

@@ -16,9 +16,10 @@ from torch import Tensor
 from dragoman.config import ModelConfig
 from dragoman.engine.packed import PackedTransformer
 from dragoman.engine.packer import pack
-from dragoman.engine.products import FEW_ROWS, FEW_SUMS, Precision, multiplies_int8, pack_product, whole_rows
+from dragoman.engine.products import FEW_ROWS, FEW_SUMS, Precision, multiplies_int8, pack_product
 from dragoman.engine.slots import NOT_SEEN
 from dragoman.model.build import build_model
+from dragoman.model.linear import whole_rows
 from dragoman.model.transformer import Transformer
 
 VOCABULARY = 50

@@ -21,9 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.engine.lookup import found
-from dragoman.engine.products import Product, whole_rows
+from dragoman.engine.products import Product
 from dragoman.engine.slots import NOT_SEEN, PackedState
 from dragoman.model.attention import KeyValue
+from dragoman.model.linear import whole_rows
 from dragoman.model.masks import padding_mask, windowed_padding_mask
 from dragoman.model.pointer import Pointed, Words
 

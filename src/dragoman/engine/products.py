@@ -233,15 +233,6 @@ class Weight:
         return copy_OI
 
 
-def whole_rows(count: int) -> int:
-    """The next of the usual numbers of rows, of which eight stand between a number and its double.
-
-    oneDNN takes a millisecond to make itself a program for a number of rows that it has not met before.
-    """
-    step = 1 << max(0, (count - 1).bit_length() - 4)
-    return -(-count // step) * step
-
-
 def pack_product(
     weight: Weight | Tensor, bias_O: Tensor | None, precision: Precision, *, relu: bool = False, positive: bool = False
 ) -> Product:

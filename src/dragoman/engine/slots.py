@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.engine.lookup import best_dtype
-from dragoman.engine.products import whole_rows
 from dragoman.model.attention import KeyValue
+from dragoman.model.linear import whole_rows
 from dragoman.model.pointer import Pointed
 
 NOT_SEEN = float("-inf")

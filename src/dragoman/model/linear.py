@@ -1,7 +1,10 @@
-"""Products with weight matrices, and the two ways of computing them.
+"""Products with weight matrices, and the three ways of computing them.
 
 `torch.nn.functional.linear` is PyTorch's choice. `onednn_product` goes to oneDNN in float32 as well, where PyTorch asks MKL,
-which leaves the wide vectors of some processors idle. Which one runs is a value that is set from outside; no layer knows.
+which leaves the wide vectors of some processors idle. `padded_product` is for bfloat16, where oneDNN makes itself a program for
+each number of rows that it meets: it meets few. Which one runs is a value that is set from outside; no layer knows.
+
+    M rows, R with those that fill them up    I inputs    O outputs
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from torch import Tensor, nn
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
+# Weights from which on their gradient is made faster by turning one side round first.
+MANY_WEIGHTS = 1 << 18
+
 
 class Linear(nn.Linear):
     """x·Wᵀ + b, through whichever product it was told to use."""
@@ -25,8 +31,9 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor, *, rectified: bool = False) -> Tensor:
         """`rectified`: max(0, x·Wᵀ + b), without another pass where the product can."""
-        if rectified and self.product is onednn_product:
-            return onednn_product(x, self.weight, self.bias, rectified=True)
+        for product in (onednn_product, padded_product):
+            if rectified and self.product is product:
+                return product(x, self.weight, self.bias, rectified=True)
         result = self.product(x, self.weight, self.bias)
         return F.relu(result, inplace=True) if rectified else result
 
@@ -86,3 +93,68 @@ class _OneDNNProduct(torch.autograd.Function):
         to_x = _multiply(to_result_XO, weight.t(), None).view_as(x) if needs_x else None
         to_weight = in_order(_multiply(to_result_XO.t(), x_XI.t(), None)) if needs_weight else None
         return to_x, to_weight, to_result_XO.sum(0) if needs_bias else None, None
+
+
+def whole_rows(count: int) -> int:
+    """The next of the usual numbers of rows, of which eight stand between a number and its double."""
+    step = 1 << max(0, (count - 1).bit_length() - 4)
+    return -(-count // step) * step
+
+
+def padded_product(x: Tensor, weight: Tensor, bias: Tensor | None, *, rectified: bool = False) -> Tensor:
+    """x·Wᵀ + b under bfloat16's autocast on a processor, over whole numbers of rows; all else has PyTorch's way.
+
+    With AMX a new number of rows takes oneDNN 5 to 10 ms, before a product of one; hardly two batches have the same.
+    """
+    halves = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    if halves and x.device.type == "cpu" and weight.dtype == torch.float32 and not torch.compiler.is_compiling():
+        return cast(Tensor, _PaddedProduct.apply(x, weight, bias, rectified))  # type: ignore[no-untyped-call]
+    if x.dtype == torch.bfloat16 == weight.dtype and bias is None and not rectified and not x.is_contiguous():
+        return _across(x.t(), weight.t())
+    result = F.linear(x, weight, bias)
+    return F.relu(result, inplace=True) if rectified else result
+
+
+def _across(one_RO: Tensor, other_RI: Tensor) -> Tensor:
+    """Oneᵀ·other, as the gradient of a weight is. oneDNN wants the rows of the first in order, so let it be the narrower."""
+    if one_RO.shape[1] * other_RI.shape[1] < MANY_WEIGHTS:
+        return one_RO.t() @ other_RI
+    if one_RO.shape[1] <= other_RI.shape[1]:
+        return one_RO.t().contiguous() @ other_RI
+    return (other_RI.t().contiguous() @ one_RO).t()
+
+
+def _padded(x_MI: Tensor, rows: int) -> Tensor:
+    """In bfloat16, with rows of zeros at the end."""
+    if len(x_MI) == rows:
+        return x_MI.to(torch.bfloat16).contiguous()
+    padded_RI = torch.empty(rows, x_MI.shape[1], dtype=torch.bfloat16)
+    padded_RI[: len(x_MI)] = x_MI
+    padded_RI[len(x_MI) :] = 0
+    return padded_RI
+
+
+class _PaddedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rectified: bool) -> Tensor:
+        x_MI = x.reshape(-1, x.shape[-1])
+        x_RI = _padded(x_MI, whole_rows(len(x_MI)))
+        half_OI = weight.to(torch.bfloat16)
+        y_RO = F.linear(x_RI, half_OI, None if bias is None else bias.to(torch.bfloat16))
+        if rectified:
+            y_RO.relu_()
+        ctx.save_for_backward(x_RI, half_OI, y_RO if rectified else None)
+        ctx.shape, ctx.dtype = x.shape, x.dtype
+        return y_RO[: len(x_MI)].view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x_RI, half_OI, y_RO = ctx.saved_tensors
+        to_y_MO = grads[0].reshape(-1, grads[0].shape[-1])
+        if y_RO is not None:
+            to_y_MO = torch.ops.aten.threshold_backward(to_y_MO, y_RO[: len(to_y_MO)], 0)
+        to_y_RO = _padded(to_y_MO, len(x_RI))
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        to_x = (to_y_RO @ half_OI)[: len(to_y_MO)].view(ctx.shape).to(ctx.dtype) if needs_x else None
+        to_weight = in_order(_across(to_y_RO, x_RI).float()) if needs_weight else None
+        return to_x, to_weight, to_y_RO.sum(0).float() if needs_bias else None, None

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from itertools import repeat
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +20,10 @@ from torch import Tensor
 from dragoman.config import TrainingConfig
 from dragoman.memory import keep_freed_memory
 from dragoman.model.attention import Attend, fused_attention, lean_attention, use_attention
-from dragoman.model.linear import Product, multiplies_bfloat16, onednn_product
+from dragoman.model.linear import Product, multiplies_bfloat16, onednn_product, padded_product
 from dragoman.model.transformer import Transformer, use_product
 
-PRODUCTS: dict[str, Product] = {"PyTorch": F.linear, "oneDNN": onednn_product}
+PRODUCTS: dict[str, Product] = {"PyTorch": F.linear, "oneDNN": onednn_product, "padded": padded_product}
 ATTENTIONS: dict[str, Attend] = {"fused": fused_attention, "lean": lean_attention}
 # So much faster a way has to be than PyTorch's own: their sums differ in the last bit, so noise must not choose one now and the
 # other when the run goes on.
@@ -104,16 +105,23 @@ def _fastest_routes(machine: Machine) -> Routes:
     keep = torch.ones(96, 1, 1, 15, dtype=torch.bool)
     bfloat16 = machine.precision == torch.bfloat16
     heads = [one.to(machine.precision).transpose(1, 2) for one in (query, key, value)]
-    products = {"PyTorch": F.linear} if bfloat16 else PRODUCTS  # in bfloat16, PyTorch goes to oneDNN by itself
+    names = ("PyTorch", "padded") if bfloat16 else ("PyTorch", "oneDNN")
 
     def learning_product(product: Product) -> Callable[[], object]:
-        return _learning(lambda x, weight: product(x, weight, None), x, weight)
+        # In bfloat16 each turn has a number of rows that no turn had before, as batches have.
+        rows = iter(range(len(x), 0, -1)) if bfloat16 else repeat(len(x))
+
+        def compute(some: Tensor, weight: Tensor) -> Tensor:
+            with machine.autocast():
+                return product(some, weight, None)
+
+        return lambda: _learning(compute, x[: next(rows)], weight)()
 
     def learning_attention(attend: Attend) -> Callable[[], object]:
         return _learning(lambda query, key, value: attend(query, key, value, keep, 0.0), *heads)
 
     return Routes(
-        product=_fastest({name: learning_product(product) for name, product in products.items()}),
+        product=_fastest({name: learning_product(PRODUCTS[name]) for name in names}),
         attention=_fastest({name: learning_attention(attend) for name, attend in ATTENTIONS.items()}),
     )
 
