@@ -64,6 +64,7 @@ class Subword:
         self.model = model
         self.lowercase = lowercase
         self._processor = _processor_of(model, name=name)
+        self._spelt: dict[int, str] = {}  # the pieces that were asked for; to ask again costs a microsecond each
         if (ids := _special_ids(self._processor)) != SPECIAL_IDS:
             raise BundleError(f"{name}: padding, unknown, begin and end stand at {ids}; dragoman expects {SPECIAL_IDS}")
 
@@ -115,7 +116,10 @@ class Subword:
         return found if self._processor.id_to_piece(found) == piece else None
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        return [str(self._processor.id_to_piece(index)) for index in ids]
+        for index in ids:
+            if index not in self._spelt:
+                self._spelt[index] = str(self._processor.id_to_piece(index))
+        return [self._spelt[index] for index in ids]
 
     @cached_property
     def begins(self) -> npt.NDArray[np.bool_]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -136,8 +137,11 @@ def is_copy(source: str, translation: str) -> bool:
     given, made = (WORD.findall(text.casefold()) for text in (source, translation))
     if len(made) < COPIED_WORDS:
         return False
+    least = COPIED_SHARE * max(len(made), len(given))
+    if (Counter(given) & Counter(made)).total() < least:  # in whatever order, and so found out in a tenth of the time
+        return False
     same = SequenceMatcher(None, given, made, autojunk=False).get_matching_blocks()
-    return sum(block.size for block in same) >= COPIED_SHARE * max(len(made), len(given))
+    return sum(block.size for block in same) >= least
 
 
 def best_texts(translated: Sequence[Translated], tokeniser: Tokeniser) -> list[str]:
