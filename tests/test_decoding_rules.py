@@ -55,7 +55,7 @@ def reference_beam(
     """tensor2tensor's beam search for one sentence with lists, in double precision, ending when the search is to end."""
     alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     finished: list[Found] = []
-    counted = {"worst-finished": beam, "best-finished": nbest}[stop]
+    counted = beam if stop == "worst-finished" else nbest
     for length in range(1, limit + 1):
         grown = [
             (score + log_prob, (*tokens, token))
@@ -67,12 +67,14 @@ def reference_beam(
         ends = [
             (tokens[:-1], score / divisor(form, alpha, length), True)
             for place, (score, tokens) in enumerate(grown)
-            if tokens[-1] == END and (beam > 1 or place == 0)
+            if tokens[-1] == END and place < (2 * beam if stop != "beam-finished" and beam > 1 else beam)
         ]
         finished = sorted(finished + ends, key=lambda output: -output[1])[:beam]
         alive = [one for one in grown if one[1][-1] != END][:beam]
         best = alive[0][0] / divisor(form, alpha, limit) if alive else -math.inf
         if length == limit or not alive or (len(finished) >= counted and (beam == 1 or finished[counted - 1][1] >= best)):
+            break
+        if stop == "beam-finished" and len(finished) == beam:
             break
     cut = [(tokens, score / divisor(form, alpha, length), False) for score, tokens in alive]
     return [*finished, *cut][:beam]
@@ -92,7 +94,7 @@ def assert_same(found: list[list[Hypothesis]], table: Table, limits: Sequence[in
 
 
 @pytest.mark.parametrize("vocabulary", [8, 1100, 1031])  # whole, in blocks, in blocks with a remainder
-@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("stop", [*STOPS, "beam-finished"])
 def test_beam_search_is_the_plain_one_step_for_step(stop: str, vocabulary: int) -> None:
     limits = [9, 4, 1, 12, 7]
     for seed, (form, alpha) in enumerate(PENALTIES):

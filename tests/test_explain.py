@@ -374,6 +374,7 @@ def test_the_numbers_inside_a_head_follow_from_each_other(translator: Translator
         {"method": "greedy"},
         {"beam_size": 3, "alpha": 0.0, "stop": "best-finished"},
         {"beam_size": 6, "length_penalty": "power", "alpha": 1.0, "stop": "best-finished"},
+        {"beam_size": 3, "stop": "beam-finished"},
         {"beam_size": 2, "extra_length": 0},
         {"beam_size": 60},  # more than the vocabulary has extensions for at first
     ],

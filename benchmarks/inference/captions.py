@@ -80,10 +80,11 @@ def _lines(path: Path) -> list[str]:
 
 
 def searches(beam: int) -> dict[str, dict[str, Any]]:
-    """The same search for all: greedy, or scores divided by the length, as Multi30k's recipe has it."""
+    """The same search for all: greedy, or scores divided by the length, as Multi30k's recipe has it, until a beam has ended."""
     if beam == 1:
         return {OURS: {}, CT2: {}, HF: {}}
-    return {OURS: {"length_penalty": "power", "alpha": 1.0}, CT2: {"length_penalty": 1.0}, HF: {"length_penalty": 1.0}}
+    ours = {"length_penalty": "power", "alpha": 1.0, "stop": "beam-finished"}
+    return {OURS: ours, CT2: {"length_penalty": 1.0}, HF: {"length_penalty": 1.0}}
 
 
 def entries_of(systems: Systems, forms: Forms, *, quick: bool, one_by_one: bool) -> list[Entry]:

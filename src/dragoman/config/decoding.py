@@ -27,8 +27,9 @@ class DecodingConfig(Section):
     """Longest input in tokens that the model is given at once."""
     long_input: Literal["split", "refuse"] = "split"
     """A longer line is cut where a reader would pause and translated in parts, or left untranslated; both are reported."""
-    stop: Literal["worst-finished", "best-finished"] = "worst-finished"
-    """End early when no hypothesis alive can still beat the worst (the paper's code) or the best (later) of the finished."""
+    stop: Literal["worst-finished", "best-finished", "beam-finished"] = "worst-finished"
+    """End early when no hypothesis alive can still beat the worst (the paper's code) or the best (later) of the finished; or,
+    as most other toolkits do, once as many as the beam is wide have ended among the best."""
     nbest: Rows = 1
     """Translations returned for each sentence."""
     temperature: Annotated[float, Field(ge=1e-4, le=1e4)] = 1.0

@@ -51,7 +51,8 @@ def beam_search(
     state: that of B sentences; every step then reads N = B · beam_size tokens, the beam of each sentence together
     limits: longest output of each sentence in tokens, its end token included
     stop: what the living must still be able to beat: the "worst-finished" (tensor2tensor 1.0.3), or the "best-finished" (its
-        later versions), of which `nbest` are wanted
+        later versions), of which `nbest` are wanted. "beam-finished", as fairseq and CTranslate2 have it: or all R finished
+        places are taken, for which only those compete that end among the R best extensions
     wishes: one for each sentence, or none at all
     groups: their number divides beam_size; with groups kept apart by their strength, no wish includes a phrase
     leaving: sentences that are done leave the batch together once they are this share of it; 0: at once, 1: all at the end
@@ -129,7 +130,8 @@ class _Beam:
         assert all(len(wish.prefix) < limit for wish, limit in zip(wishes, limits, strict=True)), "a prefix beyond its limit"
         self.limits, self.wishes, self.rows, self.end_id = limits, wishes, rows, end_id
         self.penalty, self.rules, self.groups, self.device = penalty, rules, groups, device
-        self.counted = {"worst-finished": rows, "best-finished": min(nbest, rows)}[stop] - 1
+        self.counted = (rows if stop == "worst-finished" else min(nbest, rows)) - 1
+        self.all_finished = stop == "beam-finished"
         self.length = 0
         self.left, self.over = list(range(sentences)), [False] * sentences
         self.place = np.arange(sentences)
@@ -208,6 +210,8 @@ class _Beam:
         """Those that end compete for the finished places."""
         if end_BX.device.type == "cpu" and not bool(end_BX.any()):
             return  # elsewhere it costs more to ask
+        if self.all_finished:
+            end_BX = end_BX & (torch.arange(end_BX.shape[1], device=self.device) < self.rows)
         if self.rows == 1:  # as greedy search ends: by its best alone, but for sentences that phrases are asked of
             best_BX = (torch.arange(end_BX.shape[1], device=self.device) == 0).expand_as(end_BX)
             end_BX = end_BX & (best_BX if self.phrases is None else best_BX | ~self.phrases.wishless_B1)
@@ -256,6 +260,8 @@ class _Beam:
         """
         best_B = self.score_BR.amax(1)
         done_B = self.finished_BR[:, self.counted] >= best_B / self.cap_B
+        if self.all_finished:
+            done_B |= self.finished_BR[:, -1] > DEAD
         if self.rows == 1:
             done_B = (self.finished_BR[:, 0] > DEAD) | (best_B == DEAD)
         done = done_B.tolist()

@@ -68,6 +68,7 @@ def recorded_search(
     limit = min(len(source) + config.extra_length, positions or len(source) + config.extra_length)
     penalty = LengthPenalty(config.length_penalty, config.alpha)
     counted = width if config.stop == "worst-finished" else config.nbest
+    last_end = width if width == 1 or config.stop == "beam-finished" else 2 * width
     grown: list[Grown] = []
     finished: list[int] = []
     alive: list[int | None] = [None]
@@ -91,7 +92,7 @@ def recorded_search(
             if total == float("-inf"):
                 break
             if token == END_ID:
-                fate: Fate = "finished" if width > 1 or rank == 0 else "pruned"
+                fate: Fate = "finished" if rank < last_end else "pruned"
             else:
                 fate = "kept" if len(living) < width else "pruned"
             if fate == "kept":
@@ -105,6 +106,7 @@ def recorded_search(
             done = bool(finished)
         else:
             done = len(finished) >= counted and grown[finished[counted - 1]].score >= best_alive / penalty(float(limit))
+            done = done or (config.stop == "beam-finished" and len(finished) == width)
         alive, sums = [place for place, _, _ in living], [total for _, _, total in living]
         if done or not alive:
             break

@@ -205,7 +205,8 @@ class Search:
                 end_id=END_ID,
                 forbidden=FORBIDDEN,
                 penalty=penalty,
-                stop=config.stop,
+                # The best of all is found as soon as none can beat it; who wants no other need not wait for them.
+                stop="best-finished" if config.stop == "worst-finished" and config.nbest == 1 else config.stop,
                 nbest=config.nbest,
                 device=speaker.device,
                 wishes=wishes,
