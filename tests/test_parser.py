@@ -432,6 +432,8 @@ def test_tags_come_from_a_file_or_the_words(bundle: Path, tmp_path: Path) -> Non
     assert "has more than the 1 lines" in refused(call(bundle, "--tags", tmp_path / "tags", given="a b\n"))
     both = call(bundle, "--tags", tmp_path / "tags", "--tagged", given="a\n")
     assert "do not go together" in str(both.stderr)
+    both = call(bundle, "--tagged", "--tokenise-hyphens", given="a\n")
+    assert "--tagged and --tokenise-hyphens do not go together" in str(both.stderr)
 
 
 def test_what_was_malformed_is_told(bundle: Path, lines: Path) -> None:

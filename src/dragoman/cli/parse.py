@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DRAWN = 5
 """Trees in a picture."""
 APART = {
-    ("--tagged", "--tags", "--tokenise"): "",
+    ("--tagged", "--tags", "--tokenise", "--tokenise-hyphens"): "",
     ("--nbest", "--json"): "; give --json nbest=N",
     ("--min-score", "--nbest"): "",
     ("--min-score", "--json"): ": JSON has the token_log_probs of all",
@@ -77,7 +77,8 @@ def parse(
     from dragoman.tasks.translation import longest_source
 
     source, decoding = file_and_settings(rest)
-    given = {"--tagged": tagged, "--tags": tags is not None, "--tokenise": tokenise != "no", "--json": as_json}
+    given = {"--tagged": tagged, "--tags": tags is not None, "--json": as_json}
+    given |= {"--tokenise": tokenise == "kept", "--tokenise-hyphens": tokenise == "split"}
     _refuse_together({**given, "--nbest": nbest is not None, "--min-score": min_score is not None})
     if nbest is not None:
         decoding["nbest"] = nbest
