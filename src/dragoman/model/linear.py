@@ -104,7 +104,7 @@ def whole_rows(count: int) -> int:
 def padded_product(x: Tensor, weight: Tensor, bias: Tensor | None, *, rectified: bool = False) -> Tensor:
     """x·Wᵀ + b under bfloat16's autocast on a processor, over whole numbers of rows; all else has PyTorch's way.
 
-    With AMX a new number of rows takes oneDNN 5 to 10 ms, before a product of one; hardly two batches have the same.
+    With AMX a new number of rows takes oneDNN some milliseconds, as long as the product; hardly two batches have the same.
     """
     halves = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
     if halves and x.device.type == "cpu" and weight.dtype == torch.float32 and not torch.compiler.is_compiling():

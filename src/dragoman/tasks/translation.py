@@ -138,7 +138,7 @@ def is_copy(source: str, translation: str) -> bool:
     if len(made) < COPIED_WORDS:
         return False
     least = COPIED_SHARE * max(len(made), len(given))
-    if (Counter(given) & Counter(made)).total() < least:  # in whatever order, and so found out in a tenth of the time
+    if (Counter(given) & Counter(made)).total() < least:  # in whatever order: an upper bound, and cheap
         return False
     same = SequenceMatcher(None, given, made, autojunk=False).get_matching_blocks()
     return sum(block.size for block in same) >= least
