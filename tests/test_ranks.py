@@ -355,6 +355,29 @@ def in_toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+LOSING = """
+import os, signal
+from dragoman.training.stop import stop_on_signals
+from dragoman.training.world import World
+
+try:
+    with stop_on_signals(), World(0, {size}).heard_out():
+        raise RuntimeError({message!r})
+except RuntimeError as error:
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("told")
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "message", "told"), [(2, "gloo: closed by peer", "told\n"), (2, "another", ""), (1, "gloo: closed by peer", "")]
+)
+def test_a_rank_that_lost_another_is_heard_out(size: int, message: str, told: str) -> None:
+    """Its launcher may ask it to stop when the loop's own handlers are gone and what happened is not yet said."""
+    losing = LOSING.format(size=size, message=message)
+    assert subprocess.run([sys.executable, "-c", losing], capture_output=True, text=True, check=False).stdout == told
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
 def test_a_killed_rank_ends_all_and_restarts_go_on_bit_for_bit(written: Path, tmp_path: Path) -> None:

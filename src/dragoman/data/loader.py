@@ -6,6 +6,8 @@ together, whatever their number. A place in it is two whole numbers.
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 import warnings
 from collections.abc import Iterable, Iterator
@@ -192,12 +194,18 @@ def _made_ahead(batches: TrainingBatches, turns: _Turns, loaders: int, *, pin: b
             prefetch_factor=4,
             collate_fn=_as_it_is,
             pin_memory=pin,
+            worker_init_fn=_ends_at_once,
             multiprocessing_context="spawn",
             generator=torch.Generator(),  # the loader draws a seed, which must not come from training's own
         )
         # Signals that ask to stop are for the process that trains; it ends these when the batch in hand is done.
         with starting_deaf(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             return iter(ahead)
+
+
+def _ends_at_once(number: int) -> None:
+    """A thread that still sends a batch is in torch's code: the interpreter's own end would end it there, and abort."""
+    atexit.register(os._exit, 0)
 
 
 class _Turns(Sampler[Cursor]):

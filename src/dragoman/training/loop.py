@@ -113,7 +113,7 @@ class Trainer:
     def run(self) -> None:
         """Train until the budget is spent or patience ends; on a request to stop, commit and raise Interrupted."""
         self._begin()
-        with closing(self.stream), telling_of_lost_loaders(), stop_on_signals() as stop:
+        with closing(self.stream), telling_of_lost_loaders(), stop_on_signals() as stop, self.world.heard_out():
             while self.share_spent() < 1.0 and not self._out_of_patience():
                 self.world.watch()
                 started = time.monotonic()

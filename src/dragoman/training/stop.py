@@ -34,4 +34,5 @@ def stop_on_signals() -> Iterator[StopRequest]:
         yield request
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is request:  # and nobody has decided otherwise meanwhile
+                signal.signal(number, handler)

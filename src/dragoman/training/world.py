@@ -11,11 +11,12 @@ import faulthandler
 import json
 import os
 import re
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -97,6 +98,20 @@ class World:
         """End the watch."""
         if self.size > 1:
             faulthandler.cancel_dump_traceback_later()
+
+    @contextmanager
+    def heard_out(self) -> Iterator[None]:
+        """Where the connection to another rank is lost, pass over SIGTERM, so that this one can say so before it ends.
+
+        A launcher sends it to all that are left, and might find this rank with its own handlers gone and nothing said yet.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if self.size > 1 and _is_of_connection(error):
+                with suppress(ValueError):  # another thread than the first may not
+                    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            raise
 
 
 def world_of(environment: Mapping[str, str], *, minutes: float) -> World:
