@@ -12,7 +12,8 @@ test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not gpu"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m "slow and not alone"
+	$(BIN)/pytest -m "slow and alone"
 
 test-gpu: $(VENV)/.dev
 	$(BIN)/pytest -m gpu

@@ -77,6 +77,7 @@ def test_an_unknown_language_is_refused_with_those_there_are(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_quickstart_reaches_95_percent_exact_match_within_four_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli, ["quickstart", "--json"])
