@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from common.results import Ratio, Section, Table
 
-from .contest import compete
+from .contest import compete, remarks_of
 from .fixed import Cell, rate_of
 from .models import Forms
 from .systems import CT2, OURS, Systems
@@ -36,7 +36,7 @@ def measure_alone(
         theirs = systems.ctranslate2("1 x 1 thread", [{}], quick=quick, types=("int8_float32",))
         rate = rate_of(forms, cell, {}, clock="processor")
         outcomes = compete([*ours, *theirs], rate, scout=0.0, seconds=seconds, rounds=rounds, keep={OURS: 2, CT2: 2})
-        section.remarks += [f"{cell.name}: {reason}" for outcome in outcomes.values() for reason in outcome.failed]
+        section.remarks += [f"{cell.name}: {reason}" for reason in remarks_of(outcomes)]
         mine, peer = (outcomes[name].best if name in outcomes else None for name in (OURS, CT2))
         if mine is None:
             continue

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.allowance import Allowance
 from common.results import Ratio, Section, Table
 from common.usage import run
 
 from dragoman.bundle import read_config
 from dragoman.evaluation.metrics import bleu
 
-from .contest import Entry, Outcome, compete
+from .contest import UNBOUNDED, Entry, Outcome, compete, remarks_of
 from .fixed import LEAST
 from .models import Forms, forms_of
 from .systems import CT2, HF, OURS, PRECISIONS, Systems, folder_for
@@ -104,7 +105,15 @@ def entries_of(systems: Systems, forms: Forms, *, quick: bool, one_by_one: bool)
     return found + systems.transformers([{}] if one_by_one else batches, forms)
 
 
-def measure_captions(systems: Systems, captions: Captions, *, say: Callable[[str], None], quick: bool, rounds: int) -> Section:
+def measure_captions(
+    systems: Systems,
+    captions: Captions,
+    *,
+    say: Callable[[str], None],
+    quick: bool,
+    rounds: int,
+    allowance: Allowance = UNBOUNDED,
+) -> Section:
     section = Section()
     together = Table(
         "All lines at once: lines a second, text to text", ["search", "system", "best setting", "lines/s", "BLEU", "over it"]
@@ -115,7 +124,8 @@ def measure_captions(systems: Systems, captions: Captions, *, say: Callable[[str
     lines, references = (side[:250] if quick else side for side in (captions.lines, captions.references))
     section.remarks.append(f"the model: {captions.described}; {len(lines):,} lines of Multi30k {TEST}, en-de, raw text")
     few = lines[:50] if quick else lines
-    for beam in (1, BEAM):
+    for part, beam in ((1 / 2, 1), (1.0, BEAM)):
+        time_left = allowance.share(part)
         name = "greedy" if beam == 1 else f"beam {beam}"
         said: dict[str, list[str]] = {}
         spent: dict[str, list[float]] = {}
@@ -123,16 +133,18 @@ def measure_captions(systems: Systems, captions: Captions, *, say: Callable[[str
             entries_of(systems, captions.forms, quick=quick, one_by_one=False),
             _rate(captions.forms, lines, beam, said, {}, one_by_one=False),
             scout=0.0, seconds=0.0, rounds=rounds, keep={OURS: 2, CT2: 2, HF: 1},
+            allowance=time_left.share(2 / 3),
         )  # fmt: skip
         _tell_together(section, together, name, whole, said, references)
         one = compete(
             entries_of(systems, captions.forms, quick=quick, one_by_one=True),
             _rate(captions.forms, few, beam, {}, spent, one_by_one=True),
             scout=0.0, seconds=0.0, rounds=rounds, keep={OURS: 1, CT2: 1, HF: 1},
+            allowance=time_left,
         )  # fmt: skip
         _tell_alone(section, alone, name, one, spent)
-        for outcome in [*whole.values(), *one.values()]:
-            section.remarks += [f"{name}: {reason}" for reason in outcome.failed]
+        section.remarks += [f"{name}: {reason}" for reason in remarks_of(whole)]
+        section.remarks += [f"{name}, one line at a time: {reason}" for reason in remarks_of(one)]
         say(f"captions {name}: " + ", ".join(f"{system} {found.best}" for system, found in whole.items() if found.best))
     section.tables += [together, alone]
     return section

@@ -9,14 +9,19 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
+from common.allowance import Allowance
 from common.usage import CommandError, kill, last_line
 
+UNBOUNDED = Allowance()
 Setting = Mapping[str, Any]
 Ask = Callable[["Entry", float], list[float]]
 """(who, seconds to take) → seconds of each turn. Raises CommandError."""
+SCOUTING = 0.6
+"""At most so much of a cell's time is for trying all settings once."""
 
 
 class Worker:
@@ -76,6 +81,8 @@ class Outcome:
 
     rates: dict[str, list[float]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
+    untried: int = 0
+    rounds_short: int = 0
 
     @property
     def best(self) -> tuple[str, float] | None:
@@ -92,25 +99,60 @@ def compete(
     seconds: float,
     rounds: int,
     keep: Mapping[str, int],
+    allowance: Allowance = UNBOUNDED,
 ) -> dict[str, Outcome]:
     """Outcomes by system. All settings are tried once for `scout` seconds; as many of each system as `keep` says, its best,
     then take part in rounds.
 
-    rate: (who, seconds to take) → something per second. Raises CommandError.
+    rate: (who, seconds to take) → something per second. Raises CommandError
+    allowance: once most of it is spent no more settings are tried, of none fewer than one; and no round is begun after it. What
+        was tried stands for what was never measured in a round
     """
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {entry.system: Outcome() for entry in entries}
     scouted: dict[str, list[tuple[float, Entry]]] = {}
-    for entry in entries:
-        outcome = outcomes.setdefault(entry.system, Outcome())
+    scouting = allowance.share(SCOUTING)
+    for entry in _by_turns(entries):
+        outcome = outcomes[entry.system]
+        if scouting.spent and entry.system in scouted:
+            outcome.untried += 1
+            continue
         try:
             scouted.setdefault(entry.system, []).append((rate(entry, scout), entry))
         except CommandError as error:
             outcome.failed.append(f"{entry.system}, {entry.label}: {error}")
-    kept = [entry for system, found in scouted.items() for _, entry in sorted(found, key=lambda pair: -pair[0])[: keep[system]]]
+    best = {system: sorted(found, key=lambda pair: -pair[0])[: keep[system]] for system, found in scouted.items()}
+    kept = [entry for found in best.values() for _, entry in found]
     for turn in range(rounds):
+        if allowance.spent:
+            for outcome in outcomes.values():
+                outcome.rounds_short = rounds - turn
+            break
         for entry in kept if turn % 2 == 0 else reversed(kept):
             try:
                 outcomes[entry.system].rates.setdefault(entry.label, []).append(rate(entry, seconds))
             except CommandError as error:
                 outcomes[entry.system].failed.append(f"{entry.system}, {entry.label}: {error}")
+    for system, found in best.items():
+        if not outcomes[system].rates:
+            outcomes[system].rates = {entry.label: [tried] for tried, entry in found}
     return outcomes
+
+
+def _by_turns(entries: Sequence[Entry]) -> list[Entry]:
+    """The first of each system, then the second of each, …"""
+    each = [list(some) for _, some in groupby(sorted(entries, key=_system), key=_system)]
+    return [entry for turn in zip_longest(*each) for entry in turn if entry is not None]
+
+
+def _system(entry: Entry) -> str:
+    return entry.system
+
+
+def remarks_of(outcomes: Mapping[str, Outcome]) -> list[str]:
+    """What could not be measured, and what there was no time for."""
+    told = list(chain.from_iterable(outcome.failed for outcome in outcomes.values()))
+    for system, outcome in outcomes.items():
+        if outcome.untried:
+            told.append(f"{system}: {outcome.untried} settings were not tried, for want of time")
+    short = max((outcome.rounds_short for outcome in outcomes.values()), default=0)
+    return [*told, f"{short} rounds were not run, for want of time"] if short else told

@@ -7,13 +7,14 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from common.allowance import Allowance
 from common.results import Ratio, Section, Table
 
 from dragoman.bundle import read_config
 from dragoman.data.subword import SPECIAL_IDS
 
 from .ceiling import Limit, limits
-from .contest import Entry, Outcome, compete
+from .contest import UNBOUNDED, Entry, Outcome, compete, remarks_of
 from .models import VOCABULARY, Forms
 from .serve import SOURCE_TOKENS, TARGET_TOKENS
 from .systems import COMPUTE_TYPES, CT2, HF, OURS, PRECISIONS, Systems, folder_for
@@ -85,7 +86,15 @@ def entries_of(systems: Systems, forms: Forms, cell: Cell, *, quick: bool) -> li
 
 
 def measure_fixed(
-    systems: Systems, forms: Forms, cells: list[Cell], *, say: Callable[[str], None], quick: bool, rounds: int, seconds: float
+    systems: Systems,
+    forms: Forms,
+    cells: list[Cell],
+    *,
+    say: Callable[[str], None],
+    quick: bool,
+    rounds: int,
+    seconds: float,
+    allowance: Allowance = UNBOUNDED,
 ) -> Section:
     section = Section()
     recipe, _, _ = read_config(forms.bundle)
@@ -97,7 +106,7 @@ def measure_fixed(
         ["batch x beam", OURS, "numbers", CT2, "best setting", HF, f"over {CT2}", "limit", "share of it"],
     )
     remarks: list[str] = []
-    for cell in cells:
+    for number, cell in enumerate(cells):
         said: dict[str, list[list[int]]] = {}
         entries = entries_of(systems, forms, cell, quick=quick)
         outcomes = compete(
@@ -107,10 +116,10 @@ def measure_fixed(
             seconds=seconds,
             rounds=rounds,
             keep={OURS: 2, CT2: 2, HF: 1} if quick else {OURS: 3, CT2: 3, HF: 2},
+            allowance=allowance.share(1 / (len(cells) - number)),
         )
         _tell(section, table, cell, outcomes, bounds[cell.batch, cell.beam])
-        for outcome in outcomes.values():
-            remarks += [f"{cell.name}: {reason}" for reason in outcome.failed]
+        remarks += [f"{cell.name}: {reason}" for reason in remarks_of(outcomes)]
         section.figures[cell.name]["same"] = same = _agreement(said)
         remarks += [
             f"{cell.name}: of the tokens in float32, {share:.1%} are dragoman's in {who}" for who, share in same.items()

@@ -14,12 +14,14 @@ from functools import cache
 from pathlib import Path
 
 import click
+from common.allowance import Allowance
 from common.report import open_console, show, tell_end, tell_machine
 from common.results import Section
 from common.usage import CommandError, adopt_orphans, keep_to_cores
 
 from .alone import measure_alone
 from .captions import Captions, NoText, find_captions, measure_captions
+from .contest import UNBOUNDED
 from .fixed import CELLS, measure_fixed
 from .growth import measure_growth
 from .memory import measure_memory
@@ -27,6 +29,8 @@ from .models import Forms, random_base
 from .systems import ALL, CORES, open_systems
 
 SECTIONS = ("fixed", "alone", "captions", "growth", "memory")
+# Seconds of a quick run in which these two measure, however slow the machine; `memory` takes some half minute more.
+QUICK_SECONDS = {"fixed": 120.0, "captions": 45.0}
 QUICK_SECTIONS = ("fixed", "captions", "memory")
 
 
@@ -76,6 +80,9 @@ def main(
     times, turn = rounds or (2 if quick else 5), seconds if seconds is not None else (0.3 if quick else 3.0)
     cells = [cell for cell in CELLS if not chosen or cell.name in chosen]
 
+    def time_for(section: str) -> Allowance:
+        return Allowance.of(QUICK_SECONDS[section]) if quick and rounds is None and seconds is None else UNBOUNDED
+
     def say(line: str) -> None:
         print(f"  {line}", file=sys.stderr, flush=True)
 
@@ -97,9 +104,13 @@ def main(
     with open_systems(work, named or ALL) as systems:
         console.print(systems.described, markup=False)
         measures: dict[str, Callable[[], Section]] = {
-            "fixed": lambda: measure_fixed(systems, base(), cells, say=say, quick=quick, rounds=times, seconds=turn),
+            "fixed": lambda: measure_fixed(
+                systems, base(), cells, say=say, quick=quick, rounds=times, seconds=turn, allowance=time_for("fixed")
+            ),
             "alone": lambda: measure_alone(systems, base(), say=say, quick=quick, rounds=times, seconds=turn),
-            "captions": lambda: measure_captions(systems, captions(), say=say, quick=quick, rounds=times),
+            "captions": lambda: measure_captions(
+                systems, captions(), say=say, quick=quick, rounds=times, allowance=time_for("captions")
+            ),
             "growth": lambda: measure_growth(systems, base(), say=say, quick=quick, rounds=1 if quick else times),
             "memory": lambda: measure_memory(
                 base(), None if quick and not only else text_if_any(), say=say, quick=quick, rounds=1 if quick else times

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import cast, get_args
@@ -21,7 +22,9 @@ from dragoman.model.transformer import Transformer
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 # What is multiplied at once: one hypothesis, a few, a batch.
 ROWS = (1, 8, 128)
-ROUNDS = 15
+ROUNDS = 9
+# Of the matrix before the softmax.
+PIECES = 4096
 # So much faster other numbers have to be than float32, whose results are training's own.
 CLEARLY = 1.25
 
@@ -56,42 +59,56 @@ def place(device: str, precision: str) -> Placement:
 
 
 def fastest_precision(model: Transformer) -> Precision:
-    """In which numbers this processor computes a feed-forward layer of the model in clearly the least time.
+    """In which numbers this processor multiplies by the decoder's weights in clearly the least time.
 
-    Measured at first use, in a fraction of a second, and remembered for models of this width.
+    The inner matrix of a feed-forward stands for those of all layers, and some rows for the whole matrix before the softmax.
+    Measured at first use, in a fraction of a second, and remembered for models of this shape.
     """
-    layer = cast(DecoderLayer, model.decoder.layers[0])
-    weight_OI = layer.feed_forward.inner.weight
-    question = f"precision, {weight_OI.shape[1]} x {weight_OI.shape[0]}"
+    layers, output_VD = model.decoder.layers, model.output
+    inner_OI = cast(DecoderLayer, layers[0]).feed_forward.inner.weight
+    in_layers = sum(weight.numel() for weight in layers.parameters() if weight.dim() == 2)
+    question = f"precision, {in_layers:,} weights {inner_OI.shape[1]} x {inner_OI.shape[0]}, {len(output_VD):,} pieces"
     known: Precision | None = next((one for one in get_args(Precision) if one == recall(question)), None)
     if known is None:
-        known = _measured(weight_OI)
+        part_VD = output_VD[:PIECES]
+        known = _fastest([(inner_OI, in_layers / inner_OI.numel()), (part_VD, len(output_VD) / len(part_VD))])
         remember(question, known)
     return known
 
 
-@torch.no_grad()
-def _measured(weight_OI: Tensor) -> Precision:
+def _fastest(weights: Sequence[tuple[Tensor, float]]) -> Precision:
+    """weights: each with the number of times that a step multiplies by it."""
     able: list[Precision] = ["float32"]
     if multiplies_bfloat16():
         able.append("bfloat16")
     if multiplies_int8():
         able.append("int8")
-    products = {precision: pack_product(weight_OI, None, precision) for precision in able}
     costs = dict.fromkeys(able, 0.0)
+    found = [(_seconds(weight_OI, able), times) for weight_OI, times in weights]
+    for rows in ROWS:
+        step = {one: sum(times * seconds[one, rows] for seconds, times in found) for one in able}
+        for one in able:
+            costs[one] += step[one] / step["float32"]
+    best = min(able, key=lambda one: costs[one])
+    return best if costs[best] * CLEARLY <= costs["float32"] else "float32"
+
+
+@torch.no_grad()
+def _seconds(weight_OI: Tensor, able: Sequence[Precision]) -> dict[tuple[Precision, int], float]:
+    """What a product with these weights takes, in all numbers by turns."""
+    products = {precision: pack_product(weight_OI, None, precision) for precision in able}
+    seconds: dict[tuple[Precision, int], float] = {}
     for rows in ROWS:
         x_XI = torch.randn(rows, weight_OI.shape[1], generator=torch.Generator().manual_seed(rows))
-        seconds: dict[Precision, list[float]] = {precision: [] for precision in able}
+        turns: dict[Precision, list[float]] = {precision: [] for precision in able}
         for _ in range(ROUNDS):
             for precision, product in products.items():
                 product(x_XI)
                 began = time.perf_counter()
                 product(x_XI)
-                seconds[precision].append(time.perf_counter() - began)
-        for precision in able:
-            costs[precision] += median(seconds[precision]) / median(seconds["float32"])
-    best = min(able, key=lambda precision: costs[precision])
-    return best if costs[best] * CLEARLY <= costs["float32"] else "float32"
+                turns[precision].append(time.perf_counter() - began)
+        seconds |= {(precision, rows): median(turns[precision]) for precision in able}
+    return seconds
 
 
 def _device(name: str) -> torch.device:
