@@ -28,7 +28,16 @@ from dragoman.model.attention import (
 from dragoman.model.build import build_model
 from dragoman.model.dropout import Dropout, dropout
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
-from dragoman.model.linear import Linear, Product, in_order, onednn_product, padded_product, side_by_side, whole_rows
+from dragoman.model.linear import (
+    Linear,
+    Product,
+    in_order,
+    onednn_product,
+    padded_product,
+    plain_product,
+    side_by_side,
+    whole_rows,
+)
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
 from dragoman.model.positions import LearnedPositions, Sinusoids
 from dragoman.model.restricted import Mask
@@ -336,7 +345,7 @@ def test_onednn_product_of_transposed_matrices(rows: int) -> None:
     torch.testing.assert_close(onednn_product(x, y, None), x @ y.t(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("product", [nn.functional.linear, onednn_product])
+@pytest.mark.parametrize("product", [plain_product, onednn_product])
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 def test_rectified_product_is_relu_of_the_product(product: Product, kind: torch.dtype) -> None:
     """With its gradients, against PyTorch's own in double precision."""
@@ -437,9 +446,9 @@ def test_use_product_reaches_every_product_with_weights() -> None:
     model = small_model()
     seen: list[tuple[int, ...]] = []
 
-    def counting(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def counting(x: Tensor, weight: Tensor, bias: Tensor | None, *, rectified: bool = False) -> Tensor:
         seen.append(tuple(weight.shape))
-        return nn.functional.linear(x, weight, bias)
+        return plain_product(x, weight, bias, rectified=rectified)
 
     source, inputs = sentences(4), sentences(3)
     expected = model(source, inputs)

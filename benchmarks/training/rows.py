@@ -12,19 +12,18 @@ from statistics import median
 
 import click
 import torch
-import torch.nn.functional as F
 from common.report import open_console, show
 from common.results import Section, Table
 from common.usage import keep_to_cores
 
 from dragoman.memory import keep_freed_memory
-from dragoman.model.linear import Product, padded_product
+from dragoman.model.linear import Product, padded_product, plain_product
 
 # Inputs and outputs of base's and tiny's products.
 SHAPES = [(512, 1536), (512, 512), (512, 2048), (2048, 512), (128, 384), (128, 256), (256, 128)]
 ROWS = [2034, 2041, 1727, 1808, 2000, 1950, 2048, 1900, 1999, 2010]
 TURNS = 4
-WAYS: dict[str, Product] = {"PyTorch": F.linear, "padded": padded_product}
+WAYS: dict[str, Product] = {"PyTorch": plain_product, "padded": padded_product}
 
 
 @click.command()

@@ -1,6 +1,6 @@
 """Products with weight matrices, and the three ways of computing them.
 
-`torch.nn.functional.linear` is PyTorch's choice. `onednn_product` goes to oneDNN in float32 as well, where PyTorch asks MKL,
+`plain_product` is PyTorch's choice. `onednn_product` goes to oneDNN in float32 as well, where PyTorch asks MKL,
 which leaves the wide vectors of some processors idle. `padded_product` is for bfloat16, where oneDNN makes itself a program for
 each number of rows that it meets: it meets few. Which one runs is a value that is set from outside; no layer knows.
 
@@ -9,17 +9,27 @@ each number of rows that it meets: it meets few. Which one runs is a value that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-
 # Weights from which on their gradient is made faster by turning one side round first.
 MANY_WEIGHTS = 1 << 18
+
+
+class Product(Protocol):
+    """x·Wᵀ + b of x (…, I), the weight (O, I) and the bias (O); `rectified`: max(0, that)."""
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *, rectified: bool = False) -> Tensor: ...
+
+
+def plain_product(x: Tensor, weight: Tensor, bias: Tensor | None, *, rectified: bool = False) -> Tensor:
+    """PyTorch's own."""
+    result = F.linear(x, weight, bias)
+    return F.relu(result, inplace=True) if rectified else result
 
 
 class Linear(nn.Linear):
@@ -27,15 +37,10 @@ class Linear(nn.Linear):
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = True) -> None:
         super().__init__(in_features, out_features, bias=bias)
-        self.product: Product = F.linear
+        self.product: Product = plain_product
 
     def forward(self, x: Tensor, *, rectified: bool = False) -> Tensor:
-        """`rectified`: max(0, x·Wᵀ + b), without another pass where the product can."""
-        for product in (onednn_product, padded_product):
-            if rectified and self.product is product:
-                return product(x, self.weight, self.bias, rectified=True)
-        result = self.product(x, self.weight, self.bias)
-        return F.relu(result, inplace=True) if rectified else result
+        return self.product(x, self.weight, self.bias, rectified=rectified)
 
 
 def multiplies_bfloat16() -> bool:
@@ -56,8 +61,7 @@ def side_by_side(linears: Sequence[Linear], x: Tensor) -> Sequence[Tensor]:
 def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None, *, rectified: bool = False) -> Tensor:
     """x·Wᵀ + b in float32 through oneDNN, exact to float32's own rounding; every other type has PyTorch's way."""
     if x.dtype != torch.float32 or weight.dtype != torch.float32 or torch.is_autocast_enabled(x.device.type):
-        result = F.linear(x, weight, bias)
-        return F.relu(result, inplace=True) if rectified else result
+        return plain_product(x, weight, bias, rectified=rectified)
     return cast(Tensor, _OneDNNProduct.apply(x, weight, bias, rectified))  # type: ignore[no-untyped-call]
 
 
@@ -111,8 +115,7 @@ def padded_product(x: Tensor, weight: Tensor, bias: Tensor | None, *, rectified:
         return cast(Tensor, _PaddedProduct.apply(x, weight, bias, rectified))  # type: ignore[no-untyped-call]
     if x.dtype == torch.bfloat16 == weight.dtype and bias is None and not rectified and not x.is_contiguous():
         return _across(x.t(), weight.t())
-    result = F.linear(x, weight, bias)
-    return F.relu(result, inplace=True) if rectified else result
+    return plain_product(x, weight, bias, rectified=rectified)
 
 
 def _across(one_RO: Tensor, other_RI: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dragoman.data.batches import Batch
 from dragoman.data.subword import PADDING_ID
-from dragoman.model.linear import Product
+from dragoman.model.linear import Product, plain_product
 from dragoman.model.transformer import Transformer
 from dragoman.training.slices import Room, Sums, sliced_loss, to_probabilities
 
@@ -67,7 +67,7 @@ def tag_loss(model: Transformer, memory_BSD: Tensor, batch: Batch) -> Tensor:
 
 
 def smoothed_loss(
-    outputs_XD: Tensor, output_VD: Tensor, targets_X: Tensor, *, epsilon: float, form: str, product: Product = F.linear
+    outputs_XD: Tensor, output_VD: Tensor, targets_X: Tensor, *, epsilon: float, form: str, product: Product = plain_product
 ) -> tuple[Tensor, Tensor]:
     """The loss to minimise and the negative log-likelihood of logits `outputs · outputᵀ`, both summed over all places, in nats.
 

@@ -14,16 +14,15 @@ from functools import lru_cache
 from itertools import repeat
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.config import TrainingConfig
 from dragoman.memory import keep_freed_memory
 from dragoman.model.attention import Attend, fused_attention, lean_attention, use_attention
-from dragoman.model.linear import Product, multiplies_bfloat16, onednn_product, padded_product
+from dragoman.model.linear import Product, multiplies_bfloat16, onednn_product, padded_product, plain_product
 from dragoman.model.transformer import Transformer, use_product
 
-PRODUCTS: dict[str, Product] = {"PyTorch": F.linear, "oneDNN": onednn_product, "padded": padded_product}
+PRODUCTS: dict[str, Product] = {"PyTorch": plain_product, "oneDNN": onednn_product, "padded": padded_product}
 ATTENTIONS: dict[str, Attend] = {"fused": fused_attention, "lean": lean_attention}
 # So much faster a way has to be than PyTorch's own: their sums differ in the last bit, so noise must not choose one now and the
 # other when the run goes on.

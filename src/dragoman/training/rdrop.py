@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.data.batches import Batch
 from dragoman.data.subword import PADDING_ID
-from dragoman.model.linear import Product
+from dragoman.model.linear import Product, plain_product
 from dragoman.model.transformer import Transformer
 from dragoman.training.loss import smoothing_weights
 from dragoman.training.slices import Room, Sums, sliced_loss, to_probabilities
@@ -47,7 +46,7 @@ def agreeing_loss(
     epsilon: float,
     form: str,
     alpha: float,
-    product: Product = F.linear,
+    product: Product = plain_product,
 ) -> tuple[Tensor, Tensor]:
     """Half of equation 4 for the logits `outputs · outputᵀ` of both passes, and their mean negative log-likelihood, in nats.
 
