@@ -96,9 +96,7 @@ def entries_of(systems: Systems, forms: Forms, *, quick: bool, one_by_one: bool)
     budgets: list[int | None] = [None] if quick or one_by_one else [None, 1024, 2048, 8192]
     ours = [{"precision": precision, "batch_tokens": budget} for precision in ("auto", *PRECISIONS) for budget in budgets]
     ways = ["1 x 2 threads", "1 x 1 thread"] if one_by_one else ["1 x 2 threads", "2 x 1 thread"]
-    found: list[Entry] = []
-    for way in ways if not one_by_one else ways[:1]:
-        found += systems.ours(way, ours)
+    found = [one for way in ways for one in systems.ours(way, ours)]
     for way in ways:
         found += systems.ctranslate2(way, [{}] if one_by_one else styles, quick=quick)
     batches = [{"batch": 32}] if quick or one_by_one else [{"batch": 32}, {"batch": 64}, {"batch": 128}]

@@ -76,13 +76,11 @@ def entries_of(systems: Systems, forms: Forms, cell: Cell, *, quick: bool) -> li
         # Two batches, or one twice as fast: who waits for all of them does not care.
         mine = systems.ours("2 x 1 thread", batched) + systems.ours("1 x 2 threads", batched)
         return mine + systems.ctranslate2("2 x 1 thread", sizes, quick=quick, types=types)
-    peers = [
-        one
-        for threads in ("1 x 2 threads", "1 x 1 thread")
-        for one in systems.ctranslate2(threads, [{}], quick=quick, types=types)
-    ]
+    both = ("1 x 2 threads", "1 x 1 thread")
+    mine = [one for threads in both for one in systems.ours(threads, ours)]
+    peers = [one for threads in both for one in systems.ctranslate2(threads, [{}], quick=quick, types=types)]
     theirs = [] if quick and cell.batch * cell.beam >= 32 else systems.transformers([{}], forms)
-    return systems.ours("1 x 2 threads", ours) + peers + theirs
+    return mine + peers + theirs
 
 
 def measure_fixed(

@@ -10,7 +10,7 @@ from dragoman import load
 from .serve import SOURCE_TOKENS, TARGET_TOKENS, each_timed, serve, timed, warmed
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def opened(folder: str, precision: str, replicas: int | None, threads: int | None) -> Any:
     return load(folder, device="cpu", precision=precision, replicas=replicas, threads=threads)
 
