@@ -203,6 +203,18 @@ def test_fused_attention_is_explicit_attention(mask_name: str) -> None:
     torch.testing.assert_close(fused, explicit, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("mask_name", ["none", "padding", "causal"])
+def test_the_way_of_attention_changes_no_draw(mask_name: str) -> None:
+    """Which one is faster is measured, so it may differ from run to run; what dropout drops must not."""
+    query, key, value = queries_keys_values()
+    found = []
+    for attend in (lean_attention, fused_attention):
+        torch.manual_seed(1)
+        found.append(attend(query, key, value, masks(4, 6)[mask_name], 0.3))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
+    assert not torch.allclose(found[0], lean_attention(query, key, value, masks(4, 6)[mask_name], 0.0), atol=1e-3)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("length", [5, 16, 17, 40])
 @pytest.mark.parametrize("mask_name", ["none", "padding", "causal"])

@@ -64,11 +64,17 @@ def explicit_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor,
 
 
 def fused_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
-    """Equation 1 through PyTorch's kernel, and by blocks where only a neighbourhood is seen. → (B, H, T, U)."""
+    """Equation 1 through PyTorch's kernel, and by blocks where only a neighbourhood is seen. → (B, H, T, U).
+
+    The kernel knows no dropout on a processor. There `lean_attention` draws it for both, so that the way changes no draw.
+    """
     if isinstance(mask, Window):
         return restricted_attention(
             query_BHTK, key_BHSK, value_BHSU, mask.radius, keep_BT=mask.keep_BT, causal=mask.causal, dropout_p=dropout_p
         )
+    few = key_BHSK.shape[2] < LONG and not torch.compiler.is_compiling()
+    if dropout_p and few and query_BHTK.device.type == "cpu":
+        return lean_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
     return F.scaled_dot_product_attention(query_BHTK, key_BHSK, value_BHSU, attn_mask=mask, dropout_p=dropout_p)
 
 
