@@ -245,6 +245,16 @@ def test_a_system_is_no_better_than_itself() -> None:
         assert comparison.verdict().startswith("The difference is under the noise: ")
 
 
+@pytest.mark.parametrize(("tokenize", "warned"), [("none", False), ("13a", True)])
+def test_only_text_that_should_have_none_is_suspected_of_tokens(
+    tokenize: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """sacreBLEU warns of a hundred lines that end in a token of a full stop."""
+    lines = [f"line {number} ends ." for number in range(120)]
+    paired_bootstrap(lines, lines, [lines], tokenize=tokenize, resamples=100)
+    assert ("forgot to detokenize" in caplog.text) is warned
+
+
 @pytest.mark.parametrize("metric", ["bleu", "chrf", "chrf++", "ter"])
 def test_a_clearly_better_system_wins_from_either_side(metric: str) -> None:
     good, bad, references = noisy_systems(60, 0.1, 0.5)

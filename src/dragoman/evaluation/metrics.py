@@ -141,11 +141,14 @@ def moses_tokenise(lines: Sequence[str], language: str, *, compounds_split: bool
 
 
 def bleu_metric(tokenize: str, *, lowercase: bool = False) -> BLEU:
-    """sacreBLEU's BLEU, with a one-line error for a tokeniser that is unknown or cannot run here."""
+    """sacreBLEU's BLEU, with a one-line error for a tokeniser that is unknown or cannot run here.
+
+    Who asks for "none" has tokens, and need not be told that they look like some.
+    """
     if tokenize not in BLEU.TOKENIZERS:
         raise RecipeError(f"unknown BLEU tokeniser {tokenize!r}: allowed are {', '.join(BLEU.TOKENIZERS)}")
     try:
-        return BLEU(tokenize=tokenize, lowercase=lowercase)
+        return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     except (RuntimeError, OSError) as error:  # MeCab is missing; a SentencePiece model cannot be downloaded
         raise RecipeError(f"BLEU tokeniser {tokenize!r} cannot run here: {' '.join(str(error).split())}") from error
 
