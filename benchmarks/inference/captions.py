@@ -131,14 +131,14 @@ def measure_captions(
             entries_of(systems, captions.forms, quick=quick, one_by_one=False),
             _rate(captions.forms, lines, beam, said, {}, one_by_one=False),
             scout=0.0, seconds=0.0, rounds=rounds, keep={OURS: 2, CT2: 2, HF: 1},
-            allowance=time_left.share(2 / 3),
+            whole=[CT2], allowance=time_left.share(2 / 3),
         )  # fmt: skip
         _tell_together(section, together, name, whole, said, references)
         one = compete(
             entries_of(systems, captions.forms, quick=quick, one_by_one=True),
             _rate(captions.forms, few, beam, {}, spent, one_by_one=True),
             scout=0.0, seconds=0.0, rounds=rounds, keep={OURS: 1, CT2: 1, HF: 1},
-            allowance=time_left,
+            whole=[CT2], allowance=time_left,
         )  # fmt: skip
         _tell_alone(section, alone, name, one, spent)
         section.remarks += [f"{name}: {reason}" for reason in remarks_of(whole)]

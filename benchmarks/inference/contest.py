@@ -99,21 +99,23 @@ def compete(
     seconds: float,
     rounds: int,
     keep: Mapping[str, int],
+    whole: Sequence[str] = (),
     allowance: Allowance = UNBOUNDED,
 ) -> dict[str, Outcome]:
     """Outcomes by system. All settings are tried once for `scout` seconds; as many of each system as `keep` says, its best,
     then take part in rounds.
 
     rate: (who, seconds to take) → something per second. Raises CommandError
-    allowance: once most of it is spent no more settings are tried, of none fewer than one; and no round is begun after it. What
-        was tried stands for what was never measured in a round
+    whole: systems of which every setting is tried, however long that takes: those that we are to be measured by
+    allowance: once most of it is spent no more settings of the others are tried, of none fewer than one; and no round is begun
+        after it. What was tried stands for what was never measured in a round
     """
     outcomes: dict[str, Outcome] = {entry.system: Outcome() for entry in entries}
     scouted: dict[str, list[tuple[float, Entry]]] = {}
     scouting = allowance.share(SCOUTING)
     for entry in _by_turns(entries):
         outcome = outcomes[entry.system]
-        if scouting.spent and entry.system in scouted:
+        if scouting.spent and entry.system in scouted and entry.system not in whole:
             outcome.untried += 1
             continue
         try:

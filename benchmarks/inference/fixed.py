@@ -77,7 +77,7 @@ def entries_of(systems: Systems, forms: Forms, cell: Cell, *, quick: bool) -> li
         mine = systems.ours("2 x 1 thread", batched) + systems.ours("1 x 2 threads", batched)
         return mine + systems.ctranslate2("2 x 1 thread", sizes, quick=quick, types=types)
     both = ("1 x 2 threads", "1 x 1 thread")
-    mine = [one for threads in both for one in systems.ours(threads, ours)]
+    mine = [one for setting in ours for threads in both for one in systems.ours(threads, [setting])]
     peers = [one for threads in both for one in systems.ctranslate2(threads, [{}], quick=quick, types=types)]
     theirs = [] if quick and cell.batch * cell.beam >= 32 else systems.transformers([{}], forms)
     return mine + peers + theirs
@@ -114,6 +114,7 @@ def measure_fixed(
             seconds=seconds,
             rounds=rounds,
             keep={OURS: 2, CT2: 2, HF: 1} if quick else {OURS: 3, CT2: 3, HF: 2},
+            whole=[CT2],
             allowance=allowance.share(1 / (len(cells) - number)),
         )
         _tell(section, table, cell, outcomes, bounds[cell.batch, cell.beam])
