@@ -23,7 +23,7 @@ PRECISIONS: tuple[str, ...] = get_args(Precision)
 # What is multiplied at once: one hypothesis, a few, a batch.
 ROWS = (1, 8, 128)
 ROUNDS = 9
-# Of the matrix before the softmax.
+# Rows of the matrix before the softmax that stand for all of them.
 PIECES = 4096
 # So much faster other numbers have to be than float32, whose results are training's own.
 CLEARLY = 1.25
