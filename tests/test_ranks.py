@@ -378,6 +378,24 @@ def test_a_rank_that_lost_another_is_heard_out(size: int, message: str, told: st
     assert subprocess.run([sys.executable, "-c", losing], capture_output=True, text=True, check=False).stdout == told
 
 
+HANGING = """
+import atexit, signal, time
+from dragoman.training import world
+
+atexit.register(time.sleep, 60)  # as what is left of a connection may
+world._LAST_SECONDS = 1
+with world.World(0, 2).heard_out():
+    raise RuntimeError("gloo: closed by peer")
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "alarm"), reason="a clock of the system ends it")
+def test_a_rank_that_lost_another_ends_though_its_end_hangs() -> None:
+    ended = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, check=False, timeout=30)
+    assert ended.returncode == -signal.SIGALRM
+    assert "closed by peer" in ended.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
 def test_a_killed_rank_ends_all_and_restarts_go_on_bit_for_bit(written: Path, tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ from dragoman.errors import DragomanError, FollowedError, LostProcessError, Rank
 # Preparing a corpus may take hours while the others wait for rank 0; steps have a time-out of their own.
 _PATIENCE = timedelta(days=7)
 _PORT = "29500"
+# What the end of a process may take that has said its last word.
+_LAST_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ class World:
             if self.size > 1 and _is_of_connection(error):
                 with suppress(ValueError):  # another thread than the first may not
                     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                if hasattr(signal, "alarm"):  # and should the end itself hang, on what is left of a connection
+                    atexit.register(signal.alarm, _LAST_SECONDS)
             raise
 
 
