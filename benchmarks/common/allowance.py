@@ -26,3 +26,6 @@ class Allowance:
     @property
     def spent(self) -> bool:
         return time.monotonic() >= self.ends
+
+
+UNBOUNDED = Allowance()

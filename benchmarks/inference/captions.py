@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.allowance import Allowance
+from common.allowance import UNBOUNDED, Allowance
 from common.results import Ratio, Section, Table
 from common.usage import run
 
 from dragoman.bundle import read_config
 from dragoman.evaluation.metrics import bleu
 
-from .contest import UNBOUNDED, Entry, Outcome, compete, remarks_of
+from .contest import Entry, Outcome, compete, remarks_of
 from .fixed import LEAST
 from .models import Forms, forms_of
 from .systems import CT2, HF, OURS, PRECISIONS, Systems, folder_for

@@ -10,13 +10,13 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, zip_longest
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from common.allowance import Allowance
+from common.allowance import UNBOUNDED, Allowance
 from common.usage import CommandError, kill, last_line
 
-UNBOUNDED = Allowance()
 Setting = Mapping[str, Any]
 Ask = Callable[["Entry", float], list[float]]
 """(who, seconds to take) → seconds of each turn. Raises CommandError."""
@@ -142,12 +142,9 @@ def compete(
 
 def _by_turns(entries: Sequence[Entry]) -> list[Entry]:
     """The first of each system, then the second of each, …"""
-    each = [list(some) for _, some in groupby(sorted(entries, key=_system), key=_system)]
+    system = attrgetter("system")
+    each = [list(some) for _, some in groupby(sorted(entries, key=system), key=system)]
     return [entry for turn in zip_longest(*each) for entry in turn if entry is not None]
-
-
-def _system(entry: Entry) -> str:
-    return entry.system
 
 
 def remarks_of(outcomes: Mapping[str, Outcome]) -> list[str]:

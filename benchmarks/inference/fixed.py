@@ -7,14 +7,14 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from common.allowance import Allowance
+from common.allowance import UNBOUNDED, Allowance
 from common.results import Ratio, Section, Table
 
 from dragoman.bundle import read_config
 from dragoman.data.subword import SPECIAL_IDS
 
 from .ceiling import Limit, limits
-from .contest import UNBOUNDED, Entry, Outcome, compete, remarks_of
+from .contest import Entry, Outcome, compete, remarks_of
 from .models import VOCABULARY, Forms
 from .serve import SOURCE_TOKENS, TARGET_TOKENS
 from .systems import COMPUTE_TYPES, CT2, HF, OURS, PRECISIONS, Systems, folder_for

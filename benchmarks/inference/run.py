@@ -14,14 +14,13 @@ from functools import cache
 from pathlib import Path
 
 import click
-from common.allowance import Allowance
+from common.allowance import UNBOUNDED, Allowance
 from common.report import open_console, show, tell_end, tell_machine
 from common.results import Section
 from common.usage import CommandError, adopt_orphans, keep_to_cores
 
 from .alone import measure_alone
 from .captions import Captions, NoText, find_captions, measure_captions
-from .contest import UNBOUNDED
 from .fixed import CELLS, measure_fixed
 from .growth import measure_growth
 from .memory import measure_memory
