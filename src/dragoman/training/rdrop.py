@@ -10,7 +10,7 @@ passes over a slice stand in memory, never those of a whole batch (`slices`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from dragoman.data.subword import PADDING_ID
 from dragoman.model.linear import Product, plain_product
 from dragoman.model.transformer import Transformer
 from dragoman.training.loss import smoothing_weights
-from dragoman.training.slices import Room, Sums, sliced_loss, to_probabilities
+from dragoman.training.slices import Sums, exact, rows_at_once, sliced_loss, some_rows
 
 PASSES = 2
 
@@ -68,26 +68,37 @@ class _Agreeing:
     share: float
     form: str
     alpha: float
-    spare: ClassVar[bool] = True
 
-    def to_gradient(self, logits_PZV: Tensor, targets_Z1: Tensor, room: Room, sums: Sums) -> Sums:
-        zero = logits_PZV.new_zeros((), dtype=room.probs_PZV.dtype)
-        norms_2Z, both = to_probabilities(room, targets_Z1, self.form, (zero, zero))
-        nll, everything = both[0] / PASSES, both[1] / PASSES
-        exact_2ZV, apart_ZV = room.exact_PZV, cast(Tensor, room.spare_ZV)
-        apart = self._apart_to_gradient(exact_2ZV, room.probs_PZV, norms_2Z, apart_ZV)
-        exact_2ZV.sub_(self.share / PASSES)
-        if self.form == "real":
-            exact_2ZV[:, :, PADDING_ID] += self.share / PASSES
-        targets_2Z1 = targets_Z1.expand(PASSES, -1, -1)
-        exact_2ZV.scatter_add_(2, targets_2Z1, exact_2ZV.new_full(targets_2Z1.shape, -self.true / PASSES))
-        if exact_2ZV is not logits_PZV:
-            logits_PZV.copy_(exact_2ZV)
-        return sums[0] + (self.true * nll + self.share * everything + apart), sums[1] + nll
+    @property
+    def even(self) -> float:
+        return self.share / PASSES
 
-    def _apart_to_gradient(self, logits_2ZV: Tensor, probs_2ZV: Tensor, norms_2Z: Tensor, apart_ZV: Tensor) -> Tensor:
+    def to_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, learns: bool) -> Sums:
+        """The gradient is put there in any case, since the loss is made of the same tensors."""
+        loss = nll = logits_PZV.new_zeros((), dtype=exact(logits_PZV.dtype))
+        rows = rows_at_once(logits_PZV)
+        for some_2ZV, which in some_rows(logits_PZV):
+            targets_2Z1 = targets_Z[which, None].expand(PASSES, -1, -1)
+            room = _Room.of(some_2ZV, rows)
+            exact_2ZV = room.exact_2ZV
+            norms_2Z, true_2Z = _to_probabilities(room), exact_2ZV.gather(2, targets_2Z1)[:, :, 0]
+            apart_from_true, everything = (norms_2Z - true_2Z).sum(), exact_2ZV.shape[2] * norms_2Z.sum()
+            if self.form == "real":
+                everything = everything - (norms_2Z - exact_2ZV[:, :, PADDING_ID]).sum()
+            apart = self._apart_to_gradient(room, norms_2Z)
+            if self.form == "real":
+                exact_2ZV[:, :, PADDING_ID] += self.even
+            exact_2ZV.scatter_add_(2, targets_2Z1, exact_2ZV.new_full(targets_2Z1.shape, -self.true / PASSES))
+            if exact_2ZV is not some_2ZV:
+                some_2ZV.copy_(exact_2ZV)
+            loss = loss + self.true / PASSES * apart_from_true + self.even * everything + apart
+            nll = nll + apart_from_true / PASSES
+        return loss, nll
+
+    def _apart_to_gradient(self, room: _Room, norms_2Z: Tensor) -> Tensor:
         """Put in the place of the logits the gradient of α/4 of both KL and of half of log Σ exp; returns the former."""
         quarter = self.alpha / 4
+        logits_2ZV, probs_2ZV, apart_ZV = room.exact_2ZV, room.probs_2ZV, room.apart_ZV
         torch.sub(logits_2ZV[0], logits_2ZV[1], out=apart_ZV).sub_((norms_2Z[0] - norms_2Z[1])[:, None])
         (p_ZV, q_ZV), (to_p_ZV, to_q_ZV) = probs_2ZV, logits_2ZV
         there_Z, back_Z = (p_ZV * apart_ZV).sum(dim=-1), (q_ZV * apart_ZV).sum(dim=-1).neg()
@@ -100,3 +111,38 @@ class _Agreeing:
 
     def loss(self, sums: Sums) -> Sums:
         return sums
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Where some rows are worked on, in float32 at least: their logits, or a copy as exact as sums are; and what is not filled
+    yet, the places for their probabilities and for how far the passes lie apart.
+    """
+
+    exact_2ZV: Tensor
+    probs_2ZV: Tensor
+    apart_ZV: Tensor
+
+    @classmethod
+    def of(cls, logits_2ZV: Tensor, rows: int) -> _Room:
+        """For these logits, of which a pass never has more than so many rows."""
+        passes, places, vocabulary = logits_2ZV.shape
+        dtype = exact(logits_2ZV.dtype)
+        copied = logits_2ZV.dtype != dtype
+        kept = _kept_room((passes * (1 + copied) + 1) * rows * vocabulary, dtype, logits_2ZV.device)
+        count, one = logits_2ZV.numel(), places * vocabulary
+        exact_2ZV = kept[-count:].view(logits_2ZV.shape).copy_(logits_2ZV) if copied else logits_2ZV
+        return cls(exact_2ZV, kept[:count].view(logits_2ZV.shape), kept[count : count + one].view(places, vocabulary))
+
+
+@lru_cache(maxsize=4)
+def _kept_room(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Kept from step to step, so that it is faulted in once."""
+    return torch.empty(size, dtype=dtype, device=device)
+
+
+def _to_probabilities(room: _Room) -> Tensor:
+    """Fill in the probabilities; returns log Σ exp (P, Z) of the logits."""
+    torch.softmax(room.exact_2ZV, dim=-1, out=room.probs_2ZV)
+    # Read off where a row is largest, since what is smallest may have no logarithm.
+    return room.exact_2ZV.amax(dim=-1) - room.probs_2ZV.amax(dim=-1).log()

@@ -7,15 +7,13 @@ slice, Z those of them that are real; D is the width, V the vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.data.subword import PADDING_ID
 from dragoman.model.linear import Product, in_order
 
 # Logits that are made at once on a processor, 28 MB of them in float32, and those worked on at once, so that the caches hold
@@ -29,29 +27,25 @@ STEP = 64
 Sums = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True)
-class Room:
-    """Where some rows are worked on, in float32 at least: their logits, or a copy as exact as sums are; and what is not filled
-    yet, the place for their probabilities, and as much as one pass takes if that was asked for.
-    """
-
-    exact_PZV: Tensor
-    probs_PZV: Tensor
-    spare_ZV: Tensor | None
-
-
 class Criterion(Protocol):
     """What a slice's logits are judged by."""
 
     @property
-    def spare(self) -> bool:
-        """Whether it needs room for one number more by each logit of one pass."""
+    def even(self) -> float:
+        """What every class alike has of a place's target distribution, in each pass.
 
-    def to_gradient(self, logits_PZV: Tensor, targets_Z1: Tensor, room: Room, sums: Sums) -> Sums:
-        """Put the gradient of the loss in the place of the logits; returns the sums with what these rows add to them."""
+        Its part of the loss, −even · Σ logits, and of the gradient is a product of sums over places and classes; it is taken
+        at the end, and no logit is touched for it.
+        """
+
+    def to_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, learns: bool) -> Sums:
+        """Put the gradient of the loss in the place of the logits, if it learns; returns what these places add to the sums.
+
+        Both without the even part of the target distribution.
+        """
 
     def loss(self, sums: Sums) -> Sums:
-        """The loss and the negative log-likelihood that the sums of all places come to."""
+        """The loss, but for its even part, and the negative log-likelihood that the sums of all places come to."""
 
 
 def sliced_loss(outputs: Tensor, output_VD: Tensor, targets_X: Tensor, criterion: Criterion, product: Product) -> Sums:
@@ -85,7 +79,7 @@ class _SlicedLoss(torch.autograd.Function):
                 targets_Z = targets_X[begin : begin + size]
                 flat_YD = _filled_up(outputs_PXD[:, begin : begin + size].to(dtype), size).flatten(0, 1)
                 logits_PYV = product(flat_YD, projection_VD, None).view(passes, size, vocabulary)
-                more = _to_gradient(logits_PYV[:, : len(targets_Z)], targets_Z, criterion)
+                more = criterion.to_gradient(logits_PYV[:, : len(targets_Z)], targets_Z, learns)
                 one, other = one + more[0], other + more[1]
                 if to_outputs is None:
                     continue
@@ -93,10 +87,16 @@ class _SlicedLoss(torch.autograd.Function):
                 gradient_YV = logits_PYV.flatten(0, 1)
                 to_some_PYD = product(gradient_YV, projection_VD.t(), None).view(passes, size, -1)
                 _by_passes(to_outputs)[:, begin : begin + size] = to_some_PYD[:, : len(targets_Z)]
-                part_VD = product(gradient_YV.t(), flat_YD.t(), None).to(_exact(dtype))
+                part_VD = product(gradient_YV.t(), flat_YD.t(), None).to(exact(dtype))
                 to_projection_VD = part_VD if to_projection_VD is None else to_projection_VD.add_(part_VD)
-        loss, nll = criterion.loss((one, other))
-        ctx.save_for_backward(to_outputs, None if to_projection_VD is None else in_order(to_projection_VD))
+                del logits_PYV, gradient_YV, part_VD  # so that the next slice stands where this one did, in the caches
+            loss, nll = criterion.loss((one, other))
+            places_D, classes_D = _summed(outputs_PXD.flatten(0, 1).to(dtype)), _summed(projection_VD)
+            loss = loss - criterion.even * (places_D @ classes_D)
+            if to_outputs is not None and to_projection_VD is not None:
+                to_outputs.sub_(criterion.even * classes_D)
+                to_projection_VD = in_order(to_projection_VD.sub_(criterion.even * places_D))
+        ctx.save_for_backward(to_outputs, to_projection_VD)
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
@@ -111,35 +111,23 @@ def _by_passes(outputs: Tensor) -> Tensor:
     return outputs if outputs.dim() == 3 else outputs[None]
 
 
-def _to_gradient(logits_PZV: Tensor, targets_Z: Tensor, criterion: Criterion) -> Sums:
-    """Put the gradient of the loss in the place of a slice's logits, as many rows at a time as caches hold."""
-    passes, places, vocabulary = logits_PZV.shape
-    rows = max((AT_ONCE if logits_PZV.device.type == "cpu" else GPU_SLICE) // (passes * vocabulary), 1)
-    zero = torch.zeros((), device=logits_PZV.device)
-    sums = zero, zero
-    for begin in range(0, places, rows):
-        some_PZV = logits_PZV[:, begin : begin + rows]
-        room = _room(some_PZV, rows, spare=criterion.spare)
-        sums = criterion.to_gradient(some_PZV, targets_Z[begin : begin + rows, None], room, sums)
-    return sums
+def _summed(rows: Tensor) -> Tensor:
+    """The sum of all rows."""
+    return rows.sum(0, dtype=exact(rows.dtype))
 
 
-def to_probabilities(room: Room, targets_Z1: Tensor, form: str, sums: Sums) -> tuple[Tensor, Sums]:
-    """Fill in the probabilities; returns log Σ exp (P, Z) of the logits, and the sums with what is added to them.
+def some_rows(logits_PZV: Tensor) -> Iterator[tuple[Tensor, slice]]:
+    """The logits, as many rows of each pass at a time as caches hold, and which rows they are."""
+    rows = rows_at_once(logits_PZV)
+    for begin in range(0, logits_PZV.shape[1], rows):
+        which = slice(begin, begin + rows)
+        yield logits_PZV[:, which], which
 
-    The sums are those of −log p over the true classes, and over all that have a share of what smoothing gives away (`form`).
-    """
-    exact_PZV, probs_PZV = room.exact_PZV, room.probs_PZV
-    nll, everything = sums
-    torch.softmax(exact_PZV, dim=-1, out=probs_PZV)
-    # log Σ exp, read off where a row is largest, since what is smallest may have no logarithm.
-    norms_PZ = exact_PZV.amax(dim=-1) - probs_PZV.amax(dim=-1).log()
-    true_PZ = exact_PZV.gather(2, targets_Z1.expand(len(exact_PZV), -1, -1))[:, :, 0]
-    nll = nll + (norms_PZ - true_PZ).sum()
-    everything = everything + exact_PZV.shape[2] * norms_PZ.sum() - exact_PZV.sum()
-    if form == "real":
-        everything = everything - (norms_PZ - exact_PZV[:, :, PADDING_ID]).sum()
-    return norms_PZ, (nll, everything)
+
+def rows_at_once(logits_PZV: Tensor) -> int:
+    """Rows of each pass that caches hold."""
+    passes, _, vocabulary = logits_PZV.shape
+    return max((AT_ONCE if logits_PZV.device.type == "cpu" else GPU_SLICE) // (passes * vocabulary), 1)
 
 
 def slice_size(places: int, vocabulary: int, logits: int) -> int:
@@ -155,24 +143,6 @@ def _filled_up(outputs_PZD: Tensor, size: int) -> Tensor:
     return outputs_PZD if (places := outputs_PZD.shape[1]) == size else F.pad(outputs_PZD, (0, 0, 0, size - places))
 
 
-def _exact(dtype: torch.dtype) -> torch.dtype:
+def exact(dtype: torch.dtype) -> torch.dtype:
     """What sums are computed in: float32 at least."""
     return torch.promote_types(dtype, torch.float32)
-
-
-def _room(logits_PZV: Tensor, rows: int, *, spare: bool) -> Room:
-    """For these logits, of which a pass never has more than so many rows."""
-    passes, places, vocabulary = logits_PZV.shape
-    dtype = _exact(logits_PZV.dtype)
-    copied = logits_PZV.dtype != dtype
-    kept = _kept_room((passes * (1 + copied) + spare) * rows * vocabulary, dtype, logits_PZV.device)
-    count, one = logits_PZV.numel(), places * vocabulary
-    exact_PZV = kept[-count:].view(logits_PZV.shape).copy_(logits_PZV) if copied else logits_PZV
-    spare_ZV = kept[count : count + one].view(places, vocabulary) if spare else None
-    return Room(exact_PZV, kept[:count].view(logits_PZV.shape), spare_ZV)
-
-
-@lru_cache(maxsize=4)
-def _kept_room(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Kept from step to step, so that it is faulted in once."""
-    return torch.empty(size, dtype=dtype, device=device)
