@@ -1,7 +1,8 @@
 """One process that translates: how soon the first sentence comes, and what memory it holds. A program of its own.
 
-`remember.py BUNDLE PRECISION COUNT` reads lines from standard input and translates COUNT of them, from the first again after
-the last. Prints a line of JSON after the first sentence and after each tenth of them.
+`remember.py BUNDLE PRECISION COUNT [EXTRA]` reads lines from standard input and translates COUNT of them, from the first again
+after the last; the very first with at most EXTRA tokens more than it has, since random weights come to no end. Prints a line of
+JSON after the first sentence and after each tenth of them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> None:
     lines = sys.stdin.read().splitlines()
     translator = load(sys.argv[1], device="cpu", precision=sys.argv[2])
     loaded = held()
-    translator.translate(lines[:1])
+    translator.translate(lines[:1], **({"extra_length": int(sys.argv[4])} if len(sys.argv) > 4 else {}))
     print(json.dumps({"done": 1, "seconds": time.time() - began, "loaded": loaded, **held()}), flush=True)
     count, done, told = int(sys.argv[3]), 0, 0
     endless = cycle(lines)

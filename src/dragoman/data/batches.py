@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.data.corpus import Corpus, Ids
 from dragoman.data.subword import END_ID, PADDING_ID
 from dragoman.data.words import Looks
 
-Row = Ids | Sequence[int]
+if TYPE_CHECKING:  # who translates has no corpus to open
+    from dragoman.data.corpus import Corpus, Ids
+
+Row: TypeAlias = "Ids | Sequence[int]"
 
 
 @dataclass(frozen=True)

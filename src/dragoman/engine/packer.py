@@ -24,6 +24,7 @@ from dragoman.engine.products import Precision, Product, Weight, pack_product
 from dragoman.memory import give_freed_memory_back
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, PostNorm, PreNorm
+from dragoman.model.linear import Linear
 from dragoman.model.pointer import Pointer
 from dragoman.model.transformer import Embedding, Transformer
 
@@ -50,11 +51,15 @@ class _Packer:
     forget: Callable[[], None]
 
     def product(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False, positive: bool = False) -> Product:
-        return pack_product(Weight(weight.detach, self.forget), bias, self.precision, relu=relu, positive=positive)
+        return pack_product(
+            Weight(weight.detach, weight.shape, self.forget), bias, self.precision, relu=relu, positive=positive
+        )
 
     def projections(self, attention: Attention, *names: str) -> Product:
         bias = None if attention.query.bias is None else _joined(attention, names, "bias")
-        return pack_product(Weight(partial(_joined, attention, names, "weight"), self.forget), bias, self.precision)
+        rows = sum(cast(Linear, attention.get_submodule(name)).out_features for name in names)
+        shape = torch.Size((rows, attention.query.in_features))
+        return pack_product(Weight(partial(_joined, attention, names, "weight"), shape, self.forget), bias, self.precision)
 
     def attention(self, attention: Attention, *, across: bool) -> PackedAttention:
         looks = ("query",) if across else ("query", "key", "value")

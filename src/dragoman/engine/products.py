@@ -35,8 +35,8 @@ SMALL = 1 << 17
 FEW_SUMS = 1 << 20
 # Rows for which oneDNN is asked to lay weights out; the layout serves any number but one as well.
 USUAL_ROWS = 128
-# Of a matrix that is most of the model, so that its copies in between are small.
-ROWS_AT_ONCE = 2048
+# So many rows at a time are looked at, so that copies in between are small.
+ROWS_AT_ONCE = 256
 LANES = 16
 LEVELS = 127.0
 # Nothing smaller is told from zero, so that a row of zeros has a scale as well.
@@ -116,30 +116,37 @@ class Int8Product:
     """
 
     def __init__(self, weight: Weight, bias_O: Tensor | None, *, relu: bool, positive: bool) -> None:
+        _hear_the_warning()
         self.weight, self.relu, self.positive = weight, relu, positive
-        self.scale_O = weight.greatest().div_(LEVELS).clamp_(min=TINY)
-        self.zero_O = torch.zeros_like(self.scale_O, dtype=torch.int32)
-        self.bias_O = torch.zeros_like(self.scale_O) if bias_O is None else bias_O
+        outputs = weight.shape[0]
+        self.zero_O = torch.zeros(outputs, dtype=torch.int32)
+        self.bias_O = torch.zeros(outputs) if bias_O is None else bias_O
         self.reduce_range = not _adds_bytes_whole()
-        self.few_rows = FEW_ROWS if len(self.scale_O) < WIDE else FEW_ROWS_OF_WIDE
+        self.is_wide = outputs >= WIDE
+        self.few_rows = FEW_ROWS_OF_WIDE if self.is_wide else FEW_ROWS
         if self.reduce_range:  # fbgemm can do with a bit less, oneDNN cannot
             self.few_rows = sys.maxsize
         self._lock = Lock()
 
     @cached_property
+    def scale_O(self) -> Tensor:  # noqa: N802
+        return self.weight.greatest().div_(LEVELS).clamp_(min=TINY)
+
+    @cached_property
     def few(self) -> Any:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*quantized tensor creation functions", category=UserWarning)
-            steps_O, zero_O = self.scale_O.double(), torch.zeros_like(self.scale_O, dtype=torch.long)
-            quantized = torch._make_per_channel_quantized_tensor(self.weight.whole(self.scale_O), steps_O, zero_O, 0)
-            packed = torch.ops.quantized.linear_prepack.default(quantized, self.bias_O)
-        del quantized
+        quantized = _in_steps(self.scale_O, self.weight.shape)
+        place_OI = torch.empty(0, dtype=torch.int8)
+        place_OI.set_(quantized.untyped_storage(), 0, self.weight.shape)  # type: ignore[call-overload]
+        self.weight.whole(self.scale_O, place_OI)
+        packed = torch.ops.quantized.linear_prepack.default(quantized, self.bias_O)
+        del quantized, place_OI
         self._tidy()
         return packed
 
     @cached_property
     def many(self) -> Tensor:
-        whole_OI = self.weight.whole(self.scale_O)
+        whole_OI = torch.empty(self.weight.shape, dtype=torch.int8)
+        self.weight.whole(self.scale_O, whole_OI)
         packed: Tensor = torch.ops.onednn.qlinear_prepack.default(whole_OI, [USUAL_ROWS, whole_OI.shape[1]])
         del whole_OI
         self._tidy()
@@ -147,7 +154,7 @@ class Int8Product:
 
     def _tidy(self) -> None:
         """After the product before the softmax, which is the last to be put in order and the largest."""
-        if len(self.scale_O) >= WIDE:
+        if self.is_wide:
             give_freed_memory_back()
 
     def __call__(self, x_XI: Tensor) -> Tensor:
@@ -176,12 +183,26 @@ class Int8Product:
         bytes_XI, scale_X1 = _positive_bytes(x_XI) if self.positive else _bytes(x_XI)
         zero = 0 if self.positive else 128
         with self._lock:
-            many = self.many
+            many, scale_O = self.many, self.scale_O
         multiply = torch.ops.onednn.qlinear_pointwise.default
-        y_XO: Tensor = multiply(
-            bytes_XI, 1.0, zero, many, self.scale_O, self.zero_O, None, 1.0, 0, torch.float32, "none", [], ""
-        )
+        y_XO: Tensor = multiply(bytes_XI, 1.0, zero, many, scale_O, self.zero_O, None, 1.0, 0, torch.float32, "none", [], "")
         return y_XO, scale_X1
+
+
+def _in_steps(scale_O: Tensor, shape: torch.Size) -> Tensor:
+    """What fbgemm takes its weights from: so many steps of these sizes, not filled in yet."""
+    zero_O = torch.zeros(shape[0], dtype=torch.long)
+    return torch._empty_per_channel_affine_quantized(
+        shape, scales=scale_O.double(), zero_points=zero_O, axis=0, dtype=torch.qint8
+    )
+
+
+@lru_cache(maxsize=1)
+def _hear_the_warning() -> None:
+    """PyTorch's, that such tensors will go, which it gives once: here, since several threads may make the others."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*quantized tensor creation functions", category=UserWarning)
+        _in_steps(torch.ones(1), torch.Size((1, 1)))
 
 
 def _bytes(x_XI: Tensor) -> tuple[Tensor, Tensor]:
@@ -204,18 +225,18 @@ class Weight:
     """A matrix of weights that can be made again. `forget` is told whenever nobody looks at what was made any more."""
 
     make: Callable[[], Tensor]
+    shape: torch.Size
     forget: Callable[[], None] = lambda: None
 
     def greatest(self) -> Tensor:
-        """The largest of each row, without its sign."""
-        return torch.cat([part.abs().amax(1) for _, part in self._parts()])
+        """The largest of each row, without its sign. Nothing as large as a part is made: new memory costs more than sums."""
+        return torch.cat([torch.maximum(part_OI.amax(1), part_OI.amin(1).neg_()) for _, part_OI in self._parts()])
 
-    def whole(self, scale_O: Tensor) -> Tensor:
-        """In steps of these sizes, as bytes."""
-        whole_OI = torch.empty(self.make().shape, dtype=torch.int8)
+    def whole(self, scale_O: Tensor, whole_OI: Tensor) -> None:
+        """Put it there in steps of these sizes, as bytes."""
+        steps_RI = torch.empty(min(ROWS_AT_ONCE, self.shape[0]), self.shape[1])
         for rows, part_OI in self._parts():
-            whole_OI[rows] = part_OI.div(scale_O[rows, None]).round_()
-        return whole_OI
+            whole_OI[rows] = torch.div(part_OI, scale_O[rows, None], out=steps_RI[: len(part_OI)]).round_()
 
     def _parts(self) -> Iterator[tuple[slice, Tensor]]:
         """So many rows at a time, in float32."""
@@ -227,8 +248,7 @@ class Weight:
 
     def of(self, dtype: torch.dtype) -> Tensor:
         """A copy that is this weight's own."""
-        weight_OI = self.make()
-        copy_OI = torch.empty(weight_OI.shape, dtype=dtype).copy_(weight_OI)
+        copy_OI = torch.empty(self.shape, dtype=dtype).copy_(self.make())
         self.forget()
         return copy_OI
 
@@ -242,16 +262,15 @@ def pack_product(
     """
     if isinstance(weight, Tensor):
         kept_OI = weight.detach()
-        weight = Weight(lambda: kept_OI)
+        weight = Weight(lambda: kept_OI, kept_OI.shape)
     bias_O = None if bias_O is None else bias_O.detach().float().clone()
-    shape = weight.make().shape
-    small = shape.numel() <= SMALL
+    small = weight.shape.numel() <= SMALL
     if precision == "int8" and small and multiplies_bfloat16():
         precision = "bfloat16"  # of so few weights whole numbers save nothing, and to make inputs whole costs more
     product = _packed(weight, bias_O, precision, relu=relu, positive=positive)
     if not small:
         return product
-    return SmallProduct(weight.of(torch.float32).t().contiguous(), bias_O, relu, FEW_SUMS // shape.numel(), product)
+    return SmallProduct(weight.of(torch.float32).t().contiguous(), bias_O, relu, FEW_SUMS // weight.shape.numel(), product)
 
 
 def _packed(weight: Weight, bias_O: Tensor | None, precision: Precision, *, relu: bool, positive: bool) -> Product:

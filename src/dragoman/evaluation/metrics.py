@@ -4,6 +4,8 @@ One system's lines stand against one or more reference sets, as in sacreBLEU: `r
 every line, and so does `references[1]`. Two BLEU numbers may be compared only where their signatures agree: the same
 output scores 0.7 to 1.0 higher with Moses tokens and split compounds, as "Attention Is All You Need" was scored, than
 with sacreBLEU's 13a (fairseq's big English-German model: 29.29 against 28.6). So print both.
+
+sacreBLEU is imported where it counts: who translates need not wait for it.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-from sacrebleu.metrics.base import Metric
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
+from typing import TYPE_CHECKING
 
 from dragoman.errors import DataError, MissingExtraError, RecipeError
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
+    from sacrebleu.metrics.bleu import BLEU
 
 COMPOUND = re.compile(r"(\S)-(\S)")
 
@@ -50,11 +52,15 @@ def bleu(
 
 def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, word_order: int = 0) -> Score:
     """chrF2 (Popović 2015); with `word_order=2`, chrF2++ (Popović 2017)."""
+    from sacrebleu.metrics.chrf import CHRF
+
     return corpus_score(CHRF(word_order=word_order), hypotheses, references)
 
 
 def ter(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
     """Translation edit rate (Snover et al. 2006), lowercased as Tercom does: lower is better."""
+    from sacrebleu.metrics.ter import TER
+
     return corpus_score(TER(), hypotheses, references)
 
 
@@ -63,6 +69,8 @@ def tokenised_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]
 
     `lowercase` reaches every letter; `multi-bleu.perl -lc` leaves those outside ASCII as they are.
     """
+    from sacrebleu.metrics.bleu import BLEU
+
     metric = BLEU(tokenize="none", force=True, smooth_method="none", lowercase=lowercase)
     return replace(corpus_score(metric, hypotheses, references), name="tokenised BLEU")
 
@@ -145,6 +153,8 @@ def bleu_metric(tokenize: str, *, lowercase: bool = False) -> BLEU:
 
     Who asks for "none" has tokens, and need not be told that they look like some.
     """
+    from sacrebleu.metrics.bleu import BLEU
+
     if tokenize not in BLEU.TOKENIZERS:
         raise RecipeError(f"unknown BLEU tokeniser {tokenize!r}: allowed are {', '.join(BLEU.TOKENIZERS)}")
     try:

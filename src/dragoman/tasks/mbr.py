@@ -13,7 +13,6 @@ import numpy as np
 
 from dragoman.config import DecodingConfig, section_with
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.evaluation.pairwise import pairwise_bleu, pairwise_chrf
 
 
 def searched(decoding: DecodingConfig) -> DecodingConfig:
@@ -31,6 +30,8 @@ def most_alike(
     texts: those of the hypotheses
     tokenised: BLEU counts their tokens as they stand
     """
+    from dragoman.evaluation.pairwise import pairwise_bleu, pairwise_chrf  # and with it sacreBLEU, which few searches need
+
     if not hypotheses:
         return []
     logarithms = np.array([one.log_prob if decoding.method == "beam" else 0.0 for one in hypotheses])
