@@ -10,7 +10,6 @@ passes over a slice stand in memory, never those of a whole batch (`slices`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from dragoman.data.subword import PADDING_ID
 from dragoman.model.linear import Product, plain_product
 from dragoman.model.transformer import Transformer
 from dragoman.training.loss import smoothing_weights
-from dragoman.training.slices import Sums, exact, rows_at_once, sliced_loss, some_rows
+from dragoman.training.slices import Sums, exact, kept_room, rows_at_once, sliced_loss, some_rows
 
 PASSES = 2
 
@@ -129,16 +128,10 @@ class _Room:
         passes, places, vocabulary = logits_2ZV.shape
         dtype = exact(logits_2ZV.dtype)
         copied = logits_2ZV.dtype != dtype
-        kept = _kept_room((passes * (1 + copied) + 1) * rows * vocabulary, dtype, logits_2ZV.device)
+        kept = kept_room((passes * (1 + copied) + 1) * rows * vocabulary, dtype, logits_2ZV.device)
         count, one = logits_2ZV.numel(), places * vocabulary
         exact_2ZV = kept[-count:].view(logits_2ZV.shape).copy_(logits_2ZV) if copied else logits_2ZV
         return cls(exact_2ZV, kept[:count].view(logits_2ZV.shape), kept[count : count + one].view(places, vocabulary))
-
-
-@lru_cache(maxsize=4)
-def _kept_room(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Kept from step to step, so that it is faulted in once."""
-    return torch.empty(size, dtype=dtype, device=device)
 
 
 def _to_probabilities(room: _Room) -> Tensor:

@@ -8,6 +8,7 @@ slice, Z those of them that are real; D is the width, V the vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
@@ -87,15 +88,14 @@ class _SlicedLoss(torch.autograd.Function):
                 gradient_YV = logits_PYV.flatten(0, 1)
                 to_some_PYD = product(gradient_YV, projection_VD.t(), None).view(passes, size, -1)
                 _by_passes(to_outputs)[:, begin : begin + size] = to_some_PYD[:, : len(targets_Z)]
-                part_VD = product(gradient_YV.t(), flat_YD.t(), None).to(exact(dtype))
-                to_projection_VD = part_VD if to_projection_VD is None else to_projection_VD.add_(part_VD)
-                del logits_PYV, gradient_YV, part_VD  # so that the next slice stands where this one did, in the caches
+                to_projection_VD = _added(product(gradient_YV.t(), flat_YD.t(), None), to_projection_VD)
+                del logits_PYV, gradient_YV  # so that the next slice stands where this one did, in the caches
             loss, nll = criterion.loss((one, other))
             places_D, classes_D = _summed(outputs_PXD.flatten(0, 1).to(dtype)), _summed(projection_VD)
             loss = loss - criterion.even * (places_D @ classes_D)
             if to_outputs is not None and to_projection_VD is not None:
                 to_outputs.sub_(criterion.even * classes_D)
-                to_projection_VD = in_order(to_projection_VD.sub_(criterion.even * places_D))
+                to_projection_VD.sub_(criterion.even * places_D)
         ctx.save_for_backward(to_outputs, to_projection_VD)
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -103,7 +103,25 @@ class _SlicedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         to_outputs, to_projection_VD = ctx.saved_tensors
-        return to_outputs * grads[0], to_projection_VD * grads[0], None, None, None, None
+        ordered_VD = in_order(to_projection_VD)
+        scale = torch.mul if ordered_VD is to_projection_VD else Tensor.mul_  # a copy may be written to
+        return to_outputs * grads[0], scale(ordered_VD, grads[0]), None, None, None, None
+
+
+def _added(part_VD: Tensor, sum_VD: Tensor | None) -> Tensor:
+    """The sum with one part more, as exact as sums are."""
+    if sum_VD is None:
+        return part_VD.to(exact(part_VD.dtype))
+    if part_VD.dtype == sum_VD.dtype or part_VD.device.type != "cpu":
+        return sum_VD.add_(part_VD)
+    room = kept_room(part_VD.numel(), sum_VD.dtype, part_VD.device)
+    return sum_VD.add_(room.as_strided(part_VD.shape, part_VD.stride()).copy_(part_VD))
+
+
+@lru_cache(maxsize=4)
+def kept_room(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers to work with that nobody else works with, kept from step to step so that memory is faulted in once."""
+    return torch.empty(size, dtype=dtype, device=device)
 
 
 def _by_passes(outputs: Tensor) -> Tensor:
