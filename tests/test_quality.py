@@ -320,7 +320,7 @@ def test_a_translation_is_the_best_of_its_candidates(translator: Translator, set
         }
         best = max(scores[text] for text in whole)  # what came to no end stands behind
         assert scores[given.text] == pytest.approx(best)
-        assert given.utility == pytest.approx(best / sum(weights))
+        assert given.utility == pytest.approx(best / sum(weights), rel=1e-5)  # logarithms of some tens, rounded to float32
     assert all(one.utility is None for one in translator.translate(LINES, **plain))
 
 

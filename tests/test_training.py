@@ -225,6 +225,68 @@ def test_the_loss_of_half_precision_is_summed_in_float32() -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=len(TARGETS_X) * 2**-9)
 
 
+@pytest.mark.parametrize("sure", [1.0, 12.0], ids=["unsure", "sure"])
+@pytest.mark.parametrize("form", ["uniform", "others", "real"])
+def test_in_half_precision_gradients_are_off_by_its_rounding_alone(form: str, sure: float) -> None:
+    """The reference: float64 of the same rounded numbers. A probability, and a sum of its products, has eight bits; that of a
+    class which the model is sure of (0.9 to 0.998) must not have lost them to the difference from what it should be.
+    """
+    draw = torch.Generator().manual_seed(5)
+    outputs_XD, output_VD = torch.randn(90, 32, generator=draw), torch.randn(300, 32, generator=draw) / 4
+    targets_X = torch.randint(1, 300, (90,), generator=draw)
+    if sure > 1.0:
+        outputs_XD = output_VD[targets_X] * (sure / output_VD[targets_X].square().sum(1, keepdim=True))
+    ours = [one.clone().requires_grad_() for one in (outputs_XD, output_VD)]
+    theirs = [one.bfloat16().double().requires_grad_() for one in (outputs_XD, output_VD)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, nll = smoothed_loss(ours[0], ours[1], targets_X, epsilon=0.1, form=form)
+    log_probs_XV = F.linear(*theirs).log_softmax(dim=-1)
+    expected = -(target_distribution(form, 0.1, targets_X, 300) * log_probs_XV).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    expected.backward()  # type: ignore[no-untyped-call]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert (one.grad - other.grad).norm() < 2**-7 * other.grad.norm()
+    torch.testing.assert_close(loss.double(), expected, rtol=2**-10, atol=0)
+    wanted = F.nll_loss(log_probs_XV, targets_X, reduction="sum")
+    torch.testing.assert_close(nll.double(), wanted, rtol=2**-10, atol=len(targets_X) * 2**-12)
+
+
+def test_in_half_precision_what_is_taken_from_the_true_class_is_given_to_the_others() -> None:
+    """The gradient by the logits sums to nothing over the classes: projected by the identity, it is that by the outputs."""
+    outputs_XV = torch.randn(2000, 64, generator=torch.Generator().manual_seed(6)).requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, _ = smoothed_loss(outputs_XV, torch.eye(64), torch.arange(2000) % 63 + 1, epsilon=0.1, form="uniform")
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert outputs_XV.grad is not None
+    assert abs(outputs_XV.grad.sum(dim=1).mean().item()) < 2**-13  # a systematic rounding of 0.9 alone would make 2**-9
+
+
+def test_a_class_that_float32_cannot_hold_teaches_all_the_same() -> None:
+    """Two classes 200 apart: the true one's probability is e⁻²⁰⁰."""
+    outputs_1D = torch.tensor([[200.0, 0.0]], requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, nll = smoothed_loss(outputs_1D, torch.eye(2), torch.tensor([1]), epsilon=0.0, form="uniform")
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert nll.item() == 200.0
+    assert outputs_1D.grad is not None
+    assert outputs_1D.grad.tolist() == [[1.0, -1.0]]
+
+
+def test_a_row_whose_first_classes_are_all_impossible_costs_a_finite_loss() -> None:
+    """Nothing is left of those at which log Σ exp is read off in half precision, nor of the true class."""
+    outputs_1V = torch.zeros(1, 300)
+    outputs_1V[0, 299] = 200.0
+    outputs_1V.requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, nll = smoothed_loss(outputs_1V, torch.eye(300), torch.tensor([1]), epsilon=0.0, form="uniform")
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert nll.item() == pytest.approx(-math.log(torch.finfo(torch.float32).tiny))
+    assert outputs_1V.grad is not None
+    assert outputs_1V.grad[0, [1, 299]].tolist() == pytest.approx([-1.0, 1.0])
+
+
 def test_under_autocast_products_are_halved_and_gradients_are_not(outputs_XD: Tensor, output_VD: Tensor) -> None:
     ours = [one.clone().requires_grad_() for one in (outputs_XD, output_VD)]
     with torch.autocast("cpu", dtype=torch.bfloat16):

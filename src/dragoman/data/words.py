@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.data.corpus import Ids
 from dragoman.data.sampling import SPACE
 from dragoman.data.subword import Tokeniser, Vocabulary
+
+if TYPE_CHECKING:
+    from dragoman.data.corpus import Ids
 
 Places = npt.NDArray[np.int64]
 Looks = tuple[Places, Places, npt.NDArray[np.float32]]

@@ -57,8 +57,8 @@ class _Packer:
 
     def projections(self, attention: Attention, *names: str) -> Product:
         bias = None if attention.query.bias is None else _joined(attention, names, "bias")
-        rows = sum(cast(Linear, attention.get_submodule(name)).out_features for name in names)
-        shape = torch.Size((rows, attention.query.in_features))
+        linears = [cast(Linear, attention.get_submodule(name)) for name in names]
+        shape = torch.Size((sum(linear.out_features for linear in linears), linears[0].in_features))
         return pack_product(Weight(partial(_joined, attention, names, "weight"), shape, self.forget), bias, self.precision)
 
     def attention(self, attention: Attention, *, across: bool) -> PackedAttention:

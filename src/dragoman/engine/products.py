@@ -229,7 +229,7 @@ class Weight:
     forget: Callable[[], None] = lambda: None
 
     def greatest(self) -> Tensor:
-        """The largest of each row, without its sign. Nothing as large as a part is made: new memory costs more than sums."""
+        """The largest of each row, without its sign, and without a copy of their sizes: new memory costs more than sums."""
         return torch.cat([torch.maximum(part_OI.amax(1), part_OI.amin(1).neg_()) for _, part_OI in self._parts()])
 
     def whole(self, scale_O: Tensor, whole_OI: Tensor) -> None:

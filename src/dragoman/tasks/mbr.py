@@ -30,10 +30,10 @@ def most_alike(
     texts: those of the hypotheses
     tokenised: BLEU counts their tokens as they stand
     """
-    from dragoman.evaluation.pairwise import pairwise_bleu, pairwise_chrf  # and with it sacreBLEU, which few searches need
-
     if not hypotheses:
         return []
+    from dragoman.evaluation.pairwise import pairwise_bleu, pairwise_chrf  # and with it sacreBLEU, which few searches need
+
     logarithms = np.array([one.log_prob if decoding.method == "beam" else 0.0 for one in hypotheses])
     weights = np.exp(logarithms - logarithms.max())
     first: dict[str, int] = {}

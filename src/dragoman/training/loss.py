@@ -18,6 +18,9 @@ from dragoman.model.linear import Product, plain_product
 from dragoman.model.transformer import Transformer
 from dragoman.training.slices import Sums, exact, sliced_loss, some_rows
 
+# Classes at which log Σ exp is read off in half precision.
+ANCHORS = 256
+
 
 def smoothing_weights(form: str, epsilon: float, vocabulary: int) -> tuple[float, float]:
     """The target distribution q: every class's share, and what the true class has beyond it, as (beyond, share).
@@ -78,9 +81,9 @@ def smoothed_loss(
 
 @dataclass(frozen=True)
 class _Smoothed:
-    """Cross-entropy against the smoothed distribution q. The gradient by the logits is p − q.
+    """Cross-entropy against the smoothed distribution q. The gradient by the logits is p − q, here without q's even part.
 
-    Its sums are those of −log p over the true classes, and over all with a share.
+    Its sums are those of −log p over the true classes, and over all with a share; of the latter's only log Σ exp.
     """
 
     true: float
@@ -90,20 +93,20 @@ class _Smoothed:
     def to_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, learns: bool) -> Sums:
         logits_ZV = logits_PZV[0]
         true_Z = logits_ZV.gather(1, targets_Z[:, None])[:, 0].to(exact(logits_ZV.dtype))
-        padding_Z = logits_ZV[:, PADDING_ID].clone()
+        padding_Z = logits_ZV[:, PADDING_ID].to(true_Z.dtype, copy=True)
         if learns and logits_ZV.dtype == torch.bfloat16 and logits_ZV.device.type == "cpu":
-            norms_Z = _to_probabilities_in_half(logits_ZV, targets_Z, true_Z)
+            norms_Z = _to_halved_probabilities(logits_ZV, targets_Z, true_Z)
         else:
-            norms_Z = torch.cat([_to_probabilities(some_1ZV[0]) for some_1ZV, _ in some_rows(logits_PZV)])
+            norms_Z = torch.cat([_become_probabilities(some_1ZV[0], learns) for some_1ZV, _ in some_rows(logits_PZV)])
         nll, everything = (norms_Z - true_Z).sum(), logits_ZV.shape[1] * norms_Z.sum()
         if self.form == "real":
             everything = everything - (norms_Z - padding_Z).sum()
         if learns:
             if self.form == "real":
                 logits_ZV[:, PADDING_ID] += self.even
-            places_Z = torch.arange(len(targets_Z), device=targets_Z.device)
-            beyond_Z = logits_ZV[places_Z, targets_Z].sub(self.true)
-            logits_ZV[places_Z, targets_Z] = beyond_Z
+            # Of what is left of a likely class, half precision would keep few bits if it were rounded before.
+            beyond_Z = (true_Z - norms_Z).exp() - self.true
+            logits_ZV[torch.arange(len(targets_Z), device=targets_Z.device), targets_Z] = beyond_Z.to(logits_ZV.dtype)
         return nll, everything
 
     def loss(self, sums: Sums) -> Sums:
@@ -111,23 +114,29 @@ class _Smoothed:
         return self.true * nll + self.even * everything, nll
 
 
-def _to_probabilities(logits_ZV: Tensor) -> Tensor:
-    """Put the probabilities in the place of the logits, and return log Σ exp of those, as exact as sums are."""
+def _become_probabilities(logits_ZV: Tensor, learns: bool) -> Tensor:
+    """Log Σ exp of the logits, as exact as sums are; the probabilities are put in their place, if it learns."""
     exact_ZV = logits_ZV.to(exact(logits_ZV.dtype))  # the same tensor, where the logits are as exact as that
     most_Z = exact_ZV.amax(dim=-1)
     torch.softmax(exact_ZV, dim=-1, out=exact_ZV)
-    if exact_ZV is not logits_ZV:
+    if learns and exact_ZV is not logits_ZV:
         logits_ZV.copy_(exact_ZV)
     # Read off where a row is largest, since what is smallest may have no logarithm.
     return most_Z - exact_ZV.amax(dim=-1).log()
 
 
-def _to_probabilities_in_half(logits_ZV: Tensor, targets_Z: Tensor, true_Z: Tensor) -> Tensor:
-    """The same in one pass, where a row's largest logit would cost as much as its probabilities.
+def _to_halved_probabilities(logits_ZV: Tensor, targets_Z: Tensor, true_Z: Tensor) -> Tensor:
+    """The same in one pass, where a row's largest logit would cost as much as its probabilities do.
 
-    PyTorch computes them in float32 and rounds them to bfloat16 once. log Σ exp is read off at the true class, so it is off
-    by the rounding of a likelihood, 0.2 per cent to either side; a likelihood below 1e-38 counts as that.
+    PyTorch computes them in float32 and rounds them to bfloat16 once. log Σ exp is read off at some classes: each is off by the
+    rounding of its probability, 0.2 per cent to either side, their mean by a sixteenth of that. In a row in which none of them
+    has a probability that float32 can hold, it is read off at the true class, and a likelihood below 1e-38 counts as that.
     """
+    some_ZA = logits_ZV[:, :ANCHORS].float()
     torch.softmax(logits_ZV, dim=-1, out=logits_ZV)
-    likelihoods_Z = logits_ZV.gather(1, targets_Z[:, None])[:, 0].float()
-    return true_Z - likelihoods_Z.clamp_min(torch.finfo(torch.float32).tiny).log()
+    probs_ZA = logits_ZV[:, :ANCHORS].float()
+    held_ZA = probs_ZA > 0
+    apart_Z = (some_ZA - probs_ZA.log()).masked_fill_(~held_ZA, 0.0).sum(dim=-1)
+    held_Z = held_ZA.sum(dim=-1)
+    likelihood_Z = logits_ZV.gather(1, targets_Z[:, None])[:, 0].float().clamp_min(torch.finfo(torch.float32).tiny)
+    return torch.where(held_Z > 0, apart_Z / held_Z, true_Z - likelihood_Z.log())

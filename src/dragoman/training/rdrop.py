@@ -80,7 +80,7 @@ class _Agreeing:
             targets_2Z1 = targets_Z[which, None].expand(PASSES, -1, -1)
             room = _Room.of(some_2ZV, rows)
             exact_2ZV = room.exact_2ZV
-            norms_2Z, true_2Z = _to_probabilities(room), exact_2ZV.gather(2, targets_2Z1)[:, :, 0]
+            norms_2Z, true_2Z = _fill_probabilities(room), exact_2ZV.gather(2, targets_2Z1)[:, :, 0]
             apart_from_true, everything = (norms_2Z - true_2Z).sum(), exact_2ZV.shape[2] * norms_2Z.sum()
             if self.form == "real":
                 everything = everything - (norms_2Z - exact_2ZV[:, :, PADDING_ID]).sum()
@@ -134,7 +134,7 @@ class _Room:
         return cls(exact_2ZV, kept[:count].view(logits_2ZV.shape), kept[count : count + one].view(places, vocabulary))
 
 
-def _to_probabilities(room: _Room) -> Tensor:
+def _fill_probabilities(room: _Room) -> Tensor:
     """Fill in the probabilities; returns log Σ exp (P, Z) of the logits."""
     torch.softmax(room.exact_2ZV, dim=-1, out=room.probs_2ZV)
     # Read off where a row is largest, since what is smallest may have no logarithm.

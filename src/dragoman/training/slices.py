@@ -1,5 +1,5 @@
 """A loss of logits `outputs · outputᵀ` that never stand in memory whole: they are made a slice of places at a time, and what a
-slice gives to the gradients is taken at once, on the way forward.
+slice gives to the gradients is taken at once, on the way forward; what all classes have alike, at the end.
 
 P counts the passes of the model over a batch (one, or two for R-Drop), X the places that hold a real token, Y the places of a
 slice, Z those of them that are real; D is the width, V the vocabulary.
@@ -91,7 +91,7 @@ class _SlicedLoss(torch.autograd.Function):
                 to_projection_VD = _added(product(gradient_YV.t(), flat_YD.t(), None), to_projection_VD)
                 del logits_PYV, gradient_YV  # so that the next slice stands where this one did, in the caches
             loss, nll = criterion.loss((one, other))
-            places_D, classes_D = _summed(outputs_PXD.flatten(0, 1).to(dtype)), _summed(projection_VD)
+            places_D, classes_D = _summed(outputs_PXD.flatten(0, 1)), _summed(output_VD)
             loss = loss - criterion.even * (places_D @ classes_D)
             if to_outputs is not None and to_projection_VD is not None:
                 to_outputs.sub_(criterion.even * classes_D)
@@ -109,7 +109,7 @@ class _SlicedLoss(torch.autograd.Function):
 
 
 def _added(part_VD: Tensor, sum_VD: Tensor | None) -> Tensor:
-    """The sum with one part more, as exact as sums are."""
+    """The sum with one part more, as exact as sums are. A product has its numbers in one piece, in this order or across."""
     if sum_VD is None:
         return part_VD.to(exact(part_VD.dtype))
     if part_VD.dtype == sum_VD.dtype or part_VD.device.type != "cpu":
@@ -120,7 +120,7 @@ def _added(part_VD: Tensor, sum_VD: Tensor | None) -> Tensor:
 
 @lru_cache(maxsize=4)
 def kept_room(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Numbers to work with that nobody else works with, kept from step to step so that memory is faulted in once."""
+    """Numbers to work with, for one user at a time; kept as long as the process, so that their memory is faulted in once."""
     return torch.empty(size, dtype=dtype, device=device)
 
 
