@@ -229,7 +229,7 @@ def test_the_loss_of_half_precision_is_summed_in_float32() -> None:
 @pytest.mark.parametrize("form", ["uniform", "others", "real"])
 def test_in_half_precision_gradients_are_off_by_its_rounding_alone(form: str, sure: float) -> None:
     """The reference: float64 of the same rounded numbers. A probability, and a sum of its products, has eight bits; that of a
-    class which the model is sure of (0.9 to 0.998) must not have lost them to the difference from what it should be.
+    class which the model is sure of must not have lost them to the difference from what it should be.
     """
     draw = torch.Generator().manual_seed(5)
     outputs_XD, output_VD = torch.randn(90, 32, generator=draw), torch.randn(300, 32, generator=draw) / 4
