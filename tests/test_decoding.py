@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dragoman.config import ModelConfig
 from dragoman.decoding.beam import beam_search
+from dragoman.decoding.candidates import PlainRanking
 from dragoman.decoding.greedy import Choose, likeliest, one_by_one, sampler
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
@@ -688,7 +689,7 @@ def test_one_stream_draws_by_the_softmax_too() -> None:
     choose = sampler([7])
     counts = [0] * len(LOGITS)
     for length in range(4000):
-        counts[int(choose(logits[None], [0], length))] += 1
+        counts[int(choose(logits[None], [0], length, PlainRanking()))] += 1
     expected = [4000 * probability for probability in softmax(LOGITS)]
     assert sum((count - mean) ** 2 / mean for count, mean in zip(counts, expected, strict=True)) < CHI_SQUARE_999[7]
 

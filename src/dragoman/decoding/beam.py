@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.decoding.candidates import Candidates, LogSums, best_candidates
+from dragoman.decoding.candidates import Candidates, PlainRanking, Ranking, best_candidates
 from dragoman.decoding.groups import ONE_GROUP, Groups, diverse_candidates, merged
 from dragoman.decoding.history import Entry, History
 from dragoman.decoding.hypothesis import Hypothesis
@@ -44,6 +44,7 @@ def beam_search(
     wishes: Sequence[Wish] = (),
     rules: Rules = NO_RULES,
     groups: Groups = ONE_GROUP,
+    ranking: Ranking | None = None,
     leaving: float = 0.0,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each sentence, best first; unfinished ones stand after the finished.
@@ -54,6 +55,7 @@ def beam_search(
         later versions), of which `nbest` are wanted. "beam-finished", as fairseq and CTranslate2 have it: or all R finished
         places are taken, for which only those compete that end among the R best extensions
     wishes: one for each sentence, or none at all
+    ranking: PyTorch's where none is given
     groups: their number divides beam_size; with groups kept apart by their strength, no wish includes a phrase
     leaving: sentences that are done leave the batch together once they are this share of it; 0: at once, 1: all at the end
     """
@@ -72,6 +74,7 @@ def beam_search(
         nbest=nbest,
         rules=rules,
         groups=groups,
+        ranking=ranking or PlainRanking(),
         device=device,
     )
     last_N = torch.full((len(limits) * beam_size,), start_id, dtype=torch.long, device=device)
@@ -123,6 +126,7 @@ class _Beam:
         nbest: int,
         rules: Rules,
         groups: Groups,
+        ranking: Ranking,
         device: torch.device,
     ) -> None:
         sentences = len(limits)
@@ -141,7 +145,7 @@ class _Beam:
         self.score_BR[:, 0] = 0.0
         self.finished_BR = torch.full((sentences, rows), DEAD, device=device)
         self.finished_code_BR = torch.zeros(sentences, rows, dtype=torch.long, device=device)
-        self.log_sums, self.history = LogSums(), History()
+        self.ranking, self.history = ranking, History()
         self.sealed: list[_Sealed] = []
         self.looped: dict[int, list[tuple[float, Entry]]] = {}
         self.bans = Bans(rules, wishes, forbidden=forbidden, end_id=end_id, rows=rows, share=groups.count, device=device)
@@ -159,7 +163,7 @@ class _Beam:
         """One token more: the row that each row has become (N,), and what it says last (N,)."""
         self.length += 1
         logits_NV = logits_NV.float()
-        log_sum_BR = self.log_sums(logits_NV).view(-1, self.rows)
+        log_sum_BR = self.ranking.log_sums(logits_NV).view(-1, self.rows)
         self.bans(logits_NV, self.outputs_NT, self.length)
         if self.groups.branching:
             self._branch(logits_NV)
@@ -193,7 +197,7 @@ class _Beam:
                 strength=self.groups.strength,
                 end_id=self.end_id,
             )
-        return best_candidates(logits_BRV, log_sum_BR, self.score_BR, count)
+        return best_candidates(logits_BRV, log_sum_BR, self.score_BR, count, self.ranking)
 
     def _branch(self, logits_NV: Tensor) -> None:
         """Where a sentence's prefix has just been said: its groups each take one of the likeliest tokens."""

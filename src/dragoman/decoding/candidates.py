@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +19,31 @@ SMALL_VOCABULARY = 1024
 BLOCK_SIZES = range(24, 65)
 # So many values stay in a processor's cache; so many rows at a time are normalised.
 CACHED_VALUES = 1 << 20
+
+
+class Ranking(Protocol):
+    """How the likeliest are found; one search's own, from step to step."""
+
+    def log_sums(self, logits_NV: Tensor) -> Tensor:
+        """log Σ exp over the vocabulary, row by row. → (N,) in double precision"""
+        ...
+
+    def top(self, logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
+        """The `count` best of each sentence's logits, each raised by its row's shift, best first.
+
+        → (B, count) places in (R · V)
+        """
+        ...
+
+
+class PlainRanking:
+    """PyTorch's."""
+
+    def __init__(self) -> None:
+        self.log_sums = LogSums()
+
+    def top(self, logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
+        return top(logits_BRV, shift_BR, count)
 
 
 class LogSums:
@@ -115,10 +141,12 @@ class Candidates:
     rank_BX: Tensor
 
 
-def best_candidates(logits_BRV: Tensor, log_sum_BR: Tensor, score_BR: Tensor, count: int) -> Candidates:
+def best_candidates(
+    logits_BRV: Tensor, log_sum_BR: Tensor, score_BR: Tensor, count: int, ranking: Ranking | None = None
+) -> Candidates:
     """The best extensions of hypotheses with these log-probabilities."""
     rows, vocabulary = logits_BRV.shape[1:]
-    place_BX = top(logits_BRV, (score_BR - log_sum_BR).float(), min(count, rows * vocabulary))
+    place_BX = (ranking.top if ranking else top)(logits_BRV, (score_BR - log_sum_BR).float(), min(count, rows * vocabulary))
     parent_BX = torch.div(place_BX, vocabulary, rounding_mode="floor")
     log_prob_BX = (logits_BRV.flatten(1).gather(1, place_BX) - log_sum_BR.gather(1, parent_BX)).float()
     score_BX = score_BR.gather(1, parent_BX) + log_prob_BX

@@ -9,15 +9,15 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from dragoman.decoding.candidates import LogSums, top
+from dragoman.decoding.candidates import LogSums, PlainRanking, Ranking, top
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.loops import EVERY, looping
 from dragoman.decoding.penalty import LengthPenalty
 from dragoman.decoding.rules import DEAD, NO_RULES, NO_WISH, Bans, Rules, Wish, holds
 from dragoman.decoding.step import State, Step
 
-Choose = Callable[[Tensor, Sequence[int], int], Tensor]
-"""(logits_NV, the sentence of each row, length of the output with this token) → tokens_N."""
+Choose = Callable[[Tensor, Sequence[int], int, Ranking], Tensor]
+"""(logits_NV, the sentence of each row, length of the output with this token, how to find the best) → tokens_N."""
 
 # Draws seldom fall beyond the likeliest so many tokens; where one does, the whole vocabulary is sorted.
 LIKELY = 256
@@ -27,9 +27,9 @@ FEW_VALUES = 1 << 16
 STUCK = -1
 
 
-def likeliest(logits_NV: Tensor, sentences: Sequence[int], length: int) -> Tensor:
+def likeliest(logits_NV: Tensor, sentences: Sequence[int], length: int, ranking: Ranking) -> Tensor:
     """Greedy search's choice."""
-    return logits_NV.argmax(-1) if logits_NV.numel() <= FEW_VALUES else top(logits_NV[:, None], None, 1)[:, 0]
+    return logits_NV.argmax(-1) if logits_NV.numel() <= FEW_VALUES else ranking.top(logits_NV[:, None], None, 1)[:, 0]
 
 
 def sampler(seeds: Sequence[int], *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Choose:
@@ -43,7 +43,7 @@ def sampler(seeds: Sequence[int], *, temperature: float = 1.0, top_k: int = 0, t
         # Python's generator takes every bit of a seed, torch's only 32. 24 bits: none rounds up to 1 in float32.
         return random.Random(f"{seeds[sentence]} {length}").getrandbits(24) / 2**24
 
-    def choose(logits_NV: Tensor, sentences: Sequence[int], length: int) -> Tensor:
+    def choose(logits_NV: Tensor, sentences: Sequence[int], length: int, ranking: Ranking) -> Tensor:
         uniform_N = torch.tensor([draw(sentence, length) for sentence in sentences], device=logits_NV.device)
         sharpened_NV = logits_NV if temperature == 1.0 else logits_NV / temperature
         return drawn(sharpened_NV, log_sums(sharpened_NV), uniform_N, top_k=top_k, top_p=top_p)
@@ -93,18 +93,21 @@ def one_by_one(
     device: torch.device,
     wishes: Sequence[Wish] = (),
     rules: Rules = NO_RULES,
+    ranking: Ranking | None = None,
     leaving: float = 0.0,
 ) -> list[Hypothesis]:
     """Extend each sentence by the chosen token until its end token or its limit (tokens, the end token included).
 
     limits: at least one token each. `forbidden` tokens are never chosen
     wishes: one for each sentence, or none at all; a phrase can be placed by a beam only, and is named as missing here
+    ranking: PyTorch's where none is given
     leaving: sentences that are done leave the batch together once they are this share of it; 0: at once, 1: all at the end
     """
     assert min(limits, default=1) >= 1
     wishes = wishes or [NO_WISH] * len(limits)
     assert all(len(wish.prefix) < limit for wish, limit in zip(wishes, limits, strict=True)), "a prefix beyond its limit"
-    bans, log_sums = Bans(rules, wishes, forbidden=forbidden, end_id=end_id, rows=1, device=device), LogSums()
+    ranking = ranking or PlainRanking()
+    bans = Bans(rules, wishes, forbidden=forbidden, end_id=end_id, rows=1, device=device)
     may_strand = rules != NO_RULES or any(wish != NO_WISH for wish in wishes)
     spoken: list[list[int]] = [[] for _ in limits]
     over: dict[int, bool] = {}  # the sentences that are done, and whether they looped
@@ -117,9 +120,9 @@ def one_by_one(
         length = len(lefts) + 1
         logits_NV, state = step(last_N, state)
         logits_NV = logits_NV.float()
-        log_sum_N = log_sums(logits_NV)
+        log_sum_N = ranking.log_sums(logits_NV)
         bans(logits_NV, outputs_NT, length)
-        last_N = choose(logits_NV, left, length)
+        last_N = choose(logits_NV, left, length, ranking)
         log_prob_N = (logits_NV.gather(1, last_N[:, None])[:, 0] - log_sum_N).float()
         lefts.append(left)
         log_probs.append(log_prob_N)

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dragoman.decoding.candidates import PlainRanking
 from dragoman.engine.lookup import found
 from dragoman.engine.products import Product
 from dragoman.engine.slots import NOT_SEEN, PackedState
@@ -184,6 +185,7 @@ class PackedTransformer:
     output: Product
     pointer: PackedPointer | None
     exact: bool
+    ranking: ClassVar[type[PlainRanking]] = PlainRanking
 
     def start(self, source_BS: Tensor) -> PackedState:
         """Read the source, padded on the right: the state before the first target token."""

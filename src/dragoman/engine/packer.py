@@ -56,10 +56,10 @@ class _Packer:
         )
 
     def projections(self, attention: Attention, *names: str) -> Product:
-        bias = None if attention.query.bias is None else _joined(attention, names, "bias")
+        bias = None if attention.query.bias is None else joined(attention, names, "bias")
         linears = [cast(Linear, attention.get_submodule(name)) for name in names]
         shape = torch.Size((sum(linear.out_features for linear in linears), linears[0].in_features))
-        return pack_product(Weight(partial(_joined, attention, names, "weight"), shape, self.forget), bias, self.precision)
+        return pack_product(Weight(partial(joined, attention, names, "weight"), shape, self.forget), bias, self.precision)
 
     def attention(self, attention: Attention, *, across: bool) -> PackedAttention:
         looks = ("query",) if across else ("query", "key", "value")
@@ -91,7 +91,7 @@ class _Packer:
     def stack(self, side: nn.Module) -> PackedStack:
         embedding, layers = cast(Embedding, side.embedding), cast(nn.ModuleList, side.layers)
         return PackedStack(
-            embedding=_pack_embedding(embedding),
+            embedding=pack_embedding(embedding),
             layers=tuple(self.layer(cast(EncoderLayer | DecoderLayer, layer)) for layer in layers),
             norm=_pack_norm(cast(nn.Module, side.norm)),
             window=cast("int | None", side.window),
@@ -119,14 +119,14 @@ def _pack_residual(residual: PostNorm | PreNorm) -> Residual:
     return Residual(_same, norm) if isinstance(residual, PostNorm) else Residual(norm, _same)
 
 
-def _pack_embedding(embedding: Embedding) -> PackedEmbedding:
+def pack_embedding(embedding: Embedding) -> PackedEmbedding:
     gain_V = torch.full((len(embedding.weight),), embedding.scale)
     gain_V[embedding.padding_id] = 0.0
     extra_D = None if embedding.extra is None else embedding.extra.detach().clone()
     return PackedEmbedding(embedding.weight.detach(), gain_V, embedding.positions, extra_D, embedding.padding_id)
 
 
-def _joined(attention: Attention, names: Sequence[str], kind: str) -> Tensor:
+def joined(attention: Attention, names: Sequence[str], kind: str) -> Tensor:
     """Weight or bias of several projections as of one, head by head; queries take the scale of equation 1 along."""
     parts = []
     for name in names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from statistics import median
 from typing import cast, get_args
 
@@ -58,12 +59,26 @@ def place(device: str, precision: str) -> Placement:
     return Placement(found, chosen)
 
 
+def compiles(model: Transformer) -> bool:
+    """Whether this model in int8 is compiled here (`dragoman.engine.kernels`): Numba is installed, the processor multiplies
+    bytes in vectors of 512 bits, and the model has nothing that its kernels do not know.
+    """
+    if model.decoder.pointer is not None or find_spec("numba") is None:
+        return False
+    from dragoman.engine.compiler import can_compile  # only here, since Numba is an extra
+
+    return can_compile(model)
+
+
 def fastest_precision(model: Transformer) -> Precision:
-    """In which numbers this processor multiplies by the decoder's weights in clearly the least time.
+    """In which numbers this processor multiplies by the decoder's weights in clearly the least time; int8 where that is
+    compiled, which nothing else comes near.
 
     The inner matrix of a feed-forward stands for those of all layers, and some rows for the whole matrix before the softmax.
     Measured at first use, in a fraction of a second, and remembered for models of this shape.
     """
+    if compiles(model):
+        return "int8"
     layers, output_VD = model.decoder.layers, model.output
     inner_OI = cast(DecoderLayer, layers[0]).feed_forward.inner.weight
     in_layers = sum(weight.numel() for weight in layers.parameters() if weight.dim() == 2)

@@ -234,9 +234,14 @@ class Weight:
 
     def whole(self, scale_O: Tensor, whole_OI: Tensor) -> None:
         """Put it there in steps of these sizes, as bytes."""
+        for rows, part_RI in self.parts_whole(scale_O):
+            whole_OI[rows] = part_RI
+
+    def parts_whole(self, scale_O: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Some rows at a time in steps of these sizes, not as bytes yet; each is good until the next."""
         steps_RI = torch.empty(min(ROWS_AT_ONCE, self.shape[0]), self.shape[1])
-        for rows, part_OI in self._parts():
-            whole_OI[rows] = torch.div(part_OI, scale_O[rows, None], out=steps_RI[: len(part_OI)]).round_()
+        for rows, part_RI in self._parts():
+            yield rows, torch.div(part_RI, scale_O[rows, None], out=steps_RI[: len(part_RI)]).round_()
 
     def _parts(self) -> Iterator[tuple[slice, Tensor]]:
         """So many rows at a time, in float32."""

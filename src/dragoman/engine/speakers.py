@@ -1,10 +1,11 @@
-"""Models made ready to be searched: packed for a processor, in fixed shapes for a GPU, with a shortlist where there is one."""
+"""Models made ready to be searched: for a processor compiled or packed, for a GPU in fixed shapes; also with a shortlist."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,12 +14,18 @@ from dragoman.decoding.step import Step
 from dragoman.engine.fixed import fixed_speaker
 from dragoman.engine.packed import PackedTransformer
 from dragoman.engine.packer import pack
+from dragoman.engine.placement import compiles
 from dragoman.engine.products import Precision, pack_product
 from dragoman.engine.shortlist import Shortlist
 from dragoman.errors import DeviceError
 from dragoman.memory import keep_freed_memory
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import Speaker, most_positions, speaker_of, vote
+
+if TYPE_CHECKING:
+    from dragoman.engine.compiled import CompiledTransformer
+
+Ready: TypeAlias = "PackedTransformer | CompiledTransformer"
 
 
 def ready_speaker(
@@ -35,17 +42,26 @@ def ready_speaker(
     """
     if device.type == "cpu":
         keep_freed_memory()
-        packed = [pack(model, precision, forget=forget) for model in models]
-        speaker = vote([Speaker(one.start, one.step, device, most_positions(models)) for one in packed])
+        ready = [_ready(model, precision, forget) for model in models]
+        speaker = vote([Speaker(one.start, one.step, device, most_positions(models), one.ranking) for one in ready])
         if shortlist is None:
             return speaker
-        return replace(speaker, narrowed=_Narrowed(tuple(models), tuple(packed), precision, shortlist))
+        return replace(speaker, narrowed=_Narrowed(tuple(models), tuple(ready), precision, shortlist))
     if shortlist is not None:
         raise DeviceError("a shortlist saves time on a processor only: leave it out, or give device = 'cpu'")
     if points_on(models, device):
         return speaker_of(models)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     return vote([fixed_speaker(deepcopy(model).to(dtype)) for model in models])
+
+
+def _ready(model: Transformer, precision: Precision, forget: Callable[[], None]) -> Ready:
+    """Compiled in int8 where that can be, else packed."""
+    if precision != "int8" or not compiles(model):
+        return pack(model, precision, forget=forget)
+    from dragoman.engine.compiler import compile_model  # only here, since Numba is an extra, and takes its time to come
+
+    return compile_model(model, forget=forget)
 
 
 def points_on(models: Sequence[Transformer], device: torch.device) -> bool:
@@ -58,16 +74,22 @@ class _Narrowed:
     """Gives a batch its own speaker, which computes likely words alone."""
 
     models: tuple[Transformer, ...]
-    packed: tuple[PackedTransformer, ...]
+    ready: tuple[Ready, ...]
     precision: Precision
     shortlist: Shortlist
 
     def __call__(self, source_BS: Tensor, needed: Sequence[int]) -> tuple[Speaker, Tensor]:
         words_W = torch.tensor(sorted({*self.shortlist.words(source_BS).tolist(), *needed}))
-        outputs = [pack_product(model.output.detach()[words_W], None, self.precision) for model in self.models]
-        packed = [replace(one, output=output) for one, output in zip(self.packed, outputs, strict=True)]
+        some = [self._with(words_W, one, model) for one, model in zip(self.ready, self.models, strict=True)]
 
         def naming(step: Step) -> Step:
             return lambda tokens_N, state: step(words_W[tokens_N], state)
 
-        return vote([Speaker(one.start, naming(one.step), torch.device("cpu"), None) for one in packed]), words_W
+        return vote([Speaker(one.start, naming(one.step), torch.device("cpu"), None, one.ranking) for one in some]), words_W
+
+    def _with(self, words_W: Tensor, ready: Ready, model: Transformer) -> Ready:
+        if isinstance(ready, PackedTransformer):
+            return replace(ready, output=pack_product(model.output.detach()[words_W], None, self.precision))
+        from dragoman.engine.compiler import compile_output
+
+        return replace(ready, output=compile_output(model, words_W))

@@ -14,6 +14,7 @@ from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.data.batches import collate, pad
 from dragoman.data.subword import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.decoding.beam import beam_search
+from dragoman.decoding.candidates import PlainRanking, Ranking
 from dragoman.decoding.greedy import Choose, likeliest, one_by_one, sampler
 from dragoman.decoding.groups import Groups
 from dragoman.decoding.hypothesis import Hypothesis
@@ -48,6 +49,7 @@ class Speaker:
 
     start: source ids (B, S), padded on the right → the state before the first token
     positions: how many tokens it has positions for; none where they never end
+    ranking: how a search of these words finds the likeliest
     narrowed: for source ids and further tokens a speaker that knows these and the likely words alone, and their ids (W,) in
         order, the special ones first; none for one that always knows all
     """
@@ -56,6 +58,7 @@ class Speaker:
     step: Step
     device: torch.device
     positions: int | None
+    ranking: Callable[[], Ranking] = PlainRanking
     narrowed: Callable[[Tensor, Sequence[int]], tuple[Speaker, Tensor]] | None = None
 
 
@@ -76,7 +79,8 @@ def vote(speakers: Sequence[Speaker]) -> Speaker:
         return EnsembleState(tuple(speaker.start(source_BS) for speaker in speakers))
 
     positions = min((one.positions for one in speakers if one.positions is not None), default=None)
-    return Speaker(start, ensemble_step([one.step for one in speakers]), speakers[0].device, positions)
+    step = ensemble_step([one.step for one in speakers])
+    return Speaker(start, step, speakers[0].device, positions, speakers[0].ranking)
 
 
 def start_id(config: ModelConfig) -> int:
@@ -212,6 +216,7 @@ class Search:
                 wishes=wishes,
                 rules=rules,
                 groups=Groups(config.groups, 0.0 if self.branching or config.groups == 1 else config.diversity, self.branching),
+                ranking=speaker.ranking(),
             )
         draws = self._draws
         choose: Choose = likeliest
@@ -230,6 +235,7 @@ class Search:
             device=speaker.device,
             wishes=[wish for wish in wishes for _ in range(draws)],
             rules=rules,
+            ranking=speaker.ranking(),
         )
         groups = [found[first : first + draws] for first in range(0, len(found), draws)]
         return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]

@@ -1,0 +1,158 @@
+"""Makes a trained model ready for `dragoman.engine.kernels`: its weights as bytes, in the order in which these multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dragoman.engine.compiled import CompiledTransformer, Side
+from dragoman.engine.kernels import Across, Heads, Layers, Norms
+from dragoman.engine.matrices import GROUP, ONTO, ONTO_FROM_RELU, PUT, RELU, Matrices
+from dragoman.engine.packer import joined, pack_embedding
+from dragoman.engine.products import LEVELS, TINY, Weight
+from dragoman.engine.vectors import BYTES, LANES, has_vectors
+from dragoman.memory import give_freed_memory_back
+from dragoman.model.attention import Attention
+from dragoman.model.layers import DecoderLayer, EncoderLayer, PreNorm
+from dragoman.model.linear import Linear
+from dragoman.model.transformer import Embedding, Transformer
+
+Layer = EncoderLayer | DecoderLayer
+# What is added to a signed input, so that it has no sign.
+ADDED = 128
+QUAD = 4
+
+
+@torch.no_grad()
+def compile_model(model: Transformer, *, forget: Callable[[], None] = lambda: None) -> CompiledTransformer:
+    """The model made ready. It must stay what it is: its embeddings are read where they are.
+
+    forget: see `Bundle.forget`; told whenever weights were read
+    """
+    compiler = _Compiler(forget)
+    decoder = [cast(DecoderLayer, layer) for layer in model.decoder.layers]
+    attention = decoder[0].attention
+    compiled = CompiledTransformer(
+        source=compiler.side(model.encoder),
+        target=compiler.side(model.decoder),
+        across=compiler.across(decoder),
+        heads=Heads(
+            attention.num_heads,
+            attention.query.out_features // attention.num_heads,
+            attention.value.out_features // attention.num_heads,
+        ),
+        output=to_matrices([_weight(model.output, forget)], [None], PUT),
+    )
+    give_freed_memory_back()
+    return compiled
+
+
+def compile_output(model: Transformer, words_W: Tensor) -> Matrices:
+    """The product before the softmax for these words alone."""
+    return to_matrices([_weight(model.output.detach()[words_W])], [None], PUT)
+
+
+def _weight(weight: Tensor, forget: Callable[[], None] = lambda: None) -> Weight:
+    return Weight(weight.detach, weight.shape, forget)
+
+
+@dataclass(frozen=True)
+class _Compiler:
+    """Makes every part of a model ready in the same way."""
+
+    forget: Callable[[], None]
+
+    def side(self, stack: nn.Module) -> Side:
+        embedding = pack_embedding(cast(Embedding, stack.embedding))
+        layers = [cast(Layer, layer) for layer in cast(nn.ModuleList, stack.layers)]
+        table_VD = embedding.weight_VD.float().numpy()
+        return Side(table_VD, embedding.gain_V.numpy(), embedding, self.layers(layers, cast(nn.Module, stack.norm)))
+
+    def layers(self, layers: Sequence[Layer], final: nn.Module) -> Layers:
+        attentions = [layer.attention for layer in layers]
+        return Layers(
+            look=self.joined(attentions, "query", "key", "value"),
+            output=self.linears([one.output for one in attentions], ONTO),
+            inner=self.linears([layer.feed_forward.inner for layer in layers], RELU),
+            outer=self.linears([layer.feed_forward.outer for layer in layers], ONTO_FROM_RELU),
+            norms=(
+                _norms([layer.attention_residual.norm for layer in layers]),
+                _norms([layer.feed_forward_residual.norm for layer in layers]),
+            ),
+            before=isinstance(layers[0].attention_residual, PreNorm),
+            final=_norms([final] if isinstance(final, nn.LayerNorm) else []),
+        )
+
+    def across(self, layers: Sequence[DecoderLayer]) -> Across:
+        attentions = [layer.cross_attention for layer in layers]
+        return Across(
+            look=self.joined(attentions, "query"),
+            output=self.linears([one.output for one in attentions], ONTO),
+            remember=self.joined(attentions, "key", "value"),
+            norms=_norms([layer.cross_attention_residual.norm for layer in layers]),
+        )
+
+    def joined(self, attentions: Sequence[Attention], *names: str) -> Matrices:
+        """Several projections as one, head by head."""
+        weights, biases = [], []
+        for attention in attentions:
+            linears = [cast(Linear, attention.get_submodule(name)) for name in names]
+            shape = torch.Size((sum(linear.out_features for linear in linears), linears[0].in_features))
+            weights.append(Weight(partial(joined, attention, names, "weight"), shape, self.forget))
+            biases.append(None if linears[0].bias is None else joined(attention, names, "bias"))
+        return to_matrices(weights, biases, PUT)
+
+    def linears(self, linears: Sequence[Linear], then: int) -> Matrices:
+        weights = [_weight(linear.weight, self.forget) for linear in linears]
+        return to_matrices(weights, [linear.bias for linear in linears], then)
+
+
+def to_matrices(weights: Sequence[Weight], biases: Sequence[Tensor | None], then: int) -> Matrices:
+    """One product of every layer. then: what becomes of it"""
+    outputs, inputs = weights[0].shape
+    layers, panels, quads = len(weights), -(-outputs // GROUP) * GROUP // LANES, -(-inputs // BYTES) * BYTES // QUAD
+    bytes_LPQ = torch.zeros(layers, panels, quads, LANES, QUAD, dtype=torch.int8)
+    scale_LO, bias_LO = torch.zeros(2, layers, panels * LANES).unbind()
+    shift_LO = torch.zeros(layers, panels * LANES, dtype=torch.int32)
+    for layer, (weight, bias_O) in enumerate(zip(weights, biases, strict=True)):
+        scale_O = weight.greatest().div_(LEVELS).clamp_(min=TINY)
+        scale_LO[layer, :outputs] = scale_O
+        if bias_O is not None:
+            bias_LO[layer, :outputs] = bias_O.detach()
+        for rows, whole_RI in weight.parts_whole(scale_O):
+            if then != ONTO_FROM_RELU:
+                shift_LO[layer, rows.start : rows.start + len(whole_RI)] = whole_RI.sum(1, dtype=torch.int32) * ADDED
+            count, first = len(whole_RI), rows.start // LANES
+            filled_RI = torch.zeros(-(-count // LANES) * LANES, quads * QUAD, dtype=torch.int8)
+            filled_RI[:count, :inputs] = whole_RI
+            panels_PRQ = filled_RI.view(-1, LANES, quads, QUAD)
+            bytes_LPQ[layer, first : first + len(panels_PRQ)] = panels_PRQ.transpose(1, 2)
+    found = (bytes_LPQ.numpy(), scale_LO.numpy(), bias_LO.numpy(), shift_LO.numpy())
+    return Matrices(*found, outputs, then)
+
+
+def _norms(norms: Sequence[nn.Module]) -> Norms:
+    found = [cast(nn.LayerNorm, norm) for norm in norms]
+    if not found:
+        return Norms(np.empty((0, 0), np.float32), np.empty((0, 0), np.float32), 0.0)
+    weights, biases = (torch.stack([getattr(norm, name).detach() for norm in found]).numpy() for name in ("weight", "bias"))
+    return Norms(weights, biases, found[0].eps)
+
+
+def can_compile(model: Transformer) -> bool:
+    """Whether this processor has the vectors, and kernels know all of the model: no pointers or windows, widths of vectors."""
+    sides = [cast(nn.Module, side) for side in (model.encoder, model.decoder)]
+    if not has_vectors() or model.decoder.pointer is not None or any(side.window is not None for side in sides):
+        return False
+    layers = [cast(Layer, layer) for side in sides for layer in cast(nn.ModuleList, side.layers)]
+    attention = layers[0].attention
+    widths = [model.output.shape[1], attention.query.out_features // attention.num_heads]
+    widths += [attention.value.out_features // attention.num_heads]
+    widths += [layer.feed_forward.inner.out_features for layer in layers]
+    return all(width % LANES == 0 for width in widths)

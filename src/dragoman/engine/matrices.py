@@ -1,0 +1,259 @@
+"""Products of bytes, compiled: weights that never change by inputs that are made whole row by row.
+
+A row's scale is its own, and sums of products of bytes are exact, so that neither the number of rows nor the way in which they
+are multiplied changes a result.
+
+    N rows    I, O inputs and outputs    L layers
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.engine.vectors import (
+    BYTES,
+    LANES,
+    TILE_ROWS,
+    add_products,
+    compiled,
+    configure_tiles,
+    empty_tile,
+    greater,
+    greatest,
+    inlined,
+    load,
+    load_bytes,
+    load_tile,
+    multiply_tiles,
+    release_tiles,
+    same,
+    same_bytes,
+    same_sums,
+    size,
+    store,
+    store_bytes,
+    store_first,
+    store_tile,
+    to_floats,
+    to_sums,
+)
+
+Floats = NDArray[np.float32]
+Whole = NDArray[np.int32]
+
+LEVELS = 127.0
+# Nothing smaller is told from zero, so that a row of zeros has a scale as well.
+TINY = 1e-30
+# Outputs that are computed at once: four vectors.
+GROUP = 4 * LANES
+# Rows from which on tiles are the faster, where there are any.
+MANY_ROWS = 5
+# What becomes of a product; the last of one whose inputs are never below zero.
+PUT, RELU, ONTO, ONTO_FROM_RELU = range(4)
+# Sums of 32 rows and 16 outputs.
+SUMS_APART = 2 * TILE_ROWS * LANES
+
+
+class Matrices(NamedTuple):
+    """The weights of one product in all layers, as bytes.
+
+    weights: (L, O / 16, I / 4, 16, 4), O filled up to whole groups and I to whole vectors with zeros
+    scale, bias: (L, O), O filled up likewise. shift: what the 128 that is added to every input comes to
+    outputs: O. then: what becomes of it
+    """
+
+    weights: NDArray[np.int8]
+    scale: Floats
+    bias: Floats
+    shift: Whole
+    outputs: int
+    then: int
+
+
+class Space(NamedTuple):
+    """To work in. x: (N, D). y: (N, D or H·U). wide: (N, widest output). inputs: (N, widest input), bytes. steps: (N,)
+
+    N is filled up to whole pairs of tiles in `inputs`
+    scores: of one head. sums: of 32 rows and 64 outputs. described: what tiles are like; empty where there are none
+    """
+
+    x: Floats
+    y: Floats
+    wide: Floats
+    inputs: NDArray[np.uint8]
+    steps: Floats
+    scores: Floats
+    sums: Whole
+    described: NDArray[np.uint8]
+
+
+@compiled
+def to_bytes(x, rows, width, space, positive):
+    """Each row of x (N, I) as whole steps from 0 to 255, and its step. Signed ones have 128 added."""
+    stride = space.inputs.shape[1]
+    for row in range(rows):
+        start = row * width
+        highest = same(0.0)
+        for at in range(0, width, LANES):
+            highest = greater(highest, size(load(x, start + at)))
+        step = max(greatest(highest) / (2 * LEVELS + 1 if positive else LEVELS), TINY)
+        space.steps[row] = step
+        scale, added = same(1.0 / step), same_sums(0 if positive else 128)
+        for at in range(0, width, LANES):
+            store_bytes(space.inputs, row * stride + at, to_sums(load(x, start + at) * scale) + added)
+
+
+@compiled
+def finish(matrices, layer, y, row, rows, column, columns, space):
+    """Sums of products of bytes become outputs: these rows and columns of y."""
+    outputs = matrices.outputs
+    first = layer * matrices.scale.shape[1]
+    for at in range(column, min(column + columns, outputs), LANES):
+        scale, bias = load(matrices.scale, first + at), load(matrices.bias, first + at)
+        shift = load_bytes(matrices.shift, first + at)
+        panel = (at - column) // LANES * SUMS_APART
+        for here in range(rows):
+            found = (
+                to_floats(load_bytes(space.sums, panel + here * LANES) - shift) * (scale * same(space.steps[row + here])) + bias
+            )
+            place = (row + here) * outputs + at
+            if matrices.then == RELU:
+                found = greater(found, same(0.0))
+            elif matrices.then >= ONTO:
+                found = found + load(y, place)
+            if at + LANES <= outputs:
+                store(y, place, found)
+            else:
+                store_first(outputs - at, y, place, found)
+
+
+@compiled
+def four_rows(matrices, first, space, row, quads):
+    """The sums of four rows and 64 outputs."""
+    panel_size, stride = quads * BYTES, space.inputs.shape[1]
+    weights, inputs, sums = matrices.weights, space.inputs, space.sums
+    zero = same_sums(0)
+    a = b = c = d = (zero, zero, zero, zero)
+    for quad in range(quads):
+        at, x_at = first + quad * BYTES, row * stride + 4 * quad
+        four = (
+            load_bytes(weights, at),
+            load_bytes(weights, at + panel_size),
+            load_bytes(weights, at + 2 * panel_size),
+            load_bytes(weights, at + 3 * panel_size),
+        )
+        a = _times(a, same_bytes(inputs, x_at), four)
+        b = _times(b, same_bytes(inputs, x_at + stride), four)
+        c = _times(c, same_bytes(inputs, x_at + 2 * stride), four)
+        d = _times(d, same_bytes(inputs, x_at + 3 * stride), four)
+    for here, some in enumerate((a, b, c, d)):
+        for panel in range(4):
+            store(sums, panel * SUMS_APART + here * LANES, some[panel])
+
+
+@compiled
+def one_row(matrices, first, space, row, quads):
+    """The sums of one row and 64 outputs."""
+    panel_size = quads * BYTES
+    weights = matrices.weights
+    zero = same_sums(0)
+    a = (zero, zero, zero, zero)
+    for quad in range(quads):
+        at = first + quad * BYTES
+        four = (
+            load_bytes(weights, at),
+            load_bytes(weights, at + panel_size),
+            load_bytes(weights, at + 2 * panel_size),
+            load_bytes(weights, at + 3 * panel_size),
+        )
+        a = _times(a, same_bytes(space.inputs, row * space.inputs.shape[1] + 4 * quad), four)
+    for panel in range(4):
+        store(space.sums, panel * SUMS_APART, a[panel])
+
+
+@inlined
+def _times(sums, x, weights):
+    return (
+        add_products(sums[0], x, weights[0]),
+        add_products(sums[1], x, weights[1]),
+        add_products(sums[2], x, weights[2]),
+        add_products(sums[3], x, weights[3]),
+    )
+
+
+@compiled
+def multiply_few(matrices, layer, y, rows, width, space):
+    """By vectors, four rows at once."""
+    groups, quads = matrices.scale.shape[1] // GROUP, -(-width // BYTES) * LANES
+    for group in range(groups):
+        first = (layer * groups + group) * GROUP * 4 * quads
+        row = np.int64(0)
+        while row < rows:
+            if rows - row >= 4:
+                four_rows(matrices, first, space, row, quads)
+            else:
+                one_row(matrices, first, space, row, quads)
+            done = 4 if rows - row >= 4 else 1
+            finish(matrices, layer, y, row, done, group * GROUP, np.int64(GROUP), space)
+            row += done
+
+
+@compiled
+def multiply_many(matrices, layer, y, rows, width, space):
+    """By tiles, 32 rows and 32 outputs at once."""
+    pairs, blocks = matrices.scale.shape[1] // (2 * LANES), -(-width // BYTES)
+    tile = TILE_ROWS * BYTES
+    panel_size, stride = blocks * tile, space.inputs.shape[1]
+    weights, inputs, sums = matrices.weights, space.inputs, space.sums
+    for pair in range(pairs):
+        first = (layer * pairs + pair) * 2 * panel_size
+        for row in range(0, rows, 2 * TILE_ROWS):
+            two = row + TILE_ROWS < rows
+            empty_tile(0)
+            empty_tile(1)
+            empty_tile(2)
+            empty_tile(3)
+            for block in range(blocks):
+                x_at, at = row * stride + block * BYTES, first + block * tile
+                load_tile(4, inputs, x_at, stride)
+                load_tile(6, weights, at, BYTES)
+                load_tile(7, weights, at + panel_size, BYTES)
+                multiply_tiles(0, 4, 6)
+                multiply_tiles(1, 4, 7)
+                if two:
+                    load_tile(5, inputs, x_at + TILE_ROWS * stride, stride)
+                    multiply_tiles(2, 5, 6)
+                    multiply_tiles(3, 5, 7)
+            store_tile(0, sums, 0, BYTES)
+            store_tile(1, sums, SUMS_APART, BYTES)
+            if two:
+                store_tile(2, sums, TILE_ROWS * LANES, BYTES)
+                store_tile(3, sums, SUMS_APART + TILE_ROWS * LANES, BYTES)
+            finish(matrices, layer, y, row, min(2 * TILE_ROWS, rows - row), pair * 2 * LANES, np.int64(2 * LANES), space)
+
+
+@compiled
+def multiply(x, matrices, layer, y, rows, width, space):
+    """x·Wᵀ + b (N, O): put into y, or what a ReLU lets through of it, or added onto what y is."""
+    to_bytes(x, rows, width, space, matrices.then == ONTO_FROM_RELU)
+    if len(space.described) and rows >= MANY_ROWS:
+        multiply_many(matrices, layer, y, rows, width, space)
+    else:
+        multiply_few(matrices, layer, y, rows, width, space)
+
+
+@compiled
+def begin(space):
+    """Before the first product of a function."""
+    if len(space.described):
+        configure_tiles(space.described)
+
+
+@compiled
+def end(space):
+    """After the last."""
+    if len(space.described):
+        release_tiles()

@@ -1,0 +1,426 @@
+"""A processor's vectors of 512 bits, and its tiles (AMX), as values that compiled Python computes with.
+
+`Floats` are 16 numbers of 32 bits; `Sums` are 16 whole numbers of 32 bits, or the 64 bytes that are multiplied and added up to
+such. Everything here is for functions that Numba compiles. An array is read and written anywhere in its memory, `at` being an
+index into it as if it were flat: nothing checks that it is within.
+
+Tiles have 16 rows of 64 bytes. There are eight, by number, which only a literal can be.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import operator
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import llvmlite.binding
+import numpy as np
+from llvmlite import ir
+from numba import config, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, overload, register_model
+
+from dragoman.engine.remembered import cache_file
+
+LANES = 16
+BYTES = 4 * LANES
+TILE_ROWS = 16
+# The files that hold what is compiled.
+COMPILED = ("vectors", "matrices", "kernels", "ranking")
+
+compiled = njit(nogil=True, error_model="numpy")
+inlined = njit(inline="always")
+
+_FLOAT, _WORD, _BYTE, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(8), ir.IntType(64)
+_FLOATS, _SUMS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_WORD, LANES)
+_SIGNED_BYTES, _ALL_BYTES = ir.VectorType(_BYTE, LANES), ir.VectorType(_BYTE, BYTES)
+
+
+def entered(function):
+    """A compiled function that Python calls, kept from one run to the next.
+
+    It is kept under a digest of all that is compiled here, since Numba asks for the time of one file alone.
+    """
+    usual, config.CACHE_DIR = config.CACHE_DIR, str(cache_file().parent / "kernels" / _sources_digest())
+    try:
+        return njit(nogil=True, error_model="numpy", cache=True)(function)
+    except RuntimeError:  # nowhere to keep it
+        return compiled(function)
+    finally:
+        config.CACHE_DIR = usual
+
+
+@lru_cache(maxsize=1)
+def _sources_digest() -> str:
+    sources = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in COMPILED]
+    return hashlib.sha256(b"\0".join(sources)).hexdigest()[:16]
+
+
+class _Vector(types.Type):
+    """What Numba calls a vector, and what LLVM does."""
+
+    def __init__(self, name: str, of: ir.VectorType) -> None:
+        self.of = of
+        super().__init__(name=name)
+
+
+@register_model(_Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager, vector):
+        super().__init__(manager, vector, vector.of)
+
+
+floats, sums = _Vector("floats", _FLOATS), _Vector("sums", _SUMS)
+
+
+def _place(context, builder, array, value, at, of):
+    """Where number `at` of an array is, as a pointer to this."""
+    data = context.make_array(array)(context, builder, value).data
+    return builder.bitcast(builder.gep(data, [at]), of.as_pointer())
+
+
+def _call(builder, name, result, *arguments):
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+
+
+def _repeated(builder, number):
+    one = builder.insert_element(ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined), number, _WORD(0))
+    return builder.shuffle_vector(one, one, ir.Constant(_SUMS, [0] * LANES))
+
+
+def _reader(of, vector):
+    @intrinsic
+    def read(typing, array, at):
+        def code(context, builder, signature, given):
+            return builder.load(_place(context, builder, array, given[0], given[1], of), align=1)
+
+        return vector(array, types.int64), code
+
+    return read
+
+
+load = _reader(_FLOATS, floats)
+"""load(array, at): 16 numbers from there on."""
+load_bytes = _reader(_SUMS, sums)
+"""load_bytes(array, at): 64 bytes from there on."""
+
+
+@intrinsic
+def store(typing, array, at, vector):
+    """16 numbers from there on."""
+
+    def code(context, builder, signature, given):
+        builder.store(given[2], _place(context, builder, array, given[0], given[1], vector.of), align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, vector), code
+
+
+@intrinsic
+def store_bytes(typing, array, at, vector):
+    """The lowest byte of each of 16 sums."""
+
+    def code(context, builder, signature, given):
+        place = _place(context, builder, array, given[0], given[1], _SIGNED_BYTES)
+        builder.store(builder.trunc(given[2], _SIGNED_BYTES), place, align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, sums), code
+
+
+def _first(builder, count):
+    """Which lanes are the first so many."""
+    return builder.icmp_signed("<", ir.Constant(_SUMS, list(range(LANES))), _repeated(builder, builder.trunc(count, _WORD)))
+
+
+@intrinsic
+def load_first(typing, count, array, at, rest):
+    """So many numbers from there on, and a vector's for the rest."""
+
+    def code(context, builder, signature, given):
+        place = _place(context, builder, array, given[1], given[2], _FLOATS)
+        name, wanted = "llvm.masked.load.v16f32.p0", _first(builder, given[0])
+        return _call(builder, name, _FLOATS, place, _WORD(1), wanted, given[3])
+
+    return floats(types.int64, array, types.int64, floats), code
+
+
+@intrinsic
+def store_first(typing, count, array, at, vector):
+    """Only so many of 16 numbers."""
+
+    def code(context, builder, signature, given):
+        wanted = _first(builder, given[0])
+        place = _place(context, builder, array, given[1], given[2], _FLOATS)
+        _call(builder, "llvm.masked.store.v16f32.p0", ir.VoidType(), given[3], place, _WORD(1), wanted)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, array, types.int64, floats), code
+
+
+@intrinsic
+def same(typing, number):
+    """16 times the same number."""
+
+    def code(context, builder, signature, given):
+        return _repeated(builder, context.cast(builder, given[0], number, types.float32))
+
+    return floats(number), code
+
+
+@intrinsic
+def same_sums(typing, number):
+    """16 times the same whole number."""
+
+    def code(context, builder, signature, given):
+        return _repeated(builder, context.cast(builder, given[0], number, types.int32))
+
+    return sums(number), code
+
+
+@intrinsic
+def same_bytes(typing, array, at):
+    """16 times the same four bytes."""
+
+    def code(context, builder, signature, given):
+        return _repeated(builder, builder.load(_place(context, builder, array, given[0], given[1], _WORD), align=1))
+
+    return sums(array, types.int64), code
+
+
+@intrinsic
+def add_products(typing, sum_, unsigned, signed):
+    """To each sum four products of bytes: unsigned by signed. VNNI's, which never saturates."""
+
+    def code(context, builder, signature, given):
+        sides = [builder.bitcast(one, _ALL_BYTES) for one in given[1:]]
+        return _call(builder, "llvm.x86.avx512.vpdpbusd.512", _SUMS, given[0], *sides)
+
+    return sums(sums, sums, sums), code
+
+
+@intrinsic
+def to_floats(typing, vector):
+    """The same numbers."""
+
+    def code(context, builder, signature, given):
+        return builder.sitofp(given[0], _FLOATS)
+
+    return floats(sums), code
+
+
+@intrinsic
+def to_sums(typing, vector):
+    """The nearest whole numbers, the even one of two."""
+
+    def code(context, builder, signature, given):
+        return builder.fptosi(_call(builder, "llvm.rint.v16f32", _FLOATS, given[0]), _SUMS)
+
+    return sums(floats), code
+
+
+@intrinsic
+def power_of_two(typing, vector):
+    """2 to the power of whole numbers between -126 and 127."""
+
+    def code(context, builder, signature, given):
+        exponent = builder.add(given[0], ir.Constant(_SUMS, [127] * LANES))
+        return builder.bitcast(builder.shl(exponent, ir.Constant(_SUMS, [23] * LANES)), _FLOATS)
+
+    return floats(sums), code
+
+
+@intrinsic
+def greater(typing, one, other):
+    """The greater of each two numbers."""
+
+    def code(context, builder, signature, given):
+        return builder.select(builder.fcmp_ordered(">", *given), *given)
+
+    return floats(floats, floats), code
+
+
+@intrinsic
+def any_above(typing, vector, other):
+    """Whether any number is greater than its counterpart."""
+
+    def code(context, builder, signature, given):
+        lanes = builder.bitcast(builder.fcmp_ordered(">", *given), ir.IntType(LANES))
+        return builder.icmp_unsigned("!=", lanes, ir.IntType(LANES)(0))
+
+    return types.boolean(floats, floats), code
+
+
+@intrinsic
+def size(typing, vector):
+    """Without the signs."""
+
+    def code(context, builder, signature, given):
+        return _call(builder, "llvm.fabs.v16f32", _FLOATS, given[0])
+
+    return floats(floats), code
+
+
+def _reduction(name, *first):
+    @intrinsic
+    def reduce(typing, vector):
+        def code(context, builder, signature, given):
+            kind = ir.FunctionType(_FLOAT, [*(one.type for one in first), _FLOATS])
+            function = cgutils.get_or_insert_function(builder.module, kind, name)
+            return builder.call(function, [*first, given[0]], fastmath=("fast",))
+
+        return types.float32(floats), code
+
+    return reduce
+
+
+total = _reduction("llvm.vector.reduce.fadd.v16f32", ir.Constant(_FLOAT, 0.0))
+greatest = _reduction("llvm.vector.reduce.fmax.v16f32")
+
+
+def _arithmetic(operation, on_floats, on_sums):
+    @intrinsic
+    def compute_floats(typing, one, other):
+        def code(context, builder, signature, given):
+            return getattr(builder, on_floats)(*given, flags=("contract",))
+
+        return floats(floats, floats), code
+
+    @intrinsic
+    def compute_sums(typing, one, other):
+        def code(context, builder, signature, given):
+            return getattr(builder, on_sums)(*given)
+
+        return sums(sums, sums), code
+
+    def choose(one, other):
+        if one == other == floats:
+            return lambda one, other: compute_floats(one, other)
+        if one == other == sums:
+            return lambda one, other: compute_sums(one, other)
+        return None
+
+    overload(operation, inline="always")(choose)
+
+
+_arithmetic(operator.add, "fadd", "add")
+_arithmetic(operator.sub, "fsub", "sub")
+_arithmetic(operator.mul, "fmul", "mul")
+
+
+@intrinsic
+def configure_tiles(typing, description):
+    """By 64 bytes; see `tile_description`."""
+
+    def code(context, builder, signature, given):
+        data = context.make_array(description)(context, builder, given[0]).data
+        _call(builder, "llvm.x86.ldtilecfg", ir.VoidType(), builder.bitcast(data, _BYTE.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(description), code
+
+
+@intrinsic
+def release_tiles(typing):
+    """As every function must that configured them."""
+
+    def code(context, builder, signature, given):
+        _call(builder, "llvm.x86.tilerelease", ir.VoidType())
+        return context.get_dummy_value()
+
+    return types.void(), code
+
+
+@intrinsic(prefer_literal=True)
+def empty_tile(typing, number):
+    """All zero."""
+
+    def code(context, builder, signature, given):
+        _call(builder, "llvm.x86.tilezero", ir.VoidType(), _BYTE(number.literal_value))
+        return context.get_dummy_value()
+
+    return types.void(number), code
+
+
+def _tile_mover(name):
+    @intrinsic(prefer_literal=True)
+    def move(typing, number, array, at, stride):
+        def code(context, builder, signature, given):
+            place = _place(context, builder, array, given[1], given[2], _BYTE)
+            _call(builder, name, ir.VoidType(), _BYTE(number.literal_value), place, given[3])
+            return context.get_dummy_value()
+
+        return types.void(number, array, types.int64, types.int64), code
+
+    return move
+
+
+load_tile = _tile_mover("llvm.x86.tileloadd64")
+"""load_tile(number, array, at, stride): rows so many bytes apart."""
+store_tile = _tile_mover("llvm.x86.tilestored64")
+"""store_tile(number, array, at, stride)"""
+
+
+@intrinsic(prefer_literal=True)
+def multiply_tiles(typing, sum_, unsigned, signed):
+    """Added to a tile of sums: rows of unsigned bytes by 16 columns of signed ones, four of a column side by side."""
+
+    def code(context, builder, signature, given):
+        numbers = [_BYTE(one.literal_value) for one in (sum_, unsigned, signed)]
+        _call(builder, "llvm.x86.tdpbusd", ir.VoidType(), *numbers)
+        return context.get_dummy_value()
+
+    return types.void(sum_, unsigned, signed), code
+
+
+# e to less than this is nothing beside 1.
+FAINT = -80.0
+LOG2_E = 1.4426950408889634
+# ln 2 in two parts, the first of which has so few digits that its multiples are exact.
+LN2_HIGH, LN2_LOW = 0.693145751953125, 1.4286068203094173e-06
+
+
+@compiled
+def exponential(x):
+    """e to the power of numbers that are not above 0, by its series; what is left of x is within ln 2 / 2."""
+    x = greater(x, same(FAINT))
+    whole = to_sums(x * same(LOG2_E))
+    times = to_floats(whole)
+    x = x - times * same(LN2_HIGH) - times * same(LN2_LOW)
+    y = same(1.0 / 5040.0)
+    for factorial in (720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0):
+        y = y * x + same(1.0 / factorial)
+    return y * power_of_two(whole)
+
+
+def tile_description() -> np.ndarray:
+    """Eight whole tiles, as the processor wants it described."""
+    description = np.zeros(BYTES, np.uint8)
+    description[0] = 1
+    description[16:32:2] = BYTES
+    description[48:56] = TILE_ROWS
+    return description
+
+
+@lru_cache(maxsize=1)
+def has_vectors() -> bool:
+    """Whether this processor multiplies bytes in vectors of 512 bits (AVX-512 with VNNI)."""
+    return {"avx512vnni", "avx512bw"} <= _features()
+
+
+@lru_cache(maxsize=1)
+def has_tiles() -> bool:
+    """Whether this processor has tiles for bytes, and the kernel (Linux) lets this process use them."""
+    if not (has_vectors() and "amx-int8" in _features() and sys.platform == "linux"):
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return int(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data)) == 0
+
+
+@lru_cache(maxsize=1)
+def _features() -> set[str]:
+    return {name for name, there in llvmlite.binding.get_host_cpu_features().items() if there}

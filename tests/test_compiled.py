@@ -1,0 +1,287 @@
+"""What is compiled says what the formulas say, whatever it is computed beside."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman.config import ModelConfig
+from dragoman.decoding.candidates import PlainRanking
+from dragoman.engine import placement
+from dragoman.engine.packed import PackedTransformer
+from dragoman.engine.placement import compiles, fastest_precision
+from dragoman.engine.products import Weight
+from dragoman.engine.speakers import ready_speaker
+from dragoman.model.build import build_model
+from dragoman.model.transformer import Transformer
+
+pytest.importorskip("numba", reason="the extra `fast` is not installed")
+
+from dragoman.engine import matrices as products
+from dragoman.engine import vectors
+from dragoman.engine.compiled import PLACES, ROWS_AT_ONCE, CompiledTransformer
+from dragoman.engine.compiler import can_compile, compile_model, compile_output, to_matrices
+from dragoman.engine.matrices import ONTO, ONTO_FROM_RELU, PUT, RELU, SUMS_APART, TINY, Matrices, Space
+from dragoman.engine.ranking import CompiledRanking
+from dragoman.engine.vectors import LANES, compiled, has_tiles, has_vectors, tile_description
+
+pytestmark = pytest.mark.skipif(not has_vectors(), reason="this processor has no AVX-512 with VNNI")
+
+VOCABULARY = 90
+D_FF = 80
+# Float32 sums in another order: some units of the last of 24 bits, over the layers.
+ROUNDING = 1e-5
+PADDING = 0
+SWITCHES: dict[str, dict[str, Any]] = {
+    "as printed": {},
+    "pre-norm": {"norm": "pre", "attention_bias": True},
+    "post-norm, normalised once more": {"final_norm": True, "tying": "two-way"},
+    "learned positions": {"positions": "learned", "tying": "none", "scale_embeddings": False},
+    "wide heads, target space": {"d_k": 16, "d_v": 32, "target_space": True, "positions": "concatenated"},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_gradients(one_core: None) -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def model_of(**switches: Any) -> Transformer:
+    """Two layers whose every weight, norms and biases too, is drawn; no width is a multiple of 64."""
+    torch.manual_seed(1)
+    shape = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 48, "d_ff": D_FF, "num_heads": 3} | switches
+    config = ModelConfig(**shape)
+    parts: dict[str, Any] = {"word_id": 4, "tagging": False} if config.pointer else {}
+    model = build_model(config, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, padding_id=PADDING, **parts).eval()
+    for parameter in model.parameters():
+        parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def sources(sentences: int, longest: int) -> Tensor:
+    """Sentences of all lengths, the longest among them, padded on the right."""
+    chance = random.Random(1)
+    source_BS = torch.full((sentences, longest), PADDING)
+    for row in range(sentences):
+        length = longest if row == 0 else chance.randint(1, longest)
+        source_BS[row, :length] = torch.tensor(chance.choices(range(1, VOCABULARY), k=length))
+    return source_BS
+
+
+def product_in_bytes(x: Tensor, weight: Tensor, bias: Tensor | None, *, rectified: bool = False) -> Tensor:
+    """A product as it is defined in whole numbers: weights in steps of 1/127 of the greatest of their row, inputs of 1/127 of
+    theirs, or 1/255 of it where they come from a ReLU."""
+    step_X1 = (x.abs().amax(-1, keepdim=True).double() / (255 if weight.shape[1] == D_FF else 127)).clamp(min=TINY)
+    step_O1 = weight.abs().amax(1, keepdim=True) / 127
+    inputs, weights = (x * (1 / step_X1).float()).round() * step_X1, (weight / step_O1).round() * step_O1.double()
+    result = (inputs @ weights.t() if bias is None else inputs @ weights.t() + bias).float()
+    return result.relu() if rectified else result
+
+
+def in_bytes(model: Transformer) -> Transformer:
+    for module in model.modules():
+        if hasattr(module, "product"):
+            cast(Any, module).product = product_in_bytes
+    return model
+
+
+def walk(
+    model: Transformer | CompiledTransformer, source_BS: Tensor, width: int, leave: Mapping[int, Sequence[int]], steps: int
+) -> list[dict[int, Tensor]]:
+    """At each step the logits of the sentences that are left, by number, in a search that changes places at random.
+
+    leave: at which step which sentences leave
+    """
+    state: Any = model.start(source_BS)
+    left = list(range(len(source_BS)))
+    found = []
+    for step in range(steps):
+        chances = {number: random.Random(f"{number} {step}") for number in left}
+        tokens_N = torch.tensor([chances[number].randrange(VOCABULARY) for number in left for _ in range(width)])
+        logits_NV, state = model.step(tokens_N, state)
+        found.append(dict(zip(left, logits_NV.clone().view(len(left), width, -1), strict=True)))
+        rows_N = [row * width + chances[number].randrange(width) for row, number in enumerate(left) for _ in range(width)]
+        state = state.reorder(torch.tensor(rows_N))
+        if going := leave.get(step):
+            stay = [row for row, number in enumerate(left) if number not in going]
+            left = [left[row] for row in stay]
+            state = state.keep(torch.tensor(stay))
+    return found
+
+
+@pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
+@pytest.mark.parametrize("width", [1, 3])
+def test_every_switch_gives_the_logits_of_the_model_in_whole_numbers(switches: dict[str, Any], width: int) -> None:
+    """To float32's rounding, mostly: now and then it carries an input across the middle between two steps, and what comes after
+    is off by about as much as whole numbers are from the model."""
+    model = model_of(**switches)
+    assert can_compile(model)
+    source_BS, leave = sources(6, 21), {3: [1], 11: [0, 4]}
+    exact = walk(model, source_BS, width, leave, PLACES + 8)
+    ours = walk(compile_model(model), source_BS, width, leave, PLACES + 8)
+    theirs = walk(in_bytes(model), source_BS, width, leave, PLACES + 8)
+    assert [list(step) for step in ours] == [list(step) for step in theirs]
+    apart = differences(ours, theirs)
+    assert float((apart < ROUNDING).float().mean()) > 0.5
+    assert float(apart.max()) < 2 * float(differences(ours, exact).max())
+
+
+def differences(some: list[dict[int, Tensor]], others: list[dict[int, Tensor]]) -> Tensor:
+    """The largest of each sentence at each step."""
+    both = zip(some, others, strict=True)
+    return torch.stack([(one[number] - other[number]).abs().max() for one, other in both for number in one])
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_no_sentence_hears_of_the_others_in_its_batch(width: int) -> None:
+    """To the last bit: by vectors or tiles, read together or alone, while others leave, beyond the places that room is made for
+    at first."""
+    model = compile_model(model_of())
+    source_BS = sources(40, 30)
+    assert int((source_BS != PADDING).sum()) > ROWS_AT_ONCE
+    together = walk(model, source_BS, width, {2: [1, 2], 5: [39]}, 2 * PLACES + 3)
+    for number in (0, 1, 17, 39):
+        length = int((source_BS[number] != PADDING).sum())
+        alone = walk(model, source_BS[number : number + 1, :length], width, {}, 2 * PLACES + 3)
+        # A walk draws by the number of a sentence, and alone it has number 0.
+        assert number or all(torch.equal(one[0], other[0]) for one, other in zip(together, alone, strict=True))
+    one_BS = source_BS[17:18].repeat(40, 1)
+    many, few = model.start(one_BS), model.start(one_BS[:1])
+    tokens_N = torch.arange(width)
+    for _ in range(2 * PLACES + 3):
+        many_NV, many = model.step(tokens_N.repeat(40), many)
+        few_NV, few = model.step(tokens_N, few)
+        assert torch.equal(many_NV, few_NV.repeat(40, 1))
+
+
+@pytest.mark.parametrize("then", [PUT, RELU, ONTO, ONTO_FROM_RELU])
+@pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (80, 100), (128, 321), (512, 64)])
+@pytest.mark.parametrize("rows", [1, 3, 4, 7, 16, 17, 33, 70])
+def test_a_product_is_the_sum_of_its_bytes(then: int, inputs: int, outputs: int, rows: int) -> None:
+    """By vectors and by tiles the same to the last bit; beside the same sums in 64 bits, to float32's rounding."""
+    numbers = np.random.default_rng(rows)
+    x, y = numbers.standard_normal((rows, inputs), np.float32), numbers.standard_normal((rows, outputs), np.float32)
+    x = np.maximum(x, 0) if then == ONTO_FROM_RELU else x
+    x[0] = 0.0
+    weight = numbers.standard_normal((outputs, inputs), np.float32)
+    bias = numbers.standard_normal(outputs, np.float32)
+    matrices = compiler_of(then, weight, bias)
+    found = []
+    for described in (np.empty(0, np.uint8), tile_description())[: 1 + has_tiles()]:
+        space, result = space_of(rows, inputs, described), y.copy()
+        products.begin(space)
+        products.multiply(x, matrices, 0, result, rows, inputs, space)
+        products.end(space)
+        found.append(result)
+    assert all(np.array_equal(one, found[0]) for one in found)
+    levels = 255 if then == ONTO_FROM_RELU else 127
+    step = np.maximum(np.abs(x).max(1, keepdims=True) / np.float32(levels), np.float32(TINY))
+    whole = np.rint(x * (1 / step)).astype(np.int64)
+    scale = np.abs(weight).max(1) / np.float32(127)
+    wanted = (whole @ np.rint(weight / scale[:, None]).astype(np.int64).T) * (scale * step).astype(np.float64) + bias
+    wanted = {RELU: np.maximum(wanted, 0), PUT: wanted}.get(then, wanted + y)
+    off = np.abs(found[0] - wanted)
+    assert np.quantile(off, 0.9) < 1e-5 * np.sqrt(inputs)  # an input in the middle between two steps may go either way
+    assert off.max() < 0.05 * np.sqrt(inputs)
+
+
+def compiler_of(then: int, weight: Any, bias: Any) -> Matrices:
+    weights = Weight(lambda: torch.from_numpy(weight), torch.Size(weight.shape))
+    return to_matrices([weights], [torch.from_numpy(bias)], then)
+
+
+def space_of(rows: int, inputs: int, described: Any) -> Space:
+    nothing = np.empty((0, 0), np.float32)
+    return Space(
+        x=nothing,
+        y=nothing,
+        wide=nothing,
+        inputs=np.full((-(-rows // 32) * 32, -(-inputs // 64) * 64), 77, np.uint8),  # what is left over meets zeros alone
+        steps=np.empty(rows, np.float32),
+        scores=np.empty(0, np.float32),
+        sums=np.empty(4 * SUMS_APART, np.int32),
+        described=described,
+    )
+
+
+def test_e_to_the_power_of_what_is_not_above_zero() -> None:
+    @compiled
+    def powers(x: Any, y: Any) -> None:
+        for at in range(0, len(x), LANES):
+            vectors.store(y, at, vectors.exponential(vectors.load(x, at)))  # type: ignore[call-arg]
+
+    x = np.concatenate([np.linspace(-79, 0, 1 << 16), [-80.0, -1e4, -np.inf] * 16]).astype(np.float32)
+    y = np.empty_like(x)
+    powers(x, y)
+    wanted = np.exp(np.maximum(x.astype(np.float64), -80))
+    assert np.abs(y / wanted - 1).max() < 3e-7  # some units of the last of 24 bits
+
+
+@pytest.mark.parametrize("vocabulary", [16, 37, 1000, 10_001])
+def test_the_sums_and_the_best_are_those_of_pytorch(vocabulary: int) -> None:
+    numbers = torch.Generator().manual_seed(vocabulary)
+    logits_NV = 4 * torch.randn(12, vocabulary, generator=numbers)
+    logits_NV[3, 5:] = -torch.inf
+    logits_NV[4] = -torch.inf
+    logits_NV[4, 7] = 1.0
+    logits_NV[5] = 0.25
+    ours, theirs = CompiledRanking(), PlainRanking()
+    assert torch.allclose(ours.log_sums(logits_NV), logits_NV.double().logsumexp(-1), rtol=0, atol=2e-6)
+    for rows, count in ((1, 1), (1, 16), (3, 6), (4, 8), (12, 24)):
+        shift_BR = torch.randn(12 // rows, rows, generator=numbers)
+        shift_BR[0, 1:] = -torch.inf  # as all but one hypothesis are at the first step
+        logits_BRV = logits_NV.view(-1, rows, vocabulary)
+        raised_BX = (logits_BRV + shift_BR[:, :, None]).flatten(1)
+        ours_BX, theirs_BX = ours.top(logits_BRV, shift_BR, count), theirs.top(logits_BRV, shift_BR, count)
+        assert torch.equal(raised_BX.gather(1, ours_BX), raised_BX.gather(1, theirs_BX))
+        assert all(len(set(row)) == count for row in ours_BX.tolist())
+    assert ours.top(logits_NV[5:6, None], None, 4).tolist() == [[0, 1, 2, 3]]  # of equals the first
+
+
+def test_what_kernels_do_not_know_is_packed() -> None:
+    for switches in ({"pointer": True, "tying": "none"}, {"attention_window": 3}, {"d_k": 5}, {"d_ff": 40}, {"d_model": 24}):
+        model = model_of(**switches)
+        assert not compiles(model)
+        assert isinstance(ready(model, "int8"), PackedTransformer)
+    assert isinstance(ready(model_of(), "float32"), PackedTransformer)
+    assert isinstance(ready(model_of(), "int8"), CompiledTransformer)
+
+
+def test_without_numba_models_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of()
+    assert compiles(model)
+    assert fastest_precision(model) == "int8"
+    monkeypatch.setattr(placement, "find_spec", lambda name: None)
+    assert not compiles(model)
+    assert isinstance(ready(model, "int8"), PackedTransformer)
+
+
+def ready(model: Transformer, precision: Any) -> object:
+    return cast(Any, ready_speaker([model], torch.device("cpu"), precision, None).step).__self__
+
+
+def test_some_words_are_said_as_all_are() -> None:
+    model = model_of()
+    whole = compile_model(model)
+    words_W = torch.tensor([0, 1, 2, 3, 17, 40, 41, 89])
+    some = replace(whole, output=compile_output(model, words_W))
+    source_BS, tokens_N = sources(3, 7), torch.tensor([2, 17, 40])
+    all_NV, _ = whole.step(tokens_N, whole.start(source_BS))
+    some_NW, _ = some.step(tokens_N, some.start(source_BS))
+    assert torch.equal(some_NW, all_NV[:, words_W])
+
+
+def test_what_is_kept_hangs_on_every_file_that_is_compiled() -> None:
+    """Numba asks for the time of the file of the function alone."""
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in Path(vectors.__file__).parent.glob("*.py")}
+    marks = ("@compiled\n", "@entered\n", "@inlined\n", "@intrinsic")
+    assert {name for name, source in sources.items() if any(mark in source for mark in marks)} == set(vectors.COMPILED)
