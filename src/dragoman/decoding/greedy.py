@@ -21,15 +21,13 @@ Choose = Callable[[Tensor, Sequence[int], int, Ranking], Tensor]
 
 # Draws seldom fall beyond the likeliest so many tokens; where one does, the whole vocabulary is sorted.
 LIKELY = 256
-# Of so few logits the greatest is found at once as fast as block by block.
-FEW_VALUES = 1 << 16
 # Stands for a token where nothing was allowed.
 STUCK = -1
 
 
 def likeliest(logits_NV: Tensor, sentences: Sequence[int], length: int, ranking: Ranking) -> Tensor:
     """Greedy search's choice."""
-    return logits_NV.argmax(-1) if logits_NV.numel() <= FEW_VALUES else ranking.top(logits_NV[:, None], None, 1)[:, 0]
+    return ranking.top(logits_NV[:, None], None, 1)[:, 0]
 
 
 def sampler(seeds: Sequence[int], *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Choose:
@@ -115,23 +113,23 @@ def one_by_one(
     lefts: list[list[int]] = []
     log_probs: list[Tensor] = []
     last_N = torch.full((len(limits),), start_id, dtype=torch.long, device=device)
-    outputs_NT = last_N.new_empty(len(limits), 0) if bans.read_outputs or rules.loop_tokens else None
+    outputs: list[Tensor] = []  # what the rows have said at each step, where somebody asks
     while len(over) < len(limits):
         length = len(lefts) + 1
         logits_NV, state = step(last_N, state)
         logits_NV = logits_NV.float()
         log_sum_N = ranking.log_sums(logits_NV)
-        bans(logits_NV, outputs_NT, length)
+        bans(logits_NV, _table(outputs, logits_NV) if bans.read_outputs else None, length)
         last_N = choose(logits_NV, left, length, ranking)
         log_prob_N = (logits_NV.gather(1, last_N[:, None])[:, 0] - log_sum_N).float()
         lefts.append(left)
         log_probs.append(log_prob_N)
         said = (last_N.where(log_prob_N > DEAD, STUCK) if may_strand else last_N).tolist()
         looped = [False] * len(left)
-        if outputs_NT is not None:
-            outputs_NT = torch.cat([outputs_NT, last_N[:, None]], dim=1)
-            if rules.loop_tokens and length % EVERY == 0:
-                looped = looping(outputs_NT, rules.loop_tokens).tolist()
+        if bans.read_outputs or rules.loop_tokens:
+            outputs.append(last_N)
+        if rules.loop_tokens and length % EVERY == 0:
+            looped = looping(_table(outputs, logits_NV), rules.loop_tokens).tolist()
         for number, token, loops in zip(left, said, looped, strict=True):
             if number not in over:
                 spoken[number].append(token)
@@ -142,7 +140,7 @@ def one_by_one(
         if stay and len(stay) < len(left) and len(left) - len(stay) >= leaving * len(left):
             stay_N = torch.tensor(stay, device=device)
             state, last_N = state.keep(stay_N), last_N[stay_N]
-            outputs_NT = None if outputs_NT is None else outputs_NT[stay_N]
+            outputs = [said_N[stay_N] for said_N in outputs]
             bans.keep(stay_N)
             left = [left[row] for row in stay]
     thought: list[list[float]] = [[] for _ in limits]
@@ -152,6 +150,15 @@ def one_by_one(
         _hypothesis(tokens, those, wish, over[number], end_id=end_id, penalty=penalty)
         for number, (tokens, those, wish) in enumerate(zip(spoken, thought, wishes, strict=True))
     ]
+
+
+def _table(outputs: Sequence[Tensor], logits_NV: Tensor) -> Tensor:
+    """(N, T)"""
+    return (
+        torch.stack(list(outputs), dim=1)
+        if outputs
+        else torch.empty(len(logits_NV), 0, dtype=torch.long, device=logits_NV.device)
+    )
 
 
 def _hypothesis(

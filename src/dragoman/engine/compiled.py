@@ -10,7 +10,7 @@ table is put in order.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -31,55 +31,47 @@ PLACES = 16
 ROWS_AT_ONCE = 256
 
 
-@dataclass(frozen=True)
-class CompiledState:
+class CompiledState(NamedTuple):
     """A step writes into its state's memory, so that each state is good for one step.
 
     wanted: sentences that are
     length: tokens read
-    seen: of which `past` and what tells the rows apart are none before the first step
+    seen: has rows from the first step on
+    logits_NV: what the last step wrote, and the next will
     """
 
-    memory_keys: NDArray[np.float32]
-    memory_values: NDArray[np.float32]
-    length_B: NDArray[np.int32]
+    seen: Seen
+    space: Space
+    logits_NV: Tensor
     wanted: int
     length: int = 0
-    seen: Seen | None = None
-    space: Space | None = None
-    logits_NV: Tensor | None = None
 
     def reorder(self, rows_N: Tensor) -> CompiledState:
         """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
         seen = self.seen
-        if seen is None or len(seen.lineage) == self.wanted:
+        if len(seen.lineage) == self.wanted:
             return self
-        return replace(self, seen=seen._replace(lineage=seen.lineage[rows_N.numpy()]))
+        return self._replace(seen=seen._replace(lineage=seen.lineage[rows_N.numpy()]))
 
     def keep(self, sentences_B: Tensor) -> CompiledState:
         """Only these sentences, with all their rows. Nothing is moved."""
-        seen = self.seen
-        if len(sentences_B) == self.wanted:
+        seen, wanted = self.seen, sentences_B.shape[0]
+        if wanted == self.wanted:
             return self
-        assert seen is not None
         width = len(seen.lineage) // self.wanted
         rows_N = (sentences_B[:, None] * width + torch.arange(width)).flatten().numpy()
         kept = seen._replace(lineage=seen.lineage[rows_N], stored=seen.stored[rows_N], sentence=seen.sentence[rows_N])
-        return replace(self, wanted=len(sentences_B), seen=kept)
+        return self._replace(wanted=wanted, seen=kept, logits_NV=self.logits_NV[: wanted * width])
 
-    def ready(self) -> CompiledState:
-        """Room for one more token in each row, which descends from itself."""
-        assert self.seen is not None
-        assert self.space is not None
+    def with_room(self) -> CompiledState:
+        """For twice as many tokens in each row."""
         seen, space, places = self.seen, self.space, len(self.seen.past_keys)
-        if self.length == places:
-            lineage = np.empty((len(seen.lineage), 2 * places), np.int32)
-            lineage[:, :places] = seen.lineage
-            seen = seen._replace(past_keys=_twice(seen.past_keys), past_values=_twice(seen.past_values), lineage=lineage)
-            if len(space.scores) < 2 * places + LANES:
-                space = space._replace(scores=np.empty(2 * places + LANES, np.float32))
-        seen.lineage[:, self.length] = seen.stored
-        return replace(self, seen=seen, space=space)
+        lineage = np.empty((len(seen.lineage), 2 * places), np.int32)
+        lineage[:, :places] = seen.lineage
+        seen = seen._replace(past_keys=_twice(seen.past_keys), past_values=_twice(seen.past_values), lineage=lineage)
+        if len(space.scores) < 2 * places + LANES:
+            space = space._replace(scores=np.empty(2 * places + LANES, np.float32))
+        return self._replace(seen=seen, space=space)
 
 
 def _twice(past: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -151,45 +143,51 @@ class CompiledTransformer:
                 memory_values,
                 space,
             )
-        return CompiledState(memory_keys, memory_values, length_B, sentences)
+        nothing = np.empty((0, 0, 0, 0, 0), np.float32)
+        none = np.empty(0, np.int32)
+        seen = Seen(nothing, nothing, memory_keys, memory_values, np.empty((0, 0), np.int32), none, none, length_B)
+        assert space is not None
+        return CompiledState(seen, space, torch.empty(0), sentences)
 
     def step(self, tokens_N: Tensor, state: CompiledState) -> tuple[Tensor, CompiledState]:
         """Read one more target token in each row: the logits (N, V) of the next, and the state after it."""
-        if state.seen is None:
-            state = self._begun(state, len(tokens_N))
-        state = state.ready()
-        assert state.logits_NV is not None
-        logits_NV = state.logits_NV[: len(tokens_N)]
+        now = state.length
+        if now == 0:
+            state = self._begun(state, tokens_N.shape[0])
+        elif now == len(state.seen.past_keys):
+            state = state.with_room()
+        seen, logits_NV, target = state.seen, state.logits_NV, self.target
+        seen.lineage[:, now] = seen.stored
         kernels.step(
             tokens_N.numpy(),
-            np.zeros(len(tokens_N), np.int64),
-            state.length,
-            *self.target[:2],
-            self.target.positions(state.length, 1),
-            self.target.layers,
+            np.zeros(tokens_N.shape[0], np.int64),
+            now,
+            target.table_VD,
+            target.gain_V,
+            target.positions(now, 1),
+            target.layers,
             self.across,
             self.heads,
             self.output,
-            state.seen,
+            seen,
             state.space,
             logits_NV.numpy(),
         )
-        return logits_NV, replace(state, length=state.length + 1)
+        return logits_NV, state._replace(length=now + 1)
 
     def _begun(self, state: CompiledState, rows: int) -> CompiledState:
         shape = PLACES, len(self.target.layers.inner.scale), rows, self.heads.number
-        seen = Seen(
-            np.empty((*shape, self.heads.key_width), np.float32),
-            np.empty((*shape, self.heads.value_width), np.float32),
-            state.memory_keys,
-            state.memory_values,
-            np.empty((rows, PLACES), np.int32),
-            np.arange(rows, dtype=np.int32),
-            np.repeat(np.arange(state.wanted, dtype=np.int32), rows // state.wanted),
-            state.length_B,
+        seen = state.seen._replace(
+            past_keys=np.empty((*shape, self.heads.key_width), np.float32),
+            past_values=np.empty((*shape, self.heads.value_width), np.float32),
+            lineage=np.empty((rows, PLACES), np.int32),
+            stored=np.arange(rows, dtype=np.int32),
+            sentence=np.repeat(np.arange(state.wanted, dtype=np.int32), rows // state.wanted),
         )
-        space = self._space(rows, max(PLACES, state.memory_keys.shape[3]))
-        return replace(state, seen=seen, space=space, logits_NV=torch.empty(rows, self.output.outputs))
+        space = state.space
+        if len(space.x) < rows or len(space.scores) < PLACES + LANES:
+            space = self._space(rows, max(PLACES, seen.memory_keys.shape[3]))
+        return state._replace(seen=seen, space=space, logits_NV=torch.empty(rows, self.output.outputs))
 
     def _space(self, rows: int, places: int) -> Space:
         found_width = self.heads.number * self.heads.value_width

@@ -31,9 +31,9 @@ class CompiledRanking:
 
     def log_sums(self, logits_NV: Tensor) -> Tensor:
         """log Σ exp over the vocabulary, row by row. → (N,) in double precision"""
-        sums_N = torch.empty(len(logits_NV), dtype=torch.float64)
-        log_sums(logits_NV.contiguous().numpy(), sums_N.numpy())
-        return sums_N
+        sums_N = np.empty(logits_NV.shape[0])
+        log_sums(logits_NV.contiguous().numpy(), sums_N)
+        return torch.from_numpy(sums_N)
 
     def top(self, logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
         """The `count` best of each sentence's logits, each raised by its row's shift, best first.
@@ -41,10 +41,10 @@ class CompiledRanking:
         → (B, count) places in (R · V)
         """
         sentences, rows, _ = logits_BRV.shape
-        place_BX = torch.empty(sentences, count, dtype=torch.long)
-        shift_BR = torch.zeros(sentences, rows) if shift_BR is None else shift_BR.contiguous()
-        best(logits_BRV.contiguous().numpy(), shift_BR.numpy(), place_BX.numpy(), np.empty(count, np.float32))
-        return place_BX
+        place_BX = np.empty((sentences, count), np.int64)
+        shift = np.zeros((sentences, rows), np.float32) if shift_BR is None else shift_BR.contiguous().numpy()
+        best(logits_BRV.contiguous().numpy(), shift, place_BX, np.empty(count, np.float32))
+        return torch.from_numpy(place_BX)
 
 
 @entered
