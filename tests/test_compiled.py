@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,11 +26,11 @@ pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
 from dragoman.engine import matrices as products
 from dragoman.engine import vectors
-from dragoman.engine.compiled import PLACES, ROWS_AT_ONCE, CompiledTransformer
-from dragoman.engine.compiler import can_compile, compile_model, compile_output, to_matrices
-from dragoman.engine.matrices import ONTO, ONTO_FROM_RELU, PUT, RELU, SUMS_APART, TINY, Matrices, Space
+from dragoman.engine.compiled import PLACES, ROWS_AT_ONCE, CompiledTransformer, Room
+from dragoman.engine.compiler import can_compile, compile_model, in_order, with_words
+from dragoman.engine.matrices import ONTO, ONTO_FROM_RELU, PUT, RELU, TINY, Matrices
 from dragoman.engine.ranking import CompiledRanking
-from dragoman.engine.vectors import LANES, compiled, has_tiles, has_vectors, tile_description
+from dragoman.engine.vectors import LANES, compiled, has_vectors
 
 pytestmark = pytest.mark.skipif(not has_vectors(), reason="this processor has no AVX-512 with VNNI")
 
@@ -168,60 +167,44 @@ def test_no_sentence_hears_of_the_others_in_its_batch(width: int) -> None:
 @pytest.mark.parametrize("rows", [1, 3, 4, 7, 16, 17, 33, 70])
 def test_a_product_is_the_sum_of_its_bytes(then: int, inputs: int, outputs: int, rows: int) -> None:
     """By vectors and by tiles the same to the last bit; beside the same sums in 64 bits, to float32's rounding."""
-    numbers = np.random.default_rng(rows)
-    x, y = numbers.standard_normal((rows, inputs), np.float32), numbers.standard_normal((rows, outputs), np.float32)
-    x = np.maximum(x, 0) if then == ONTO_FROM_RELU else x
-    x[0] = 0.0
-    weight = numbers.standard_normal((outputs, inputs), np.float32)
-    bias = numbers.standard_normal(outputs, np.float32)
-    matrices = compiler_of(then, weight, bias)
+    numbers = torch.Generator().manual_seed(rows)
+    x_NI, y_NO = torch.randn(rows, inputs, generator=numbers), torch.randn(rows, outputs, generator=numbers)
+    x_NI = x_NI.relu() if then == ONTO_FROM_RELU else x_NI
+    x_NI[0] = 0.0
+    weight, bias = torch.randn(outputs, inputs, generator=numbers), torch.randn(outputs, generator=numbers)
+    kept = in_order([Weight(lambda: weight, weight.shape)], [bias], then)
+    places = dict(zip(("weights", "scale", "bias", "shift"), (tensor.data_ptr() for tensor in kept), strict=True))
+    matrices = Matrices(**places, outputs=outputs, filled=kept[1].shape[1], then=then)
+    room = Room(rows, 0, width=inputs, found=0, widest=0)
+    room.tensors["inputs"].fill_(77)  # what is left over meets zeros alone
     found = []
-    for described in (np.empty(0, np.uint8), tile_description())[: 1 + has_tiles()]:
-        space, result = space_of(rows, inputs, described), y.copy()
+    for described in {0, room.space.described}:
+        space, result_NO = room.space._replace(described=described), y_NO.clone()
         products.begin(space)
-        products.multiply(x, matrices, 0, result, rows, inputs, space)
+        products.multiply(x_NI.data_ptr(), matrices, 0, result_NO.data_ptr(), rows, inputs, space)
         products.end(space)
-        found.append(result)
-    assert all(np.array_equal(one, found[0]) for one in found)
-    levels = 255 if then == ONTO_FROM_RELU else 127
-    step = np.maximum(np.abs(x).max(1, keepdims=True) / np.float32(levels), np.float32(TINY))
-    whole = np.rint(x * (1 / step)).astype(np.int64)
-    scale = np.abs(weight).max(1) / np.float32(127)
-    wanted = (whole @ np.rint(weight / scale[:, None]).astype(np.int64).T) * (scale * step).astype(np.float64) + bias
-    wanted = {RELU: np.maximum(wanted, 0), PUT: wanted}.get(then, wanted + y)
-    off = np.abs(found[0] - wanted)
-    assert np.quantile(off, 0.9) < 1e-5 * np.sqrt(inputs)  # an input in the middle between two steps may go either way
-    assert off.max() < 0.05 * np.sqrt(inputs)
-
-
-def compiler_of(then: int, weight: Any, bias: Any) -> Matrices:
-    weights = Weight(lambda: torch.from_numpy(weight), torch.Size(weight.shape))
-    return to_matrices([weights], [torch.from_numpy(bias)], then)
-
-
-def space_of(rows: int, inputs: int, described: Any) -> Space:
-    nothing = np.empty((0, 0), np.float32)
-    return Space(
-        x=nothing,
-        y=nothing,
-        wide=nothing,
-        inputs=np.full((-(-rows // 32) * 32, -(-inputs // 64) * 64), 77, np.uint8),  # what is left over meets zeros alone
-        steps=np.empty(rows, np.float32),
-        scores=np.empty(0, np.float32),
-        sums=np.empty(4 * SUMS_APART, np.int32),
-        described=described,
-    )
+        found.append(result_NO)
+    assert all(torch.equal(one, found[0]) for one in found)
+    step_N1 = (x_NI.abs().amax(1, keepdim=True) / (255 if then == ONTO_FROM_RELU else 127)).clamp(min=TINY)
+    whole_NI = (x_NI * (1 / step_N1)).round().double()
+    scale_O = weight.abs().amax(1) / 127
+    wanted_NO = (whole_NI @ (weight / scale_O[:, None]).round().double().t()) * (scale_O * step_N1) + bias
+    wanted_NO = {RELU: wanted_NO.relu(), PUT: wanted_NO}.get(then, wanted_NO + y_NO)
+    off_NO = (found[0] - wanted_NO).abs()
+    # An input in the middle between two steps may go either way, and so may its row.
+    assert float((off_NO.amax(1) < 1e-5 * inputs**0.5).double().mean()) > 0.9
+    assert float(off_NO.max()) < 0.05 * inputs**0.5
 
 
 def test_e_to_the_power_of_what_is_not_above_zero() -> None:
     @compiled
-    def powers(x: Any, y: Any) -> None:
-        for at in range(0, len(x), LANES):
-            vectors.store(y, at, vectors.exponential(vectors.load(x, at)))  # type: ignore[call-arg]
+    def powers(x: int, y: int, count: int) -> None:
+        for at in range(0, count, LANES):
+            vectors.store(y, at, vectors.exponential(vectors.load(x, at)))
 
     x = np.concatenate([np.linspace(-79, 0, 1 << 16), [-80.0, -1e4, -np.inf] * 16]).astype(np.float32)
     y = np.empty_like(x)
-    powers(x, y)
+    powers(x.ctypes.data, y.ctypes.data, len(x))
     wanted = np.exp(np.maximum(x.astype(np.float64), -80))
     assert np.abs(y / wanted - 1).max() < 3e-7  # some units of the last of 24 bits
 
@@ -273,7 +256,7 @@ def test_some_words_are_said_as_all_are() -> None:
     model = model_of()
     whole = compile_model(model)
     words_W = torch.tensor([0, 1, 2, 3, 17, 40, 41, 89])
-    some = replace(whole, output=compile_output(model, words_W))
+    some = with_words(whole, model, words_W)
     source_BS, tokens_N = sources(3, 7), torch.tensor([2, 17, 40])
     all_NV, _ = whole.step(tokens_N, whole.start(source_BS))
     some_NW, _ = some.step(tokens_N, some.start(source_BS))

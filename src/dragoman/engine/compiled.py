@@ -4,22 +4,20 @@ Sentences are read without padding, some at a time. Keys and values of the outpu
 every token, and a table tells which row's place holds what a hypothesis descends from, so that to follow the beam only the
 table is put in order.
 
-    B sentences    N rows, R for each sentence    others as in `kernels`
+    B sentences    N rows, R for each sentence    P rows that are stored    others as in `kernels`
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.engine import kernels
-from dragoman.engine.kernels import Across, Heads, Layers, Seen
+from dragoman.engine.kernels import Across, Heads, Layers, Memory, Past, Table
 from dragoman.engine.matrices import SUMS_APART, Matrices, Space
 from dragoman.engine.packed import PackedEmbedding
 from dragoman.engine.ranking import CompiledRanking
@@ -31,69 +29,106 @@ PLACES = 16
 ROWS_AT_ONCE = 256
 
 
+class Room:
+    """Memory to work in, for so many rows that look at so many places each."""
+
+    def __init__(self, rows: int, places: int, *, width: int, found: int, widest: int) -> None:
+        """width: D. found: H·U. widest: O of the widest product, but for the last"""
+        stride = -(-max(width, found, widest) // BYTES) * BYTES
+        filled = -(-rows // (2 * TILE_ROWS)) * 2 * TILE_ROWS
+        floats = {"x": rows * width, "y": rows * max(width, found), "wide": rows * widest, "steps": rows}
+        self.tensors = {name: torch.empty(count) for name, count in floats.items()} | {
+            "scores": torch.empty(places + LANES),
+            "inputs": torch.zeros(filled * stride, dtype=torch.uint8),
+            "sums": torch.empty(4 * SUMS_APART, dtype=torch.int32),
+        }
+        self.description = torch.from_numpy(tile_description())
+        self.rows, self.places = rows, places
+        described = self.description.data_ptr() if has_tiles() else 0
+        addresses = {name: tensor.data_ptr() for name, tensor in self.tensors.items()}
+        self.space = Space(**addresses, described=described, width=width, stride=stride)
+
+
 class CompiledState(NamedTuple):
     """A step writes into its state's memory, so that each state is good for one step.
 
+    keys_LBHSK, values_LBHSU: of the source. past_keys, past_values: of the output (T, L, P, H, K or U); none before it begins
     wanted: sentences that are
     length: tokens read
-    seen: has rows from the first step on
+    lineage_NT: the stored row that holds what each row descends from at each place
+    stored_N: where each row writes. sentence_N: the source of each
     logits_NV: what the last step wrote, and the next will
     """
 
-    seen: Seen
-    space: Space
-    logits_NV: Tensor
+    keys_LBHSK: Tensor
+    values_LBHSU: Tensor
+    length_B: Tensor
+    memory: Memory
+    room: Room
     wanted: int
     length: int = 0
+    past_keys: Tensor = torch.empty(0)
+    past_values: Tensor = torch.empty(0)
+    lineage_NT: Tensor = torch.empty(0)
+    stored_N: Tensor = torch.empty(0)
+    sentence_N: Tensor = torch.empty(0)
+    logits_NV: Tensor = torch.empty(0)
 
     def reorder(self, rows_N: Tensor) -> CompiledState:
         """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
-        seen = self.seen
-        if len(seen.lineage) == self.wanted:
+        if self.lineage_NT.shape[0] == self.wanted:
             return self
-        return self._replace(seen=seen._replace(lineage=seen.lineage[rows_N.numpy()]))
+        return self._replace(lineage_NT=self.lineage_NT.index_select(0, rows_N))
 
     def keep(self, sentences_B: Tensor) -> CompiledState:
         """Only these sentences, with all their rows. Nothing is moved."""
-        seen, wanted = self.seen, sentences_B.shape[0]
+        wanted = sentences_B.shape[0]
         if wanted == self.wanted:
             return self
-        width = len(seen.lineage) // self.wanted
-        rows_N = (sentences_B[:, None] * width + torch.arange(width)).flatten().numpy()
-        kept = seen._replace(lineage=seen.lineage[rows_N], stored=seen.stored[rows_N], sentence=seen.sentence[rows_N])
-        return self._replace(wanted=wanted, seen=kept, logits_NV=self.logits_NV[: wanted * width])
+        width = self.lineage_NT.shape[0] // self.wanted
+        rows_N = (sentences_B[:, None] * width + torch.arange(width)).flatten()
+        return self._replace(
+            wanted=wanted,
+            lineage_NT=self.lineage_NT.index_select(0, rows_N),
+            stored_N=self.stored_N.index_select(0, rows_N),
+            sentence_N=self.sentence_N.index_select(0, rows_N),
+            logits_NV=self.logits_NV[: wanted * width],
+        )
 
-    def with_room(self) -> CompiledState:
-        """For twice as many tokens in each row."""
-        seen, space, places = self.seen, self.space, len(self.seen.past_keys)
-        lineage = np.empty((len(seen.lineage), 2 * places), np.int32)
-        lineage[:, :places] = seen.lineage
-        seen = seen._replace(past_keys=_twice(seen.past_keys), past_values=_twice(seen.past_values), lineage=lineage)
-        if len(space.scores) < 2 * places + LANES:
-            space = space._replace(scores=np.empty(2 * places + LANES, np.float32))
-        return self._replace(seen=seen, space=space)
+    def past(self) -> Past:
+        """Where it is."""
+        return Past(
+            keys=self.past_keys.data_ptr(),
+            values=self.past_values.data_ptr(),
+            lineage=self.lineage_NT.data_ptr(),
+            stored=self.stored_N.data_ptr(),
+            sentence=self.sentence_N.data_ptr(),
+            rows=self.past_keys.shape[2],
+            room=self.lineage_NT.shape[1],
+        )
+
+    def with_places(self) -> CompiledState:
+        """Room for twice as many tokens in each row."""
+        keys, values, lineage = self.past_keys, self.past_values, self.lineage_NT
+        more = keys.new_empty(2 * keys.shape[0], *keys.shape[1:]), values.new_empty(2 * values.shape[0], *values.shape[1:])
+        lineage_NT = lineage.new_empty(lineage.shape[0], 2 * lineage.shape[1])
+        more[0][: keys.shape[0]], more[1][: values.shape[0]] = keys, values
+        lineage_NT[:, : lineage.shape[1]] = lineage
+        return self._replace(past_keys=more[0], past_values=more[1], lineage_NT=lineage_NT)
 
 
-def _twice(past: NDArray[np.float32]) -> NDArray[np.float32]:
-    more = np.empty((2 * len(past), *past.shape[1:]), np.float32)
-    more[: len(past)] = past
-    return more
+@dataclass(frozen=True)
+class Side:
+    """What one stack reads by. table: of the embedding's own weights"""
 
-
-class Side(NamedTuple):
-    """What one stack reads by."""
-
-    table_VD: NDArray[np.float32]
-    gain_V: NDArray[np.float32]
     embedding: PackedEmbedding
+    table: Table
     layers: Layers
 
-    def positions(self, start: int, length: int) -> NDArray[np.float32]:
+    def positions(self, start: int, length: int) -> Tensor:
         """(length, D)"""
         found_SD = self.embedding.positions(start, length).detach()
-        if self.embedding.extra_D is not None:
-            found_SD = found_SD + self.embedding.extra_D
-        return np.asarray(found_SD.contiguous().numpy())
+        return found_SD.contiguous() if self.embedding.extra_D is None else found_SD + self.embedding.extra_D
 
 
 @dataclass(frozen=True)
@@ -101,6 +136,8 @@ class CompiledTransformer:
     """What a search asks for words, as `PackedTransformer` is; for inference only.
 
     Several threads may use it at once: who computes has left Python's lock, and each batch has its own memory.
+
+    kept: all tensors whose addresses are here
     """
 
     source: Side
@@ -108,113 +145,97 @@ class CompiledTransformer:
     across: Across
     heads: Heads
     output: Matrices
+    kept: Sequence[Tensor]
     ranking: ClassVar[type[CompiledRanking]] = CompiledRanking
-
-    @property
-    def width(self) -> int:
-        """D"""
-        return int(self.source.table_VD.shape[1])
 
     def start(self, source_BS: Tensor) -> CompiledState:
         """Read the source, padded on the right: the state before the first target token."""
-        source, (sentences, places) = self.source, source_BS.shape
-        length_B = (source_BS != source.embedding.padding_id).sum(1).int().numpy()
-        shape = len(self.target.layers.inner.scale), sentences, self.heads.number, places
-        memory_keys = np.empty((*shape, self.heads.key_width), np.float32)
-        memory_values = np.empty((*shape, self.heads.value_width), np.float32)
-        positions_SD = source.positions(0, places)
-        ids_BS, space = source_BS.numpy(), None
-        for some in _parts(length_B):
-            rows = int(length_B[some].sum())
-            if space is None or len(space.x) < rows:
-                space = self._space(rows, places)
-            first = np.concatenate([[0], length_B[some].cumsum()])
+        source, heads, (sentences, places) = self.source, self.heads, source_BS.shape
+        length_B = (source_BS != source.embedding.padding_id).sum(1)
+        shape = self.target.layers.number, sentences, heads.number, places
+        keys_LBHSK, values_LBHSU = torch.empty(*shape, heads.key_width), torch.empty(*shape, heads.value_width)
+        short_B = length_B.int()
+        memory = Memory(keys_LBHSK.data_ptr(), values_LBHSU.data_ptr(), short_B.data_ptr(), sentences, places)
+        positions_SD, room = source.positions(0, places), self._room(1, places)
+        for first, after in _parts(length_B.tolist()):
+            some_B = length_B[first:after]
+            here_CS = torch.arange(places) < some_B[:, None]
+            tokens_N, at_N = source_BS[first:after][here_CS], here_CS.nonzero()[:, 1].contiguous()
+            begins_C, numbers_C = torch.cat([some_B.new_zeros(1), some_B.cumsum(0)]), torch.arange(first, after)
+            if room.rows < len(tokens_N):
+                room = self._room(len(tokens_N), places)
             kernels.encode(
-                np.concatenate([ids_BS[one, : length_B[one]] for one in some]),
-                np.concatenate([np.arange(length_B[one]) for one in some]),
-                first.astype(np.int64),
-                np.asarray(some),
-                *source[:2],
-                positions_SD,
+                tokens_N.data_ptr(),
+                at_N.data_ptr(),
+                len(tokens_N),
+                begins_C.data_ptr(),
+                numbers_C.data_ptr(),
+                after - first,
+                source.table,
+                positions_SD.data_ptr(),
                 source.layers,
                 self.across,
-                self.heads,
-                memory_keys,
-                memory_values,
-                space,
+                self.target.layers.number,
+                heads,
+                memory,
+                room.space,
             )
-        nothing = np.empty((0, 0, 0, 0, 0), np.float32)
-        none = np.empty(0, np.int32)
-        seen = Seen(nothing, nothing, memory_keys, memory_values, np.empty((0, 0), np.int32), none, none, length_B)
-        assert space is not None
-        return CompiledState(seen, space, torch.empty(0), sentences)
+        return CompiledState(keys_LBHSK, values_LBHSU, short_B, memory, room, sentences)
 
     def step(self, tokens_N: Tensor, state: CompiledState) -> tuple[Tensor, CompiledState]:
         """Read one more target token in each row: the logits (N, V) of the next, and the state after it."""
-        now = state.length
+        now, rows = state.length, tokens_N.shape[0]
         if now == 0:
-            state = self._begun(state, tokens_N.shape[0])
-        elif now == len(state.seen.past_keys):
-            state = state.with_room()
-        seen, logits_NV, target = state.seen, state.logits_NV, self.target
-        seen.lineage[:, now] = seen.stored
+            state = self._begun(state, rows)
+        elif now == state.lineage_NT.shape[1]:
+            state = state.with_places()
+        places = max(state.memory.places, state.lineage_NT.shape[1])
+        if state.room.rows < rows or state.room.places < places:
+            state = state._replace(room=self._room(rows, places))
+        target, at_N = self.target, torch.zeros(rows, dtype=torch.long)
+        tokens_N, position_1D = tokens_N.contiguous(), target.positions(now, 1)
         kernels.step(
-            tokens_N.numpy(),
-            np.zeros(tokens_N.shape[0], np.int64),
+            tokens_N.data_ptr(),
+            at_N.data_ptr(),
+            rows,
             now,
-            target.table_VD,
-            target.gain_V,
-            target.positions(now, 1),
+            target.table,
+            position_1D.data_ptr(),
             target.layers,
             self.across,
             self.heads,
             self.output,
-            seen,
-            state.space,
-            logits_NV.numpy(),
+            state.memory,
+            state.past(),
+            state.room.space,
+            state.logits_NV.data_ptr(),
         )
-        return logits_NV, state._replace(length=now + 1)
+        return state.logits_NV, state._replace(length=now + 1)
 
     def _begun(self, state: CompiledState, rows: int) -> CompiledState:
-        shape = PLACES, len(self.target.layers.inner.scale), rows, self.heads.number
-        seen = state.seen._replace(
-            past_keys=np.empty((*shape, self.heads.key_width), np.float32),
-            past_values=np.empty((*shape, self.heads.value_width), np.float32),
-            lineage=np.empty((rows, PLACES), np.int32),
-            stored=np.arange(rows, dtype=np.int32),
-            sentence=np.repeat(np.arange(state.wanted, dtype=np.int32), rows // state.wanted),
-        )
-        space = state.space
-        if len(space.x) < rows or len(space.scores) < PLACES + LANES:
-            space = self._space(rows, max(PLACES, seen.memory_keys.shape[3]))
-        return state._replace(seen=seen, space=space, logits_NV=torch.empty(rows, self.output.outputs))
-
-    def _space(self, rows: int, places: int) -> Space:
-        found_width = self.heads.number * self.heads.value_width
-        matrices = [each for stack in (self.source.layers, self.target.layers) for each in stack[:4]]
-        widest = max(one.outputs for one in [*matrices, *self.across[:3]])
-        inputs = -(-max(widest, self.width, found_width) // BYTES) * BYTES
-        return Space(
-            x=np.empty((rows, self.width), np.float32),
-            y=np.empty((rows, max(self.width, found_width)), np.float32),
-            wide=np.empty((rows, widest), np.float32),
-            inputs=np.zeros((-(-rows // (2 * TILE_ROWS)) * 2 * TILE_ROWS, inputs), np.uint8),
-            steps=np.empty(rows, np.float32),
-            scores=np.empty(places + LANES, np.float32),
-            sums=np.empty(4 * SUMS_APART, np.int32),
-            described=tile_description() if has_tiles() else np.empty(0, np.uint8),
+        shape = PLACES, self.target.layers.number, rows, self.heads.number
+        return state._replace(
+            past_keys=torch.empty(*shape, self.heads.key_width),
+            past_values=torch.empty(*shape, self.heads.value_width),
+            lineage_NT=torch.empty(rows, PLACES, dtype=torch.int32),
+            stored_N=torch.arange(rows, dtype=torch.int32),
+            sentence_N=torch.arange(state.wanted, dtype=torch.int32).repeat_interleave(rows // state.wanted),
+            logits_NV=torch.empty(rows, self.output.outputs),
         )
 
+    def _room(self, rows: int, places: int) -> Room:
+        products = [*self.source.layers[1:5], *self.target.layers[1:5], *self.across[:3]]
+        found = self.heads.number * self.heads.value_width
+        width = self.source.embedding.weight_VD.shape[1]
+        return Room(rows, places, width=width, found=found, widest=max(one.outputs for one in products))
 
-def _parts(length_B: NDArray[np.int32]) -> Iterator[list[int]]:
-    """Numbers of sentences that are read together."""
-    some: list[int] = []
-    rows = 0
-    for number, length in enumerate(length_B.tolist()):
-        if some and rows + length > ROWS_AT_ONCE:
-            yield some
-            some, rows = [], 0
-        some.append(number)
+
+def _parts(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Which sentences are read together: from, and up to."""
+    first = rows = 0
+    for number, length in enumerate(lengths):
+        if rows and rows + length > ROWS_AT_ONCE:
+            yield first, number
+            first, rows = number, 0
         rows += length
-    if some:
-        yield some
+    yield first, len(lengths)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dragoman.engine.compiled import CompiledTransformer, Side
-from dragoman.engine.kernels import Across, Heads, Layers, Norms
+from dragoman.engine.kernels import Across, Heads, Layers, Norms, Table
 from dragoman.engine.matrices import GROUP, ONTO, ONTO_FROM_RELU, PUT, RELU, Matrices
 from dragoman.engine.packer import joined, pack_embedding
 from dragoman.engine.products import LEVELS, TINY, Weight
@@ -47,46 +46,56 @@ def compile_model(model: Transformer, *, forget: Callable[[], None] = lambda: No
             attention.query.out_features // attention.num_heads,
             attention.value.out_features // attention.num_heads,
         ),
-        output=to_matrices([_weight(model.output, forget)], [None], PUT),
+        output=compiler.matrices([_weight(model.output, forget)], [None], PUT),
+        kept=compiler.kept,
     )
     give_freed_memory_back()
     return compiled
 
 
-def compile_output(model: Transformer, words_W: Tensor) -> Matrices:
-    """The product before the softmax for these words alone."""
-    return to_matrices([_weight(model.output.detach()[words_W])], [None], PUT)
+@torch.no_grad()
+def with_words(compiled: CompiledTransformer, model: Transformer, words_W: Tensor) -> CompiledTransformer:
+    """It says these words alone."""
+    compiler = _Compiler(lambda: None)
+    output = compiler.matrices([_weight(model.output[words_W])], [None], PUT)
+    return replace(compiled, output=output, kept=[*compiled.kept, *compiler.kept])
 
 
 def _weight(weight: Tensor, forget: Callable[[], None] = lambda: None) -> Weight:
     return Weight(weight.detach, weight.shape, forget)
 
 
-@dataclass(frozen=True)
 class _Compiler:
-    """Makes every part of a model ready in the same way."""
+    """Makes every part of a model ready in the same way. kept: what was made, and is known by its address"""
 
-    forget: Callable[[], None]
+    def __init__(self, forget: Callable[[], None]) -> None:
+        self.forget = forget
+        self.kept: list[Tensor] = []
+
+    def keep(self, tensor: Tensor) -> int:
+        self.kept.append(tensor.contiguous())
+        return self.kept[-1].data_ptr()
 
     def side(self, stack: nn.Module) -> Side:
         embedding = pack_embedding(cast(Embedding, stack.embedding))
         layers = [cast(Layer, layer) for layer in cast(nn.ModuleList, stack.layers)]
-        table_VD = embedding.weight_VD.float().numpy()
-        return Side(table_VD, embedding.gain_V.numpy(), embedding, self.layers(layers, cast(nn.Module, stack.norm)))
+        table = Table(self.keep(embedding.weight_VD.float()), self.keep(embedding.gain_V))
+        return Side(embedding, table, self.layers(layers, cast(nn.Module, stack.norm)))
 
     def layers(self, layers: Sequence[Layer], final: nn.Module) -> Layers:
         attentions = [layer.attention for layer in layers]
         return Layers(
+            number=len(layers),
             look=self.joined(attentions, "query", "key", "value"),
             output=self.linears([one.output for one in attentions], ONTO),
             inner=self.linears([layer.feed_forward.inner for layer in layers], RELU),
             outer=self.linears([layer.feed_forward.outer for layer in layers], ONTO_FROM_RELU),
             norms=(
-                _norms([layer.attention_residual.norm for layer in layers]),
-                _norms([layer.feed_forward_residual.norm for layer in layers]),
+                self.norms([layer.attention_residual.norm for layer in layers]),
+                self.norms([layer.feed_forward_residual.norm for layer in layers]),
             ),
             before=isinstance(layers[0].attention_residual, PreNorm),
-            final=_norms([final] if isinstance(final, nn.LayerNorm) else []),
+            final=self.norms([final] if isinstance(final, nn.LayerNorm) else []),
         )
 
     def across(self, layers: Sequence[DecoderLayer]) -> Across:
@@ -95,8 +104,15 @@ class _Compiler:
             look=self.joined(attentions, "query"),
             output=self.linears([one.output for one in attentions], ONTO),
             remember=self.joined(attentions, "key", "value"),
-            norms=_norms([layer.cross_attention_residual.norm for layer in layers]),
+            norms=self.norms([layer.cross_attention_residual.norm for layer in layers]),
         )
+
+    def norms(self, norms: Sequence[nn.Module]) -> Norms:
+        found = [cast(nn.LayerNorm, norm) for norm in norms]
+        if not found:
+            return Norms(0, 0, 0.0, False)
+        weights, biases = (torch.stack([getattr(norm, name).detach() for norm in found]) for name in ("weight", "bias"))
+        return Norms(self.keep(weights), self.keep(biases), found[0].eps, True)
 
     def joined(self, attentions: Sequence[Attention], *names: str) -> Matrices:
         """Several projections as one, head by head."""
@@ -106,15 +122,20 @@ class _Compiler:
             shape = torch.Size((sum(linear.out_features for linear in linears), linears[0].in_features))
             weights.append(Weight(partial(joined, attention, names, "weight"), shape, self.forget))
             biases.append(None if linears[0].bias is None else joined(attention, names, "bias"))
-        return to_matrices(weights, biases, PUT)
+        return self.matrices(weights, biases, PUT)
 
     def linears(self, linears: Sequence[Linear], then: int) -> Matrices:
         weights = [_weight(linear.weight, self.forget) for linear in linears]
-        return to_matrices(weights, [linear.bias for linear in linears], then)
+        return self.matrices(weights, [linear.bias for linear in linears], then)
+
+    def matrices(self, weights: Sequence[Weight], biases: Sequence[Tensor | None], then: int) -> Matrices:
+        tensors = in_order(weights, biases, then)
+        bytes_, scale, bias, shift = map(self.keep, tensors)
+        return Matrices(bytes_, scale, bias, shift, weights[0].shape[0], tensors[1].shape[1], then)
 
 
-def to_matrices(weights: Sequence[Weight], biases: Sequence[Tensor | None], then: int) -> Matrices:
-    """One product of every layer. then: what becomes of it"""
+def in_order(weights: Sequence[Weight], biases: Sequence[Tensor | None], then: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One product of every layer as `Matrices` has it: weights, scales, biases, shifts. then: what becomes of it"""
     outputs, inputs = weights[0].shape
     layers, panels, quads = len(weights), -(-outputs // GROUP) * GROUP // LANES, -(-inputs // BYTES) * BYTES // QUAD
     bytes_LPQ = torch.zeros(layers, panels, quads, LANES, QUAD, dtype=torch.int8)
@@ -126,23 +147,14 @@ def to_matrices(weights: Sequence[Weight], biases: Sequence[Tensor | None], then
         if bias_O is not None:
             bias_LO[layer, :outputs] = bias_O.detach()
         for rows, whole_RI in weight.parts_whole(scale_O):
-            if then != ONTO_FROM_RELU:
-                shift_LO[layer, rows.start : rows.start + len(whole_RI)] = whole_RI.sum(1, dtype=torch.int32) * ADDED
             count, first = len(whole_RI), rows.start // LANES
+            if then != ONTO_FROM_RELU:
+                shift_LO[layer, rows.start : rows.start + count] = whole_RI.sum(1, dtype=torch.int32) * ADDED
             filled_RI = torch.zeros(-(-count // LANES) * LANES, quads * QUAD, dtype=torch.int8)
             filled_RI[:count, :inputs] = whole_RI
             panels_PRQ = filled_RI.view(-1, LANES, quads, QUAD)
             bytes_LPQ[layer, first : first + len(panels_PRQ)] = panels_PRQ.transpose(1, 2)
-    found = (bytes_LPQ.numpy(), scale_LO.numpy(), bias_LO.numpy(), shift_LO.numpy())
-    return Matrices(*found, outputs, then)
-
-
-def _norms(norms: Sequence[nn.Module]) -> Norms:
-    found = [cast(nn.LayerNorm, norm) for norm in norms]
-    if not found:
-        return Norms(np.empty((0, 0), np.float32), np.empty((0, 0), np.float32), 0.0)
-    weights, biases = (torch.stack([getattr(norm, name).detach() for norm in found]).numpy() for name in ("weight", "bias"))
-    return Norms(weights, biases, found[0].eps)
+    return bytes_LPQ, scale_LO, bias_LO, shift_LO
 
 
 def can_compile(model: Transformer) -> bool:

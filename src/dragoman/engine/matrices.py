@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dragoman.engine.vectors import (
     BYTES,
@@ -26,8 +25,11 @@ from dragoman.engine.vectors import (
     inlined,
     load,
     load_bytes,
+    load_sums,
     load_tile,
     multiply_tiles,
+    number,
+    put,
     release_tiles,
     same,
     same_bytes,
@@ -36,13 +38,13 @@ from dragoman.engine.vectors import (
     store,
     store_bytes,
     store_first,
+    store_sums,
     store_tile,
     to_floats,
     to_sums,
 )
 
-Floats = NDArray[np.float32]
-Whole = NDArray[np.int32]
+Address = int
 
 LEVELS = 127.0
 # Nothing smaller is told from zero, so that a row of zeros has a scale as well.
@@ -58,49 +60,54 @@ SUMS_APART = 2 * TILE_ROWS * LANES
 
 
 class Matrices(NamedTuple):
-    """The weights of one product in all layers, as bytes.
+    """The weights of one product in all layers, as bytes: where they stand.
 
-    weights: (L, O / 16, I / 4, 16, 4), O filled up to whole groups and I to whole vectors with zeros
+    weights: (L, O / 16, I / 4, 16, 4) bytes, O filled up to whole groups and I to whole vectors with zeros
     scale, bias: (L, O), O filled up likewise. shift: what the 128 that is added to every input comes to
-    outputs: O. then: what becomes of it
+    outputs: O. filled: O filled up. then: what becomes of it
     """
 
-    weights: NDArray[np.int8]
-    scale: Floats
-    bias: Floats
-    shift: Whole
+    weights: Address
+    scale: Address
+    bias: Address
+    shift: Address
     outputs: int
+    filled: int
     then: int
 
 
 class Space(NamedTuple):
-    """To work in. x: (N, D). y: (N, D or H·U). wide: (N, widest output). inputs: (N, widest input), bytes. steps: (N,)
+    """Where there is memory to work in, for N rows.
 
-    N is filled up to whole pairs of tiles in `inputs`
-    scores: of one head. sums: of 32 rows and 64 outputs. described: what tiles are like; empty where there are none
+    x: (N, D). y: (N, D or H·U). wide: (N, widest output). steps: (N,). scores: of one head. sums: of 32 rows and 64 outputs
+    inputs: (N, stride) bytes, the stride being the widest input's in whole vectors, and N filled up to whole pairs of tiles
+    described: what tiles are like; 0 where there are none
+    width: D
     """
 
-    x: Floats
-    y: Floats
-    wide: Floats
-    inputs: NDArray[np.uint8]
-    steps: Floats
-    scores: Floats
-    sums: Whole
-    described: NDArray[np.uint8]
+    x: Address
+    y: Address
+    wide: Address
+    inputs: Address
+    steps: Address
+    scores: Address
+    sums: Address
+    described: Address
+    width: int
+    stride: int
 
 
 @compiled
 def to_bytes(x, rows, width, space, positive):
     """Each row of x (N, I) as whole steps from 0 to 255, and its step. Signed ones have 128 added."""
-    stride = space.inputs.shape[1]
+    stride = space.stride
     for row in range(rows):
         start = row * width
         highest = same(0.0)
         for at in range(0, width, LANES):
             highest = greater(highest, size(load(x, start + at)))
         step = max(greatest(highest) / (2 * LEVELS + 1 if positive else LEVELS), TINY)
-        space.steps[row] = step
+        put(space.steps, row, np.float32(step))
         scale, added = same(1.0 / step), same_sums(0 if positive else 128)
         for at in range(0, width, LANES):
             store_bytes(space.inputs, row * stride + at, to_sums(load(x, start + at) * scale) + added)
@@ -110,15 +117,14 @@ def to_bytes(x, rows, width, space, positive):
 def finish(matrices, layer, y, row, rows, column, columns, space):
     """Sums of products of bytes become outputs: these rows and columns of y."""
     outputs = matrices.outputs
-    first = layer * matrices.scale.shape[1]
+    first = layer * matrices.filled
     for at in range(column, min(column + columns, outputs), LANES):
         scale, bias = load(matrices.scale, first + at), load(matrices.bias, first + at)
-        shift = load_bytes(matrices.shift, first + at)
+        shift = load_sums(matrices.shift, first + at)
         panel = (at - column) // LANES * SUMS_APART
         for here in range(rows):
-            found = (
-                to_floats(load_bytes(space.sums, panel + here * LANES) - shift) * (scale * same(space.steps[row + here])) + bias
-            )
+            exact = to_floats(load_sums(space.sums, panel + here * LANES) - shift)
+            found = exact * (scale * same(number(space.steps, row + here))) + bias
             place = (row + here) * outputs + at
             if matrices.then == RELU:
                 found = greater(found, same(0.0))
@@ -133,7 +139,7 @@ def finish(matrices, layer, y, row, rows, column, columns, space):
 @compiled
 def four_rows(matrices, first, space, row, quads):
     """The sums of four rows and 64 outputs."""
-    panel_size, stride = quads * BYTES, space.inputs.shape[1]
+    panel_size, stride = quads * BYTES, space.stride
     weights, inputs, sums = matrices.weights, space.inputs, space.sums
     zero = same_sums(0)
     a = b = c = d = (zero, zero, zero, zero)
@@ -151,7 +157,7 @@ def four_rows(matrices, first, space, row, quads):
         d = _times(d, same_bytes(inputs, x_at + 3 * stride), four)
     for here, some in enumerate((a, b, c, d)):
         for panel in range(4):
-            store(sums, panel * SUMS_APART + here * LANES, some[panel])
+            store_sums(sums, panel * SUMS_APART + here * LANES, some[panel])
 
 
 @compiled
@@ -169,9 +175,9 @@ def one_row(matrices, first, space, row, quads):
             load_bytes(weights, at + 2 * panel_size),
             load_bytes(weights, at + 3 * panel_size),
         )
-        a = _times(a, same_bytes(space.inputs, row * space.inputs.shape[1] + 4 * quad), four)
+        a = _times(a, same_bytes(space.inputs, row * space.stride + 4 * quad), four)
     for panel in range(4):
-        store(space.sums, panel * SUMS_APART, a[panel])
+        store_sums(space.sums, panel * SUMS_APART, a[panel])
 
 
 @inlined
@@ -187,7 +193,7 @@ def _times(sums, x, weights):
 @compiled
 def multiply_few(matrices, layer, y, rows, width, space):
     """By vectors, four rows at once."""
-    groups, quads = matrices.scale.shape[1] // GROUP, -(-width // BYTES) * LANES
+    groups, quads = matrices.filled // GROUP, -(-width // BYTES) * LANES
     for group in range(groups):
         first = (layer * groups + group) * GROUP * 4 * quads
         row = np.int64(0)
@@ -204,9 +210,9 @@ def multiply_few(matrices, layer, y, rows, width, space):
 @compiled
 def multiply_many(matrices, layer, y, rows, width, space):
     """By tiles, 32 rows and 32 outputs at once."""
-    pairs, blocks = matrices.scale.shape[1] // (2 * LANES), -(-width // BYTES)
+    pairs, blocks = matrices.filled // (2 * LANES), -(-width // BYTES)
     tile = TILE_ROWS * BYTES
-    panel_size, stride = blocks * tile, space.inputs.shape[1]
+    panel_size, stride = blocks * tile, space.stride
     weights, inputs, sums = matrices.weights, space.inputs, space.sums
     for pair in range(pairs):
         first = (layer * pairs + pair) * 2 * panel_size
@@ -228,10 +234,10 @@ def multiply_many(matrices, layer, y, rows, width, space):
                     multiply_tiles(2, 5, 6)
                     multiply_tiles(3, 5, 7)
             store_tile(0, sums, 0, BYTES)
-            store_tile(1, sums, SUMS_APART, BYTES)
+            store_tile(1, sums, 4 * SUMS_APART, BYTES)
             if two:
-                store_tile(2, sums, TILE_ROWS * LANES, BYTES)
-                store_tile(3, sums, SUMS_APART + TILE_ROWS * LANES, BYTES)
+                store_tile(2, sums, 4 * TILE_ROWS * LANES, BYTES)
+                store_tile(3, sums, 4 * (SUMS_APART + TILE_ROWS * LANES), BYTES)
             finish(matrices, layer, y, row, min(2 * TILE_ROWS, rows - row), pair * 2 * LANES, np.int64(2 * LANES), space)
 
 
@@ -239,7 +245,7 @@ def multiply_many(matrices, layer, y, rows, width, space):
 def multiply(x, matrices, layer, y, rows, width, space):
     """x·Wᵀ + b (N, O): put into y, or what a ReLU lets through of it, or added onto what y is."""
     to_bytes(x, rows, width, space, matrices.then == ONTO_FROM_RELU)
-    if len(space.described) and rows >= MANY_ROWS:
+    if space.described and rows >= MANY_ROWS:
         multiply_many(matrices, layer, y, rows, width, space)
     else:
         multiply_few(matrices, layer, y, rows, width, space)
@@ -248,12 +254,12 @@ def multiply(x, matrices, layer, y, rows, width, space):
 @compiled
 def begin(space):
     """Before the first product of a function."""
-    if len(space.described):
+    if space.described:
         configure_tiles(space.described)
 
 
 @compiled
 def end(space):
     """After the last."""
-    if len(space.described):
+    if space.described:
         release_tiles()

@@ -19,6 +19,11 @@ from dragoman.engine.vectors import (
     greatest,
     load,
     load_first,
+    long,
+    number,
+    put,
+    put_double,
+    put_long,
     same,
     total,
 )
@@ -31,68 +36,69 @@ class CompiledRanking:
 
     def log_sums(self, logits_NV: Tensor) -> Tensor:
         """log Σ exp over the vocabulary, row by row. → (N,) in double precision"""
-        sums_N = np.empty(logits_NV.shape[0])
-        log_sums(logits_NV.contiguous().numpy(), sums_N)
-        return torch.from_numpy(sums_N)
+        logits_NV = logits_NV.contiguous()
+        sums_N = torch.empty(logits_NV.shape[0], dtype=torch.float64)
+        log_sums(logits_NV.data_ptr(), *logits_NV.shape, sums_N.data_ptr())
+        return sums_N
 
     def top(self, logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
         """The `count` best of each sentence's logits, each raised by its row's shift, best first.
 
         → (B, count) places in (R · V)
         """
-        sentences, rows, _ = logits_BRV.shape
-        place_BX = np.empty((sentences, count), np.int64)
-        shift = np.zeros((sentences, rows), np.float32) if shift_BR is None else shift_BR.contiguous().numpy()
-        best(logits_BRV.contiguous().numpy(), shift, place_BX, np.empty(count, np.float32))
-        return torch.from_numpy(place_BX)
+        logits_BRV, sentences = logits_BRV.contiguous(), logits_BRV.shape[0]
+        place_BX = torch.empty(sentences, count, dtype=torch.long)
+        value_X = torch.empty(count)
+        shift_BR = torch.zeros(logits_BRV.shape[:2]) if shift_BR is None else shift_BR.contiguous()
+        best(logits_BRV.data_ptr(), *logits_BRV.shape, shift_BR.data_ptr(), place_BX.data_ptr(), value_X.data_ptr(), count)
+        return place_BX
 
 
 @entered
-def log_sums(logits, sums):
-    """Into sums (N,)."""
-    width = logits.shape[1]
-    whole = width // LANES * LANES
-    for row in range(len(logits)):
+def log_sums(logits, rows, width, sums):
+    """Of logits (N, V) into sums (N,)."""
+    filled = width // LANES * LANES
+    for row in range(rows):
         start = row * width
-        rest = load_first(width - whole, logits, start + whole, same(LOWEST))
+        rest = load_first(width - filled, logits, start + filled, same(LOWEST))
         highest = rest
-        for at in range(0, whole, LANES):
+        for at in range(0, filled, LANES):
             highest = greater(load(logits, start + at), highest)
         top = greatest(highest)
         highest = same(top)
         sum_ = exponential(rest - highest)
-        for at in range(0, whole, LANES):
+        for at in range(0, filled, LANES):
             sum_ = sum_ + exponential(load(logits, start + at) - highest)
-        sums[row] = np.float64(top) + np.log(np.float64(total(sum_)))
+        put_double(sums, row, np.float64(top) + np.log(np.float64(total(sum_))))
 
 
 @compiled
-def insert(value, place, filled, values, places):
+def insert(value, place, filled, count, values, places, first):
     """Among the best so far, which are in order; of equals the first stays ahead. Where all are filled, the last goes."""
-    at = min(filled, len(values) - 1)
-    while at > 0 and values[at - 1] < value:
-        values[at], places[at] = values[at - 1], places[at - 1]
+    at = min(filled, count - 1)
+    while at > 0 and number(values, at - 1) < value:
+        put(values, at, number(values, at - 1))
+        put_long(places, first + at, long(places, first + at - 1))
         at -= 1
-    values[at], places[at] = value, place
+    put(values, at, value)
+    put_long(places, first + at, place)
 
 
 @entered
-def best(logits, shift, places, values):
-    """Into places (B, X). values: (X,) to work in"""
-    sentences, rows, width = logits.shape
-    flat, count = logits.reshape(-1), len(values)
+def best(logits, sentences, rows, width, shift, places, values, count):
+    """Of logits (B, R, V) raised by shift (B, R) into places (B, X). values: (X,) to work in"""
     for sentence in range(sentences):
-        filled = 0
+        filled, first = 0, sentence * count
         for row in range(rows):
-            raised = shift[sentence, row]
+            raised = number(shift, sentence * rows + row)
             start = (sentence * rows + row) * width
             for at in range(0, width, LANES):
                 after = min(at + LANES, width)
                 is_whole = filled == count and after == at + LANES
-                if is_whole and not any_above(load(logits, start + at) + same(raised), same(values[-1])):
+                if is_whole and not any_above(load(logits, start + at) + same(raised), same(number(values, count - 1))):
                     continue
                 for place in range(at, after):
-                    value = flat[start + place] + raised
-                    if filled < count or value > values[-1]:
-                        insert(value, row * width + place, filled, values, places[sentence])
+                    value = number(logits, start + place) + raised
+                    if filled < count or value > number(values, count - 1):
+                        insert(value, row * width + place, filled, count, values, places, first)
                         filled = min(filled + 1, count)

@@ -90,6 +90,6 @@ class _Narrowed:
     def _with(self, words_W: Tensor, ready: Ready, model: Transformer) -> Ready:
         if isinstance(ready, PackedTransformer):
             return replace(ready, output=pack_product(model.output.detach()[words_W], None, self.precision))
-        from dragoman.engine.compiler import compile_output
+        from dragoman.engine.compiler import with_words
 
-        return replace(ready, output=compile_output(model, words_W))
+        return with_words(ready, model, words_W)

@@ -1,8 +1,9 @@
 """A processor's vectors of 512 bits, and its tiles (AMX), as values that compiled Python computes with.
 
 `Floats` are 16 numbers of 32 bits; `Sums` are 16 whole numbers of 32 bits, or the 64 bytes that are multiplied and added up to
-such. Everything here is for functions that Numba compiles. An array is read and written anywhere in its memory, `at` being an
-index into it as if it were flat: nothing checks that it is within.
+such. Everything here is for functions that Numba compiles. Memory is given by its address, a whole number, and `at` counts what
+is read or written from there on: numbers, whole numbers or bytes. Nothing checks that it is within, and who calls keeps what is
+there alive. (Arrays as arguments would cost more than a small model's sums: each is counted at each call.)
 
 Tiles have 16 rows of 64 bytes. There are eight, by number, which only a literal can be.
 """
@@ -34,7 +35,8 @@ COMPILED = ("vectors", "matrices", "kernels", "ranking")
 compiled = njit(nogil=True, error_model="numpy")
 inlined = njit(inline="always")
 
-_FLOAT, _WORD, _BYTE, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(8), ir.IntType(64)
+_FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
+_WORD, _BYTE, _LONG = ir.IntType(32), ir.IntType(8), ir.IntType(64)
 _FLOATS, _SUMS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_WORD, LANES)
 _SIGNED_BYTES, _ALL_BYTES = ir.VectorType(_BYTE, LANES), ir.VectorType(_BYTE, BYTES)
 
@@ -76,10 +78,10 @@ class _VectorModel(models.PrimitiveModel):
 floats, sums = _Vector("floats", _FLOATS), _Vector("sums", _SUMS)
 
 
-def _place(context, builder, array, value, at, of):
-    """Where number `at` of an array is, as a pointer to this."""
-    data = context.make_array(array)(context, builder, value).data
-    return builder.bitcast(builder.gep(data, [at]), of.as_pointer())
+def _place(builder, address, at, unit, of):
+    """Where number `at` is of such units, as a pointer to this."""
+    place = builder.gep(builder.inttoptr(address, unit.as_pointer()), [at], source_etype=unit)
+    return builder.bitcast(place, of.as_pointer())
 
 
 def _call(builder, name, result, *arguments):
@@ -92,44 +94,56 @@ def _repeated(builder, number):
     return builder.shuffle_vector(one, one, ir.Constant(_SUMS, [0] * LANES))
 
 
-def _reader(of, vector):
+def _reader(unit, of, found):
     @intrinsic
-    def read(typing, array, at):
+    def read(typing, address, at):
         def code(context, builder, signature, given):
-            return builder.load(_place(context, builder, array, given[0], given[1], of), align=1)
+            value = builder.load(_place(builder, *given, unit, of), align=1)
+            return builder.sext(value, _LONG) if of is _WORD else value
 
-        return vector(array, types.int64), code
+        return found(types.int64, types.int64), code
 
     return read
 
 
-load = _reader(_FLOATS, floats)
-"""load(array, at): 16 numbers from there on."""
-load_bytes = _reader(_SUMS, sums)
-"""load_bytes(array, at): 64 bytes from there on."""
+def _writer(unit, kind, of):
+    @intrinsic
+    def write(typing, address, at, value):
+        def code(context, builder, signature, given):
+            builder.store(given[2], _place(builder, *given[:2], unit, of), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, kind), code
+
+    return write
+
+
+# (address, at) → what is there
+number = _reader(_FLOAT, _FLOAT, types.float32)
+whole = _reader(_WORD, _WORD, types.int64)
+long = _reader(_LONG, _LONG, types.int64)
+load = _reader(_FLOAT, _FLOATS, floats)
+load_sums = _reader(_WORD, _SUMS, sums)
+load_bytes = _reader(_BYTE, _SUMS, sums)
+# (address, at, what is put there)
+put = _writer(_FLOAT, types.float32, _FLOAT)
+store = _writer(_FLOAT, floats, _FLOATS)
+store_sums = _writer(_WORD, sums, _SUMS)
+put_whole = _writer(_WORD, types.int32, _WORD)
+put_long = _writer(_LONG, types.int64, _LONG)
+put_double = _writer(_DOUBLE, types.float64, _DOUBLE)
 
 
 @intrinsic
-def store(typing, array, at, vector):
-    """16 numbers from there on."""
-
-    def code(context, builder, signature, given):
-        builder.store(given[2], _place(context, builder, array, given[0], given[1], vector.of), align=1)
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64, vector), code
-
-
-@intrinsic
-def store_bytes(typing, array, at, vector):
+def store_bytes(typing, address, at, vector):
     """The lowest byte of each of 16 sums."""
 
     def code(context, builder, signature, given):
-        place = _place(context, builder, array, given[0], given[1], _SIGNED_BYTES)
+        place = _place(builder, *given[:2], _BYTE, _SIGNED_BYTES)
         builder.store(builder.trunc(given[2], _SIGNED_BYTES), place, align=1)
         return context.get_dummy_value()
 
-    return types.void(array, types.int64, sums), code
+    return types.void(types.int64, types.int64, sums), code
 
 
 def _first(builder, count):
@@ -138,28 +152,28 @@ def _first(builder, count):
 
 
 @intrinsic
-def load_first(typing, count, array, at, rest):
+def load_first(typing, count, address, at, rest):
     """So many numbers from there on, and a vector's for the rest."""
 
     def code(context, builder, signature, given):
-        place = _place(context, builder, array, given[1], given[2], _FLOATS)
+        place = _place(builder, *given[1:3], _FLOAT, _FLOATS)
         name, wanted = "llvm.masked.load.v16f32.p0", _first(builder, given[0])
         return _call(builder, name, _FLOATS, place, _WORD(1), wanted, given[3])
 
-    return floats(types.int64, array, types.int64, floats), code
+    return floats(types.int64, types.int64, types.int64, floats), code
 
 
 @intrinsic
-def store_first(typing, count, array, at, vector):
+def store_first(typing, count, address, at, vector):
     """Only so many of 16 numbers."""
 
     def code(context, builder, signature, given):
         wanted = _first(builder, given[0])
-        place = _place(context, builder, array, given[1], given[2], _FLOATS)
+        place = _place(builder, *given[1:3], _FLOAT, _FLOATS)
         _call(builder, "llvm.masked.store.v16f32.p0", ir.VoidType(), given[3], place, _WORD(1), wanted)
         return context.get_dummy_value()
 
-    return types.void(types.int64, array, types.int64, floats), code
+    return types.void(types.int64, types.int64, types.int64, floats), code
 
 
 @intrinsic
@@ -183,13 +197,13 @@ def same_sums(typing, number):
 
 
 @intrinsic
-def same_bytes(typing, array, at):
+def same_bytes(typing, address, at):
     """16 times the same four bytes."""
 
     def code(context, builder, signature, given):
-        return _repeated(builder, builder.load(_place(context, builder, array, given[0], given[1], _WORD), align=1))
+        return _repeated(builder, builder.load(_place(builder, *given, _BYTE, _WORD), align=1))
 
-    return sums(array, types.int64), code
+    return sums(types.int64, types.int64), code
 
 
 @intrinsic
@@ -313,15 +327,14 @@ _arithmetic(operator.mul, "fmul", "mul")
 
 
 @intrinsic
-def configure_tiles(typing, description):
-    """By 64 bytes; see `tile_description`."""
+def configure_tiles(typing, address):
+    """By the 64 bytes that stand there; see `tile_description`."""
 
     def code(context, builder, signature, given):
-        data = context.make_array(description)(context, builder, given[0]).data
-        _call(builder, "llvm.x86.ldtilecfg", ir.VoidType(), builder.bitcast(data, _BYTE.as_pointer()))
+        _call(builder, "llvm.x86.ldtilecfg", ir.VoidType(), builder.inttoptr(given[0], _BYTE.as_pointer()))
         return context.get_dummy_value()
 
-    return types.void(description), code
+    return types.void(types.int64), code
 
 
 @intrinsic
@@ -348,21 +361,21 @@ def empty_tile(typing, number):
 
 def _tile_mover(name):
     @intrinsic(prefer_literal=True)
-    def move(typing, number, array, at, stride):
+    def move(typing, number, address, at, stride):
         def code(context, builder, signature, given):
-            place = _place(context, builder, array, given[1], given[2], _BYTE)
+            place = _place(builder, *given[1:3], _BYTE, _BYTE)
             _call(builder, name, ir.VoidType(), _BYTE(number.literal_value), place, given[3])
             return context.get_dummy_value()
 
-        return types.void(number, array, types.int64, types.int64), code
+        return types.void(number, types.int64, types.int64, types.int64), code
 
     return move
 
 
 load_tile = _tile_mover("llvm.x86.tileloadd64")
-"""load_tile(number, array, at, stride): rows so many bytes apart."""
+"""load_tile(number, address, at, stride): rows so many bytes apart."""
 store_tile = _tile_mover("llvm.x86.tilestored64")
-"""store_tile(number, array, at, stride)"""
+"""store_tile(number, address, at, stride)"""
 
 
 @intrinsic(prefer_literal=True)
