@@ -162,8 +162,10 @@ def edit_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> Non
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
-    """Nothing that was measured before the tests, and nothing of theirs left behind. What was compiled is kept with pytest's own
-    cache, since every process that the tests start would take its seconds anew."""
+    """Nothing that was measured before the tests, and nothing of theirs left behind.
+
+    What was compiled is kept with pytest's own cache, since every process that the tests start would take its seconds anew.
+    """
     folder = tmp_path_factory.mktemp("cache")
     (folder / "dragoman").mkdir()
     (folder / "dragoman" / "kernels").symlink_to(pytestconfig.cache.mkdir("kernels"), target_is_directory=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -268,3 +271,35 @@ def test_what_is_kept_hangs_on_every_file_that_is_compiled() -> None:
     sources = {path.stem: path.read_text(encoding="utf-8") for path in Path(vectors.__file__).parent.glob("*.py")}
     marks = ("@compiled\n", "@entered\n", "@inlined\n", "@intrinsic")
     assert {name for name, source in sources.items() if any(mark in source for mark in marks)} == set(vectors.COMPILED)
+
+
+SUMS = """
+import torch
+from dragoman.engine.ranking import CompiledRanking
+
+print(CompiledRanking().log_sums(torch.arange(20.0).view(2, 10)).tolist())
+"""
+
+
+@pytest.mark.slow
+def test_what_was_kept_is_used_and_if_it_is_spoilt_or_cannot_be_kept_compiled_anew(tmp_path: Path) -> None:
+    def said(cache: Path) -> str:
+        environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+        done = subprocess.run([sys.executable, "-c", SUMS], env=environment, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return done.stdout
+
+    def files() -> dict[str, tuple[int, bytes]]:
+        return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*.nb?")}
+
+    first = said(tmp_path)
+    assert (kept := files())
+    assert said(tmp_path) == first
+    assert files() == kept
+    for spoil in (b"", b"no index", b"\x80\x04N."):
+        for path in tmp_path.rglob("*.nb?"):
+            path.write_bytes(spoil)
+        assert said(tmp_path) == first
+    a_file = tmp_path / "file"
+    a_file.touch()
+    assert said(a_file) == first

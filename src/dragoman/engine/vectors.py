@@ -14,7 +14,7 @@ import ctypes
 import hashlib
 import operator
 import sys
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
 
 import llvmlite.binding
@@ -44,15 +44,28 @@ _SIGNED_BYTES, _ALL_BYTES = ir.VectorType(_BYTE, LANES), ir.VectorType(_BYTE, BY
 def entered(function):
     """A compiled function that Python calls, kept from one run to the next.
 
-    It is kept under a digest of all that is compiled here, since Numba asks for the time of one file alone.
+    It is kept under a digest of all that is compiled here, since Numba asks for the time of one file alone. Where it cannot be
+    kept, or what was kept cannot be read, it is compiled anew: none of them raises anything itself.
     """
+    plain = compiled(function)
     usual, config.CACHE_DIR = config.CACHE_DIR, str(cache_file().parent / "kernels" / _sources_digest())
     try:
-        return njit(nogil=True, error_model="numpy", cache=True)(function)
-    except RuntimeError:  # nowhere to keep it
-        return compiled(function)
+        way = njit(nogil=True, error_model="numpy", cache=True)(function)
+    except RuntimeError:  # no folder to keep it in
+        return plain
     finally:
         config.CACHE_DIR = usual
+
+    @wraps(function)
+    def call(*given):
+        nonlocal way
+        try:
+            return way(*given)
+        except Exception:
+            way = plain
+            return plain(*given)
+
+    return call
 
 
 @lru_cache(maxsize=1)
