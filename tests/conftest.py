@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
@@ -160,15 +161,17 @@ def edit_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> Non
     reseal(folder)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
+def pytest_configure(config: pytest.Config) -> None:
     """Nothing that was measured before the tests, and nothing of theirs left behind.
 
-    What was compiled is kept with pytest's own cache, since every process that the tests start would take its seconds anew.
+    Before any of them is read, since what is compiled looks for its place when it is imported. It is kept with pytest's own
+    cache, lest every process that the tests start take its seconds anew.
     """
-    folder = tmp_path_factory.mktemp("cache")
-    (folder / "dragoman").mkdir()
-    (folder / "dragoman" / "kernels").symlink_to(pytestconfig.cache.mkdir("kernels"), target_is_directory=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder))
-        yield
+    folder = TemporaryDirectory(prefix="dragoman-cache-")
+    config.add_cleanup(folder.cleanup)
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    patch.setenv("XDG_CACHE_HOME", folder.name)
+    if (cache := getattr(config, "cache", None)) is not None:
+        (Path(folder.name) / "dragoman").mkdir()
+        (Path(folder.name) / "dragoman" / "kernels").symlink_to(cache.mkdir("kernels"), target_is_directory=True)

@@ -165,6 +165,38 @@ def test_no_sentence_hears_of_the_others_in_its_batch(width: int) -> None:
         assert torch.equal(many_NV, few_NV.repeat(40, 1))
 
 
+def test_sentences_may_leave_before_anything_is_said() -> None:
+    model = compile_model(model_of())
+    source_BS, tokens_N = sources(5, 12), torch.tensor([7, 8, 9, 10])
+    kept = model.start(source_BS).reorder(torch.arange(5)).keep(torch.tensor([1, 4]))
+    found_NV, _ = model.step(tokens_N, kept)
+    wanted_NV, _ = model.step(tokens_N, model.start(source_BS[[1, 4]]))
+    assert torch.equal(found_NV, wanted_NV)
+
+
+def test_padding_within_a_source_is_passed_over() -> None:
+    model = model_of()
+    source_BS = torch.tensor([[5, PADDING, 7, 9], [PADDING, 8, 3, PADDING]])
+    ours, theirs = walk(compile_model(model), source_BS, 2, {}, 5), walk(in_bytes(model), source_BS, 2, {}, 5)
+    assert float(differences(ours, theirs).median()) < ROUNDING
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_what_pytorch_makes_by_default_changes_nothing(dtype: torch.dtype) -> None:
+    model = model_of()
+    wanted = walk(compile_model(model), sources(3, 9), 2, {}, 20)
+    torch.set_default_dtype(dtype)
+    try:
+        found = walk(compile_model(model), sources(3, 9), 2, {}, 20)
+        logits_NV = torch.randn(4, 50, dtype=torch.float32)
+        best_BX, sums_N = CompiledRanking().top(logits_NV[:, None], None, 3), CompiledRanking().log_sums(logits_NV)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(one[number], other[number]) for one, other in zip(wanted, found, strict=True) for number in one)
+    assert torch.equal(best_BX, logits_NV.topk(3).indices)
+    assert torch.allclose(sums_N, logits_NV.double().logsumexp(-1), atol=1e-6)
+
+
 @pytest.mark.parametrize("then", [PUT, RELU, ONTO, ONTO_FROM_RELU])
 @pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (80, 100), (128, 321), (512, 64)])
 @pytest.mark.parametrize("rows", [1, 3, 4, 7, 16, 17, 33, 70])
@@ -242,10 +274,18 @@ def test_what_kernels_do_not_know_is_packed() -> None:
     assert isinstance(ready(model_of(), "int8"), CompiledTransformer)
 
 
-def test_without_numba_models_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_numba_that_works_models_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of()
     assert compiles(model)
     assert fastest_precision(model) == "int8"
+    with monkeypatch.context() as patch:
+        vectors.has_vectors.cache_clear()
+        patch.setattr("numba.config.CPU_NAME", "generic")  # Numba is told to compile for another processor
+        assert not compiles(model)
+    vectors.has_vectors.cache_clear()
+    with monkeypatch.context() as patch:  # as where its NumPy is not the one that is here
+        patch.setitem(sys.modules, "dragoman.engine.compiler", None)
+        assert not compiles(model)
     monkeypatch.setattr(placement, "find_spec", lambda name: None)
     assert not compiles(model)
     assert isinstance(ready(model, "int8"), PackedTransformer)
@@ -303,3 +343,5 @@ def test_what_was_kept_is_used_and_if_it_is_spoilt_or_cannot_be_kept_compiled_an
     a_file = tmp_path / "file"
     a_file.touch()
     assert said(a_file) == first
+    beside = Path(vectors.__file__).parent / "__pycache__"
+    assert not list(beside.glob("*.nb?")), "Numba keeps it elsewhere, where no digest tells old from new"

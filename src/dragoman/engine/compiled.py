@@ -11,22 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.engine import kernels
 from dragoman.engine.kernels import Across, Heads, Layers, Memory, Past, Table
 from dragoman.engine.matrices import SUMS_APART, Matrices, Space
 from dragoman.engine.packed import PackedEmbedding
-from dragoman.engine.ranking import CompiledRanking
+from dragoman.engine.ranking import CPU, CompiledRanking
 from dragoman.engine.vectors import BYTES, LANES, TILE_ROWS, has_tiles, tile_description
 
 # Places of the output that room is made for, at first; then twice as many each time.
 PLACES = 16
 # So many tokens of the source are read at once, if they are of more than one sentence: what is computed stays in the cache.
 ROWS_AT_ONCE = 256
+# What is known by its address is what it is said to be, whatever PyTorch would make of it by default.
+FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": CPU}
 
 
 class Room:
@@ -37,10 +40,10 @@ class Room:
         stride = -(-max(width, found, widest) // BYTES) * BYTES
         filled = -(-rows // (2 * TILE_ROWS)) * 2 * TILE_ROWS
         floats = {"x": rows * width, "y": rows * max(width, found), "wide": rows * widest, "steps": rows}
-        self.tensors = {name: torch.empty(count) for name, count in floats.items()} | {
-            "scores": torch.empty(places + LANES),
-            "inputs": torch.zeros(filled * stride, dtype=torch.uint8),
-            "sums": torch.empty(4 * SUMS_APART, dtype=torch.int32),
+        self.tensors = {name: torch.empty(count, **FLOATS) for name, count in floats.items()} | {
+            "scores": torch.empty(places + LANES, **FLOATS),
+            "inputs": torch.zeros(filled * stride, dtype=torch.uint8, device=CPU),
+            "sums": torch.empty(4 * SUMS_APART, dtype=torch.int32, device=CPU),
         }
         self.description = torch.from_numpy(tile_description())
         self.rows, self.places = rows, places
@@ -56,7 +59,7 @@ class CompiledState(NamedTuple):
     wanted: sentences that are
     length: tokens read
     lineage_NT: the stored row that holds what each row descends from at each place
-    stored_N: where each row writes. sentence_N: the source of each
+    stored_N: where each row writes. sentence_N: the source of each, or of each sentence before the first step
     logits_NV: what the last step wrote, and the next will
     """
 
@@ -76,7 +79,7 @@ class CompiledState(NamedTuple):
 
     def reorder(self, rows_N: Tensor) -> CompiledState:
         """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
-        if self.lineage_NT.shape[0] == self.wanted:
+        if self.length == 0 or self.lineage_NT.shape[0] == self.wanted:
             return self
         return self._replace(lineage_NT=self.lineage_NT.index_select(0, rows_N))
 
@@ -85,8 +88,10 @@ class CompiledState(NamedTuple):
         wanted = sentences_B.shape[0]
         if wanted == self.wanted:
             return self
+        if self.length == 0:
+            return self._replace(wanted=wanted, sentence_N=self.sentence_N.index_select(0, sentences_B))
         width = self.lineage_NT.shape[0] // self.wanted
-        rows_N = (sentences_B[:, None] * width + torch.arange(width)).flatten()
+        rows_N = (sentences_B[:, None] * width + torch.arange(width, device=CPU)).flatten()
         return self._replace(
             wanted=wanted,
             lineage_NT=self.lineage_NT.index_select(0, rows_N),
@@ -135,7 +140,7 @@ class Side:
 class CompiledTransformer:
     """What a search asks for words, as `PackedTransformer` is; for inference only.
 
-    Several threads may use it at once: who computes has left Python's lock, and each batch has its own memory.
+    Several threads may use it at once: who computes has left Python's lock, and what `start` gives has memory of its own.
 
     kept: all tensors whose addresses are here
     """
@@ -151,17 +156,18 @@ class CompiledTransformer:
     def start(self, source_BS: Tensor) -> CompiledState:
         """Read the source, padded on the right: the state before the first target token."""
         source, heads, (sentences, places) = self.source, self.heads, source_BS.shape
-        length_B = (source_BS != source.embedding.padding_id).sum(1)
+        there_BS = source_BS != source.embedding.padding_id
+        length_B = there_BS.sum(1)
         shape = self.target.layers.number, sentences, heads.number, places
-        keys_LBHSK, values_LBHSU = torch.empty(*shape, heads.key_width), torch.empty(*shape, heads.value_width)
+        keys_LBHSK, values_LBHSU = (torch.empty(*shape, width, **FLOATS) for width in (heads.key_width, heads.value_width))
         short_B = length_B.int()
         memory = Memory(keys_LBHSK.data_ptr(), values_LBHSU.data_ptr(), short_B.data_ptr(), sentences, places)
         positions_SD, room = source.positions(0, places), self._room(1, places)
         for first, after in _parts(length_B.tolist()):
             some_B = length_B[first:after]
-            here_CS = torch.arange(places) < some_B[:, None]
+            here_CS = there_BS[first:after]
             tokens_N, at_N = source_BS[first:after][here_CS], here_CS.nonzero()[:, 1].contiguous()
-            begins_C, numbers_C = torch.cat([some_B.new_zeros(1), some_B.cumsum(0)]), torch.arange(first, after)
+            begins_C, numbers_C = F.pad(some_B.cumsum(0), (1, 0)), torch.arange(first, after, device=CPU)
             if room.rows < len(tokens_N):
                 room = self._room(len(tokens_N), places)
             kernels.encode(
@@ -180,7 +186,8 @@ class CompiledTransformer:
                 memory,
                 room.space,
             )
-        return CompiledState(keys_LBHSK, values_LBHSU, short_B, memory, room, sentences)
+        sentence_N = torch.arange(sentences, dtype=torch.int32, device=CPU)
+        return CompiledState(keys_LBHSK, values_LBHSU, short_B, memory, room, sentences, sentence_N=sentence_N)
 
     def step(self, tokens_N: Tensor, state: CompiledState) -> tuple[Tensor, CompiledState]:
         """Read one more target token in each row: the logits (N, V) of the next, and the state after it."""
@@ -192,7 +199,7 @@ class CompiledTransformer:
         places = max(state.memory.places, state.lineage_NT.shape[1])
         if state.room.rows < rows or state.room.places < places:
             state = state._replace(room=self._room(rows, places))
-        target, at_N = self.target, torch.zeros(rows, dtype=torch.long)
+        target, at_N = self.target, torch.zeros(rows, dtype=torch.long, device=CPU)
         tokens_N, position_1D = tokens_N.contiguous(), target.positions(now, 1)
         kernels.step(
             tokens_N.data_ptr(),
@@ -215,12 +222,12 @@ class CompiledTransformer:
     def _begun(self, state: CompiledState, rows: int) -> CompiledState:
         shape = PLACES, self.target.layers.number, rows, self.heads.number
         return state._replace(
-            past_keys=torch.empty(*shape, self.heads.key_width),
-            past_values=torch.empty(*shape, self.heads.value_width),
-            lineage_NT=torch.empty(rows, PLACES, dtype=torch.int32),
-            stored_N=torch.arange(rows, dtype=torch.int32),
-            sentence_N=torch.arange(state.wanted, dtype=torch.int32).repeat_interleave(rows // state.wanted),
-            logits_NV=torch.empty(rows, self.output.outputs),
+            past_keys=torch.empty(*shape, self.heads.key_width, **FLOATS),
+            past_values=torch.empty(*shape, self.heads.value_width, **FLOATS),
+            lineage_NT=torch.empty(rows, PLACES, dtype=torch.int32, device=CPU),
+            stored_N=torch.arange(rows, dtype=torch.int32, device=CPU),
+            sentence_N=state.sentence_N.repeat_interleave(rows // state.wanted),
+            logits_NV=torch.empty(rows, self.output.outputs, **FLOATS),
         )
 
     def _room(self, rows: int, places: int) -> Room:

@@ -10,11 +10,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from dragoman.engine.compiled import CompiledTransformer, Side
+from dragoman.engine.compiled import FLOATS, CompiledTransformer, Side
 from dragoman.engine.kernels import Across, Heads, Layers, Norms, Table
 from dragoman.engine.matrices import GROUP, ONTO, ONTO_FROM_RELU, PUT, RELU, Matrices
 from dragoman.engine.packer import joined, pack_embedding
 from dragoman.engine.products import LEVELS, TINY, Weight
+from dragoman.engine.ranking import CPU
 from dragoman.engine.vectors import BYTES, LANES, has_vectors
 from dragoman.memory import give_freed_memory_back
 from dragoman.model.attention import Attention
@@ -79,7 +80,7 @@ class _Compiler:
     def side(self, stack: nn.Module) -> Side:
         embedding = pack_embedding(cast(Embedding, stack.embedding))
         layers = [cast(Layer, layer) for layer in cast(nn.ModuleList, stack.layers)]
-        table = Table(self.keep(embedding.weight_VD.float()), self.keep(embedding.gain_V))
+        table = Table(self.keep(embedding.weight_VD.float()), self.keep(embedding.gain_V.float()))
         return Side(embedding, table, self.layers(layers, cast(nn.Module, stack.norm)))
 
     def layers(self, layers: Sequence[Layer], final: nn.Module) -> Layers:
@@ -112,7 +113,7 @@ class _Compiler:
         if not found:
             return Norms(0, 0, 0.0, False)
         weights, biases = (torch.stack([getattr(norm, name).detach() for norm in found]) for name in ("weight", "bias"))
-        return Norms(self.keep(weights), self.keep(biases), found[0].eps, True)
+        return Norms(self.keep(weights.float()), self.keep(biases.float()), found[0].eps, True)
 
     def joined(self, attentions: Sequence[Attention], *names: str) -> Matrices:
         """Several projections as one, head by head."""
@@ -138,9 +139,9 @@ def in_order(weights: Sequence[Weight], biases: Sequence[Tensor | None], then: i
     """One product of every layer as `Matrices` has it: weights, scales, biases, shifts. then: what becomes of it"""
     outputs, inputs = weights[0].shape
     layers, panels, quads = len(weights), -(-outputs // GROUP) * GROUP // LANES, -(-inputs // BYTES) * BYTES // QUAD
-    bytes_LPQ = torch.zeros(layers, panels, quads, LANES, QUAD, dtype=torch.int8)
-    scale_LO, bias_LO = torch.zeros(2, layers, panels * LANES).unbind()
-    shift_LO = torch.zeros(layers, panels * LANES, dtype=torch.int32)
+    bytes_LPQ = torch.zeros(layers, panels, quads, LANES, QUAD, dtype=torch.int8, device=CPU)
+    scale_LO, bias_LO = torch.zeros(2, layers, panels * LANES, **FLOATS).unbind()
+    shift_LO = torch.zeros(layers, panels * LANES, dtype=torch.int32, device=CPU)
     for layer, (weight, bias_O) in enumerate(zip(weights, biases, strict=True)):
         scale_O = weight.greatest().div_(LEVELS).clamp_(min=TINY)
         scale_LO[layer, :outputs] = scale_O

@@ -1,7 +1,7 @@
 """Reading a source, and the decoder's step, as one compiled function each: section 3 of the paper in plain loops.
 
-Products multiply bytes (`matrices`); everything between them is in float32. Nothing is allocated: who calls gives arrays to
-work in. Rows of `wide` hold queries, keys and values head by head.
+Products multiply bytes (`matrices`); everything between them is in float32. Nothing is allocated: who calls gives addresses
+of memory to work in. Rows of `wide` hold queries, keys and values head by head.
 
     N rows    D width of the model    L layers    H heads    K, U width of keys and values    V vocabulary    B sentences
     S places of the source    T places of the output    P rows that are stored
@@ -110,7 +110,7 @@ class Past(NamedTuple):
 
 @compiled
 def softmax(scores, count):
-    """In place; what fills the last vector up becomes nothing."""
+    """In place; what fills the last vector up becomes nothing that counts."""
     for place in range(count, -(-count // LANES) * LANES):
         put(scores, place, np.float32(NOT_SEEN))
     highest = same(NOT_SEEN)

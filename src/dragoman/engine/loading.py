@@ -23,7 +23,8 @@ def load(
     """Open a bundle, or several as an ensemble: a `Translator`, or a `Parser` where the (first) bundle parses.
 
     device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one
-    precision: "float32", "bfloat16", "int8" (a processor's), or "auto": the fastest here, measured at first use and remembered
+    precision: "float32", "bfloat16", "int8" (a processor's), or "auto": int8 where that is compiled (extra `fast`), else the
+        fastest here, measured at first use and remembered
     replicas: batches that are computed side by side on a processor, each by `threads` threads; measured when not given
     shortlist: a folder that `dragoman shortlist` wrote: only likely words are computed, which costs some quality
 

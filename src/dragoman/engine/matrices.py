@@ -25,6 +25,7 @@ from dragoman.engine.vectors import (
     inlined,
     load,
     load_bytes,
+    load_first,
     load_sums,
     load_tile,
     multiply_tiles,
@@ -99,7 +100,7 @@ class Space(NamedTuple):
 
 @compiled
 def to_bytes(x, rows, width, space, positive):
-    """Each row of x (N, I) as whole steps from 0 to 255, and its step. Signed ones have 128 added."""
+    """Each row of x (N, I) as whole steps from 0 to 255, and its step. Signed ones, from -127 to 127, have 128 added."""
     stride = space.stride
     for row in range(rows):
         start = row * width
@@ -128,12 +129,14 @@ def finish(matrices, layer, y, row, rows, column, columns, space):
             place = (row + here) * outputs + at
             if matrices.then == RELU:
                 found = greater(found, same(0.0))
-            elif matrices.then >= ONTO:
-                found = found + load(y, place)
-            if at + LANES <= outputs:
-                store(y, place, found)
-            else:
+            if at + LANES > outputs:
+                if matrices.then >= ONTO:
+                    found = found + load_first(outputs - at, y, place, same(0.0))
                 store_first(outputs - at, y, place, found)
+            elif matrices.then >= ONTO:
+                store(y, place, found + load(y, place))
+            else:
+                store(y, place, found)
 
 
 @compiled

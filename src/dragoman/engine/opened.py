@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict
 
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, Recipe, section_with
-from dragoman.engine.placement import checked_count, fastest_precision, place
+from dragoman.engine.placement import checked_count, compiles, fastest_precision, place
 from dragoman.engine.products import Precision
 from dragoman.engine.replicas import Replicas
 from dragoman.engine.shortlist import read_shortlist
@@ -79,10 +79,11 @@ class Opened:
         self.shortlist = None if shortlist is None else read_shortlist(Path(shortlist), self.bundle)
         self.forget: Callable[[], None] = partial(_call_all, [bundle.forget for bundle in bundles] if forgetful else [])
         by_processor = self.device.type == "cpu"
+        way = "int8 compiled" if by_processor and self.precision == "int8" and compiles(self.models[0]) else self.precision
         self.replicas = Replicas(
             checked_count("replicas", replicas) if by_processor else 1,
             checked_count("threads", threads),
-            f"replicas, {self.precision}, d_model {self.recipe.model.d_model}",
+            f"replicas, {way}, d_model {self.recipe.model.d_model}",
             opening_of(folders, self.precision, shortlist) if by_processor else None,
         )
 

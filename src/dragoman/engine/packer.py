@@ -120,7 +120,7 @@ def _pack_residual(residual: PostNorm | PreNorm) -> Residual:
 
 
 def pack_embedding(embedding: Embedding) -> PackedEmbedding:
-    gain_V = torch.full((len(embedding.weight),), embedding.scale)
+    gain_V = torch.full((len(embedding.weight),), embedding.scale, dtype=torch.float32)
     gain_V[embedding.padding_id] = 0.0
     extra_D = None if embedding.extra is None else embedding.extra.detach().clone()
     return PackedEmbedding(embedding.weight.detach(), gain_V, embedding.positions, extra_D, embedding.padding_id)

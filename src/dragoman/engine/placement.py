@@ -60,19 +60,21 @@ def place(device: str, precision: str) -> Placement:
 
 
 def compiles(model: Transformer) -> bool:
-    """Whether this model in int8 is compiled here (`dragoman.engine.kernels`): Numba is installed, the processor multiplies
-    bytes in vectors of 512 bits, and the model has nothing that its kernels do not know.
+    """Whether this model in int8 is compiled here (`dragoman.engine.kernels`): Numba is installed and works here, the processor
+    multiplies bytes in vectors of 512 bits, and the model has nothing that kernels do not know.
     """
     if model.decoder.pointer is not None or find_spec("numba") is None:
         return False
-    from dragoman.engine.compiler import can_compile  # only here, since Numba is an extra
-
+    try:
+        from dragoman.engine.compiler import can_compile  # only here, since Numba is an extra
+    except Exception:  # whatever a Numba raises that does not go with what else is installed
+        return False
     return can_compile(model)
 
 
 def fastest_precision(model: Transformer) -> Precision:
     """In which numbers this processor multiplies by the decoder's weights in clearly the least time; int8 where that is
-    compiled, which nothing else comes near.
+    compiled, which for one thread nothing else comes near.
 
     The inner matrix of a feed-forward stands for those of all layers, and some rows for the whole matrix before the softmax.
     Measured at first use, in a fraction of a second, and remembered for models of this shape.

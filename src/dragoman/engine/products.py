@@ -239,7 +239,7 @@ class Weight:
 
     def parts_whole(self, scale_O: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Some rows at a time in steps of these sizes, not as bytes yet; each is good until the next."""
-        steps_RI = torch.empty(min(ROWS_AT_ONCE, self.shape[0]), self.shape[1])
+        steps_RI = torch.empty(min(ROWS_AT_ONCE, self.shape[0]), self.shape[1], dtype=torch.float32)
         for rows, part_RI in self._parts():
             yield rows, torch.div(part_RI, scale_O[rows, None], out=steps_RI[: len(part_RI)]).round_()
 

@@ -29,15 +29,16 @@ from dragoman.engine.vectors import (
 )
 
 LOWEST = -np.inf
+CPU = torch.device("cpu")
 
 
 class CompiledRanking:
-    """As `dragoman.decoding.candidates.PlainRanking`, of float32 on a processor."""
+    """As `dragoman.decoding.candidates.PlainRanking`, in float32 and on a processor."""
 
     def log_sums(self, logits_NV: Tensor) -> Tensor:
         """log Σ exp over the vocabulary, row by row. → (N,) in double precision"""
-        logits_NV = logits_NV.contiguous()
-        sums_N = torch.empty(logits_NV.shape[0], dtype=torch.float64)
+        logits_NV = logits_NV.float().contiguous()
+        sums_N = torch.empty(logits_NV.shape[0], dtype=torch.float64, device=CPU)
         log_sums(logits_NV.data_ptr(), *logits_NV.shape, sums_N.data_ptr())
         return sums_N
 
@@ -46,10 +47,11 @@ class CompiledRanking:
 
         → (B, count) places in (R · V)
         """
-        logits_BRV, sentences = logits_BRV.contiguous(), logits_BRV.shape[0]
-        place_BX = torch.empty(sentences, count, dtype=torch.long)
-        value_X = torch.empty(count)
-        shift_BR = torch.zeros(logits_BRV.shape[:2]) if shift_BR is None else shift_BR.contiguous()
+        logits_BRV, sentences = logits_BRV.float().contiguous(), logits_BRV.shape[0]
+        place_BX = torch.empty(sentences, count, dtype=torch.long, device=CPU)
+        value_X = torch.empty(count, dtype=torch.float32, device=CPU)
+        shift_BR = torch.zeros_like(logits_BRV[:, :, 0]) if shift_BR is None else shift_BR.float()
+        shift_BR = shift_BR.contiguous()
         best(logits_BRV.data_ptr(), *logits_BRV.shape, shift_BR.data_ptr(), place_BX.data_ptr(), value_X.data_ptr(), count)
         return place_BX
 

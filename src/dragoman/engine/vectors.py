@@ -16,8 +16,11 @@ import operator
 import sys
 from functools import lru_cache, wraps
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
 
 import llvmlite.binding
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import config, njit, types
@@ -25,6 +28,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
 from dragoman.engine.remembered import cache_file
+
+if tuple(int(part) for part in numba.__version__.split(".")[:2]) < (0, 62):
+    raise ImportError(f"numba {numba.__version__}: 0.62 or later is needed")
 
 LANES = 16
 BYTES = 4 * LANES
@@ -38,23 +44,28 @@ inlined = njit(inline="always")
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
 _WORD, _BYTE, _LONG = ir.IntType(32), ir.IntType(8), ir.IntType(64)
 _FLOATS, _SUMS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_WORD, LANES)
-_SIGNED_BYTES, _ALL_BYTES = ir.VectorType(_BYTE, LANES), ir.VectorType(_BYTE, BYTES)
+_SIGNED_BYTES = ir.VectorType(_BYTE, LANES)
+# What LLVM calls the 64 bytes of one side of VNNI's products; sums until its version 21.
+_SIDE = ir.VectorType(_BYTE, BYTES) if llvmlite.binding.llvm_version_info >= (22,) else _SUMS
 
 
 def entered(function):
     """A compiled function that Python calls, kept from one run to the next.
 
-    It is kept under a digest of all that is compiled here, since Numba asks for the time of one file alone. Where it cannot be
-    kept, or what was kept cannot be read, it is compiled anew: none of them raises anything itself.
+    Where it cannot be kept, or what was kept cannot be read, it is compiled anew: none of them raises anything itself.
     """
-    plain = compiled(function)
-    usual, config.CACHE_DIR = config.CACHE_DIR, str(cache_file().parent / "kernels" / _sources_digest())
+    plain, folder = compiled(function), _folder()
+    if folder is None:
+        return plain
+    usual, config.CACHE_DIR = config.CACHE_DIR, str(folder)
     try:
         way = njit(nogil=True, error_model="numpy", cache=True)(function)
-    except RuntimeError:  # no folder to keep it in
+    except RuntimeError:
         return plain
     finally:
         config.CACHE_DIR = usual
+    if not way.stats.cache_path.startswith(str(folder)):
+        return plain
 
     @wraps(function)
     def call(*given):
@@ -69,9 +80,17 @@ def entered(function):
 
 
 @lru_cache(maxsize=1)
-def _sources_digest() -> str:
-    sources = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in COMPILED]
-    return hashlib.sha256(b"\0".join(sources)).hexdigest()[:16]
+def _folder() -> Path | None:
+    """Where compiled functions are kept: under a digest of all that is compiled here, since Numba asks for the time of one file
+    alone. None where nothing can be written."""
+    try:
+        sources = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in COMPILED]
+        folder = cache_file().parent / "kernels" / hashlib.sha256(b"\0".join(sources)).hexdigest()[:16]
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return folder
+    except (OSError, RuntimeError):
+        return None
 
 
 class _Vector(types.Type):
@@ -224,7 +243,7 @@ def add_products(typing, sum_, unsigned, signed):
     """To each sum four products of bytes: unsigned by signed. VNNI's, which never saturates."""
 
     def code(context, builder, signature, given):
-        sides = [builder.bitcast(one, _ALL_BYTES) for one in given[1:]]
+        sides = [builder.bitcast(one, _SIDE) for one in given[1:]]
         return _call(builder, "llvm.x86.avx512.vpdpbusd.512", _SUMS, given[0], *sides)
 
     return sums(sums, sums, sums), code
@@ -292,21 +311,21 @@ def size(typing, vector):
     return floats(floats), code
 
 
-def _reduction(name, *first):
+def _reduction(name, freely, *first):
     @intrinsic
     def reduce(typing, vector):
         def code(context, builder, signature, given):
             kind = ir.FunctionType(_FLOAT, [*(one.type for one in first), _FLOATS])
             function = cgutils.get_or_insert_function(builder.module, kind, name)
-            return builder.call(function, [*first, given[0]], fastmath=("fast",))
+            return builder.call(function, [*first, given[0]], fastmath=freely)
 
         return types.float32(floats), code
 
     return reduce
 
 
-total = _reduction("llvm.vector.reduce.fadd.v16f32", ir.Constant(_FLOAT, 0.0))
-greatest = _reduction("llvm.vector.reduce.fmax.v16f32")
+total = _reduction("llvm.vector.reduce.fadd.v16f32", ("reassoc",), ir.Constant(_FLOAT, 0.0))
+greatest = _reduction("llvm.vector.reduce.fmax.v16f32", ("nnan", "nsz"))
 
 
 def _arithmetic(operation, on_floats, on_sums):
@@ -434,8 +453,11 @@ def tile_description() -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def has_vectors() -> bool:
-    """Whether this processor multiplies bytes in vectors of 512 bits (AVX-512 with VNNI)."""
-    return {"avx512vnni", "avx512bw"} <= _features()
+    """Whether this processor multiplies bytes in vectors of 512 bits (AVX-512 with VNNI), and Numba compiles for this processor
+    and no other."""
+    settings: Any = config
+    told_otherwise = settings.DISABLE_JIT or not settings.ENABLE_AVX or settings.CPU_NAME or settings.CPU_FEATURES
+    return not told_otherwise and {"avx512vnni", "avx512bw"} <= _features()
 
 
 @lru_cache(maxsize=1)
