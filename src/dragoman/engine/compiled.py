@@ -21,7 +21,7 @@ from dragoman.engine import kernels
 from dragoman.engine.kernels import Across, Heads, Layers, Memory, Past, Table
 from dragoman.engine.matrices import SUMS_APART, Matrices, Space
 from dragoman.engine.packed import PackedEmbedding
-from dragoman.engine.ranking import CPU, CompiledRanking
+from dragoman.engine.ranking import CompiledRanking
 from dragoman.engine.vectors import BYTES, LANES, TILE_ROWS, has_tiles, tile_description
 
 # Places of the output that room is made for, at first; then twice as many each time.
@@ -29,7 +29,7 @@ PLACES = 16
 # So many tokens of the source are read at once, if they are of more than one sentence: what is computed stays in the cache.
 ROWS_AT_ONCE = 256
 # What is known by its address is what it is said to be, whatever PyTorch would make of it by default.
-FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": CPU}
+FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
 
 class Room:
@@ -42,8 +42,8 @@ class Room:
         floats = {"x": rows * width, "y": rows * max(width, found), "wide": rows * widest, "steps": rows}
         self.tensors = {name: torch.empty(count, **FLOATS) for name, count in floats.items()} | {
             "scores": torch.empty(places + LANES, **FLOATS),
-            "inputs": torch.zeros(filled * stride, dtype=torch.uint8, device=CPU),
-            "sums": torch.empty(4 * SUMS_APART, dtype=torch.int32, device=CPU),
+            "inputs": torch.zeros(filled * stride, dtype=torch.uint8, device="cpu"),
+            "sums": torch.empty(4 * SUMS_APART, dtype=torch.int32, device="cpu"),
         }
         self.description = torch.from_numpy(tile_description())
         self.rows, self.places = rows, places
@@ -91,7 +91,7 @@ class CompiledState(NamedTuple):
         if self.length == 0:
             return self._replace(wanted=wanted, sentence_N=self.sentence_N.index_select(0, sentences_B))
         width = self.lineage_NT.shape[0] // self.wanted
-        rows_N = (sentences_B[:, None] * width + torch.arange(width, device=CPU)).flatten()
+        rows_N = (sentences_B[:, None] * width + torch.arange(width, device="cpu")).flatten()
         return self._replace(
             wanted=wanted,
             lineage_NT=self.lineage_NT.index_select(0, rows_N),
@@ -162,14 +162,13 @@ class CompiledTransformer:
         keys_LBHSK, values_LBHSU = (torch.empty(*shape, width, **FLOATS) for width in (heads.key_width, heads.value_width))
         short_B = length_B.int()
         memory = Memory(keys_LBHSK.data_ptr(), values_LBHSU.data_ptr(), short_B.data_ptr(), sentences, places)
-        positions_SD, room = source.positions(0, places), self._room(1, places)
-        for first, after in _parts(length_B.tolist()):
+        positions_SD, parts = source.positions(0, places), list(_parts(length_B.tolist()))
+        room = self._room(max(int(length_B[first:after].sum()) for first, after in parts), places)
+        for first, after in parts:
             some_B = length_B[first:after]
             here_CS = there_BS[first:after]
             tokens_N, at_N = source_BS[first:after][here_CS], here_CS.nonzero()[:, 1].contiguous()
-            begins_C, numbers_C = F.pad(some_B.cumsum(0), (1, 0)), torch.arange(first, after, device=CPU)
-            if room.rows < len(tokens_N):
-                room = self._room(len(tokens_N), places)
+            begins_C, numbers_C = F.pad(some_B.cumsum(0), (1, 0)), torch.arange(first, after, device="cpu")
             kernels.encode(
                 tokens_N.data_ptr(),
                 at_N.data_ptr(),
@@ -186,7 +185,7 @@ class CompiledTransformer:
                 memory,
                 room.space,
             )
-        sentence_N = torch.arange(sentences, dtype=torch.int32, device=CPU)
+        sentence_N = torch.arange(sentences, dtype=torch.int32, device="cpu")
         return CompiledState(keys_LBHSK, values_LBHSU, short_B, memory, room, sentences, sentence_N=sentence_N)
 
     def step(self, tokens_N: Tensor, state: CompiledState) -> tuple[Tensor, CompiledState]:
@@ -199,7 +198,7 @@ class CompiledTransformer:
         places = max(state.memory.places, state.lineage_NT.shape[1])
         if state.room.rows < rows or state.room.places < places:
             state = state._replace(room=self._room(rows, places))
-        target, at_N = self.target, torch.zeros(rows, dtype=torch.long, device=CPU)
+        target, at_N = self.target, torch.zeros(rows, dtype=torch.long, device="cpu")
         tokens_N, position_1D = tokens_N.contiguous(), target.positions(now, 1)
         kernels.step(
             tokens_N.data_ptr(),
@@ -224,8 +223,8 @@ class CompiledTransformer:
         return state._replace(
             past_keys=torch.empty(*shape, self.heads.key_width, **FLOATS),
             past_values=torch.empty(*shape, self.heads.value_width, **FLOATS),
-            lineage_NT=torch.empty(rows, PLACES, dtype=torch.int32, device=CPU),
-            stored_N=torch.arange(rows, dtype=torch.int32, device=CPU),
+            lineage_NT=torch.empty(rows, PLACES, dtype=torch.int32, device="cpu"),
+            stored_N=torch.arange(rows, dtype=torch.int32, device="cpu"),
             sentence_N=state.sentence_N.repeat_interleave(rows // state.wanted),
             logits_NV=torch.empty(rows, self.output.outputs, **FLOATS),
         )

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from dragoman.engine.compiled import FLOATS, CompiledTransformer, Side
 from dragoman.engine.kernels import Across, Heads, Layers, Norms, Table
-from dragoman.engine.matrices import GROUP, ONTO, ONTO_FROM_RELU, PUT, RELU, Matrices
+from dragoman.engine.matrices import ADDED, GROUP, LEVELS, ONTO, ONTO_FROM_RELU, PUT, RELU, TINY, Matrices
 from dragoman.engine.packer import joined, pack_embedding
-from dragoman.engine.products import LEVELS, TINY, Weight
-from dragoman.engine.ranking import CPU
+from dragoman.engine.products import Weight
 from dragoman.engine.vectors import BYTES, LANES, has_vectors
 from dragoman.memory import give_freed_memory_back
 from dragoman.model.attention import Attention
@@ -24,8 +23,6 @@ from dragoman.model.linear import Linear
 from dragoman.model.transformer import Embedding, Transformer
 
 Layer = EncoderLayer | DecoderLayer
-# What is added to a signed input, so that it has no sign.
-ADDED = 128
 QUAD = 4
 
 
@@ -139,9 +136,9 @@ def in_order(weights: Sequence[Weight], biases: Sequence[Tensor | None], then: i
     """One product of every layer as `Matrices` has it: weights, scales, biases, shifts. then: what becomes of it"""
     outputs, inputs = weights[0].shape
     layers, panels, quads = len(weights), -(-outputs // GROUP) * GROUP // LANES, -(-inputs // BYTES) * BYTES // QUAD
-    bytes_LPQ = torch.zeros(layers, panels, quads, LANES, QUAD, dtype=torch.int8, device=CPU)
+    bytes_LPQ = torch.zeros(layers, panels, quads, LANES, QUAD, dtype=torch.int8, device="cpu")
     scale_LO, bias_LO = torch.zeros(2, layers, panels * LANES, **FLOATS).unbind()
-    shift_LO = torch.zeros(layers, panels * LANES, dtype=torch.int32, device=CPU)
+    shift_LO = torch.zeros(layers, panels * LANES, dtype=torch.int32, device="cpu")
     for layer, (weight, bias_O) in enumerate(zip(weights, biases, strict=True)):
         scale_O = weight.greatest().div_(LEVELS).clamp_(min=TINY)
         scale_LO[layer, :outputs] = scale_O
@@ -151,7 +148,7 @@ def in_order(weights: Sequence[Weight], biases: Sequence[Tensor | None], then: i
             count, first = len(whole_RI), rows.start // LANES
             if then != ONTO_FROM_RELU:
                 shift_LO[layer, rows.start : rows.start + count] = whole_RI.sum(1, dtype=torch.int32) * ADDED
-            filled_RI = torch.zeros(-(-count // LANES) * LANES, quads * QUAD, dtype=torch.int8)
+            filled_RI = torch.zeros(-(-count // LANES) * LANES, quads * QUAD, dtype=torch.int8, device="cpu")
             filled_RI[:count, :inputs] = whole_RI
             panels_PRQ = filled_RI.view(-1, LANES, quads, QUAD)
             bytes_LPQ[layer, first : first + len(panels_PRQ)] = panels_PRQ.transpose(1, 2)

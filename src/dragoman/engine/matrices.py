@@ -48,6 +48,8 @@ from dragoman.engine.vectors import (
 Address = int
 
 LEVELS = 127.0
+# What is added to a signed input, so that it has no sign.
+ADDED = 128
 # Nothing smaller is told from zero, so that a row of zeros has a scale as well.
 TINY = 1e-30
 # Outputs that are computed at once: four vectors.
@@ -64,7 +66,7 @@ class Matrices(NamedTuple):
     """The weights of one product in all layers, as bytes: where they stand.
 
     weights: (L, O / 16, I / 4, 16, 4) bytes, O filled up to whole groups and I to whole vectors with zeros
-    scale, bias: (L, O), O filled up likewise. shift: what the 128 that is added to every input comes to
+    scale, bias: (L, O), O filled up likewise. shift: what is added to every input comes to
     outputs: O. filled: O filled up. then: what becomes of it
     """
 
@@ -109,7 +111,7 @@ def to_bytes(x, rows, width, space, positive):
             highest = greater(highest, size(load(x, start + at)))
         step = max(greatest(highest) / (2 * LEVELS + 1 if positive else LEVELS), TINY)
         put(space.steps, row, np.float32(step))
-        scale, added = same(1.0 / step), same_sums(0 if positive else 128)
+        scale, added = same(1.0 / step), same_sums(0 if positive else ADDED)
         for at in range(0, width, LANES):
             store_bytes(space.inputs, row * stride + at, to_sums(load(x, start + at) * scale) + added)
 

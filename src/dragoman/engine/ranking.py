@@ -29,7 +29,6 @@ from dragoman.engine.vectors import (
 )
 
 LOWEST = -np.inf
-CPU = torch.device("cpu")
 
 
 class CompiledRanking:
@@ -38,7 +37,7 @@ class CompiledRanking:
     def log_sums(self, logits_NV: Tensor) -> Tensor:
         """log Σ exp over the vocabulary, row by row. → (N,) in double precision"""
         logits_NV = logits_NV.float().contiguous()
-        sums_N = torch.empty(logits_NV.shape[0], dtype=torch.float64, device=CPU)
+        sums_N = torch.empty(logits_NV.shape[0], dtype=torch.float64, device="cpu")
         log_sums(logits_NV.data_ptr(), *logits_NV.shape, sums_N.data_ptr())
         return sums_N
 
@@ -48,8 +47,8 @@ class CompiledRanking:
         → (B, count) places in (R · V)
         """
         logits_BRV, sentences = logits_BRV.float().contiguous(), logits_BRV.shape[0]
-        place_BX = torch.empty(sentences, count, dtype=torch.long, device=CPU)
-        value_X = torch.empty(count, dtype=torch.float32, device=CPU)
+        place_BX = torch.empty(sentences, count, dtype=torch.long, device="cpu")
+        value_X = torch.empty(count, dtype=torch.float32, device="cpu")
         shift_BR = torch.zeros_like(logits_BRV[:, :, 0]) if shift_BR is None else shift_BR.float()
         shift_BR = shift_BR.contiguous()
         best(logits_BRV.data_ptr(), *logits_BRV.shape, shift_BR.data_ptr(), place_BX.data_ptr(), value_X.data_ptr(), count)
