@@ -31,6 +31,7 @@ from dragoman.engine import matrices as products
 from dragoman.engine import vectors
 from dragoman.engine.compiled import PLACES, ROWS_AT_ONCE, CompiledTransformer, Room
 from dragoman.engine.compiler import can_compile, compile_model, in_order, with_words
+from dragoman.engine.kernels import Heads
 from dragoman.engine.matrices import ONTO, ONTO_FROM_RELU, PUT, RELU, TINY, Matrices
 from dragoman.engine.ranking import CompiledRanking
 from dragoman.engine.vectors import LANES, compiled, has_vectors
@@ -48,6 +49,10 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "post-norm, normalised once more": {"final_norm": True, "tying": "two-way"},
     "learned positions": {"positions": "learned", "tying": "none", "scale_embeddings": False},
     "wide heads, target space": {"d_k": 16, "d_v": 32, "target_space": True, "positions": "concatenated"},
+    "one head": {"num_heads": 1, "d_k": 24, "d_v": 40},
+    "two heads": {"num_heads": 2},
+    "eight narrow heads": {"num_heads": 8, "d_k": 3, "d_v": 5},
+    "sixteen heads": {"num_heads": 16, "d_k": 16, "d_v": 16},
 }
 
 
@@ -90,10 +95,15 @@ def product_in_bytes(x: Tensor, weight: Tensor, bias: Tensor | None, *, rectifie
 
 
 def in_bytes(model: Transformer) -> Transformer:
-    for module in model.modules():
+    """Products in whole numbers; keys and values in halves."""
+    for name, module in model.named_modules():
         if hasattr(module, "product"):
-            cast(Any, module).product = product_in_bytes
+            cast(Any, module).product = product_in_halves if name.endswith((".key", ".value")) else product_in_bytes
     return model
+
+
+def product_in_halves(x: Tensor, weight: Tensor, bias: Tensor | None, **ways: Any) -> Tensor:
+    return product_in_bytes(x, weight, bias, **ways).half().float()
 
 
 def walk(
@@ -210,7 +220,7 @@ def test_a_product_is_the_sum_of_its_bytes(then: int, inputs: int, outputs: int,
     kept = in_order([Weight(lambda: weight, weight.shape)], [bias], then)
     places = dict(zip(("weights", "scale", "bias", "shift"), (tensor.data_ptr() for tensor in kept), strict=True))
     matrices = Matrices(**places, outputs=outputs, filled=kept[1].shape[1], then=then)
-    room = Room(rows, 0, width=inputs, found=0, widest=0)
+    room = Room(rows, 0, Heads(1, 0, 0), width=inputs, widest=0)
     room.tensors["inputs"].fill_(77)  # what is left over meets zeros alone
     found = []
     for described in {0, room.space.described}:
@@ -266,7 +276,13 @@ def test_the_sums_and_the_best_are_those_of_pytorch(vocabulary: int) -> None:
 
 
 def test_what_kernels_do_not_know_is_packed() -> None:
-    for switches in ({"pointer": True, "tying": "none"}, {"attention_window": 3}, {"d_k": 5}, {"d_ff": 40}, {"d_model": 24}):
+    for switches in (
+        {"pointer": True, "tying": "none"},
+        {"attention_window": 3},
+        {"num_heads": 24},
+        {"d_ff": 40},
+        {"d_model": 24},
+    ):
         model = model_of(**switches)
         assert not compiles(model)
         assert isinstance(ready(model, "int8"), PackedTransformer)

@@ -95,7 +95,7 @@ def entries_of(systems: Systems, forms: Forms, *, quick: bool, one_by_one: bool)
         styles += [{"batch": 2048, "batch_type": "tokens"}, {"batch": 4096, "batch_type": "tokens"}]
     budgets: list[int | None] = [None] if quick or one_by_one else [None, 1024, 2048, 8192]
     ours = [{"precision": precision, "batch_tokens": budget} for precision in ("auto", *PRECISIONS) for budget in budgets]
-    ways = ["1 x 2 threads", "1 x 1 thread"] if one_by_one else ["1 x 2 threads", "2 x 1 thread"]
+    ways = ["1 x 2 threads", "1 x 1 thread"] if one_by_one else ["2 x 1 thread", "1 x 2 threads"]
     found = [one for way in ways for one in systems.ours(way, ours)]
     for way in ways:
         found += systems.ctranslate2(way, [{}] if one_by_one else styles, quick=quick)

@@ -17,6 +17,8 @@ Handler = Callable[..., dict[str, Any]]
 
 SOURCE_TOKENS, TARGET_TOKENS = 27, 30
 """Of fixed-length work; the end token counts in the source."""
+LEAST_SECONDS = 0.5
+"""Text is translated again and again until so much time has gone by, after one turn that does not count."""
 
 
 def serve(handlers: Mapping[str, Handler]) -> None:

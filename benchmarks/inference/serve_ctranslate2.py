@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .serve import TARGET_TOKENS, each_timed, serve, timed, warmed
+from .serve import LEAST_SECONDS, TARGET_TOKENS, each_timed, serve, timed, warmed
 
 
 @lru_cache(maxsize=4)
@@ -76,13 +76,13 @@ def text(
         said: list[str] = target.decode([one.hypotheses[0] for one in found])
         return said
 
-    work(lines[:4])
+    warmed({"folder": folder, "beam": beam, "alone": one_by_one, **setting}, lambda: work(lines[:4] if one_by_one else lines))
     if one_by_one:
         seconds, said = each_timed(lambda line: work([line])[0], lines)
         return {"seconds": seconds, "said": said}
     whole: list[list[str]] = []
     style = {"max_batch_size": setting["batch"], "batch_type": setting["batch_type"]}
-    seconds = timed(lambda: whole.append(work(lines, **style)), 0.0)
+    seconds = timed(lambda: whole.append(work(lines, **style)), LEAST_SECONDS)
     return {"seconds": seconds, "said": whole[0]}
 
 

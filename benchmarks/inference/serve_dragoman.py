@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman import load
 
-from .serve import SOURCE_TOKENS, TARGET_TOKENS, each_timed, serve, timed, warmed
+from .serve import LEAST_SECONDS, SOURCE_TOKENS, TARGET_TOKENS, each_timed, serve, timed, warmed
 
 
 @lru_cache(maxsize=8)
@@ -64,12 +64,12 @@ def text(
     def work(some: list[str]) -> list[str]:
         return [one.text for one in translator.translate(some, **how, **search)]
 
-    work(lines[:4])
+    warmed({"folder": folder, "beam": beam, "alone": one_by_one, **setting}, lambda: work(lines[:4] if one_by_one else lines))
     if one_by_one:
         seconds, said = each_timed(lambda line: work([line])[0], lines)
         return {"seconds": seconds, "said": said}
     whole: list[list[str]] = []
-    seconds = timed(lambda: whole.append(work(lines)), 0.0)
+    seconds = timed(lambda: whole.append(work(lines)), LEAST_SECONDS)
     return {"seconds": seconds, "said": whole[0]}
 
 

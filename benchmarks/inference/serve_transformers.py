@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .serve import TARGET_TOKENS, batches, each_timed, serve, timed, warmed
+from .serve import LEAST_SECONDS, TARGET_TOKENS, batches, each_timed, serve, timed, warmed
 
 
 @lru_cache(maxsize=2)
@@ -92,12 +92,12 @@ def text(
                 said[index] = one
         return said
 
-    work(lines[:4])
+    warmed({"folder": folder, "beam": beam, "alone": one_by_one, **setting}, lambda: work(lines[:4] if one_by_one else lines))
     if one_by_one:
         seconds, said = each_timed(lambda line: work([line])[0], lines)
         return {"seconds": seconds, "said": said}
     whole: list[list[str]] = []
-    seconds = timed(lambda: whole.append(all_of_them()), 0.0)
+    seconds = timed(lambda: whole.append(all_of_them()), LEAST_SECONDS)
     return {"seconds": seconds, "said": whole[0]}
 
 

@@ -10,7 +10,6 @@ B did.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,9 +20,10 @@ from dragoman.decoding.groups import ONE_GROUP, Groups, diverse_candidates, merg
 from dragoman.decoding.history import Entry, History
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.loops import EVERY, looping
+from dragoman.decoding.outcome import Ending, outcome
 from dragoman.decoding.penalty import LengthPenalty
 from dragoman.decoding.phrases import Phrases, placeable
-from dragoman.decoding.rules import DEAD, NO_RULES, NO_WISH, Bans, Rules, Wish, force, holds
+from dragoman.decoding.rules import DEAD, NO_RULES, NO_WISH, Bans, Rules, Wish, force
 from dragoman.decoding.step import State, Step
 
 
@@ -90,19 +90,6 @@ def beam_search(
             state, last_N = state.keep(sentences_B), last_N[kept_N]
 
 
-@dataclass(frozen=True)
-class _Sealed:
-    """What some sentences had come to when they were done: their numbers, the length, finished and living hypotheses."""
-
-    sentences: list[int]
-    length: int
-    finished_BR: Tensor
-    finished_code_BR: Tensor
-    partial_code_B: Tensor | None
-    score_BR: Tensor
-    living_BR: Tensor
-
-
 class _Beam:
     """The state of the search, for the sentences that are still in the batch.
 
@@ -146,7 +133,7 @@ class _Beam:
         self.finished_BR = torch.full((sentences, rows), DEAD, device=device)
         self.finished_code_BR = torch.zeros(sentences, rows, dtype=torch.long, device=device)
         self.ranking, self.history = ranking, History()
-        self.sealed: list[_Sealed] = []
+        self.endings: dict[int, Ending] = {}
         self.looped: dict[int, list[tuple[float, Entry]]] = {}
         self.bans = Bans(rules, wishes, forbidden=forbidden, end_id=end_id, rows=rows, share=groups.count, device=device)
         self.phrases: Phrases | None = None
@@ -281,18 +268,15 @@ class _Beam:
         rows_B = torch.tensor(fresh, device=self.device)
         partial_B = None
         if self.phrases is not None:
-            partial_B = self.phrases.partial_code_B.masked_fill(self.phrases.partial_B == DEAD, -1)[rows_B]
-        self.sealed.append(
-            _Sealed(
-                [self.left[row] for row in fresh],
-                self.length,
-                self.finished_BR[rows_B],
-                self.finished_code_BR[rows_B],
-                partial_B,
-                self.score_BR[rows_B],
-                living_BR[rows_B],
+            partial_B = self.phrases.partial_code_B.masked_fill(self.phrases.partial_B == DEAD, -1)[rows_B].tolist()
+        columns = (self.finished_BR, self.finished_code_BR, self.score_BR, living_BR)
+        finished, codes, score, living = (tensor[rows_B].tolist() for tensor in columns)
+        for place, row in enumerate(fresh):
+            number = self.left[row]
+            partial = None if partial_B is None or partial_B[place] < 0 else int(partial_B[place])
+            self.endings[number] = Ending(
+                self.length, finished[place], codes[place], score[place], living[place], self.looped.get(number, ()), partial
             )
-        )
 
     def drop(self, leaving: float) -> tuple[Tensor, Tensor] | None:
         """Let sentences go that are done, all their groups: which stay (B,), and their rows (N,). None where all stay."""
@@ -321,35 +305,10 @@ class _Beam:
 
     def results(self) -> list[list[Hypothesis]]:
         """What each sentence has come to."""
-        columns = self.history.tokens[0].shape[1]
-        chosen: list[tuple[float | None, Entry, bool]] = []  # score, or none yet; what to read; whether it looped
-        for sealed in self.sealed:
-            for place, number in enumerate(sealed.sentences):
-                chosen += self._ranked(sealed, place, number, columns)[: self.rows]
-        found: list[list[Hypothesis]] = [[] for _ in self.limits]
-        read = self.history.read([entry for _, entry, _ in chosen])
-        for (score, entry, looped), (tokens, log_probs) in zip(chosen, read, strict=True):
-            finished = tokens[-1] == self.end_id
-            said = tuple(tokens[:-1] if finished else tokens)
-            if score is None:
-                score = sum(log_probs) / self.penalty(float(entry.length))
-            missing = tuple(phrase for phrase in self.wishes[entry.sentence].include if not holds(said, phrase))
-            found[entry.sentence].append(Hypothesis(said, tuple(log_probs), score, finished, looped, missing))
+        endings = [self.endings[number] for number in range(len(self.limits))]
+        phrases = [wish.include for wish in self.wishes]
+        found = outcome(endings, self.history, end_id=self.end_id, penalty=self.penalty, phrases=phrases)
         count = self.groups.count
         if count == 1:
             return found
         return [merged(found[first : first + count], branching=self.groups.branching) for first in range(0, len(found), count)]
-
-    def _ranked(self, sealed: _Sealed, place: int, number: int, columns: int) -> list[tuple[float | None, Entry, bool]]:
-        """The finished, and what looped among them; if none finished, the best that lacks phrases; then those that were cut."""
-        entries = [Entry(number, *divmod(code, columns)) for code in sealed.finished_code_BR[place].tolist()]
-        finished = [one for one in zip(sealed.finished_BR[place].tolist(), entries, strict=True) if one[0] > DEAD]
-        looped = self.looped.get(number, [])
-        ended = [(score, entry, False) for score, entry in finished] + [(score, entry, True) for score, entry in looped]
-        ranked: list[tuple[float | None, Entry, bool]] = [*sorted(ended, key=lambda one: -one[0])]
-        if not finished and sealed.partial_code_B is not None and (code := int(sealed.partial_code_B[place])) >= 0:
-            ranked.append((None, Entry(number, *divmod(code, columns)), False))
-        penalty = self.penalty(float(sealed.length))
-        cut = zip(sealed.score_BR[place].tolist(), sealed.living_BR[place].tolist(), strict=True)
-        best_first = sorted((one for one in cut if one[0] > DEAD), key=lambda one: -one[0])
-        return ranked + [(score / penalty, Entry(number, sealed.length, column), False) for score, column in best_first]

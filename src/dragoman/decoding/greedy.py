@@ -13,7 +13,7 @@ from dragoman.decoding.candidates import LogSums, PlainRanking, Ranking, top
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.loops import EVERY, looping
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.decoding.rules import DEAD, NO_RULES, NO_WISH, Bans, Rules, Wish, holds
+from dragoman.decoding.rules import DEAD, NO_RULES, NO_WISH, Bans, Phrase, Rules, Wish, holds
 from dragoman.decoding.step import State, Step
 
 Choose = Callable[[Tensor, Sequence[int], int, Ranking], Tensor]
@@ -147,7 +147,7 @@ def one_by_one(
     for number, log_prob in zip(chain(*lefts), torch.cat(log_probs).tolist() if log_probs else [], strict=True):
         thought[number].append(log_prob)
     return [
-        _hypothesis(tokens, those, wish, over[number], end_id=end_id, penalty=penalty)
+        as_hypothesis(tokens, those, over[number], end_id=end_id, penalty=penalty, include=wish.include)
         for number, (tokens, those, wish) in enumerate(zip(spoken, thought, wishes, strict=True))
     ]
 
@@ -161,13 +161,22 @@ def _table(outputs: Sequence[Tensor], logits_NV: Tensor) -> Tensor:
     )
 
 
-def _hypothesis(
-    tokens: Sequence[int], log_probs: Sequence[float], wish: Wish, looped: bool, *, end_id: int, penalty: LengthPenalty
+def as_hypothesis(
+    tokens: Sequence[int],
+    log_probs: Sequence[float],
+    looped: bool,
+    *,
+    end_id: int,
+    penalty: LengthPenalty,
+    include: Sequence[Phrase] = (),
 ) -> Hypothesis:
-    """log_probs: those of the tokens, and what was said while the sentence waited to leave."""
+    """What was said, up to the end token, or to STUCK where nothing was allowed.
+
+    log_probs: those of the tokens, and what was said while the sentence waited to leave. include: phrases that it was to hold
+    """
     length = len(tokens) - (tokens[-1] == STUCK)
     finished = tokens[-1] == end_id
     said, token_log_probs = tuple(tokens[: length - finished]), tuple(log_probs[:length])
-    missing = tuple(phrase for phrase in wish.include if not holds(said, phrase))
+    missing = tuple(phrase for phrase in include if not holds(said, phrase))
     score = sum(token_log_probs) / penalty(float(max(length, 1)))
     return Hypothesis(said, token_log_probs, score, finished, looped, missing)

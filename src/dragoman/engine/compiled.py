@@ -22,26 +22,31 @@ from dragoman.engine.kernels import Across, Heads, Layers, Memory, Past, Table
 from dragoman.engine.matrices import SUMS_APART, Matrices, Space
 from dragoman.engine.packed import PackedEmbedding
 from dragoman.engine.ranking import CompiledRanking
+from dragoman.engine.searcher import CompiledSearcher
 from dragoman.engine.vectors import BYTES, LANES, TILE_ROWS, has_tiles, tile_description
 
-# Places of the output that room is made for, at first; then twice as many each time.
+# Places of the output that room is made for at first, at least; then twice as many each time.
 PLACES = 16
 # So many tokens of the source are read at once, if they are of more than one sentence: what is computed stays in the cache.
 ROWS_AT_ONCE = 256
 # What is known by its address is what it is said to be, whatever PyTorch would make of it by default.
 FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+HALVES: dict[str, Any] = {"dtype": torch.float16, "device": "cpu"}
 
 
 class Room:
     """Memory to work in, for so many rows that look at so many places each."""
 
-    def __init__(self, rows: int, places: int, *, width: int, found: int, widest: int) -> None:
-        """width: D. found: H·U. widest: O of the widest product, but for the last"""
-        stride = -(-max(width, found, widest) // BYTES) * BYTES
+    def __init__(self, rows: int, places: int, heads: Heads, *, width: int, widest: int) -> None:
+        """width: D. widest: O of the widest product, but for the last"""
+        stride = -(-max(width, heads.value_width, widest) // BYTES) * BYTES
         filled = -(-rows // (2 * TILE_ROWS)) * 2 * TILE_ROWS
-        floats = {"x": rows * width, "y": rows * max(width, found), "wide": rows * widest, "steps": rows}
+        floats = {"x": rows * width, "y": rows * max(width, heads.value_width), "wide": rows * widest, "steps": rows}
         self.tensors = {name: torch.empty(count, **FLOATS) for name, count in floats.items()} | {
-            "scores": torch.empty(places + LANES, **FLOATS),
+            "places": torch.empty(places, dtype=torch.long, device="cpu"),
+            "scores": torch.empty(places * LANES, **FLOATS),
+            "keys": torch.empty(rows * heads.key_width, **HALVES),
+            "values": torch.empty(rows * heads.value_width, **HALVES),
             "inputs": torch.zeros(filled * stride, dtype=torch.uint8, device="cpu"),
             "sums": torch.empty(4 * SUMS_APART, dtype=torch.int32, device="cpu"),
         }
@@ -55,7 +60,7 @@ class Room:
 class CompiledState(NamedTuple):
     """A step writes into its state's memory, so that each state is good for one step.
 
-    keys_LBHSK, values_LBHSU: of the source. past_keys, past_values: of the output (T, L, P, H, K or U); none before it begins
+    keys_LBSK, values_LBSU: of the source. past_keys, past_values: of the output (T, L, P, K or U); none before it begins
     wanted: sentences that are
     length: tokens read
     lineage_NT: the stored row that holds what each row descends from at each place
@@ -63,8 +68,8 @@ class CompiledState(NamedTuple):
     logits_NV: what the last step wrote, and the next will
     """
 
-    keys_LBHSK: Tensor
-    values_LBHSU: Tensor
+    keys_LBSK: Tensor
+    values_LBSU: Tensor
     length_B: Tensor
     memory: Memory
     room: Room
@@ -158,10 +163,10 @@ class CompiledTransformer:
         source, heads, (sentences, places) = self.source, self.heads, source_BS.shape
         there_BS = source_BS != source.embedding.padding_id
         length_B = there_BS.sum(1)
-        shape = self.target.layers.number, sentences, heads.number, places
-        keys_LBHSK, values_LBHSU = (torch.empty(*shape, width, **FLOATS) for width in (heads.key_width, heads.value_width))
+        shape = self.target.layers.number, sentences, places
+        keys_LBSK, values_LBSU = (torch.empty(*shape, width, **HALVES) for width in (heads.key_width, heads.value_width))
         short_B = length_B.int()
-        memory = Memory(keys_LBHSK.data_ptr(), values_LBHSU.data_ptr(), short_B.data_ptr(), sentences, places)
+        memory = Memory(keys_LBSK.data_ptr(), values_LBSU.data_ptr(), short_B.data_ptr(), sentences, places)
         positions_SD, parts = source.positions(0, places), list(_parts(length_B.tolist()))
         room = self._room(max(int(length_B[first:after].sum()) for first, after in parts), places)
         for first, after in parts:
@@ -186,19 +191,18 @@ class CompiledTransformer:
                 room.space,
             )
         sentence_N = torch.arange(sentences, dtype=torch.int32, device="cpu")
-        return CompiledState(keys_LBHSK, values_LBHSU, short_B, memory, room, sentences, sentence_N=sentence_N)
+        return CompiledState(keys_LBSK, values_LBSU, short_B, memory, room, sentences, sentence_N=sentence_N)
 
     def step(self, tokens_N: Tensor, state: CompiledState) -> tuple[Tensor, CompiledState]:
         """Read one more target token in each row: the logits (N, V) of the next, and the state after it."""
         now, rows = state.length, tokens_N.shape[0]
         if now == 0:
-            state = self._begun(state, rows)
+            logits_NV = torch.empty(rows, self.output.outputs, **FLOATS)
+            state = self.begun(state, rows)._replace(logits_NV=logits_NV)
         elif now == state.lineage_NT.shape[1]:
             state = state.with_places()
-        places = max(state.memory.places, state.lineage_NT.shape[1])
-        if state.room.rows < rows or state.room.places < places:
-            state = state._replace(room=self._room(rows, places))
-        target, at_N = self.target, torch.zeros(rows, dtype=torch.long, device="cpu")
+        state, target = self.with_room(state, rows), self.target
+        at_N = torch.zeros(rows, dtype=torch.long, device="cpu")
         tokens_N, position_1D = tokens_N.contiguous(), target.positions(now, 1)
         kernels.step(
             tokens_N.data_ptr(),
@@ -218,22 +222,33 @@ class CompiledTransformer:
         )
         return state.logits_NV, state._replace(length=now + 1)
 
-    def _begun(self, state: CompiledState, rows: int) -> CompiledState:
-        shape = PLACES, self.target.layers.number, rows, self.heads.number
+    def searcher(self, words_W: Tensor | None = None) -> CompiledSearcher:
+        """Searches without Python. words_W: the words that it says, where it is one `with_words`"""
+        return CompiledSearcher(self, words_W)
+
+    def begun(self, state: CompiledState, rows: int) -> CompiledState:
+        """With a place for what so many rows say."""
+        places = max(PLACES, state.memory.places)  # most outputs are about as long as their source
+        shape = places, self.target.layers.number, rows
         return state._replace(
-            past_keys=torch.empty(*shape, self.heads.key_width, **FLOATS),
-            past_values=torch.empty(*shape, self.heads.value_width, **FLOATS),
-            lineage_NT=torch.empty(rows, PLACES, dtype=torch.int32, device="cpu"),
+            past_keys=torch.empty(*shape, self.heads.key_width, **HALVES),
+            past_values=torch.empty(*shape, self.heads.value_width, **HALVES),
+            lineage_NT=torch.empty(rows, places, dtype=torch.int32, device="cpu"),
             stored_N=torch.arange(rows, dtype=torch.int32, device="cpu"),
             sentence_N=state.sentence_N.repeat_interleave(rows // state.wanted),
-            logits_NV=torch.empty(rows, self.output.outputs, **FLOATS),
         )
+
+    def with_room(self, state: CompiledState, rows: int) -> CompiledState:
+        """With memory to compute so many rows in."""
+        places = max(state.memory.places, state.lineage_NT.shape[1])
+        if state.room.rows >= rows and state.room.places >= places:
+            return state
+        return state._replace(room=self._room(rows, places))
 
     def _room(self, rows: int, places: int) -> Room:
         products = [*self.source.layers[1:5], *self.target.layers[1:5], *self.across[:3]]
-        found = self.heads.number * self.heads.value_width
         width = self.source.embedding.weight_VD.shape[1]
-        return Room(rows, places, width=width, found=found, widest=max(one.outputs for one in products))
+        return Room(rows, places, self.heads, width=width, widest=max(one.outputs for one in products))
 
 
 def _parts(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:

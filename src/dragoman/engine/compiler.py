@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dragoman.engine.compiled import FLOATS, CompiledTransformer, Side
 from dragoman.engine.kernels import Across, Heads, Layers, Norms, Table
 from dragoman.engine.matrices import ADDED, GROUP, LEVELS, ONTO, ONTO_FROM_RELU, PUT, RELU, TINY, Matrices
-from dragoman.engine.packer import joined, pack_embedding
+from dragoman.engine.packer import pack_embedding
 from dragoman.engine.products import Weight
 from dragoman.engine.vectors import BYTES, LANES, has_vectors
 from dragoman.memory import give_freed_memory_back
@@ -24,6 +24,8 @@ from dragoman.model.transformer import Embedding, Transformer
 
 Layer = EncoderLayer | DecoderLayer
 QUAD = 4
+# So many heads fill a vector.
+SIDE_BY_SIDE = (1, 2, 4, 8, 16)
 
 
 @torch.no_grad()
@@ -34,16 +36,11 @@ def compile_model(model: Transformer, *, forget: Callable[[], None] = lambda: No
     """
     compiler = _Compiler(forget)
     decoder = [cast(DecoderLayer, layer) for layer in model.decoder.layers]
-    attention = decoder[0].attention
     compiled = CompiledTransformer(
         source=compiler.side(model.encoder),
         target=compiler.side(model.decoder),
         across=compiler.across(decoder),
-        heads=Heads(
-            attention.num_heads,
-            attention.query.out_features // attention.num_heads,
-            attention.value.out_features // attention.num_heads,
-        ),
+        heads=heads_of(decoder[0].attention),
         output=compiler.matrices([_weight(model.output, forget)], [None], PUT),
         kept=compiler.kept,
     )
@@ -85,7 +82,7 @@ class _Compiler:
         return Layers(
             number=len(layers),
             look=self.joined(attentions, "query", "key", "value"),
-            output=self.linears([one.output for one in attentions], ONTO),
+            output=self.outputs(attentions),
             inner=self.linears([layer.feed_forward.inner for layer in layers], RELU),
             outer=self.linears([layer.feed_forward.outer for layer in layers], ONTO_FROM_RELU),
             norms=(
@@ -100,7 +97,7 @@ class _Compiler:
         attentions = [layer.cross_attention for layer in layers]
         return Across(
             look=self.joined(attentions, "query"),
-            output=self.linears([one.output for one in attentions], ONTO),
+            output=self.outputs(attentions),
             remember=self.joined(attentions, "key", "value"),
             norms=self.norms([layer.cross_attention_residual.norm for layer in layers]),
         )
@@ -113,14 +110,22 @@ class _Compiler:
         return Norms(self.keep(weights.float()), self.keep(biases.float()), found[0].eps, True)
 
     def joined(self, attentions: Sequence[Attention], *names: str) -> Matrices:
-        """Several projections as one, head by head."""
+        """Several projections as one, one after the other."""
+        heads = heads_of(attentions[0])
+        widths = [heads.value_width if name == "value" else heads.key_width for name in names]
         weights, biases = [], []
         for attention in attentions:
-            linears = [cast(Linear, attention.get_submodule(name)) for name in names]
-            shape = torch.Size((sum(linear.out_features for linear in linears), linears[0].in_features))
-            weights.append(Weight(partial(joined, attention, names, "weight"), shape, self.forget))
-            biases.append(None if linears[0].bias is None else joined(attention, names, "bias"))
+            linear = cast(Linear, attention.get_submodule(names[0]))
+            shape = torch.Size((sum(widths), linear.in_features))
+            weights.append(Weight(partial(_projections, attention, names, widths, "weight"), shape, self.forget))
+            biases.append(None if linear.bias is None else _projections(attention, names, widths, "bias"))
         return self.matrices(weights, biases, PUT)
+
+    def outputs(self, attentions: Sequence[Attention]) -> Matrices:
+        """What becomes of all that the heads found."""
+        shape = torch.Size((attentions[0].output.out_features, heads_of(attentions[0]).value_width))
+        weights = [Weight(partial(_output, attention, shape[1]), shape, self.forget) for attention in attentions]
+        return self.matrices(weights, [attention.output.bias for attention in attentions], ONTO)
 
     def linears(self, linears: Sequence[Linear], then: int) -> Matrices:
         weights = [_weight(linear.weight, self.forget) for linear in linears]
@@ -130,6 +135,38 @@ class _Compiler:
         tensors = in_order(weights, biases, then)
         bytes_, scale, bias, shift = map(self.keep, tensors)
         return Matrices(bytes_, scale, bias, shift, weights[0].shape[0], tensors[1].shape[1], then)
+
+
+def heads_of(attention: Attention) -> Heads:
+    """Filled up to 1, 2, 4, 8 or 16 heads, and each until they fill vectors together."""
+    number = next(filled for filled in SIDE_BY_SIDE if filled >= attention.num_heads)
+    widths = (linear.out_features // attention.num_heads for linear in (attention.query, attention.value))
+    return Heads(number, *(-(-width * number // LANES) * LANES for width in widths))
+
+
+def _side_by_side(each_HK: Tensor, width: int) -> Tensor:
+    """Rows that stand head by head (H, K, …) as kernels have them, filled up with zeros. → (width, …)"""
+    heads, rows = each_HK.shape[:2]
+    number = next(filled for filled in SIDE_BY_SIDE if filled >= heads)
+    filled_KH = each_HK.new_zeros(width // number, number, *each_HK.shape[2:])
+    filled_KH[:rows, :heads] = each_HK.transpose(0, 1)
+    return filled_KH.flatten(0, 1)
+
+
+def _projections(attention: Attention, names: Sequence[str], widths: Sequence[int], kind: str) -> Tensor:
+    """Weight or bias of several projections; queries take the scale of equation 1 along."""
+    parts = []
+    for name, width in zip(names, widths, strict=True):
+        all_heads = cast(Tensor, getattr(attention.get_submodule(name), kind)).detach()
+        part = all_heads.view(attention.num_heads, -1, *all_heads.shape[1:])
+        parts.append(_side_by_side(part * part.shape[1] ** -0.5 if name == "query" else part, width))
+    return torch.cat(parts)
+
+
+def _output(attention: Attention, width: int) -> Tensor:
+    """The weight (D, U) of an attention's output."""
+    weight_UD = attention.output.weight.detach().t()
+    return _side_by_side(weight_UD.reshape(attention.num_heads, -1, weight_UD.shape[1]), width).t()
 
 
 def in_order(weights: Sequence[Weight], biases: Sequence[Tensor | None], then: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -161,8 +198,5 @@ def can_compile(model: Transformer) -> bool:
     if not has_vectors() or model.decoder.pointer is not None or any(side.window is not None for side in sides):
         return False
     layers = [cast(Layer, layer) for side in sides for layer in cast(nn.ModuleList, side.layers)]
-    attention = layers[0].attention
-    widths = [model.output.shape[1], attention.query.out_features // attention.num_heads]
-    widths += [attention.value.out_features // attention.num_heads]
-    widths += [layer.feed_forward.inner.out_features for layer in layers]
-    return all(width % LANES == 0 for width in widths)
+    widths = [model.output.shape[1], *(layer.feed_forward.inner.out_features for layer in layers)]
+    return layers[0].attention.num_heads <= SIDE_BY_SIDE[-1] and all(width % LANES == 0 for width in widths)

@@ -1,10 +1,13 @@
 """Reading a source, and the decoder's step, as one compiled function each: section 3 of the paper in plain loops.
 
-Products multiply bytes (`matrices`); everything between them is in float32. Nothing is allocated: who calls gives addresses
-of memory to work in. Rows of `wide` hold queries, keys and values head by head.
+Products multiply bytes (`matrices`); everything between them is in float32, but keys and values are remembered in halves of 16
+bits. Nothing is allocated: who calls gives addresses of memory to work in.
 
-    N rows    D width of the model    L layers    H heads    K, U width of keys and values    V vocabulary    B sentences
-    S places of the source    T places of the output    P rows that are stored
+Heads stand side by side in a vector: lane n of queries, keys and values belongs to head n modulo their number, so that all
+heads are computed at once, and a score is never summed up across a vector but for lanes of the same head.
+
+    N rows    D width of the model    L layers    K, U width of keys and values of all heads together    V vocabulary
+    B sentences    S places of the source    T places of the output    P rows that are stored
 """
 
 from __future__ import annotations
@@ -20,20 +23,26 @@ from dragoman.engine.vectors import (
     entered,
     exponential,
     greater,
-    greatest,
     load,
+    load_halves,
     long,
     number,
-    put,
+    put_long,
     put_whole,
+    quotient,
     same,
     store,
+    store_halves,
     total,
+    turned_by_1,
+    turned_by_2,
+    turned_by_4,
+    turned_by_8,
     whole,
 )
 
-# Fills a vector of scores up, and is nothing beside any other.
-NOT_SEEN = -1e30
+# Lower than any score.
+NOTHING = -1e30
 
 
 class Norms(NamedTuple):
@@ -59,7 +68,7 @@ class Layers(NamedTuple):
 
 
 class Across(NamedTuple):
-    """What the decoder's layers have besides. remember: keys and values of the source, head by head"""
+    """What the decoder's layers have besides. remember: keys and values of the source"""
 
     look: Matrices
     output: Matrices
@@ -68,7 +77,7 @@ class Across(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """How many, and how wide their keys and values are."""
+    """How many stand side by side: 1, 2, 4, 8 or 16. How wide the keys and values of all are: multiples of 16."""
 
     number: int
     key_width: int
@@ -83,7 +92,7 @@ class Table(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Keys and values of the sources (L, B, H, S, K or U). length: (B,), places of each that are there"""
+    """Keys and values of the sources (L, B, S, K or U), halves. length: (B,), places of each that are there"""
 
     keys: Address
     values: Address
@@ -93,7 +102,7 @@ class Memory(NamedTuple):
 
 
 class Past(NamedTuple):
-    """Keys and values of the outputs (T, L, P, H, K or U), and what tells the rows apart.
+    """Keys and values of the outputs (T, L, P, K or U), halves, and what tells the rows apart.
 
     lineage: (N, room), the stored row that holds what each row descends from at each place. stored: (N,), where each row writes
     sentence: (N,), the source of each row
@@ -106,25 +115,6 @@ class Past(NamedTuple):
     sentence: Address
     rows: int
     room: int
-
-
-@compiled
-def softmax(scores, count):
-    """In place; what fills the last vector up becomes nothing that counts."""
-    for place in range(count, -(-count // LANES) * LANES):
-        put(scores, place, np.float32(NOT_SEEN))
-    highest = same(NOT_SEEN)
-    for at in range(0, count, LANES):
-        highest = greater(highest, load(scores, at))
-    highest = same(greatest(highest))
-    sum_ = same(0.0)
-    for at in range(0, count, LANES):
-        powers = exponential(load(scores, at) - highest)
-        sum_ = sum_ + powers
-        store(scores, at, powers)
-    share = same(1.0 / total(sum_))
-    for at in range(0, count, LANES):
-        store(scores, at, load(scores, at) * share)
 
 
 @compiled
@@ -148,86 +138,117 @@ def normalise(x, y, rows, width, norms, layer):
 
 
 @compiled
-def dot(query, at, keys, key_at, width):
-    sum_ = same(0.0)
-    for place in range(0, width, LANES):
-        sum_ = sum_ + load(query, at + place) * load(keys, key_at + place)
-    return total(sum_)
+def match(query, at, keys, key_at, width, heads):
+    """Query by key, of every head in each of its lanes."""
+    a, b = same(0.0), same(0.0)
+    twos = width // (2 * LANES) * (2 * LANES)
+    for place in range(0, twos, 2 * LANES):
+        a = a + load(query, at + place) * load_halves(keys, key_at + place)
+        b = b + load(query, at + place + LANES) * load_halves(keys, key_at + place + LANES)
+    if twos < width:
+        a = a + load(query, at + twos) * load_halves(keys, key_at + twos)
+    a = a + b
+    if heads <= 8:
+        a = a + turned_by_8(a)
+    if heads <= 4:
+        a = a + turned_by_4(a)
+    if heads <= 2:
+        a = a + turned_by_2(a)
+    if heads == 1:
+        a = a + turned_by_1(a)
+    return a
 
 
 @compiled
-def look_around(heads, first, places, space):
-    """What the rows of one sentence, from `first` on, find in each other: from `wide` into y (N, H·U)."""
-    key_width, value_width = heads.key_width, heads.value_width
-    each = 2 * key_width + value_width
-    apart = heads.number * each
-    wide, scores = space.wide, space.scores
-    for head in range(heads.number):
-        start = first * apart + head * each
-        for row in range(places):
-            for place in range(places):
-                put(scores, place, dot(wide, start + row * apart, wide, start + place * apart + key_width, key_width))
-            softmax(scores, places)
-            for column in range(0, value_width, LANES):
-                value_at = start + 2 * key_width + column
-                found = same(0.0)
-                for place in range(places):
-                    found = found + same(number(scores, place)) * load(wide, value_at + place * apart)
-                store(space.y, ((first + row) * heads.number + head) * value_width + column, found)
+def weigh(values, width, count, share, found, found_at, space):
+    """The sum of so many values, each by its weight: eight vectors at once, so that none waits for its last sum."""
+    weights, places = space.scores, space.places
+    eights = width // (8 * LANES) * (8 * LANES)
+    for column in range(0, eights, 8 * LANES):
+        a = b = c = d = e = f = g = h = same(0.0)
+        for place in range(count):
+            at, weight = long(places, place) * width + column, load(weights, place * LANES)
+            a = a + weight * load_halves(values, at)
+            b = b + weight * load_halves(values, at + LANES)
+            c = c + weight * load_halves(values, at + 2 * LANES)
+            d = d + weight * load_halves(values, at + 3 * LANES)
+            e = e + weight * load_halves(values, at + 4 * LANES)
+            f = f + weight * load_halves(values, at + 5 * LANES)
+            g = g + weight * load_halves(values, at + 6 * LANES)
+            h = h + weight * load_halves(values, at + 7 * LANES)
+        for lanes, sum_ in enumerate((a, b, c, d, e, f, g, h)):
+            store(found, found_at + column + lanes * LANES, sum_ * share)
+    for column in range(eights, width, LANES):
+        a = same(0.0)
+        for place in range(count):
+            a = a + load(weights, place * LANES) * load_halves(values, long(places, place) * width + column)
+        store(found, found_at + column, a * share)
+
+
+@compiled
+def look(heads, query_at, keys, values, count, row, space):
+    """Equation 1 for the query at this place of `wide`: what it finds at so many `places`, into that row of y (N, U)."""
+    scores, places = space.scores, space.places
+    highest = same(NOTHING)
+    for place in range(count):
+        score = match(space.wide, query_at, keys, long(places, place) * heads.key_width, heads.key_width, heads.number)
+        store(scores, place * LANES, score)
+        highest = greater(highest, score)
+    sum_ = same(0.0)
+    for place in range(count):
+        weight = exponential(load(scores, place * LANES) - highest)
+        store(scores, place * LANES, weight)
+        sum_ = sum_ + weight
+    share = quotient(same(1.0), sum_)
+    weigh(values, heads.value_width, count, share, space.y, row * heads.value_width, space)
+
+
+@compiled
+def remember(heads, start, keys, values, place, space):
+    """Put a key and the value behind it, which are in `wide`, where they stay."""
+    for at in range(0, heads.key_width, LANES):
+        store_halves(keys, place * heads.key_width + at, load(space.wide, start + at))
+    for at in range(0, heads.value_width, LANES):
+        store_halves(values, place * heads.value_width + at, load(space.wide, start + heads.key_width + at))
+
+
+@compiled
+def look_around(heads, first, after, space):
+    """What the rows of one sentence find in each other: from `wide` into y (N, U)."""
+    apart = 2 * heads.key_width + heads.value_width
+    for row in range(first, after):
+        remember(heads, row * apart + heads.key_width, space.keys, space.values, row - first, space)
+        put_long(space.places, row - first, row - first)
+    for row in range(first, after):
+        look(heads, row * apart, space.keys, space.values, after - first, row, space)
 
 
 @compiled
 def look_back(heads, layer, layers, past, space, rows, now):
-    """What each row finds among what it said: from `wide`, whose keys and values are kept, into y (N, H·U)."""
-    key_width, value_width = heads.key_width, heads.value_width
-    each = 2 * key_width + value_width
-    scores = space.scores
+    """What each row finds among what it said: from `wide`, whose keys and values are kept, into y (N, U)."""
+    apart = 2 * heads.key_width + heads.value_width
     for row in range(rows):
         stored = whole(past.stored, row)
         put_whole(past.lineage, row * past.room + now, np.int32(stored))
-        here = ((now * layers + layer) * past.rows + stored) * heads.number
-        for head in range(heads.number):
-            at = (row * heads.number + head) * each
-            for place in range(0, key_width, LANES):
-                store(past.keys, (here + head) * key_width + place, load(space.wide, at + key_width + place))
-            for place in range(0, value_width, LANES):
-                store(past.values, (here + head) * value_width + place, load(space.wide, at + 2 * key_width + place))
+        here = (now * layers + layer) * past.rows + stored
+        remember(heads, row * apart + heads.key_width, past.keys, past.values, here, space)
     for row in range(rows):
-        for head in range(heads.number):
-            at = (row * heads.number + head) * each
-            for time in range(now + 1):
-                before = whole(past.lineage, row * past.room + time)
-                place = ((time * layers + layer) * past.rows + before) * heads.number + head
-                put(scores, time, dot(space.wide, at, past.keys, place * key_width, key_width))
-            softmax(scores, now + 1)
-            for column in range(0, value_width, LANES):
-                found = same(0.0)
-                for time in range(now + 1):
-                    before = whole(past.lineage, row * past.room + time)
-                    place = ((time * layers + layer) * past.rows + before) * heads.number + head
-                    found = found + same(number(scores, time)) * load(past.values, place * value_width + column)
-                store(space.y, (row * heads.number + head) * value_width + column, found)
+        for time in range(now + 1):
+            before = whole(past.lineage, row * past.room + time)
+            put_long(space.places, time, (time * layers + layer) * past.rows + before)
+        look(heads, row * apart, past.keys, past.values, now + 1, row, space)
 
 
 @compiled
 def look_across(heads, layer, memory, sentence_of, space, rows):
-    """What each row finds in its source: from `wide` into y (N, H·U)."""
-    key_width, value_width = heads.key_width, heads.value_width
-    scores = space.scores
+    """What each row finds in its source: from `wide` into y (N, U)."""
     for row in range(rows):
         sentence = whole(sentence_of, row)
         length = whole(memory.length, sentence)
-        for head in range(heads.number):
-            first = ((layer * memory.sentences + sentence) * heads.number + head) * memory.places
-            at = (row * heads.number + head) * key_width
-            for place in range(length):
-                put(scores, place, dot(space.wide, at, memory.keys, (first + place) * key_width, key_width))
-            softmax(scores, length)
-            for column in range(0, value_width, LANES):
-                found = same(0.0)
-                for place in range(length):
-                    found = found + same(number(scores, place)) * load(memory.values, (first + place) * value_width + column)
-                store(space.y, (row * heads.number + head) * value_width + column, found)
+        first = (layer * memory.sentences + sentence) * memory.places
+        for place in range(length):
+            put_long(space.places, place, first + place)
+        look(heads, row * heads.key_width, memory.keys, memory.values, length, row, space)
 
 
 @compiled
@@ -267,17 +288,10 @@ def feed_forward(layers, layer, rows, space):
 
 @compiled
 def keep(heads, layer, memory, sentence, first, after, space):
-    """Put the keys and values of a source's rows, which are in `wide`, where they stay."""
-    key_width, value_width = heads.key_width, heads.value_width
-    each = key_width + value_width
-    for head in range(heads.number):
-        there = ((layer * memory.sentences + sentence) * heads.number + head) * memory.places
-        for row in range(first, after):
-            here, to = (row * heads.number + head) * each, there + row - first
-            for place in range(0, key_width, LANES):
-                store(memory.keys, to * key_width + place, load(space.wide, here + place))
-            for place in range(0, value_width, LANES):
-                store(memory.values, to * value_width + place, load(space.wide, here + key_width + place))
+    """Put the keys and values of a source's rows where they stay."""
+    there = (layer * memory.sentences + sentence) * memory.places
+    for row in range(first, after):
+        remember(heads, row * (heads.key_width + heads.value_width), memory.keys, memory.values, there + row - first, space)
 
 
 @entered
@@ -288,13 +302,12 @@ def encode(tokens, at, rows, first, numbers, count, table, positions, layers, ac
     and the last ends. numbers: which of the B they are. decoders: layers of the decoder
     """
     begin(space)
-    found_width = heads.number * heads.value_width
     read(tokens, at, rows, table, positions, space)
     for layer in range(layers.number):
         project(layers.norms[0], layers.before, layers.look, layer, space.wide, rows, space)
         for some in range(count):
-            look_around(heads, long(first, some), long(first, some + 1) - long(first, some), space)
-        give_back(space.y, found_width, layers.norms[0], layers.before, layers.output, layer, rows, space)
+            look_around(heads, long(first, some), long(first, some + 1), space)
+        give_back(space.y, heads.value_width, layers.norms[0], layers.before, layers.output, layer, rows, space)
         feed_forward(layers, layer, rows, space)
     if layers.final.there:
         normalise(space.x, space.x, rows, space.width, layers.final, np.int64(0))
@@ -305,24 +318,29 @@ def encode(tokens, at, rows, first, numbers, count, table, positions, layers, ac
     end(space)
 
 
-@entered
-def step(tokens, at, rows, now, table, positions, layers, across, heads, output, memory, past, space, logits):
-    """The logits (N, V) after one more token in each row, which is number `now` of its output.
+@compiled
+def advance(tokens, at, rows, now, table, positions, layers, across, heads, memory, past, space):
+    """One more token in each row, which is number `now` of its output: x becomes what the output's product reads.
 
     at: (N,), rows of `positions`
     """
-    begin(space)
-    found_width = heads.number * heads.value_width
     read(tokens, at, rows, table, positions, space)
     for layer in range(layers.number):
         project(layers.norms[0], layers.before, layers.look, layer, space.wide, rows, space)
         look_back(heads, layer, layers.number, past, space, rows, now)
-        give_back(space.y, found_width, layers.norms[0], layers.before, layers.output, layer, rows, space)
+        give_back(space.y, heads.value_width, layers.norms[0], layers.before, layers.output, layer, rows, space)
         project(across.norms, layers.before, across.look, layer, space.wide, rows, space)
         look_across(heads, layer, memory, past.sentence, space, rows)
-        give_back(space.y, found_width, across.norms, layers.before, across.output, layer, rows, space)
+        give_back(space.y, heads.value_width, across.norms, layers.before, across.output, layer, rows, space)
         feed_forward(layers, layer, rows, space)
     if layers.final.there:
         normalise(space.x, space.x, rows, space.width, layers.final, np.int64(0))
+
+
+@entered
+def step(tokens, at, rows, now, table, positions, layers, across, heads, output, memory, past, space, logits):
+    """The logits (N, V) of the next token; the rest as `advance` has it."""
+    begin(space)
+    advance(tokens, at, rows, now, table, positions, layers, across, heads, memory, past, space)
     multiply(space.x, output, np.int64(0), logits, rows, space.width, space)
     end(space)

@@ -82,7 +82,8 @@ class Matrices(NamedTuple):
 class Space(NamedTuple):
     """Where there is memory to work in, for N rows.
 
-    x: (N, D). y: (N, D or H·U). wide: (N, widest output). steps: (N,). scores: of one head. sums: of 32 rows and 64 outputs
+    x: (N, D). y: (N, D or U). wide: (N, widest output). steps: (N,). sums: of 32 rows and 64 outputs
+    places: (S or T,), where one query looks. scores: (S or T, 16), of all heads there. keys, values: (N, K or U), halves
     inputs: (N, stride) bytes, the stride being the widest input's in whole vectors, and N filled up to whole pairs of tiles
     described: what tiles are like; 0 where there are none
     width: D
@@ -93,7 +94,10 @@ class Space(NamedTuple):
     wide: Address
     inputs: Address
     steps: Address
+    places: Address
     scores: Address
+    keys: Address
+    values: Address
     sums: Address
     described: Address
     width: int
@@ -117,8 +121,8 @@ def to_bytes(x, rows, width, space, positive):
 
 
 @compiled
-def finish(matrices, layer, y, row, rows, column, columns, space):
-    """Sums of products of bytes become outputs: these rows and columns of y."""
+def finish(matrices, layer, y, apart, row, rows, column, columns, space):
+    """Sums of products of bytes become outputs: these rows and columns of y, whose rows are so far apart."""
     outputs = matrices.outputs
     first = layer * matrices.filled
     for at in range(column, min(column + columns, outputs), LANES):
@@ -128,7 +132,7 @@ def finish(matrices, layer, y, row, rows, column, columns, space):
         for here in range(rows):
             exact = to_floats(load_sums(space.sums, panel + here * LANES) - shift)
             found = exact * (scale * same(number(space.steps, row + here))) + bias
-            place = (row + here) * outputs + at
+            place = (row + here) * apart + at
             if matrices.then == RELU:
                 found = greater(found, same(0.0))
             if at + LANES > outputs:
@@ -196,10 +200,10 @@ def _times(sums, x, weights):
 
 
 @compiled
-def multiply_few(matrices, layer, y, rows, width, space):
+def multiply_few(matrices, layer, y, apart, column, after, rows, width, space):
     """By vectors, four rows at once."""
     groups, quads = matrices.filled // GROUP, -(-width // BYTES) * LANES
-    for group in range(groups):
+    for group in range(column // GROUP, after // GROUP):
         first = (layer * groups + group) * GROUP * 4 * quads
         row = np.int64(0)
         while row < rows:
@@ -208,18 +212,18 @@ def multiply_few(matrices, layer, y, rows, width, space):
             else:
                 one_row(matrices, first, space, row, quads)
             done = 4 if rows - row >= 4 else 1
-            finish(matrices, layer, y, row, done, group * GROUP, np.int64(GROUP), space)
+            finish(matrices, layer, y, apart, row, done, group * GROUP, np.int64(GROUP), space)
             row += done
 
 
 @compiled
-def multiply_many(matrices, layer, y, rows, width, space):
+def multiply_many(matrices, layer, y, apart, column, after, rows, width, space):
     """By tiles, 32 rows and 32 outputs at once."""
     pairs, blocks = matrices.filled // (2 * LANES), -(-width // BYTES)
     tile = TILE_ROWS * BYTES
     panel_size, stride = blocks * tile, space.stride
     weights, inputs, sums = matrices.weights, space.inputs, space.sums
-    for pair in range(pairs):
+    for pair in range(column // (2 * LANES), after // (2 * LANES)):
         first = (layer * pairs + pair) * 2 * panel_size
         for row in range(0, rows, 2 * TILE_ROWS):
             two = row + TILE_ROWS < rows
@@ -243,17 +247,27 @@ def multiply_many(matrices, layer, y, rows, width, space):
             if two:
                 store_tile(2, sums, 4 * TILE_ROWS * LANES, BYTES)
                 store_tile(3, sums, 4 * (SUMS_APART + TILE_ROWS * LANES), BYTES)
-            finish(matrices, layer, y, row, min(2 * TILE_ROWS, rows - row), pair * 2 * LANES, np.int64(2 * LANES), space)
+            count = min(2 * TILE_ROWS, rows - row)
+            finish(matrices, layer, y, apart, row, count, pair * 2 * LANES, np.int64(2 * LANES), space)
 
 
 @compiled
 def multiply(x, matrices, layer, y, rows, width, space):
     """x·Wᵀ + b (N, O): put into y, or what a ReLU lets through of it, or added onto what y is."""
     to_bytes(x, rows, width, space, matrices.then == ONTO_FROM_RELU)
+    multiply_bytes(matrices, layer, y, matrices.outputs, np.int64(0), matrices.filled, rows, width, space)
+
+
+@compiled
+def multiply_bytes(matrices, layer, y, apart, column, after, rows, width, space):
+    """The same of what `to_bytes` made, from one output up to another, whole groups of them.
+
+    y: where the first output of all would stand. apart: how far its rows are
+    """
     if space.described and rows >= MANY_ROWS:
-        multiply_many(matrices, layer, y, rows, width, space)
+        multiply_many(matrices, layer, y, apart, column, after, rows, width, space)
     else:
-        multiply_few(matrices, layer, y, rows, width, space)
+        multiply_few(matrices, layer, y, apart, column, after, rows, width, space)
 
 
 @compiled

@@ -29,6 +29,8 @@ from dragoman.engine.vectors import (
 )
 
 LOWEST = -np.inf
+# So many tokens are looked at together. A sum hangs on it: it is the same wherever there is one.
+COLUMNS = 512
 
 
 class CompiledRanking:
@@ -48,58 +50,83 @@ class CompiledRanking:
         """
         logits_BRV, sentences = logits_BRV.float().contiguous(), logits_BRV.shape[0]
         place_BX = torch.empty(sentences, count, dtype=torch.long, device="cpu")
-        value_X = torch.empty(count, dtype=torch.float32, device="cpu")
+        value_BX = torch.empty(sentences, count, dtype=torch.float32, device="cpu")
         shift_BR = torch.zeros_like(logits_BRV[:, :, 0]) if shift_BR is None else shift_BR.float()
         shift_BR = shift_BR.contiguous()
-        best(logits_BRV.data_ptr(), *logits_BRV.shape, shift_BR.data_ptr(), place_BX.data_ptr(), value_X.data_ptr(), count)
+        best(logits_BRV.data_ptr(), *logits_BRV.shape, shift_BR.data_ptr(), place_BX.data_ptr(), value_BX.data_ptr(), count)
         return place_BX
+
+
+@compiled
+def highest_of(logits, start, width):
+    """The greatest of so many numbers from there on."""
+    filled = width // LANES * LANES
+    highest = load_first(width - filled, logits, start + filled, same(LOWEST))
+    for at in range(0, filled, LANES):
+        highest = greater(load(logits, start + at), highest)
+    return greatest(highest)
+
+
+@compiled
+def with_more(top, sum_, highest, logits, start, width):
+    """The greatest number so far and Σ exp of all less that, after so many more, of which one is the highest."""
+    above = max(top, highest)
+    if above == LOWEST:
+        return top, sum_
+    filled, most = width // LANES * LANES, same(above)
+    powers = exponential(load_first(width - filled, logits, start + filled, same(LOWEST)) - most)
+    for at in range(0, filled, LANES):
+        powers = powers + exponential(load(logits, start + at) - most)
+    return above, sum_ * np.exp(np.float64(top) - np.float64(above)) + np.float64(total(powers))
+
+
+@compiled
+def log_sum(logits, start, width):
+    """log Σ exp of so many numbers from there on, in double precision; COLUMNS of them after the other."""
+    top, sum_ = np.float32(LOWEST), 0.0
+    for column in range(0, width, COLUMNS):
+        count = min(COLUMNS, width - column)
+        highest = highest_of(logits, start + column, count)
+        top, sum_ = with_more(top, sum_, highest, logits, start + column, count)
+    return np.float64(top) + np.log(sum_)
 
 
 @entered
 def log_sums(logits, rows, width, sums):
     """Of logits (N, V) into sums (N,)."""
-    filled = width // LANES * LANES
     for row in range(rows):
-        start = row * width
-        rest = load_first(width - filled, logits, start + filled, same(LOWEST))
-        highest = rest
-        for at in range(0, filled, LANES):
-            highest = greater(load(logits, start + at), highest)
-        top = greatest(highest)
-        highest = same(top)
-        sum_ = exponential(rest - highest)
-        for at in range(0, filled, LANES):
-            sum_ = sum_ + exponential(load(logits, start + at) - highest)
-        put_double(sums, row, np.float64(top) + np.log(np.float64(total(sum_))))
+        put_double(sums, row, log_sum(logits, row * width, width))
 
 
 @compiled
-def insert(value, place, filled, count, values, places, first):
-    """Among the best so far, which are in order; of equals the first stays ahead. Where all are filled, the last goes."""
-    at = min(filled, count - 1)
-    while at > 0 and number(values, at - 1) < value:
+def insert(value, place, first, filled, count, values, places):
+    """Among the best so far, which stand in order from `first` on; of equals the first stays ahead. Where all are filled, the
+    last goes."""
+    at = first + min(filled, count - 1)
+    while at > first and number(values, at - 1) < value:
         put(values, at, number(values, at - 1))
-        put_long(places, first + at, long(places, first + at - 1))
+        put_long(places, at, long(places, at - 1))
         at -= 1
     put(values, at, value)
-    put_long(places, first + at, place)
+    put_long(places, at, place)
 
 
 @entered
 def best(logits, sentences, rows, width, shift, places, values, count):
-    """Of logits (B, R, V) raised by shift (B, R) into places (B, X). values: (X,) to work in"""
+    """Of logits (B, R, V) raised by shift (B, R) into places (B, X). values: (B, X) theirs"""
     for sentence in range(sentences):
         filled, first = 0, sentence * count
+        last = first + count - 1
         for row in range(rows):
             raised = number(shift, sentence * rows + row)
             start = (sentence * rows + row) * width
             for at in range(0, width, LANES):
                 after = min(at + LANES, width)
                 is_whole = filled == count and after == at + LANES
-                if is_whole and not any_above(load(logits, start + at) + same(raised), same(number(values, count - 1))):
+                if is_whole and not any_above(load(logits, start + at) + same(raised), same(number(values, last))):
                     continue
                 for place in range(at, after):
                     value = number(logits, start + place) + raised
-                    if filled < count or value > number(values, count - 1):
-                        insert(value, row * width + place, filled, count, values, places, first)
+                    if filled < count or value > number(values, last):
+                        insert(value, row * width + place, first, filled, count, values, places)
                         filled = min(filled + 1, count)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
+from dragoman.decoding.searcher import Searcher
 from dragoman.decoding.step import Step
 from dragoman.engine.fixed import fixed_speaker
 from dragoman.engine.packed import PackedTransformer
@@ -43,7 +44,9 @@ def ready_speaker(
     if device.type == "cpu":
         keep_freed_memory()
         ready = [_ready(model, precision, forget) for model in models]
-        speaker = vote([Speaker(one.start, one.step, device, most_positions(models), one.ranking) for one in ready])
+        speaker = vote(
+            [Speaker(one.start, one.step, device, most_positions(models), one.ranking, _searcher(one)) for one in ready]
+        )
         if shortlist is None:
             return speaker
         return replace(speaker, narrowed=_Narrowed(tuple(models), tuple(ready), precision, shortlist))
@@ -62,6 +65,11 @@ def _ready(model: Transformer, precision: Precision, forget: Callable[[], None])
     from dragoman.engine.compiler import compile_model  # only here, since Numba is an extra, and takes its time to come
 
     return compile_model(model, forget=forget)
+
+
+def _searcher(ready: Ready, words_W: Tensor | None = None) -> Searcher | None:
+    """What it searches with by itself, if it can; words_W: the only ones that it says."""
+    return None if isinstance(ready, PackedTransformer) else ready.searcher(words_W)
 
 
 def points_on(models: Sequence[Transformer], device: torch.device) -> bool:
@@ -85,7 +93,11 @@ class _Narrowed:
         def naming(step: Step) -> Step:
             return lambda tokens_N, state: step(words_W[tokens_N], state)
 
-        return vote([Speaker(one.start, naming(one.step), torch.device("cpu"), None, one.ranking) for one in some]), words_W
+        speakers = [
+            Speaker(one.start, naming(one.step), torch.device("cpu"), None, one.ranking, _searcher(one, words_W))
+            for one in some
+        ]
+        return vote(speakers), words_W
 
     def _with(self, words_W: Tensor, ready: Ready, model: Transformer) -> Ready:
         if isinstance(ready, PackedTransformer):

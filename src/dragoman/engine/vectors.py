@@ -2,8 +2,8 @@
 
 `Floats` are 16 numbers of 32 bits; `Sums` are 16 whole numbers of 32 bits, or the 64 bytes that are multiplied and added up to
 such. Everything here is for functions that Numba compiles. Memory is given by its address, a whole number, and `at` counts what
-is read or written from there on: numbers, whole numbers or bytes. Nothing checks that it is within, and who calls keeps what is
-there alive. (Arrays as arguments would cost more than a small model's sums: each is counted at each call.)
+is read or written from there on: numbers, halves (of 16 bits), whole numbers or bytes. Nothing checks that it is within; who
+calls keeps what is there alive. (Arrays as arguments would cost more than a small model's sums: each is counted at each call.)
 
 Tiles have 16 rows of 64 bytes. There are eight, by number, which only a literal can be.
 """
@@ -35,16 +35,17 @@ if tuple(int(part) for part in numba.__version__.split(".")[:2]) < (0, 62):
 LANES = 16
 BYTES = 4 * LANES
 TILE_ROWS = 16
+GREATEST_HALF = 65504.0
 # The files that hold what is compiled.
-COMPILED = ("vectors", "matrices", "kernels", "ranking")
+COMPILED = ("vectors", "matrices", "kernels", "ranking", "search")
 
 compiled = njit(nogil=True, error_model="numpy")
 inlined = njit(inline="always")
 
-_FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
+_HALF, _FLOAT, _DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 _WORD, _BYTE, _LONG = ir.IntType(32), ir.IntType(8), ir.IntType(64)
 _FLOATS, _SUMS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_WORD, LANES)
-_SIGNED_BYTES = ir.VectorType(_BYTE, LANES)
+_SIGNED_BYTES, _HALVES = ir.VectorType(_BYTE, LANES), ir.VectorType(_HALF, LANES)
 # What LLVM calls the 64 bytes of one side of VNNI's products; sums until its version 21.
 _SIDE = ir.VectorType(_BYTE, BYTES) if llvmlite.binding.llvm_version_info >= (22,) else _SUMS
 
@@ -154,6 +155,7 @@ def _writer(unit, kind, of):
 number = _reader(_FLOAT, _FLOAT, types.float32)
 whole = _reader(_WORD, _WORD, types.int64)
 long = _reader(_LONG, _LONG, types.int64)
+double = _reader(_DOUBLE, _DOUBLE, types.float64)
 load = _reader(_FLOAT, _FLOATS, floats)
 load_sums = _reader(_WORD, _SUMS, sums)
 load_bytes = _reader(_BYTE, _SUMS, sums)
@@ -176,6 +178,31 @@ def store_bytes(typing, address, at, vector):
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, sums), code
+
+
+@intrinsic
+def load_halves(typing, address, at):
+    """16 halves, as numbers."""
+
+    def code(context, builder, signature, given):
+        return builder.fpext(builder.load(_place(builder, *given, _HALF, _HALVES), align=1), _FLOATS)
+
+    return floats(types.int64, types.int64), code
+
+
+@intrinsic
+def store_halves(typing, address, at, vector):
+    """16 numbers as the nearest halves; greater ones than those go to as the greatest."""
+
+    def code(context, builder, signature, given):
+        vector = given[2]
+        for compared, bound in (("<", GREATEST_HALF), (">", -GREATEST_HALF)):
+            limit = ir.Constant(_FLOATS, [bound] * LANES)
+            vector = builder.select(builder.fcmp_ordered(compared, vector, limit), vector, limit)
+        builder.store(builder.fptrunc(vector, _HALVES), _place(builder, *given[:2], _HALF, _HALVES), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, floats), code
 
 
 def _first(builder, count):
@@ -290,6 +317,23 @@ def greater(typing, one, other):
     return floats(floats, floats), code
 
 
+def _turner(places):
+    """Gives a vector whose lanes have all moved on by so many places, round and round."""
+
+    @intrinsic
+    def turn(typing, vector):
+        def code(context, builder, signature, given):
+            order = [(lane + places) % LANES for lane in range(LANES)]
+            return builder.shuffle_vector(given[0], given[0], ir.Constant(_SUMS, order))
+
+        return floats(floats), code
+
+    return turn
+
+
+turned_by_8, turned_by_4, turned_by_2, turned_by_1 = (_turner(places) for places in (8, 4, 2, 1))
+
+
 @intrinsic
 def any_above(typing, vector, other):
     """Whether any number is greater than its counterpart."""
@@ -351,6 +395,16 @@ def _arithmetic(operation, on_floats, on_sums):
         return None
 
     overload(operation, inline="always")(choose)
+
+
+@intrinsic
+def quotient(typing, one, other):
+    """Of each two numbers."""
+
+    def code(context, builder, signature, given):
+        return builder.fdiv(*given)
+
+    return floats(floats, floats), code
 
 
 _arithmetic(operator.add, "fadd", "add")
@@ -425,20 +479,32 @@ def multiply_tiles(typing, sum_, unsigned, signed):
 # e to less than this is nothing beside 1.
 FAINT = -80.0
 LOG2_E = 1.4426950408889634
+# By rising powers: numpy.polynomial.Chebyshev.interpolate(exp, 5, (-ln 2 / 2, ln 2 / 2)) as a polynomial.
+EXPONENTIAL = (
+    1.0000000754548972,
+    1.000000010771568,
+    0.49998869378306193,
+    0.1666650526041718,
+    0.04191750724932903,
+    0.008369148490146382,
+)
 # ln 2 in two parts, the first of which has so few digits that its multiples are exact.
 LN2_HIGH, LN2_LOW = 0.693145751953125, 1.4286068203094173e-06
 
 
 @compiled
 def exponential(x):
-    """e to the power of numbers that are not above 0, by its series; what is left of x is within ln 2 / 2."""
+    """e to the power of numbers that are not above 0: 2 to the power of the whole part, times a polynomial of the rest.
+
+    That is within ln 2 / 2 of 0, and the polynomial meets e to the power of it at Chebyshev's six points there.
+    """
     x = greater(x, same(FAINT))
     whole = to_sums(x * same(LOG2_E))
     times = to_floats(whole)
     x = x - times * same(LN2_HIGH) - times * same(LN2_LOW)
-    y = same(1.0 / 5040.0)
-    for factorial in (720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0):
-        y = y * x + same(1.0 / factorial)
+    y = same(EXPONENTIAL[5])
+    for degree in (4, 3, 2, 1, 0):
+        y = y * x + same(EXPONENTIAL[degree])
     return y * power_of_two(whole)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
 from dragoman.decoding.rules import NO_RULES, Allow, Rules, Wish
 from dragoman.decoding.scoring import score_targets
+from dragoman.decoding.searcher import Searcher, plain_request
 from dragoman.decoding.step import EnsembleState, State, Step, ensemble_step
 from dragoman.model.attention import Attention, watch_attention
 from dragoman.model.positions import LearnedPositions
@@ -50,6 +51,7 @@ class Speaker:
     start: source ids (B, S), padded on the right → the state before the first token
     positions: how many tokens it has positions for; none where they never end
     ranking: how a search of these words finds the likeliest
+    searcher: searches by itself for what is asked for most; none where Python does
     narrowed: for source ids and further tokens a speaker that knows these and the likely words alone, and their ids (W,) in
         order, the special ones first; none for one that always knows all
     """
@@ -59,6 +61,7 @@ class Speaker:
     device: torch.device
     positions: int | None
     ranking: Callable[[], Ranking] = PlainRanking
+    searcher: Searcher | None = None
     narrowed: Callable[[Tensor, Sequence[int]], tuple[Speaker, Tensor]] | None = None
 
 
@@ -199,18 +202,23 @@ class Search:
         rules: Rules,
     ) -> list[list[Hypothesis]]:
         config, penalty = self.config, LengthPenalty(self.config.length_penalty, self.config.alpha)
+        # The best of all is found as soon as none can beat it; who wants no other need not wait for them.
+        stop = "best-finished" if config.stop == "worst-finished" and config.nbest == 1 else config.stop
+        ids: dict[str, Any] = {"start_id": self.start_id, "end_id": END_ID, "forbidden": FORBIDDEN, "penalty": penalty}
+        if speaker.searcher is not None and config.method != "sample" and config.groups == 1 and not self.branching:
+            request = plain_request(rules, wishes, limits=limits, **ids)
+            if request is not None and config.method == "beam":
+                return speaker.searcher.beam(source_BS, request, beam_size=config.beam_size, stop=stop, nbest=config.nbest)
+            if request is not None:
+                return [[one] for one in speaker.searcher.greedy(source_BS, request)]
         if config.method == "beam":
             return beam_search(
                 speaker.step,
                 speaker.start(source_BS.to(speaker.device)),
                 limits=limits,
                 beam_size=config.beam_size,
-                start_id=self.start_id,
-                end_id=END_ID,
-                forbidden=FORBIDDEN,
-                penalty=penalty,
-                # The best of all is found as soon as none can beat it; who wants no other need not wait for them.
-                stop="best-finished" if config.stop == "worst-finished" and config.nbest == 1 else config.stop,
+                **ids,
+                stop=stop,
                 nbest=config.nbest,
                 device=speaker.device,
                 wishes=wishes,
@@ -227,10 +235,7 @@ class Search:
             speaker.step,
             speaker.start(source_BS.repeat_interleave(draws, dim=0).to(speaker.device)),
             limits=[limit for limit in limits for _ in range(draws)],
-            start_id=self.start_id,
-            end_id=END_ID,
-            forbidden=FORBIDDEN,
-            penalty=penalty,
+            **ids,
             choose=choose,
             device=speaker.device,
             wishes=[wish for wish in wishes for _ in range(draws)],

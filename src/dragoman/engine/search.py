@@ -1,0 +1,441 @@
+"""A whole search, compiled: step after step until the outputs end or room does, and nothing of Python in between.
+
+These are `decoding.greedy` and `decoding.beam` for what is asked for most: no wishes but to go round in circles, one group, no
+rules but those of `Asked`. A sentence leaves as soon as it is done. The output's product and what is made of its logits take
+some tokens at a time, of all rows, so that logits never leave the cache, and weights are read once.
+
+    as in `kernels`, and    R hypotheses of each sentence    X = 2R candidates    M longest output
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dragoman.engine.kernels import Across, Heads, Layers, Table, advance
+from dragoman.engine.matrices import Address, Matrices, begin, end, multiply_bytes, to_bytes
+from dragoman.engine.ranking import COLUMNS, LOWEST, highest_of, insert, with_more
+from dragoman.engine.vectors import (
+    LANES,
+    any_above,
+    compiled,
+    double,
+    entered,
+    load,
+    long,
+    number,
+    put,
+    put_double,
+    put_long,
+    put_whole,
+    same,
+    whole,
+)
+
+# Where nothing was allowed, this is said.
+STUCK = -1
+
+
+class Model(NamedTuple):
+    """What a step computes with. positions: (room, D). words: (W,), what is said as tokens of the table, or 0: as they are"""
+
+    table: Table
+    positions: Address
+    layers: Layers
+    across: Across
+    heads: Heads
+    output: Matrices
+    words: Address
+
+
+class Asked(NamedTuple):
+    """What is asked of all outputs.
+
+    limits: (B,), most tokens of each, the end token included. may_loop: (B,), 1 where it may go round in circles
+    banned: (C,), `never` tokens that are never said, and behind them the end token, which is not up to min_length tokens
+    no_repeat: no so many tokens are said twice in a row; 0 lets all be
+    span: an output goes round in circles where its last so many tokens do, by as many `times`; 0 where nobody looks. every: at
+        what lengths somebody looks
+    longest: M
+    """
+
+    limits: Address
+    may_loop: Address
+    banned: Address
+    never: int
+    end: int
+    min_length: int
+    no_repeat: int
+    span: int
+    times: int
+    every: int
+    longest: int
+
+
+class Batch(NamedTuple):
+    """Where there is memory for rows and their steps.
+
+    last: (N,), what each row said last. tokens: (N,), the same as tokens of the table. at: (N,). logits: (N, COLUMNS)
+    top, sum: (N,), the greatest logit so far and Σ exp of all less that; then log Σ exp of all
+    proposed: how many of the best of each row are wanted. filled: (N,), how many there are. values, best: (N, proposed), their
+        logits and tokens, in order
+    """
+
+    last: Address
+    tokens: Address
+    at: Address
+    logits: Address
+    top: Address
+    sum: Address
+    proposed: int
+    filled: Address
+    values: Address
+    best: Address
+
+
+class Line(NamedTuple):
+    """Greedy outputs, by sentences: tokens (B, M), log_probs (B, M), length (B,), looped (B,). said: (B, M), by rows"""
+
+    said: Address
+    tokens: Address
+    log_probs: Address
+    length: Address
+    looped: Address
+
+
+class Tree(NamedTuple):
+    """What a beam has come to, by sentences.
+
+    rows: R. counted: the place among the finished that the living must still be able to beat. all_finished: see `beam_search`
+    sentences: B. length: (B,), tokens at which each was done
+    score: (B, R) of the living. finished, codes: (B, R), score over penalty, and length · X + column of those that ended
+    cap: (B,), the greatest penalty. penalties: (M + 1,)
+    parents, tokens, log_probs: (M, B, X). living: (M, B, R), columns among the candidates
+    said: (N, M), where circles are looked for. looped: (M / every, B, R), 1 where the living one then was in a circle and left
+    looped_score: likewise, its score
+    taken: (X,), values: (X,), again: (R, M): to work in
+    """
+
+    rows: int
+    counted: int
+    all_finished: bool
+    sentences: int
+    length: Address
+    score: Address
+    finished: Address
+    codes: Address
+    cap: Address
+    penalties: Address
+    parents: Address
+    tokens: Address
+    log_probs: Address
+    living: Address
+    said: Address
+    looped: Address
+    looped_score: Address
+    taken: Address
+    values: Address
+    again: Address
+
+
+@compiled
+def speak(rows, now, model, memory, past, space, batch):
+    """The decoder's step, up to the output's product."""
+    for row in range(rows):
+        said = long(batch.last, row)
+        put_long(batch.tokens, row, long(model.words, said) if model.words else said)
+        put_long(batch.at, row, now)
+    advance(
+        batch.tokens,
+        batch.at,
+        rows,
+        now,
+        model.table,
+        model.positions,
+        model.layers,
+        model.across,
+        model.heads,
+        memory,
+        past,
+        space,
+    )
+
+
+@compiled
+def rank(rows, length, model, space, batch, asked, said):
+    """The best tokens of each row, and log Σ exp over all. said: (N, M), what rows said, where that matters"""
+    for row in range(rows):
+        put(batch.top, row, np.float32(LOWEST))
+        put_double(batch.sum, row, 0.0)
+        put_long(batch.filled, row, 0)
+    output, logits = model.output, batch.logits
+    to_bytes(space.x, rows, space.width, space, False)
+    for column in range(0, output.outputs, COLUMNS):
+        after, count = min(column + COLUMNS, output.filled), min(COLUMNS, output.outputs - column)
+        multiply_bytes(output, np.int64(0), logits - 4 * column, COLUMNS, column, after, rows, space.width, space)
+        for row in range(rows):
+            start = row * COLUMNS
+            highest = highest_of(logits, start, count)
+            top, sum_ = with_more(number(batch.top, row), double(batch.sum, row), highest, logits, start, count)
+            put(batch.top, row, top)
+            put_double(batch.sum, row, sum_)
+            keep_best(row, column, start, count, highest, length, batch, asked, said)
+    for row in range(rows):
+        put_double(batch.sum, row, np.float64(number(batch.top, row)) + np.log(double(batch.sum, row)))
+
+
+@compiled
+def keep_best(row, column, start, count, highest, length, batch, asked, said):
+    """Those of some more logits that are among the best of their row and may be said."""
+    first, filled = row * batch.proposed, long(batch.filled, row)
+    last = first + batch.proposed - 1
+    if filled == batch.proposed and highest <= number(batch.values, last):
+        return
+    for at in range(0, count, LANES):
+        after = min(at + LANES, count)
+        is_whole = filled == batch.proposed and after == at + LANES
+        if is_whole and not any_above(load(batch.logits, start + at), same(number(batch.values, last))):
+            continue
+        for place in range(at, after):
+            value = number(batch.logits, start + place)
+            if filled == batch.proposed and not value > number(batch.values, last):
+                continue
+            if may_be_said(column + place, row, length, asked, said):
+                insert(value, column + place, first, filled, batch.proposed, batch.values, batch.best)
+                filled = min(filled + 1, batch.proposed)
+    put_long(batch.filled, row, filled)
+
+
+@compiled
+def may_be_said(token, row, length, asked, said):
+    """Whether this may be token number `length` of the row's output, from 1."""
+    for place in range(asked.never + (1 if length <= asked.min_length else 0)):
+        if long(asked.banned, place) == token:
+            return False
+    size, start = asked.no_repeat, row * asked.longest
+    for first in range(length - size if size else 0):  # a group that it would close has been said from there on
+        same = np.int64(0)
+        while same < size - 1 and whole(said, start + first + same) == whole(said, start + length - size + same):
+            same += 1
+        if same == size - 1 and whole(said, start + first + same) == token:
+            return False
+    return True
+
+
+@compiled
+def goes_round(said, start, length, asked):
+    """Whether an output's last tokens are one group said again and again: see `decoding.loops`."""
+    if length < asked.span:
+        return False
+    for period in range(1, min(asked.span, length // asked.times) + 1):
+        needed, here = max(asked.span - period, (asked.times - 1) * period), start + length - 1
+        same = np.int64(0)
+        while same < needed and whole(said, here - same) == whole(said, here - same - period):
+            same += 1
+        if same == needed:
+            return True
+    return False
+
+
+@compiled
+def move(past, batch, said, longest, row, to, length):
+    """A row takes the place of one before it that has left."""
+    put_long(batch.last, to, long(batch.last, row))
+    put_whole(past.stored, to, np.int32(whole(past.stored, row)))
+    put_whole(past.sentence, to, np.int32(whole(past.sentence, row)))
+    copy(past.lineage, to * past.room, past.lineage, row * past.room, length)
+    copy(said, to * longest, said, row * longest, length)
+
+
+@compiled
+def copy(to, to_at, from_, at, count):
+    """Whole numbers."""
+    for place in range(count):
+        put_whole(to, to_at + place, np.int32(whole(from_, at + place)))
+
+
+@entered
+def greedy(now, until, rows, model, memory, past, space, batch, asked, line):
+    """From `now` tokens on until there are so many, or none are left: the tokens there are then, and the rows."""
+    begin(space)
+    while now < until and rows > 0:
+        speak(rows, now, model, memory, past, space, batch)
+        length, kept = now + 1, 0
+        rank(rows, length, model, space, batch, asked, line.said)
+        for row in range(rows):
+            sentence = whole(past.sentence, row)
+            token = long(batch.best, row) if long(batch.filled, row) else STUCK
+            value = np.float64(number(batch.values, row)) if long(batch.filled, row) else LOWEST
+            put_whole(line.said, row * asked.longest + now, np.int32(token))
+            put(line.log_probs, sentence * asked.longest + now, np.float32(value - double(batch.sum, row)))
+            looks = asked.span > 0 and length % asked.every == 0 and not long(asked.may_loop, sentence)
+            looped = looks and goes_round(line.said, row * asked.longest, length, asked)
+            if token == asked.end or token == STUCK or looped or length == long(asked.limits, sentence):
+                put_long(line.length, sentence, length)
+                put_long(line.looped, sentence, 1 if looped else 0)
+                copy(line.tokens, sentence * asked.longest, line.said, row * asked.longest, length)
+                continue
+            put_long(batch.last, row, token)
+            if kept != row:
+                move(past, batch, line.said, asked.longest, row, kept, length)
+            kept += 1
+        now, rows = length, kept
+    end(space)
+    return now, rows
+
+
+@compiled
+def grow(sentence, row, now, batch, tree):
+    """The best X extensions of a sentence's living, into its history. row: its first. → where they stand there"""
+    rows, columns = tree.rows, 2 * tree.rows
+    first = (now * tree.sentences + sentence) * columns
+    for place in range(rows):
+        put_long(tree.taken, place, 0)
+    for column in range(columns):
+        parent, highest = np.int64(0), np.float32(LOWEST)
+        for place in range(rows):
+            mine = row + place
+            at = long(tree.taken, place)
+            if at == long(batch.filled, mine):
+                continue
+            score = np.float64(number(tree.score, sentence * rows + place))
+            value = number(batch.values, mine * batch.proposed + at) + np.float32(score - double(batch.sum, mine))
+            if value > highest:
+                parent, highest = place, value
+        at, mine = long(tree.taken, parent), row + parent
+        token, log_prob = np.int64(0), np.float32(LOWEST)  # where nothing is left
+        if at < long(batch.filled, mine):
+            token = long(batch.best, mine * batch.proposed + at)
+            log_prob = np.float32(np.float64(number(batch.values, mine * batch.proposed + at)) - double(batch.sum, mine))
+            put_long(tree.taken, parent, at + 1)
+        put_whole(tree.parents, first + column, np.int32(parent))
+        put_whole(tree.tokens, first + column, np.int32(token))
+        put(tree.log_probs, first + column, log_prob)
+        put(tree.values, column, number(tree.score, sentence * rows + parent) + log_prob)
+    return first
+
+
+@compiled
+def finish(sentence, length, first, asked, tree):
+    """Those that end compete for the finished places."""
+    rows, columns = tree.rows, 2 * tree.rows
+    penalty = number(tree.penalties, length)
+    competing = columns
+    if tree.all_finished:
+        competing = rows
+    if rows == 1:  # as greedy search ends: by its best alone
+        competing = 1
+    for column in range(competing):
+        score = number(tree.values, column) / penalty
+        if whole(tree.tokens, first + column) != asked.end or score == LOWEST:
+            continue
+        place = rows
+        while place > 0 and number(tree.finished, sentence * rows + place - 1) < score:
+            place -= 1
+        if place == rows:
+            continue
+        for at in range(sentence * rows + rows - 1, sentence * rows + place, -1):
+            put(tree.finished, at, number(tree.finished, at - 1))
+            put_long(tree.codes, at, long(tree.codes, at - 1))
+        put(tree.finished, sentence * rows + place, score)
+        put_long(tree.codes, sentence * rows + place, length * columns + column)
+
+
+@compiled
+def choose(sentence, now, first, asked, tree):
+    """Those that live on: the best that do not end, in order."""
+    rows, columns = tree.rows, 2 * tree.rows
+    for column in range(columns):
+        is_end = whole(tree.tokens, first + column) == asked.end
+        put_long(tree.taken, column, 0)
+        if is_end:
+            put(tree.values, column, np.float32(LOWEST))
+    for place in range(rows):
+        best = np.int64(-1)
+        for column in range(columns):
+            free = not long(tree.taken, column)
+            if free and (best < 0 or number(tree.values, column) > number(tree.values, best)):
+                best = column
+        put_long(tree.taken, best, 1)
+        put(tree.score, sentence * rows + place, number(tree.values, best))
+        put_whole(tree.living, (now * tree.sentences + sentence) * rows + place, np.int32(best))
+
+
+@compiled
+def follow(sentence, row, now, first, past, batch, asked, tree):
+    """Each row becomes what the living one at its place descends from, with what that said last."""
+    rows, length = tree.rows, now + 1
+    living = (now * tree.sentences + sentence) * rows
+    for place in range(rows):
+        column = first + whole(tree.living, living + place)
+        put_long(batch.last, row + place, whole(tree.tokens, column))
+        parent = row + whole(tree.parents, column)
+        copy(tree.again, place * length, past.lineage, parent * past.room, length)
+    for place in range(rows):
+        copy(past.lineage, (row + place) * past.room, tree.again, place * length, length)
+    for place in range(rows):
+        parent = row + whole(tree.parents, first + whole(tree.living, living + place))
+        copy(tree.again, place * length, tree.said, parent * asked.longest, now)
+        put_whole(tree.again, place * length + now, np.int32(long(batch.last, row + place)))
+    for place in range(rows):
+        copy(tree.said, (row + place) * asked.longest, tree.again, place * length, length)
+
+
+@compiled
+def stop_circles(sentence, row, length, asked, tree):
+    """Hypotheses that go round in circles leave the beam and are remembered."""
+    rows = tree.rows
+    for place in range(rows):
+        at = ((length // asked.every - 1) * tree.sentences + sentence) * rows + place
+        score = number(tree.score, sentence * rows + place)
+        if score > LOWEST and goes_round(tree.said, (row + place) * asked.longest, length, asked):
+            put_long(tree.looped, at, 1)
+            put(tree.looped_score, at, score)
+            put(tree.score, sentence * rows + place, np.float32(LOWEST))
+
+
+@compiled
+def is_done(sentence, length, asked, tree):
+    """Whether nothing that lives can still win, or the limit is reached."""
+    rows = tree.rows
+    best = number(tree.score, sentence * rows)
+    for place in range(1, rows):
+        best = max(best, number(tree.score, sentence * rows + place))
+    finished = sentence * rows
+    if length == long(asked.limits, sentence):
+        return True
+    if rows == 1:
+        return number(tree.finished, finished) > LOWEST or best == LOWEST
+    if tree.all_finished and number(tree.finished, finished + rows - 1) > LOWEST:
+        return True
+    return number(tree.finished, finished + tree.counted) >= best / number(tree.cap, sentence)
+
+
+@entered
+def beam(now, until, left, model, memory, past, space, batch, asked, tree):
+    """As `greedy`, with so many sentences left: the tokens there are then, and the sentences."""
+    begin(space)
+    rows = tree.rows
+    while now < until and left > 0:
+        speak(left * rows, now, model, memory, past, space, batch)
+        length, kept = now + 1, 0
+        rank(left * rows, length, model, space, batch, asked, tree.said)
+        for row in range(0, left * rows, rows):
+            sentence = whole(past.sentence, row)
+            first = grow(sentence, row, now, batch, tree)
+            finish(sentence, length, first, asked, tree)
+            choose(sentence, now, first, asked, tree)
+            follow(sentence, row, now, first, past, batch, asked, tree)
+            if asked.span > 0 and length % asked.every == 0 and not long(asked.may_loop, sentence):
+                stop_circles(sentence, row, length, asked, tree)
+            if is_done(sentence, length, asked, tree):
+                put_long(tree.length, sentence, length)
+                continue
+            if kept != row:
+                for place in range(rows):
+                    move(past, batch, tree.said, asked.longest, row + place, kept + place, length)
+            kept += rows
+        now, left = length, kept // rows
+    end(space)
+    return now, left

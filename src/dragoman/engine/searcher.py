@@ -1,0 +1,166 @@
+"""Searches that a compiled model makes by itself: their memory, and what was found there as hypotheses.
+
+B sentences    R hypotheses of each    X = 2R candidates    M longest output    T tokens that were said
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dragoman.decoding.greedy import as_hypothesis
+from dragoman.decoding.history import Entry, History
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.loops import EVERY, TIMES
+from dragoman.decoding.outcome import Ending, outcome
+from dragoman.decoding.rules import DEAD
+from dragoman.decoding.searcher import Request
+from dragoman.engine import search
+from dragoman.engine.ranking import COLUMNS
+from dragoman.engine.search import Asked, Batch, Line, Model, Tree
+
+if TYPE_CHECKING:
+    from dragoman.engine.compiled import CompiledTransformer
+
+LONGS: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
+WHOLE: dict[str, Any] = {"dtype": torch.int32, "device": "cpu"}
+FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+
+Steps = Callable[..., tuple[int, int]]
+"""`search.greedy` or `search.beam`, but for what it writes into."""
+
+
+@dataclass(frozen=True)
+class CompiledSearcher:
+    """See `dragoman.decoding.searcher`. words_W: what is said as tokens of the whole vocabulary, where only some are known"""
+
+    model: CompiledTransformer
+    words_W: Tensor | None = None
+
+    def greedy(self, source_BS: Tensor, request: Request) -> list[Hypothesis]:
+        shape = len(request.limits), max(request.limits, default=0)
+        said_BM, tokens_BM, log_probs_BM = (
+            torch.empty(shape, **WHOLE),
+            torch.empty(shape, **WHOLE),
+            torch.empty(shape, **FLOATS),
+        )
+        length_B, looped_B = torch.empty(shape[0], **LONGS), torch.empty(shape[0], **LONGS)
+        line = Line(*(tensor.data_ptr() for tensor in (said_BM, tokens_BM, log_probs_BM, length_B, looped_B)))
+        self._walk(source_BS, request, 1, 1, lambda *given: search.greedy(*given, line))
+        columns = (tokens_BM, log_probs_BM, length_B, looped_B)
+        return [
+            as_hypothesis(tokens[:length], log_probs[:length], bool(looped), end_id=request.end_id, penalty=request.penalty)
+            for tokens, log_probs, length, looped in zip(*(tensor.tolist() for tensor in columns), strict=True)
+        ]
+
+    def beam(self, source_BS: Tensor, request: Request, *, beam_size: int, stop: str, nbest: int) -> list[list[Hypothesis]]:
+        if not request.limits:
+            return []
+        grown = _Grown(request, beam_size)
+        tree = grown.tree(counted=(beam_size if stop == "worst-finished" else min(nbest, beam_size)) - 1, stop=stop)
+        self._walk(source_BS, request, beam_size, 2 * beam_size, lambda *given: search.beam(*given, tree))
+        return grown.outcome()
+
+    def _walk(self, source_BS: Tensor, request: Request, width: int, best: int, steps: Steps) -> None:
+        """From the first token to the last, as far as there is room each time. width: R. best: tokens that each row proposes"""
+        left, longest, model = len(request.limits), max(request.limits, default=0), self.model
+        if not left:
+            return
+        rows, now = left * width, 0
+        state = model.begun(model.start(source_BS), rows)
+        tensors = {name: torch.full((rows,), request.start_id, **LONGS) for name in ("last", "tokens", "at", "filled")} | {
+            "logits": torch.empty(rows, COLUMNS, **FLOATS),
+            "top": torch.empty(rows, **FLOATS),
+            "sum": torch.empty(rows, dtype=torch.float64, device="cpu"),
+            "values": torch.empty(rows, best, **FLOATS),
+            "best": torch.empty(rows, best, **LONGS),
+        }
+        batch = Batch(proposed=best, **{name: tensor.data_ptr() for name, tensor in tensors.items()})
+        limit_B, may_loop_B = torch.tensor(request.limits, **LONGS), torch.tensor(request.may_loop, **LONGS)
+        banned_C = torch.tensor([*request.never, request.end_id], **LONGS)
+        asked = Asked(
+            limits=limit_B.data_ptr(),
+            may_loop=may_loop_B.data_ptr(),
+            banned=banned_C.data_ptr(),
+            never=len(request.never),
+            end=request.end_id,
+            min_length=request.min_length,
+            no_repeat=request.no_repeat,
+            span=request.loop_tokens,
+            times=TIMES,
+            every=EVERY,
+            longest=longest,
+        )
+        words = 0 if self.words_W is None else self.words_W.data_ptr()
+        while left:
+            if now == state.lineage_NT.shape[1]:
+                state = state.with_places()
+            until = min(state.lineage_NT.shape[1], longest)
+            state = model.with_room(state, rows)
+            positions_TD, target = model.target.positions(0, until), model.target
+            compiled = Model(
+                target.table, positions_TD.data_ptr(), target.layers, model.across, model.heads, model.output, words
+            )
+            now, left = steps(now, until, left, compiled, state.memory, state.past(), state.room.space, batch, asked)
+
+
+class _Grown:
+    """What a beam writes into, by names as `Tree` has them, and what that says."""
+
+    def __init__(self, request: Request, rows: int) -> None:
+        self.request, self.rows = request, rows
+        sentences, longest, columns = len(request.limits), max(request.limits), 2 * rows
+        lengths_M = torch.arange(longest + 1).clamp(min=1)
+        circles = longest // EVERY if request.loop_tokens else 0
+        self.tensors = {
+            "length": torch.empty(sentences, **LONGS),
+            "score": torch.full((sentences, rows), DEAD, **FLOATS),
+            "finished": torch.full((sentences, rows), DEAD, **FLOATS),
+            "codes": torch.zeros(sentences, rows, **LONGS),
+            "cap": request.penalty(torch.tensor(request.limits, **FLOATS)).contiguous(),
+            "penalties": torch.tensor([request.penalty(float(length)) for length in lengths_M.tolist()], **FLOATS),
+            "parents": torch.empty(longest, sentences, columns, **WHOLE),
+            "tokens": torch.empty(longest, sentences, columns, **WHOLE),
+            "log_probs": torch.empty(longest, sentences, columns, **FLOATS),
+            "living": torch.empty(longest, sentences, rows, **WHOLE),
+            "said": torch.empty(sentences * rows, longest, **WHOLE),
+            "looped": torch.zeros(circles, sentences, rows, **LONGS),
+            "looped_score": torch.empty(circles, sentences, rows, **FLOATS),
+            "taken": torch.empty(columns, **LONGS),
+            "values": torch.empty(columns, **FLOATS),
+            "again": torch.empty(rows, longest, **WHOLE),
+        }
+        self.tensors["score"][:, 0] = 0.0
+
+    def tree(self, *, counted: int, stop: str) -> Tree:
+        addresses = {name: tensor.data_ptr() for name, tensor in self.tensors.items()}
+        return Tree(
+            rows=self.rows,
+            counted=counted,
+            all_finished=stop == "beam-finished",
+            sentences=len(self.request.limits),
+            **addresses,
+        )
+
+    def outcome(self) -> list[list[Hypothesis]]:
+        """The hypotheses of each sentence, best first."""
+        said, penalty = int(self.tensors["length"].max()), self.request.penalty
+        steps = {name: list(self.tensors[name][:said].unbind()) for name in ("parents", "tokens", "log_probs", "living")}
+        history = History(**steps, rows=[np.arange(len(self.request.limits))] * said)
+        looped: list[list[tuple[float, Entry]]] = [[] for _ in self.request.limits]
+        for circle, sentence, place in self.tensors["looped"].nonzero().tolist():
+            length = (circle + 1) * EVERY
+            entry = Entry(sentence, length, int(self.tensors["living"][length - 1, sentence, place]))
+            looped[sentence].append(
+                (float(self.tensors["looped_score"][circle, sentence, place]) / penalty(float(length)), entry)
+            )
+        length_B = self.tensors["length"].tolist()
+        living_BR = [self.tensors["living"][length - 1, number].tolist() for number, length in enumerate(length_B)]
+        columns = (self.tensors[name].tolist() for name in ("finished", "codes", "score"))
+        endings = [Ending(*one) for one in zip(length_B, *columns, living_BR, looped, strict=True)]
+        return outcome(endings, history, end_id=self.request.end_id, penalty=penalty)

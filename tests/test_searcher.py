@@ -1,0 +1,145 @@
+"""A compiled search finds what the search in Python finds by the same steps: tokens, probabilities, scores, to the last bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.config import DecodingConfig, ModelConfig
+from dragoman.data.subword import END_ID, PADDING_ID
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.rules import NO_RULES, Rules, Wish
+from dragoman.engine.speakers import ready_speaker
+from dragoman.model.build import build_model
+from dragoman.tasks.generation import Speaker, generate
+
+pytest.importorskip("numba", reason="the extra `fast` is not installed")
+
+from dragoman.engine.searcher import CompiledSearcher
+from dragoman.engine.vectors import has_vectors
+
+pytestmark = pytest.mark.skipif(not has_vectors(), reason="this processor has no AVX-512 with VNNI")
+
+VOCABULARY = 120
+SOURCES = 70  # more rows than are looked at together, with a beam of any size
+START_ID = PADDING_ID
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_gradients(one_core: None) -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def speaker_that_ends(often: float) -> Speaker:
+    """One whose outputs end sooner where the end token's vector is longer."""
+    torch.manual_seed(2)
+    config = ModelConfig(encoder_layers=1, decoder_layers=2, d_model=48, d_ff=64, num_heads=4, tying="none")
+    model = build_model(config, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, padding_id=PADDING_ID).eval()
+    for parameter in model.parameters():
+        parameter.add_(0.2 * torch.randn_like(parameter))
+    model.output[END_ID] *= often
+    return ready_speaker([model], torch.device("cpu"), "int8", None)
+
+
+@pytest.fixture(scope="module")
+def speakers(one_core: None) -> list[Speaker]:
+    with torch.no_grad():
+        return [speaker_that_ends(often) for often in (0.1, 1.5, 4.0)]
+
+
+def sources() -> list[list[int]]:
+    chance = random.Random(3)
+    some = [chance.choices(range(4, VOCABULARY), k=chance.randint(1, 40)) for _ in range(SOURCES)]
+    return [[*source, END_ID] for source in some]
+
+
+def both(
+    speaker: Speaker, rules: Rules, wishes: list[Wish] | None = None, **decoding: Any
+) -> tuple[list[list[Hypothesis]], list[list[Hypothesis]]]:
+    """What the compiled search finds, and what Python's does."""
+    assert isinstance(speaker.searcher, CompiledSearcher)
+    config = DecodingConfig(**({"extra_length": 12, "batch_tokens": 6000} | decoding))
+    ways = speaker, replace(speaker, searcher=None)
+    compiled, plain = (generate(one, sources(), config, start_id=START_ID, rules=rules, wishes=wishes or []) for one in ways)
+    return compiled, plain
+
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "greedy": {"method": "greedy"},
+    "a beam of one": {"method": "beam", "beam_size": 1},
+    "a beam": {"method": "beam", "beam_size": 4, "alpha": 0.6},
+    "all of a beam": {"method": "beam", "beam_size": 5, "nbest": 5, "length_penalty": "power", "alpha": 1.0},
+    "until all are finished": {"method": "beam", "beam_size": 3, "stop": "beam-finished", "nbest": 2},
+    "until the best is": {"method": "beam", "beam_size": 3, "stop": "best-finished", "nbest": 2, "length_penalty": "none"},
+    "little room": {"method": "beam", "beam_size": 2, "nbest": 2, "extra_length": 0},
+    "a wide beam": {"method": "beam", "beam_size": 33, "nbest": 3},
+}
+RULES: dict[str, Rules] = {
+    "none": NO_RULES,
+    "circles are stopped": Rules(loop_tokens=8),
+    "long, and some not said": Rules(min_length=9, suppressed=(5, 6, 7, 40, 41), loop_tokens=32),
+    "nothing twice": Rules(no_repeat=1),
+    "no three twice": Rules(no_repeat=3, suppressed=(9,)),
+}
+
+
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("decoding", SEARCHES.values(), ids=SEARCHES)
+def test_it_finds_what_python_finds(speakers: list[Speaker], decoding: dict[str, Any], rules: Rules) -> None:
+    for speaker in speakers:
+        compiled, plain = both(speaker, rules, **decoding)
+        assert compiled == plain
+
+
+def test_outputs_end_and_go_round_and_are_cut(speakers: list[Speaker]) -> None:
+    """So that what is compared above holds all that can become of an output."""
+    asked = [(speaker, rules) for speaker in speakers for rules in (NO_RULES, RULES["circles are stopped"])]
+    found = [one[0] for one in chain.from_iterable(both(*one, method="greedy")[0] for one in asked)]
+    assert any(one.finished for one in found)
+    assert any(one.looped for one in found)
+    assert any(not one.finished and not one.looped for one in found)
+    assert len({len(one.tokens) for one in found}) > 10
+    assert max(len(one.tokens) for one in found) > 40  # beyond the room that is made at first
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam"])
+def test_some_may_go_round(speakers: list[Speaker], method: str) -> None:
+    wishes = [Wish(may_loop=number % 2 == 0) for number in range(SOURCES)]
+    compiled, plain = both(speakers[0], RULES["circles are stopped"], wishes, method=method)
+    assert compiled == plain
+    assert any(one[0].looped for one in compiled[1::2])
+    assert not any(one[0].looped for one in compiled[::2])
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam"])
+def test_where_nothing_is_allowed_nothing_is_said(speakers: list[Speaker], method: str) -> None:
+    rules = Rules(suppressed=tuple(range(VOCABULARY)))
+    compiled, plain = both(speakers[1], rules, method=method)
+    assert compiled == plain
+    assert not any(one.tokens for some in compiled for one in some)
+
+
+def test_more_than_plain_requests_are_searched_by_python(speakers: list[Speaker]) -> None:
+    compiled, plain = both(speakers[1], NO_RULES, [Wish(prefix=(7, 8))] * SOURCES, method="beam")
+    assert compiled == plain
+    assert all(one[0].tokens[:2] == (7, 8) for one in compiled)
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam"])
+def test_a_sentence_alone_is_what_it_is_in_a_batch(speakers: list[Speaker], method: Any) -> None:
+    config = DecodingConfig(method=method, extra_length=12)
+    together = generate(speakers[1], sources(), config, start_id=START_ID)
+    alone = [generate(speakers[1], [source], config, start_id=START_ID)[0] for source in sources()[:12]]
+    assert together[:12] == alone
+
+
+def test_no_sources_have_no_outputs(speakers: list[Speaker]) -> None:
+    for method in ("greedy", "beam"):
+        assert generate(speakers[0], [], DecodingConfig(method=method), start_id=START_ID) == []
