@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -71,8 +72,11 @@ def _remember(bundle: Path, precision: str, lines: list[str], count: int, *, ext
     """What `remember.py` tells; the first with the seconds since its command was given."""
     program = str(Path(__file__).with_name("remember.py"))
     command = [sys.executable, program, str(bundle), precision, str(count), *([] if extra is None else [str(extra)])]
+    # As where it is installed, Python need not compile modules anew.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     began = time.perf_counter()
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, **pipes, text=True, env=environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None

@@ -120,12 +120,14 @@ class Replicas:
     measured: by the first pieces of a long job, each way given as many pieces as it does at once; pieces next to each other
         must be alike. The winner is remembered for the machine and `question`, which names the kind of work.
     opening: what another process opens; none where the models are in this one's memory alone, and threads share them
+    single: a batch is searched by one thread, which leaves Python's lock alone meanwhile: then each core has a batch of its own
     """
 
     count: int | None
     threads: int | None
     question: str
     opening: Opening | None = None
+    single: bool = False
     _crew: Crew | None = field(default=None, init=False)
     _workers: list[Worker] = field(default_factory=list, init=False)
     _lost: int = field(default=0, init=False)
@@ -136,6 +138,8 @@ class Replicas:
         if self.count is not None or self.threads is not None or cores() == 1:
             count = self.count or 1
             self._crew = Crew(count, self.threads or max(1, cores() // count))
+        elif self.single:
+            self._crew = Crew(cores(), 1)
 
     def map(self, work: Callable[[Given], Found], pieces: Iterable[Given]) -> Iterator[Found]:
         """The results in order."""
