@@ -421,7 +421,8 @@ def test_a_bundle_twice_is_the_bundle(bundle: Path, bundle_copy: Path, translato
 def test_an_ensemble_is_the_mean_of_probabilities(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path, "subword.vocabulary_size=60")
     members = [untrained(recipe, seed=seed) for seed in (1, 2)]
-    (together,) = Translator(members, device="cpu").translate(["one two"], method="greedy", extra_length=1)
+    translator = Translator(members, device="cpu", precision="float32")
+    (together,) = translator.translate(["one two"], method="greedy", extra_length=1)
     source_BS = torch.tensor([members[0].tokeniser.encode_source("one two")])
     ids = [members[0].tokeniser.target.id_of(piece) for piece in together.tokens]
     with torch.no_grad():

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 @pytest.fixture(scope="module")
 def translator(bundle: Path) -> Translator:
-    opened: Translator = load(bundle, device="cpu")
+    opened: Translator = load(bundle, device="cpu", precision="float32")  # in which translations are explained
     return opened
 
 

@@ -34,6 +34,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
 
     monkeypatch.setattr(placement, "_seconds", seconds)
     monkeypatch.setattr(placement, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(placement, "compiles", lambda model: False)
     return asked
 
 
