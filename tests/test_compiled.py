@@ -27,14 +27,14 @@ from dragoman.model.transformer import Transformer
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
+from dragoman.engine import entries, vectors
 from dragoman.engine import matrices as products
-from dragoman.engine import vectors
 from dragoman.engine.compiled import PLACES, ROWS_AT_ONCE, CompiledTransformer, Room
 from dragoman.engine.compiler import can_compile, compile_model, in_order, with_words
-from dragoman.engine.kernels import Heads
-from dragoman.engine.matrices import ONTO, ONTO_FROM_RELU, PUT, RELU, TINY, Matrices
-from dragoman.engine.ranking import CompiledRanking
-from dragoman.engine.vectors import LANES, compiled, has_vectors
+from dragoman.engine.layout import LANES, ONTO, ONTO_FROM_RELU, PUT, RELU, TINY, Heads, Matrices
+from dragoman.engine.processor import has_vectors
+from dragoman.engine.ranker import CompiledRanking
+from dragoman.engine.vectors import compiled
 
 pytestmark = pytest.mark.skipif(not has_vectors(), reason="this processor has no AVX-512 with VNNI")
 
@@ -295,11 +295,18 @@ def test_without_a_numba_that_works_models_are_packed(monkeypatch: pytest.Monkey
     assert compiles(model)
     assert fastest_precision(model) == "int8"
     with monkeypatch.context() as patch:
-        vectors.has_vectors.cache_clear()
-        patch.setattr("numba.config.CPU_NAME", "generic")  # Numba is told to compile for another processor
+        patch.setattr(entries.Entry, "is_kept", lambda entry: False)
+        assert compiles(model)
+        with monkeypatch.context() as other:  # Numba is told to compile for another processor
+            other.setattr("numba.config.CPU_NAME", "generic")
+            assert not compiles(model)
+        patch.setitem(sys.modules, "dragoman.engine.assembler", None)  # as where its NumPy is not the one that is here
         assert not compiles(model)
-    vectors.has_vectors.cache_clear()
-    with monkeypatch.context() as patch:  # as where its NumPy is not the one that is here
+    with monkeypatch.context() as patch:
+        patch.setattr(entries.Entry, "is_kept", lambda entry: True)
+        patch.setitem(sys.modules, "dragoman.engine.assembler", None)
+        assert compiles(model)  # all is there already
+    with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "dragoman.engine.compiler", None)
         assert not compiles(model)
     monkeypatch.setattr(placement, "find_spec", lambda name: None)
@@ -323,41 +330,40 @@ def test_some_words_are_said_as_all_are() -> None:
 
 
 def test_what_is_kept_hangs_on_every_file_that_is_compiled() -> None:
-    """Numba asks for the time of the file of the function alone."""
+    """And on the tuples that they are given."""
     sources = {path.stem: path.read_text(encoding="utf-8") for path in Path(vectors.__file__).parent.glob("*.py")}
-    marks = ("@compiled\n", "@entered\n", "@inlined\n", "@intrinsic")
-    assert {name for name, source in sources.items() if any(mark in source for mark in marks)} == set(vectors.COMPILED)
+    marks = ("@compiled\n", "@entered(", "@inlined\n", "@intrinsic")
+    marked = {name for name, source in sources.items() if any(mark in source for mark in marks)}
+    assert marked | {"layout"} == set(entries.SOURCES)
 
 
 SUMS = """
+import sys
 import torch
-from dragoman.engine.ranking import CompiledRanking
+from dragoman.engine.ranker import CompiledRanking
 
 print(CompiledRanking().log_sums(torch.arange(20.0).view(2, 10)).tolist())
+print("compiled" if "numba" in sys.modules else "kept")
 """
 
 
 @pytest.mark.slow
 def test_what_was_kept_is_used_and_if_it_is_spoilt_or_cannot_be_kept_compiled_anew(tmp_path: Path) -> None:
-    def said(cache: Path) -> str:
+    def said(cache: Path) -> list[str]:
         environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
         done = subprocess.run([sys.executable, "-c", SUMS], env=environment, capture_output=True, text=True, check=True)
         assert done.stderr == ""
-        return done.stdout
+        return done.stdout.splitlines()
 
-    def files() -> dict[str, tuple[int, bytes]]:
-        return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*.nb?")}
-
-    first = said(tmp_path)
-    assert (kept := files())
-    assert said(tmp_path) == first
-    assert files() == kept
-    for spoil in (b"", b"no index", b"\x80\x04N."):
-        for path in tmp_path.rglob("*.nb?"):
-            path.write_bytes(spoil)
-        assert said(tmp_path) == first
+    sums, way = said(tmp_path)
+    assert way == "compiled"
+    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    whole = kept.read_bytes()
+    assert said(tmp_path) == [sums, "kept"]
+    for spoilt in (b"", b"no digest", whole[:-1], whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:]):
+        kept.write_bytes(spoilt)
+        assert said(tmp_path) == [sums, "compiled"]
+        assert kept.read_bytes() == whole
     a_file = tmp_path / "file"
     a_file.touch()
-    assert said(a_file) == first
-    beside = Path(vectors.__file__).parent / "__pycache__"
-    assert not list(beside.glob("*.nb?")), "Numba keeps it elsewhere, where no digest tells old from new"
+    assert said(a_file) == [sums, "compiled"]

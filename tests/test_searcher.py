@@ -21,8 +21,8 @@ from dragoman.tasks.generation import Speaker, generate
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
+from dragoman.engine.processor import has_vectors
 from dragoman.engine.searcher import CompiledSearcher
-from dragoman.engine.vectors import has_vectors
 
 pytestmark = pytest.mark.skipif(not has_vectors(), reason="this processor has no AVX-512 with VNNI")
 

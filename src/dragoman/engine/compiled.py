@@ -17,13 +17,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.engine import kernels
-from dragoman.engine.kernels import Across, Heads, Layers, Memory, Past, Table
-from dragoman.engine.matrices import SUMS_APART, Matrices, Space
+from dragoman.engine import entries
+from dragoman.engine.layout import (
+    BYTES,
+    LANES,
+    SUMS_APART,
+    TILE_ROWS,
+    Across,
+    Heads,
+    Layers,
+    Matrices,
+    Memory,
+    Past,
+    Space,
+    Table,
+)
 from dragoman.engine.packed import PackedEmbedding
-from dragoman.engine.ranking import CompiledRanking
+from dragoman.engine.processor import has_tiles, tile_description
+from dragoman.engine.ranker import CompiledRanking
 from dragoman.engine.searcher import CompiledSearcher
-from dragoman.engine.vectors import BYTES, LANES, TILE_ROWS, has_tiles, tile_description
 
 # Places of the output that room is made for at first, at least; then twice as many each time.
 PLACES = 16
@@ -174,7 +186,7 @@ class CompiledTransformer:
             here_CS = there_BS[first:after]
             tokens_N, at_N = source_BS[first:after][here_CS], here_CS.nonzero()[:, 1].contiguous()
             begins_C, numbers_C = F.pad(some_B.cumsum(0), (1, 0)), torch.arange(first, after, device="cpu")
-            kernels.encode(
+            entries.encode(
                 tokens_N.data_ptr(),
                 at_N.data_ptr(),
                 len(tokens_N),
@@ -204,7 +216,7 @@ class CompiledTransformer:
         state, target = self.with_room(state, rows), self.target
         at_N = torch.zeros(rows, dtype=torch.long, device="cpu")
         tokens_N, position_1D = tokens_N.contiguous(), target.positions(now, 1)
-        kernels.step(
+        entries.step(
             tokens_N.data_ptr(),
             at_N.data_ptr(),
             rows,

@@ -11,11 +11,28 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.engine.compiled import FLOATS, CompiledTransformer, Side
-from dragoman.engine.kernels import Across, Heads, Layers, Norms, Table
-from dragoman.engine.matrices import ADDED, GROUP, LEVELS, ONTO, ONTO_FROM_RELU, PUT, RELU, TINY, Matrices
+from dragoman.engine.entries import can_enter
+from dragoman.engine.layout import (
+    ADDED,
+    BYTES,
+    GROUP,
+    LANES,
+    LEVELS,
+    ONTO,
+    ONTO_FROM_RELU,
+    PUT,
+    RELU,
+    TINY,
+    Across,
+    Heads,
+    Layers,
+    Matrices,
+    Norms,
+    Table,
+)
 from dragoman.engine.packer import pack_embedding
+from dragoman.engine.processor import has_vectors
 from dragoman.engine.products import Weight
-from dragoman.engine.vectors import BYTES, LANES, has_vectors
 from dragoman.memory import give_freed_memory_back
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, PreNorm
@@ -107,7 +124,7 @@ class _Compiler:
         if not found:
             return Norms(0, 0, 0.0, False)
         weights, biases = (torch.stack([getattr(norm, name).detach() for norm in found]) for name in ("weight", "bias"))
-        return Norms(self.keep(weights.float()), self.keep(biases.float()), found[0].eps, True)
+        return Norms(self.keep(weights.float()), self.keep(biases.float()), float(found[0].eps), True)
 
     def joined(self, attentions: Sequence[Attention], *names: str) -> Matrices:
         """Several projections as one, one after the other."""
@@ -199,4 +216,5 @@ def can_compile(model: Transformer) -> bool:
         return False
     layers = [cast(Layer, layer) for side in sides for layer in cast(nn.ModuleList, side.layers)]
     widths = [model.output.shape[1], *(layer.feed_forward.inner.out_features for layer in layers)]
-    return layers[0].attention.num_heads <= SIDE_BY_SIDE[-1] and all(width % LANES == 0 for width in widths)
+    fits = layers[0].attention.num_heads <= SIDE_BY_SIDE[-1] and all(width % LANES == 0 for width in widths)
+    return fits and can_enter()

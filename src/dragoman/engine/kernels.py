@@ -12,13 +12,11 @@ heads are computed at once, and a score is never summed up across a vector but f
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from dragoman.engine.matrices import Address, Matrices, begin, end, multiply
+from dragoman.engine.layout import LANES, Across, Heads, Layers, Matrices, Memory, Past, Space, Table
+from dragoman.engine.matrices import begin, end, multiply
 from dragoman.engine.vectors import (
-    LANES,
     compiled,
     entered,
     exponential,
@@ -43,78 +41,6 @@ from dragoman.engine.vectors import (
 
 # Lower than any score.
 NOTHING = -1e30
-
-
-class Norms(NamedTuple):
-    """Layer normalisations: where their weights and biases (L, D) stand. there: whether there are any"""
-
-    weight: Address
-    bias: Address
-    epsilon: float
-    there: bool
-
-
-class Layers(NamedTuple):
-    """What both stacks have. norms: those of attention and of the feed-forward. before: whether they come first"""
-
-    number: int
-    look: Matrices
-    output: Matrices
-    inner: Matrices
-    outer: Matrices
-    norms: tuple[Norms, Norms]
-    before: bool
-    final: Norms
-
-
-class Across(NamedTuple):
-    """What the decoder's layers have besides. remember: keys and values of the source"""
-
-    look: Matrices
-    output: Matrices
-    remember: Matrices
-    norms: Norms
-
-
-class Heads(NamedTuple):
-    """How many stand side by side: 1, 2, 4, 8 or 16. How wide the keys and values of all are: multiples of 16."""
-
-    number: int
-    key_width: int
-    value_width: int
-
-
-class Table(NamedTuple):
-    """Vectors of tokens: vectors (V, D), gain (V,) by which each is multiplied."""
-
-    vectors: Address
-    gain: Address
-
-
-class Memory(NamedTuple):
-    """Keys and values of the sources (L, B, S, K or U), halves. length: (B,), places of each that are there"""
-
-    keys: Address
-    values: Address
-    length: Address
-    sentences: int
-    places: int
-
-
-class Past(NamedTuple):
-    """Keys and values of the outputs (T, L, P, K or U), halves, and what tells the rows apart.
-
-    lineage: (N, room), the stored row that holds what each row descends from at each place. stored: (N,), where each row writes
-    sentence: (N,), the source of each row
-    """
-
-    keys: Address
-    values: Address
-    lineage: Address
-    stored: Address
-    sentence: Address
-    rows: int
-    room: int
 
 
 @compiled
@@ -294,7 +220,7 @@ def keep(heads, layer, memory, sentence, first, after, space):
         remember(heads, row * (heads.key_width + heads.value_width), memory.keys, memory.values, there + row - first, space)
 
 
-@entered
+@entered(int, int, int, int, int, int, Table, int, Layers, Across, int, Heads, Memory, Space)
 def encode(tokens, at, rows, first, numbers, count, table, positions, layers, across, decoders, heads, memory, space):
     """The keys and values of some sentences, for every layer of the decoder, into the memory.
 
@@ -316,6 +242,7 @@ def encode(tokens, at, rows, first, numbers, count, table, positions, layers, ac
         for some in range(count):
             keep(heads, layer, memory, long(numbers, some), long(first, some), long(first, some + 1), space)
     end(space)
+    return 0
 
 
 @compiled
@@ -337,10 +264,11 @@ def advance(tokens, at, rows, now, table, positions, layers, across, heads, memo
         normalise(space.x, space.x, rows, space.width, layers.final, np.int64(0))
 
 
-@entered
+@entered(int, int, int, int, Table, int, Layers, Across, Heads, Matrices, Memory, Past, Space, int)
 def step(tokens, at, rows, now, table, positions, layers, across, heads, output, memory, past, space, logits):
     """The logits (N, V) of the next token; the rest as `advance` has it."""
     begin(space)
     advance(tokens, at, rows, now, table, positions, layers, across, heads, memory, past, space)
     multiply(space.x, output, np.int64(0), logits, rows, space.width, space)
     end(space)
+    return 0

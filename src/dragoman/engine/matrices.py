@@ -8,14 +8,23 @@ are multiplied changes a result.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from dragoman.engine.vectors import (
+from dragoman.engine.layout import (
+    ADDED,
     BYTES,
+    GROUP,
     LANES,
+    LEVELS,
+    MANY_ROWS,
+    ONTO,
+    ONTO_FROM_RELU,
+    RELU,
+    SUMS_APART,
     TILE_ROWS,
+    TINY,
+)
+from dragoman.engine.vectors import (
     add_products,
     compiled,
     configure_tiles,
@@ -44,64 +53,6 @@ from dragoman.engine.vectors import (
     to_floats,
     to_sums,
 )
-
-Address = int
-
-LEVELS = 127.0
-# What is added to a signed input, so that it has no sign.
-ADDED = 128
-# Nothing smaller is told from zero, so that a row of zeros has a scale as well.
-TINY = 1e-30
-# Outputs that are computed at once: four vectors.
-GROUP = 4 * LANES
-# Rows from which on tiles are the faster, where there are any.
-MANY_ROWS = 5
-# What becomes of a product; the last of one whose inputs are never below zero.
-PUT, RELU, ONTO, ONTO_FROM_RELU = range(4)
-# Sums of 32 rows and 16 outputs.
-SUMS_APART = 2 * TILE_ROWS * LANES
-
-
-class Matrices(NamedTuple):
-    """The weights of one product in all layers, as bytes: where they stand.
-
-    weights: (L, O / 16, I / 4, 16, 4) bytes, O filled up to whole groups and I to whole vectors with zeros
-    scale, bias: (L, O), O filled up likewise. shift: what is added to every input comes to
-    outputs: O. filled: O filled up. then: what becomes of it
-    """
-
-    weights: Address
-    scale: Address
-    bias: Address
-    shift: Address
-    outputs: int
-    filled: int
-    then: int
-
-
-class Space(NamedTuple):
-    """Where there is memory to work in, for N rows.
-
-    x: (N, D). y: (N, D or U). wide: (N, widest output). steps: (N,). sums: of 32 rows and 64 outputs
-    places: (S or T,), where one query looks. scores: (S or T, 16), of all heads there. keys, values: (N, K or U), halves
-    inputs: (N, stride) bytes, the stride being the widest input's in whole vectors, and N filled up to whole pairs of tiles
-    described: what tiles are like; 0 where there are none
-    width: D
-    """
-
-    x: Address
-    y: Address
-    wide: Address
-    inputs: Address
-    steps: Address
-    places: Address
-    scores: Address
-    keys: Address
-    values: Address
-    sums: Address
-    described: Address
-    width: int
-    stride: int
 
 
 @compiled

@@ -67,9 +67,10 @@ def compiles(model: Transformer) -> bool:
         return False
     try:
         from dragoman.engine.compiler import can_compile  # only here, since Numba is an extra
+
+        return can_compile(model)
     except Exception:  # whatever a Numba raises that does not go with what else is installed
         return False
-    return can_compile(model)
 
 
 def fastest_precision(model: Transformer) -> Precision:

@@ -6,11 +6,9 @@ N rows    B sentences of R hypotheses    V vocabulary    X best ones
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from dragoman.engine.layout import COLUMNS, LANES
 from dragoman.engine.vectors import (
-    LANES,
     any_above,
     compiled,
     entered,
@@ -29,32 +27,6 @@ from dragoman.engine.vectors import (
 )
 
 LOWEST = -np.inf
-# So many tokens are looked at together. A sum hangs on it: it is the same wherever there is one.
-COLUMNS = 512
-
-
-class CompiledRanking:
-    """As `dragoman.decoding.candidates.PlainRanking`, in float32 and on a processor."""
-
-    def log_sums(self, logits_NV: Tensor) -> Tensor:
-        """log Σ exp over the vocabulary, row by row. → (N,) in double precision"""
-        logits_NV = logits_NV.float().contiguous()
-        sums_N = torch.empty(logits_NV.shape[0], dtype=torch.float64, device="cpu")
-        log_sums(logits_NV.data_ptr(), *logits_NV.shape, sums_N.data_ptr())
-        return sums_N
-
-    def top(self, logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
-        """The `count` best of each sentence's logits, each raised by its row's shift, best first.
-
-        → (B, count) places in (R · V)
-        """
-        logits_BRV, sentences = logits_BRV.float().contiguous(), logits_BRV.shape[0]
-        place_BX = torch.empty(sentences, count, dtype=torch.long, device="cpu")
-        value_BX = torch.empty(sentences, count, dtype=torch.float32, device="cpu")
-        shift_BR = torch.zeros_like(logits_BRV[:, :, 0]) if shift_BR is None else shift_BR.float()
-        shift_BR = shift_BR.contiguous()
-        best(logits_BRV.data_ptr(), *logits_BRV.shape, shift_BR.data_ptr(), place_BX.data_ptr(), value_BX.data_ptr(), count)
-        return place_BX
 
 
 @compiled
@@ -91,11 +63,12 @@ def log_sum(logits, start, width):
     return np.float64(top) + np.log(sum_)
 
 
-@entered
+@entered(int, int, int, int)
 def log_sums(logits, rows, width, sums):
     """Of logits (N, V) into sums (N,)."""
     for row in range(rows):
         put_double(sums, row, log_sum(logits, row * width, width))
+    return 0
 
 
 @compiled
@@ -111,7 +84,7 @@ def insert(value, place, first, filled, count, values, places):
     put_long(places, at, place)
 
 
-@entered
+@entered(int, int, int, int, int, int, int, int)
 def best(logits, sentences, rows, width, shift, places, values, count):
     """Of logits (B, R, V) raised by shift (B, R) into places (B, X). values: (B, X) theirs"""
     for sentence in range(sentences):
@@ -130,3 +103,4 @@ def best(logits, sentences, rows, width, shift, places, values, count):
                     if filled < count or value > number(values, last):
                         insert(value, row * width + place, first, filled, count, values, places)
                         filled = min(filled + 1, count)
+    return 0

@@ -9,15 +9,13 @@ some tokens at a time, of all rows, so that logits never leave the cache, and we
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from dragoman.engine.kernels import Across, Heads, Layers, Table, advance
-from dragoman.engine.matrices import Address, Matrices, begin, end, multiply_bytes, to_bytes
-from dragoman.engine.ranking import COLUMNS, LOWEST, highest_of, insert, with_more
+from dragoman.engine.kernels import advance
+from dragoman.engine.layout import COLUMNS, LANES, Asked, Batch, Line, Memory, Model, Past, Space, Tree
+from dragoman.engine.matrices import begin, end, multiply_bytes, to_bytes
+from dragoman.engine.ranking import LOWEST, highest_of, insert, with_more
 from dragoman.engine.vectors import (
-    LANES,
     any_above,
     compiled,
     double,
@@ -35,108 +33,6 @@ from dragoman.engine.vectors import (
 
 # Where nothing was allowed, this is said.
 STUCK = -1
-
-
-class Model(NamedTuple):
-    """What a step computes with. positions: (room, D). words: (W,), what is said as tokens of the table, or 0: as they are"""
-
-    table: Table
-    positions: Address
-    layers: Layers
-    across: Across
-    heads: Heads
-    output: Matrices
-    words: Address
-
-
-class Asked(NamedTuple):
-    """What is asked of all outputs.
-
-    limits: (B,), most tokens of each, the end token included. may_loop: (B,), 1 where it may go round in circles
-    banned: (C,), `never` tokens that are never said, and behind them the end token, which is not up to min_length tokens
-    no_repeat: no so many tokens are said twice in a row; 0 lets all be
-    span: an output goes round in circles where its last so many tokens do, by as many `times`; 0 where nobody looks. every: at
-        what lengths somebody looks
-    longest: M
-    """
-
-    limits: Address
-    may_loop: Address
-    banned: Address
-    never: int
-    end: int
-    min_length: int
-    no_repeat: int
-    span: int
-    times: int
-    every: int
-    longest: int
-
-
-class Batch(NamedTuple):
-    """Where there is memory for rows and their steps.
-
-    last: (N,), what each row said last. tokens: (N,), the same as tokens of the table. at: (N,). logits: (N, COLUMNS)
-    top, sum: (N,), the greatest logit so far and Σ exp of all less that; then log Σ exp of all
-    proposed: how many of the best of each row are wanted. filled: (N,), how many there are. values, best: (N, proposed), their
-        logits and tokens, in order
-    """
-
-    last: Address
-    tokens: Address
-    at: Address
-    logits: Address
-    top: Address
-    sum: Address
-    proposed: int
-    filled: Address
-    values: Address
-    best: Address
-
-
-class Line(NamedTuple):
-    """Greedy outputs, by sentences: tokens (B, M), log_probs (B, M), length (B,), looped (B,). said: (B, M), by rows"""
-
-    said: Address
-    tokens: Address
-    log_probs: Address
-    length: Address
-    looped: Address
-
-
-class Tree(NamedTuple):
-    """What a beam has come to, by sentences.
-
-    rows: R. counted: the place among the finished that the living must still be able to beat. all_finished: see `beam_search`
-    sentences: B. length: (B,), tokens at which each was done
-    score: (B, R) of the living. finished, codes: (B, R), score over penalty, and length · X + column of those that ended
-    cap: (B,), the greatest penalty. penalties: (M + 1,)
-    parents, tokens, log_probs: (M, B, X). living: (M, B, R), columns among the candidates
-    said: (N, M), where circles are looked for. looped: (M / every, B, R), 1 where the living one then was in a circle and left
-    looped_score: likewise, its score
-    taken: (X,), values: (X,), again: (R, M): to work in
-    """
-
-    rows: int
-    counted: int
-    all_finished: bool
-    sentences: int
-    length: Address
-    score: Address
-    finished: Address
-    codes: Address
-    cap: Address
-    penalties: Address
-    parents: Address
-    tokens: Address
-    log_probs: Address
-    living: Address
-    said: Address
-    looped: Address
-    looped_score: Address
-    taken: Address
-    values: Address
-    again: Address
 
 
 @compiled
@@ -255,9 +151,9 @@ def copy(to, to_at, from_, at, count):
         put_whole(to, to_at + place, np.int32(whole(from_, at + place)))
 
 
-@entered
+@entered(int, int, int, Model, Memory, Past, Space, Batch, Asked, Line)
 def greedy(now, until, rows, model, memory, past, space, batch, asked, line):
-    """From `now` tokens on until there are so many, or none are left: the tokens there are then, and the rows."""
+    """From `now` tokens on until there are so many, or no rows are left: how many are."""
     begin(space)
     while now < until and rows > 0:
         speak(rows, now, model, memory, past, space, batch)
@@ -282,7 +178,7 @@ def greedy(now, until, rows, model, memory, past, space, batch, asked, line):
             kept += 1
         now, rows = length, kept
     end(space)
-    return now, rows
+    return rows
 
 
 @compiled
@@ -412,9 +308,9 @@ def is_done(sentence, length, asked, tree):
     return number(tree.finished, finished + tree.counted) >= best / number(tree.cap, sentence)
 
 
-@entered
+@entered(int, int, int, Model, Memory, Past, Space, Batch, Asked, Tree)
 def beam(now, until, left, model, memory, past, space, batch, asked, tree):
-    """As `greedy`, with so many sentences left: the tokens there are then, and the sentences."""
+    """As `greedy`, by sentences."""
     begin(space)
     rows = tree.rows
     while now < until and left > 0:
@@ -438,4 +334,4 @@ def beam(now, until, left, model, memory, past, space, batch, asked, tree):
             kept += rows
         now, left = length, kept // rows
     end(space)
-    return now, left
+    return left

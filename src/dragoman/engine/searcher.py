@@ -20,9 +20,8 @@ from dragoman.decoding.loops import EVERY, TIMES
 from dragoman.decoding.outcome import Ending, outcome
 from dragoman.decoding.rules import DEAD
 from dragoman.decoding.searcher import Request
-from dragoman.engine import search
-from dragoman.engine.ranking import COLUMNS
-from dragoman.engine.search import Asked, Batch, Line, Model, Tree
+from dragoman.engine import entries
+from dragoman.engine.layout import COLUMNS, Asked, Batch, Line, Model, Tree
 
 if TYPE_CHECKING:
     from dragoman.engine.compiled import CompiledTransformer
@@ -31,8 +30,8 @@ LONGS: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
 WHOLE: dict[str, Any] = {"dtype": torch.int32, "device": "cpu"}
 FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
-Steps = Callable[..., tuple[int, int]]
-"""`search.greedy` or `search.beam`, but for what it writes into."""
+Steps = Callable[..., int]
+"""`entries.greedy` or `entries.beam`, but for what it writes into."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class CompiledSearcher:
         )
         length_B, looped_B = torch.empty(shape[0], **LONGS), torch.empty(shape[0], **LONGS)
         line = Line(*(tensor.data_ptr() for tensor in (said_BM, tokens_BM, log_probs_BM, length_B, looped_B)))
-        self._walk(source_BS, request, 1, 1, lambda *given: search.greedy(*given, line))
+        self._walk(source_BS, request, 1, 1, lambda *given: entries.greedy(*given, line))
         columns = (tokens_BM, log_probs_BM, length_B, looped_B)
         return [
             as_hypothesis(tokens[:length], log_probs[:length], bool(looped), end_id=request.end_id, penalty=request.penalty)
@@ -63,7 +62,7 @@ class CompiledSearcher:
             return []
         grown = _Grown(request, beam_size)
         tree = grown.tree(counted=(beam_size if stop == "worst-finished" else min(nbest, beam_size)) - 1, stop=stop)
-        self._walk(source_BS, request, beam_size, 2 * beam_size, lambda *given: search.beam(*given, tree))
+        self._walk(source_BS, request, beam_size, 2 * beam_size, lambda *given: entries.beam(*given, tree))
         return grown.outcome()
 
     def _walk(self, source_BS: Tensor, request: Request, width: int, best: int, steps: Steps) -> None:
@@ -106,7 +105,8 @@ class CompiledSearcher:
             compiled = Model(
                 target.table, positions_TD.data_ptr(), target.layers, model.across, model.heads, model.output, words
             )
-            now, left = steps(now, until, left, compiled, state.memory, state.past(), state.room.space, batch, asked)
+            left = steps(now, until, left, compiled, state.memory, state.past(), state.room.space, batch, asked)
+            now = until
 
 
 class _Grown:

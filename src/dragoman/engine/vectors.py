@@ -10,34 +10,22 @@ Tiles have 16 rows of 64 bytes. There are eight, by number, which only a literal
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 import operator
-import sys
-from functools import lru_cache, wraps
-from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding
 import numba
-import numpy as np
 from llvmlite import ir
-from numba import config, njit, types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-from dragoman.engine.remembered import cache_file
+from dragoman.engine.layout import BYTES, LANES
 
 if tuple(int(part) for part in numba.__version__.split(".")[:2]) < (0, 62):
     raise ImportError(f"numba {numba.__version__}: 0.62 or later is needed")
 
-LANES = 16
-BYTES = 4 * LANES
-TILE_ROWS = 16
 GREATEST_HALF = 65504.0
-# The files that hold what is compiled.
-COMPILED = ("vectors", "matrices", "kernels", "ranking", "search")
 
 compiled = njit(nogil=True, error_model="numpy")
 inlined = njit(inline="always")
@@ -50,48 +38,16 @@ _SIGNED_BYTES, _HALVES = ir.VectorType(_BYTE, LANES), ir.VectorType(_HALF, LANES
 _SIDE = ir.VectorType(_BYTE, BYTES) if llvmlite.binding.llvm_version_info >= (22,) else _SUMS
 
 
-def entered(function):
-    """A compiled function that Python calls, kept from one run to the next.
+class Entered(NamedTuple):
+    """A function that Python calls through `dragoman.engine.entries`, which returns a whole number. kinds: of its arguments"""
 
-    Where it cannot be kept, or what was kept cannot be read, it is compiled anew: none of them raises anything itself.
-    """
-    plain, folder = compiled(function), _folder()
-    if folder is None:
-        return plain
-    usual, config.CACHE_DIR = config.CACHE_DIR, str(folder)
-    try:
-        way = njit(nogil=True, error_model="numpy", cache=True)(function)
-    except RuntimeError:
-        return plain
-    finally:
-        config.CACHE_DIR = usual
-    if not way.stats.cache_path.startswith(str(folder)):
-        return plain
-
-    @wraps(function)
-    def call(*given):
-        nonlocal way
-        try:
-            return way(*given)
-        except Exception:
-            way = plain
-            return plain(*given)
-
-    return call
+    function: Any
+    kinds: tuple[Any, ...]
 
 
-@lru_cache(maxsize=1)
-def _folder() -> Path | None:
-    """Where compiled functions are kept: under a digest of all that is compiled here, since Numba asks for the time of one file
-    alone. None where nothing can be written."""
-    try:
-        sources = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in COMPILED]
-        folder = cache_file().parent / "kernels" / hashlib.sha256(b"\0".join(sources)).hexdigest()[:16]
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            return folder
-    except (OSError, RuntimeError):
-        return None
+def entered(*kinds):
+    """int, float, bool, and the tuples of `layout`."""
+    return lambda function: Entered(compiled(function), kinds)
 
 
 class _Vector(types.Type):
@@ -506,35 +462,3 @@ def exponential(x):
     for degree in (4, 3, 2, 1, 0):
         y = y * x + same(EXPONENTIAL[degree])
     return y * power_of_two(whole)
-
-
-def tile_description() -> np.ndarray:
-    """Eight whole tiles, as the processor wants it described."""
-    description = np.zeros(BYTES, np.uint8)
-    description[0] = 1
-    description[16:32:2] = BYTES
-    description[48:56] = TILE_ROWS
-    return description
-
-
-@lru_cache(maxsize=1)
-def has_vectors() -> bool:
-    """Whether this processor multiplies bytes in vectors of 512 bits (AVX-512 with VNNI), and Numba compiles for this processor
-    and no other."""
-    settings: Any = config
-    told_otherwise = settings.DISABLE_JIT or not settings.ENABLE_AVX or settings.CPU_NAME or settings.CPU_FEATURES
-    return not told_otherwise and {"avx512vnni", "avx512bw"} <= _features()
-
-
-@lru_cache(maxsize=1)
-def has_tiles() -> bool:
-    """Whether this processor has tiles for bytes, and the kernel (Linux) lets this process use them."""
-    if not (has_vectors() and "amx-int8" in _features() and sys.platform == "linux"):
-        return False
-    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
-    return int(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data)) == 0
-
-
-@lru_cache(maxsize=1)
-def _features() -> set[str]:
-    return {name for name, there in llvmlite.binding.get_host_cpu_features().items() if there}

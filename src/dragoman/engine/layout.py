@@ -1,0 +1,249 @@
+"""What compiled functions are given: numbers, and where things stand in memory. Python and what is compiled both read it.
+
+N rows    D width of the model    L layers    I, O inputs and outputs of a product    V vocabulary    B sentences
+K, U width of keys and values of all heads together    S places of the source    T places of the output
+P rows that are stored    R hypotheses of each sentence    X = 2R candidates    M longest output
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+Address = int
+
+# Numbers of 32 bits in a vector, and its bytes.
+LANES = 16
+BYTES = 4 * LANES
+# Of 64 bytes each.
+TILE_ROWS = 16
+# So many tokens are looked at together. A sum over all hangs on it: it is the same wherever there is one.
+COLUMNS = 512
+LEVELS = 127.0
+# What is added to a signed input, so that it has no sign.
+ADDED = 128
+# Nothing smaller is told from zero, so that a row of zeros has a scale as well.
+TINY = 1e-30
+# Outputs that are computed at once: four vectors.
+GROUP = 4 * LANES
+# Rows from which on tiles are the faster, where there are any.
+MANY_ROWS = 5
+# What becomes of a product; the last of one whose inputs are never below zero.
+PUT, RELU, ONTO, ONTO_FROM_RELU = range(4)
+# Sums of 32 rows and 16 outputs.
+SUMS_APART = 2 * TILE_ROWS * LANES
+
+
+class Matrices(NamedTuple):
+    """The weights of one product in all layers, as bytes: where they stand.
+
+    weights: (L, O / 16, I / 4, 16, 4) bytes, O filled up to whole groups and I to whole vectors with zeros
+    scale, bias: (L, O), O filled up likewise. shift: what is added to every input comes to
+    outputs: O. filled: O filled up. then: what becomes of it
+    """
+
+    weights: Address
+    scale: Address
+    bias: Address
+    shift: Address
+    outputs: int
+    filled: int
+    then: int
+
+
+class Space(NamedTuple):
+    """Where there is memory to work in, for N rows.
+
+    x: (N, D). y: (N, D or U). wide: (N, widest output). steps: (N,). sums: of 32 rows and 64 outputs
+    places: (S or T,), where one query looks. scores: (S or T, 16), of all heads there. keys, values: (N, K or U), halves
+    inputs: (N, stride) bytes, the stride being the widest input's in whole vectors, and N filled up to whole pairs of tiles
+    described: what tiles are like; 0 where there are none
+    width: D
+    """
+
+    x: Address
+    y: Address
+    wide: Address
+    inputs: Address
+    steps: Address
+    places: Address
+    scores: Address
+    keys: Address
+    values: Address
+    sums: Address
+    described: Address
+    width: int
+    stride: int
+
+
+class Norms(NamedTuple):
+    """Layer normalisations: where their weights and biases (L, D) stand. there: whether there are any"""
+
+    weight: Address
+    bias: Address
+    epsilon: float
+    there: bool
+
+
+class Layers(NamedTuple):
+    """What both stacks have. norms: those of attention and of the feed-forward. before: whether they come first"""
+
+    number: int
+    look: Matrices
+    output: Matrices
+    inner: Matrices
+    outer: Matrices
+    norms: tuple[Norms, Norms]
+    before: bool
+    final: Norms
+
+
+class Across(NamedTuple):
+    """What the decoder's layers have besides. remember: keys and values of the source"""
+
+    look: Matrices
+    output: Matrices
+    remember: Matrices
+    norms: Norms
+
+
+class Heads(NamedTuple):
+    """How many stand side by side: 1, 2, 4, 8 or 16. How wide the keys and values of all are: multiples of 16."""
+
+    number: int
+    key_width: int
+    value_width: int
+
+
+class Table(NamedTuple):
+    """Vectors of tokens: vectors (V, D), gain (V,) by which each is multiplied."""
+
+    vectors: Address
+    gain: Address
+
+
+class Memory(NamedTuple):
+    """Keys and values of the sources (L, B, S, K or U), halves. length: (B,), places of each that are there"""
+
+    keys: Address
+    values: Address
+    length: Address
+    sentences: int
+    places: int
+
+
+class Past(NamedTuple):
+    """Keys and values of the outputs (T, L, P, K or U), halves, and what tells the rows apart.
+
+    lineage: (N, room), the stored row that holds what each row descends from at each place. stored: (N,), where each row writes
+    sentence: (N,), the source of each row
+    """
+
+    keys: Address
+    values: Address
+    lineage: Address
+    stored: Address
+    sentence: Address
+    rows: int
+    room: int
+
+
+class Model(NamedTuple):
+    """What a step computes with. positions: (room, D). words: (W,), what is said as tokens of the table, or 0: as they are"""
+
+    table: Table
+    positions: Address
+    layers: Layers
+    across: Across
+    heads: Heads
+    output: Matrices
+    words: Address
+
+
+class Asked(NamedTuple):
+    """What is asked of all outputs.
+
+    limits: (B,), most tokens of each, the end token included. may_loop: (B,), 1 where it may go round in circles
+    banned: (C,), `never` tokens that are never said, and behind them the end token, which is not up to min_length tokens
+    no_repeat: no so many tokens are said twice in a row; 0 lets all be
+    span: an output goes round in circles where its last so many tokens do, by as many `times`; 0 where nobody looks. every: at
+        what lengths somebody looks
+    longest: M
+    """
+
+    limits: Address
+    may_loop: Address
+    banned: Address
+    never: int
+    end: int
+    min_length: int
+    no_repeat: int
+    span: int
+    times: int
+    every: int
+    longest: int
+
+
+class Batch(NamedTuple):
+    """Where there is memory for rows and their steps.
+
+    last: (N,), what each row said last. tokens: (N,), the same as tokens of the table. at: (N,). logits: (N, COLUMNS)
+    top, sum: (N,), the greatest logit so far and Σ exp of all less that; then log Σ exp of all
+    proposed: how many of the best of each row are wanted. filled: (N,), how many there are. values, best: (N, proposed), their
+        logits and tokens, in order
+    """
+
+    last: Address
+    tokens: Address
+    at: Address
+    logits: Address
+    top: Address
+    sum: Address
+    proposed: int
+    filled: Address
+    values: Address
+    best: Address
+
+
+class Line(NamedTuple):
+    """Greedy outputs, by sentences: tokens (B, M), log_probs (B, M), length (B,), looped (B,). said: (B, M), by rows"""
+
+    said: Address
+    tokens: Address
+    log_probs: Address
+    length: Address
+    looped: Address
+
+
+class Tree(NamedTuple):
+    """What a beam has come to, by sentences.
+
+    rows: R. counted: the place among the finished that the living must still be able to beat. all_finished: see `beam_search`
+    sentences: B. length: (B,), tokens at which each was done
+    score: (B, R) of the living. finished, codes: (B, R), score over penalty, and length · X + column of those that ended
+    cap: (B,), the greatest penalty. penalties: (M + 1,)
+    parents, tokens, log_probs: (M, B, X). living: (M, B, R), columns among the candidates
+    said: (N, M), where circles are looked for. looped: (M / every, B, R), 1 where the living one then was in a circle and left
+    looped_score: likewise, its score
+    taken: (X,), values: (X,), again: (R, M): to work in
+    """
+
+    rows: int
+    counted: int
+    all_finished: bool
+    sentences: int
+    length: Address
+    score: Address
+    finished: Address
+    codes: Address
+    cap: Address
+    penalties: Address
+    parents: Address
+    tokens: Address
+    log_probs: Address
+    living: Address
+    said: Address
+    looped: Address
+    looped_score: Address
+    taken: Address
+    values: Address
+    again: Address
