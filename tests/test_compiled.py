@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +27,8 @@ from dragoman.model.transformer import Transformer
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
+import numba
+
 from dragoman.engine import entries, vectors
 from dragoman.engine import matrices as products
 from dragoman.engine.compiled import PLACES, ROWS_AT_ONCE, CompiledTransformer, Room
@@ -34,8 +36,8 @@ from dragoman.engine.compiler import can_compile, compile_model, in_order, with_
 from dragoman.engine.layout import LANES, ONTO, ONTO_FROM_RELU, PUT, RELU, TINY, Heads, Matrices
 from dragoman.engine.processor import has_vectors
 from dragoman.engine.ranker import CompiledRanking
-from dragoman.engine.vectors import compiled
 
+njit: Callable[[Any], Any] = numba.njit
 pytestmark = pytest.mark.skipif(not has_vectors(), reason="this processor has no AVX-512 with VNNI")
 
 VOCABULARY = 90
@@ -207,6 +209,13 @@ def test_what_pytorch_makes_by_default_changes_nothing(dtype: torch.dtype) -> No
     assert torch.allclose(sums_N, logits_NV.double().logsumexp(-1), atol=1e-6)
 
 
+@njit
+def product(x: Any, matrices: Any, y: Any, rows: Any, inputs: Any, space: Any) -> None:
+    products.begin(space)
+    products.multiply(x, matrices, np.int64(0), y, rows, inputs, space)
+    products.end(space)
+
+
 @pytest.mark.parametrize("then", [PUT, RELU, ONTO, ONTO_FROM_RELU])
 @pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (80, 100), (128, 321), (512, 64)])
 @pytest.mark.parametrize("rows", [1, 3, 4, 7, 16, 17, 33, 70])
@@ -225,9 +234,7 @@ def test_a_product_is_the_sum_of_its_bytes(then: int, inputs: int, outputs: int,
     found = []
     for described in {0, room.space.described}:
         space, result_NO = room.space._replace(described=described), y_NO.clone()
-        products.begin(space)
-        products.multiply(x_NI.data_ptr(), matrices, 0, result_NO.data_ptr(), rows, inputs, space)
-        products.end(space)
+        product(x_NI.data_ptr(), matrices, result_NO.data_ptr(), rows, inputs, space)
         found.append(result_NO)
     assert all(torch.equal(one, found[0]) for one in found)
     step_N1 = (x_NI.abs().amax(1, keepdim=True) / (255 if then == ONTO_FROM_RELU else 127)).clamp(min=TINY)
@@ -242,7 +249,7 @@ def test_a_product_is_the_sum_of_its_bytes(then: int, inputs: int, outputs: int,
 
 
 def test_e_to_the_power_of_what_is_not_above_zero() -> None:
-    @compiled
+    @njit
     def powers(x: int, y: int, count: int) -> None:
         for at in range(0, count, LANES):
             vectors.store(y, at, vectors.exponential(vectors.load(x, at)))

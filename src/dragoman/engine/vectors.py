@@ -27,7 +27,9 @@ if tuple(int(part) for part in numba.__version__.split(".")[:2]) < (0, 62):
 
 GREATEST_HALF = 65504.0
 
-compiled = njit(nogil=True, error_model="numpy")
+# None of them is called by Python itself, which would take a wrapper each, and half of the time to compile.
+_OPTIONS: Any = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+compiled = njit(**_OPTIONS)
 inlined = njit(inline="always")
 
 _HALF, _FLOAT, _DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
