@@ -17,12 +17,13 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.rules import NO_RULES, Rules, Wish
 from dragoman.engine.speakers import ready_speaker
 from dragoman.model.build import build_model
-from dragoman.tasks.generation import Speaker, generate
+from dragoman.tasks.generation import Search, Speaker, Work, generate
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
 from dragoman.engine.processor import has_vectors
-from dragoman.engine.searcher import CompiledSearcher
+from dragoman.engine.replicas import Replicas
+from dragoman.engine.searcher import WIDEST, CompiledSearcher
 
 pytestmark = pytest.mark.skipif(not has_vectors(), reason="this processor has no AVX-512 with VNNI")
 
@@ -79,7 +80,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "until all are finished": {"method": "beam", "beam_size": 3, "stop": "beam-finished", "nbest": 2},
     "until the best is": {"method": "beam", "beam_size": 3, "stop": "best-finished", "nbest": 2, "length_penalty": "none"},
     "little room": {"method": "beam", "beam_size": 2, "nbest": 2, "extra_length": 0},
-    "a wide beam": {"method": "beam", "beam_size": 33, "nbest": 3},
+    "a wide beam": {"method": "beam", "beam_size": WIDEST, "nbest": 3},
 }
 RULES: dict[str, Rules] = {
     "none": NO_RULES,
@@ -138,6 +139,40 @@ def test_a_sentence_alone_is_what_it_is_in_a_batch(speakers: list[Speaker], meth
     together = generate(speakers[1], sources(), config, start_id=START_ID)
     alone = [generate(speakers[1], [source], config, start_id=START_ID)[0] for source in sources()[:12]]
     assert together[:12] == alone
+
+
+def work_of(speaker: Speaker, *wishes: Wish, constrain: Any = None, branching: bool = False, **decoding: Any) -> Work:
+    search = Search(speaker, DecodingConfig(**decoding), START_ID, NO_RULES, constrain, branching)
+    return Work(search, sources(), range(SOURCES), wishes)
+
+
+def test_what_python_searches_is_known(speakers: list[Speaker]) -> None:
+    greedy: dict[str, Any] = {"method": "greedy"}
+    plains: list[dict[str, Any]] = [greedy, {"beam_size": WIDEST}, {"beam_size": 3, "nbest": 3}]
+    others: list[dict[str, Any]] = [
+        {"method": "sample"},
+        {"beam_size": 4, "groups": 2},
+        {"beam_size": WIDEST + 1},
+        {"branching": True},
+    ]
+    for plain in plains:
+        assert work_of(speakers[0], **plain).is_plain
+    assert work_of(speakers[0], Wish(may_loop=True), **greedy).is_plain
+    for other in others:
+        assert not work_of(speakers[0], **other).is_plain
+    assert not work_of(speakers[0], Wish(exclude=((7,),)), **greedy).is_plain
+    assert not work_of(speakers[0], constrain=lambda numbers, limits: None, **greedy).is_plain
+    assert not work_of(replace(speakers[0], searcher=None), **greedy).is_plain
+
+
+@pytest.mark.parametrize(("count", "threads"), [(None, None), (3, None), (None, 3)])
+def test_threads_share_out_what_is_searched_in_one_call(
+    speakers: list[Speaker], count: int | None, threads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without asking which way is the fastest, and with the same results."""
+    monkeypatch.setattr("dragoman.engine.replicas.recall", lambda question: pytest.fail("nothing is to be asked"))
+    work, pieces = work_of(speakers[1], method="greedy"), [range(first, first + 10) for first in range(0, SOURCES, 10)]
+    assert list(Replicas(count, threads, "which").map(work, pieces)) == [work(piece) for piece in pieces]
 
 
 def test_no_sources_have_no_outputs(speakers: list[Speaker]) -> None:

@@ -76,12 +76,13 @@ def text(
         said: list[str] = target.decode([one.hypotheses[0] for one in found])
         return said
 
-    warmed({"folder": folder, "beam": beam, "alone": one_by_one, **setting}, lambda: work(lines[:4] if one_by_one else lines))
+    style = {} if one_by_one else {"max_batch_size": setting["batch"], "batch_type": setting["batch_type"]}
+    warm = {"folder": folder, "beam": beam, "alone": one_by_one, **setting}
+    warmed(warm, lambda: work(lines[:4]) if one_by_one else work(lines, **style))
     if one_by_one:
         seconds, said = each_timed(lambda line: work([line])[0], lines)
         return {"seconds": seconds, "said": said}
     whole: list[list[str]] = []
-    style = {"max_batch_size": setting["batch"], "batch_type": setting["batch_type"]}
     seconds = timed(lambda: whole.append(work(lines, **style)), LEAST_SECONDS)
     return {"seconds": seconds, "said": whole[0]}
 

@@ -92,7 +92,10 @@ def text(
                 said[index] = one
         return said
 
-    warmed({"folder": folder, "beam": beam, "alone": one_by_one, **setting}, lambda: work(lines[:4] if one_by_one else lines))
+    warmed(
+        {"folder": folder, "beam": beam, "alone": one_by_one, **setting},
+        lambda: work(lines[:4]) if one_by_one else all_of_them(),
+    )
     if one_by_one:
         seconds, said = each_timed(lambda line: work([line])[0], lines)
         return {"seconds": seconds, "said": said}

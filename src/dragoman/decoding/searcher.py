@@ -35,7 +35,12 @@ class Request:
 
 
 class Searcher(Protocol):
-    """Finds what `one_by_one` and `beam_search` find by the same model's steps."""
+    """Finds what `one_by_one` and `beam_search` find by the same model's steps, but for ties that rounding makes."""
+
+    @property
+    def widest(self) -> int:
+        """Beams of more hypotheses are searched faster by those."""
+        ...
 
     def greedy(self, source_BS: Tensor, request: Request) -> list[Hypothesis]:
         """One output of each source, padded on the right: the likeliest token each time."""

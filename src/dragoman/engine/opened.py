@@ -80,13 +80,11 @@ class Opened:
         self.forget: Callable[[], None] = partial(_call_all, [bundle.forget for bundle in bundles] if forgetful else [])
         by_processor = self.device.type == "cpu"
         compiled = by_processor and self.precision == "int8" and compiles(self.models[0])
-        single = compiled and len(bundles) == 1  # several vote between their steps, in Python
         self.replicas = Replicas(
             checked_count("replicas", replicas) if by_processor else 1,
             checked_count("threads", threads),
             f"replicas, {self.precision}{' compiled' * compiled}, d_model {self.recipe.model.d_model}",
-            opening_of(folders, self.precision, shortlist) if by_processor and not single else None,
-            single,
+            opening_of(folders, self.precision, shortlist) if by_processor else None,
         )
 
     @cached_property

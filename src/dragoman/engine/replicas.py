@@ -120,14 +120,15 @@ class Replicas:
     measured: by the first pieces of a long job, each way given as many pieces as it does at once; pieces next to each other
         must be alike. The winner is remembered for the machine and `question`, which names the kind of work.
     opening: what another process opens; none where the models are in this one's memory alone, and threads share them
-    single: a batch is searched by one thread, which leaves Python's lock alone meanwhile: then each core has a batch of its own
+
+    What a model searches for by itself (`Work.is_plain`) takes one thread, which leaves Python's lock alone meanwhile: as many
+    threads share it out as there are to be replicas, or threads, or cores, and nothing is measured.
     """
 
     count: int | None
     threads: int | None
     question: str
     opening: Opening | None = None
-    single: bool = False
     _crew: Crew | None = field(default=None, init=False)
     _workers: list[Worker] = field(default_factory=list, init=False)
     _lost: int = field(default=0, init=False)
@@ -138,13 +139,15 @@ class Replicas:
         if self.count is not None or self.threads is not None or cores() == 1:
             count = self.count or 1
             self._crew = Crew(count, self.threads or max(1, cores() // count))
-        elif self.single:
-            self._crew = Crew(cores(), 1)
 
     def map(self, work: Callable[[Given], Found], pieces: Iterable[Given]) -> Iterator[Found]:
         """The results in order."""
         given = list(pieces)
         alone = Crew(1, cores())
+        if _is_plain(work):
+            crew = Crew(self.count or self.threads or cores(), 1)
+            yield from (crew if len(given) > 1 else alone).map(work, given)
+            return
         if self._crew is None:
             self._crew = _read(recall(self.question))
         if self._crew is not None:
@@ -237,6 +240,10 @@ class Replicas:
         if self._crew.replicas == 1:
             self.close()
         remember(self.question, f"{self._crew.replicas} x {self._crew.threads}")
+
+
+def _is_plain(work: object) -> bool:
+    return isinstance(work, Work) and work.is_plain
 
 
 def ways() -> list[int]:

@@ -111,10 +111,10 @@ def may_be_said(token, row, length, asked, said):
             return False
     size, start = asked.no_repeat, row * asked.longest
     for first in range(length - size if size else 0):  # a group that it would close has been said from there on
-        same = np.int64(0)
-        while same < size - 1 and whole(said, start + first + same) == whole(said, start + length - size + same):
-            same += 1
-        if same == size - 1 and whole(said, start + first + same) == token:
+        alike = np.int64(0)
+        while alike < size - 1 and whole(said, start + first + alike) == whole(said, start + length - size + alike):
+            alike += 1
+        if alike == size - 1 and whole(said, start + first + alike) == token:
             return False
     return True
 
@@ -126,10 +126,10 @@ def goes_round(said, start, length, asked):
         return False
     for period in range(1, min(asked.span, length // asked.times) + 1):
         needed, here = max(asked.span - period, (asked.times - 1) * period), start + length - 1
-        same = np.int64(0)
-        while same < needed and whole(said, here - same) == whole(said, here - same - period):
-            same += 1
-        if same == needed:
+        alike = np.int64(0)
+        while alike < needed and whole(said, here - alike) == whole(said, here - alike - period):
+            alike += 1
+        if alike == needed:
             return True
     return False
 

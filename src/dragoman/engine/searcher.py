@@ -1,6 +1,6 @@
 """Searches that a compiled model makes by itself: their memory, and what was found there as hypotheses.
 
-B sentences    R hypotheses of each    X = 2R candidates    M longest output    T tokens that were said
+B sentences    R hypotheses of each    X = 2R candidates    M longest output
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from dragoman.engine.layout import COLUMNS, Asked, Batch, Line, Model, Tree
 if TYPE_CHECKING:
     from dragoman.engine.compiled import CompiledTransformer
 
+# Each row keeps a list of its best in order, as long as two beams.
+WIDEST = 32
+# So many steps are taken at once, after which Ctrl-C is heard.
+MOST_STEPS = 64
 LONGS: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
 WHOLE: dict[str, Any] = {"dtype": torch.int32, "device": "cpu"}
 FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
@@ -40,6 +44,7 @@ class CompiledSearcher:
 
     model: CompiledTransformer
     words_W: Tensor | None = None
+    widest: int = WIDEST
 
     def greedy(self, source_BS: Tensor, request: Request) -> list[Hypothesis]:
         shape = len(request.limits), max(request.limits, default=0)
@@ -51,7 +56,8 @@ class CompiledSearcher:
         length_B, looped_B = torch.empty(shape[0], **LONGS), torch.empty(shape[0], **LONGS)
         line = Line(*(tensor.data_ptr() for tensor in (said_BM, tokens_BM, log_probs_BM, length_B, looped_B)))
         self._walk(source_BS, request, 1, 1, lambda *given: entries.greedy(*given, line))
-        columns = (tokens_BM, log_probs_BM, length_B, looped_B)
+        most = int(length_B.max()) if request.limits else 0
+        columns = (tokens_BM[:, :most], log_probs_BM[:, :most], length_B, looped_B)
         return [
             as_hypothesis(tokens[:length], log_probs[:length], bool(looped), end_id=request.end_id, penalty=request.penalty)
             for tokens, log_probs, length, looped in zip(*(tensor.tolist() for tensor in columns), strict=True)
@@ -70,6 +76,7 @@ class CompiledSearcher:
         left, longest, model = len(request.limits), max(request.limits, default=0), self.model
         if not left:
             return
+        assert min(request.limits) >= 1
         rows, now = left * width, 0
         state = model.begun(model.start(source_BS), rows)
         tensors = {name: torch.full((rows,), request.start_id, **LONGS) for name in ("last", "tokens", "at", "filled")} | {
@@ -99,7 +106,7 @@ class CompiledSearcher:
         while left:
             if now == state.lineage_NT.shape[1]:
                 state = state.with_places()
-            until = min(state.lineage_NT.shape[1], longest)
+            until = min(state.lineage_NT.shape[1], longest, now + MOST_STEPS)
             state = model.with_room(state, rows)
             positions_TD, target = model.target.positions(0, until), model.target
             compiled = Model(
@@ -115,7 +122,7 @@ class _Grown:
     def __init__(self, request: Request, rows: int) -> None:
         self.request, self.rows = request, rows
         sentences, longest, columns = len(request.limits), max(request.limits), 2 * rows
-        lengths_M = torch.arange(longest + 1).clamp(min=1)
+        lengths_M = torch.arange(longest + 1, dtype=torch.float64, device="cpu").clamp(min=1)
         circles = longest // EVERY if request.loop_tokens else 0
         self.tensors = {
             "length": torch.empty(sentences, **LONGS),
@@ -123,7 +130,7 @@ class _Grown:
             "finished": torch.full((sentences, rows), DEAD, **FLOATS),
             "codes": torch.zeros(sentences, rows, **LONGS),
             "cap": request.penalty(torch.tensor(request.limits, **FLOATS)).contiguous(),
-            "penalties": torch.tensor([request.penalty(float(length)) for length in lengths_M.tolist()], **FLOATS),
+            "penalties": (request.penalty(lengths_M) * torch.ones_like(lengths_M)).to(**FLOATS),
             "parents": torch.empty(longest, sentences, columns, **WHOLE),
             "tokens": torch.empty(longest, sentences, columns, **WHOLE),
             "log_probs": torch.empty(longest, sentences, columns, **FLOATS),

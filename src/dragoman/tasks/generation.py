@@ -19,7 +19,7 @@ from dragoman.decoding.greedy import Choose, likeliest, one_by_one, sampler
 from dragoman.decoding.groups import Groups
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.decoding.rules import NO_RULES, Allow, Rules, Wish
+from dragoman.decoding.rules import NO_RULES, NO_WISH, Allow, Rules, Wish
 from dragoman.decoding.scoring import score_targets
 from dragoman.decoding.searcher import Searcher, plain_request
 from dragoman.decoding.step import EnsembleState, State, Step, ensemble_step
@@ -181,6 +181,14 @@ class Search:
         return [[narrow.whole(one) for one in hypotheses] for hypotheses in found]
 
     @property
+    def is_plain(self) -> bool:
+        """Whether a model that searches by itself does so here, if wishes allow."""
+        config, searcher = self.config, self.speaker.searcher
+        if searcher is None or self.constrain is not None or self.branching or config.method == "sample":
+            return False
+        return config.method == "greedy" or (config.groups == 1 and config.beam_size <= searcher.widest)
+
+    @property
     def _draws(self) -> int:
         """Rows that a sentence is drawn in, each of which the search takes for a sentence."""
         return self.config.nbest if self.config.method == "sample" else 1
@@ -205,7 +213,7 @@ class Search:
         # The best of all is found as soon as none can beat it; who wants no other need not wait for them.
         stop = "best-finished" if config.stop == "worst-finished" and config.nbest == 1 else config.stop
         ids: dict[str, Any] = {"start_id": self.start_id, "end_id": END_ID, "forbidden": FORBIDDEN, "penalty": penalty}
-        if speaker.searcher is not None and config.method != "sample" and config.groups == 1 and not self.branching:
+        if speaker.searcher is not None and self.is_plain:
             request = plain_request(rules, wishes, limits=limits, **ids)
             if request is not None and config.method == "beam":
                 return speaker.searcher.beam(source_BS, request, beam_size=config.beam_size, stop=stop, nbest=config.nbest)
@@ -261,6 +269,11 @@ class Work:
 
     def __call__(self, batch: Sequence[int]) -> list[list[Hypothesis]]:
         return self.search.run(batch, *self.of(batch))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the model searches for all of it by itself, without Python."""
+        return self.search.is_plain and not any(replace(wish, may_loop=False) != NO_WISH for wish in self.wishes)
 
     def of(self, batch: Sequence[int]) -> tuple[list[Sequence[int]], list[int], list[Wish]]:
         """What belongs to these: sources, places, wishes."""
