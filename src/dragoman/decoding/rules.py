@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -54,6 +54,11 @@ class Wish:
     include: tuple[Phrase, ...] = ()
     exclude: tuple[Phrase, ...] = ()
     may_loop: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it asks for nothing but that circles may be."""
+        return replace(self, may_loop=False) == NO_WISH
 
     @property
     def shortest(self) -> int:

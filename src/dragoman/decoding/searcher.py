@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.decoding.rules import NO_WISH, Rules, Wish
+from dragoman.decoding.rules import Rules, Wish
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def plain_request(
     penalty: LengthPenalty,
 ) -> Request | None:
     """The request that these are; none where more is asked."""
-    if rules.allow is not None or any(replace(wish, may_loop=False) != NO_WISH for wish in wishes):
+    if rules.allow is not None or not all(wish.is_plain for wish in wishes):
         return None
     may_loop = [wish.may_loop for wish in wishes] or [False] * len(limits)
     never = sorted({*forbidden, *rules.suppressed})

@@ -19,7 +19,7 @@ from dragoman.decoding.greedy import Choose, likeliest, one_by_one, sampler
 from dragoman.decoding.groups import Groups
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.decoding.rules import NO_RULES, NO_WISH, Allow, Rules, Wish
+from dragoman.decoding.rules import NO_RULES, Allow, Rules, Wish
 from dragoman.decoding.scoring import score_targets
 from dragoman.decoding.searcher import Searcher, plain_request
 from dragoman.decoding.step import EnsembleState, State, Step, ensemble_step
@@ -273,7 +273,7 @@ class Work:
     @property
     def is_plain(self) -> bool:
         """Whether the model searches for all of it by itself, without Python."""
-        return self.search.is_plain and not any(replace(wish, may_loop=False) != NO_WISH for wish in self.wishes)
+        return self.search.is_plain and all(wish.is_plain for wish in self.wishes)
 
     def of(self, batch: Sequence[int]) -> tuple[list[Sequence[int]], list[int], list[Wish]]:
         """What belongs to these: sources, places, wishes."""
