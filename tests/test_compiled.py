@@ -230,10 +230,10 @@ def test_a_product_is_the_sum_of_its_bytes(then: int, inputs: int, outputs: int,
     places = dict(zip(("weights", "scale", "bias", "shift"), (tensor.data_ptr() for tensor in kept), strict=True))
     matrices = Matrices(**places, outputs=outputs, filled=kept[1].shape[1], then=then)
     room = Room(rows, 0, Heads(1, 0, 0), width=inputs, widest=0)
-    room.tensors["inputs"].fill_(77)  # what is left over meets zeros alone
+    room.own[0]["inputs"].fill_(77)  # what is left over meets zeros alone
     found = []
-    for described in {0, room.space.described}:
-        space, result_NO = room.space._replace(described=described), y_NO.clone()
+    for described in {0, room.spaces[0].described}:
+        space, result_NO = room.spaces[0]._replace(described=described, x=y_NO.data_ptr()), torch.empty_like(y_NO)
         product(x_NI.data_ptr(), matrices, result_NO.data_ptr(), rows, inputs, space)
         found.append(result_NO)
     assert all(torch.equal(one, found[0]) for one in found)
@@ -370,7 +370,7 @@ def test_what_was_kept_is_used_and_if_it_is_spoilt_or_cannot_be_kept_compiled_an
     for spoilt in (b"", b"no digest", whole[:-1], whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:]):
         kept.write_bytes(spoilt)
         assert said(tmp_path) == [sums, "compiled"]
-        assert kept.read_bytes() == whole
+        assert said(tmp_path) == [sums, "kept"]
     a_file = tmp_path / "file"
     a_file.touch()
     assert said(a_file) == [sums, "compiled"]

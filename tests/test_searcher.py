@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
+from multiprocessing import get_context
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -21,9 +23,11 @@ from dragoman.tasks.generation import Search, Speaker, Work, generate
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
+from dragoman.engine import entries
 from dragoman.engine.processor import has_vectors
 from dragoman.engine.replicas import Replicas
 from dragoman.engine.searcher import WIDEST, CompiledSearcher
+from dragoman.engine.team import Meeting, members, together
 
 pytestmark = pytest.mark.skipif(not has_vectors(), reason="this processor has no AVX-512 with VNNI")
 
@@ -173,6 +177,93 @@ def test_threads_share_out_what_is_searched_in_one_call(
     monkeypatch.setattr("dragoman.engine.replicas.recall", lambda question: pytest.fail("nothing is to be asked"))
     work, pieces = work_of(speakers[1], method="greedy"), [range(first, first + 10) for first in range(0, SOURCES, 10)]
     assert list(Replicas(count, threads, "which").map(work, pieces)) == [work(piece) for piece in pieces]
+
+
+@pytest.mark.parametrize("rows", [1, 1000], ids=["side by side", "together"])
+@pytest.mark.parametrize("decoding", [SEARCHES["greedy"], SEARCHES["until all are finished"]], ids=["greedy", "beam"])
+def test_threads_search_together(
+    speakers: list[Speaker], decoding: dict[str, Any], rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five, of whom some teams are larger than others would be; what they find is what one finds."""
+    monkeypatch.setattr("dragoman.engine.team._cores", lambda: 5)
+    monkeypatch.setattr("dragoman.engine.compiled.WIDTH_OF_A_MEMBER", 16)  # three in a team
+    rules = RULES["no three twice"]
+    for speaker in speakers:
+        alone, _ = both(speaker, rules, **decoding)
+        monkeypatch.setattr("dragoman.engine.searcher.ROWS_OF_A_TEAM", rows)
+        hired: list[int] = []
+        monkeypatch.setattr(
+            "dragoman.engine.compiled.Meeting", lambda members, hired=hired: hired.append(members) or Meeting(members)
+        )
+        torch.set_num_threads(5)
+        try:
+            found, _ = both(speaker, rules, **decoding)
+        finally:
+            torch.set_num_threads(1)
+        assert found == alone
+        assert max(hired) == (1 if rows == 1 else 3)
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_whoever_fails_keeps_nobody_waiting(speakers: list[Speaker], who: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member of a team, before it has begun."""
+    monkeypatch.setattr("dragoman.engine.team._cores", lambda: 2)
+    monkeypatch.setattr("dragoman.engine.compiled.WIDTH_OF_A_MEMBER", 16)
+    enter = entries.greedy
+
+    def fail(*given: Any) -> int:
+        if given[6].team.member == who:
+            raise MemoryError("no more")
+        return enter(*given)
+
+    monkeypatch.setattr(entries, "greedy", fail)
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(MemoryError, match="no more"):
+            generate(speakers[0], sources()[:3], DecodingConfig(method="greedy"), start_id=START_ID)
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_where_some_sentences_fail_the_others_are_left(speakers: list[Speaker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.engine.team._cores", lambda: 4)
+    monkeypatch.setattr("dragoman.engine.searcher.MOST_STEPS", 1)
+    enter, failing = entries.greedy, Lock()
+
+    def fail(*given: Any) -> int:
+        if failing.acquire(blocking=False):
+            raise MemoryError("no more")
+        return enter(*given)
+
+    monkeypatch.setattr(entries, "greedy", fail)
+    torch.set_num_threads(4)
+    try:
+        with pytest.raises(MemoryError, match="no more"):
+            generate(speakers[0], sources(), DecodingConfig(method="greedy"), start_id=START_ID)
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_threads_that_one_search_has_no_other_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.engine.team._cores", lambda: 4)
+    with members(3) as first, members(3) as second, members(2) as third:
+        assert (first, second, third) == (3, 1, 1)
+    with members(9) as all_of_them:
+        assert all_of_them == 4
+
+
+def test_a_process_that_is_forked_off_has_threads_of_its_own() -> None:
+    """Those of its parent it has not."""
+    for _ in range(2):  # the second time this process has threads
+        child = get_context("fork").Process(target=_in_company)
+        child.start()
+        child.join(30)
+        assert child.exitcode == 0
+        _in_company()
+
+
+def _in_company() -> None:
+    assert together([lambda: 1, lambda: 2], lambda: None) == [1, 2]
 
 
 def test_no_sources_have_no_outputs(speakers: list[Speaker]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
@@ -32,6 +32,10 @@ class Request:
     no_repeat: int
     loop_tokens: int
     penalty: LengthPenalty
+
+    def some(self, sentences: slice) -> Request:
+        """The same of these alone."""
+        return replace(self, limits=self.limits[sentences], may_loop=self.may_loop[sentences])
 
 
 class Searcher(Protocol):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -36,37 +37,57 @@ from dragoman.engine.packed import PackedEmbedding
 from dragoman.engine.processor import has_tiles, tile_description
 from dragoman.engine.ranker import CompiledRanking
 from dragoman.engine.searcher import CompiledSearcher
+from dragoman.engine.team import Meeting
 
 # Places of the output that room is made for at first, at least; then twice as many each time.
 PLACES = 16
 # So many tokens of the source are read at once, if they are of more than one sentence: what is computed stays in the cache.
 ROWS_AT_ONCE = 256
+# The width of a model for each thread that computes its step: of less than that, they wait longer for each other.
+WIDTH_OF_A_MEMBER = 256
 # What is known by its address is what it is said to be, whatever PyTorch would make of it by default.
 FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 HALVES: dict[str, Any] = {"dtype": torch.float16, "device": "cpu"}
 
 
 class Room:
-    """Memory to work in, for so many rows that look at so many places each."""
+    """Memory to work in, for so many rows that look at so many places each.
 
-    def __init__(self, rows: int, places: int, heads: Heads, *, width: int, widest: int) -> None:
+    spaces: of each member of the team
+    """
+
+    def __init__(self, rows: int, places: int, heads: Heads, *, width: int, widest: int, members: int = 1) -> None:
         """width: D. widest: O of the widest product, but for the last"""
-        stride = -(-max(width, heads.value_width, widest) // BYTES) * BYTES
-        filled = -(-rows // (2 * TILE_ROWS)) * 2 * TILE_ROWS
-        floats = {"x": rows * width, "y": rows * max(width, heads.value_width), "wide": rows * widest, "steps": rows}
-        self.tensors = {name: torch.empty(count, **FLOATS) for name, count in floats.items()} | {
-            "places": torch.empty(places, dtype=torch.long, device="cpu"),
-            "scores": torch.empty(places * LANES, **FLOATS),
-            "keys": torch.empty(rows * heads.key_width, **HALVES),
-            "values": torch.empty(rows * heads.value_width, **HALVES),
-            "inputs": torch.zeros(filled * stride, dtype=torch.uint8, device="cpu"),
-            "sums": torch.empty(4 * SUMS_APART, dtype=torch.int32, device="cpu"),
-        }
+        self.rows, self.places, self.meeting = rows, places, Meeting(members)
         self.description = torch.from_numpy(tile_description())
-        self.rows, self.places = rows, places
+        self.shared = {"wide": torch.empty(rows * widest, **FLOATS)}
+        if members > 1:
+            self.shared |= {
+                "found": torch.empty(rows * heads.value_width, **FLOATS),
+                "onto": torch.empty(rows * width, **FLOATS),
+            }
+        self.own = [_own_tensors(rows, places, heads, width, widest) for _ in range(members)]
         described = self.description.data_ptr() if has_tiles() else 0
-        addresses = {name: tensor.data_ptr() for name, tensor in self.tensors.items()}
-        self.space = Space(**addresses, described=described, width=width, stride=stride)
+        stride = self.own[0]["inputs"].shape[1]
+        self.spaces = []
+        for own, team in zip(self.own, self.meeting.teams, strict=True):
+            tensors = {"found": own["y"], "onto": own["x"]} | own | self.shared
+            addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+            self.spaces.append(Space(**addresses, described=described, width=width, stride=stride, team=team))
+
+
+def _own_tensors(rows: int, places: int, heads: Heads, width: int, widest: int) -> dict[str, Tensor]:
+    """What each member writes for itself, by names as `Space` has them."""
+    stride = -(-max(width, heads.value_width, widest) // BYTES) * BYTES
+    filled = -(-rows // (2 * TILE_ROWS)) * 2 * TILE_ROWS
+    floats = {"x": rows * width, "y": rows * max(width, heads.value_width), "steps": rows, "scores": places * LANES}
+    return {name: torch.empty(count, **FLOATS) for name, count in floats.items()} | {
+        "places": torch.empty(places, dtype=torch.long, device="cpu"),
+        "keys": torch.empty(rows * heads.key_width, **HALVES),
+        "values": torch.empty(rows * heads.value_width, **HALVES),
+        "inputs": torch.zeros(filled, stride, dtype=torch.uint8, device="cpu"),
+        "sums": torch.empty(4 * SUMS_APART, dtype=torch.int32, device="cpu"),
+    }
 
 
 class CompiledState(NamedTuple):
@@ -170,8 +191,8 @@ class CompiledTransformer:
     kept: Sequence[Tensor]
     ranking: ClassVar[type[CompiledRanking]] = CompiledRanking
 
-    def start(self, source_BS: Tensor) -> CompiledState:
-        """Read the source, padded on the right: the state before the first target token."""
+    def start(self, source_BS: Tensor, members: int = 1) -> CompiledState:
+        """Read the source, padded on the right, by so many threads: the state before the first target token."""
         source, heads, (sentences, places) = self.source, self.heads, source_BS.shape
         there_BS = source_BS != source.embedding.padding_id
         length_B = there_BS.sum(1)
@@ -180,13 +201,13 @@ class CompiledTransformer:
         short_B = length_B.int()
         memory = Memory(keys_LBSK.data_ptr(), values_LBSU.data_ptr(), short_B.data_ptr(), sentences, places)
         positions_SD, parts = source.positions(0, places), list(_parts(length_B.tolist()))
-        room = self._room(max(int(length_B[first:after].sum()) for first, after in parts), places)
+        room = self._room(max(int(length_B[first:after].sum()) for first, after in parts), places, members)
         for first, after in parts:
             some_B = length_B[first:after]
             here_CS = there_BS[first:after]
             tokens_N, at_N = source_BS[first:after][here_CS], here_CS.nonzero()[:, 1].contiguous()
             begins_C, numbers_C = F.pad(some_B.cumsum(0), (1, 0)), torch.arange(first, after, device="cpu")
-            entries.encode(
+            given = (
                 tokens_N.data_ptr(),
                 at_N.data_ptr(),
                 len(tokens_N),
@@ -200,8 +221,8 @@ class CompiledTransformer:
                 self.target.layers.number,
                 heads,
                 memory,
-                room.space,
             )
+            room.meeting.hold(partial(_encode, given, room))
         sentence_N = torch.arange(sentences, dtype=torch.int32, device="cpu")
         return CompiledState(keys_LBSK, values_LBSU, short_B, memory, room, sentences, sentence_N=sentence_N)
 
@@ -229,7 +250,7 @@ class CompiledTransformer:
             self.output,
             state.memory,
             state.past(),
-            state.room.space,
+            state.room.spaces[0],
             state.logits_NV.data_ptr(),
         )
         return state.logits_NV, state._replace(length=now + 1)
@@ -255,12 +276,21 @@ class CompiledTransformer:
         places = max(state.memory.places, state.lineage_NT.shape[1])
         if state.room.rows >= rows and state.room.places >= places:
             return state
-        return state._replace(room=self._room(rows, places))
+        return state._replace(room=self._room(rows, places, len(state.room.spaces)))
 
-    def _room(self, rows: int, places: int) -> Room:
+    def _room(self, rows: int, places: int, members: int) -> Room:
         products = [*self.source.layers[1:5], *self.target.layers[1:5], *self.across[:3]]
         width = self.source.embedding.weight_VD.shape[1]
-        return Room(rows, places, self.heads, width=width, widest=max(one.outputs for one in products))
+        return Room(rows, places, self.heads, width=width, widest=max(one.outputs for one in products), members=members)
+
+    @property
+    def most_members(self) -> int:
+        """Threads that a step is worth sharing out to."""
+        return max(1, self.source.embedding.weight_VD.shape[1] // WIDTH_OF_A_MEMBER)
+
+
+def _encode(given: tuple[Any, ...], room: Room, member: int) -> int:
+    return entries.encode(*given, room.spaces[member])
 
 
 def _parts(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:

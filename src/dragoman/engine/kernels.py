@@ -16,6 +16,7 @@ import numpy as np
 
 from dragoman.engine.layout import LANES, Across, Heads, Layers, Matrices, Memory, Past, Space, Table
 from dragoman.engine.matrices import begin, end, multiply
+from dragoman.engine.meeting import meet, share
 from dragoman.engine.vectors import (
     compiled,
     entered,
@@ -113,7 +114,7 @@ def weigh(values, width, count, share, found, found_at, space):
 
 @compiled
 def look(heads, query_at, keys, values, count, row, space):
-    """Equation 1 for the query at this place of `wide`: what it finds at so many `places`, into that row of y (N, U)."""
+    """Equation 1 for the query at this place of `wide`: what it finds at so many `places`, into that row of `found`."""
     scores, places = space.scores, space.places
     highest = same(NOTHING)
     for place in range(count):
@@ -125,8 +126,7 @@ def look(heads, query_at, keys, values, count, row, space):
         weight = exponential(load(scores, place * LANES) - highest)
         store(scores, place * LANES, weight)
         sum_ = sum_ + weight
-    share = quotient(same(1.0), sum_)
-    weigh(values, heads.value_width, count, share, space.y, row * heads.value_width, space)
+    weigh(values, heads.value_width, count, quotient(same(1.0), sum_), space.found, row * heads.value_width, space)
 
 
 @compiled
@@ -139,42 +139,46 @@ def remember(heads, start, keys, values, place, space):
 
 
 @compiled
-def look_around(heads, first, after, space):
-    """What the rows of one sentence find in each other: from `wide` into y (N, U)."""
+def look_around(heads, first, after, start, stop, space):
+    """What rows from `start` to `stop` find in all of their sentence's, from `first` to `after`: from `wide` into `found`."""
     apart = 2 * heads.key_width + heads.value_width
     for row in range(first, after):
         remember(heads, row * apart + heads.key_width, space.keys, space.values, row - first, space)
         put_long(space.places, row - first, row - first)
-    for row in range(first, after):
+    for row in range(start, stop):
         look(heads, row * apart, space.keys, space.values, after - first, row, space)
 
 
 @compiled
 def look_back(heads, layer, layers, past, space, rows, now):
-    """What each row finds among what it said: from `wide`, whose keys and values are kept, into y (N, U)."""
+    """What each row finds among what it said: from `wide`, whose keys and values are kept, into `found`."""
     apart = 2 * heads.key_width + heads.value_width
-    for row in range(rows):
+    start, stop = share(rows, space.team)
+    for row in range(start, stop):
         stored = whole(past.stored, row)
         put_whole(past.lineage, row * past.room + now, np.int32(stored))
         here = (now * layers + layer) * past.rows + stored
         remember(heads, row * apart + heads.key_width, past.keys, past.values, here, space)
-    for row in range(rows):
+    for row in range(start, stop):
         for time in range(now + 1):
             before = whole(past.lineage, row * past.room + time)
             put_long(space.places, time, (time * layers + layer) * past.rows + before)
         look(heads, row * apart, past.keys, past.values, now + 1, row, space)
+    meet(space.team)
 
 
 @compiled
 def look_across(heads, layer, memory, sentence_of, space, rows):
-    """What each row finds in its source: from `wide` into y (N, U)."""
-    for row in range(rows):
+    """What each row finds in its source: from `wide` into `found`."""
+    start, stop = share(rows, space.team)
+    for row in range(start, stop):
         sentence = whole(sentence_of, row)
         length = whole(memory.length, sentence)
         first = (layer * memory.sentences + sentence) * memory.places
         for place in range(length):
             put_long(space.places, place, first + place)
         look(heads, row * heads.key_width, memory.keys, memory.values, length, row, space)
+    meet(space.team)
 
 
 @compiled
@@ -200,9 +204,12 @@ def project(norms, before, matrices, layer, to, rows, space):
 @compiled
 def give_back(found, width, norms, before, matrices, layer, rows, space):
     """What a sub-layer ends with: a product added onto x."""
-    multiply(found, matrices, layer, space.x, rows, width, space)
+    multiply(found, matrices, layer, space.onto, rows, width, space)
     if not before:
-        normalise(space.x, space.x, rows, space.width, norms, layer)
+        normalise(space.onto, space.x, rows, space.width, norms, layer)
+    elif space.onto != space.x:
+        for at in range(0, rows * space.width, LANES):
+            store(space.x, at, load(space.onto, at))
 
 
 @compiled
@@ -213,10 +220,10 @@ def feed_forward(layers, layer, rows, space):
 
 
 @compiled
-def keep(heads, layer, memory, sentence, first, after, space):
-    """Put the keys and values of a source's rows where they stay."""
+def keep(heads, layer, memory, sentence, first, start, stop, space):
+    """Put the keys and values of rows from `start` to `stop` where they stay. first: their sentence's first"""
     there = (layer * memory.sentences + sentence) * memory.places
-    for row in range(first, after):
+    for row in range(start, stop):
         remember(heads, row * (heads.key_width + heads.value_width), memory.keys, memory.values, there + row - first, space)
 
 
@@ -229,18 +236,24 @@ def encode(tokens, at, rows, first, numbers, count, table, positions, layers, ac
     """
     begin(space)
     read(tokens, at, rows, table, positions, space)
+    mine, others = share(rows, space.team)
     for layer in range(layers.number):
         project(layers.norms[0], layers.before, layers.look, layer, space.wide, rows, space)
         for some in range(count):
-            look_around(heads, long(first, some), long(first, some + 1), space)
-        give_back(space.y, heads.value_width, layers.norms[0], layers.before, layers.output, layer, rows, space)
+            here, after = long(first, some), long(first, some + 1)
+            if max(here, mine) < min(after, others):
+                look_around(heads, here, after, max(here, mine), min(after, others), space)
+        meet(space.team)
+        give_back(space.found, heads.value_width, layers.norms[0], layers.before, layers.output, layer, rows, space)
         feed_forward(layers, layer, rows, space)
     if layers.final.there:
         normalise(space.x, space.x, rows, space.width, layers.final, np.int64(0))
     for layer in range(decoders):
         multiply(space.x, across.remember, layer, space.wide, rows, space.width, space)
         for some in range(count):
-            keep(heads, layer, memory, long(numbers, some), long(first, some), long(first, some + 1), space)
+            here, after = long(first, some), long(first, some + 1)
+            keep(heads, layer, memory, long(numbers, some), here, max(here, mine), min(after, others), space)
+        meet(space.team)
     end(space)
     return 0
 
@@ -255,10 +268,10 @@ def advance(tokens, at, rows, now, table, positions, layers, across, heads, memo
     for layer in range(layers.number):
         project(layers.norms[0], layers.before, layers.look, layer, space.wide, rows, space)
         look_back(heads, layer, layers.number, past, space, rows, now)
-        give_back(space.y, heads.value_width, layers.norms[0], layers.before, layers.output, layer, rows, space)
+        give_back(space.found, heads.value_width, layers.norms[0], layers.before, layers.output, layer, rows, space)
         project(across.norms, layers.before, across.look, layer, space.wide, rows, space)
         look_across(heads, layer, memory, past.sentence, space, rows)
-        give_back(space.y, heads.value_width, across.norms, layers.before, across.output, layer, rows, space)
+        give_back(space.found, heads.value_width, across.norms, layers.before, across.output, layer, rows, space)
         feed_forward(layers, layer, rows, space)
     if layers.final.there:
         normalise(space.x, space.x, rows, space.width, layers.final, np.int64(0))

@@ -31,6 +31,8 @@ MANY_ROWS = 5
 PUT, RELU, ONTO, ONTO_FROM_RELU = range(4)
 # Sums of 32 rows and 16 outputs.
 SUMS_APART = 2 * TILE_ROWS * LANES
+# Numbers of 64 bits from what one thread writes to what another does: a cache line.
+APART = 8
 
 
 class Matrices(NamedTuple):
@@ -50,19 +52,40 @@ class Matrices(NamedTuple):
     then: int
 
 
+class Team(NamedTuple):
+    """Threads that compute the same function, each its share: how many, and which this one is.
+
+    arrived: (members, APART), of which the first is how often each has come to where all wait for all
+    over: 1 where nobody waits any more
+    pass_on: a function that lets other threads of this core go on, or 0
+    """
+
+    members: int
+    member: int
+    arrived: Address
+    over: Address
+    pass_on: Address
+
+
 class Space(NamedTuple):
     """Where there is memory to work in, for N rows.
 
-    x: (N, D). y: (N, D or U). wide: (N, widest output). steps: (N,). sums: of 32 rows and 64 outputs
+    x: (N, D). y: (N, D). steps: (N,). sums: of 32 rows and 64 outputs
     places: (S or T,), where one query looks. scores: (S or T, 16), of all heads there. keys, values: (N, K or U), halves
     inputs: (N, stride) bytes, the stride being the widest input's in whole vectors, and N filled up to whole pairs of tiles
     described: what tiles are like; 0 where there are none
     width: D
+
+    and that of all members of the team, each of whom writes what is its share:
+    wide: (N, widest output). found: (N, U), what attention finds. onto: (N, D), x and a product. Who is alone needs none of the
+    last two: they may be y and x
     """
 
     x: Address
     y: Address
     wide: Address
+    found: Address
+    onto: Address
     inputs: Address
     steps: Address
     places: Address
@@ -73,6 +96,7 @@ class Space(NamedTuple):
     described: Address
     width: int
     stride: int
+    team: Team
 
 
 class Norms(NamedTuple):
@@ -186,18 +210,24 @@ class Asked(NamedTuple):
 class Batch(NamedTuple):
     """Where there is memory for rows and their steps.
 
-    last: (N,), what each row said last. tokens: (N,), the same as tokens of the table. at: (N,). logits: (N, COLUMNS)
-    top, sum: (N,), the greatest logit so far and Σ exp of all less that; then log Σ exp of all
-    proposed: how many of the best of each row are wanted. filled: (N,), how many there are. values, best: (N, proposed), their
-        logits and tokens, in order
+    rows: N, as there is memory. tokens: (N,), what each row said last, as tokens of the table. at: (N,). logits: (N, COLUMNS)
+
+    and of all members of a team, G of them:
+    last: (N,), what each row said last. left: how many rows, or sentences, go on
+    top, sum: (N, V / COLUMNS), the greatest of so many logits and Σ exp of them less that. total: (N,), log Σ exp of all
+    proposed: how many of the best of each row are wanted. filled: (G, N), how many each member has found among its tokens; the
+        first, then, among all. values, best: (G, N, proposed), their logits and tokens, in order
     """
 
-    last: Address
+    rows: int
     tokens: Address
     at: Address
     logits: Address
+    last: Address
+    left: Address
     top: Address
     sum: Address
+    total: Address
     proposed: int
     filled: Address
     values: Address

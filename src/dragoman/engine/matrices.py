@@ -24,6 +24,7 @@ from dragoman.engine.layout import (
     TILE_ROWS,
     TINY,
 )
+from dragoman.engine.meeting import meet, share
 from dragoman.engine.vectors import (
     add_products,
     compiled,
@@ -88,10 +89,10 @@ def finish(matrices, layer, y, apart, row, rows, column, columns, space):
                 found = greater(found, same(0.0))
             if at + LANES > outputs:
                 if matrices.then >= ONTO:
-                    found = found + load_first(outputs - at, y, place, same(0.0))
+                    found = found + load_first(outputs - at, space.x, place, same(0.0))
                 store_first(outputs - at, y, place, found)
             elif matrices.then >= ONTO:
-                store(y, place, found + load(y, place))
+                store(y, place, found + load(space.x, place))
             else:
                 store(y, place, found)
 
@@ -204,9 +205,14 @@ def multiply_many(matrices, layer, y, apart, column, after, rows, width, space):
 
 @compiled
 def multiply(x, matrices, layer, y, rows, width, space):
-    """x·Wᵀ + b (N, O): put into y, or what a ReLU lets through of it, or added onto what y is."""
+    """x·Wᵀ + b (N, O), put into y: as it is, or what a ReLU lets through of it, or added to the x of `space`.
+
+    Each member of the team computes some outputs; then they meet.
+    """
     to_bytes(x, rows, width, space, matrices.then == ONTO_FROM_RELU)
-    multiply_bytes(matrices, layer, y, matrices.outputs, np.int64(0), matrices.filled, rows, width, space)
+    first, after = share(matrices.filled // GROUP, space.team)
+    multiply_bytes(matrices, layer, y, matrices.outputs, GROUP * first, GROUP * after, rows, width, space)
+    meet(space.team)
 
 
 @compiled

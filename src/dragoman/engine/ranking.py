@@ -40,16 +40,23 @@ def highest_of(logits, start, width):
 
 
 @compiled
-def with_more(top, sum_, highest, logits, start, width):
-    """The greatest number so far and Σ exp of all less that, after so many more, of which one is the highest."""
-    above = max(top, highest)
-    if above == LOWEST:
-        return top, sum_
-    filled, most = width // LANES * LANES, same(above)
+def sum_of(logits, start, width, highest):
+    """Σ exp of so many numbers from there on, each less the highest of them."""
+    filled, most = width // LANES * LANES, same(highest)
     powers = exponential(load_first(width - filled, logits, start + filled, same(LOWEST)) - most)
     for at in range(0, filled, LANES):
         powers = powers + exponential(load(logits, start + at) - most)
-    return above, sum_ * np.exp(np.float64(top) - np.float64(above)) + np.float64(total(powers))
+    return np.float64(total(powers))
+
+
+@compiled
+def with_more(top, sum_, highest, more):
+    """The greatest number so far and Σ exp of all less that, after others, whose greatest and sum those are."""
+    if highest == LOWEST:
+        return top, sum_
+    above = max(top, highest)
+    before = sum_ * np.exp(np.float64(top) - np.float64(above))
+    return above, before + more * np.exp(np.float64(highest) - np.float64(above))
 
 
 @compiled
@@ -59,7 +66,7 @@ def log_sum(logits, start, width):
     for column in range(0, width, COLUMNS):
         count = min(COLUMNS, width - column)
         highest = highest_of(logits, start + column, count)
-        top, sum_ = with_more(top, sum_, highest, logits, start + column, count)
+        top, sum_ = with_more(top, sum_, highest, sum_of(logits, start + column, count, highest))
     return np.float64(top) + np.log(sum_)
 
 

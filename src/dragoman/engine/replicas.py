@@ -121,8 +121,8 @@ class Replicas:
         must be alike. The winner is remembered for the machine and `question`, which names the kind of work.
     opening: what another process opens; none where the models are in this one's memory alone, and threads share them
 
-    What a model searches for by itself (`Work.is_plain`) takes one thread, which leaves Python's lock alone meanwhile: as many
-    threads share it out as there are to be replicas, or threads, or cores, and nothing is measured.
+    What a model searches for by itself (`Work.is_plain`) leaves Python's lock alone meanwhile: as many threads share it out as
+    there are to be replicas, or threads, or cores, and nothing is measured. A search shares out what is given to it alone.
     """
 
     count: int | None
@@ -145,8 +145,7 @@ class Replicas:
         given = list(pieces)
         alone = Crew(1, cores())
         if _is_plain(work):
-            crew = Crew(self.count or self.threads or cores(), 1)
-            yield from (crew if len(given) > 1 else alone).map(work, given)
+            yield from self._plain_crew(len(given)).map(work, given)
             return
         if self._crew is None:
             self._crew = _read(recall(self.question))
@@ -160,6 +159,13 @@ class Replicas:
                 done += 1
                 yield found
         yield from (self._crew or alone).map(work, given[done:])
+
+    def _plain_crew(self, pieces: int) -> Crew:
+        """A piece each for the threads that there are, or all of them for the only piece."""
+        if self.count is not None:
+            return Crew(self.count, self.threads or max(1, cores() // self.count))
+        threads = self.threads or cores()
+        return Crew(threads, 1) if pieces > 1 else Crew(1, threads)
 
     def _is_portable(self, crew: Crew, work: Callable[[Given], Found]) -> bool:
         return crew.replicas > 1 and self.opening is not None and is_portable(work)

@@ -14,7 +14,8 @@ import numpy as np
 from dragoman.engine.kernels import advance
 from dragoman.engine.layout import COLUMNS, LANES, Asked, Batch, Line, Memory, Model, Past, Space, Tree
 from dragoman.engine.matrices import begin, end, multiply_bytes, to_bytes
-from dragoman.engine.ranking import LOWEST, highest_of, insert, with_more
+from dragoman.engine.meeting import meet, share
+from dragoman.engine.ranking import LOWEST, highest_of, insert, sum_of, with_more
 from dragoman.engine.vectors import (
     any_above,
     compiled,
@@ -60,31 +61,61 @@ def speak(rows, now, model, memory, past, space, batch):
 
 @compiled
 def rank(rows, length, model, space, batch, asked, said):
-    """The best tokens of each row, and log Σ exp over all. said: (N, M), what rows said, where that matters"""
+    """The best tokens of each row, and log Σ exp over all. said: (N, M), what rows said, where that matters
+
+    The first member has them; the others have put theirs where it looks for them.
+    """
+    output, logits, team = model.output, batch.logits, space.team
+    parts, lists = -(-output.outputs // COLUMNS), team.member * batch.rows
     for row in range(rows):
-        put(batch.top, row, np.float32(LOWEST))
-        put_double(batch.sum, row, 0.0)
-        put_long(batch.filled, row, 0)
-    output, logits = model.output, batch.logits
+        put_long(batch.filled, lists + row, 0)
     to_bytes(space.x, rows, space.width, space, False)
-    for column in range(0, output.outputs, COLUMNS):
+    mine, others = share(parts, team)
+    for part in range(mine, others):
+        column = part * COLUMNS
         after, count = min(column + COLUMNS, output.filled), min(COLUMNS, output.outputs - column)
         multiply_bytes(output, np.int64(0), logits - 4 * column, COLUMNS, column, after, rows, space.width, space)
         for row in range(rows):
             start = row * COLUMNS
             highest = highest_of(logits, start, count)
-            top, sum_ = with_more(number(batch.top, row), double(batch.sum, row), highest, logits, start, count)
-            put(batch.top, row, top)
-            put_double(batch.sum, row, sum_)
-            keep_best(row, column, start, count, highest, length, batch, asked, said)
-    for row in range(rows):
-        put_double(batch.sum, row, np.float64(number(batch.top, row)) + np.log(double(batch.sum, row)))
+            put(batch.top, row * parts + part, highest)
+            put_double(batch.sum, row * parts + part, sum_of(logits, start, count, highest))
+            keep_best(row, lists, column, start, count, highest, length, batch, asked, said)
+    meet(team)
+    if team.member == 0:
+        for row in range(rows):
+            sum_up(row, parts, batch)
+            for member in range(1, team.members):
+                join(row, member * batch.rows + row, batch)
 
 
 @compiled
-def keep_best(row, column, start, count, highest, length, batch, asked, said):
-    """Those of some more logits that are among the best of their row and may be said."""
+def sum_up(row, parts, batch):
+    """log Σ exp of all logits of a row."""
+    top, sum_ = np.float32(LOWEST), 0.0
+    for part in range(row * parts, (row + 1) * parts):
+        top, sum_ = with_more(top, sum_, number(batch.top, part), double(batch.sum, part))
+    put_double(batch.total, row, np.float64(top) + np.log(sum_))
+
+
+@compiled
+def join(row, other, batch):
+    """Another list's best, whose tokens have higher numbers, among those of a row."""
     first, filled = row * batch.proposed, long(batch.filled, row)
+    for at in range(other * batch.proposed, other * batch.proposed + long(batch.filled, other)):
+        value = number(batch.values, at)
+        if filled == batch.proposed and not value > number(batch.values, first + filled - 1):
+            break
+        insert(value, long(batch.best, at), first, filled, batch.proposed, batch.values, batch.best)
+        filled = min(filled + 1, batch.proposed)
+    put_long(batch.filled, row, filled)
+
+
+@compiled
+def keep_best(row, lists, column, start, count, highest, length, batch, asked, said):
+    """Those of some more logits that are among the best of their row and may be said. lists: where this member's begin"""
+    mine = lists + row
+    first, filled = mine * batch.proposed, long(batch.filled, mine)
     last = first + batch.proposed - 1
     if filled == batch.proposed and highest <= number(batch.values, last):
         return
@@ -100,7 +131,7 @@ def keep_best(row, column, start, count, highest, length, batch, asked, said):
             if may_be_said(column + place, row, length, asked, said):
                 insert(value, column + place, first, filled, batch.proposed, batch.values, batch.best)
                 filled = min(filled + 1, batch.proposed)
-    put_long(batch.filled, row, filled)
+    put_long(batch.filled, mine, filled)
 
 
 @compiled
@@ -157,28 +188,37 @@ def greedy(now, until, rows, model, memory, past, space, batch, asked, line):
     begin(space)
     while now < until and rows > 0:
         speak(rows, now, model, memory, past, space, batch)
-        length, kept = now + 1, 0
-        rank(rows, length, model, space, batch, asked, line.said)
-        for row in range(rows):
-            sentence = whole(past.sentence, row)
-            token = long(batch.best, row) if long(batch.filled, row) else STUCK
-            value = np.float64(number(batch.values, row)) if long(batch.filled, row) else LOWEST
-            put_whole(line.said, row * asked.longest + now, np.int32(token))
-            put(line.log_probs, sentence * asked.longest + now, np.float32(value - double(batch.sum, row)))
-            looks = asked.span > 0 and length % asked.every == 0 and not long(asked.may_loop, sentence)
-            looped = looks and goes_round(line.said, row * asked.longest, length, asked)
-            if token == asked.end or token == STUCK or looped or length == long(asked.limits, sentence):
-                put_long(line.length, sentence, length)
-                put_long(line.looped, sentence, 1 if looped else 0)
-                copy(line.tokens, sentence * asked.longest, line.said, row * asked.longest, length)
-                continue
-            put_long(batch.last, row, token)
-            if kept != row:
-                move(past, batch, line.said, asked.longest, row, kept, length)
-            kept += 1
-        now, rows = length, kept
+        rank(rows, now + 1, model, space, batch, asked, line.said)
+        if space.team.member == 0:
+            put_long(batch.left, 0, say(rows, now, past, batch, asked, line))
+        meet(space.team)
+        now, rows = now + 1, long(batch.left, 0)
     end(space)
     return rows
+
+
+@compiled
+def say(rows, now, past, batch, asked, line):
+    """The best token of each row, and which rows go on: how many."""
+    length, kept = now + 1, 0
+    for row in range(rows):
+        sentence = whole(past.sentence, row)
+        token = long(batch.best, row) if long(batch.filled, row) else STUCK
+        value = np.float64(number(batch.values, row)) if long(batch.filled, row) else LOWEST
+        put_whole(line.said, row * asked.longest + now, np.int32(token))
+        put(line.log_probs, sentence * asked.longest + now, np.float32(value - double(batch.total, row)))
+        looks = asked.span > 0 and length % asked.every == 0 and not long(asked.may_loop, sentence)
+        looped = looks and goes_round(line.said, row * asked.longest, length, asked)
+        if token == asked.end or token == STUCK or looped or length == long(asked.limits, sentence):
+            put_long(line.length, sentence, length)
+            put_long(line.looped, sentence, 1 if looped else 0)
+            copy(line.tokens, sentence * asked.longest, line.said, row * asked.longest, length)
+            continue
+        put_long(batch.last, row, token)
+        if kept != row:
+            move(past, batch, line.said, asked.longest, row, kept, length)
+        kept += 1
+    return kept
 
 
 @compiled
@@ -196,14 +236,14 @@ def grow(sentence, row, now, batch, tree):
             if at == long(batch.filled, mine):
                 continue
             score = np.float64(number(tree.score, sentence * rows + place))
-            value = number(batch.values, mine * batch.proposed + at) + np.float32(score - double(batch.sum, mine))
+            value = number(batch.values, mine * batch.proposed + at) + np.float32(score - double(batch.total, mine))
             if value > highest:
                 parent, highest = place, value
         at, mine = long(tree.taken, parent), row + parent
         token, log_prob = np.int64(0), np.float32(LOWEST)  # where nothing is left
         if at < long(batch.filled, mine):
             token = long(batch.best, mine * batch.proposed + at)
-            log_prob = np.float32(np.float64(number(batch.values, mine * batch.proposed + at)) - double(batch.sum, mine))
+            log_prob = np.float32(np.float64(number(batch.values, mine * batch.proposed + at)) - double(batch.total, mine))
             put_long(tree.taken, parent, at + 1)
         put_whole(tree.parents, first + column, np.int32(parent))
         put_whole(tree.tokens, first + column, np.int32(token))
@@ -315,23 +355,32 @@ def beam(now, until, left, model, memory, past, space, batch, asked, tree):
     rows = tree.rows
     while now < until and left > 0:
         speak(left * rows, now, model, memory, past, space, batch)
-        length, kept = now + 1, 0
-        rank(left * rows, length, model, space, batch, asked, tree.said)
-        for row in range(0, left * rows, rows):
-            sentence = whole(past.sentence, row)
-            first = grow(sentence, row, now, batch, tree)
-            finish(sentence, length, first, asked, tree)
-            choose(sentence, now, first, asked, tree)
-            follow(sentence, row, now, first, past, batch, asked, tree)
-            if asked.span > 0 and length % asked.every == 0 and not long(asked.may_loop, sentence):
-                stop_circles(sentence, row, length, asked, tree)
-            if is_done(sentence, length, asked, tree):
-                put_long(tree.length, sentence, length)
-                continue
-            if kept != row:
-                for place in range(rows):
-                    move(past, batch, tree.said, asked.longest, row + place, kept + place, length)
-            kept += rows
-        now, left = length, kept // rows
+        rank(left * rows, now + 1, model, space, batch, asked, tree.said)
+        if space.team.member == 0:
+            put_long(batch.left, 0, extend(left, now, past, batch, asked, tree))
+        meet(space.team)
+        now, left = now + 1, long(batch.left, 0)
     end(space)
     return left
+
+
+@compiled
+def extend(left, now, past, batch, asked, tree):
+    """Each sentence's beam by one token, and which sentences go on: how many."""
+    rows, length, kept = tree.rows, now + 1, 0
+    for row in range(0, left * rows, rows):
+        sentence = whole(past.sentence, row)
+        first = grow(sentence, row, now, batch, tree)
+        finish(sentence, length, first, asked, tree)
+        choose(sentence, now, first, asked, tree)
+        follow(sentence, row, now, first, past, batch, asked, tree)
+        if asked.span > 0 and length % asked.every == 0 and not long(asked.may_loop, sentence):
+            stop_circles(sentence, row, length, asked, tree)
+        if is_done(sentence, length, asked, tree):
+            put_long(tree.length, sentence, length)
+            continue
+        if kept != row:
+            for place in range(rows):
+                move(past, batch, tree.said, asked.longest, row + place, kept + place, length)
+        kept += rows
+    return kept // rows

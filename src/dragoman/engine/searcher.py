@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from threading import Event
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +24,7 @@ from dragoman.decoding.rules import DEAD
 from dragoman.decoding.searcher import Request
 from dragoman.engine import entries
 from dragoman.engine.layout import COLUMNS, Asked, Batch, Line, Model, Tree
+from dragoman.engine.team import Stopped, members, together
 
 if TYPE_CHECKING:
     from dragoman.engine.compiled import CompiledTransformer
@@ -34,8 +37,48 @@ LONGS: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
 WHOLE: dict[str, Any] = {"dtype": torch.int32, "device": "cpu"}
 FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
+# Fewer rows than this are not worth a team of their own, which reads all weights.
+ROWS_OF_A_TEAM = 8
+
+Found = TypeVar("Found")
 Steps = Callable[..., int]
 """`entries.greedy` or `entries.beam`, but for what it writes into."""
+
+
+class Threads(NamedTuple):
+    """members: of the team that takes each step. over: set when others have failed, and this is for nothing"""
+
+    members: int
+    over: Event
+
+
+class Rows:
+    """What members of a team remember of so many rows, each proposing so many tokens, by names as `Batch` has them."""
+
+    def __init__(self, rows: int, best: int, outputs: int, start_id: int, members: int) -> None:
+        parts = -(-outputs // COLUMNS)
+        self.shared = {
+            "last": torch.full((rows,), start_id, **LONGS),
+            "left": torch.empty(1, **LONGS),
+            "top": torch.empty(rows, parts, **FLOATS),
+            "sum": torch.empty(rows, parts, dtype=torch.float64, device="cpu"),
+            "total": torch.empty(rows, dtype=torch.float64, device="cpu"),
+            "filled": torch.empty(members, rows, **LONGS),
+            "values": torch.empty(members, rows, best, **FLOATS),
+            "best": torch.empty(members, rows, best, **LONGS),
+        }
+        self.own = [
+            {
+                "tokens": torch.empty(rows, **LONGS),
+                "at": torch.empty(rows, **LONGS),
+                "logits": torch.empty(rows, COLUMNS, **FLOATS),
+            }
+            for _ in range(members)
+        ]
+        self.batches = [
+            Batch(rows=rows, proposed=best, **{name: tensor.data_ptr() for name, tensor in (self.shared | own).items()})
+            for own in self.own
+        ]
 
 
 @dataclass(frozen=True)
@@ -47,6 +90,9 @@ class CompiledSearcher:
     widest: int = WIDEST
 
     def greedy(self, source_BS: Tensor, request: Request) -> list[Hypothesis]:
+        return self._shared_out(source_BS, request, 1, self._greedy)
+
+    def _greedy(self, source_BS: Tensor, request: Request, by: Threads) -> list[Hypothesis]:
         shape = len(request.limits), max(request.limits, default=0)
         said_BM, tokens_BM, log_probs_BM = (
             torch.empty(shape, **WHOLE),
@@ -55,8 +101,8 @@ class CompiledSearcher:
         )
         length_B, looped_B = torch.empty(shape[0], **LONGS), torch.empty(shape[0], **LONGS)
         line = Line(*(tensor.data_ptr() for tensor in (said_BM, tokens_BM, log_probs_BM, length_B, looped_B)))
-        self._walk(source_BS, request, 1, 1, lambda *given: entries.greedy(*given, line))
-        most = int(length_B.max()) if request.limits else 0
+        self._walk(source_BS, request, by, 1, 1, lambda *given: entries.greedy(*given, line))
+        most = int(length_B.max())
         columns = (tokens_BM[:, :most], log_probs_BM[:, :most], length_B, looped_B)
         return [
             as_hypothesis(tokens[:length], log_probs[:length], bool(looped), end_id=request.end_id, penalty=request.penalty)
@@ -64,29 +110,42 @@ class CompiledSearcher:
         ]
 
     def beam(self, source_BS: Tensor, request: Request, *, beam_size: int, stop: str, nbest: int) -> list[list[Hypothesis]]:
-        if not request.limits:
-            return []
-        grown = _Grown(request, beam_size)
-        tree = grown.tree(counted=(beam_size if stop == "worst-finished" else min(nbest, beam_size)) - 1, stop=stop)
-        self._walk(source_BS, request, beam_size, 2 * beam_size, lambda *given: entries.beam(*given, tree))
-        return grown.outcome()
+        counted = (beam_size if stop == "worst-finished" else min(nbest, beam_size)) - 1
 
-    def _walk(self, source_BS: Tensor, request: Request, width: int, best: int, steps: Steps) -> None:
+        def search(source_BS: Tensor, request: Request, by: Threads) -> list[list[Hypothesis]]:
+            grown = _Grown(request, beam_size)
+            tree = grown.tree(counted=counted, stop=stop)
+            self._walk(source_BS, request, by, beam_size, 2 * beam_size, lambda *given: entries.beam(*given, tree))
+            return grown.outcome()
+
+        return self._shared_out(source_BS, request, beam_size, search)
+
+    def _shared_out(
+        self, source_BS: Tensor, request: Request, width: int, search: Callable[[Tensor, Request, Threads], list[Found]]
+    ) -> list[Found]:
+        """By as many threads as torch would take, if other searches have left them free: sentences, where there are many, are
+        dealt out to teams. width: R"""
+        sentences = len(request.limits)
+        if not sentences:
+            return []
+        parts = max(1, min(sentences, sentences * width // ROWS_OF_A_TEAM))
+        with members(min(torch.get_num_threads(), parts * self.model.most_members)) as granted:
+            parts, over = min(parts, granted), Event()
+            by = Threads(granted // parts, over)
+            some = [slice(first, None, parts) for first in range(parts)]
+            works = [partial(search, source_BS[one], request.some(one), by) for one in some]
+            found: dict[int, Found] = {}
+            for one, theirs in zip(some, together(works, over.set), strict=True):
+                found |= zip(range(sentences)[one], theirs, strict=True)
+        return [found[number] for number in range(sentences)]
+
+    def _walk(self, source_BS: Tensor, request: Request, by: Threads, width: int, best: int, steps: Steps) -> None:
         """From the first token to the last, as far as there is room each time. width: R. best: tokens that each row proposes"""
-        left, longest, model = len(request.limits), max(request.limits, default=0), self.model
-        if not left:
-            return
+        left, longest, model = len(request.limits), max(request.limits), self.model
         assert min(request.limits) >= 1
         rows, now = left * width, 0
-        state = model.begun(model.start(source_BS), rows)
-        tensors = {name: torch.full((rows,), request.start_id, **LONGS) for name in ("last", "tokens", "at", "filled")} | {
-            "logits": torch.empty(rows, COLUMNS, **FLOATS),
-            "top": torch.empty(rows, **FLOATS),
-            "sum": torch.empty(rows, dtype=torch.float64, device="cpu"),
-            "values": torch.empty(rows, best, **FLOATS),
-            "best": torch.empty(rows, best, **LONGS),
-        }
-        batch = Batch(proposed=best, **{name: tensor.data_ptr() for name, tensor in tensors.items()})
+        state = model.begun(model.start(source_BS, by.members), rows)
+        memory = Rows(rows, best, model.output.outputs, request.start_id, by.members)
         limit_B, may_loop_B = torch.tensor(request.limits, **LONGS), torch.tensor(request.may_loop, **LONGS)
         banned_C = torch.tensor([*request.never, request.end_id], **LONGS)
         asked = Asked(
@@ -104,6 +163,8 @@ class CompiledSearcher:
         )
         words = 0 if self.words_W is None else self.words_W.data_ptr()
         while left:
+            if by.over.is_set():
+                raise Stopped
             if now == state.lineage_NT.shape[1]:
                 state = state.with_places()
             until = min(state.lineage_NT.shape[1], longest, now + MOST_STEPS)
@@ -112,7 +173,9 @@ class CompiledSearcher:
             compiled = Model(
                 target.table, positions_TD.data_ptr(), target.layers, model.across, model.heads, model.output, words
             )
-            left = steps(now, until, left, compiled, state.memory, state.past(), state.room.space, batch, asked)
+            given, spaces = (now, until, left, compiled, state.memory, state.past()), state.room.spaces
+            memory.shared["left"].fill_(left)  # whoever goes on alone, because the first has failed, reads it
+            left = state.room.meeting.hold(lambda member: steps(*given, spaces[member], memory.batches[member], asked))  # noqa: B023
             now = until
 
 
