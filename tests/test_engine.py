@@ -485,10 +485,10 @@ def test_what_is_promised_is_there() -> None:
 LAZY = """
 import sys, json
 import dragoman
-dragoman.Recipe, dragoman.read_recipe, dragoman.DragomanError
+dragoman.Recipe, dragoman.read_recipe, dragoman.DragomanError, dragoman.load
 import dragoman.config, dragoman.errors, dragoman.storage, dragoman.views, dragoman.evaluation.metrics
 before = "torch" in sys.modules
-dragoman.load
+dragoman.Translator
 print(json.dumps([before, "torch" in sys.modules]))
 """
 

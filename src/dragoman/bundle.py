@@ -143,6 +143,11 @@ def check_bundle(path: Path) -> None:
 def load_bundle(path: Path) -> Bundle:
     """Read a bundle after checking every digest. Raises BundleError naming the file that is missing, cut or changed."""
     check_bundle(path)
+    return read_bundle(path)
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Read a bundle whose digests have been checked."""
     recipe, vocabulary, story = read_config(path)
     tokeniser = read_tokeniser(path, recipe.subword, source_eos=recipe.model.source_eos)
     if (recipe.task.kind == "translation") != isinstance(tokeniser.target, Subword):

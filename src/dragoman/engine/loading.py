@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dragoman.bundle import check_bundle, read_config
-from dragoman.engine import translator
-from dragoman.engine.opened import Placing, Task
 from dragoman.errors import BundleError, DeviceError
+from dragoman.storage import check_seal
+
+if TYPE_CHECKING:
+    from dragoman.bundle import Bundle
+    from dragoman.engine.opened import Placing
 
 
 def load(
@@ -31,19 +34,26 @@ def load(
     Raises BundleError naming the file that is missing, cut or changed, and DeviceError for a place that is not here.
     """
     placing: Placing = {"device": device, "precision": precision, "threads": threads, "replicas": replicas}
-    if _task_of(Path(path)) == "translation":
-        return translator.load(path, *others, shortlist=shortlist, **placing)
+    folders = [Path(one) for one in (path, *others)]
+    with ThreadPoolExecutor(1, "seal") as checker:
+        seals = [checker.submit(check_seal, folder, BundleError) for folder in folders]
+        # Torch takes longer to come than the seals take to be checked; so it comes only now.
+        from dragoman.engine.translator import Translator
+
+        bundles = [_opened(folder, seal) for folder, seal in zip(folders, seals, strict=True)]
+    if bundles[0].recipe.task.kind == "translation":
+        return Translator(bundles, shortlist=shortlist, forgetful=True, folders=folders, **placing)
     if shortlist is not None:
         raise DeviceError("shortlist: a parser's labels are few, so it takes none: leave it out")
-    from dragoman.engine.parser import load_parser  # only here, since who translates need not wait for it
+    from dragoman.engine.parser import Parser  # only here, since who translates need not wait for it
 
-    return load_parser(path, *others, **placing)
+    return Parser(bundles, forgetful=True, **placing)
 
 
-def _task_of(path: Path) -> Task:
-    """What a bundle does, by its config alone, whose digest is checked when the bundle is opened."""
-    try:
-        return read_config(path)[0].task.kind
-    except BundleError:
-        check_bundle(path)  # which knows better what is wrong with the folder
-        raise
+def _opened(folder: Path, seal: Future[None]) -> Bundle:
+    from dragoman.bundle import check_bundle, read_bundle
+
+    if seal.exception() is not None:
+        check_bundle(folder)  # which knows better what is wrong with the folder
+        seal.result()
+    return read_bundle(folder)
