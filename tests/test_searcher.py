@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from multiprocessing import get_context
-from threading import Lock
+from pathlib import Path
+from threading import Event, Lock, Thread
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -23,11 +25,11 @@ from dragoman.tasks.generation import Search, Speaker, Work, generate
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
-from dragoman.engine import entries
+from dragoman.engine import entries, team
 from dragoman.engine.processor import has_vectors
 from dragoman.engine.replicas import Replicas
 from dragoman.engine.searcher import WIDEST, CompiledSearcher
-from dragoman.engine.team import Meeting, members, together
+from dragoman.engine.team import Meeting, Stopped, helpers, together
 
 pytestmark = pytest.mark.skipif(not has_vectors(), reason="this processor has no AVX-512 with VNNI")
 
@@ -184,7 +186,7 @@ def test_threads_share_out_what_is_searched_in_one_call(
 def test_threads_search_together(
     speakers: list[Speaker], decoding: dict[str, Any], rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five, of whom some teams are larger than others would be; what they find is what one finds."""
+    """Five, in a team or with sentences of their own; what they find is what one finds."""
     monkeypatch.setattr("dragoman.engine.team._cores", lambda: 5)
     monkeypatch.setattr("dragoman.engine.compiled.WIDTH_OF_A_MEMBER", 16)  # three in a team
     rules = RULES["no three twice"]
@@ -193,7 +195,7 @@ def test_threads_search_together(
         monkeypatch.setattr("dragoman.engine.searcher.ROWS_OF_A_TEAM", rows)
         hired: list[int] = []
         monkeypatch.setattr(
-            "dragoman.engine.compiled.Meeting", lambda members, hired=hired: hired.append(members) or Meeting(members)
+            "dragoman.engine.compiled.Meeting", lambda helpers, hired=hired: hired.append(len(helpers)) or Meeting(helpers)
         )
         torch.set_num_threads(5)
         try:
@@ -201,7 +203,7 @@ def test_threads_search_together(
         finally:
             torch.set_num_threads(1)
         assert found == alone
-        assert max(hired) == (1 if rows == 1 else 3)
+        assert max(hired) == (0 if rows == 1 else 2)
 
 
 @pytest.mark.parametrize("who", [0, 1])
@@ -219,7 +221,7 @@ def test_whoever_fails_keeps_nobody_waiting(speakers: list[Speaker], who: int, m
     monkeypatch.setattr(entries, "greedy", fail)
     torch.set_num_threads(2)
     try:
-        with pytest.raises(MemoryError, match="no more"):
+        with pytest.raises(MemoryError, match="no more"), torch.inference_mode():
             generate(speakers[0], sources()[:3], DecodingConfig(method="greedy"), start_id=START_ID)
     finally:
         torch.set_num_threads(1)
@@ -246,10 +248,53 @@ def test_where_some_sentences_fail_the_others_are_left(speakers: list[Speaker], 
 
 def test_threads_that_one_search_has_no_other_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.engine.team._cores", lambda: 4)
-    with members(3) as first, members(3) as second, members(2) as third:
-        assert (first, second, third) == (3, 1, 1)
-    with members(9) as all_of_them:
-        assert all_of_them == 4
+    with helpers(2) as first, helpers(2) as second, helpers(1) as third:
+        assert [len(one) for one in (first, second, third)] == [2, 0, 0]
+    with helpers(9) as all_others:
+        assert len(all_others) == 3
+        assert set(first) < set(all_others)  # who has been idle
+
+
+def test_where_no_thread_can_be_had_one_searches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.engine.team._cores", lambda: 40)
+    with helpers(3) as some:
+        monkeypatch.setattr(Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread")))
+        with helpers(30) as others:
+            assert not set(some) & set(others)
+    with helpers(30) as all_there_are:
+        assert set(all_there_are) == {*some, *others}
+
+
+def test_a_quota_counts_as_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("dragoman.engine.team.QUOTA", tmp_path / "cpu.max")
+    without = team._cores()
+    for said, cores in (("max 100000", without), ("nonsense", without), ("100000 100000", 1), ("5000 100000", 1)):
+        (tmp_path / "cpu.max").write_text(said)
+        assert team._cores() == cores
+
+
+def test_what_a_caller_allows_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert team.allowed() == torch.get_num_threads()
+    with team.at_most(7):
+        assert team.allowed() == 7
+
+
+def test_who_fails_is_told_and_whom_that_stopped_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.engine.team._cores", lambda: 3)
+    over = Event()
+
+    def stopped() -> None:
+        over.wait(30)
+        raise Stopped
+
+    def fail() -> None:
+        raise MemoryError("no more")
+
+    with helpers(2) as two:
+        for works in ([fail, stopped, stopped], [stopped, fail, stopped], [stopped, stopped, fail]):
+            over.clear()
+            with pytest.raises(MemoryError, match="no more"):
+                together(works, two, over.set)
 
 
 def test_a_process_that_is_forked_off_has_threads_of_its_own() -> None:
@@ -263,7 +308,8 @@ def test_a_process_that_is_forked_off_has_threads_of_its_own() -> None:
 
 
 def _in_company() -> None:
-    assert together([lambda: 1, lambda: 2], lambda: None) == [1, 2]
+    with mock.patch("dragoman.engine.team._cores", return_value=2), helpers(1) as one:
+        assert together([lambda: 1, lambda: 2], one, lambda: None) == [1, 2]
 
 
 def test_no_sources_have_no_outputs(speakers: list[Speaker]) -> None:

@@ -37,7 +37,7 @@ from dragoman.engine.packed import PackedEmbedding
 from dragoman.engine.processor import has_tiles, tile_description
 from dragoman.engine.ranker import CompiledRanking
 from dragoman.engine.searcher import CompiledSearcher
-from dragoman.engine.team import Meeting
+from dragoman.engine.team import Helper, Meeting
 
 # Places of the output that room is made for at first, at least; then twice as many each time.
 PLACES = 16
@@ -56,17 +56,19 @@ class Room:
     spaces: of each member of the team
     """
 
-    def __init__(self, rows: int, places: int, heads: Heads, *, width: int, widest: int, members: int = 1) -> None:
+    def __init__(
+        self, rows: int, places: int, heads: Heads, *, width: int, widest: int, helpers: Sequence[Helper] = ()
+    ) -> None:
         """width: D. widest: O of the widest product, but for the last"""
-        self.rows, self.places, self.meeting = rows, places, Meeting(members)
+        self.rows, self.places, self.meeting = rows, places, Meeting(helpers)
         self.description = torch.from_numpy(tile_description())
         self.shared = {"wide": torch.empty(rows * widest, **FLOATS)}
-        if members > 1:
+        if helpers:
             self.shared |= {
                 "found": torch.empty(rows * heads.value_width, **FLOATS),
                 "onto": torch.empty(rows * width, **FLOATS),
             }
-        self.own = [_own_tensors(rows, places, heads, width, widest) for _ in range(members)]
+        self.own = [_own_tensors(rows, places, heads, width, widest) for _ in self.meeting.teams]
         described = self.description.data_ptr() if has_tiles() else 0
         stride = self.own[0]["inputs"].shape[1]
         self.spaces = []
@@ -154,7 +156,7 @@ class CompiledState(NamedTuple):
         """Room for twice as many tokens in each row."""
         keys, values, lineage = self.past_keys, self.past_values, self.lineage_NT
         more = keys.new_empty(2 * keys.shape[0], *keys.shape[1:]), values.new_empty(2 * values.shape[0], *values.shape[1:])
-        lineage_NT = lineage.new_empty(lineage.shape[0], 2 * lineage.shape[1])
+        lineage_NT = lineage.new_zeros(lineage.shape[0], 2 * lineage.shape[1])
         more[0][: keys.shape[0]], more[1][: values.shape[0]] = keys, values
         lineage_NT[:, : lineage.shape[1]] = lineage
         return self._replace(past_keys=more[0], past_values=more[1], lineage_NT=lineage_NT)
@@ -191,8 +193,8 @@ class CompiledTransformer:
     kept: Sequence[Tensor]
     ranking: ClassVar[type[CompiledRanking]] = CompiledRanking
 
-    def start(self, source_BS: Tensor, members: int = 1) -> CompiledState:
-        """Read the source, padded on the right, by so many threads: the state before the first target token."""
+    def start(self, source_BS: Tensor, helpers: Sequence[Helper] = ()) -> CompiledState:
+        """Read the source, padded on the right, with helpers or without: the state before the first target token."""
         source, heads, (sentences, places) = self.source, self.heads, source_BS.shape
         there_BS = source_BS != source.embedding.padding_id
         length_B = there_BS.sum(1)
@@ -201,7 +203,7 @@ class CompiledTransformer:
         short_B = length_B.int()
         memory = Memory(keys_LBSK.data_ptr(), values_LBSU.data_ptr(), short_B.data_ptr(), sentences, places)
         positions_SD, parts = source.positions(0, places), list(_parts(length_B.tolist()))
-        room = self._room(max(int(length_B[first:after].sum()) for first, after in parts), places, members)
+        room = self._room(max(int(length_B[first:after].sum()) for first, after in parts), places, helpers)
         for first, after in parts:
             some_B = length_B[first:after]
             here_CS = there_BS[first:after]
@@ -222,7 +224,8 @@ class CompiledTransformer:
                 heads,
                 memory,
             )
-            room.meeting.hold(partial(_encode, given, room))
+            kept = tokens_N, at_N, begins_C, numbers_C, positions_SD, keys_LBSK, values_LBSU, short_B, room
+            room.meeting.hold(partial(_encode, given, room.spaces, kept))
         sentence_N = torch.arange(sentences, dtype=torch.int32, device="cpu")
         return CompiledState(keys_LBSK, values_LBSU, short_B, memory, room, sentences, sentence_N=sentence_N)
 
@@ -266,7 +269,7 @@ class CompiledTransformer:
         return state._replace(
             past_keys=torch.empty(*shape, self.heads.key_width, **HALVES),
             past_values=torch.empty(*shape, self.heads.value_width, **HALVES),
-            lineage_NT=torch.empty(rows, places, dtype=torch.int32, device="cpu"),
+            lineage_NT=torch.zeros(rows, places, dtype=torch.int32, device="cpu"),  # see `searcher.Rows`
             stored_N=torch.arange(rows, dtype=torch.int32, device="cpu"),
             sentence_N=state.sentence_N.repeat_interleave(rows // state.wanted),
         )
@@ -276,12 +279,12 @@ class CompiledTransformer:
         places = max(state.memory.places, state.lineage_NT.shape[1])
         if state.room.rows >= rows and state.room.places >= places:
             return state
-        return state._replace(room=self._room(rows, places, len(state.room.spaces)))
+        return state._replace(room=self._room(rows, places, state.room.meeting.helpers))
 
-    def _room(self, rows: int, places: int, members: int) -> Room:
+    def _room(self, rows: int, places: int, helpers: Sequence[Helper]) -> Room:
         products = [*self.source.layers[1:5], *self.target.layers[1:5], *self.across[:3]]
         width = self.source.embedding.weight_VD.shape[1]
-        return Room(rows, places, self.heads, width=width, widest=max(one.outputs for one in products), members=members)
+        return Room(rows, places, self.heads, width=width, widest=max(one.outputs for one in products), helpers=helpers)
 
     @property
     def most_members(self) -> int:
@@ -289,8 +292,9 @@ class CompiledTransformer:
         return max(1, self.source.embedding.weight_VD.shape[1] // WIDTH_OF_A_MEMBER)
 
 
-def _encode(given: tuple[Any, ...], room: Room, member: int) -> int:
-    return entries.encode(*given, room.spaces[member])
+def _encode(given: tuple[Any, ...], spaces: Sequence[Space], kept: Sequence[object], member: int) -> int:
+    """kept: what stands where addresses are given, for as long as somebody may be at work"""
+    return entries.encode(*given, spaces[member])
 
 
 def _parts(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:

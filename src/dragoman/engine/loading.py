@@ -35,12 +35,15 @@ def load(
     """
     placing: Placing = {"device": device, "precision": precision, "threads": threads, "replicas": replicas}
     folders = [Path(one) for one in (path, *others)]
-    with ThreadPoolExecutor(1, "seal") as checker:
+    checker = ThreadPoolExecutor(1, "seal")
+    try:
         seals = [checker.submit(check_seal, folder, BundleError) for folder in folders]
         # Torch takes longer to come than the seals take to be checked; so it comes only now.
         from dragoman.engine.translator import Translator
 
         bundles = [_opened(folder, seal) for folder, seal in zip(folders, seals, strict=True)]
+    finally:
+        checker.shutdown(cancel_futures=True)
     if bundles[0].recipe.task.kind == "translation":
         return Translator(bundles, shortlist=shortlist, forgetful=True, folders=folders, **placing)
     if shortlist is not None:

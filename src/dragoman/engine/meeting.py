@@ -14,8 +14,8 @@ from numba.extending import intrinsic
 from dragoman.engine.layout import APART
 from dragoman.engine.vectors import compiled
 
-# Vain looks, each of some ten nanoseconds, before others may go on.
-PATIENCE = 4096
+# Vain looks before others may go on; each takes 10 to 50 nanoseconds, as the processor pauses.
+PATIENCE = 512
 
 _LONG = ir.IntType(64)
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 
 from dragoman.engine.remembered import cores, recall, remember
+from dragoman.engine.team import at_most
 from dragoman.engine.worker import Found as Searched
 from dragoman.engine.worker import Opening, Worker, is_portable, request_of
 from dragoman.tasks.generation import Work
@@ -121,8 +122,8 @@ class Replicas:
         must be alike. The winner is remembered for the machine and `question`, which names the kind of work.
     opening: what another process opens; none where the models are in this one's memory alone, and threads share them
 
-    What a model searches for by itself (`Work.is_plain`) leaves Python's lock alone meanwhile: as many threads share it out as
-    there are to be replicas, or threads, or cores, and nothing is measured. A search shares out what is given to it alone.
+    What a model searches for by itself (`Work.is_plain`) leaves Python's lock alone meanwhile: threads share it out, `count` by
+    `threads` of them where both are given, and nothing is measured.
     """
 
     count: int | None
@@ -145,7 +146,13 @@ class Replicas:
         given = list(pieces)
         alone = Crew(1, cores())
         if _is_plain(work):
-            yield from self._plain_crew(len(given)).map(work, given)
+            crew = self._plain_crew(len(given))
+
+            def limited(piece: Given) -> Found:
+                with at_most(crew.threads):
+                    return work(piece)
+
+            yield from map(limited, given) if crew.replicas == 1 else crew.map(limited, given)
             return
         if self._crew is None:
             self._crew = _read(recall(self.question))
@@ -161,11 +168,12 @@ class Replicas:
         yield from (self._crew or alone).map(work, given[done:])
 
     def _plain_crew(self, pieces: int) -> Crew:
-        """A piece each for the threads that there are, or all of them for the only piece."""
+        """As many pieces at once as there are threads; where they are fewer, each has several."""
         if self.count is not None:
             return Crew(self.count, self.threads or max(1, cores() // self.count))
         threads = self.threads or cores()
-        return Crew(threads, 1) if pieces > 1 else Crew(1, threads)
+        replicas = max(1, min(threads, pieces))
+        return Crew(replicas, threads // replicas)
 
     def _is_portable(self, crew: Crew, work: Callable[[Given], Found]) -> bool:
         return crew.replicas > 1 and self.opening is not None and is_portable(work)

@@ -5,7 +5,7 @@ B sentences    R hypotheses of each    X = 2R candidates    M longest output
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
@@ -23,8 +23,8 @@ from dragoman.decoding.outcome import Ending, outcome
 from dragoman.decoding.rules import DEAD
 from dragoman.decoding.searcher import Request
 from dragoman.engine import entries
-from dragoman.engine.layout import COLUMNS, Asked, Batch, Line, Model, Tree
-from dragoman.engine.team import Stopped, members, together
+from dragoman.engine.layout import COLUMNS, Asked, Batch, Line, Model, Space, Tree
+from dragoman.engine.team import Helper, Stopped, allowed, helpers, together
 
 if TYPE_CHECKING:
     from dragoman.engine.compiled import CompiledTransformer
@@ -46,26 +46,30 @@ Steps = Callable[..., int]
 
 
 class Threads(NamedTuple):
-    """members: of the team that takes each step. over: set when others have failed, and this is for nothing"""
+    """helpers: who take part in each step. over: set when others have failed, and this is for nothing"""
 
-    members: int
+    helpers: Sequence[Helper]
     over: Event
 
 
 class Rows:
-    """What members of a team remember of so many rows, each proposing so many tokens, by names as `Batch` has them."""
+    """What members of a team remember of so many rows, each proposing so many tokens, by names as `Batch` has them.
+
+    All that is a number of a token or a row begins as 0: where one member has failed, the others go on with whatever stands
+    where it would have written, until they are called back.
+    """
 
     def __init__(self, rows: int, best: int, outputs: int, start_id: int, members: int) -> None:
         parts = -(-outputs // COLUMNS)
         self.shared = {
             "last": torch.full((rows,), start_id, **LONGS),
-            "left": torch.empty(1, **LONGS),
+            "left": torch.zeros(1, **LONGS),
             "top": torch.empty(rows, parts, **FLOATS),
             "sum": torch.empty(rows, parts, dtype=torch.float64, device="cpu"),
             "total": torch.empty(rows, dtype=torch.float64, device="cpu"),
-            "filled": torch.empty(members, rows, **LONGS),
+            "filled": torch.zeros(members, rows, **LONGS),
             "values": torch.empty(members, rows, best, **FLOATS),
-            "best": torch.empty(members, rows, best, **LONGS),
+            "best": torch.zeros(members, rows, best, **LONGS),
         }
         self.own = [
             {
@@ -100,8 +104,9 @@ class CompiledSearcher:
             torch.empty(shape, **FLOATS),
         )
         length_B, looped_B = torch.empty(shape[0], **LONGS), torch.empty(shape[0], **LONGS)
-        line = Line(*(tensor.data_ptr() for tensor in (said_BM, tokens_BM, log_probs_BM, length_B, looped_B)))
-        self._walk(source_BS, request, by, 1, 1, lambda *given: entries.greedy(*given, line))
+        written = said_BM, tokens_BM, log_probs_BM, length_B, looped_B
+        line = Line(*(tensor.data_ptr() for tensor in written))
+        self._walk(source_BS, request, by, 1, 1, partial(_enter, entries.greedy, line, written))
         most = int(length_B.max())
         columns = (tokens_BM[:, :most], log_probs_BM[:, :most], length_B, looped_B)
         return [
@@ -115,7 +120,7 @@ class CompiledSearcher:
         def search(source_BS: Tensor, request: Request, by: Threads) -> list[list[Hypothesis]]:
             grown = _Grown(request, beam_size)
             tree = grown.tree(counted=counted, stop=stop)
-            self._walk(source_BS, request, by, beam_size, 2 * beam_size, lambda *given: entries.beam(*given, tree))
+            self._walk(source_BS, request, by, beam_size, 2 * beam_size, partial(_enter, entries.beam, tree, grown))
             return grown.outcome()
 
         return self._shared_out(source_BS, request, beam_size, search)
@@ -123,19 +128,19 @@ class CompiledSearcher:
     def _shared_out(
         self, source_BS: Tensor, request: Request, width: int, search: Callable[[Tensor, Request, Threads], list[Found]]
     ) -> list[Found]:
-        """By as many threads as torch would take, if other searches have left them free: sentences, where there are many, are
-        dealt out to teams. width: R"""
+        """By as many threads as are allowed, if other searches have left them free: sentences, where there are many, are dealt
+        out to teams. width: R"""
         sentences = len(request.limits)
         if not sentences:
             return []
         parts = max(1, min(sentences, sentences * width // ROWS_OF_A_TEAM))
-        with members(min(torch.get_num_threads(), parts * self.model.most_members)) as granted:
-            parts, over = min(parts, granted), Event()
-            by = Threads(granted // parts, over)
+        with helpers(min(allowed(), parts * self.model.most_members) - 1) as granted:
+            parts, over = min(parts, len(granted) + 1), Event()
             some = [slice(first, None, parts) for first in range(parts)]
-            works = [partial(search, source_BS[one], request.some(one), by) for one in some]
+            leading, others = granted[: parts - 1], granted[parts - 1 :]
+            works = [partial(search, source_BS[one], request.some(one), Threads(others[one], over)) for one in some]
             found: dict[int, Found] = {}
-            for one, theirs in zip(some, together(works, over.set), strict=True):
+            for one, theirs in zip(some, together(works, leading, over.set), strict=True):
                 found |= zip(range(sentences)[one], theirs, strict=True)
         return [found[number] for number in range(sentences)]
 
@@ -144,8 +149,8 @@ class CompiledSearcher:
         left, longest, model = len(request.limits), max(request.limits), self.model
         assert min(request.limits) >= 1
         rows, now = left * width, 0
-        state = model.begun(model.start(source_BS, by.members), rows)
-        memory = Rows(rows, best, model.output.outputs, request.start_id, by.members)
+        state = model.begun(model.start(source_BS, by.helpers), rows)
+        memory = Rows(rows, best, model.output.outputs, request.start_id, len(state.room.spaces))
         limit_B, may_loop_B = torch.tensor(request.limits, **LONGS), torch.tensor(request.may_loop, **LONGS)
         banned_C = torch.tensor([*request.never, request.end_id], **LONGS)
         asked = Asked(
@@ -173,10 +178,29 @@ class CompiledSearcher:
             compiled = Model(
                 target.table, positions_TD.data_ptr(), target.layers, model.across, model.heads, model.output, words
             )
-            given, spaces = (now, until, left, compiled, state.memory, state.past()), state.room.spaces
+            given = now, until, left, compiled, state.memory, state.past()
             memory.shared["left"].fill_(left)  # whoever goes on alone, because the first has failed, reads it
-            left = state.room.meeting.hold(lambda member: steps(*given, spaces[member], memory.batches[member], asked))  # noqa: B023
+            kept = state, memory, limit_B, may_loop_B, banned_C, positions_TD
+            left = state.room.meeting.hold(partial(_take, steps, given, state.room.spaces, memory.batches, asked, kept))
             now = until
+
+
+def _take(
+    steps: Steps,
+    given: tuple[Any, ...],
+    spaces: Sequence[Space],
+    batches: Sequence[Batch],
+    asked: Asked,
+    kept: Sequence[object],
+    member: int,
+) -> int:
+    """A member's share of some steps. kept: what stands where addresses are given, for as long as somebody may be at work"""
+    return steps(*given, spaces[member], batches[member], asked)
+
+
+def _enter(entry: Steps, written: Line | Tree, kept: object, *given: Any) -> int:
+    """kept: as in `_take`, what is written into"""
+    return entry(*given, written)
 
 
 class _Grown:

@@ -1,7 +1,7 @@
 """Threads that search together: a team computes every step of one search (`meeting`), or each thread has sentences of its own.
 
-A search has a core of its own at least; it takes others only where no other search of this process has them, since whom all
-wait for must not wait for a core.
+A search has a core of its own; others it takes only while no other search of this process has them, for whom all wait for must
+not wait for a core.
 """
 
 from __future__ import annotations
@@ -10,27 +10,58 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
-from threading import Lock
-from typing import TypeVar
+from math import ceil
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, TypeVar
 
 import torch
 
 from dragoman.engine.layout import APART, Team
 
+# What a container may take of the processor's time, and how often that is counted, both in microseconds (Linux, cgroup v2).
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
 Found = TypeVar("Found")
 
+
+class Helper:
+    """A thread that does what it is asked, one thing after the other, until the process ends."""
+
+    def __init__(self) -> None:
+        """Raises RuntimeError where no thread can be had."""
+        self._asked: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        Thread(target=self._serve, name="member", daemon=True).start()
+
+    def ask(self, work: Callable[[], Found], found: Future[Found]) -> None:
+        self._asked.put((found, work))
+
+    def _serve(self) -> None:
+        while True:
+            found, work = self._asked.get()
+            if found.set_running_or_notify_cancel():
+                try:
+                    found.set_result(work())
+                except BaseException as failure:
+                    found.set_exception(failure)
+            del found, work  # what they hold is not to wait for the next
+
+
 _lock = Lock()
-_taken = 0
-_pool: ThreadPoolExecutor | None = None
+_busy = 0
+_idle: list[Helper] = []
+_allowed: ContextVar[int | None] = ContextVar("allowed", default=None)
 
 
 def _begin_anew() -> None:
     """In a process that was forked off: threads stay behind."""
-    global _lock, _taken, _pool
-    _lock, _taken, _pool = Lock(), 0, None
+    global _lock, _busy, _idle
+    _lock, _busy, _idle = Lock(), 0, []
 
 
 if hasattr(os, "register_at_fork"):
@@ -38,80 +69,99 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextmanager
-def members(most: int) -> Iterator[int]:
-    """How many threads a search may have while this lasts: so many at most, itself among them."""
-    global _taken
-    with _lock:
-        granted = max(1, min(most, _cores() - _taken))
-        _taken += granted
+def at_most(threads: int) -> Iterator[None]:
+    """What this thread searches meanwhile takes no more."""
+    before = _allowed.set(threads)
     try:
-        yield granted
+        yield
+    finally:
+        _allowed.reset(before)
+
+
+def allowed() -> int:
+    """How many threads a search may take: what `at_most` says, else as many as torch takes."""
+    return _allowed.get() or torch.get_num_threads()
+
+
+@contextmanager
+def helpers(most: int) -> Iterator[list[Helper]]:
+    """So many at most, as there are cores that no search has; the search that asks has one itself."""
+    global _busy
+    taken: list[Helper] = []
+    busy = 0
+    try:
+        with _lock:
+            free, busy = min(most, _cores() - _busy - 1) if most > 0 else 0, 1
+            _busy += 1
+            with suppress(RuntimeError):
+                while len(taken) < free:
+                    taken.append(_idle.pop() if _idle else Helper())
+                    busy, _busy = busy + 1, _busy + 1
+        yield taken
     finally:
         with _lock:
-            _taken -= granted
+            _busy -= busy
+            _idle.extend(taken)
 
 
 class Meeting:
-    """Where the members of a team meet."""
+    """Where a thread and its helpers meet, who are a team."""
 
-    def __init__(self, members: int) -> None:
+    def __init__(self, helpers: Sequence[Helper]) -> None:
+        self.helpers, members = helpers, len(helpers) + 1
         self.arrived_G = torch.zeros(members + 1, APART, dtype=torch.long, device="cpu")
         arrived, over = self.arrived_G.data_ptr(), self.arrived_G[members].data_ptr()
         self.teams = [Team(members, member, arrived, over, _pass_on()) for member in range(members)]
 
     def hold(self, work: Callable[[int], int]) -> int:
         """What the first member's work comes to, when all have done theirs. Where one fails, nobody waits for it."""
-        return together([partial(work, team.member) for team in self.teams], self._end)[0]
+        return together([partial(work, team.member) for team in self.teams], self.helpers, self._end)[0]
 
     def _end(self) -> None:
-        self.arrived_G[-1, 0] = 1
+        ctypes.c_int64.from_address(self.teams[0].over).value = 1  # which torch may forbid: another thread has inference mode
 
 
 class Stopped(Exception):
     """Somebody else failed, and so this was not done."""
 
 
-def together(works: Sequence[Callable[[], Found]], stop: Callable[[], None]) -> list[Found]:
-    """What each of these comes to, the first in this thread. Where one fails, `stop` is called, and all have ended when it
-    is raised here."""
+def together(works: Sequence[Callable[[], Found]], helpers: Sequence[Helper], stop: Callable[[], None]) -> list[Found]:
+    """What each of these comes to, the first in this thread, the others by a helper each. Where one fails, `stop` is called,
+    and when the failure is raised here, all have ended; only a second Ctrl-C does not wait for that."""
     if len(works) == 1:
         return [works[0]()]
-
-    def tried(work: Callable[[], Found]) -> Found:
-        try:
-            return work()
-        except BaseException:
-            stop()
-            raise
-
-    others: list[Future[Found]] = []
     failures: list[BaseException] = []
+    others: list[Future[Found]] = [Future() for _ in works[1:]]
     try:
-        for work in works[1:]:
-            others.append(_threads().submit(tried, work))
+        for helper, work, other in zip(helpers, works[1:], others, strict=True):
+            helper.ask(partial(_tried, work, stop), other)
         mine = works[0]()
         wait(others)
     except BaseException as failure:
         stop()
         failures.append(failure)
-        wait(others)
-    failures += [theirs for other in others if (theirs := other.exception()) is not None]
+        wait([other for other in others if not other.cancel()])
+    failures += [theirs for other in others if not other.cancelled() and (theirs := other.exception()) is not None]
     if failures:
         raise min(failures, key=lambda one: isinstance(one, Stopped))
     return [mine, *(other.result() for other in others)]
 
 
-def _threads() -> ThreadPoolExecutor:
-    """As many as are ever taken at once, so that no member waits for a thread that another team has."""
-    global _pool
-    with _lock:
-        _pool = _pool or ThreadPoolExecutor(_cores(), "member")
-        return _pool
+def _tried(work: Callable[[], Found], stop: Callable[[], None]) -> Found:
+    try:
+        return work()
+    except BaseException:
+        stop()
+        raise
 
 
 def _cores() -> int:
     """That this process may compute on."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        quota, period = QUOTA.read_text(encoding="ascii").split()
+        cores = min(cores, ceil(int(quota) / int(period)))  # which is no number where there is no limit
+    return max(1, cores)
 
 
 def _pass_on() -> int:
