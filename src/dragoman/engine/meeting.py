@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 from dragoman.engine.layout import APART
 from dragoman.engine.vectors import compiled
 
-# Vain looks before others may go on; each takes 10 to 50 nanoseconds, as the processor pauses.
+# Vain looks before others may go on.
 PATIENCE = 512
 
 _LONG = ir.IntType(64)
