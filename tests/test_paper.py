@@ -45,8 +45,11 @@ from dragoman.paper.table1 import Point, Sweep, exponent, picture, table1
 from dragoman.paper.table2 import PRINTED, cost_of, paper_flops, with_both_bleus
 from dragoman.paper.table3 import table3, trained_row
 from dragoman.presets import PRESETS, SIZES
+from dragoman.training import machine
+from dragoman.training.checkpoint import list_checkpoints
 from dragoman.training.journal import read_journal
 from dragoman.training.listener import Silent
+from dragoman.training.machine import Routes
 from dragoman.traps import TRAPS, departures
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -484,6 +487,9 @@ def test_rows_side_by_side_stop_together_go_on_and_are_the_rows_one_by_one(
     plain: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beside, "cores", lambda: 2)  # a thread each, which adds up in one order
+    # Ways that no process would find by itself, lean attention being faster: so each was told.
+    routes = Routes("oneDNN", "fused")
+    monkeypatch.setattr(machine, "_fastest_routes", lambda _: routes)
     folder, told = tmp_path / "both", list[str]()
 
     def press(_: object) -> list[int]:
@@ -506,6 +512,8 @@ def test_rows_side_by_side_stop_together_go_on_and_are_the_rows_one_by_one(
     both = small_table(plain, folder, Names(told), steps=150, processes=2)
     assert scores(both) == scores(small_table(plain, tmp_path / "each", steps=150))
     assert told == left
+    ways = [list_checkpoints(run / "checkpoints")[-1].machine for run in folder.glob("*-seed1")]
+    assert ways == [{"device": "cpu", "product": "oneDNN", "attention": "fused"}] * 2
     data = [folder / f"{row}-seed1" / "data" / "source.model" for row in ("base", "C-n2")]
     assert data[0].samefile(data[1])
     # One that cannot go on is one line, with its name.

@@ -23,6 +23,7 @@ from dragoman.config import Recipe, recipe_from_dict
 from dragoman.errors import DragomanError, Interrupted, LostProcessError, RunError
 from dragoman.processes import cores, end_with_parent, starting_deaf
 from dragoman.training.finish import train
+from dragoman.training.machine import choose_machine
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class _Running:
 
 
 def train_beside(runs: Sequence[tuple[str, Recipe]], *, processes: int, told: Callable[[str], None]) -> None:
-    """Train these runs, so many at a time, begun in order.
+    """Train these runs, so many at a time, begun in order, and compute all of them in the ways that are the fastest here.
 
     Raises RunError or LostProcessError where one fails, and Interrupted; the others then keep a checkpoint first and stop.
 
@@ -52,13 +53,14 @@ def train_beside(runs: Sequence[tuple[str, Recipe]], *, processes: int, told: Ca
     """
     waiting, running = deque(runs), list[_Running]()
     threads = max(cores() // processes, 1)
+    like = choose_machine(runs[0][1].training).memory() if runs else {}
     try:
         with _terminated_as_interrupted():
             while waiting or running:
                 while waiting and len(running) < processes:
                     name, recipe = waiting.popleft()
                     told(name)
-                    running.append(_begun(name, recipe, threads))
+                    running.append(_begun(name, recipe, threads, like))
                 ended = wait([one.process.sentinel for one in running])
                 for one in [one for one in running if one.process.sentinel in ended]:
                     running.remove(one)
@@ -86,24 +88,24 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _begun(name: str, recipe: Recipe, threads: int) -> _Running:
+def _begun(name: str, recipe: Recipe, threads: int, like: dict[str, str]) -> _Running:
     context = multiprocessing.get_context("spawn")  # a fork of a process that has threads may hang
     answer, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(recipe.model_dump_json(), threads, theirs), name=name)
+    process = context.Process(target=_run, args=(recipe.model_dump_json(), threads, like, theirs), name=name)
     with starting_deaf(signal.SIGINT):
         process.start()
     theirs.close()
     return _Running(name, process, answer)
 
 
-def _run(document: str, threads: int, answer: Connection) -> None:
+def _run(document: str, threads: int, like: dict[str, str], answer: Connection) -> None:
     """One run in a process of its own. Ctrl-C goes to the first process alone, which asks each of the others once to stop."""
     os.setpgid(0, 0)
     end_with_parent()
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         torch.set_num_threads(threads)
-        train(recipe_from_dict(json.loads(document), where="Table 3"))
+        train(recipe_from_dict(json.loads(document), where="Table 3"), like=like)
     except (Interrupted, KeyboardInterrupt):
         raise SystemExit(Interrupted.exit_code) from None
     except DragomanError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -41,10 +41,17 @@ from dragoman.traps import departures
 ALIGNED = 1000
 
 
-def train(recipe: Recipe, listener: Listener | None = None, *, picture_of: str | None = None) -> dict[str, Any]:
+def train(
+    recipe: Recipe,
+    listener: Listener | None = None,
+    *,
+    picture_of: str | None = None,
+    like: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Run a recipe to its end and return what `report.json` holds; on all ranks but the first, nothing.
 
     picture_of: the test source whose attention the report shows; one of fitting length when not given
+    like: what `Machine.memory` told of runs that this one is compared with; measured when not given
     """
     listener = listener or Silent()
     test = None
@@ -59,7 +66,7 @@ def train(recipe: Recipe, listener: Listener | None = None, *, picture_of: str |
             raise RankError(f"rank {world.rank}: has another recipe than rank 0; give all ranks one file and the same settings")
         listener = listener if world.leads else Silent()
         held.callback(listener.close)
-        trainer = Trainer(recipe, listener, world)
+        trainer = Trainer(recipe, listener, world, like=like)
         try:
             trainer.run()
             if not world.leads:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +46,10 @@ RETURNS = 3
 class Trainer:
     """One run: what learns, its place in the data, and the folder that it all goes to."""
 
-    def __init__(self, recipe: Recipe, listener: Listener, world: World | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, listener: Listener, world: World | None = None, *, like: Mapping[str, str] | None = None
+    ) -> None:
+        """like: the ways to compute in, as `Machine.memory` tells them, where no checkpoint says what the run began with."""
         self.recipe = recipe
         self.config = recipe.training
         self.listener = listener
@@ -57,7 +61,7 @@ class Trainer:
         self.prepared, corpus = prepare_run(self.folder, recipe, found, listener, self.world)
         self.progress = found.progress if found is not None else Progress()
         bound_kernel_cache()
-        before = found.machine if found is not None else None
+        before = found.machine if found is not None else like
         measured = choose_machine(self.config, before=before).memory() if self.world.leads else None
         self.machine = choose_machine(self.config, before=self.world.from_leader(measured))
         self.learner = Learner(recipe, self.prepared.tokeniser, self.machine, self.world, found)

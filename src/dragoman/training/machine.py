@@ -27,6 +27,8 @@ ATTENTIONS: dict[str, Attend] = {"fused": fused_attention, "lean": lean_attentio
 # So much faster a way has to be than PyTorch's own: their sums differ in the last bit, so noise must not choose one now and the
 # other when the run goes on.
 CLEARLY = 1.25
+# That each way has, by turns.
+TURNS = 5
 CEILING_SECONDS = 0.25
 
 
@@ -137,32 +139,38 @@ def _learning(compute: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], o
 
 
 def _fastest(ways: Mapping[str, Callable[[], object]]) -> str:
-    """By the processor time of the best of several turns in one thread; the first way unless another clearly wins.
+    """By the processor time of the best of several turns each in one thread; the first way unless another clearly wins.
 
-    So whoever else is at work here changes nothing, and a run that goes on finds what it found at its start.
+    So whoever else is at work here changes little, and a processor that only now reaches its speed is not held against the
+    first. A way that this PyTorch was built without is none.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        best = {name: seconds for name, once in ways.items() if (seconds := _best_of(once)) is not None}
+        taken = {name: [_seconds_of(once)] for name, once in ways.items() if _runs(once)}
+        for _ in range(TURNS - 1):
+            for name, seconds in taken.items():
+                seconds.append(_seconds_of(ways[name]))
     finally:
         torch.set_num_threads(threads)
+    best = {name: min(seconds) for name, seconds in taken.items()}
     first, fastest = next(iter(ways)), min(best, key=best.__getitem__)
     return fastest if CLEARLY * best[fastest] < best[first] else first
 
 
-def _best_of(once: Callable[[], object], *, turns: int = 5) -> float | None:
-    """Seconds of processor time; none where this PyTorch was built without what it takes."""
+def _runs(once: Callable[[], object]) -> bool:
     try:
         once()
     except (RuntimeError, AttributeError):
-        return None
-    seconds = []
-    for _ in range(turns):
-        begun = time.thread_time()
-        once()
-        seconds.append(time.thread_time() - begun)
-    return min(seconds)
+        return False
+    return True
+
+
+def _seconds_of(once: Callable[[], object]) -> float:
+    """Of processor time."""
+    begun = time.thread_time()
+    once()
+    return time.thread_time() - begun
 
 
 def measure_ceiling(machine: Machine) -> float:
