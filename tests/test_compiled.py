@@ -209,6 +209,31 @@ def test_what_pytorch_makes_by_default_changes_nothing(dtype: torch.dtype) -> No
     assert torch.allclose(sums_N, logits_NV.double().logsumexp(-1), atol=1e-6)
 
 
+@pytest.mark.parametrize("then", [PUT, ONTO_FROM_RELU])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 16), (16, 64), (33, 80), (600, 48), (70, 512)])
+def test_weights_are_put_in_order_in_steps_of_a_127th_of_the_greatest_of_their_row(
+    outputs: int, inputs: int, then: int
+) -> None:
+    """Four inputs of 16 outputs side by side; what is filled up is zero."""
+    weight = torch.randn(inputs, outputs, generator=torch.Generator().manual_seed(inputs)).t()  # rows are not side by side
+    weight[0] = 0.0
+    # Halves of steps, which are rounded to the even number; the greatest is -127 steps.
+    weight[-1] = torch.arange(inputs) % 20 / 2
+    weight[-1, -1] = -127.0
+    bias = torch.randn(outputs)
+    bytes_LPQ, scale_LO, bias_LO, shift_LO = in_order([Weight(lambda: weight, weight.shape)] * 2, [bias, None], then)
+    step_O = (weight.abs().amax(1) / 127).clamp(min=TINY)
+    filled_OI = torch.zeros(scale_LO.shape[1], bytes_LPQ.shape[2] * 4, dtype=torch.int8)
+    filled_OI[:outputs, :inputs] = (weight / step_O[:, None]).round()
+    wanted_PQ = filled_OI.view(-1, 16, filled_OI.shape[1] // 4, 4).transpose(1, 2)
+    assert all(torch.equal(layer_PQ, wanted_PQ) for layer_PQ in bytes_LPQ)
+    assert all(torch.equal(layer_O[:outputs], step_O) and not layer_O[outputs:].any() for layer_O in scale_LO)
+    assert torch.equal(bias_LO[0, :outputs], bias)
+    assert not bias_LO[1].any()
+    sums_O = filled_OI.sum(1, dtype=torch.int32) * 128
+    assert all(torch.equal(layer_O, sums_O if then == PUT else 0 * sums_O) for layer_O in shift_LO)
+
+
 @njit
 def product(x: Any, matrices: Any, y: Any, rows: Any, inputs: Any, space: Any) -> None:
     products.begin(space)

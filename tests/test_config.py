@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
 import subprocess
 import sys
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from types import UnionType
 from typing import Annotated, Any
 
@@ -62,7 +67,21 @@ class Knob:
 def knobs(section: type[BaseModel] = Recipe, path: str = "") -> Iterator[tuple[str, Knob]]:
     """Every knob of a section with its dotted key, and what lists and tables hold: `x[0]` in a list, `x.any` in a table."""
     for name, field in section.model_fields.items():
-        yield from within(path + name, field.annotation, field.description)
+        yield from within(path + name, field.annotation, sentences(section).get(name))
+
+
+@cache
+def sentences(section: type[BaseModel]) -> dict[str, str]:
+    """What stands beneath each knob of a section in its source."""
+    found = {}
+    for kind in reversed(section.__mro__[: section.__mro__.index(BaseModel)]):
+        lines = ast.parse(dedent(inspect.getsource(kind))).body[0]
+        assert isinstance(lines, ast.ClassDef)
+        for knob, beneath in pairwise(lines.body):
+            match knob, beneath:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = inspect.cleandoc(text)
+    return found
 
 
 def within(key: str, annotation: Any, sentence: str | None) -> Iterator[tuple[str, Knob]]:

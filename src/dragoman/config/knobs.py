@@ -37,7 +37,7 @@ RuleName = Literal[
 class Section(BaseModel):
     """A frozen group of knobs that refuses keys it does not know, and true, "5" or infinity where it wants a number."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 SectionT = TypeVar("SectionT", bound=Section)

@@ -11,18 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.engine.compiled import FLOATS, CompiledTransformer, Side
-from dragoman.engine.entries import can_enter
+from dragoman.engine.entries import can_enter, put_in_order
 from dragoman.engine.layout import (
-    ADDED,
     BYTES,
     GROUP,
     LANES,
-    LEVELS,
     ONTO,
     ONTO_FROM_RELU,
     PUT,
     RELU,
-    TINY,
     Across,
     Heads,
     Layers,
@@ -194,18 +191,13 @@ def in_order(weights: Sequence[Weight], biases: Sequence[Tensor | None], then: i
     scale_LO, bias_LO = torch.zeros(2, layers, panels * LANES, **FLOATS).unbind()
     shift_LO = torch.zeros(layers, panels * LANES, dtype=torch.int32, device="cpu")
     for layer, (weight, bias_O) in enumerate(zip(weights, biases, strict=True)):
-        scale_O = weight.greatest().div_(LEVELS).clamp_(min=TINY)
-        scale_LO[layer, :outputs] = scale_O
         if bias_O is not None:
             bias_LO[layer, :outputs] = bias_O.detach()
-        for rows, whole_RI in weight.parts_whole(scale_O):
-            count, first = len(whole_RI), rows.start // LANES
-            if then != ONTO_FROM_RELU:
-                shift_LO[layer, rows.start : rows.start + count] = whole_RI.sum(1, dtype=torch.int32) * ADDED
-            filled_RI = torch.zeros(-(-count // LANES) * LANES, quads * QUAD, dtype=torch.int8, device="cpu")
-            filled_RI[:count, :inputs] = whole_RI
-            panels_PRQ = filled_RI.view(-1, LANES, quads, QUAD)
-            bytes_LPQ[layer, first : first + len(panels_PRQ)] = panels_PRQ.transpose(1, 2)
+        for rows, part_RI in weight.parts():
+            ordered_RI = part_RI.contiguous()
+            panel, scale = bytes_LPQ[layer, rows.start // LANES].data_ptr(), scale_LO[layer, rows].data_ptr()
+            shift = 0 if then == ONTO_FROM_RELU else shift_LO[layer, rows].data_ptr()
+            put_in_order(ordered_RI.data_ptr(), len(ordered_RI), inputs, panel, scale, shift)
     return bytes_LPQ, scale_LO, bias_LO, shift_LO
 
 

@@ -28,7 +28,7 @@ from dragoman.engine.processor import features
 from dragoman.engine.remembered import cache_file
 
 # The files that hold what is compiled, and what makes machine code of it.
-SOURCES = ("layout", "vectors", "meeting", "matrices", "kernels", "ranking", "search", "assembler")
+SOURCES = ("layout", "vectors", "meeting", "weights", "matrices", "kernels", "ranking", "search", "assembler")
 # What Numba's code would call in a failure, of which there is none: they need only be there.
 NEVER_CALLED = (
     "NRT_Free",
@@ -87,6 +87,7 @@ class Entry:
         return symbol, code
 
 
+put_in_order = Entry("weights", "put_in_order")
 encode, step = Entry("kernels", "encode"), Entry("kernels", "step")
 greedy, beam = Entry("search", "greedy"), Entry("search", "beam")
 log_sums, best = Entry("ranking", "log_sums"), Entry("ranking", "best")

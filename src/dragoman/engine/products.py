@@ -230,20 +230,15 @@ class Weight:
 
     def greatest(self) -> Tensor:
         """The largest of each row, without its sign, and without a copy of their sizes: new memory costs more than sums."""
-        return torch.cat([torch.maximum(part_OI.amax(1), part_OI.amin(1).neg_()) for _, part_OI in self._parts()])
+        return torch.cat([torch.maximum(part_OI.amax(1), part_OI.amin(1).neg_()) for _, part_OI in self.parts()])
 
     def whole(self, scale_O: Tensor, whole_OI: Tensor) -> None:
         """Put it there in steps of these sizes, as bytes."""
-        for rows, part_RI in self.parts_whole(scale_O):
-            whole_OI[rows] = part_RI
-
-    def parts_whole(self, scale_O: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Some rows at a time in steps of these sizes, not as bytes yet; each is good until the next."""
         steps_RI = torch.empty(min(ROWS_AT_ONCE, self.shape[0]), self.shape[1], dtype=torch.float32)
-        for rows, part_RI in self._parts():
-            yield rows, torch.div(part_RI, scale_O[rows, None], out=steps_RI[: len(part_RI)]).round_()
+        for rows, part_RI in self.parts():
+            whole_OI[rows] = torch.div(part_RI, scale_O[rows, None], out=steps_RI[: len(part_RI)]).round_()
 
-    def _parts(self) -> Iterator[tuple[slice, Tensor]]:
+    def parts(self) -> Iterator[tuple[slice, Tensor]]:
         """So many rows at a time, in float32."""
         weight_OI = self.make()
         for first in range(0, len(weight_OI), ROWS_AT_ONCE):

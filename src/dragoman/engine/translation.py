@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dragoman.aligner import Link
 from dragoman.data.words import words_of
@@ -13,15 +14,16 @@ from dragoman.engine.passage import join_passage, writes_spaces
 from dragoman.errors import DataError
 from dragoman.storage import write_lines
 from dragoman.tasks.translation import Status
-from dragoman.views.attention import attention_page, framed
-from dragoman.views.explanation import Explanation
+
+if TYPE_CHECKING:
+    from dragoman.views.explanation import Explanation
 
 Rows = tuple[tuple[float, ...], ...]
 # What a line in parts is called by that had parts of several kinds.
 WORST_FIRST: tuple[Status, ...] = ("refused", "empty", "looped", "truncated", "copied", "ok")
 
 
-Explain = Callable[[str | None], Explanation]
+Explain = Callable[[str | None], "Explanation"]
 """Explains the text of a translation: the model's own, or one that is forced."""
 
 
@@ -33,6 +35,8 @@ class Shown:
     height: int = 720
 
     def _repr_html_(self) -> str:
+        from dragoman.views.attention import framed
+
         return framed(self.page, height=self.height)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
@@ -94,6 +98,8 @@ class Translation(_Explained):
         What is not what the model says of the text when it is asked again, such as an alternative, is shown as a given
         translation. Raises DataError for a line in parts, or for what the model cannot explain.
         """
+        from dragoman.views.attention import attention_page  # only here, since who translates need not wait for it
+
         explain: Explain | None = getattr(self, "_explain", None)
         if explain is None:
             raise DataError("only what translate has returned can be shown, in the process that it was made in")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, islice, repeat, zip_longest
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import Tensor
 
@@ -16,7 +16,6 @@ from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import DecodingConfig, Recipe, section_with
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.rules import Wish
-from dragoman.engine.explanation import explain
 from dragoman.engine.gaze import Gaze
 from dragoman.engine.opened import Opened, Placing
 from dragoman.engine.pairs import read_pairs
@@ -27,7 +26,9 @@ from dragoman.errors import DataError, RecipeError
 from dragoman.tasks.alignment import chosen_head
 from dragoman.tasks.generation import Speaker, most_positions, score_pairs, start_id
 from dragoman.tasks.translation import Translated, holds_text, is_copy, longest_source, status_of, translate_lines
-from dragoman.views.explanation import Explanation
+
+if TYPE_CHECKING:
+    from dragoman.views.explanation import Explanation
 
 WINDOW = 2048
 BEAM = 4
@@ -124,6 +125,8 @@ class Translator:
         return whole_lines
 
     def _explained(self, text: str, decoding: Mapping[str, Any], target: str | None) -> Explanation:
+        from dragoman.engine.explanation import explain  # only here, since who translates need not wait for it
+
         return explain(self, text, target=target, **decoding)
 
     def stream(

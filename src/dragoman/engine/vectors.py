@@ -163,6 +163,30 @@ def store_halves(typing, address, at, vector):
     return types.void(types.int64, types.int64, floats), code
 
 
+@intrinsic
+def store_quads(typing, address, at, vector):
+    """The lowest byte of each of 16 sums, four side by side in every 16th place for four bytes, the first of which is `at`."""
+
+    def code(context, builder, signature, given):
+        fours = builder.bitcast(builder.trunc(given[2], _SIGNED_BYTES), ir.VectorType(_WORD, 4))
+        for four in range(4):
+            place = _place(builder, given[0], builder.add(given[1], _LONG(four * LANES)), _WORD, _WORD)
+            builder.store(builder.extract_element(fours, _WORD(four)), place, align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, sums), code
+
+
+@intrinsic
+def whole_total(typing, vector):
+    """Of whole numbers."""
+
+    def code(context, builder, signature, given):
+        return builder.sext(_call(builder, "llvm.vector.reduce.add.v16i32", _WORD, given[0]), _LONG)
+
+    return types.int64(sums), code
+
+
 def _first(builder, count):
     """Which lanes are the first so many."""
     return builder.icmp_signed("<", ir.Constant(_SUMS, list(range(LANES))), _repeated(builder, builder.trunc(count, _WORD)))
