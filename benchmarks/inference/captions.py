@@ -26,6 +26,8 @@ from .systems import CT2, HF, OURS, PRECISIONS, Systems, folder_for
 TEST = "test_2016_flickr"
 TRAINING_MINUTES = {"quick": 1.0, "full": 15.0}
 BEAM = 5
+SCOUTED = 0.2
+"""The share of the lines by which settings are tried that take one at a time, since no line knows of the others."""
 
 
 class NoText(Exception):
@@ -137,7 +139,7 @@ def measure_captions(
         one = compete(
             entries_of(systems, captions.forms, quick=quick, one_by_one=True),
             _rate(captions.forms, few, beam, {}, spent, one_by_one=True),
-            scout=0.0, seconds=0.0, rounds=rounds, keep={OURS: 1, CT2: 1, HF: 1},
+            scout=SCOUTED, seconds=0.0, rounds=rounds, keep={OURS: 1, CT2: 1, HF: 1},
             whole=[CT2], allowance=time_left,
         )  # fmt: skip
         _tell_alone(section, alone, name, one, spent)
@@ -153,11 +155,12 @@ def _rate(
 ) -> Callable[[Entry, float], float]:
     """Lines a second; texts and seconds go into `said` and `spent` by system and setting."""
 
-    def rate(entry: Entry, seconds: float) -> float:
+    def rate(entry: Entry, share: float) -> float:
+        some = lines[: int(share * len(lines))] if share else lines
         answer = entry.worker.ask(
             do="text",
             folder=folder_for(entry, forms),
-            lines=lines,
+            lines=some,
             beam=beam,
             search=searches(beam)[entry.system],
             setting=entry.setting,
@@ -168,8 +171,8 @@ def _rate(
         turns: list[float] = answer["seconds"]
         if one_by_one:
             spent.setdefault(key, []).extend(turns)
-            return len(lines) / sum(turns)
-        return len(lines) / statistics.median(turns)
+            return len(some) / sum(turns)
+        return len(some) / statistics.median(turns)
 
     return rate
 
