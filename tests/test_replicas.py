@@ -40,6 +40,20 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"dragoman.engine.{room}.cores", lambda: 4)
 
 
+def test_what_is_searched_in_one_call_takes_no_more_than_a_quota(four_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two processors; unless the caller says what it is to take."""
+    monkeypatch.setattr("dragoman.engine.replicas.processors", lambda: 2)
+    for count, threads, pieces, crew in (
+        (None, None, 9, Crew(2, 1)),
+        (None, None, 1, Crew(1, 2)),
+        (1, None, 9, Crew(1, 2)),
+        (3, None, 9, Crew(3, 1)),
+        (None, 3, 9, Crew(3, 1)),
+        (2, 4, 9, Crew(2, 4)),
+    ):
+        assert Replicas(count, threads, "which")._plain_crew(pieces) == crew
+
+
 @pytest.mark.parametrize("replicas", [1, 2, 5])
 def test_results_come_in_order(replicas: int) -> None:
     def work(number: int) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from multiprocessing import get_context
-from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 from unittest import mock
@@ -181,18 +180,30 @@ def test_threads_share_out_what_is_searched_in_one_call(
     assert list(Replicas(count, threads, "which").map(work, pieces)) == [work(piece) for piece in pieces]
 
 
-@pytest.mark.parametrize("rows", [1, 1000], ids=["side by side", "together"])
+@pytest.mark.parametrize(("count", "threads", "most"), [(2, 1, 0), (1, 3, 2), (2, 2, 1)])
+def test_a_search_asks_for_as_many_helpers_as_replicas_leave_it(
+    speakers: list[Speaker], count: int, threads: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = mock.Mock(side_effect=lambda most: helpers(0))
+    work, pieces = work_of(speakers[1], method="greedy"), [range(SOURCES)] * 2
+    wanted = [work(piece) for piece in pieces]
+    monkeypatch.setattr("dragoman.engine.searcher.helpers", asking)
+    assert list(Replicas(count, threads, "which").map(work, pieces)) == wanted
+    assert asking.mock_calls == [mock.call(most)] * len(pieces)
+
+
+@pytest.mark.parametrize(("parts", "helping"), [(SOURCES, 0), (2, 2), (1, 2)], ids=["side by side", "two teams", "one team"])
 @pytest.mark.parametrize("decoding", [SEARCHES["greedy"], SEARCHES["until all are finished"]], ids=["greedy", "beam"])
 def test_threads_search_together(
-    speakers: list[Speaker], decoding: dict[str, Any], rows: int, monkeypatch: pytest.MonkeyPatch
+    speakers: list[Speaker], decoding: dict[str, Any], parts: int, helping: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five, in a team or with sentences of their own; what they find is what one finds."""
-    monkeypatch.setattr("dragoman.engine.team._cores", lambda: 5)
+    """Five, in teams of three and two, in one of three, or with sentences of their own; what they find is what one finds."""
+    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 5)
     monkeypatch.setattr("dragoman.engine.compiled.WIDTH_OF_A_MEMBER", 16)  # three in a team
     rules = RULES["no three twice"]
     for speaker in speakers:
         alone, _ = both(speaker, rules, **decoding)
-        monkeypatch.setattr("dragoman.engine.searcher.ROWS_OF_A_TEAM", rows)
+        monkeypatch.setattr("dragoman.engine.searcher.ROWS_OF_A_TEAM", SOURCES * decoding.get("beam_size", 1) // parts)
         hired: list[int] = []
         monkeypatch.setattr(
             "dragoman.engine.compiled.Meeting", lambda helpers, hired=hired: hired.append(len(helpers)) or Meeting(helpers)
@@ -203,13 +214,14 @@ def test_threads_search_together(
         finally:
             torch.set_num_threads(1)
         assert found == alone
-        assert max(hired) == (0 if rows == 1 else 2)
+        assert max(hired) == helping
+        assert (1 in hired) == (parts == 2)
 
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_whoever_fails_keeps_nobody_waiting(speakers: list[Speaker], who: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A member of a team, before it has begun."""
-    monkeypatch.setattr("dragoman.engine.team._cores", lambda: 2)
+    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 2)
     monkeypatch.setattr("dragoman.engine.compiled.WIDTH_OF_A_MEMBER", 16)
     enter = entries.greedy
 
@@ -218,7 +230,7 @@ def test_whoever_fails_keeps_nobody_waiting(speakers: list[Speaker], who: int, m
             raise MemoryError("no more")
         return enter(*given)
 
-    monkeypatch.setattr(entries, "greedy", fail)
+    monkeypatch.setattr(entries, "greedy", mock.Mock(side_effect=fail))
     torch.set_num_threads(2)
     try:
         with pytest.raises(MemoryError, match="no more"), torch.inference_mode():
@@ -228,26 +240,67 @@ def test_whoever_fails_keeps_nobody_waiting(speakers: list[Speaker], who: int, m
 
 
 def test_where_some_sentences_fail_the_others_are_left(speakers: list[Speaker], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.engine.team._cores", lambda: 4)
+    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 4)
+    """After the step that each of them is at."""
     monkeypatch.setattr("dragoman.engine.searcher.MOST_STEPS", 1)
-    enter, failing = entries.greedy, Lock()
+    enter, failing, over = entries.greedy, Lock(), Event()
+    monkeypatch.setattr("dragoman.engine.searcher.Event", lambda: over)
 
     def fail(*given: Any) -> int:
         if failing.acquire(blocking=False):
             raise MemoryError("no more")
+        assert over.wait(30)
         return enter(*given)
 
-    monkeypatch.setattr(entries, "greedy", fail)
+    steps = mock.Mock(side_effect=fail)
+    monkeypatch.setattr(entries, "greedy", steps)
     torch.set_num_threads(4)
     try:
         with pytest.raises(MemoryError, match="no more"):
             generate(speakers[0], sources(), DecodingConfig(method="greedy"), start_id=START_ID)
     finally:
         torch.set_num_threads(1)
+    assert 1 <= steps.call_count <= 4
+
+
+def test_what_is_searched_by_is_there_before_helpers_are(speakers: list[Speaker], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while it is compiled would else be heard after it is compiled once more by who waits for it."""
+    monkeypatch.setattr("dragoman.engine.searcher.helpers", mock.Mock(side_effect=AssertionError("too soon")))
+    methods: list[tuple[str, Any]] = [("encode", "greedy"), ("greedy", "greedy"), ("beam", "beam")]
+    for name, method in methods:
+        entry = mock.Mock()
+        entry.linked.side_effect = KeyboardInterrupt
+        with monkeypatch.context() as patch:
+            patch.setattr(entries, name, entry)
+            with pytest.raises(KeyboardInterrupt):
+                generate(speakers[0], sources(), DecodingConfig(method=method), start_id=START_ID)
+
+
+def test_who_is_still_at_work_helps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, and once more while the others are waited for: nobody waits longer, and what they do is theirs to end."""
+    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 3)
+    begun, over, stopped = Event(), Event(), mock.Mock()
+
+    def press() -> None:
+        begun.wait(30)
+        raise KeyboardInterrupt
+
+    def work() -> None:
+        begun.set()
+        over.wait(30)
+
+    monkeypatch.setattr("dragoman.engine.team.wait", mock.Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt), helpers(1) as one:
+        together([press, work], one, stopped)
+    assert stopped.call_count == 2
+    with helpers(2) as others:
+        assert len(others) == 2
+        assert one[0] not in others
+    over.set()
 
 
 def test_threads_that_one_search_has_no_other_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.engine.team._cores", lambda: 4)
+    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 4)
     with helpers(2) as first, helpers(2) as second, helpers(1) as third:
         assert [len(one) for one in (first, second, third)] == [2, 0, 0]
     with helpers(9) as all_others:
@@ -256,21 +309,13 @@ def test_threads_that_one_search_has_no_other_takes(monkeypatch: pytest.MonkeyPa
 
 
 def test_where_no_thread_can_be_had_one_searches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.engine.team._cores", lambda: 40)
+    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 40)
     with helpers(3) as some:
         monkeypatch.setattr(Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread")))
         with helpers(30) as others:
             assert not set(some) & set(others)
     with helpers(30) as all_there_are:
         assert set(all_there_are) == {*some, *others}
-
-
-def test_a_quota_counts_as_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("dragoman.engine.team.QUOTA", tmp_path / "cpu.max")
-    without = team._cores()
-    for said, cores in (("max 100000", without), ("nonsense", without), ("100000 100000", 1), ("5000 100000", 1)):
-        (tmp_path / "cpu.max").write_text(said)
-        assert team._cores() == cores
 
 
 def test_what_a_caller_allows_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +325,7 @@ def test_what_a_caller_allows_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_fails_is_told_and_whom_that_stopped_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.engine.team._cores", lambda: 3)
+    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 3)
     over = Event()
 
     def stopped() -> None:
@@ -300,7 +345,7 @@ def test_who_fails_is_told_and_whom_that_stopped_is_not(monkeypatch: pytest.Monk
 def test_a_process_that_is_forked_off_has_threads_of_its_own() -> None:
     """Those of its parent it has not."""
     for _ in range(2):  # the second time this process has threads
-        child = get_context("fork").Process(target=_in_company)
+        child = get_context("fork").Process(target=_in_company, daemon=True)
         child.start()
         child.join(30)
         assert child.exitcode == 0
@@ -308,7 +353,7 @@ def test_a_process_that_is_forked_off_has_threads_of_its_own() -> None:
 
 
 def _in_company() -> None:
-    with mock.patch("dragoman.engine.team._cores", return_value=2), helpers(1) as one:
+    with mock.patch("dragoman.engine.team.cores", return_value=2), helpers(1) as one:
         assert together([lambda: 1, lambda: 2], one, lambda: None) == [1, 2]
 
 

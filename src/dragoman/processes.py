@@ -10,9 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
+from math import ceil
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Any, TypeVar
 
 from dragoman.errors import LostProcessError
@@ -20,6 +22,8 @@ from dragoman.errors import LostProcessError
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
+# What a container may take of the processors' time, and how often that is counted, both in microseconds (Linux, cgroup v2).
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
 # So few items are done before a second process would have come up.
 FEW = 4
 # Ctrl-C and the like go to all processes of a terminal or a job; SIGTERM is how a broken pool ends its own.
@@ -29,8 +33,12 @@ _work: Callable[[Any], Any] | None = None
 
 
 def cores() -> int:
-    """Processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Processors that this process may run on, or that its container has a quota of, rounded up."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        quota, period = QUOTA.read_text(encoding="ascii").split()
+        found = min(found, ceil(int(quota) / int(period)))  # which is no number where there is no limit
+    return max(1, found)
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def _own_tensors(rows: int, places: int, heads: Heads, width: int, widest: int) 
 class CompiledState(NamedTuple):
     """A step writes into its state's memory, so that each state is good for one step.
 
-    keys_LBSK, values_LBSU: of the source. past_keys, past_values: of the output (T, L, P, K or U); none before it begins
+    keys_LBSK, values_LBSU: of the source. past_keys, past_values: of the output (L, P, T, K or U); none before it begins
     wanted: sentences that are
     length: tokens read
     lineage_NT: the stored row that holds what each row descends from at each place
@@ -148,18 +148,22 @@ class CompiledState(NamedTuple):
             lineage=self.lineage_NT.data_ptr(),
             stored=self.stored_N.data_ptr(),
             sentence=self.sentence_N.data_ptr(),
-            rows=self.past_keys.shape[2],
+            rows=self.past_keys.shape[1],
             room=self.lineage_NT.shape[1],
         )
 
     def with_places(self) -> CompiledState:
         """Room for twice as many tokens in each row."""
-        keys, values, lineage = self.past_keys, self.past_values, self.lineage_NT
-        more = keys.new_empty(2 * keys.shape[0], *keys.shape[1:]), values.new_empty(2 * values.shape[0], *values.shape[1:])
-        lineage_NT = lineage.new_zeros(lineage.shape[0], 2 * lineage.shape[1])
-        more[0][: keys.shape[0]], more[1][: values.shape[0]] = keys, values
-        lineage_NT[:, : lineage.shape[1]] = lineage
-        return self._replace(past_keys=more[0], past_values=more[1], lineage_NT=lineage_NT)
+        lineage_NT = F.pad(self.lineage_NT, (0, self.lineage_NT.shape[1]))
+        keys, values = (_with_places(past, lineage_NT.shape[1]) for past in (self.past_keys, self.past_values))
+        return self._replace(past_keys=keys, past_values=values, lineage_NT=lineage_NT)
+
+
+def _with_places(past_LPTK: Tensor, places: int) -> Tensor:
+    """With room for so many, those that are there first."""
+    more_LPTK = past_LPTK.new_empty(*past_LPTK.shape[:2], places, past_LPTK.shape[3])
+    more_LPTK[:, :, : past_LPTK.shape[2]] = past_LPTK
+    return more_LPTK
 
 
 @dataclass(frozen=True)
@@ -224,7 +228,7 @@ class CompiledTransformer:
                 heads,
                 memory,
             )
-            kept = tokens_N, at_N, begins_C, numbers_C, positions_SD, keys_LBSK, values_LBSU, short_B, room
+            kept = self, tokens_N, at_N, begins_C, numbers_C, positions_SD, keys_LBSK, values_LBSU, short_B, room
             room.meeting.hold(partial(_encode, given, room.spaces, kept))
         sentence_N = torch.arange(sentences, dtype=torch.int32, device="cpu")
         return CompiledState(keys_LBSK, values_LBSU, short_B, memory, room, sentences, sentence_N=sentence_N)
@@ -265,7 +269,7 @@ class CompiledTransformer:
     def begun(self, state: CompiledState, rows: int) -> CompiledState:
         """With a place for what so many rows say."""
         places = max(PLACES, state.memory.places)  # most outputs are about as long as their source
-        shape = places, self.target.layers.number, rows
+        shape = self.target.layers.number, rows, places
         return state._replace(
             past_keys=torch.empty(*shape, self.heads.key_width, **HALVES),
             past_values=torch.empty(*shape, self.heads.value_width, **HALVES),

@@ -49,20 +49,20 @@ class Entry:
         self._lock = Lock()
 
     def __call__(self, *given: Any) -> int:
-        if self._function is None:
-            with self._lock:
-                self._function = self._function or self._linked()
         numbers = array("q")
         _flatten(given, numbers)
-        return self._function(numbers.buffer_info()[0])
+        return self.linked()(numbers.buffer_info()[0])
+
+    def linked(self) -> Callable[[int], int]:
+        """Ready to be called, which takes its time once: some seconds where it has to be compiled."""
+        if self._function is None:
+            with self._lock:
+                self._function = self._function or _link(*(self._kept() or self._made()))
+        return self._function
 
     def is_kept(self) -> bool:
         """Whether it need not be compiled."""
         return self._function is not None or self._kept() is not None
-
-    def _linked(self) -> Callable[[int], int]:
-        symbol, code = self._kept() or self._made()
-        return _link(symbol, code)
 
     def _kept(self) -> tuple[str, bytes] | None:
         folder = _folder()

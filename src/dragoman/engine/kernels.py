@@ -150,19 +150,19 @@ def look_around(heads, first, after, start, stop, space):
 
 
 @compiled
-def look_back(heads, layer, layers, past, space, rows, now):
+def look_back(heads, layer, past, space, rows, now):
     """What each row finds among what it said: from `wide`, whose keys and values are kept, into `found`."""
     apart = 2 * heads.key_width + heads.value_width
     start, stop = share(rows, space.team)
     for row in range(start, stop):
         stored = whole(past.stored, row)
         put_whole(past.lineage, row * past.room + now, np.int32(stored))
-        here = (now * layers + layer) * past.rows + stored
+        here = (layer * past.rows + stored) * past.room + now
         remember(heads, row * apart + heads.key_width, past.keys, past.values, here, space)
     for row in range(start, stop):
         for time in range(now + 1):
             before = whole(past.lineage, row * past.room + time)
-            put_long(space.places, time, (time * layers + layer) * past.rows + before)
+            put_long(space.places, time, (layer * past.rows + before) * past.room + time)
         look(heads, row * apart, past.keys, past.values, now + 1, row, space)
     meet(space.team)
 
@@ -267,7 +267,7 @@ def advance(tokens, at, rows, now, table, positions, layers, across, heads, memo
     read(tokens, at, rows, table, positions, space)
     for layer in range(layers.number):
         project(layers.norms[0], layers.before, layers.look, layer, space.wide, rows, space)
-        look_back(heads, layer, layers.number, past, space, rows, now)
+        look_back(heads, layer, past, space, rows, now)
         give_back(space.found, heads.value_width, layers.norms[0], layers.before, layers.output, layer, rows, space)
         project(across.norms, layers.before, across.look, layer, space.wide, rows, space)
         look_across(heads, layer, memory, past.sentence, space, rows)

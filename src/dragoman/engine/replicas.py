@@ -17,6 +17,7 @@ from dragoman.engine.remembered import cores, recall, remember
 from dragoman.engine.team import at_most
 from dragoman.engine.worker import Found as Searched
 from dragoman.engine.worker import Opening, Worker, is_portable, request_of
+from dragoman.processes import cores as processors
 from dragoman.tasks.generation import Work
 
 TRIED = 3
@@ -169,9 +170,10 @@ class Replicas:
 
     def _plain_crew(self, pieces: int) -> Crew:
         """As many pieces at once as there are threads; where they are fewer, each has several."""
+        usual = min(cores(), processors())
         if self.count is not None:
-            return Crew(self.count, self.threads or max(1, cores() // self.count))
-        threads = self.threads or cores()
+            return Crew(self.count, self.threads or max(1, usual // self.count))
+        threads = self.threads or usual
         replicas = max(1, min(threads, pieces))
         return Crew(replicas, threads // replicas)
 

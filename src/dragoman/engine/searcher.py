@@ -94,6 +94,7 @@ class CompiledSearcher:
     widest: int = WIDEST
 
     def greedy(self, source_BS: Tensor, request: Request) -> list[Hypothesis]:
+        entries.greedy.linked()
         return self._shared_out(source_BS, request, 1, self._greedy)
 
     def _greedy(self, source_BS: Tensor, request: Request, by: Threads) -> list[Hypothesis]:
@@ -123,6 +124,7 @@ class CompiledSearcher:
             self._walk(source_BS, request, by, beam_size, 2 * beam_size, partial(_enter, entries.beam, tree, grown))
             return grown.outcome()
 
+        entries.beam.linked()
         return self._shared_out(source_BS, request, beam_size, search)
 
     def _shared_out(
@@ -133,6 +135,7 @@ class CompiledSearcher:
         sentences = len(request.limits)
         if not sentences:
             return []
+        entries.encode.linked()  # before others wait for it, who hear no Ctrl-C
         parts = max(1, min(sentences, sentences * width // ROWS_OF_A_TEAM))
         with helpers(min(allowed(), parts * self.model.most_members) - 1) as granted:
             parts, over = min(parts, len(granted) + 1), Event()
@@ -180,7 +183,7 @@ class CompiledSearcher:
             )
             given = now, until, left, compiled, state.memory, state.past()
             memory.shared["left"].fill_(left)  # whoever goes on alone, because the first has failed, reads it
-            kept = state, memory, limit_B, may_loop_B, banned_C, positions_TD
+            kept = model, self.words_W, state, memory, limit_B, may_loop_B, banned_C, positions_TD
             left = state.room.meeting.hold(partial(_take, steps, given, state.room.spaces, memory.batches, asked, kept))
             now = until
 

@@ -14,8 +14,6 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
-from math import ceil
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeVar
@@ -23,9 +21,7 @@ from typing import Any, TypeVar
 import torch
 
 from dragoman.engine.layout import APART, Team
-
-# What a container may take of the processor's time, and how often that is counted, both in microseconds (Linux, cgroup v2).
-QUOTA = Path("/sys/fs/cgroup/cpu.max")
+from dragoman.processes import cores
 
 Found = TypeVar("Found")
 
@@ -35,21 +31,30 @@ class Helper:
 
     def __init__(self) -> None:
         """Raises RuntimeError where no thread can be had."""
-        self._asked: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._asked: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._last: Future[Any] | None = None
         Thread(target=self._serve, name="member", daemon=True).start()
 
     def ask(self, work: Callable[[], Found], found: Future[Found]) -> None:
+        self._last = found
         self._asked.put((found, work))
 
+    def is_idle(self) -> bool:
+        return self._last is None or self._last.done()
+
+    def dismiss(self) -> None:
+        """Ask for nothing more."""
+        self._asked.put(None)
+
     def _serve(self) -> None:
-        while True:
-            found, work = self._asked.get()
+        while (asked := self._asked.get()) is not None:
+            found, work = asked
             if found.set_running_or_notify_cancel():
                 try:
                     found.set_result(work())
                 except BaseException as failure:
                     found.set_exception(failure)
-            del found, work  # what they hold is not to wait for the next
+            del asked, found, work  # what they hold is not to wait for the next
 
 
 _lock = Lock()
@@ -91,7 +96,7 @@ def helpers(most: int) -> Iterator[list[Helper]]:
     busy = 0
     try:
         with _lock:
-            free, busy = min(most, _cores() - _busy - 1) if most > 0 else 0, 1
+            free, busy = min(most, cores() - _busy - 1) if most > 0 else 0, 1
             _busy += 1
             with suppress(RuntimeError):
                 while len(taken) < free:
@@ -101,7 +106,11 @@ def helpers(most: int) -> Iterator[list[Helper]]:
     finally:
         with _lock:
             _busy -= busy
-            _idle.extend(taken)
+            for one in taken:
+                if one.is_idle():
+                    _idle.append(one)
+                else:  # nobody waited for it
+                    one.dismiss()
 
 
 class Meeting:
@@ -132,15 +141,20 @@ def together(works: Sequence[Callable[[], Found]], helpers: Sequence[Helper], st
         return [works[0]()]
     failures: list[BaseException] = []
     others: list[Future[Found]] = [Future() for _ in works[1:]]
+    done = False
     try:
         for helper, work, other in zip(helpers, works[1:], others, strict=True):
             helper.ask(partial(_tried, work, stop), other)
         mine = works[0]()
         wait(others)
+        done = True
     except BaseException as failure:
         stop()
         failures.append(failure)
         wait([other for other in others if not other.cancel()])
+    finally:
+        if not done:
+            stop()  # also where Ctrl-C came before the other
     failures += [theirs for other in others if not other.cancelled() and (theirs := other.exception()) is not None]
     if failures:
         raise min(failures, key=lambda one: isinstance(one, Stopped))
@@ -153,15 +167,6 @@ def _tried(work: Callable[[], Found], stop: Callable[[], None]) -> Found:
     except BaseException:
         stop()
         raise
-
-
-def _cores() -> int:
-    """That this process may compute on."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    with suppress(OSError, ValueError):
-        quota, period = QUOTA.read_text(encoding="ascii").split()
-        cores = min(cores, ceil(int(quota) / int(period)))  # which is no number where there is no limit
-    return max(1, cores)
 
 
 def _pass_on() -> int:
