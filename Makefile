@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-slow test-gpu check bench bench-data bench-training bench-inference bench-inference-gpu bench-scaling bench-parsing clean
+.PHONY: quickstart test test-slow test-gpu check bench bench-data bench-training bench-inference bench-inference-gpu bench-scaling bench-parsing bench-quality clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -44,6 +44,9 @@ bench-scaling: $(VENV)/.core
 
 bench-parsing: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m parsing.run $(if $(QUICK),--quick) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
+
+bench-quality: $(VENV)/.core
+	PYTHONPATH=benchmarks $(BIN)/python -m quality.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

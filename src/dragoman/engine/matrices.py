@@ -25,11 +25,17 @@ from dragoman.engine.layout import (
     TINY,
 )
 from dragoman.engine.meeting import meet, share
+from dragoman.engine.tiles import (
+    configure_tiles,
+    empty_tile,
+    load_tile,
+    multiply_tiles,
+    release_tiles,
+    store_tile,
+)
 from dragoman.engine.vectors import (
     add_products,
     compiled,
-    configure_tiles,
-    empty_tile,
     greater,
     greatest,
     inlined,
@@ -37,11 +43,8 @@ from dragoman.engine.vectors import (
     load_bytes,
     load_first,
     load_sums,
-    load_tile,
-    multiply_tiles,
     number,
     put,
-    release_tiles,
     same,
     same_bytes,
     same_sums,
@@ -50,7 +53,6 @@ from dragoman.engine.vectors import (
     store_bytes,
     store_first,
     store_sums,
-    store_tile,
     to_floats,
     to_sums,
 )

@@ -1,11 +1,9 @@
-"""A processor's vectors of 512 bits, and its tiles (AMX), as values that compiled Python computes with.
+"""A processor's vectors of 512 bits as values that compiled Python computes with.
 
 `Floats` are 16 numbers of 32 bits; `Sums` are 16 whole numbers of 32 bits, or the 64 bytes that are multiplied and added up to
 such. Everything here is for functions that Numba compiles. Memory is given by its address, a whole number, and `at` counts what
 is read or written from there on: numbers, halves (of 16 bits), whole numbers or bytes. Nothing checks that it is within; who
 calls keeps what is there alive. (Arrays as arguments would cost more than a small model's sums: each is counted at each call.)
-
-Tiles have 16 rows of 64 bytes. There are eight, by number, which only a literal can be.
 """
 
 from __future__ import annotations
@@ -69,13 +67,13 @@ class _VectorModel(models.PrimitiveModel):
 floats, sums = _Vector("floats", _FLOATS), _Vector("sums", _SUMS)
 
 
-def _place(builder, address, at, unit, of):
+def place_of(builder, address, at, unit, of):
     """Where number `at` is of such units, as a pointer to this."""
     place = builder.gep(builder.inttoptr(address, unit.as_pointer()), [at], source_etype=unit)
     return builder.bitcast(place, of.as_pointer())
 
 
-def _call(builder, name, result, *arguments):
+def called(builder, name, result, *arguments):
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
 
@@ -89,7 +87,7 @@ def _reader(unit, of, found):
     @intrinsic
     def read(typing, address, at):
         def code(context, builder, signature, given):
-            value = builder.load(_place(builder, *given, unit, of), align=1)
+            value = builder.load(place_of(builder, *given, unit, of), align=1)
             return builder.sext(value, _LONG) if of is _WORD else value
 
         return found(types.int64, types.int64), code
@@ -101,7 +99,7 @@ def _writer(unit, kind, of):
     @intrinsic
     def write(typing, address, at, value):
         def code(context, builder, signature, given):
-            builder.store(given[2], _place(builder, *given[:2], unit, of), align=1)
+            builder.store(given[2], place_of(builder, *given[:2], unit, of), align=1)
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64, kind), code
@@ -131,7 +129,7 @@ def store_bytes(typing, address, at, vector):
     """The lowest byte of each of 16 sums."""
 
     def code(context, builder, signature, given):
-        place = _place(builder, *given[:2], _BYTE, _SIGNED_BYTES)
+        place = place_of(builder, *given[:2], _BYTE, _SIGNED_BYTES)
         builder.store(builder.trunc(given[2], _SIGNED_BYTES), place, align=1)
         return context.get_dummy_value()
 
@@ -143,7 +141,7 @@ def load_halves(typing, address, at):
     """16 halves, as numbers."""
 
     def code(context, builder, signature, given):
-        return builder.fpext(builder.load(_place(builder, *given, _HALF, _HALVES), align=1), _FLOATS)
+        return builder.fpext(builder.load(place_of(builder, *given, _HALF, _HALVES), align=1), _FLOATS)
 
     return floats(types.int64, types.int64), code
 
@@ -157,7 +155,7 @@ def store_halves(typing, address, at, vector):
         for compared, bound in (("<", GREATEST_HALF), (">", -GREATEST_HALF)):
             limit = ir.Constant(_FLOATS, [bound] * LANES)
             vector = builder.select(builder.fcmp_ordered(compared, vector, limit), vector, limit)
-        builder.store(builder.fptrunc(vector, _HALVES), _place(builder, *given[:2], _HALF, _HALVES), align=1)
+        builder.store(builder.fptrunc(vector, _HALVES), place_of(builder, *given[:2], _HALF, _HALVES), align=1)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, floats), code
@@ -170,7 +168,7 @@ def store_quads(typing, address, at, vector):
     def code(context, builder, signature, given):
         fours = builder.bitcast(builder.trunc(given[2], _SIGNED_BYTES), ir.VectorType(_WORD, 4))
         for four in range(4):
-            place = _place(builder, given[0], builder.add(given[1], _LONG(four * LANES)), _WORD, _WORD)
+            place = place_of(builder, given[0], builder.add(given[1], _LONG(four * LANES)), _WORD, _WORD)
             builder.store(builder.extract_element(fours, _WORD(four)), place, align=1)
         return context.get_dummy_value()
 
@@ -182,7 +180,7 @@ def whole_total(typing, vector):
     """Of whole numbers."""
 
     def code(context, builder, signature, given):
-        return builder.sext(_call(builder, "llvm.vector.reduce.add.v16i32", _WORD, given[0]), _LONG)
+        return builder.sext(called(builder, "llvm.vector.reduce.add.v16i32", _WORD, given[0]), _LONG)
 
     return types.int64(sums), code
 
@@ -197,9 +195,9 @@ def load_first(typing, count, address, at, rest):
     """So many numbers from there on, and a vector's for the rest."""
 
     def code(context, builder, signature, given):
-        place = _place(builder, *given[1:3], _FLOAT, _FLOATS)
+        place = place_of(builder, *given[1:3], _FLOAT, _FLOATS)
         name, wanted = "llvm.masked.load.v16f32.p0", _first(builder, given[0])
-        return _call(builder, name, _FLOATS, place, _WORD(1), wanted, given[3])
+        return called(builder, name, _FLOATS, place, _WORD(1), wanted, given[3])
 
     return floats(types.int64, types.int64, types.int64, floats), code
 
@@ -210,8 +208,8 @@ def store_first(typing, count, address, at, vector):
 
     def code(context, builder, signature, given):
         wanted = _first(builder, given[0])
-        place = _place(builder, *given[1:3], _FLOAT, _FLOATS)
-        _call(builder, "llvm.masked.store.v16f32.p0", ir.VoidType(), given[3], place, _WORD(1), wanted)
+        place = place_of(builder, *given[1:3], _FLOAT, _FLOATS)
+        called(builder, "llvm.masked.store.v16f32.p0", ir.VoidType(), given[3], place, _WORD(1), wanted)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64, floats), code
@@ -242,7 +240,7 @@ def same_bytes(typing, address, at):
     """16 times the same four bytes."""
 
     def code(context, builder, signature, given):
-        return _repeated(builder, builder.load(_place(builder, *given, _BYTE, _WORD), align=1))
+        return _repeated(builder, builder.load(place_of(builder, *given, _BYTE, _WORD), align=1))
 
     return sums(types.int64, types.int64), code
 
@@ -253,7 +251,7 @@ def add_products(typing, sum_, unsigned, signed):
 
     def code(context, builder, signature, given):
         sides = [builder.bitcast(one, _SIDE) for one in given[1:]]
-        return _call(builder, "llvm.x86.avx512.vpdpbusd.512", _SUMS, given[0], *sides)
+        return called(builder, "llvm.x86.avx512.vpdpbusd.512", _SUMS, given[0], *sides)
 
     return sums(sums, sums, sums), code
 
@@ -273,7 +271,7 @@ def to_sums(typing, vector):
     """The nearest whole numbers, the even one of two."""
 
     def code(context, builder, signature, given):
-        return builder.fptosi(_call(builder, "llvm.rint.v16f32", _FLOATS, given[0]), _SUMS)
+        return builder.fptosi(called(builder, "llvm.rint.v16f32", _FLOATS, given[0]), _SUMS)
 
     return sums(floats), code
 
@@ -332,7 +330,7 @@ def size(typing, vector):
     """Without the signs."""
 
     def code(context, builder, signature, given):
-        return _call(builder, "llvm.fabs.v16f32", _FLOATS, given[0])
+        return called(builder, "llvm.fabs.v16f32", _FLOATS, given[0])
 
     return floats(floats), code
 
@@ -392,70 +390,6 @@ def quotient(typing, one, other):
 _arithmetic(operator.add, "fadd", "add")
 _arithmetic(operator.sub, "fsub", "sub")
 _arithmetic(operator.mul, "fmul", "mul")
-
-
-@intrinsic
-def configure_tiles(typing, address):
-    """By the 64 bytes that stand there; see `tile_description`."""
-
-    def code(context, builder, signature, given):
-        _call(builder, "llvm.x86.ldtilecfg", ir.VoidType(), builder.inttoptr(given[0], _BYTE.as_pointer()))
-        return context.get_dummy_value()
-
-    return types.void(types.int64), code
-
-
-@intrinsic
-def release_tiles(typing):
-    """As every function must that configured them."""
-
-    def code(context, builder, signature, given):
-        _call(builder, "llvm.x86.tilerelease", ir.VoidType())
-        return context.get_dummy_value()
-
-    return types.void(), code
-
-
-@intrinsic(prefer_literal=True)
-def empty_tile(typing, number):
-    """All zero."""
-
-    def code(context, builder, signature, given):
-        _call(builder, "llvm.x86.tilezero", ir.VoidType(), _BYTE(number.literal_value))
-        return context.get_dummy_value()
-
-    return types.void(number), code
-
-
-def _tile_mover(name):
-    @intrinsic(prefer_literal=True)
-    def move(typing, number, address, at, stride):
-        def code(context, builder, signature, given):
-            place = _place(builder, *given[1:3], _BYTE, _BYTE)
-            _call(builder, name, ir.VoidType(), _BYTE(number.literal_value), place, given[3])
-            return context.get_dummy_value()
-
-        return types.void(number, types.int64, types.int64, types.int64), code
-
-    return move
-
-
-load_tile = _tile_mover("llvm.x86.tileloadd64")
-"""load_tile(number, address, at, stride): rows so many bytes apart."""
-store_tile = _tile_mover("llvm.x86.tilestored64")
-"""store_tile(number, address, at, stride)"""
-
-
-@intrinsic(prefer_literal=True)
-def multiply_tiles(typing, sum_, unsigned, signed):
-    """Added to a tile of sums: rows of unsigned bytes by 16 columns of signed ones, four of a column side by side."""
-
-    def code(context, builder, signature, given):
-        numbers = [_BYTE(one.literal_value) for one in (sum_, unsigned, signed)]
-        _call(builder, "llvm.x86.tdpbusd", ir.VoidType(), *numbers)
-        return context.get_dummy_value()
-
-    return types.void(sum_, unsigned, signed), code
 
 
 # e to less than this is nothing beside 1.

@@ -1,0 +1,118 @@
+"""Trains the rows, some at a time with a thread each. What is done stays done, and what was interrupted goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.usage import CommandError
+
+from .corpus import Corpus
+from .rows import MADE, Row
+
+# Shares of the steps: a rate that grows, then falls to zero in the end; a checkpoint, of which the last five are averaged.
+WARMUP, COOLDOWN, CHECKPOINT = 0.3, 0.3, 0.02
+
+
+@dataclass(frozen=True)
+class School:
+    """Where all models of one budget stand: `FOLDER/plain-seed1`, … steps: of each, times what its row says"""
+
+    corpus: Corpus
+    folder: Path
+    steps: int
+    say: Callable[[str], None]
+
+    def run_of(self, name: str, seed: int) -> Path:
+        return self.folder / f"{name}-seed{seed}"
+
+    def report(self, row: Row, seed: int) -> dict[str, Any] | None:
+        """What was written at the end of a run; none of one that has not come to it."""
+        path = self.run_of(row.name, seed) / "report.json"
+        return json.loads(path.read_bytes()) if path.is_file() else None
+
+    def train(self, rows: Sequence[Row], seeds: int, processes: int) -> None:
+        """Raises CommandError where one fails; those that were begun come to their end."""
+        keys = [(row, seed) for seed in range(1, seeds + 1) for row in rows]
+        missing = [(row, seed) for row, seed in keys if self.report(row, seed) is None]
+        makings = dict.fromkeys((row.beside, seed) for row, seed in missing if row.beside)
+        with ThreadPoolExecutor(processes) as pool:
+            list(pool.map(lambda key: self._train(*key), [key for key in missing if not key[0].beside]))
+            list(pool.map(lambda key: self._make(*key), makings))
+            list(pool.map(lambda key: self._train(*key), [key for key in missing if key[0].beside]))
+
+    def _train(self, row: Row, seed: int) -> None:
+        recipe, settings = self._settings(row, seed)
+        self.say(f"{row.name}, seed {seed}: training")
+        _dragoman("train", recipe, *settings)
+        report = self.report(row, seed)
+        assert report is not None
+        self.say(f"{row.name}, seed {seed}: {report['bleu']:.2f} BLEU after {report['seconds'] / 60:.1f} minutes")
+
+    def _settings(self, row: Row, seed: int) -> tuple[str, list[str]]:
+        """The recipe, and what is set in it. All are judged on the validation set: the test set is nobody's to tune on."""
+        made = self._pairs(row.beside, seed) if row.beside else None
+        steps = max(2, round(row.steps * self.steps))
+        every = max(1, round(CHECKPOINT * steps))
+        told = {
+            "run": self.run_of(row.name, seed),
+            "data.root": self.corpus.tok,
+            "data.test.source": "val.en.gz",
+            "data.test.target": "val.de.gz",
+            "training.seed": seed,
+            "training.max_steps": steps,
+            "training.warmup_steps": max(1, round(WARMUP * steps)),
+            "training.cooldown": COOLDOWN,
+            "training.validate_every_steps": steps,
+            "training.validate_sentences": 0,
+            "training.checkpoint_every_steps": every,
+        }
+        train = "data.train" if made is None else "data.corpora.real"
+        if row.pairs != "all":
+            told |= {f"{train}.source": self.corpus.halves / "first.en", f"{train}.target": self.corpus.halves / "first.de"}
+        if row.pairs == "half-reversed":
+            told |= {f"{train}.source": self.corpus.halves / "first.de", f"{train}.target": self.corpus.halves / "first.en"}
+            told |= {"task.source_language": "de", "task.target_language": "en", "data.test.source": "val.de.gz"}
+            told |= {"data.test.target": "val.en.gz", "data.valid.source": "val.de.gz", "data.valid.target": "val.en.gz"}
+        if made is not None:
+            told |= {"data.corpora.distilled.file": made, "subword.model": self._pieces(row, seed)}
+        recipe = "multi30k-ende" if made is None else "multi30k-ende-distilled"
+        return recipe, [*(f"{key}={value}" for key, value in told.items()), *row.settings]
+
+    def _pieces(self, row: Row, seed: int) -> Path:
+        """Those of the row that it is compared with."""
+        return self.run_of(row.over, seed) / "bundle" / "source.model"
+
+    def _pairs(self, name: str, seed: int) -> Path:
+        return self.folder / f"{name}-seed{seed}.tsv"
+
+    def _make(self, name: str, seed: int) -> None:
+        making, path = MADE[name], self._pairs(name, seed)
+        if path.exists():
+            return
+        self.say(f"{name}, seed {seed}: translating")
+        text = {
+            "distil": [self.corpus.tok / f"train.{language}.gz" for language in ("en", "de")],
+            "back-translate": [self.corpus.halves / "second.de"],
+            "self-train": [self.corpus.halves / "second.en"],
+        }[making.how]
+        _dragoman("augment", making.how, self.run_of(making.by, seed) / "bundle", *text, "-o", path, *making.options)
+
+
+def _dragoman(*words: str | Path) -> None:
+    """By one thread. Ctrl-C goes to it as well, and it keeps what it has done."""
+    command = [Path(sys.executable).with_name("dragoman"), *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode:
+        told = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+        raise CommandError(f"dragoman {words[0]} ended with {done.returncode}: {told}")

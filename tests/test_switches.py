@@ -1,0 +1,82 @@
+"""What the benchmark of quality trains: recipes that hold, each after what it learns from."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.config import read_recipe
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+from quality.corpus import Corpus, NoText, find_corpus
+from quality.learn import School
+from quality.rows import HALF, MADE, PLAIN, QUICK, REVERSED, ROWS, Row, needed
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    tok = tmp_path / "multi30k" / "tok"
+    tok.mkdir(parents=True)
+    for name, count in (("train", 5), ("val", 2)):
+        for language in ("en", "de"):
+            with gzip.open(tok / f"{name}.{language}.gz", "wt", encoding="utf-8") as stream:
+                stream.writelines(f"{language} {number}\u2028\n" for number in range(count))
+    return find_corpus(tmp_path, tmp_path / "work")
+
+
+def test_halves_are_every_other_line(corpus: Corpus) -> None:
+    """Of lines as everything else counts them."""
+    halves = {path.name: path.read_text(encoding="utf-8").split("\n")[:-1] for path in corpus.halves.iterdir()}
+    assert halves["first.en"] == ["en 0\u2028", "en 2\u2028", "en 4\u2028"]
+    assert halves["second.de"] == ["de 1\u2028", "de 3\u2028"]
+    assert corpus.valid("de") == ["de 0\u2028", "de 1\u2028"]
+
+
+def test_without_the_corpus_nothing_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(NoText, match="no Multi30k in"):
+        find_corpus(tmp_path, tmp_path / "work")
+
+
+def test_rows_come_with_what_they_need_and_after_it() -> None:
+    assert [row.name for row in needed(("half-back",))] == [HALF, REVERSED, "half-back"]
+    assert [row.name for row in needed(("together",))] == [PLAIN, "together"]
+    assert {row.name for row in needed(())} == {row.name for row in ROWS}
+    for names in ((), QUICK):
+        order = [row.name for row in needed(names)]
+        for row in needed(names):
+            made_by = MADE[row.beside].by if row.beside else row.name
+            assert order.index(made_by) <= order.index(row.name)
+            assert not row.over or row.over in order
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_what_is_set_is_a_recipe(row: Row, corpus: Corpus, tmp_path: Path) -> None:
+    """And differs from the row that it is compared with in its switch alone."""
+    school = School(corpus, tmp_path / "runs", 1000, print)
+
+    def recipe_of(row: Row) -> dict[str, object]:
+        name, settings = school._settings(row, 3)
+        recipe = read_recipe(Path(name), settings)
+        assert recipe.training.max_steps == round(row.steps * 1000)
+        assert recipe.training.seed == 3
+        return recipe.model_dump(mode="json")
+
+    recipe = recipe_of(row)
+    if not row.over:
+        return
+    [other] = [recipe_of(one) for one in ROWS if one.name == row.over]
+    differing = {
+        f"{section}.{knob}"
+        for section in ("model", "subword", "training", "decoding")
+        for knob, value in recipe[section].items()  # type: ignore[attr-defined]
+        if value != other[section][knob]  # type: ignore[index]
+    }
+    wanted = {setting.partition("=")[0] for setting in row.settings}
+    wanted |= {"subword.model"} if row.beside else set()
+    if row.steps != 1:
+        wanted |= {f"training.{knob}_steps" for knob in ("max", "warmup", "validate_every", "checkpoint_every")}
+    assert differing == wanted
