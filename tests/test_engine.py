@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import subprocess
@@ -20,6 +21,7 @@ from dragoman.bundle import Bundle, load_bundle
 from dragoman.data.subword import learn_tokeniser
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
+from dragoman.engine.loading import _nothing_collected
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.formats.lines import read_lines
 from dragoman.model.attention import Attention
@@ -530,3 +532,25 @@ def test_a_loaded_bundle_is_ready_to_translate(bundle: Path) -> None:
     model = load_bundle(bundle).model
     assert not model.training
     assert all(parameter.device.type == "cpu" for parameter in model.parameters())
+
+
+def test_python_collects_again_once_all_have_loaded() -> None:
+    """Several threads may load at once, and one may fail."""
+    one, other = _nothing_collected(), _nothing_collected()
+    assert gc.isenabled()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert not gc.isenabled()
+    other.__exit__(None, None, None)
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError), _nothing_collected():
+        raise ZeroDivisionError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with _nothing_collected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

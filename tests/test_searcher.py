@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from multiprocessing import get_context
 from threading import Event, Lock, Thread
 from typing import Any
 from unittest import mock
+from weakref import ref
 
 import pytest
 import torch
@@ -240,8 +242,8 @@ def test_whoever_fails_keeps_nobody_waiting(speakers: list[Speaker], who: int, m
 
 
 def test_where_some_sentences_fail_the_others_are_left(speakers: list[Speaker], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 4)
     """After the step that each of them is at."""
+    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 4)
     monkeypatch.setattr("dragoman.engine.searcher.MOST_STEPS", 1)
     enter, failing, over = entries.greedy, Lock(), Event()
     monkeypatch.setattr("dragoman.engine.searcher.Event", lambda: over)
@@ -297,6 +299,20 @@ def test_who_is_still_at_work_helps_no_other(monkeypatch: pytest.MonkeyPatch) ->
         assert len(others) == 2
         assert one[0] not in others
     over.set()
+
+
+class _Large:
+    """What a search may hold."""
+
+
+def test_who_rests_holds_nothing_of_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 2)
+    with helpers(1) as one:
+        found = together([_Large, _Large], one, lambda: None)
+    gone = ref(found[1])
+    del found
+    gc.collect()
+    assert gone() is None
 
 
 def test_threads_that_one_search_has_no_other_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_what_is_set_is_a_recipe(row: Row, corpus: Corpus, tmp_path: Path) -> No
     """And differs from the row that it is compared with in its switch alone."""
     school = School(corpus, tmp_path / "runs", 1000, print)
 
-    def recipe_of(row: Row) -> dict[str, object]:
+    def recipe_of(row: Row) -> dict[str, Any]:
         name, settings = school._settings(row, 3)
         recipe = read_recipe(Path(name), settings)
         assert recipe.training.max_steps == round(row.steps * 1000)
@@ -66,14 +67,23 @@ def test_what_is_set_is_a_recipe(row: Row, corpus: Corpus, tmp_path: Path) -> No
         return recipe.model_dump(mode="json")
 
     recipe = recipe_of(row)
+    first, second = ("de", "en") if row.name == REVERSED else ("en", "de")
+    assert recipe["task"] | {"source_language": first, "target_language": second} == recipe["task"]
+    data = recipe["data"]
+    learnt = data["corpora"]["real"] if row.beside else data["train"]
+    whole = (learnt["source"], learnt["target"]) == ("train.en.gz", "train.de.gz")
+    halves = [str(corpus.halves / f"first.{language}") for language in (first, second)]
+    assert whole if row.pairs == "all" else [learnt["source"], learnt["target"]] == halves
+    for judged in (data["valid"], data["test"]):
+        assert (judged["source"], judged["target"]) == (f"val.{first}.gz", f"val.{second}.gz")
     if not row.over:
         return
     [other] = [recipe_of(one) for one in ROWS if one.name == row.over]
     differing = {
         f"{section}.{knob}"
         for section in ("model", "subword", "training", "decoding")
-        for knob, value in recipe[section].items()  # type: ignore[attr-defined]
-        if value != other[section][knob]  # type: ignore[index]
+        for knob, value in recipe[section].items()
+        if value != other[section][knob]
     }
     wanted = {setting.partition("=")[0] for setting in row.settings}
     wanted |= {"subword.model"} if row.beside else set()

@@ -156,7 +156,7 @@ def _rate(
     """Lines a second; texts and seconds go into `said` and `spent` by system and setting."""
 
     def rate(entry: Entry, share: float) -> float:
-        some = lines[: int(share * len(lines))] if share else lines
+        some = lines[: max(1, int(share * len(lines)))] if share else lines
         answer = entry.worker.ask(
             do="text",
             folder=folder_for(entry, forms),
@@ -170,7 +170,8 @@ def _rate(
         said[key] = answer["said"]
         turns: list[float] = answer["seconds"]
         if one_by_one:
-            spent.setdefault(key, []).extend(turns)
+            if not share or key not in spent:  # else of those lines that settings were tried by
+                spent[key] = turns if share else [*spent.get(key, []), *turns]
             return len(some) / sum(turns)
         return len(some) / statistics.median(turns)
 

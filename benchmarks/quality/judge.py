@@ -57,9 +57,11 @@ def judge(school: School, rows: Sequence[Row], seeds: int, *, say: Callable[[str
         between = [one.over, f"{compared.difference:+.2f}", f"{low:+.2f} to {high:+.2f}", f"{compared.p_value:.3f}", verdict]
         table.rows.append([*cells, *between])
         section.figures[one.name] |= {"over": one.over, "difference": compared.difference, "p": compared.p_value}
-        section.ratios.append(Ratio(f"{one.name}_over_{one.over}", compared.a.value / compared.b.value))
+        if compared.b.value > 0:  # which it is not of models that have learnt next to nothing
+            section.ratios.append(Ratio(f"{one.name}_over_{one.over}", compared.a.value / compared.b.value))
     section.tables.append(table)
-    section.remarks.append(f"BLEU: {found[0].draws[0].score.signature}; differences by paired bootstrap, 1,000 draws")
+    signatures = {draws.score.signature for one in found for draws in one.draws}
+    section.remarks.append(f"BLEU: {', '.join(signatures)}; differences by paired bootstrap, 1,000 draws")
     return section
 
 
@@ -86,12 +88,14 @@ def _decoded(school: School, seeds: int, sources: list[str], references: list[st
     def by(*folders: Path, **decoding: object) -> list[str]:
         return [one.text for one in dragoman.load(*folders, precision="float32").translate(sources, **decoding)]
 
+    beam = [by(bundle) for bundle in bundles]
     greedy = [by(bundle, method="greedy") for bundle in bundles]
     risk = [by(bundle, mbr="chrf") for bundle in bundles]
     found = [
-        _scored("greedy", "plain, searched greedily", PLAIN, None, greedy, references),
-        _scored("risk", "plain, minimum Bayes risk (chrF) of its beam", PLAIN, None, risk, references),
+        _scored("beam", "plain, as a user has it translate", "beam", None, beam, references),
+        _scored("greedy", "plain, searched greedily", "beam", None, greedy, references),
+        _scored("risk", "plain, minimum Bayes risk (chrF) of its beam", "beam", None, risk, references),
     ]
     if seeds > 1:
-        found.append(_scored("ensemble", f"{seeds} seeds of plain together", PLAIN, None, [by(*bundles)], references))
+        found.append(_scored("ensemble", f"{seeds} seeds of plain together", "beam", None, [by(*bundles)], references))
     return found

@@ -14,6 +14,9 @@ from typing import Any
 
 from common.usage import CommandError
 
+from dragoman.config import read_recipe
+from dragoman.training.record import read_record
+
 from .corpus import Corpus
 from .rows import MADE, Row
 
@@ -34,9 +37,16 @@ class School:
         return self.folder / f"{name}-seed{seed}"
 
     def report(self, row: Row, seed: int) -> dict[str, Any] | None:
-        """What was written at the end of a run; none of one that has not come to it."""
-        path = self.run_of(row.name, seed) / "report.json"
-        return json.loads(path.read_bytes()) if path.is_file() else None
+        """What was written at the end of a run; none before. Raises CommandError where it is a run of another recipe."""
+        run = self.run_of(row.name, seed)
+        if not (run / "report.json").is_file():
+            return None
+        recipe, settings = self._settings(row, seed)
+        if read_record(run).recipe != read_recipe(Path(recipe), settings):
+            told = f"{run}: trained by another recipe than row {row.name} has now; remove it, or give another --work"
+            raise CommandError(told)
+        found: dict[str, Any] = json.loads((run / "report.json").read_bytes())
+        return found
 
     def train(self, rows: Sequence[Row], seeds: int, processes: int) -> None:
         """Raises CommandError where one fails; those that were begun come to their end."""

@@ -61,7 +61,7 @@ ROWS = (
     Row("half-back", "half, and back-translated German of the other", pairs="half", beside="back-translated", over=HALF),
     Row("half-self", "half, and translated English of the other", pairs="half", beside="self-translated", over=HALF),
 )
-QUICK = (PLAIN, "moving", HALF, REVERSED, "half-back")
+QUICK = (PLAIN, "moving")
 
 
 def needed(names: tuple[str, ...]) -> list[Row]:

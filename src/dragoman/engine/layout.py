@@ -156,7 +156,7 @@ class Memory(NamedTuple):
 
 
 class Past(NamedTuple):
-    """Keys and values of the outputs (T, L, P, K or U), halves, and what tells the rows apart.
+    """Keys and values of the outputs (L, P, T, K or U), halves, and what tells the rows apart.
 
     lineage: (N, room), the stored row that holds what each row descends from at each place. stored: (N,), where each row writes
     sentence: (N,), the source of each row

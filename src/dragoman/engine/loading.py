@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import BundleError, DeviceError
@@ -57,16 +58,30 @@ def load(
     return Parser(bundles, forgetful=True, **placing)
 
 
+_pausing = Lock()
+_pauses = 0
+_collected = True
+
+
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """Modules make a million objects that stay, and to look through them for what could go takes a tenth of their time."""
-    collects = gc.isenabled()
-    gc.disable()
+    """Modules make a million objects that stay, and to look through them for what could go takes a tenth of their time.
+
+    Several threads may load at once: the first has it pause, and the last has it be as it was.
+    """
+    global _pauses, _collected
+    with _pausing:
+        if _pauses == 0:
+            _collected = gc.isenabled()
+            gc.disable()
+        _pauses += 1
     try:
         yield
     finally:
-        if collects:
-            gc.enable()
+        with _pausing:
+            _pauses -= 1
+            if _pauses == 0 and _collected:
+                gc.enable()
 
 
 def _opened(folder: Path, seal: Future[None]) -> Bundle:

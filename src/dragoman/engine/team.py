@@ -42,6 +42,10 @@ class Helper:
     def is_idle(self) -> bool:
         return self._last is None or self._last.done()
 
+    def rest(self) -> None:
+        """Hold nothing of what was done last."""
+        self._last = None
+
     def dismiss(self) -> None:
         """Ask for nothing more."""
         self._asked.put(None)
@@ -108,6 +112,7 @@ def helpers(most: int) -> Iterator[list[Helper]]:
             _busy -= busy
             for one in taken:
                 if one.is_idle():
+                    one.rest()
                     _idle.append(one)
                 else:  # nobody waited for it
                     one.dismiss()

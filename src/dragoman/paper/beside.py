@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -23,7 +23,6 @@ from dragoman.config import Recipe, recipe_from_dict
 from dragoman.errors import DragomanError, Interrupted, LostProcessError, RunError
 from dragoman.processes import cores, end_with_parent, starting_deaf
 from dragoman.training.finish import train
-from dragoman.training.machine import choose_machine
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,18 @@ class _Running:
             )
 
 
-def train_beside(runs: Sequence[tuple[str, Recipe]], *, processes: int, told: Callable[[str], None]) -> None:
-    """Train these runs, so many at a time, begun in order, and compute all of them in the ways that are the fastest here.
+def train_beside(
+    runs: Sequence[tuple[str, Recipe]], *, processes: int, told: Callable[[str], None], like: Mapping[str, str]
+) -> None:
+    """Train these runs, so many at a time, begun in order.
 
     Raises RunError or LostProcessError where one fails, and Interrupted; the others then keep a checkpoint first and stop.
 
     told: hears of each as it begins
+    like: in which ways to compute them, as `Machine.memory` tells them
     """
     waiting, running = deque(runs), list[_Running]()
     threads = max(cores() // processes, 1)
-    like = choose_machine(runs[0][1].training).memory() if runs else {}
     try:
         with _terminated_as_interrupted():
             while waiting or running:
@@ -88,7 +89,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _begun(name: str, recipe: Recipe, threads: int, like: dict[str, str]) -> _Running:
+def _begun(name: str, recipe: Recipe, threads: int, like: Mapping[str, str]) -> _Running:
     context = multiprocessing.get_context("spawn")  # a fork of a process that has threads may hang
     answer, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(recipe.model_dump_json(), threads, like, theirs), name=name)
@@ -98,7 +99,7 @@ def _begun(name: str, recipe: Recipe, threads: int, like: dict[str, str]) -> _Ru
     return _Running(name, process, answer)
 
 
-def _run(document: str, threads: int, like: dict[str, str], answer: Connection) -> None:
+def _run(document: str, threads: int, like: Mapping[str, str], answer: Connection) -> None:
     """One run in a process of its own. Ctrl-C goes to the first process alone, which asks each of the others once to stop."""
     os.setpgid(0, 0)
     end_with_parent()
