@@ -274,6 +274,7 @@ def marian_pair(seed: int, spreads: Mapping[str, float]) -> tuple[Transformer, A
     return ours, theirs
 
 
+@pytest.mark.slow  # its library alone takes a quarter of a minute to come
 @pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
 def test_logits_equal_marian(attend: Attend) -> None:
     ours, theirs = marian_pair(0, {})
@@ -290,6 +291,7 @@ def test_logits_equal_marian(attend: Attend) -> None:
     assert expected.std().item() > 0.5
 
 
+@pytest.mark.slow
 def test_greedy_output_equals_marian_generate() -> None:
     limit = 20
     ended = changes = 0
