@@ -155,6 +155,8 @@ def _rate(
 ) -> Callable[[Entry, float], float]:
     """Lines a second; texts and seconds go into `said` and `spent` by system and setting."""
 
+    tried = set[str]()
+
     def rate(entry: Entry, share: float) -> float:
         some = lines[: max(1, int(share * len(lines)))] if share else lines
         answer = entry.worker.ask(
@@ -170,8 +172,10 @@ def _rate(
         said[key] = answer["said"]
         turns: list[float] = answer["seconds"]
         if one_by_one:
-            if not share or key not in spent:  # else of those lines that settings were tried by
-                spent[key] = turns if share else [*spent.get(key, []), *turns]
+            if share or key in tried:  # a round takes the place of the lines that settings were tried by
+                spent[key] = []
+            (tried.add if share else tried.discard)(key)
+            spent.setdefault(key, []).extend(turns)
             return len(some) / sum(turns)
         return len(some) / statistics.median(turns)
 
