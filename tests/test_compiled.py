@@ -399,3 +399,28 @@ def test_what_was_kept_is_used_and_if_it_is_spoilt_or_cannot_be_kept_compiled_an
     a_file = tmp_path / "file"
     a_file.touch()
     assert said(a_file) == [sums, "compiled"]
+
+
+ASSEMBLED = """
+import sys
+import llvmlite.binding as llvm
+
+features = llvm.get_host_cpu_features()
+llvm.get_host_cpu_features = lambda: features
+features |= dict.fromkeys(("amx-tile", "amx-int8"), sys.argv[1] == "tiles")
+
+from dragoman.engine.assembler import assemble
+
+_, code = assemble("kernels", "encode")
+tilerelease = bytes.fromhex("c4e27849c0")
+print(tilerelease in code)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tiles", ["tiles", "vectors"])
+def test_every_processor_is_compiled_for_whether_it_has_tiles_or_not(tiles: str) -> None:
+    """LLVM ends the process over an instruction that a processor lacks, and virtual machines may hide a processor's AMX."""
+    done = subprocess.run([sys.executable, "-c", ASSEMBLED, tiles], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == str(tiles == "tiles")

@@ -32,10 +32,15 @@ def has_vectors() -> bool:
 @lru_cache(maxsize=1)
 def has_tiles() -> bool:
     """Whether it has tiles for bytes, and the kernel (Linux) lets this process use them."""
-    if not (has_vectors() and "amx-int8" in features() and sys.platform == "linux"):
+    if not (has_vectors() and knows_tiles() and sys.platform == "linux"):
         return False
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18
     return int(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data)) == 0
+
+
+def knows_tiles() -> bool:
+    """Whether it has instructions for tiles of bytes. A virtual machine may hide those of its processor."""
+    return "amx-int8" in features()
 
 
 @lru_cache(maxsize=1)

@@ -1,6 +1,7 @@
 """A processor's tiles (AMX), for functions that Numba compiles: products of bytes, 16 rows by 16 columns at once.
 
-Tiles have 16 rows of 64 bytes. There are eight, by number, which only a literal can be.
+Tiles have 16 rows of 64 bytes. There are eight, by number, which only a literal can be. For a processor without them nothing is
+made of all this, for LLVM would end the process: there, `described` is 0, and nothing comes here.
 """
 
 from __future__ import annotations
@@ -9,9 +10,15 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from dragoman.engine.processor import knows_tiles
 from dragoman.engine.vectors import called, place_of
 
 _BYTE = ir.IntType(8)
+
+
+def _instruction(builder, name, *arguments):
+    if knows_tiles():
+        called(builder, name, ir.VoidType(), *arguments)
 
 
 @intrinsic
@@ -19,7 +26,7 @@ def configure_tiles(typing, address):
     """By the 64 bytes that stand there; see `tile_description`."""
 
     def code(context, builder, signature, given):
-        called(builder, "llvm.x86.ldtilecfg", ir.VoidType(), builder.inttoptr(given[0], _BYTE.as_pointer()))
+        _instruction(builder, "llvm.x86.ldtilecfg", builder.inttoptr(given[0], _BYTE.as_pointer()))
         return context.get_dummy_value()
 
     return types.void(types.int64), code
@@ -30,7 +37,7 @@ def release_tiles(typing):
     """As every function must that configured them."""
 
     def code(context, builder, signature, given):
-        called(builder, "llvm.x86.tilerelease", ir.VoidType())
+        _instruction(builder, "llvm.x86.tilerelease")
         return context.get_dummy_value()
 
     return types.void(), code
@@ -41,7 +48,7 @@ def empty_tile(typing, number):
     """All zero."""
 
     def code(context, builder, signature, given):
-        called(builder, "llvm.x86.tilezero", ir.VoidType(), _BYTE(number.literal_value))
+        _instruction(builder, "llvm.x86.tilezero", _BYTE(number.literal_value))
         return context.get_dummy_value()
 
     return types.void(number), code
@@ -52,7 +59,7 @@ def _tile_mover(name):
     def move(typing, number, address, at, stride):
         def code(context, builder, signature, given):
             place = place_of(builder, *given[1:3], _BYTE, _BYTE)
-            called(builder, name, ir.VoidType(), _BYTE(number.literal_value), place, given[3])
+            _instruction(builder, name, _BYTE(number.literal_value), place, given[3])
             return context.get_dummy_value()
 
         return types.void(number, types.int64, types.int64, types.int64), code
@@ -72,7 +79,7 @@ def multiply_tiles(typing, sum_, unsigned, signed):
 
     def code(context, builder, signature, given):
         numbers = [_BYTE(one.literal_value) for one in (sum_, unsigned, signed)]
-        called(builder, "llvm.x86.tdpbusd", ir.VoidType(), *numbers)
+        _instruction(builder, "llvm.x86.tdpbusd", *numbers)
         return context.get_dummy_value()
 
     return types.void(sum_, unsigned, signed), code
