@@ -26,7 +26,16 @@ from dragoman.training.finish import train
 from dragoman.training.listener import Silent
 from dragoman.training.loop import Trainer
 from dragoman.training.loss import batch_loss
-from dragoman.training.machine import ATTENTIONS, PRODUCTS, Machine, Routes, choose_machine, compile_layers, measure_ceiling
+from dragoman.training.machine import (
+    ATTENTIONS,
+    PRODUCTS,
+    Machine,
+    Routes,
+    bfloat16_pays,
+    choose_machine,
+    compile_layers,
+    measure_ceiling,
+)
 from dragoman.training.slices import SLICE, STEP, slice_size
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -221,7 +230,7 @@ def test_a_run_goes_on_by_the_routes_that_it_began_with(
     recipe = tiny(tmp_path / "run", "training.max_steps=3")
     assert Trainer(recipe, Silent()).machine.routes() == began
     kept = list_checkpoints(tmp_path / "run" / "checkpoints")[-1].machine
-    assert kept == {"device": "cpu", "product": "PyTorch", "attention": "lean"}
+    assert kept == {"device": "cpu", "precision": "float32", "product": "PyTorch", "attention": "lean"}
     # A run that is compared with this one is computed like it, but goes on as itself.
     alike = Trainer(tiny(tmp_path / "alike"), Silent(), like=kept)
     assert alike.machine.routes() == began
@@ -230,3 +239,33 @@ def test_a_run_goes_on_by_the_routes_that_it_began_with(
     # Of another kind of device, or of a version that knew other ways, nothing is taken over.
     for before in ({**kept, "device": "cuda"}, {**kept, "product": "magic"}, {}, None):
         assert choose_machine(recipe.training, before=before).routes() == other
+
+
+def test_auto_is_the_precision_in_which_products_learn_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_recipe({"preset": "modern", "training": {"precision": "auto"}}).training
+    monkeypatch.setattr(machine_module, "_fastest_routes", lambda machine: Routes("PyTorch", "lean"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    kept = {"device": "cpu", "precision": "bfloat16"}
+    for has_it, fastest, expected in (
+        (True, "bfloat16", torch.bfloat16),
+        (True, "float32", torch.float32),
+        (False, "bfloat16", torch.float32),
+    ):
+        monkeypatch.setattr(machine_module, "multiplies_bfloat16", lambda has_it=has_it: has_it)
+        monkeypatch.setattr(machine_module, "_fastest", lambda ways, fastest=fastest: fastest)
+        bfloat16_pays.cache_clear()
+        assert choose_machine(config).precision == expected
+        # A run goes on in the precision that it began with, unless its recipe says another.
+        assert choose_machine(config, before=kept).precision == torch.bfloat16
+        said = config.model_copy(update={"precision": "float32"})
+        assert choose_machine(said, before=kept).precision == torch.float32
+    bfloat16_pays.cache_clear()
+
+
+def test_what_auto_goes_by_are_products_that_learn_in_either_precision() -> None:
+    for precision in PRECISIONS:
+        machine = Machine(CPU, precision)
+        with mock.patch.object(machine_module, "_learning", wraps=machine_module._learning) as learning:
+            machine_module._learning_product(machine, machine.routes().product)()
+        compute, x, weight = learning.call_args.args
+        assert compute(x, weight).dtype == precision

@@ -513,7 +513,7 @@ def test_rows_side_by_side_stop_together_go_on_and_are_the_rows_one_by_one(
     assert scores(both) == scores(small_table(plain, tmp_path / "each", steps=150))
     assert told == left
     ways = [list_checkpoints(run / "checkpoints")[-1].machine for run in folder.glob("*-seed1")]
-    assert ways == [{"device": "cpu", "product": "oneDNN", "attention": "fused"}] * 2
+    assert ways == [{"device": "cpu", "precision": "float32", "product": "oneDNN", "attention": "fused"}] * 2
     data = [folder / f"{row}-seed1" / "data" / "source.model" for row in ("base", "C-n2")]
     assert data[0].samefile(data[1])
     # One that cannot go on is one line, with its name.

@@ -118,7 +118,7 @@ def examine_machine(as_json: bool) -> None:
 
     import dragoman
     from dragoman.cli.screen import facts_table, print_json
-    from dragoman.model.linear import multiplies_bfloat16
+    from dragoman.training.machine import bfloat16_pays
 
     gpu = torch.cuda.is_available()
     free = shutil.disk_usage(Path.cwd()).free
@@ -129,7 +129,7 @@ def examine_machine(as_json: bool) -> None:
         "processors": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
-        "bfloat16": multiplies_bfloat16(),
+        "bfloat16": bfloat16_pays(torch.device("cuda" if gpu else "cpu")),
         "gpu": torch.cuda.get_device_name(0) if gpu else None,
         "disk_free_gib": round(free / 2**30, 1),
     }
@@ -137,7 +137,7 @@ def examine_machine(as_json: bool) -> None:
     if not gpu:
         remarks.append("No GPU that torch can use: training runs on the processor, which is enough for the small recipes.")
     if not facts["bfloat16"]:
-        remarks.append("No bfloat16 products here: precision = 'auto' trains in float32, at about half the speed.")
+        remarks.append("No faster in bfloat16 here: precision = 'auto' trains in float32.")
     if free < 5 * 2**30:
         remarks.append(f"Only {free / 2**30:.1f} GiB free here: a base model's checkpoints take 0.75 GiB each.")
     for library, (extra, purpose) in EXTRAS.items():

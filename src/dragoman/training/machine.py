@@ -1,6 +1,6 @@
 """What this machine is best asked to do: the device, the precision, and the routes that products and attention take.
 
-The model never knows. The routes are measured once, at the start, in a fraction of a second.
+The model never knows. What is the fastest is measured once, at the start, in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dragoman.model.linear import Product, multiplies_bfloat16, onednn_product, 
 from dragoman.model.transformer import Transformer, use_product
 
 PRODUCTS: dict[str, Product] = {"PyTorch": plain_product, "oneDNN": onednn_product, "padded": padded_product}
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ATTENTIONS: dict[str, Attend] = {"fused": fused_attention, "lean": lean_attention}
 # So much faster a way has to be than PyTorch's own: their sums differ in the last bit, so noise must not choose one now and the
 # other when the run goes on.
@@ -66,7 +67,7 @@ class Machine:
 
     def memory(self) -> dict[str, str]:
         """What a run is to go on with, as JSON can hold it."""
-        return {"device": self.device.type, **asdict(self.routes())}
+        return {"device": self.device.type, "precision": self._precision_name(), **asdict(self.routes())}
 
     def describe(self) -> str:
         """Device, precision and routes, such as "cpu (2 threads), float32, oneDNN products, lean attention"."""
@@ -75,56 +76,74 @@ class Machine:
         if self.device.type == "cuda":
             name = torch.cuda.get_device_name(self.device)
         routes = self.routes()
-        precision = str(self.precision).removeprefix("torch.")
+        precision = self._precision_name()
         return f"{self.device.type} ({name}), {precision}, {routes.product} products, {routes.attention} attention"
+
+    def _precision_name(self) -> str:
+        return str(self.precision).removeprefix("torch.")
 
 
 def choose_machine(config: TrainingConfig, *, before: Mapping[str, str] | None = None) -> Machine:
-    """A GPU where there is one; bfloat16 where the recipe says so, or leaves it open and the hardware multiplies it fast.
+    """A GPU where there is one; bfloat16 where the recipe says so, or leaves it open and it is clearly the faster here.
 
     before: what `Machine.memory` told when the run began, which holds on the same kind of device
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    fast = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else multiplies_bfloat16()
-    bfloat16 = config.precision == "bfloat16" or (config.precision == "auto" and fast)
-    machine = Machine(device, torch.bfloat16 if bfloat16 else torch.float32)
     if before is None or before.get("device") != device.type:
-        return machine
+        before = {}
+    precision = before.get("precision", "") if config.precision == "auto" else config.precision
+    if precision not in PRECISIONS:
+        precision = "bfloat16" if bfloat16_pays(device) else "float32"
+    machine = Machine(device, PRECISIONS[precision])
     product, attention = before.get("product", ""), before.get("attention", "")
     known = product in PRODUCTS and attention in ATTENTIONS
     return replace(machine, given=Routes(product, attention)) if known else machine
 
 
+@lru_cache(maxsize=2)
+def bfloat16_pays(device: torch.device) -> bool:
+    """Whether products learn clearly faster in it. A processor may have its instructions and gain nothing by them."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if not multiplies_bfloat16():
+        return False
+    machines = {name: Machine(device, precision) for name, precision in PRECISIONS.items()}
+    ways = {name: _learning_product(machine, machine.routes().product) for name, machine in machines.items()}
+    return _fastest(ways) == "bfloat16"
+
+
 @lru_cache(maxsize=8)
 def _fastest_routes(machine: Machine) -> Routes:
-    """On a GPU PyTorch's own; on a processor what wins by far, products with weights by a feed-forward layer's shape."""
+    """On a GPU PyTorch's own; on a processor what wins by far."""
     if machine.device.type != "cpu":
         return Routes("PyTorch", "fused")
     generator = torch.Generator().manual_seed(0)
-    x, weight = torch.randn(512, 512, generator=generator), torch.randn(512, 512, generator=generator)
     query, key, value = torch.randn(3, 96, 15, 4, 32, generator=generator)
     keep = torch.ones(96, 1, 1, 15, dtype=torch.bool)
-    bfloat16 = machine.precision == torch.bfloat16
     heads = [one.to(machine.precision).transpose(1, 2) for one in (query, key, value)]
-    names = ("PyTorch", "padded") if bfloat16 else ("PyTorch", "oneDNN")
-
-    def learning_product(product: Product) -> Callable[[], object]:
-        # In bfloat16 each turn has a number of rows that no turn had before, as batches have.
-        rows = iter(range(len(x), 0, -1)) if bfloat16 else repeat(len(x))
-
-        def compute(some: Tensor, weight: Tensor) -> Tensor:
-            with machine.autocast():
-                return product(some, weight, None)
-
-        return lambda: _learning(compute, x[: next(rows)], weight)()
+    names = ("PyTorch", "padded") if machine.precision == torch.bfloat16 else ("PyTorch", "oneDNN")
 
     def learning_attention(attend: Attend) -> Callable[[], object]:
         return _learning(lambda query, key, value: attend(query, key, value, keep, 0.0), *heads)
 
     return Routes(
-        product=_fastest({name: learning_product(PRODUCTS[name]) for name in names}),
+        product=_fastest({name: _learning_product(machine, name) for name in names}),
         attention=_fastest({name: learning_attention(attend) for name, attend in ATTENTIONS.items()}),
     )
+
+
+def _learning_product(machine: Machine, name: str) -> Callable[[], object]:
+    """Of a feed-forward layer's shape."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(512, 512, generator=generator), torch.randn(512, 512, generator=generator)
+    # In bfloat16 each turn has a number of rows that no turn had before, as batches have.
+    rows = iter(range(len(x), 0, -1)) if machine.precision == torch.bfloat16 else repeat(len(x))
+
+    def compute(some: Tensor, weight: Tensor) -> Tensor:
+        with machine.autocast():
+            return PRODUCTS[name](some, weight, None)
+
+    return lambda: _learning(compute, x[: next(rows)], weight)()
 
 
 def _learning(compute: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:
