@@ -31,9 +31,10 @@ def corpus(tmp_path: Path) -> Corpus:
 
 def test_halves_are_every_other_line(corpus: Corpus) -> None:
     """Of lines as everything else counts them."""
-    halves = {path.name: path.read_text(encoding="utf-8").split("\n")[:-1] for path in corpus.halves.iterdir()}
+    halves = {path.name: path.read_text(encoding="utf-8").split("\n")[:-1] for path in corpus.cut.iterdir()}
     assert halves["first.en"] == ["en 0\u2028", "en 2\u2028", "en 4\u2028"]
     assert halves["second.de"] == ["de 1\u2028", "de 3\u2028"]
+    assert len(halves["all.en"]) == 5
     assert corpus.valid("de") == ["de 0\u2028", "de 1\u2028"]
 
 
@@ -71,9 +72,8 @@ def test_what_is_set_is_a_recipe(row: Row, corpus: Corpus, tmp_path: Path) -> No
     assert recipe["task"] | {"source_language": first, "target_language": second} == recipe["task"]
     data = recipe["data"]
     learnt = data["corpora"]["real"] if row.beside else data["train"]
-    whole = (learnt["source"], learnt["target"]) == ("train.en.gz", "train.de.gz")
-    halves = [str(corpus.halves / f"first.{language}") for language in (first, second)]
-    assert whole if row.pairs == "all" else [learnt["source"], learnt["target"]] == halves
+    name = "all" if row.pairs == "all" else "first"
+    assert [learnt["source"], learnt["target"]] == [str(corpus.cut / f"{name}.{one}") for one in (first, second)]
     for judged in (data["valid"], data["test"]):
         assert (judged["source"], judged["target"]) == (f"val.{first}.gz", f"val.{second}.gz")
     if not row.over:

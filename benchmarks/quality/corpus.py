@@ -1,11 +1,13 @@
-"""Multi30k, its training pairs in two halves: every other pair, so that neither is of another kind."""
+"""Multi30k, or every so manieth of its training pairs, and these in two halves: every other pair, so that neither is of another
+kind.
+"""
 
 from __future__ import annotations
 
 import gzip
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 TRAIN, VALID = "train", "val"
 
@@ -16,28 +18,31 @@ class NoText(Exception):
 
 @dataclass(frozen=True)
 class Corpus:
-    """tok: the tokenised files. halves: `first.en`, `first.de`, `second.en` and `second.de`"""
+    """tok: the tokenised files"""
 
     tok: Path
-    halves: Path
+    cut: Path
+
+    def train(self, name: Literal["all", "first", "second"], language: str) -> Path:
+        """All pairs that are learnt from, or a half of them."""
+        return self.cut / f"{name}.{language}"
 
     def valid(self, language: str) -> list[str]:
         return _lines(self.tok / f"{VALID}.{language}.gz")
 
 
-def find_corpus(shared: Path, work: Path) -> Corpus:
-    """Raises NoText."""
+def find_corpus(shared: Path, work: Path, every: int = 1) -> Corpus:
+    """every: 4 for every fourth pair alone, which is a small corpus. Raises NoText."""
     tok = shared / "multi30k" / "tok"
     if not tok.is_dir():
         raise NoText(f"no Multi30k in {shared}: nothing to learn from")
-    halves = work / "halves"
-    halves.mkdir(parents=True, exist_ok=True)
+    corpus = Corpus(tok, work / f"pairs-{every}")
+    corpus.cut.mkdir(parents=True, exist_ok=True)
     for language in ("en", "de"):
-        lines = _lines(tok / f"{TRAIN}.{language}.gz")
-        for first, name in enumerate(("first", "second")):
-            text = "".join(f"{line}\n" for line in islice(lines, first, None, 2))
-            (halves / f"{name}.{language}").write_text(text, encoding="utf-8")
-    return Corpus(tok, halves)
+        lines = _lines(tok / f"{TRAIN}.{language}.gz")[::every]
+        for name, some in (("all", lines), ("first", lines[::2]), ("second", lines[1::2])):
+            corpus.train(name, language).write_text("".join(f"{line}\n" for line in some), encoding="utf-8")
+    return corpus
 
 
 def _lines(path: Path) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from common.usage import CommandError
 
@@ -26,12 +26,17 @@ WARMUP, COOLDOWN, CHECKPOINT = 0.3, 0.3, 0.02
 
 @dataclass(frozen=True)
 class School:
-    """Where all models of one budget stand: `FOLDER/plain-seed1`, … steps: of each, times what its row says"""
+    """Where all models of one budget stand: `FOLDER/plain-seed1`, …
+
+    steps: of each, times what its row says
+    settings: of all of them, "KEY=VALUE"
+    """
 
     corpus: Corpus
     folder: Path
     steps: int
     say: Callable[[str], None]
+    settings: tuple[str, ...] = ()
 
     def run_of(self, name: str, seed: int) -> Path:
         return self.folder / f"{name}-seed{seed}"
@@ -85,16 +90,16 @@ class School:
             "training.checkpoint_every_steps": every,
         }
         train = "data.train" if made is None else "data.corpora.real"
-        if row.pairs != "all":
-            told |= {f"{train}.source": self.corpus.halves / "first.en", f"{train}.target": self.corpus.halves / "first.de"}
+        source, target = ("de", "en") if row.pairs == "half-reversed" else ("en", "de")
+        pairs: Literal["all", "first"] = "all" if row.pairs == "all" else "first"
+        told[f"{train}.source"], told[f"{train}.target"] = (self.corpus.train(pairs, one) for one in (source, target))
         if row.pairs == "half-reversed":
-            told |= {f"{train}.source": self.corpus.halves / "first.de", f"{train}.target": self.corpus.halves / "first.en"}
             told |= {"task.source_language": "de", "task.target_language": "en", "data.test.source": "val.de.gz"}
             told |= {"data.test.target": "val.en.gz", "data.valid.source": "val.de.gz", "data.valid.target": "val.en.gz"}
         if made is not None:
             told |= {"data.corpora.distilled.file": made, "subword.model": self._pieces(row, seed)}
         recipe = "multi30k-ende" if made is None else "multi30k-ende-distilled"
-        return recipe, [*(f"{key}={value}" for key, value in told.items()), *row.settings]
+        return recipe, [*(f"{key}={value}" for key, value in told.items()), *self.settings, *row.settings]
 
     def _pieces(self, row: Row, seed: int) -> Path:
         """Those of the row that it is compared with."""
@@ -109,9 +114,9 @@ class School:
             return
         self.say(f"{name}, seed {seed}: translating")
         text = {
-            "distil": [self.corpus.tok / f"train.{language}.gz" for language in ("en", "de")],
-            "back-translate": [self.corpus.halves / "second.de"],
-            "self-train": [self.corpus.halves / "second.en"],
+            "distil": [self.corpus.train("all", language) for language in ("en", "de")],
+            "back-translate": [self.corpus.train("second", "de")],
+            "self-train": [self.corpus.train("second", "en")],
         }[making.how]
         _dragoman("augment", making.how, self.run_of(making.by, seed) / "bundle", *text, "-o", path, *making.options)
 

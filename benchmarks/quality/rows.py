@@ -49,7 +49,7 @@ ROWS = (
     Row("last", "the last weights alone", ("training.average=none",)),
     Row("moving", "their moving average, 0.99", MOVING),
     Row("dropout", "dropout of 0.1, as the paper has it, for 0.3", DROPOUT),
-    Row("pieces", "4,000 pieces for 10,000", ("subword.vocabulary_size=4000",)),
+    Row("pieces", "2,000 pieces", ("subword.vocabulary_size=2000",)),
     Row("sampled", "BPE-dropout of 0.1", (SAMPLED,)),
     Row("r-drop", "R-Drop, α = 5: twice a step's price", ("training.r_drop=5",)),
     Row("r-drop-half", "R-Drop, half the steps: the same price", ("training.r_drop=5",), steps=0.5),

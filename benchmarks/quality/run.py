@@ -33,20 +33,27 @@ COMPARED = [row.name for row in ROWS if row.over]
 @click.option("--steps", type=click.IntRange(min=2), help="To train each.  [default: 5600, as the recipe; quick 60]")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="How often to train each.")
 @click.option("--processes", type=click.IntRange(min=1), help="Trained at a time, by a thread each.  [default: one a core]")
+@click.option("--every", type=click.IntRange(min=1), default=1, show_default=True, help="4: learn from every 4th pair alone.")
 @click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
 @click.option("--work", type=click.Path(path_type=Path), help="Folder for the runs, which the same command goes on with.")
 @click.option("--json", "report", type=click.Path(path_type=Path), help="Write everything measured to this file.")
+@click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
 def main(
     quick: bool,
     only: tuple[str, ...],
     steps: int | None,
     seeds: int,
     processes: int | None,
+    every: int,
     shared: Path | None,
     work: Path | None,
     report: Path | None,
+    settings: tuple[str, ...],
 ) -> None:
-    """Train the recipe of Multi30k with each switch, and see what it is worth on the validation set."""
+    """Train the recipe of Multi30k with each switch, and see what it is worth on the validation set.
+
+    KEY=VALUE is set in every row, such as subword.vocabulary_size=4000.
+    """
     started = time.monotonic()
     here = Path(__file__).resolve().parent
     work = (work or here / ".work").resolve()
@@ -62,8 +69,8 @@ def main(
     budget = steps or (60 if quick else 5600)
     rows = needed(only or (QUICK if quick else ()))
     try:
-        corpus = find_corpus((shared or here.parents[1].parent / "shared" / "data").resolve(), work)
-        school = School(corpus, work / f"{budget}-steps", budget, say)
+        corpus = find_corpus((shared or here.parents[1].parent / "shared" / "data").resolve(), work, every)
+        school = School(corpus, work / f"{budget}-steps{f'-every-{every}' if every > 1 else ''}", budget, say, settings)
         school.train(rows, seeds, most)
         section = judge(school, rows, seeds, say=say)
     except CommandError as error:
