@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 TRAIN, VALID = "train", "val"
+Pairs = Literal["all", "first", "second"]
+"""All that are learnt from, or a half of them."""
 
 
 class NoText(Exception):
@@ -23,9 +25,8 @@ class Corpus:
     tok: Path
     cut: Path
 
-    def train(self, name: Literal["all", "first", "second"], language: str) -> Path:
-        """All pairs that are learnt from, or a half of them."""
-        return self.cut / f"{name}.{language}"
+    def train(self, pairs: Pairs, language: str) -> Path:
+        return self.cut / f"{pairs}.{language}"
 
     def valid(self, language: str) -> list[str]:
         return _lines(self.tok / f"{VALID}.{language}.gz")
@@ -40,8 +41,9 @@ def find_corpus(shared: Path, work: Path, every: int = 1) -> Corpus:
     corpus.cut.mkdir(parents=True, exist_ok=True)
     for language in ("en", "de"):
         lines = _lines(tok / f"{TRAIN}.{language}.gz")[::every]
-        for name, some in (("all", lines), ("first", lines[::2]), ("second", lines[1::2])):
-            corpus.train(name, language).write_text("".join(f"{line}\n" for line in some), encoding="utf-8")
+        some: dict[Pairs, list[str]] = {"all": lines, "first": lines[::2], "second": lines[1::2]}
+        for pairs in some:
+            corpus.train(pairs, language).write_text("".join(f"{line}\n" for line in some[pairs]), encoding="utf-8")
     return corpus
 
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from common.usage import CommandError
 
 from dragoman.config import read_recipe
 from dragoman.training.record import read_record
 
-from .corpus import Corpus
+from .corpus import Corpus, Pairs
 from .rows import MADE, Row
 
 # Shares of the steps: a rate that grows, then falls to zero in the end; a checkpoint, of which the last five are averaged.
@@ -91,7 +91,7 @@ class School:
         }
         train = "data.train" if made is None else "data.corpora.real"
         source, target = ("de", "en") if row.pairs == "half-reversed" else ("en", "de")
-        pairs: Literal["all", "first"] = "all" if row.pairs == "all" else "first"
+        pairs: Pairs = "all" if row.pairs == "all" else "first"
         told[f"{train}.source"], told[f"{train}.target"] = (self.corpus.train(pairs, one) for one in (source, target))
         if row.pairs == "half-reversed":
             told |= {"task.source_language": "de", "task.target_language": "en", "data.test.source": "val.de.gz"}
