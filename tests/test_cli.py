@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import logging
 import os
 import re
 import resource
@@ -379,6 +380,19 @@ def test_a_reader_that_went_away_is_no_news(command: str, output: Path, corpus: 
         os.close(writer)
     assert done.returncode == 1
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_keeps_people_waiting_is_told_on_a_terminal(
+    terminal: bool, ask: Ask, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = logging.getLogger("dragoman")
+    monkeypatch.setattr(log, "handlers", [])
+    monkeypatch.setattr(log, "level", log.level)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    assert ask("--version").code == 0
+    logging.getLogger("dragoman.engine.entries").info("compiling")
+    assert ("compiling" in capsys.readouterr().err) == terminal
 
 
 def test_output_is_utf_8_whatever_the_locale(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -369,6 +369,15 @@ def test_what_is_kept_hangs_on_every_file_that_is_compiled() -> None:
     assert marked | {"layout"} == set(entries.SOURCES)
 
 
+def test_compiling_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(entries, "_folder", lambda: tmp_path)
+    monkeypatch.setattr("dragoman.engine.assembler.assemble", lambda module, name: ("symbol", b"code"))
+    entry = entries.Entry("kernels", "encode")
+    with caplog.at_level("INFO", logger="dragoman"):
+        assert entry._made() == entry._kept() == ("symbol", b"code")
+    assert caplog.messages == ["compiling encode for this processor, once: it takes some seconds"]
+
+
 SUMS = """
 import sys
 import torch

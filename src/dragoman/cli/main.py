@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import importlib
 import io
+import logging
 import os
 import sys
 
@@ -78,10 +79,19 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
+class _Remarks(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        click.secho(record.getMessage(), err=True, dim=True)
+
+
 def main() -> None:
     """The entry point: run, and answer a mistake in one line."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # text goes out as it comes in, whatever the locale
+    if sys.stderr.isatty():  # people are told what keeps them waiting
+        log = logging.getLogger("dragoman")
+        log.addHandler(_Remarks())
+        log.setLevel(logging.INFO)
     try:
         cli.main(prog_name="dragoman", standalone_mode=False)
     except click.exceptions.Abort:

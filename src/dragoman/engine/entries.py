@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import struct
 import sys
@@ -38,6 +39,8 @@ NEVER_CALLED = (
     "numba_runtime_build_excinfo_struct",
     "numba_unpickle",
 )
+
+_log = logging.getLogger(__name__)
 
 
 class Entry:
@@ -80,6 +83,7 @@ class Entry:
     def _made(self) -> tuple[str, bytes]:
         from dragoman.engine.assembler import assemble  # only here, since Numba takes its time to come
 
+        _log.info("compiling %s for this processor, once: it takes some seconds", self.name)
         symbol, code = assemble(self.module, self.name)
         rest = symbol.encode() + b"\n" + code
         if (folder := _folder()) is not None:
