@@ -25,8 +25,8 @@ PLACES = (
     click.option(
         "--precision", default="auto", show_default=True, help="float32, bfloat16, int8; auto takes the fastest here."
     ),
-    click.option("--threads", type=int, help="Of a processor, for each replica; measured when not given."),
-    click.option("--replicas", type=int, help="Batches computed side by side; measured when not given."),
+    click.option("--threads", type=int, help="Of a processor, for each replica; as suits this machine when not given."),
+    click.option("--replicas", type=int, help="Batches computed side by side; as suits this machine when not given."),
 )
 
 
