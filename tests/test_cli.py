@@ -395,6 +395,37 @@ def test_what_keeps_people_waiting_is_told_on_a_terminal(
     assert ("compiling" in capsys.readouterr().err) == terminal
 
 
+NOHUP = """
+import os, signal
+from dragoman.training.stop import stop_on_signals
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+with stop_on_signals() as request:
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert request.reason is None
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert request.reason == "SIGTERM"
+"""
+
+
+def test_a_run_under_nohup_outlives_its_terminal() -> None:
+    subprocess.run([sys.executable, "-c", NOHUP], check=True)
+
+
+@pytest.mark.parametrize("gone", ["reader", "disk"])
+def test_who_no_longer_hears_what_is_told_ends_no_work(gone: str) -> None:
+    program = "from dragoman.cli.screen import people\nfor _ in range(9): people().print('told', end='')\nprint('done')"
+    if gone == "disk":
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, check=False)
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+        with open(writer, "wb") as broken:
+            done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=broken, check=False)
+    assert (done.returncode, done.stdout) == (0, b"done\n")
+
+
 def test_output_is_utf_8_whatever_the_locale(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))

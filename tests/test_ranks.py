@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load_file
 
 from conftest import MakeRecipe
-from dragoman.config import Recipe, TrainingConfig
+from dragoman.config import Recipe, make_recipe
 from dragoman.data.loader import TrainingBatches
 from dragoman.errors import DataError, FollowedError, Interrupted, LostProcessError, RecipeError, RunError
 from dragoman.training.checkpoint import list_checkpoints
@@ -86,7 +86,7 @@ def test_a_launcher_that_makes_no_sense_is_told(environment: Mapping[str, str], 
 
 
 def test_batches_that_cannot_be_shared_out_are_refused_with_both_ways_out() -> None:
-    config = TrainingConfig(accumulation=2, batch_tokens=4096)
+    config = make_recipe({"preset": "modern", "training": {"accumulation": 2, "batch_tokens": 4096}})
     refuse_uneven(config, World(size=2))
     refuse_uneven(config, World(size=1))
     with pytest.raises(
@@ -94,6 +94,16 @@ def test_batches_that_cannot_be_shared_out_are_refused_with_both_ways_out() -> N
     ) as told:
         refuse_uneven(config, World(size=4))
     assert "training.batch_tokens=2048" in str(told.value)  # 2 batches of 4,096 are 4 of 2,048
+
+
+@pytest.mark.parametrize("knob", ["subword.sampling=0.1", "data.modifiers.typos=0.1"])
+def test_what_makes_batches_longer_is_refused_with_fsdp(knob: str, tiny: MakeRecipe, tmp_path: Path) -> None:
+    """FSDP2 gathers weights for each part of a batch, on all ranks at once."""
+    settings = ("training.accumulation=2", "subword.byte_fallback=true", knob)
+    refuse_uneven(tiny(tmp_path / "run", *settings), World(size=2))
+    refuse_uneven(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), World(size=1))
+    with pytest.raises(RecipeError, match=r"^(subword.sampling|data.modifiers) with training.parallel = 'fsdp'.*parallel=ddp$"):
+        refuse_uneven(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), World(size=2))
 
 
 def test_a_process_by_itself_agrees_with_itself() -> None:

@@ -548,6 +548,15 @@ def test_a_run_is_running_then_silent_and_running_again(tmp_path: Path) -> None:
     assert read_record(run).state == "running"
 
 
+def test_a_run_goes_on_after_the_end_of_its_budget(tmp_path: Path) -> None:
+    """Nothing is to be reckoned from a line at the end, where no time was left."""
+    ended = lines(40)
+    assert ended[-1]["share_spent"] == 1.0
+    run = written(tmp_path / "run", [*ended, {**lines(20)[-1], "step": 1025}])
+    assert read_record(run).state == "running"
+    assert standing(read_record(run))["step"] == 1025
+
+
 def test_a_run_that_was_stopped_or_finished_is_so(tmp_path: Path) -> None:
     run = written(tmp_path / "run", [*lines(20), event("stopped", 500)])
     assert read_record(run).state == "stopped"

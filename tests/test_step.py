@@ -294,6 +294,37 @@ def test_a_pair_that_memory_does_not_hold_stops_the_run_with_its_state_kept(tiny
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
+def test_want_of_memory_takes_no_checkpoint_s_place(tiny: MakeRecipe, tmp_path: Path) -> None:
+    """The one of this very step was due, and may be one of those that the bundle is the mean of."""
+    recipe = tiny(tmp_path / "run", "training.max_steps=9", "training.checkpoint_every_steps=2")
+    trainer = Trainer(recipe, Silent())
+    trainer.listener = Shrinking(Narrow(trainer, 10**9))
+    with pytest.raises(MemoryShortError, match="step-00000004 is kept"):
+        trainer.run()
+    kept = list_checkpoints(tmp_path / "run" / "checkpoints")
+    assert [(one.path.name, one.due) for one in kept] == [("step-00000002", True), ("step-00000004", True)]
+
+
+def test_a_run_is_sent_back_to_what_is_whole_alone(tiny: MakeRecipe, tmp_path: Path) -> None:
+    settings = ("training.skip_limit=4", "training.checkpoint_every_steps=5", "training.keep_last=9")
+    recipe = tiny(tmp_path / "run", *SHORT, *settings, "training.when_lost='restore'")
+    trainer = Trainer(recipe, listener := Events())
+    poison(trainer, set(range(13, 17)), what="gradient")
+    admit = trainer.guard.admit
+
+    def damaging(norm: Tensor, nll: Tensor) -> Tensor:
+        if trainer.progress.step == 15:
+            path = trainer.keeper.newest.path / "model.safetensors"  # type: ignore[union-attr]
+            path.write_bytes(path.read_bytes()[:-1])
+        return admit(norm, nll)
+
+    trainer.guard.admit = damaging  # type: ignore[method-assign]
+    trainer.run()
+    (told,) = [text for kind, _, text in listener.events if kind == "restored"]
+    assert "back to step-00000010" in told
+    assert len(list((tmp_path / "run" / "checkpoints").glob("damaged-step-00000015-*"))) == 1
+
+
 class Shrinking(Silent):
     """Takes all memory away after the fourth step."""
 
@@ -313,6 +344,9 @@ class Shrinking(Silent):
         (MemoryError(), True),
         (torch.OutOfMemoryError("CUDA out of memory"), True),
         (RuntimeError("[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: not enough memory: you tried"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("std::bad_alloc"), True),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
     ],
     ids=str,

@@ -845,6 +845,63 @@ def test_a_run_without_a_good_checkpoint_is_not_begun_anew_in_its_place(
     assert (run / "bundle" / "weights.safetensors").read_bytes() == (unbroken / "bundle" / "weights.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("what", ["another format", "unreadable"])
+def test_a_checkpoint_that_cannot_be_judged_stays_where_it_is(
+    what: str, unbroken: Path, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(unbroken, tmp_path / "run"))
+    before = checkpoint_names(run)
+    if what == "unreadable":
+
+        def failing(*_: object) -> NoReturn:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(dragoman.storage, "_describe", failing)
+    else:
+        manifest = list_checkpoints(run / "checkpoints")[-1].path / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
+    told = "reads format 1" if what == "another format" else "cannot be read: Input/output error"
+    with pytest.raises(RunError, match=told):
+        train(tiny(run, *LONG, "training.max_steps=12"))
+    assert checkpoint_names(run) == before
+
+
+def test_an_older_checkpoint_that_is_damaged_is_left_out_of_the_bundle(
+    unbroken: Path, tiny: MakeRecipe, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(unbroken, tmp_path / "run"))
+    shutil.rmtree(run / "bundle")
+    *_, before, newest = list_checkpoints(run / "checkpoints")
+    flip(before.path / "model.safetensors")
+    listener = Recorder()
+    train(tiny(run, *LONG, "training.average_count=2"), listener)
+    (told,) = [text for text in listener.notices if "the bundle is made without it" in text]
+    assert str(before.path) in told
+    assert newest.path.name in next(text for text in listener.notices if "writing" in text and "bundle" in text)
+    assert (run / "bundle" / "weights.safetensors").exists()
+
+
+def test_a_disk_that_is_full_is_not_tried_at_every_step(
+    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But when minutes ask for the next, and with the lines of the journal."""
+    settings = ("training.max_steps=60", "training.checkpoint_every_steps=0", "training.log_every_steps=20")
+    recipe = tiny(tmp_path / "run", *settings, "training.checkpoint_every_minutes=0.0001", "training.validate_every_steps=100")
+    listener = Recorder()
+    tried: list[Path] = []
+
+    def full_until_the_end(path: Path, tensors: Mapping[str, Tensor]) -> str:
+        tried.append(path)
+        return full() if "00000060" not in str(path) else save_tensors(path, tensors)
+
+    minutes = iter(range(10**6))
+    monkeypatch.setattr(dragoman.training.loop, "minutes_since", lambda started: 0.00001 * (next(minutes) >= 0))
+    monkeypatch.setattr(dragoman.training.checkpoint, "save_tensors", full_until_the_end)
+    train(recipe, listener)
+    # Every tenth step by the clock, of 60; at most two more at lines of the journal.
+    assert 5 <= len([text for kind, _, text in listener.events if kind == "unsaved"]) <= 8
+
+
 def test_a_damaged_checkpoint_is_not_averaged(unbroken: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     flip(list_checkpoints(run / "checkpoints")[-1].path / "model.safetensors")

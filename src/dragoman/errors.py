@@ -101,12 +101,14 @@ class Interrupted(DragomanError):
     exit_code = 130
 
 
+_OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "alloc_failed", "bad_alloc")
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Whether this is Python's, torch's or a GPU's way to say so; asked by name, since torch may not be there."""
     told = str(error).lower()
     return (
         isinstance(error, MemoryError)
-        or "not enough memory" in told
-        or "can't allocate memory" in told
         or (type(error).__name__ == "OutOfMemoryError")
+        or any(words in told for words in _OUT_OF_MEMORY)
     )

@@ -236,9 +236,13 @@ def _manifest(files: Mapping[str, Any]) -> bytes:
     return json.dumps({"format": FORMAT, "files": files}, indent=1).encode()
 
 
-def check_seal(folder: Path, error: type[DragomanError]) -> None:
-    """Raise `error`, naming the file, where anything in a sealed folder is missing, cut short, changed or added."""
-    files = _read_manifest(folder, error)
+def check_seal(folder: Path, error: type[DragomanError], *, unread: type[DragomanError] | None = None) -> None:
+    """Raise `error`, naming the file, where anything in a sealed folder is missing, cut short, changed or added.
+
+    unread: what is raised instead where that cannot be told: it cannot be read now, or is written in another format
+    """
+    unread = unread or error
+    files = _read_manifest(folder, error, unread)
     try:
         names = {path.name for path in folder.iterdir()} - {MANIFEST}
         if missing := sorted(files.keys() - names):
@@ -253,10 +257,10 @@ def check_seal(folder: Path, error: type[DragomanError]) -> None:
                     f"{folder / name}: was changed or cut short after it was written; take it from where it came once more"
                 )
     except OSError as reason:
-        raise error(f"{folder}: cannot be read: {reason.strerror}") from None
+        raise unread(f"{folder}: cannot be read: {reason.strerror}") from None
 
 
-def _read_manifest(folder: Path, error: type[DragomanError]) -> dict[str, Any]:
+def _read_manifest(folder: Path, error: type[DragomanError], unread: type[DragomanError]) -> dict[str, Any]:
     """What the manifest says of each file. It must stand byte for byte as it was written, since it has no digest itself."""
     path = folder / MANIFEST
     version: Any = FORMAT
@@ -272,11 +276,11 @@ def _read_manifest(folder: Path, error: type[DragomanError]) -> dict[str, Any]:
         what = f"holds no {MANIFEST}" if folder.is_dir() else "there is no such folder"
         raise error(f"{folder}: {what}; it is not something that dragoman wrote") from None
     except OSError as reason:
-        raise error(f"{path}: cannot be read: {reason.strerror}") from None
+        raise unread(f"{path}: cannot be read: {reason.strerror}") from None
     except (ValueError, TypeError, KeyError, RecursionError):
         whole = False
     if isinstance(version, int) and version != FORMAT:
-        raise error(f"{folder}: written in format {version}; this dragoman reads format {FORMAT}")
+        raise unread(f"{folder}: written in format {version}; this dragoman reads format {FORMAT}")
     if not whole:
         raise error(f"{path}: is damaged; take the folder from where it came once more")
     return files

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 from rich.console import Console
@@ -20,7 +22,36 @@ if TYPE_CHECKING:
 
 def people() -> Console:
     """Where progress and remarks go, so that standard output holds results alone."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(file=cast(IO[str], _Ears()), highlight=False, soft_wrap=True)
+
+
+class _Ears:
+    """Standard error, as long as somebody takes it: a reader that went away, or a full disk, ends no work."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream(), name)
+
+    def write(self, text: str) -> int:
+        with self._heard():
+            self._stream().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._heard():
+            self._stream().flush()
+
+    def _stream(self) -> IO[str]:
+        """Which is rich's own while a bar is shown."""
+        stream: IO[str] = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
+        return stream
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            with suppress(OSError, ValueError):  # what was left in between is not to be tried again at the end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream().fileno())
 
 
 def print_json(document: Any) -> None:

@@ -54,7 +54,7 @@ def start_devices(settings: Recipe, arguments: list[str], devices: int, max_rest
 
     if "RANK" in os.environ:
         raise click.UsageError("--devices starts processes, but a launcher has started this one; leave it out")
-    refuse_uneven(settings.training, World(size=devices))
+    refuse_uneven(settings, World(size=devices))
     minutes = settings.training.timeout_minutes
     sys.exit(launch(["train", *arguments], devices=devices, max_restarts=max_restarts, minutes=minutes))
 

@@ -13,7 +13,7 @@ class TrainingConfig(Section):
     seed: Natural = 1
     """Draws the weights, the order and the dropout."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
-    """Of the matrix products; `auto` takes bfloat16 where the processor has it. Weights and sums stay float32."""
+    """Of the matrix products; `auto` takes bfloat16 where it is clearly faster. Weights and sums stay float32."""
     batch_tokens: Count = 4096
     """Padded tokens in a batch, counted on the side that is longer; so at most this many source and this many target."""
     accumulation: Count = 1

@@ -200,18 +200,31 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
 def newest_checkpoint(folder: Path, notice: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint whose digests hold. Any newer one is set aside, which `notice` hears of."""
     for path in reversed(_committed(folder)):
-        try:
-            check_seal(path, RunError)
-        except RunError as error:
-            aside = path.with_name(f"damaged-{path.name}-{uuid.uuid4().hex[:8]}")
-            try:
-                path.rename(aside)
-            except OSError as reason:
-                raise OutputError(cannot_write(path, reason)) from None
-            notice(f"{error}; it was set aside as {aside.name}, and the run goes back to the checkpoint before it")
-        else:
+        if is_whole(path, notice, "the run goes back to the checkpoint before it"):
             return read_checkpoint(path)
     return None
+
+
+def is_whole(path: Path, notice: Callable[[str], None], then: str) -> bool:
+    """Whether a checkpoint's digests hold; where they do not, it is set aside, which `notice` hears of, and what is done then.
+
+    Raises RunError where that cannot be told, since it cannot be read now, or is another version's: it stays where it is.
+    """
+    try:
+        check_seal(path, _DamagedError, unread=RunError)
+    except _DamagedError as error:
+        aside = path.with_name(f"damaged-{path.name}-{uuid.uuid4().hex[:8]}")
+        try:
+            path.rename(aside)
+        except OSError as reason:
+            raise OutputError(cannot_write(path, reason)) from None
+        notice(f"{error}; it was set aside as {aside.name}, and {then}")
+        return False
+    return True
+
+
+class _DamagedError(RunError):
+    """A digest does not hold."""
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -27,7 +27,7 @@ from dragoman.model.build import assemble_model
 from dragoman.storage import alone_in, cannot_write, check_seal
 from dragoman.tasks.alignment import choose_head, guided_head
 from dragoman.tasks.parsing import parser_parts
-from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, list_checkpoints, regular
+from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, is_whole, list_checkpoints, regular
 from dragoman.training.identity import refuse_changed_corpus
 from dragoman.training.listener import Listener, Silent
 from dragoman.training.loop import Trainer
@@ -115,8 +115,7 @@ def read_test(recipe: Recipe) -> list[Pair] | None:
 def finish(trainer: Trainer, test: Sequence[Pair] | None, listener: Listener, picture_of: str | None) -> dict[str, Any]:
     """Write bundle and report of a run that has come to its end."""
     recipe, folder = trainer.recipe, trainer.folder
-    chosen = choose_checkpoints(trainer.checkpoints, recipe.training.average, recipe.training.average_count)
-    chosen = chosen or choose_checkpoints(trainer.checkpoints, "none", 1)
+    chosen = _whole_ones(trainer, listener)
     listener.notice(f"writing {folder / 'bundle'} from {', '.join(one.path.name for one in chosen)}")
     weights = final_weights(chosen, recipe.training.average)
     story = {**tell_story(trainer, chosen), **_aligning(trainer, weights)}
@@ -129,6 +128,16 @@ def finish(trainer: Trainer, test: Sequence[Pair] | None, listener: Listener, pi
         overwrite=True,
     )
     return write_report(folder, recipe, story, test, listener, picture_of, trainer.machine.device)
+
+
+def _whole_ones(trainer: Trainer, listener: Listener) -> list[Checkpoint]:
+    """What the bundle is made from; of checkpoints that are damaged, those that stand in for them."""
+    training = trainer.recipe.training
+    while True:
+        chosen = choose_checkpoints(trainer.checkpoints, training.average, training.average_count)
+        chosen = chosen or choose_checkpoints(trainer.checkpoints, "none", 1)
+        if all([is_whole(one.path, listener.notice, "the bundle is made without it") for one in chosen]):
+            return chosen
 
 
 def _aligning(trainer: Trainer, weights: dict[str, torch.Tensor]) -> dict[str, Any]:

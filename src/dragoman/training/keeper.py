@@ -72,10 +72,10 @@ class Keeper:
             except OutputError as error:
                 trouble = str(error)
         trouble, path = self.world.from_leader((trouble, path))
+        if due or self.owed:
+            self._minutes = progress.minutes
         if path is not None:
             self.newest = Checkpoint(Path(path), progress, self.recipe, merit, self.corpus, due, self.machine)
-            if due or self.owed:
-                self._minutes = progress.minutes
             self.owed = False
             self.tell("checkpoint", progress.step, f"kept {Path(path).name}")
         elif last:

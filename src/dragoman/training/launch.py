@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from dragoman.errors import RunError
 from dragoman.processes import cores
 from dragoman.training.verdict import VERDICT
 
-SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGUSR1"
+SIGNALS = "SIGTERM,SIGINT,SIGUSR1"
 
 
 def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes: float) -> int:
@@ -33,6 +34,7 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes
     gpus = torch.cuda.device_count()
     if 0 < gpus < devices:
         raise RunError(f"--devices {devices}: there are {gpus} GPUs; hide them with CUDA_VISIBLE_DEVICES= to use the cores")
+    nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     logging.disable(logging.CRITICAL)  # each process tells for itself why it ended
     with TemporaryDirectory() as folder:
         verdict = Path(folder, "verdict")
@@ -48,7 +50,7 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             max_restarts=max_restarts,
-            signals_to_handle=SIGNALS,
+            signals_to_handle=SIGNALS if nohup else f"{SIGNALS},SIGHUP",
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
         if hasattr(config, "shutdown_timeout"):  # torch 2.11 knows 30 seconds alone

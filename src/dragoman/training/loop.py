@@ -33,7 +33,7 @@ from dragoman.training.listener import EventKind, Listener, RunReport, StepRepor
 from dragoman.training.machine import bound_kernel_cache, choose_machine, measure_ceiling
 from dragoman.training.meter import Meter
 from dragoman.training.schedule import learning_rate, spent
-from dragoman.training.start import find_checkpoint, prepare_run
+from dragoman.training.start import find_checkpoint, newest_of_all, prepare_run
 from dragoman.training.step import Stepper
 from dragoman.training.stop import stop_on_signals
 from dragoman.training.validation import Validator, Verdict, perplexity
@@ -56,7 +56,7 @@ class Trainer:
         self.world = world or World()
         self.folder = Path(recipe.run)
         self.checkpoints = self.folder / "checkpoints"
-        refuse_uneven(self.config, self.world)
+        refuse_uneven(recipe, self.world)
         found = find_checkpoint(self.folder, recipe, listener, self.world)
         self.prepared, corpus = prepare_run(self.folder, recipe, found, listener, self.world)
         self.progress = found.progress if found is not None else Progress()
@@ -167,12 +167,13 @@ class Trainer:
     def _after_step(self, gradient_norm: torch.Tensor, *, stops: bool) -> None:
         """What is due after a step: a line in the journal, a validation, a checkpoint."""
         step, ends = self.progress.step, self.share_spent() >= 1.0
-        if step % (1 if self.machine.device.type == "cpu" else self.config.skip_limit) == 0:
-            self._look_at_the_guard()
+        validates = step % self.config.validate_every_steps == 0 or ends
+        if validates or step % (1 if self.machine.device.type == "cpu" else self.config.skip_limit) == 0:
+            self._look_at_the_guard()  # before others are judged than those that are kept
         logs = step % self.config.log_every_steps == 0
         if logs:
             self._log(gradient_norm)
-        merit = self._validate() if step % self.config.validate_every_steps == 0 or ends else None
+        merit = self._validate() if validates else None
         due = self.keeper.is_due(self.progress) or (logs and self.keeper.owed)
         best = merit is not None and self.progress.best_step == step
         last = stops or ends or self._out_of_patience()
@@ -199,7 +200,8 @@ class Trainer:
         try:
             norm, good, nll = self.stepper.take(step, batches, tokens=tokens)
         except MemoryShortError as error:
-            if self.world.size == 1 and step > 1:
+            newest = self.keeper.newest
+            if self.world.size == 1 and step > 1 and (newest is None or newest.step < self.progress.step):
                 with suppress(OutputError):
                     self._commit(None, due=False, last=True)
             raise MemoryShortError(f"{error}; {self.kept()}") from None
@@ -282,6 +284,9 @@ class Trainer:
         returns = 0 if good - self.progress.good_at_return >= self.config.skip_limit else self.progress.returns
         if self.config.when_lost == "stop" or newest is None or returns == RETURNS:
             raise RunError(f"{diagnosis}; {self.kept()}")
+        newest = self.keeper.newest = newest_of_all(self.checkpoints, self.listener.notice, self.world)
+        if newest is None:
+            raise RunError(f"{diagnosis}; no checkpoint is whole any more")
         self.learner.restore(newest)
         self.guard.forgive()
         restored = self.progress.restored + 1

@@ -76,7 +76,8 @@ class Record:
     def _patience(self) -> float:
         """How long a run that is well may be quiet: ten times what lies between its lines, three times a validation."""
         train = self.train
-        if len(train) < 2 or train[-1]["share_spent"] >= 1.0:
+        # At a budget's end there is no time left to reckon by, which an extended one leaves behind.
+        if len(train) < 2 or any(entry["share_spent"] >= 1.0 for entry in train[-2:]):
             return _QUIET_AT_ENDS
         spent = [minutes_spent(entry) for entry in train[-2:]]
         validations = [entry.get("seconds", 0.0) for entry in self.valid]

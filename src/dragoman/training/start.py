@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from dragoman.config import Recipe
@@ -16,15 +17,28 @@ from dragoman.training.world import World
 
 def find_checkpoint(folder: Path, recipe: Recipe, listener: Listener, world: World) -> Checkpoint | None:
     """The checkpoint in a run folder that this recipe goes on from. Raises RunError where it is another recipe's."""
-    checkpoints = folder / "checkpoints"
+
+    def accept(found: Checkpoint | None) -> None:
+        if found is not None:
+            refuse_changes(found.recipe, recipe, folder)
+        else:
+            refuse_to_start_over(folder)
+
+    return newest_of_all(folder / "checkpoints", listener.notice, world, accept)
+
+
+def newest_of_all(
+    checkpoints: Path,
+    notice: Callable[[str], None],
+    world: World,
+    accept: Callable[[Checkpoint | None], None] = lambda found: None,
+) -> Checkpoint | None:
+    """The newest checkpoint that is whole, as rank 0 finds and accepts it; every rank verifies its own view of it."""
     found = None
     with world.led():
         if world.leads:
-            found = newest_checkpoint(checkpoints, listener.notice)
-            if found is not None:
-                refuse_changes(found.recipe, recipe, folder)
-            else:
-                refuse_to_start_over(folder)
+            found = newest_checkpoint(checkpoints, notice)
+            accept(found)
     name = world.from_leader(found.path.name if found is not None else None)
     if name is None or world.leads:
         return found

@@ -27,6 +27,8 @@ def stop_on_signals() -> Iterator[StopRequest]:
     before = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # under nohup, which is asked for so that a run outlives its terminal
             before[number] = signal.signal(number, request)
     except ValueError:
         pass

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dragoman.config import TrainingConfig
+from dragoman.config import Recipe
 from dragoman.errors import DragomanError, FollowedError, LostProcessError, RankError, RecipeError, RunError
 
 # Preparing a corpus may take hours while the others wait for rank 0; steps have a time-out of their own.
@@ -197,9 +197,17 @@ def _is_of_connection(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 
-def refuse_uneven(config: TrainingConfig, world: World) -> None:
+def refuse_uneven(recipe: Recipe, world: World) -> None:
     """Raise RecipeError where the batches of a step cannot be shared out evenly."""
+    config = recipe.training
     batches, tokens = config.accumulation, config.batch_tokens
+    modified = any(recipe.data.modifiers.model_dump().values())
+    varied = "subword.sampling" if recipe.subword.sampling else "data.modifiers" if modified else None
+    if world.size > 1 and config.parallel == "fsdp" and varied:
+        raise RecipeError(
+            f"{varied} with training.parallel = 'fsdp': a batch that it makes longer is split on its own rank alone, and FSDP2 "
+            "wants as many parts on all; set training.parallel=ddp"
+        )
     if batches % world.size:
         smaller = max(tokens * batches // world.size, 1)
         raise RecipeError(
