@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from dragoman.errors import DataError, FollowedError, Interrupted, LostProcessEr
 from dragoman.training.checkpoint import list_checkpoints
 from dragoman.training.finish import train
 from dragoman.training.journal import read_journal
+from dragoman.training.launch import _leave_out_timers
 from dragoman.training.listener import Silent
 from dragoman.training.loop import Trainer
 from dragoman.training.verdict import VERDICT, end_with_launcher, leave_verdict
@@ -504,6 +506,20 @@ def test_ranks_do_not_outlive_their_launcher(written: Path, tmp_path: Path) -> N
             time.sleep(0.1)
     last = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
     assert not last.due or last.step % 4 == 0
+
+
+@pytest.mark.parametrize(("what", "told"), [("cannot join current thread", False), ("another", True)])
+def test_a_timer_that_lets_go_of_itself_is_no_news(
+    what: str, told: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end() -> None:
+        raise RuntimeError(what)
+
+    monkeypatch.setattr(sys, "unraisablehook", _leave_out_timers)
+    timer = World()
+    weakref.finalize(timer, end)
+    del timer
+    assert (what in capsys.readouterr().err) == told
 
 
 def test_devices_that_cannot_share_a_step_are_refused_before_anything_starts(written: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -24,6 +25,12 @@ from dragoman.training.verdict import VERDICT
 SIGNALS = "SIGTERM,SIGINT,SIGUSR1"
 
 
+def _leave_out_timers(unraised: Any) -> None:
+    """As Python tells of what nobody can catch, but for torch's timer, which may be the last to let go of itself."""
+    if "cannot join current thread" not in str(unraised.exc_value):
+        sys.__unraisablehook__(unraised)
+
+
 def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes: float) -> int:
     """Run `dragoman` with these arguments once a device, and return its exit code.
 
@@ -35,6 +42,7 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes
     if 0 < gpus < devices:
         raise RunError(f"--devices {devices}: there are {gpus} GPUs; hide them with CUDA_VISIBLE_DEVICES= to use the cores")
     nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    sys.unraisablehook = _leave_out_timers
     logging.disable(logging.CRITICAL)  # each process tells for itself why it ended
     with TemporaryDirectory() as folder:
         verdict = Path(folder, "verdict")
