@@ -395,6 +395,14 @@ def test_what_keeps_people_waiting_is_told_on_a_terminal(
     assert ("compiling" in capsys.readouterr().err) == terminal
 
 
+@pytest.mark.parametrize("closed", ["<&-", "2>&-"])
+def test_closed_streams_are_nothing_to_read_and_nobody_to_tell(closed: str) -> None:
+    program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern --json {closed}"
+    done = subprocess.run(program, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    json.loads(done.stdout)
+
+
 NOHUP = """
 import os, signal
 from dragoman.training.stop import stop_on_signals
@@ -928,6 +936,8 @@ def test_a_mistake_in_a_recipe_is_one_line(change: str, code: int, says: str, as
         (["compare", "{de}", "{valid}", "--ref", "{de}"], 1, "test.de has 8 lines but {valid} has 10"),
         (["compare", "{de}", "{de}", "--ref", "{de}", "--metric", "odd"], 2, "'odd' is not one of"),
         (["compare", "{de}", "{de}", "--ref", "{de}", "--resamples", "3"], 2, "3 resamples"),
+        (["compare", "{de}", "{de}", "--ref", "{de}", "--resamples", "99999999999"], 2, "99999999999 is not in the range"),
+        (["compare", "{de}", "{de}", "--ref", "{de}", "--seed", "-1"], 2, "-1 is not in the range"),
         (["info", "{tmp}/nowhere"], 1, "nowhere: there is no such folder"),
         (["info", "{de}"], 1, "test.de"),
         (["average", "{tmp}/nowhere", "--last", "1", "-o", "{tmp}/out"], 1, "nowhere"),

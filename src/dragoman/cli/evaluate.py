@@ -225,8 +225,14 @@ def evaluate(
 @click.argument("second", type=PATH)
 @REFERENCES
 @click.option("--metric", default="bleu", type=click.Choice(["bleu", "chrf", "ter"]), help="What to compare by.")
-@click.option("--resamples", default=1000, show_default=True, help="Bootstrap resamples (at least 40).")
-@click.option("--seed", default=1, show_default=True, help="Of the resampling.")
+@click.option(
+    "--resamples",
+    type=click.IntRange(max=1_000_000),
+    default=1000,
+    show_default=True,
+    help="Bootstrap resamples (at least 40).",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the resampling.")
 @TOKENISED
 @JSON
 def compare(

@@ -88,6 +88,8 @@ def main() -> None:
     """The entry point: run, and answer a mistake in one line."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # text goes out as it comes in, whatever the locale
+    # Python has none where they were closed; who closed them wants to say and to hear nothing.
+    sys.stdin, sys.stderr = sys.stdin or open(os.devnull), sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     if sys.stderr.isatty():  # people are told what keeps them waiting
         log = logging.getLogger("dragoman")
         log.addHandler(_Remarks())
