@@ -200,13 +200,13 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
 def newest_checkpoint(folder: Path, notice: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint whose digests hold. Any newer one is set aside, which `notice` hears of."""
     for path in reversed(_committed(folder)):
-        if is_whole(path, notice, "the run goes back to the checkpoint before it"):
+        if not set_aside_if_damaged(path, notice, "the run goes back to the checkpoint before it"):
             return read_checkpoint(path)
     return None
 
 
-def is_whole(path: Path, notice: Callable[[str], None], then: str) -> bool:
-    """Whether a checkpoint's digests hold; where they do not, it is set aside, which `notice` hears of, and what is done then.
+def set_aside_if_damaged(path: Path, notice: Callable[[str], None], then: str) -> bool:
+    """Whether it was: a checkpoint whose digests do not hold gets another name, and `notice` hears of it and what is done then.
 
     Raises RunError where that cannot be told, since it cannot be read now, or is another version's: it stays where it is.
     """
@@ -219,8 +219,8 @@ def is_whole(path: Path, notice: Callable[[str], None], then: str) -> bool:
         except OSError as reason:
             raise OutputError(cannot_write(path, reason)) from None
         notice(f"{error}; it was set aside as {aside.name}, and {then}")
-        return False
-    return True
+        return True
+    return False
 
 
 class _DamagedError(RunError):
@@ -270,9 +270,7 @@ def best(checkpoints: list[Checkpoint], count: int) -> list[Checkpoint]:
 
 
 def average_checkpoints(checkpoints: list[Checkpoint]) -> dict[str, Tensor]:
-    """The mean of their weights, each checked against its digests first."""
+    """The mean of their weights."""
     if not checkpoints:
         raise RunError("there is no checkpoint to average")
-    for checkpoint in checkpoints:
-        check_seal(checkpoint.path, RunError)
     return mean_weights([checkpoint.weights() for checkpoint in checkpoints])

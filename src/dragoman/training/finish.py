@@ -27,7 +27,7 @@ from dragoman.model.build import assemble_model
 from dragoman.storage import alone_in, cannot_write, check_seal
 from dragoman.tasks.alignment import choose_head, guided_head
 from dragoman.tasks.parsing import parser_parts
-from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, is_whole, list_checkpoints, regular
+from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, list_checkpoints, regular, set_aside_if_damaged
 from dragoman.training.identity import refuse_changed_corpus
 from dragoman.training.listener import Listener, Silent
 from dragoman.training.loop import Trainer
@@ -136,7 +136,7 @@ def _whole_ones(trainer: Trainer, listener: Listener) -> list[Checkpoint]:
     while True:
         chosen = choose_checkpoints(trainer.checkpoints, training.average, training.average_count)
         chosen = chosen or choose_checkpoints(trainer.checkpoints, "none", 1)
-        if all([is_whole(one.path, listener.notice, "the bundle is made without it") for one in chosen]):
+        if not any([set_aside_if_damaged(one.path, listener.notice, "the bundle is made without it") for one in chosen]):
             return chosen
 
 
@@ -175,10 +175,12 @@ def choose_checkpoints(folder: Path, rule: str, count: int) -> list[Checkpoint]:
 
 
 def final_weights(chosen: Sequence[Checkpoint], rule: str) -> dict[str, torch.Tensor]:
-    """The mean of these checkpoints, or the moving average (`ema`) that the last of them kept. Raises RunError without one."""
+    """The mean of these checkpoints, or the moving average (`ema`) that the last of them kept. Raises RunError without one.
+
+    Their digests have been checked.
+    """
     if rule != "ema":
         return average_checkpoints(list(chosen))
-    check_seal(chosen[-1].path, RunError)
     averages = chosen[-1].averages()
     if averages is None:
         raise RunError(f"{chosen[-1].path}: keeps no moving average; training.ema_decay makes one")
@@ -191,6 +193,8 @@ def average_run(run: Path, output: Path, *, rule: str, count: int, overwrite: bo
     if len(chosen) < count:
         what = "validated checkpoints" if rule == "best" else "checkpoints"
         raise RunError(f"{run}: {count} {what} asked for, but {len(chosen)} are there; training.keep_{rule} keeps more")
+    for checkpoint in chosen:
+        check_seal(checkpoint.path, RunError)
     newest = max(chosen, key=lambda one: one.step)
     recipe = recipe_from_dict(newest.recipe, where=str(newest.path))
     story = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from dragoman.errors import RunError
 from dragoman.processes import cores
+from dragoman.training.stop import outlives_its_terminal
 from dragoman.training.verdict import VERDICT
 
 SIGNALS = "SIGTERM,SIGINT,SIGUSR1"
@@ -41,7 +41,6 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes
     gpus = torch.cuda.device_count()
     if 0 < gpus < devices:
         raise RunError(f"--devices {devices}: there are {gpus} GPUs; hide them with CUDA_VISIBLE_DEVICES= to use the cores")
-    nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     sys.unraisablehook = _leave_out_timers
     logging.disable(logging.CRITICAL)  # each process tells for itself why it ended
     with TemporaryDirectory() as folder:
@@ -58,7 +57,7 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             max_restarts=max_restarts,
-            signals_to_handle=SIGNALS if nohup else f"{SIGNALS},SIGHUP",
+            signals_to_handle=SIGNALS if outlives_its_terminal() else f"{SIGNALS},SIGHUP",
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
         if hasattr(config, "shutdown_timeout"):  # torch 2.11 knows 30 seconds alone

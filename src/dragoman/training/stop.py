@@ -20,6 +20,11 @@ class StopRequest:
         self.reason = signal.Signals(number).name
 
 
+def outlives_its_terminal() -> bool:
+    """Whether a hang-up was ignored from the start, as `nohup` has it."""
+    return signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
     """Turn the signals that ask a run to stop into a request, where this is the thread that may."""
@@ -27,8 +32,8 @@ def stop_on_signals() -> Iterator[StopRequest]:
     before = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                continue  # under nohup, which is asked for so that a run outlives its terminal
+            if number == signal.SIGHUP and outlives_its_terminal():
+                continue
             before[number] = signal.signal(number, request)
     except ValueError:
         pass
