@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -301,6 +302,18 @@ def test_lines_that_were_not_translated_whole_are_named(
     assert len(cut.out.splitlines()) == len(sources)
 
 
+def test_evaluate_names_the_same_lines_and_scores_what_there_is(ask: Ask, bundle: Path, tmp_path: Path) -> None:
+    test_set = tmp_path / "test.en"
+    test_set.write_text(f"one\n\n{'one ' * 40}\n")
+    words = ["evaluate", bundle, "--src", test_set, "--ref", test_set, "max_source=30", "long_input=refuse"]
+    told = "lines left untranslated, since they have more than 30 tokens (decoding.long_input=split cuts them): 1 (3)\n"
+    answer = ask(*words)
+    assert (answer.code, answer.err) == (0, told)
+    assert ask("translate", bundle, test_set, "max_source=30", "long_input=refuse", "--precision", "float32").err == told
+    counts = json.loads(ask(*words, "--json").out)
+    assert (counts["refused"], counts["empty"]) == (1, 0)
+
+
 def test_an_ensemble_of_equals(ask: Ask, bundle: Path, bundle_copy: Path, corpus: Path, translations: list[str]) -> None:
     assert ask("translate", bundle, corpus / "test.en", "--with", bundle_copy).out.splitlines() == translations
 
@@ -313,6 +326,29 @@ def test_an_existing_output_is_refused_and_untouched(ask: Ask, bundle: Path, cor
     assert ask("translate", bundle, corpus / "test.en", "-o", out, "--overwrite").code == 0
     assert len(out.read_text(encoding="utf-8").splitlines()) == 8
     assert left_in(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "translate BUNDLE test.en -o test.en",
+        "translate BUNDLE test.en --wordings asked -o asked",
+        "translate BUNDLE test.en --alignments ./test.en",
+        "evaluate BUNDLE --src test.en --ref test.de -o test.de",
+        "align test.en test.de -o test.de",
+        "augment distil BUNDLE pairs.tsv -o pairs.tsv",
+    ],
+)
+def test_what_is_read_is_never_written_over(
+    words: str, ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = {"test.en": "one two\n", "test.de": "eins zwei\n", "asked": "{}\n", "pairs.tsv": "one two\teins zwei\n"}
+    for name, text in texts.items():
+        Path(name).write_text(text)
+    asked = [bundle if word == "BUNDLE" else word for word in words.split()]
+    assert "is what is read, and is left as it is" in ask(*asked, "--overwrite").line
+    assert {name: Path(name).read_text() for name in left_in(tmp_path)} == texts
 
 
 @pytest.mark.parametrize("place", ["nowhere/out", "file/out", "folder"])
@@ -401,6 +437,38 @@ def test_closed_streams_are_nothing_to_read_and_nobody_to_tell(closed: str) -> N
     done = subprocess.run(program, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("form", ["--json", ""])
+def test_a_result_without_a_place_to_go_is_told(form: str) -> None:
+    program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern {form} >&-"
+    done = subprocess.run(program, shell=True, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "dragoman: standard output: is closed; open it and run the command again\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_is_ended_leaves_nothing_half_written(number: signal.Signals, bundle: Path, tmp_path: Path) -> None:
+    words = ["translate", str(bundle), "-o", str(tmp_path / "out"), "--precision", "float32"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "dragoman", *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        until = time.monotonic() + 60
+        while not left_in(tmp_path) and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        assert left_in(tmp_path) != []
+        process.send_signal(number)
+        assert process.wait(60) == 130
+        assert process.stderr is not None
+        assert process.stderr.read().strip() == "dragoman: interrupted"
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-1", "0", "many"])
+def test_only_a_finite_number_is_a_number(number: str, ask: Ask, bundle: Path) -> None:
+    for words in (["paper", "table1", "--budget"], ["paper", "table2", "nowhere", "--tflops"]):
+        assert words[-1] in ask(*words, number).line
+    if number in ("nan", "inf", "many"):
+        assert "--min-score" in ask("parse", bundle, "--min-score", number).line
 
 
 NOHUP = """

@@ -99,6 +99,10 @@ def test_a_string_is_not_a_list_of_lines(translator: Translator) -> None:
         translator.translate("one two")
     with pytest.raises(TypeError, match=r"write score\(\[source\], \[target\]\)"):
         translator.score("one", "two")
+    with pytest.raises(TypeError, match="line 2: None is no text, but NoneType"):
+        translator.translate(["one", None])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="line 3: b'two' is no text, but bytes"):
+        list(translator.stream(["one", "", b"two"], window=2))  # type: ignore[list-item]
 
 
 def test_progress_is_told_until_all_lines_are_done(translator: Translator, lines: list[str]) -> None:

@@ -31,7 +31,7 @@ from dragoman.config import CorpusConfig, DecodingConfig, ModelConfig, make_reci
 from dragoman.data.batches import collate, halves
 from dragoman.data.prepare import prepare
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.errors import DragomanError, Interrupted, OutputError, RecipeError
+from dragoman.errors import DataError, DragomanError, Interrupted, OutputError, RecipeError
 from dragoman.evaluation.pairwise import pairwise_bleu, pairwise_chrf
 from dragoman.formats.growing import growing_file
 from dragoman.formats.lines import read_lines
@@ -525,6 +525,18 @@ def test_distillation_and_self_training_from_end_to_end(bundle: Path, corpus: Pa
         assert scores[target] == max(scores.values()), source
 
 
+def test_nothing_to_make_pairs_of_is_no_success(bundle: Path, tmp_path: Path) -> None:
+    runner, text, output = CliRunner(), tmp_path / "news.en", str(tmp_path / "out.tsv")
+    words = ["augment", "self-train", str(bundle), str(text), "-o", output, "--device", "cpu"]
+    text.write_text("")
+    with pytest.raises(DataError, match=r"news\.en: is empty"):
+        runner.invoke(cli, words, catch_exceptions=False)
+    text.write_text("\n\n")
+    done = runner.invoke(cli, words, catch_exceptions=False)
+    assert done.exit_code == 3
+    assert "0 pairs of 2 lines" in done.stdout
+
+
 @pytest.mark.parametrize("form", ["tsv", "jsonl"])
 def test_tabs_that_a_file_cannot_hold_are_counted(bundle: Path, tmp_path: Path, form: str) -> None:
     """A .tsv has them between its columns; in a .jsonl they stay."""
@@ -552,6 +564,9 @@ def test_tabs_that_a_file_cannot_hold_are_counted(bundle: Path, tmp_path: Path, 
         (["self-train", "B", "a.en", "b.en", "-o", "a.tsv"], "2 files are given; allowed: one file"),
         (["distil", "B", "x.en", "y.de", "-o", "a.tsv", "--best-of", "4", "method=greedy"], "nbest = 4"),
         (["distil", "B", "x.unknown", "-o", "a.tsv"], "x.unknown: there is no such file"),
+        (["distil", "B", "x.en", "y.de", "-o", "a.tsv", "--best-of", "4", "beam_size=3"], "--best-of 4 asks for nbest = 4: "),
+        (["distil", "B", "x.en", "y.de", "-o", "a.tsv", "--best-of", "4", "nbest=5"], "--best-of 4 and nbest=5 both say"),
+        (["distil", "B", "x.en", "y.de", "-o", "a.tsv", "--by", "chrf"], "--by chrf says how --best-of chooses"),
         (["self-train", "B", ".", "-o", "a.tsv"], "is not a file"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,

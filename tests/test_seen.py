@@ -564,6 +564,9 @@ def test_a_run_that_was_stopped_or_finished_is_so(tmp_path: Path) -> None:
     assert read_record(run).state == "running"
     (run / "report.json").write_text("{}")
     assert read_record(run).state == "finished"
+    assert standing(read_record(run))["step"] == 500
+    written(run, [*lines(20), event("checkpoint", 507)])  # the last line of training is of step 500
+    assert standing(read_record(run))["step"] == 507
     age(run, 10)
     written(run, lines(21))  # a larger budget, and it goes on
     assert read_record(run).state == "running"
@@ -967,6 +970,7 @@ def test_the_cost_of_a_run_in_a_line() -> None:
         "cost: 1.5 min, 1,000 steps, 90,000 target tokens (1,000 a second), 1.50e+12 floating-point operations, "
         "61% of this machine's ceiling, 0.0123 kWh, 0.4% waiting for batches, 2 steps skipped"
     )
+    assert "104% of this machine's ceiling, which was measured while" in cost_line({**report, "share_of_ceiling": 1.04})
     del report["share_of_ceiling"], report["kilowatt_hours"]
     assert "ceiling" not in cost_line(report)
 

@@ -63,6 +63,22 @@ def test_nothing_said_is_empty(bundle: Path) -> None:
     assert (one.text, one.status) == ("", "empty")
 
 
+def test_a_space_and_no_more_is_nothing_said(bundle: Path) -> None:
+    spaced = dragoman.load(bundle, device="cpu", precision="float32")
+    plain, space = spaced.speaker.step, spaced.bundle.tokeniser.target.id_of("▁")
+    assert space is not None
+    said = iter([space, END_ID])
+
+    def says_a_space(tokens_N: Tensor, state: State) -> tuple[Tensor, State]:
+        logits_NV, state = plain(tokens_N, state)
+        logits_NV[:, next(said)] = 50.0
+        return logits_NV, state
+
+    spaced.speaker = replace(spaced.speaker, step=says_a_space)
+    (one,) = spaced.translate(["ten"], method="greedy")
+    assert (one.text.strip(), one.tokens, one.status) == ("", ("▁",), "empty")
+
+
 def test_a_copying_model_is_found_out(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "one two three four"
     monkeypatch.setattr(translator.bundle.tokeniser.target, "decode", lambda ids: line)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import IO
 
 import click
+
+from dragoman.cli.arguments import refuse_old, text_sink
 
 PATH = click.Path(path_type=Path)
 WINDOW = 2048
@@ -38,10 +37,8 @@ def align(
     """
     from dragoman.formats.lines import read_beside
     from dragoman.formats.pharaoh import pharaoh
-    from dragoman.storage import new_file, refuse_existing
 
-    if output is not None and not overwrite:
-        refuse_existing(output)
+    refuse_old(output, overwrite=overwrite, read=[source, target, gold])
     sources, targets = read_beside(source, target)
     right = None if gold is None else _right(gold, sources, targets)
     found = _lexically(sources, targets) if bundle is None else _by(bundle, sources, targets)
@@ -49,8 +46,7 @@ def align(
         _compare(found, right, as_json=as_json)
         if output is None:
             return
-    sink: AbstractContextManager[IO[str]] = nullcontext(sys.stdout) if output is None else new_file(output, overwrite=overwrite)
-    with sink as stream:
+    with text_sink(output, overwrite=overwrite) as stream:
         for number, (one, other, links) in enumerate(zip(sources, targets, found, strict=True), start=1):
             stream.write((_json(number, one.split(), other.split(), links) if as_json else pharaoh(links)) + "\n")
 

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import wraps
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from dragoman.errors import RecipeError
+from dragoman.errors import OutputError, RecipeError
 
 if TYPE_CHECKING:
     from dragoman.engine.opened import Placing
 
 WITH = click.option("--with", "others", multiple=True, type=click.Path(path_type=Path), help="One more bundle for an ensemble.")
 DEVICE = click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, …")
+
+
+class FiniteNumber(click.FloatRange):
+    """A number; Python reads "nan" and "inf" as such, and no range keeps out the first."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
 PLACES = (
     WITH,
     DEVICE,
@@ -51,13 +64,27 @@ def text_sink(output: Path | None, *, overwrite: bool) -> AbstractContextManager
     return nullcontext(sys.stdout) if output is None else new_file(output, overwrite=overwrite)
 
 
-def refuse_old(*paths: Path | None, overwrite: bool) -> None:
-    """Raise OutputError where one of these files, those that are asked for at all, exists and may not be replaced."""
+def refuse_old(*paths: Path | None, overwrite: bool, read: Iterable[Path | None] = ()) -> None:
+    """Raise OutputError where one of these files, those that are asked for at all, exists and may not be replaced.
+
+    read: what the same command reads, which nothing may replace
+    """
     from dragoman.storage import refuse_existing
 
+    sources = [source for source in read if source is not None]
     for path in paths:
-        if path is not None and not overwrite:
+        if path is None:
+            continue
+        if not overwrite:
             refuse_existing(path)
+        if any(_is_same(path, source) for source in sources):
+            raise OutputError(f"{path}: is what is read, and is left as it is; give another name for what is written")
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    with suppress(OSError):
+        return path.samefile(other)
+    return False
 
 
 def file_and_settings(rest: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+from click.core import ParameterSource
+
+from dragoman.cli.arguments import refuse_old
 
 if TYPE_CHECKING:
     from dragoman.config import TaskConfig
@@ -54,7 +58,8 @@ def augment() -> None:
     """Make more to learn from with models that are there, as a corpus for a recipe's mixture. Each has --json.
 
     Lines are read as a stream; interrupted, the same command goes on where it stopped. Every line is written, or counted with
-    the reason why not. A .jsonl also tells the origin of each pair, and how sure the model was.
+    the reason why not; the exit code is 3 where no line gave a pair. A .jsonl also tells the origin of each pair, and how sure
+    the model was.
 
     \b
     Example:  dragoman augment back-translate runs/multi30k-ende/bundle news.en -o news.jsonl --tag "<BT>" method=sample
@@ -124,6 +129,11 @@ def distil(
     from dragoman.tasks.augmentation import Augmentation
 
     files, decoding = _split(words, 2)
+    context = click.get_current_context()
+    if best_of is None and context.get_parameter_source("by") is ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"--by {by} says how --best-of chooses, which is not given", ctx=context)
+    if best_of is not None and "nbest" in decoding:
+        raise click.UsageError(f"--best-of {best_of} and nbest={decoding['nbest']} both say how many: give one", ctx=context)
     how = Augmentation("distil", kept=frozenset(keep), by=cast("Any", by), original=original)
     _run(how, bundle, files, decoding, best_of=best_of, **rest)
 
@@ -147,25 +157,28 @@ def _run(
 
     from dragoman.cli.screen import counting_bar, people
     from dragoman.engine.translator import load
-    from dragoman.errors import Interrupted
+    from dragoman.errors import DataError, Interrupted, RecipeError
     from dragoman.formats.growing import growing_file
-    from dragoman.storage import refuse_existing
     from dragoman.tasks.augmentation import augment as write_pairs
     from dragoman.tasks.augmentation import request_of
 
     form = _form(output)
-    if not overwrite:
-        refuse_existing(output)
+    refuse_old(output, overwrite=overwrite, read=files)
     translator = load(bundle, *others, device=device, precision=precision)
     task = translator.recipe.task
     if best_of is not None:
         decoding = {"nbest": best_of, **decoding}
         if translator.check({**decoding, "nbest": 1}).method == "beam":
             decoding = {"beam_size": max(best_of, translator.recipe.decoding.beam_size), **decoding}
-    config = translator.check(decoding)
+    try:
+        config = translator.check(decoding)
+    except RecipeError as error:
+        raise error if best_of is None else RecipeError(f"--best-of {best_of} asks for nbest = {best_of}: {error}") from None
     how = replace(how, tokenised=task.tokenised)
     request = request_of(how, form, [bundle, *others], files, config, precision=str(translator.precision))
     total = sum(1 for _ in _given(how, files, task))
+    if not total:
+        raise DataError(f"{files[0]}: is empty; there is nothing to make pairs of")
     started = time.monotonic()
     with growing_file(output, request, overwrite=overwrite) as growing, counting_bar(people(), "translating", total) as bar:
         before = growing.read
@@ -183,6 +196,8 @@ def _run(
             raise Interrupted(f"interrupted: {kept}") from None
     told = {"output": str(output), "from_before": before, "seconds": time.monotonic() - started}
     _tell(f"{bundle} ({task.source_language} → {task.target_language})", total, fates, told, as_json=as_json)
+    if not fates.get("written", 0) + fates.get("original", 0):
+        sys.exit(3)
 
 
 def _tell(by: str, total: int, fates: Mapping[str, int], told: dict[str, Any], *, as_json: bool) -> None:

@@ -10,7 +10,8 @@ from typing import IO, TYPE_CHECKING, Any, get_args
 
 import click
 
-from dragoman.cli.arguments import DEVICE, WITH
+from dragoman.cli.arguments import DEVICE, WITH, refuse_old
+from dragoman.cli.remarks import Remarks
 from dragoman.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ def evaluate(
     """Translate a test set with BUNDLE and score the result: sacreBLEU, tokenised and compound-split BLEU, chrF, TER.
 
     Language and --tokenised are taken from the bundle's recipe where they are not given. Products are computed in float32, as
-    training's own scores are, unless another --precision is asked for.
+    training's own scores are, unless another --precision is asked for. Lines that were not translated whole are named on
+    standard error and scored as they came out, so that the exit code is 0 where `translate` has 3.
 
     \b
     Example:  dragoman evaluate runs/multi30k-ende/bundle --src test.en --ref test.de beam_size=5 -o out.de
@@ -188,15 +190,16 @@ def evaluate(
     from dragoman.engine.translator import load
     from dragoman.formats.lines import read_lines
     from dragoman.storage import new_file
-    from dragoman.tasks.translation import Status
+    from dragoman.tasks.translation import Status, longest_source
 
     if not references:
         raise click.UsageError("give --ref FILE", ctx=click.get_current_context())
+    refuse_old(output, overwrite=overwrite, read=[source, *references])
     lines = list(read_lines(source))
     targets = _read_beside(source, lines, references)
     translator = load(bundle, *others, device=device, precision=precision)
     decoding = {key.removeprefix("decoding."): value for key, value in map(parse_setting, changes)}
-    translator.check(decoding)
+    config = translator.check(decoding)
     sink: AbstractContextManager[IO[str] | None] = nullcontext()
     if output is not None:
         sink = new_file(output, overwrite=overwrite)
@@ -207,17 +210,19 @@ def evaluate(
             stream.writelines(text + "\n" for text in texts)
     task = translator.recipe.task
     scores = all_scores(texts, targets, language or task.target_language, tokenised or task.tokenised, lowercase)
-    statuses = {status: sum(one.status == status for one in results) for status in get_args(Status) if status != "ok"}
+    remarks = Remarks()
+    for line, result in zip(lines, results, strict=True):
+        remarks.add(line, result)
     if as_json:
         voting = [str(other) for other in others]
         where = {"bundle": str(bundle), "with": voting, "device": str(translator.device), "precision": translator.precision}
-        print_json({**where, "sentences": len(lines), "scores": [asdict(one) for one in scores], **statuses})
+        counts = {status: len(remarks.numbers.get(status, ())) for status in get_args(Status) if status != "ok"}
+        print_json({**where, "sentences": len(lines), "scores": [asdict(one) for one in scores], **counts})
         return
     names = " + ".join(map(str, (bundle, *others)))
     _print_scores(f"{names} on {source} ({len(lines)} sentences, {translator.precision})", scores)
-    for status, count in statuses.items():
-        if count:
-            click.echo(f"{count} lines: {status}", err=True)
+    for sentence in remarks.sentences(longest_source(translator.speaker.positions, config), config.extra_length):
+        click.echo(sentence, err=True)
 
 
 @click.command()

@@ -10,7 +10,9 @@ import importlib
 import io
 import logging
 import os
+import signal
 import sys
+from contextlib import suppress
 
 import click
 
@@ -39,6 +41,13 @@ COMMANDS = {
     "paper": ("dragoman.cli.paper", "Run the paper's tables here, beside the printed ones."),
     "info": ("dragoman.cli.info", "Tell what a bundle is, what it was trained on and how."),
     "doctor": ("dragoman.cli.info", "Tell what this machine has, or what goes wrong in a run."),
+}
+
+
+LOST_OUTPUT = {
+    errno.ENOSPC: "the disk is full; make room",
+    errno.EDQUOT: "the quota is used up; make room",
+    errno.EBADF: "is closed; open it",
 }
 
 
@@ -88,8 +97,8 @@ def main() -> None:
     """The entry point: run, and answer a mistake in one line."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # text goes out as it comes in, whatever the locale
-    # Python has none where they were closed; who closed them wants to say and to hear nothing.
-    sys.stdin, sys.stderr = sys.stdin or open(os.devnull), sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    _open_what_was_closed()
+    _end_as_if_interrupted()
     if sys.stderr.isatty():  # people are told what keeps them waiting
         log = logging.getLogger("dragoman")
         log.addHandler(_Remarks())
@@ -112,10 +121,29 @@ def main() -> None:
             raise
         _fail("out of memory; lower training.batch_tokens or decoding.batch_tokens, or the sizes of the model", 1)
     except OSError as error:  # a reader that went away, as `| head` does, is click's to answer
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in LOST_OUTPUT:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would be tried once more at the very end
-        _fail("standard output: the disk is full; make room and run the command again", 1)
+        _fail(f"standard output: {LOST_OUTPUT[error.errno]} and run the command again", 1)
+
+
+def _open_what_was_closed() -> None:
+    """Python has no streams for what was closed: there is nothing to hear then, nobody to tell, and no place for a result."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115
+    if sys.stdout is None:  # opened to be read, so that what is written there fails, as it should
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(os.open(os.devnull, os.O_RDONLY), "w")), encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _end_as_if_interrupted() -> None:
+    """What schedulers and terminals that go away send does what Ctrl-C does, so that nothing is left behind half written."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            with suppress(ValueError):  # not the thread that may
+                signal.signal(number, signal.default_int_handler)
 
 
 def _fail(message: str, code: int) -> None:

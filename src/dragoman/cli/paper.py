@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dragoman.cli.arguments import FiniteNumber
 from dragoman.cli.table3 import OVERWRITE, PICTURE, table3
 from dragoman.cli.table4 import table4
 from dragoman.cli.train import CHANGES, JSON
@@ -74,7 +75,7 @@ def differences(preset: str, changes: tuple[str, ...], size: str | None, as_json
 @paper.command()
 @click.option(
     "--budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteNumber(min=0, min_open=True),
     default=60.0,
     show_default=True,
     help="Seconds of processor time to spend.",
@@ -138,7 +139,7 @@ def _print_table1(rows: Sequence[Row]) -> None:
 
 @paper.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option("--tflops", type=click.FloatRange(min=0, min_open=True), help="What a device sustains, instead of as measured.")
+@click.option("--tflops", type=FiniteNumber(min=0, min_open=True), help="What a device sustains, instead of as measured.")
 @click.option("--score", is_flag=True, help="Translate each test set once more, for BLEU in sacreBLEU's way and the paper's.")
 @JSON
 def table2(runs: tuple[Path, ...], tflops: float | None, score: bool, as_json: bool) -> None:

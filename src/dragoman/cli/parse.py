@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
-from dragoman.cli.arguments import count_lines, file_and_settings, named, placed, refuse_old, text_sink
+from dragoman.cli.arguments import FiniteNumber, count_lines, file_and_settings, named, placed, refuse_old, text_sink
 
 if TYPE_CHECKING:
     from dragoman.engine.opened import Placing
@@ -40,7 +40,9 @@ APART = {
 @click.option("--tagged", is_flag=True, help="Words come with their tags: the_DT cat_NN.")
 @click.option("--nbest", type=click.IntRange(min=1), help="Print the N best as line, rank, score and tree, tabs between them.")
 @click.option("--unconstrained", is_flag=True, help="Let the model say anything, mend it, and tell how much was no tree.")
-@click.option("--min-score", type=float, metavar="X", help="Leave a line empty whose tokens' mean log-probability is below X.")
+@click.option(
+    "--min-score", type=FiniteNumber(), metavar="X", help="Leave a line empty whose tokens' mean log-probability is below X."
+)
 @click.option("--svg", type=click.Path(path_type=Path), help=f"Write a picture of the first {DRAWN} trees here, too.")
 @placed
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with words, tags, brackets, score and status.")
@@ -84,7 +86,7 @@ def parse(
         decoding["nbest"] = nbest
     if output is not None and svg is not None and output.resolve() == svg.resolve():
         raise click.UsageError(f"-o and --svg are one file, {svg}: give two", ctx=click.get_current_context())
-    refuse_old(output, svg, overwrite=overwrite)
+    refuse_old(output, svg, overwrite=overwrite, read=[source, tags])
     count = count_lines(source)
     parser = load_parser(bundle, *others, **placing)
     config = parser.check(decoding)

@@ -200,7 +200,8 @@ def cost_line(report: Mapping[str, Any]) -> str:
         f"{report['flops']:.2e} floating-point operations",
     ]
     if "share_of_ceiling" in report:
-        parts.append(f"{report['share_of_ceiling']:.0%} of this machine's ceiling")
+        low = ", which was measured while others were at work, it seems" if report["share_of_ceiling"] > 1 else ""
+        parts.append(f"{report['share_of_ceiling']:.0%} of this machine's ceiling{low}")
     if "kilowatt_hours" in report:
         parts.append(f"{report['kilowatt_hours']:.3g} kWh")
     parts += [f"{report['share_waiting_for_batches']:.1%} waiting for batches", f"{report['skipped_steps']:,} steps skipped"]

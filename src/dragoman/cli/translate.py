@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import tee
 from pathlib import Path
@@ -11,24 +11,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from dragoman.cli.arguments import count_lines, file_and_settings, named, placed, refuse_old, text_sink
+from dragoman.cli.arguments import count_lines, file_and_settings, placed, refuse_old, text_sink
+from dragoman.cli.remarks import Remarks
 
 if TYPE_CHECKING:
     from dragoman.engine.opened import Placing
     from dragoman.engine.translation import Translation
     from dragoman.engine.wording import Wording
-
-REMARKS = {
-    "refused": "left untranslated, since they have more than {longest} tokens (decoding.long_input=split cuts them)",
-    "truncated": "cut, since their translation did not end within the input's length + {extra} tokens",
-    "looped": "stopped, since their translation went round in circles",
-    "nothing": "that hold text came out empty",
-    "copied": "came out as they went in",
-    "missing": "do not hold all that their wording was to include",
-    "parts": "were longer than {longest} tokens and translated in parts",
-}
-# A translation that is the source, or that was put together from parts, may be what was wanted; the others are not.
-HARMLESS = {"copied", "parts"}
 
 
 @click.command()
@@ -82,7 +71,7 @@ def translate(
     source, decoding = file_and_settings(rest)
     if output is not None and alignments is not None and output.resolve() == alignments.resolve():
         raise click.UsageError(f"-o and --alignments both name {output}", ctx=click.get_current_context())
-    refuse_old(output, alignments, overwrite=overwrite)
+    refuse_old(output, alignments, overwrite=overwrite, read=[source, wordings])
     count = count_lines(source)
     translator = load(bundle, *others, shortlist=shortlist, **placing)
     config = translator.check(decoding)
@@ -102,29 +91,27 @@ def translate(
             **decoding,
         )
         remarks = _written(stream, links, zip(kept, results, strict=True), as_json=as_json, at_once=typed)
-    for remark, numbers in remarks.items():
-        told = REMARKS[remark].format(longest=longest_source(translator.speaker.positions, config), extra=config.extra_length)
-        console.print(f"lines {told}: {named(numbers)}", markup=False)
-    if remarks.keys() - HARMLESS:
+    for sentence in remarks.sentences(longest_source(translator.speaker.positions, config), config.extra_length):
+        console.print(sentence, markup=False)
+    if remarks.grave:
         sys.exit(3)
 
 
 def _written(
     stream: IO[str], links: IO[str] | None, pairs: Iterable[tuple[str, Translation]], *, as_json: bool, at_once: bool
-) -> dict[str, list[int]]:
-    """Write what became of each line; the numbers of those for which one of `REMARKS` applies.
+) -> Remarks:
+    """Write what became of each line, and give back what there is to say of them.
 
     at_once: somebody waits for each
     """
     from dragoman.formats.pharaoh import pharaoh
 
-    remarks: dict[str, list[int]] = {}
+    remarks = Remarks()
     for number, (line, result) in enumerate(pairs, start=1):
         stream.write(_output(number, line, result, as_json))
         if links is not None:
             links.write(pharaoh(result.alignment or ()) + "\n")
-        for remark in _remarks(line, result):
-            remarks.setdefault(remark, []).append(number)
+        remarks.add(line, result)
         if at_once:
             stream.flush()
     stream.flush()
@@ -150,18 +137,6 @@ def _wordings(path: Path, count: int | None) -> list[Wording]:
     if count is not None and len(found) != count:
         raise DataError(f"{path}: {len(found)} wordings for {count} lines: line n of one belongs to line n of the other")
     return found
-
-
-def _remarks(line: str, result: Translation) -> Iterator[str]:
-    """Which of `REMARKS` apply."""
-    if result.parts > 1:
-        yield "parts"
-    if result.missing:
-        yield "missing"
-    if result.status == "empty" and line.strip():
-        yield "nothing"
-    elif result.status in REMARKS:
-        yield result.status
 
 
 def _output(number: int, line: str, result: Translation, as_json: bool) -> str:

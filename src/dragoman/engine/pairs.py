@@ -9,6 +9,15 @@ from dragoman.errors import DataError
 from dragoman.tasks.translation import holds_text
 
 
+def check_lines(verb: str, lines: Sequence[str], *, first: int = 0, written: str = "[text]") -> None:
+    """Raise TypeError where these are not lines of text, of which the first has the number `first`, counted from 0."""
+    if isinstance(lines, str):
+        raise TypeError(f"{verb} takes a list of lines: write {verb}({written})")
+    for number, line in enumerate(lines, start=first + 1):
+        if not isinstance(line, str):
+            raise TypeError(f"{verb}: line {number}: {line!r:.40} is no text, but {type(line).__name__}")
+
+
 def read_pairs(
     verb: str, tokeniser: Tokeniser, sources: Sequence[str], targets: Sequence[str], *, longest: int, blank: bool = False
 ) -> tuple[list[list[int]], list[list[int]]]:
@@ -16,8 +25,8 @@ def read_pairs(
 
     Raises DataError, which says by `verb` what cannot be done.
     """
-    if isinstance(sources, str) or isinstance(targets, str):
-        raise TypeError(f"{verb} takes lists of lines: write {verb}([source], [target])")
+    for lines in (sources, targets):
+        check_lines(verb, lines, written="[source], [target]")
     if len(sources) != len(targets):
         raise DataError(f"{len(sources)} sources but {len(targets)} translations: line n of one belongs to line n of the other")
     source_ids = [tokeniser.encode_source(text) for text in sources]

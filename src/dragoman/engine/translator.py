@@ -18,7 +18,7 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.rules import Wish
 from dragoman.engine.gaze import Gaze
 from dragoman.engine.opened import Opened, Placing
-from dragoman.engine.pairs import read_pairs
+from dragoman.engine.pairs import check_lines, read_pairs
 from dragoman.engine.passage import split_passage
 from dragoman.engine.translation import Translation, joined
 from dragoman.engine.wording import Wording, wishes_of
@@ -102,8 +102,7 @@ class Translator:
         decoding: knobs of the recipe's [decoding] section to change, such as beam_size=5 or method="greedy"
         advance: told how many lines were finished, as they are
         """
-        if isinstance(texts, str):
-            raise TypeError("translate takes a list of lines: write translate([text])")
+        check_lines("translate", texts, first=first)
         config = self.check(decoding)
         passages = [self._parts(text, config) for text in texts]
         wishes = self._wishes(wordings, passages, config, first) if wordings is not None else ()
@@ -304,12 +303,13 @@ class Translator:
 
     def _told(self, source: Sequence[int], hypothesis: Hypothesis, weights_2TS: Tensor | None = None) -> Translation:
         """One hypothesis as text; with where it looked, if that is known."""
+        text = self.bundle.tokeniser.target.decode(hypothesis.tokens)
         told = Translation(
-            text=self.bundle.tokeniser.target.decode(hypothesis.tokens),
+            text=text,
             score=hypothesis.score,
             tokens=tuple(self.bundle.tokeniser.target.pieces(hypothesis.tokens)),
             token_log_probs=hypothesis.token_log_probs,
-            status=status_of(hypothesis),
+            status=status_of(hypothesis, text),
             source_tokens=tuple(self.bundle.tokeniser.source.pieces(source)),
             missing=tuple(self.bundle.tokeniser.target.decode(phrase) for phrase in hypothesis.missing),
             utility=hypothesis.utility,

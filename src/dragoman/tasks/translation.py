@@ -123,13 +123,13 @@ def rules_of(decoding: DecodingConfig, target: Vocabulary) -> Rules:
     return Rules(decoding.min_length, decoding.no_repeat, tuple(suppressed), loop_tokens=decoding.loop_tokens)
 
 
-def status_of(hypothesis: Hypothesis) -> Status:
-    """What its tokens tell; whether it copied the source, its text does."""
+def status_of(hypothesis: Hypothesis, text: str | None = None) -> Status:
+    """What its tokens tell, and its text where it is known, since a piece may be a space; of copies `is_copy` tells."""
     if hypothesis.looped:
         return "looped"
     if not hypothesis.finished:
         return "truncated"
-    return "ok" if hypothesis.tokens else "empty"
+    return "ok" if (hypothesis.tokens if text is None else text.strip()) else "empty"
 
 
 def is_copy(source: str, translation: str) -> bool:

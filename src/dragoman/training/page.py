@@ -43,9 +43,9 @@ def run_page(record: Record, *, written: str, refresh: int | None = None) -> str
 def _sentence(record: Record, now: dict[str, Any]) -> str:
     """What follows the word for the state."""
     told = ["no step is journaled yet"]
-    if now["step"] is not None:
+    if now["share_spent"] is not None:
         told = [f"step {now['step']:,}", f"{100 * now['share_spent']:.0f} % of the budget"]
-    if now["state"] == "running" and now["step"] is not None:
+    if now["state"] == "running" and now["minutes_left"] is not None:
         told.append(f"{duration(now['minutes_left'])} left")
     if now["state"] == "silent":
         told.append(f"no word for {duration(now['quiet_seconds'] / 60)}; if it was killed, the same command goes on")

@@ -146,6 +146,7 @@ def standing(record: Record) -> dict[str, Any]:
         "state": record.state,
         "quiet_seconds": round(record.quiet_seconds, 1),
         **{name: last.get(name) for name in names},
+        "step": max((entry["step"] for entry in record.entries if isinstance(entry.get("step"), int)), default=None),
         "valid": _judged(record.valid[-1]) if record.valid else None,
         "best": _judged(best[-1]) if best else None,
         "last_event": {name: events[-1].get(name) for name in ("event", "step", "text")} if events else None,

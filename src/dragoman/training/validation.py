@@ -210,8 +210,11 @@ def judge(
     texts = best_texts(translated, tokeniser)
     scores = score_translations(texts, [pair.target for pair in pairs], recipe)
     samples = tuple(Sample(pair.source, pair.target, text) for pair, text in zip(pairs, texts, strict=True))
-    incomplete: Counter[str] = Counter(one.status for one in translated if one.status in ("truncated", "looped", "refused"))
-    return Judgement(scores, samples, dict(incomplete))
+    incomplete: Counter[str] = Counter()
+    for sample, one in zip(samples, translated, strict=True):
+        status = "empty" if one.status == "ok" and not sample.translation.strip() else one.status
+        incomplete[status] += status != "ok" and bool(sample.source.strip())
+    return Judgement(scores, samples, dict(+incomplete))
 
 
 def _judge_parses(
