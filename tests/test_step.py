@@ -25,6 +25,7 @@ from dragoman.training.journal import read_journal
 from dragoman.training.listener import Silent
 from dragoman.training.loop import RETURNS, Trainer
 from dragoman.training.step import Part, random_stream
+from dragoman.training.validation import Validator
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -290,6 +291,24 @@ def test_a_pair_that_memory_does_not_hold_stops_the_run_with_its_state_kept(tiny
     # With memory again, the run is the one that never wanted any.
     train(recipe)
     train(tiny(tmp_path / "other", "training.max_steps=9"))
+    mine, theirs = (list_checkpoints(run / "checkpoints")[-1].weights() for run in (tmp_path / "run", tmp_path / "other"))
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_a_validation_that_memory_does_not_hold_stops_the_run_with_its_state_kept(
+    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ("training.max_steps=8", "training.validate_every_steps=4", "training.checkpoint_every_steps=100")
+    recipe = tiny(tmp_path / "run", *settings)
+    with monkeypatch.context() as patched:
+        patched.setattr(Validator, "judge", lambda *_: refuse(torch.zeros(())))
+        with pytest.raises(
+            MemoryShortError, match=r"step 4: out of memory in the validation; lower .*step-00000004 is kept"
+        ) as told:
+            train(recipe)
+    assert "\n" not in str(told.value)
+    train(recipe)
+    train(tiny(tmp_path / "other", *settings))
     mine, theirs = (list_checkpoints(run / "checkpoints")[-1].weights() for run in (tmp_path / "run", tmp_path / "other"))
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 

@@ -15,12 +15,14 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
 from dragoman.config import Recipe
 from dragoman.data.loader import BatchStream, TrainingBatches, telling_of_lost_loaders
-from dragoman.errors import Interrupted, MemoryShortError, OutputError, RunError
+from dragoman.errors import Interrupted, MemoryShortError, OutputError, RunError, out_of_memory
+from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import most_positions, start_id
 from dragoman.training.checkpoint import Progress
 from dragoman.training.cost import Work, batch_work, memory_mib
@@ -200,11 +202,7 @@ class Trainer:
         try:
             norm, good, nll = self.stepper.take(step, batches, tokens=tokens)
         except MemoryShortError as error:
-            newest = self.keeper.newest
-            if self.world.size == 1 and step > 1 and (newest is None or newest.step < self.progress.step):
-                with suppress(OutputError):
-                    self._commit(None, due=False, last=True)
-            raise MemoryShortError(f"{error}; {self.kept()}") from None
+            self._give_up(str(error))
         if self.learner.averages is not None:
             self.learner.averages.follow(step, good)
         self._nll_since_log += torch.where(good, nll, 0.0)
@@ -298,6 +296,14 @@ class Trainer:
         what = "a loss or gradient that is not a finite number"
         return what if limit is None else f"{what}, or {limit:g} standard deviations above those before"
 
+    def _give_up(self, why: str) -> NoReturn:
+        """Raise MemoryShortError; where this is the only rank, with everything kept."""
+        newest, step = self.keeper.newest, self.progress.step
+        if self.world.size == 1 and step > 0 and (newest is None or newest.step < step):
+            with suppress(OutputError):
+                self._commit(None, due=self.keeper.is_due(self.progress), last=True)
+        raise MemoryShortError(f"{why}; {self.kept()}") from None
+
     # Judging and keeping
 
     def _validate(self) -> float | None:
@@ -308,7 +314,7 @@ class Trainer:
             self.world.watch()
             started = time.monotonic()
             model = self.learner.whole_model()
-            verdict = self.validator.judge(model) if self.world.leads else Verdict(0.0, 0.0, None, ())
+            verdict = self._judged(self.validator, model) if self.world.leads else Verdict(0.0, 0.0, None, ())
             loss, nll, bleu, f1 = self.world.from_leader((verdict.loss, verdict.nll, verdict.bleu, verdict.f1))
             verdict = replace(verdict, loss=loss, nll=nll, bleu=bleu, f1=f1)
         if not math.isfinite(nll):
@@ -330,6 +336,15 @@ class Trainer:
                 self.journal.samples(self.progress.step, verdict.samples)
             self.listener.samples(self.progress.step, verdict.samples)
         return merit
+
+    def _judged(self, validator: Validator, model: Transformer) -> Verdict:
+        try:
+            return validator.judge(model)
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+        lower = f"training.batch_tokens = {self.config.batch_tokens} or decoding.batch_tokens"
+        self._give_up(f"step {self.progress.step}: out of memory in the validation; lower {lower}")
 
     def _commit(self, merit: float | None, *, due: bool, last: bool) -> None:
         """Keep a checkpoint of where the run stands."""
