@@ -351,6 +351,10 @@ def test_what_is_read_is_never_written_over(
     assert {name: Path(name).read_text() for name in left_in(tmp_path)} == texts
 
 
+def test_a_dash_is_standard_input(ask: Ask, bundle: Path) -> None:
+    assert ask("translate", bundle, "-", stdin=b"one two\n").out == ask("translate", bundle, stdin=b"one two\n").out != ""
+
+
 @pytest.mark.parametrize("place", ["nowhere/out", "file/out", "folder"])
 def test_an_output_that_cannot_be_is_refused(place: str, ask: Ask, bundle: Path, corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")

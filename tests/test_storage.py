@@ -403,7 +403,7 @@ def test_what_is_no_sealed_folder_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none").endswith("none: there is no such folder; it is not something that dragoman wrote")
     assert refusal(tmp_path).endswith(f"holds no {MANIFEST}; it is not something that dragoman wrote")
     (tmp_path / "file").touch()
-    assert refusal(tmp_path / "file").endswith(f"file/{MANIFEST}: cannot be read: Not a directory")
+    assert refusal(tmp_path / "file").endswith("file: is not a folder, as all are that dragoman wrote")
     (tmp_path / MANIFEST).mkdir()
     assert refusal(tmp_path).endswith(f"{MANIFEST}: cannot be read: Is a directory")
 

@@ -275,6 +275,8 @@ def _read_manifest(folder: Path, error: type[DragomanError], unread: type[Dragom
     except FileNotFoundError:
         what = f"holds no {MANIFEST}" if folder.is_dir() else "there is no such folder"
         raise error(f"{folder}: {what}; it is not something that dragoman wrote") from None
+    except NotADirectoryError:
+        raise error(f"{folder}: is not a folder, as all are that dragoman wrote") from None
     except OSError as reason:
         raise unread(f"{path}: cannot be read: {reason.strerror}") from None
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -88,7 +88,7 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def file_and_settings(rest: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
-    """FILE and the decoding knobs, told apart by their equals sign."""
+    """FILE, none where that is `-` or not given, and the decoding knobs, told apart by their equals sign."""
     from dragoman.config import parse_setting
 
     decoding: dict[str, Any] = {}
@@ -101,7 +101,7 @@ def file_and_settings(rest: Sequence[str]) -> tuple[Path | None, dict[str, Any]]
             files.append(Path(word))
     if len(files) > 1:
         raise RecipeError(f"{files[1]}: one file at a time; settings are written key=value")
-    return (files[0] if files else None), decoding
+    return (files[0] if files and files[0] != Path("-") else None), decoding
 
 
 def count_lines(source: Path | None) -> int | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.errors import WriteError
+from dragoman.errors import OutputError, WriteError
 from dragoman.storage import cannot_write, refuse_existing, write_file, write_lines
 
 
 def picture_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise OutputError(f"{folder}: is not a folder, and is left as it is; give another name") from None
     except OSError as error:
         raise WriteError(cannot_write(folder, error)) from None
 

@@ -52,7 +52,7 @@ def translate(
     placing: Placing,
     as_json: bool,
 ) -> None:
-    """Translate FILE (or standard input) line by line with BUNDLE.
+    """Translate FILE (or standard input, also as `-`) line by line with BUNDLE.
 
     The output has exactly as many lines as the input, in order; lines without text come back as they are. KEY=VALUE changes a
     knob of the recipe's [decoding] section. A line that is longer than the model reads is translated in parts. Lines that
