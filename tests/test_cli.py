@@ -443,14 +443,14 @@ def test_closed_streams_are_nothing_to_read_and_nobody_to_tell(closed: str) -> N
     json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("form", ["--json", ""])
+@pytest.mark.parametrize("form", [pytest.param("--json", marks=pytest.mark.slow), ""])
 def test_a_result_without_a_place_to_go_is_told(form: str) -> None:
     program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern {form} >&-"
     done = subprocess.run(program, shell=True, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "dragoman: standard output: is closed; open it and run the command again\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_what_is_ended_leaves_nothing_half_written(number: signal.Signals, bundle: Path, tmp_path: Path) -> None:
     words = ["translate", str(bundle), "-o", str(tmp_path / "out"), "--precision", "float32"]
     with subprocess.Popen(
