@@ -11,7 +11,7 @@ import torch
 
 from conftest import MakeRecipe
 from dragoman.config import Recipe, recipe_from_dict
-from dragoman.data.batches import Batch, collate_within, cut
+from dragoman.data.batches import Batch, apart, collate_within, cut
 from dragoman.data.loader import BatchStream, Cursor, TrainingBatches
 from dragoman.data.prepare import prepare
 from dragoman.data.subword import BEGIN_ID, END_ID
@@ -222,6 +222,18 @@ def test_parts_of_a_batch() -> None:
     assert [tuple(part.source_BS.shape) for part in parts] == [(2, 2), (1, 5), (1, 9)]
     assert sum(part.num_target_tokens for part in parts) == 18
     assert len(collate_within(rows, targets, batch_tokens=36, start_id=BEGIN_ID)) == 1
+
+
+def test_what_would_pad_all_others_goes_by_itself() -> None:
+    """Of 20 rows of 10 and two of 30: 660 places together, 260 apart. Nine of 10 and one of 11 save 9 of 110, too few."""
+    assert [(part.start, part.stop) for part in apart([10] * 20 + [30] * 2, slice(0, 22))] == [(0, 20), (20, 22)]
+    assert [(part.start, part.stop) for part in apart([10] * 9 + [11], slice(0, 10))] == [(0, 10)]
+    assert [(part.start, part.stop) for part in apart([5] * 9 + [10] * 9 + [40], slice(0, 19))] == [(0, 9), (9, 18), (18, 19)]
+    rows = [[4] * length for length in (30, *[10] * 20, 30)]
+    for uneven, shapes in ((False, [(22, 30)]), (True, [(20, 10), (2, 30)])):
+        parts = collate_within(rows, rows, batch_tokens=1000, start_id=BEGIN_ID, uneven=uneven)
+        assert [tuple(part.source_BS.shape) for part in parts] == shapes
+        assert sum(part.num_target_tokens for part in parts) == 282
 
 
 def test_epochs_are_counted_in_batches(batches: TrainingBatches) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # who translates has no corpus to open
     from dragoman.data.corpus import Corpus, Ids
 
 Row: TypeAlias = "Ids | Sequence[int]"
+# Of what a batch computes, by its longer sides: for less than this, one pass more does not pay.
+WORTH_A_PART = 0.15
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,19 @@ def cut(lengths: Sequence[int], batch_tokens: int) -> Iterator[slice]:
         yield slice(begin, len(lengths))
 
 
+def apart(lengths: Sequence[int], rows: slice) -> Iterator[slice]:
+    """These rows, of lengths that rise, in as many parts as it takes for the longest not to pad the others by much."""
+    begin, end = rows.start, rows.stop
+    whole = lengths[end - 1] * (end - begin)
+    sizes = [lengths[at - 1] * (at - begin) + lengths[end - 1] * (end - at) for at in range(begin + 1, end)]
+    if not sizes or min(sizes) > (1.0 - WORTH_A_PART) * whole:
+        yield rows
+        return
+    at = begin + 1 + sizes.index(min(sizes))
+    yield from apart(lengths, slice(begin, at))
+    yield from apart(lengths, slice(at, end))
+
+
 def collate_within(
     sources: Sequence[Row],
     targets: Sequence[Row],
@@ -146,13 +161,21 @@ def collate_within(
     batch_tokens: int,
     start_id: int,
     looks: Sequence[Looks] | None = None,
+    uneven: bool = False,
 ) -> list[Batch]:
-    """One batch, or where it would exceed the budget the same pairs in several, by length."""
+    """One batch, or where it would exceed the budget the same pairs in several, by length.
+
+    uneven: their lengths are no longer those that they were put together by, so that one may pad all others
+    """
     lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
-    if max(lengths) * len(lengths) <= batch_tokens:
-        return [collate(sources, targets, start_id=start_id, looks=looks)]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    parts = [order[part] for part in cut([lengths[row] for row in order], batch_tokens)]
+    rising = [lengths[row] for row in order]
+    slices = list(cut(rising, batch_tokens))
+    if uneven:
+        slices = [narrow for rows in slices for narrow in apart(rising, rows)]
+    if len(slices) == 1:
+        return [collate(sources, targets, start_id=start_id, looks=looks)]
+    parts = [order[rows] for rows in slices]
     return [
         collate(
             [sources[row] for row in part],

@@ -85,13 +85,13 @@ class TrainingBatches(Dataset[list[Batch]]):
         return len(self.order.plan(epoch))
 
     def __getitem__(self, cursor: Cursor) -> list[Batch]:
-        """The batch at this place, in more than one part where modifiers made it exceed the budget."""
+        """The batch at this place, in more than one part where modifiers changed the lengths of its pairs."""
         chosen = self.order.batch(cursor.epoch, cursor.batch)
         pairs = list(zip(chosen.corpora.tolist(), chosen.pairs.tolist(), strict=True))
         sources = [self.corpora[corpus].source(pair) for corpus, pair in pairs]
         targets = [self.corpora[corpus].target(pair) for corpus, pair in pairs]
         modified: Iterable[int] = ()
-        if self.modifiers or self.recipe.subword.sampling:
+        if changes := bool(self.modifiers or self.recipe.subword.sampling):
             modified = self._change(cursor.epoch, chosen, sources, targets)
         looks = None
         if self.recipe.training.guided_alignment:
@@ -100,7 +100,7 @@ class TrainingBatches(Dataset[list[Batch]]):
             for row in modified:  # into other words than those that were linked
                 looks[row] = NOWHERE
         budget = self.recipe.training.batch_tokens
-        return collate_within(sources, targets, batch_tokens=budget, start_id=self.start_id, looks=looks)
+        return collate_within(sources, targets, batch_tokens=budget, start_id=self.start_id, looks=looks, uneven=changes)
 
     def _change(self, epoch: int, chosen: Chosen, sources: list[Ids], targets: list[Ids]) -> list[int]:
         """Modify and split anew, in place, by chance of (seed, epoch, slot); what would then exceed data.max_length stays.
