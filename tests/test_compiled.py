@@ -29,7 +29,7 @@ pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
 import numba
 
-from dragoman.engine import entries, vectors
+from dragoman.engine import addresses, entries, vectors
 from dragoman.engine import matrices as products
 from dragoman.engine.compiled import PLACES, ROWS_AT_ONCE, CompiledTransformer, Room
 from dragoman.engine.compiler import can_compile, compile_model, in_order, with_words
@@ -277,7 +277,7 @@ def test_e_to_the_power_of_what_is_not_above_zero() -> None:
     @njit
     def powers(x: int, y: int, count: int) -> None:
         for at in range(0, count, LANES):
-            vectors.store(y, at, vectors.exponential(vectors.load(x, at)))
+            addresses.store(y, at, vectors.exponential(addresses.load(x, at)))
 
     x = np.concatenate([np.linspace(-79, 0, 1 << 16), [-80.0, -1e4, -np.inf] * 16]).astype(np.float32)
     y = np.empty_like(x)

@@ -29,7 +29,19 @@ from dragoman.engine.processor import features
 from dragoman.engine.remembered import cache_file
 
 # The files that hold what is compiled, and what makes machine code of it.
-SOURCES = ("layout", "vectors", "tiles", "meeting", "weights", "matrices", "kernels", "ranking", "search", "assembler")
+SOURCES = (
+    "layout",
+    "vectors",
+    "addresses",
+    "tiles",
+    "meeting",
+    "weights",
+    "matrices",
+    "kernels",
+    "ranking",
+    "search",
+    "assembler",
+)
 # What Numba's code would call in a failure, of which there is none: they need only be there.
 NEVER_CALLED = (
     "NRT_Free",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dragoman.engine.addresses import load, load_halves, long, number, put_long, put_whole, store, store_halves, whole
 from dragoman.engine.layout import LANES, Across, Heads, Layers, Matrices, Memory, Past, Space, Table
 from dragoman.engine.matrices import begin, end, multiply
 from dragoman.engine.meeting import meet, share
@@ -22,22 +23,13 @@ from dragoman.engine.vectors import (
     entered,
     exponential,
     greater,
-    load,
-    load_halves,
-    long,
-    number,
-    put_long,
-    put_whole,
     quotient,
     same,
-    store,
-    store_halves,
     total,
     turned_by_1,
     turned_by_2,
     turned_by_4,
     turned_by_8,
-    whole,
 )
 
 # Lower than any score.

@@ -10,6 +10,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from dragoman.engine.addresses import (
+    load,
+    load_bytes,
+    load_first,
+    load_sums,
+    number,
+    put,
+    same_bytes,
+    store,
+    store_bytes,
+    store_first,
+    store_sums,
+)
 from dragoman.engine.layout import (
     ADDED,
     BYTES,
@@ -39,20 +52,9 @@ from dragoman.engine.vectors import (
     greater,
     greatest,
     inlined,
-    load,
-    load_bytes,
-    load_first,
-    load_sums,
-    number,
-    put,
     same,
-    same_bytes,
     same_sums,
     size,
-    store,
-    store_bytes,
-    store_first,
-    store_sums,
     to_floats,
     to_sums,
 )

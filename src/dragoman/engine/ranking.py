@@ -7,24 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from dragoman.engine.addresses import load, load_first, long, number, put, put_double, put_long
 from dragoman.engine.layout import COLUMNS, LANES
-from dragoman.engine.vectors import (
-    any_above,
-    compiled,
-    entered,
-    exponential,
-    greater,
-    greatest,
-    load,
-    load_first,
-    long,
-    number,
-    put,
-    put_double,
-    put_long,
-    same,
-    total,
-)
+from dragoman.engine.vectors import any_above, compiled, entered, exponential, greater, greatest, same, total
 
 LOWEST = -np.inf
 

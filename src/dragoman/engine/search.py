@@ -11,26 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from dragoman.engine.addresses import double, load, long, number, put, put_double, put_long, put_whole, whole
 from dragoman.engine.kernels import advance
 from dragoman.engine.layout import COLUMNS, LANES, Asked, Batch, Line, Memory, Model, Past, Space, Tree
 from dragoman.engine.matrices import begin, end, multiply_bytes, to_bytes
 from dragoman.engine.meeting import meet, share
 from dragoman.engine.ranking import LOWEST, highest_of, insert, sum_of, with_more
-from dragoman.engine.vectors import (
-    any_above,
-    compiled,
-    double,
-    entered,
-    load,
-    long,
-    number,
-    put,
-    put_double,
-    put_long,
-    put_whole,
-    same,
-    whole,
-)
+from dragoman.engine.vectors import any_above, compiled, entered, same
 
 # Where nothing was allowed, this is said.
 STUCK = -1

@@ -10,8 +10,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from dragoman.engine.addresses import place_of
 from dragoman.engine.processor import knows_tiles
-from dragoman.engine.vectors import called, place_of
+from dragoman.engine.vectors import called
 
 _BYTE = ir.IntType(8)
 

@@ -7,22 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from dragoman.engine.addresses import load, put, put_whole, store_quads
 from dragoman.engine.layout import ADDED, BYTES, LANES, LEVELS, TINY
-from dragoman.engine.vectors import (
-    entered,
-    greater,
-    greatest,
-    load,
-    put,
-    put_whole,
-    quotient,
-    same,
-    same_sums,
-    size,
-    store_quads,
-    to_sums,
-    whole_total,
-)
+from dragoman.engine.vectors import entered, greater, greatest, quotient, same, same_sums, size, to_sums, whole_total
 
 
 @entered(int, int, int, int, int, int)
