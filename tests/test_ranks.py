@@ -409,6 +409,42 @@ def test_a_rank_that_lost_another_ends_though_its_end_hangs() -> None:
     assert "closed by peer" in ended.stderr
 
 
+SRUN = {"SLURM_PROCID": "{rank}", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "{rank}"}
+PYTORCHJOB = {"RANK": "{rank}", "WORLD_SIZE": "2"}
+
+
+@pytest.mark.slow
+def test_the_same_command_is_the_same_run_under_each_launcher(written: Path, tmp_path: Path) -> None:
+    """torchrun starts both tasks itself; of Slurm and PyTorchJob both get what these tell each of their tasks."""
+    train_it = ["-m", "dragoman", "train", str(written), "training.max_steps=8", "training.log_every_steps=1"]
+
+    def run(*words: str, **environment: str) -> subprocess.Popen[str]:
+        whole = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        return subprocess.Popen([sys.executable, *words], env=whole, text=True, stderr=subprocess.PIPE)
+
+    def task(name: str, rank: int, port: int, told: Mapping[str, str]) -> subprocess.Popen[str]:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        return run(
+            *train_it, f"run={tmp_path / name}", **place, **{key: value.format(rank=rank) for key, value in told.items()}
+        )
+
+    ports = {"srun": free_port(), "pytorchjob": free_port()}
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    begun = [
+        [run(*train_it, f"run={tmp_path / 'one'}")],
+        [run(*torchrun, *train_it, f"run={tmp_path / 'torchrun'}")],
+        [task("srun", rank, ports["srun"], SRUN) for rank in (0, 1)],
+        [task("pytorchjob", rank, ports["pytorchjob"], PYTORCHJOB) for rank in (0, 1)],
+    ]
+    for process in (one for many in begun for one in many):
+        _, told = process.communicate(timeout=180)
+        assert process.returncode == 0, told
+    wanted = losses(tmp_path / "one")
+    assert len(wanted) > 8
+    for name in ("torchrun", *ports):
+        assert losses(tmp_path / name) == pytest.approx(wanted, rel=1e-6), name
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
 def test_a_killed_rank_ends_all_and_restarts_go_on_bit_for_bit(written: Path, tmp_path: Path) -> None:

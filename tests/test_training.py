@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -780,15 +781,20 @@ def test_a_signal_to_all_processes_stops_a_run_with_loaders_as_any_other(name: s
 
 @pytest.mark.slow
 def test_a_loader_that_was_killed_is_told(tiny: MakeRecipe, tmp_path: Path) -> None:
+    killed: list[float] = []
+
     class Killer(Recorder):
         def advance(self, share_spent: float) -> None:
             super().advance(share_spent)
             for process in multiprocessing.active_children():
                 os.kill(process.pid or 0, signal.SIGKILL)
+                killed.append(time.monotonic())
 
     says = r"a process that makes batches ahead has ended, .* lower data\.loaders or set it to 0"
     with pytest.raises(LostProcessError, match=says):
         train(tiny(tmp_path / "run", "data.loaders=1", "training.max_steps=100000"), Killer())
+    assert time.monotonic() - killed[0] < 10
+    assert multiprocessing.active_children() == []
 
 
 # Damage
