@@ -144,3 +144,10 @@ def test_scripts_can_be_read_by_the_shell(page: Path) -> None:
         if language == "bash":
             done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
             assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_that_are_named_are_there(page: Path) -> None:
+    for file, name in re.findall(r"`(test_\w+\.py)::(test_\w+)`", page.read_text(encoding="utf-8")):
+        written = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        assert f"def {name}(" in written, f"{file}::{name}"
