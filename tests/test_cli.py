@@ -454,7 +454,11 @@ def test_a_result_without_a_place_to_go_is_told(form: str) -> None:
 def test_what_is_ended_leaves_nothing_half_written(number: signal.Signals, bundle: Path, tmp_path: Path) -> None:
     words = ["translate", str(bundle), "-o", str(tmp_path / "out"), "--precision", "float32"]
     with subprocess.Popen(
-        [sys.executable, "-m", "dragoman", *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "dragoman", *words],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # whoever tests may be deaf to it, as under nohup
     ) as process:
         until = time.monotonic() + 60
         while not left_in(tmp_path) and process.poll() is None and time.monotonic() < until:

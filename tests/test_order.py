@@ -118,8 +118,8 @@ def test_batches_meet_other_pairs_in_every_epoch(tmp_path: Path) -> None:
 def test_lengths_come_in_no_order(tmp_path: Path) -> None:
     """Rank correlation of length and place in the epoch, over many epochs, is that of a shuffled list: 1/√(n−1) wide."""
     chance = np.random.default_rng(1)
-    lengths = [tuple(pair) for pair in chance.integers(1, 60, (4000, 2)).tolist()]
-    order = Order([table(tmp_path, lengths)], Mixture.once(), batch_tokens=1000, seed=5)
+    lengths = [tuple(pair) for pair in chance.integers(1, 60, (1600, 2)).tolist()]
+    order = Order([table(tmp_path, lengths)], Mixture.once(), batch_tokens=400, seed=5)
     correlations, neighbours = [], []
     for epoch in range(30):
         longest = np.array([max(max(lengths[pair]) for pair in batch.pairs.tolist()) for batch in epoch_of(order, epoch)])

@@ -383,7 +383,12 @@ except RuntimeError as error:
 
 
 @pytest.mark.parametrize(
-    ("size", "message", "told"), [(2, "gloo: closed by peer", "told\n"), (2, "another", ""), (1, "gloo: closed by peer", "")]
+    ("size", "message", "told"),
+    [
+        (2, "gloo: closed by peer", "told\n"),
+        pytest.param(2, "another", "", marks=pytest.mark.slow),
+        pytest.param(1, "gloo: closed by peer", "", marks=pytest.mark.slow),
+    ],
 )
 def test_a_rank_that_lost_another_is_heard_out(size: int, message: str, told: str) -> None:
     """Its launcher may ask it to stop when the loop's own handlers are gone and what happened is not yet said."""

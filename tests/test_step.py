@@ -122,7 +122,7 @@ def poison(trainer: Trainer, steps: set[int], *, what: str) -> None:
     trainer.guard.admit = admitted  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("what", ["gradient", "loss"])
+@pytest.mark.parametrize("what", ["gradient", pytest.param("loss", marks=pytest.mark.slow)])
 def test_r7_what_is_no_number_at_fifty_steps_leaves_the_weights_as_if_the_steps_were_left_out(
     what: str, tiny: MakeRecipe, tmp_path: Path
 ) -> None:
