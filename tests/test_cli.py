@@ -28,7 +28,7 @@ from safetensors.torch import load_file
 import dragoman
 from conftest import MakeRecipe
 from dragoman import Translator
-from dragoman.bundle import load_bundle
+from dragoman.bundle import check_bundle, load_bundle
 from dragoman.cleaning import spool
 from dragoman.cli.main import COMMANDS, Commands, cli, main
 from dragoman.cli.screen import TrainingScreen
@@ -337,6 +337,9 @@ def test_an_existing_output_is_refused_and_untouched(ask: Ask, bundle: Path, cor
         "evaluate BUNDLE --src test.en --ref test.de -o test.de",
         "align test.en test.de -o test.de",
         "augment distil BUNDLE pairs.tsv -o pairs.tsv",
+        "translate copy test.en -o copy/weights.safetensors",
+        "evaluate BUNDLE --with copy --src test.en --ref test.de -o copy/new",
+        "tree test.mrg -o test.mrg",
     ],
 )
 def test_what_is_read_is_never_written_over(
@@ -344,11 +347,14 @@ def test_what_is_read_is_never_written_over(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     texts = {"test.en": "one two\n", "test.de": "eins zwei\n", "asked": "{}\n", "pairs.tsv": "one two\teins zwei\n"}
+    texts["test.mrg"] = "(S (NN dogs))\n"
     for name, text in texts.items():
         Path(name).write_text(text)
+    Path("copy").symlink_to(bundle)
     asked = [bundle if word == "BUNDLE" else word for word in words.split()]
     assert "is what is read, and is left as it is" in ask(*asked, "--overwrite").line
-    assert {name: Path(name).read_text() for name in left_in(tmp_path)} == texts
+    assert {name: Path(name).read_text() for name in left_in(tmp_path) if name != "copy"} == texts
+    check_bundle(bundle)
 
 
 def test_a_dash_is_standard_input(ask: Ask, bundle: Path) -> None:

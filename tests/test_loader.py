@@ -228,7 +228,8 @@ def test_what_would_pad_all_others_goes_by_itself() -> None:
     """Of 20 rows of 10 and two of 30: 660 places together, 260 apart. Nine of 10 and one of 11 save 9 of 110, too few."""
     assert [(part.start, part.stop) for part in apart([10] * 20 + [30] * 2, slice(0, 22))] == [(0, 20), (20, 22)]
     assert [(part.start, part.stop) for part in apart([10] * 9 + [11], slice(0, 10))] == [(0, 10)]
-    assert [(part.start, part.stop) for part in apart([5] * 9 + [10] * 9 + [40], slice(0, 19))] == [(0, 9), (9, 18), (18, 19)]
+    assert [(part.start, part.stop) for part in apart([5] * 9 + [10] * 9 + [40], slice(0, 19))] == [(0, 18), (18, 19)]
+    assert [(part.start, part.stop) for part in apart([1] * 2 + [10] * 2 + [20] * 2, slice(0, 6))] == [(0, 2), (2, 4), (4, 6)]
     rows = [[4] * length for length in (30, *[10] * 20, 30)]
     for uneven, shapes in ((False, [(22, 30)]), (True, [(20, 10), (2, 30)])):
         parts = collate_within(rows, rows, batch_tokens=1000, start_id=BEGIN_ID, uneven=uneven)

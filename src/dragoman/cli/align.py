@@ -38,7 +38,7 @@ def align(
     from dragoman.formats.lines import read_beside
     from dragoman.formats.pharaoh import pharaoh
 
-    refuse_old(output, overwrite=overwrite, read=[source, target, gold])
+    refuse_old(output, overwrite=overwrite, read=[source, target, gold, bundle])
     sources, targets = read_beside(source, target)
     right = None if gold is None else _right(gold, sources, targets)
     found = _lexically(sources, targets) if bundle is None else _by(bundle, sources, targets)

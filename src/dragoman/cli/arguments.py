@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -61,7 +62,19 @@ def text_sink(output: Path | None, *, overwrite: bool) -> AbstractContextManager
     """The file, or standard output where none is named."""
     from dragoman.storage import new_file
 
-    return nullcontext(sys.stdout) if output is None else new_file(output, overwrite=overwrite)
+    if output is None:
+        return nullcontext(sys.stdout)
+    end_as_if_interrupted()
+    return new_file(output, overwrite=overwrite)
+
+
+def end_as_if_interrupted() -> None:
+    """What schedulers and terminals that go away send does what Ctrl-C does from now on: nothing is left half written."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            with suppress(ValueError):  # not the thread that may
+                signal.signal(number, signal.default_int_handler)
 
 
 def refuse_old(*paths: Path | None, overwrite: bool, read: Iterable[Path | None] = ()) -> None:
@@ -75,15 +88,21 @@ def refuse_old(*paths: Path | None, overwrite: bool, read: Iterable[Path | None]
     for path in paths:
         if path is None:
             continue
+        if any(_is_part_of(source, path) for source in sources):
+            raise OutputError(f"{path}: is what is read, and is left as it is; give another name for what is written")
         if not overwrite:
             refuse_existing(path)
-        if any(_is_same(path, source) for source in sources):
-            raise OutputError(f"{path}: is what is read, and is left as it is; give another name for what is written")
 
 
-def _is_same(path: Path, other: Path) -> bool:
+def _is_part_of(source: Path, path: Path) -> bool:
+    """Whether it is that file, or in that folder, if dragoman sealed it."""
+    from dragoman.storage import MANIFEST
+
     with suppress(OSError):
-        return path.samefile(other)
+        if path.samefile(source):
+            return True
+    with suppress(OSError):
+        return (source / MANIFEST).is_file() and any(above.samefile(source) for above in path.resolve().parents)
     return False
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from dragoman.cli.arguments import refuse_old
+from dragoman.cli.arguments import end_as_if_interrupted, refuse_old
 
 if TYPE_CHECKING:
     from dragoman.config import TaskConfig
@@ -163,7 +163,7 @@ def _run(
     from dragoman.tasks.augmentation import request_of
 
     form = _form(output)
-    refuse_old(output, overwrite=overwrite, read=files)
+    refuse_old(output, overwrite=overwrite, read=[*files, bundle, *others])
     translator = load(bundle, *others, device=device, precision=precision)
     task = translator.recipe.task
     if best_of is not None:
@@ -180,6 +180,7 @@ def _run(
     if not total:
         raise DataError(f"{files[0]}: is empty; there is nothing to make pairs of")
     started = time.monotonic()
+    end_as_if_interrupted()
     with growing_file(output, request, overwrite=overwrite) as growing, counting_bar(people(), "translating", total) as bar:
         before = growing.read
         try:

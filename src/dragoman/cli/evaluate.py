@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, get_args
 
 import click
 
-from dragoman.cli.arguments import DEVICE, WITH, refuse_old
+from dragoman.cli.arguments import DEVICE, WITH, refuse_old, text_sink
 from dragoman.cli.remarks import Remarks
 from dragoman.errors import DataError, MissingExtraError
 
@@ -189,12 +189,11 @@ def evaluate(
     from dragoman.config import parse_setting
     from dragoman.engine.translator import load
     from dragoman.formats.lines import read_lines
-    from dragoman.storage import new_file
     from dragoman.tasks.translation import Status, longest_source
 
     if not references:
         raise click.UsageError("give --ref FILE", ctx=click.get_current_context())
-    refuse_old(output, overwrite=overwrite, read=[source, *references])
+    refuse_old(output, overwrite=overwrite, read=[source, *references, bundle, *others])
     lines = list(read_lines(source))
     targets = _read_beside(source, lines, references)
     translator = load(bundle, *others, device=device, precision=precision)
@@ -202,7 +201,7 @@ def evaluate(
     config = translator.check(decoding)
     sink: AbstractContextManager[IO[str] | None] = nullcontext()
     if output is not None:
-        sink = new_file(output, overwrite=overwrite)
+        sink = text_sink(output, overwrite=overwrite)
     with sink as stream, counting_bar(people(), "translating", len(lines)) as bar:
         results = translator.translate(lines, advance=lambda count: bar.advance(bar.task_ids[0], count), **decoding)
         texts = [one.text for one in results]

@@ -10,9 +10,7 @@ import importlib
 import io
 import logging
 import os
-import signal
 import sys
-from contextlib import suppress
 
 import click
 
@@ -97,8 +95,7 @@ def main() -> None:
     """The entry point: run, and answer a mistake in one line."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # text goes out as it comes in, whatever the locale
-    _open_what_was_closed()
-    _end_as_if_interrupted()
+    closed = _open_what_was_closed()
     if sys.stderr.isatty():  # people are told what keeps them waiting
         log = logging.getLogger("dragoman")
         log.addHandler(_Remarks())
@@ -121,29 +118,25 @@ def main() -> None:
             raise
         _fail("out of memory; lower training.batch_tokens or decoding.batch_tokens, or the sizes of the model", 1)
     except OSError as error:  # a reader that went away, as `| head` does, is click's to answer
-        if error.errno not in LOST_OUTPUT:
+        if error.errno not in LOST_OUTPUT or (error.errno == errno.EBADF and not closed):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would be tried once more at the very end
         _fail(f"standard output: {LOST_OUTPUT[error.errno]} and run the command again", 1)
 
 
-def _open_what_was_closed() -> None:
-    """Python has no streams for what was closed: there is nothing to hear then, nobody to tell, and no place for a result."""
+def _open_what_was_closed() -> bool:
+    """Python has no streams for what was closed: there is nothing to hear then, nobody to tell, and no place for a result.
+
+    Returns whether there is none.
+    """
+    closed = sys.stdout is None
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115
     if sys.stdout is None:  # opened to be read, so that what is written there fails, as it should
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(os.open(os.devnull, os.O_RDONLY), "w")), encoding="utf-8")
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-
-
-def _end_as_if_interrupted() -> None:
-    """What schedulers and terminals that go away send does what Ctrl-C does, so that nothing is left behind half written."""
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-            with suppress(ValueError):  # not the thread that may
-                signal.signal(number, signal.default_int_handler)
+    return closed
 
 
 def _fail(message: str, code: int) -> None:

@@ -86,7 +86,7 @@ def parse(
         decoding["nbest"] = nbest
     if output is not None and svg is not None and output.resolve() == svg.resolve():
         raise click.UsageError(f"-o and --svg are one file, {svg}: give two", ctx=click.get_current_context())
-    refuse_old(output, svg, overwrite=overwrite, read=[source, tags])
+    refuse_old(output, svg, overwrite=overwrite, read=[source, tags, bundle, *others])
     count = count_lines(source)
     parser = load_parser(bundle, *others, **placing)
     config = parser.check(decoding)

@@ -71,7 +71,7 @@ def translate(
     source, decoding = file_and_settings(rest)
     if output is not None and alignments is not None and output.resolve() == alignments.resolve():
         raise click.UsageError(f"-o and --alignments both name {output}", ctx=click.get_current_context())
-    refuse_old(output, alignments, overwrite=overwrite, read=[source, wordings])
+    refuse_old(output, alignments, overwrite=overwrite, read=[source, wordings, bundle, *others, shortlist])
     count = count_lines(source)
     translator = load(bundle, *others, shortlist=shortlist, **placing)
     config = translator.check(decoding)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from dragoman.cli.arguments import refuse_old
+
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
@@ -32,6 +34,7 @@ def tree(file: Path, number: int, output: Path | None, strip: bool, overwrite: b
 
     if output is None and not as_json:
         raise click.UsageError("give -o FILE.svg, or --json", ctx=click.get_current_context())
+    refuse_old(output, overwrite=overwrite, read=[file])
     found = next(islice(read_trees(file), number - 1, None), None)
     if found is None:
         raise DataError(f"{file}: holds fewer than {number} trees")

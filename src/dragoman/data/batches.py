@@ -141,17 +141,21 @@ def cut(lengths: Sequence[int], batch_tokens: int) -> Iterator[slice]:
         yield slice(begin, len(lengths))
 
 
-def apart(lengths: Sequence[int], rows: slice) -> Iterator[slice]:
-    """These rows, of lengths that rise, in as many parts as it takes for the longest not to pad the others by much."""
+def apart(lengths: Sequence[int], rows: slice, worth: float | None = None) -> Iterator[slice]:
+    """These rows, of lengths that rise, in as many parts as it takes for the longest not to pad the others by much.
+
+    worth: the places that a part more has to save
+    """
     begin, end = rows.start, rows.stop
     whole = lengths[end - 1] * (end - begin)
+    worth = WORTH_A_PART * whole if worth is None else worth
     sizes = [lengths[at - 1] * (at - begin) + lengths[end - 1] * (end - at) for at in range(begin + 1, end)]
-    if not sizes or min(sizes) > (1.0 - WORTH_A_PART) * whole:
+    if not sizes or whole - min(sizes) < worth:
         yield rows
         return
     at = begin + 1 + sizes.index(min(sizes))
-    yield from apart(lengths, slice(begin, at))
-    yield from apart(lengths, slice(at, end))
+    yield from apart(lengths, slice(begin, at), worth)
+    yield from apart(lengths, slice(at, end), worth)
 
 
 def collate_within(

@@ -343,7 +343,7 @@ class Trainer:
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
                 raise
-        lower = f"training.batch_tokens = {self.config.batch_tokens} or decoding.batch_tokens"
+        lower = f"decoding.batch_tokens, or training.batch_tokens = {self.config.batch_tokens} in another run=FOLDER"
         self._give_up(f"step {self.progress.step}: out of memory in the validation; lower {lower}")
 
     def _commit(self, merit: float | None, *, due: bool, last: bool) -> None:
