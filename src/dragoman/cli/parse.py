@@ -62,7 +62,7 @@ def parse(
     placing: Placing,
     as_json: bool,
 ) -> None:
-    """Parse FILE (or standard input), a sentence a line, with BUNDLE: brackets, a tree a line and in order.
+    """Parse FILE (or standard input, also as `-`), a sentence a line, with BUNDLE: brackets, a tree a line and in order.
 
     The output has exactly as many lines as the input, unless --nbest asks for more; a line without words stays empty. Every
     tree is well-formed and holds exactly the words of its line. KEY=VALUE changes a knob of the recipe's [decoding] section.
