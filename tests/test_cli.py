@@ -30,9 +30,11 @@ from conftest import MakeRecipe
 from dragoman import Translator
 from dragoman.bundle import check_bundle, load_bundle
 from dragoman.cleaning import spool
+from dragoman.cli.arguments import refuse_old
 from dragoman.cli.main import COMMANDS, Commands, cli, main
 from dragoman.cli.screen import TrainingScreen
 from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_document, parse_setting, read_recipe, section_with
+from dragoman.errors import OutputError
 from dragoman.evaluation.metrics import bleu, chrf, exact_match, ter, tokenised_bleu
 from dragoman.evaluation.significance import paired_bootstrap
 from dragoman.formats.lines import read_lines
@@ -357,8 +359,29 @@ def test_what_is_read_is_never_written_over(
     check_bundle(bundle)
 
 
-def test_a_dash_is_standard_input(ask: Ask, bundle: Path) -> None:
-    assert ask("translate", bundle, "-", stdin=b"one two\n").out == ask("translate", bundle, stdin=b"one two\n").out != ""
+def test_what_is_read_on_standard_input_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tmp_path / "text"
+    text.write_text("one two\n")
+    with text.open() as given:
+        monkeypatch.setattr(sys, "stdin", given)
+        with pytest.raises(OutputError, match="text: is what is read"):
+            refuse_old(text, overwrite=True)
+        refuse_old(tmp_path / "other", overwrite=True)
+    with Path(os.devnull).open() as given:
+        monkeypatch.setattr(sys, "stdin", given)
+        refuse_old(Path(os.devnull), overwrite=True)
+
+
+def test_a_dash_is_standard_input_and_output(
+    ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = ask("translate", bundle, stdin=b"one two\n").out
+    assert ask("translate", bundle, "-", stdin=b"one two\n").out == plain != ""
+    assert ask("translate", bundle, "-o", "-", stdin=b"one two\n").out == plain
+    both = ("--src", corpus / "test.en", "--ref", corpus / "test.de")
+    assert "-: is no file" in ask("evaluate", bundle, *both, "-o", "-").line
+    assert left_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("place", ["nowhere/out", "file/out", "folder"])

@@ -511,6 +511,21 @@ def test_a_signal_to_one_stops_all_at_the_same_step(to: str, written: Path, tmp_
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
+def test_a_signal_before_any_rank_trains_is_a_request_to_stop_as_well(written: Path, tmp_path: Path) -> None:
+    with command(written) as process:
+        end = time.monotonic() + 60.0
+        while not ranks_of(written):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        told = process.communicate(timeout=60)[1]
+        assert process.returncode == Interrupted.exit_code, told
+        assert "Traceback" not in told
+        assert "SIGTERM: stopped before the processes had begun to train" in told
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
 def test_a_rank_that_hangs_ends_all_after_the_time_out_and_each_tells_where_it_stood(written: Path, tmp_path: Path) -> None:
     with command(written, "training.max_steps=100000", "training.timeout_minutes=0.05") as process:
         wait_for(tmp_path / "run" / "checkpoints" / "step-00000004")

@@ -18,7 +18,7 @@ from dragoman.bundle import load_bundle, weights_of
 from dragoman.data.batches import Batch, collate, halves
 from dragoman.errors import MemoryShortError, RecipeError, RunError, out_of_memory
 from dragoman.training.average import MovingAverage
-from dragoman.training.checkpoint import list_checkpoints
+from dragoman.training.checkpoint import Checkpoint, list_checkpoints
 from dragoman.training.finish import train
 from dragoman.training.guard import ENOUGH, WINDOW, Guard
 from dragoman.training.journal import read_journal
@@ -295,22 +295,35 @@ def test_a_pair_that_memory_does_not_hold_stops_the_run_with_its_state_kept(tiny
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_a_validation_that_memory_does_not_hold_stops_the_run_with_its_state_kept(
-    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("at", [4, 8])
+def test_a_validation_that_memory_does_not_hold_is_made_by_who_goes_on(
+    at: int, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = ("training.max_steps=8", "training.validate_every_steps=4", "training.checkpoint_every_steps=100")
+    settings = ("training.max_steps=8", "training.validate_every_steps=4", "training.checkpoint_every_steps=3")
     recipe = tiny(tmp_path / "run", *settings)
+    judge, wanted = Validator.judge, iter([at == 8, False])  # whether there is memory for each of the validations
     with monkeypatch.context() as patched:
-        patched.setattr(Validator, "judge", lambda *_: refuse(torch.zeros(())))
-        with pytest.raises(
-            MemoryShortError, match=r"step 4: out of memory in the validation; lower .*step-00000004 is kept"
-        ) as told:
-            train(recipe)
-    assert "\n" not in str(told.value)
+        patched.setattr(Validator, "judge", lambda *those: judge(*those) if next(wanted) else refuse(torch.zeros(())))
+        for _ in range(2):  # the second time at once, before a step
+            with pytest.raises(
+                MemoryShortError, match=rf"step {at}: out of memory in the validation; lower .*step-0000000{at} is kept"
+            ) as told:
+                train(recipe)
+            assert "\n" not in str(told.value)
+            wanted = iter([False])
     train(recipe)
     train(tiny(tmp_path / "other", *settings))
-    mine, theirs = (list_checkpoints(run / "checkpoints")[-1].weights() for run in (tmp_path / "run", tmp_path / "other"))
-    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    mine, theirs = (list_checkpoints(run / "checkpoints") for run in (tmp_path / "run", tmp_path / "other"))
+    assert [place(one) for one in mine] == [place(one) for one in theirs]
+    weights, others = mine[-1].weights(), theirs[-1].weights()
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+def place(checkpoint: Checkpoint) -> tuple[object, ...]:
+    """All that a checkpoint tells of validations."""
+    progress = checkpoint.progress
+    judged = (progress.best, progress.best_step, progress.validations_since_best, progress.owes_validation)
+    return checkpoint.step, checkpoint.merit, checkpoint.due, *judged
 
 
 def test_want_of_memory_takes_no_checkpoint_s_place(tiny: MakeRecipe, tmp_path: Path) -> None:

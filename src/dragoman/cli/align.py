@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.arguments import refuse_old, text_sink
+from dragoman.cli.arguments import OUTPUT, refuse_old, text_sink
 
 PATH = click.Path(path_type=Path)
 WINDOW = 2048
@@ -16,7 +16,7 @@ WINDOW = 2048
 @click.argument("source", type=PATH)
 @click.argument("target", type=PATH)
 @click.option("--bundle", type=PATH, help="Align by this model's attention; else lexically, by the pairs themselves.")
-@click.option("-o", "--output", type=PATH, help="Write here instead of standard output.")
+@OUTPUT
 @click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
 @click.option(
     "--gold", type=PATH, help="Compare with these links, and print error rate, precision and recall instead of links."

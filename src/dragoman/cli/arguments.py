@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from dragoman.engine.opened import Placing
 
 WITH = click.option("--with", "others", multiple=True, type=click.Path(path_type=Path), help="One more bundle for an ensemble.")
+OUTPUT = click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    callback=lambda _context, _option, value: None if value == Path("-") else value,
+    help="Write here instead of standard output.",
+)
 DEVICE = click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, …")
 
 
@@ -88,10 +95,18 @@ def refuse_old(*paths: Path | None, overwrite: bool, read: Iterable[Path | None]
     for path in paths:
         if path is None:
             continue
-        if any(_is_part_of(source, path) for source in sources):
+        if path == Path("-"):
+            raise OutputError("-: is no file; this cannot be written to standard output, give the name of a file")
+        if _is_standard_input(path) or any(_is_part_of(source, path) for source in sources):
             raise OutputError(f"{path}: is what is read, and is left as it is; give another name for what is written")
         if not overwrite:
             refuse_existing(path)
+
+
+def _is_standard_input(path: Path) -> bool:
+    with suppress(OSError, AttributeError, ValueError):  # there may be neither
+        return path.is_file() and os.path.samestat(path.stat(), os.fstat(sys.stdin.fileno()))
+    return False
 
 
 def _is_part_of(source: Path, path: Path) -> bool:

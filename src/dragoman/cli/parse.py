@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
-from dragoman.cli.arguments import FiniteNumber, count_lines, file_and_settings, named, placed, refuse_old, text_sink
+from dragoman.cli.arguments import OUTPUT, FiniteNumber, count_lines, file_and_settings, named, placed, refuse_old, text_sink
 
 if TYPE_CHECKING:
     from dragoman.engine.opened import Placing
@@ -31,7 +31,7 @@ APART = {
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("rest", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write here instead of standard output.")
+@OUTPUT
 @click.option("--overwrite", is_flag=True, help="Replace files that exist.")
 @click.option("--tokens", "tokenise", flag_value="no", default="no", help="White space parts the words; so it is by default.")
 @click.option("--tokenise", "tokenise", flag_value="kept", help="Part words as the Penn treebank does; well-known is one.")

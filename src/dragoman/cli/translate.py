@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from dragoman.cli.arguments import count_lines, file_and_settings, placed, refuse_old, text_sink
+from dragoman.cli.arguments import OUTPUT, count_lines, file_and_settings, placed, refuse_old, text_sink
 from dragoman.cli.remarks import Remarks
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("rest", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write here instead of standard output.")
+@OUTPUT
 @click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
 @click.option(
     "--wordings",

@@ -50,6 +50,8 @@ class Progress:
     best: float | None = None
     best_step: int = 0
     validations_since_best: int = 0
+    owes_validation: bool = False
+    """Whether this step's validation found no memory: who goes on from here makes it first."""
     skipped: int = 0
     """Steps that changed nothing, for a spike or for want of a finite number."""
     skipped_in_a_row: int = 0

@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from dragoman.errors import RunError
+from dragoman.errors import Interrupted, RunError
 from dragoman.processes import cores
 from dragoman.training.stop import outlives_its_terminal
 from dragoman.training.verdict import VERDICT
@@ -36,7 +36,7 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes
 
     A process that dies ends the others; all are then started again, `max_restarts` times at most, unless one ended of its own
     accord. A signal to this process is passed on to them, and they have so many minutes to keep what they did. Raises RunError
-    where there are fewer GPUs.
+    where there are fewer GPUs, and Interrupted where a signal comes before they can answer it.
     """
     gpus = torch.cuda.device_count()
     if 0 < gpus < devices:
@@ -64,6 +64,10 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes
             config.shutdown_timeout = math.ceil(minutes * 60.0)
         try:
             elastic_launch(config, sys.executable)("-m", "dragoman", *arguments)
-        except (ChildFailedError, SignalException):
-            return int(verdict.read_text()) if verdict.exists() else 1
+        except (ChildFailedError, SignalException) as error:
+            if verdict.exists():
+                return int(verdict.read_text())
+            if isinstance(error, SignalException):
+                raise Interrupted(f"{error.sigval.name}: stopped before the processes had begun to train") from None
+            return 1
         return 0

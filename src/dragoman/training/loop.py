@@ -120,6 +120,8 @@ class Trainer:
         """Train until the budget is spent or patience ends; on a request to stop, commit and raise Interrupted."""
         self._begin()
         with closing(self.stream), telling_of_lost_loaders(), stop_on_signals() as stop, self.world.heard_out():
+            if self.progress.owes_validation:
+                self._validate_and_keep(due=self.keeper.newest is not None and self.keeper.newest.due)
             while self.share_spent() < 1.0 and not self._out_of_patience():
                 self.world.watch()
                 started = time.monotonic()
@@ -145,7 +147,7 @@ class Trainer:
         self.model.train()
         self.ceiling = self.world.total(measure_ceiling(self.machine))[0]
         going_on = f"going on from {self.keeper.newest.path}" if self.keeper.newest is not None else None
-        if self.share_spent() >= 1.0 or self._out_of_patience():
+        if not self.progress.owes_validation and (self.share_spent() >= 1.0 or self._out_of_patience()):
             self.listener.notice(going_on or "nothing is left to do")
             return
         about = RunReport(
@@ -175,11 +177,20 @@ class Trainer:
         logs = step % self.config.log_every_steps == 0
         if logs:
             self._log(gradient_norm)
-        merit = self._validate() if validates else None
         due = self.keeper.is_due(self.progress) or (logs and self.keeper.owed)
+        if validates:
+            self._validate_and_keep(due=due, stops=stops)
+        elif due or stops:
+            self._commit(None, due=due, last=stops)
+
+    def _validate_and_keep(self, *, due: bool, stops: bool = False) -> None:
+        """A validation, and a checkpoint where it is due, or the best, or the run's last, or the validation was owed."""
+        owed, step = self.progress.owes_validation, self.progress.step
+        merit = self._validate()
+        self.progress = replace(self.progress, owes_validation=False)
         best = merit is not None and self.progress.best_step == step
-        last = stops or ends or self._out_of_patience()
-        if due or best or last:
+        last = stops or self.share_spent() >= 1.0 or self._out_of_patience()
+        if due or best or last or owed:
             self._commit(merit if due or best else None, due=due, last=last)
 
     def _out_of_patience(self) -> bool:
@@ -343,6 +354,7 @@ class Trainer:
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
                 raise
+        self.progress = replace(self.progress, owes_validation=True)
         lower = f"decoding.batch_tokens, or training.batch_tokens = {self.config.batch_tokens} in another run=FOLDER"
         self._give_up(f"step {self.progress.step}: out of memory in the validation; lower {lower}")
 
