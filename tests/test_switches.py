@@ -46,12 +46,12 @@ def test_without_the_corpus_nothing_is_trained(tmp_path: Path) -> None:
 def test_rows_come_with_what_they_need_and_after_it() -> None:
     assert [row.name for row in needed(("half-back",))] == [HALF, REVERSED, "half-back"]
     assert [row.name for row in needed(("together",))] == [PLAIN, "together"]
+    assert [row.name for row in needed(("half-both",))] == [HALF, REVERSED, "half-both"]
     assert {row.name for row in needed(())} == {row.name for row in ROWS}
     for names in ((), QUICK):
         order = [row.name for row in needed(names)]
         for row in needed(names):
-            made_by = MADE[row.beside].by if row.beside else row.name
-            assert order.index(made_by) <= order.index(row.name)
+            assert all(order.index(MADE[made].by) < order.index(row.name) for made in row.beside)
             assert not row.over or row.over in order
 
 
@@ -74,6 +74,8 @@ def test_what_is_set_is_a_recipe(row: Row, corpus: Corpus, tmp_path: Path) -> No
     learnt = data["corpora"]["real"] if row.beside else data["train"]
     name = "all" if row.pairs == "all" else "first"
     assert [learnt["source"], learnt["target"]] == [str(corpus.cut / f"{name}.{one}") for one in (first, second)]
+    files = [one["file"] for name, one in (data["corpora"] or {}).items() if name != "real"]
+    assert files == [str(tmp_path / "runs" / f"{made}-seed3.tsv") for made in row.beside]
     for judged in (data["valid"], data["test"]):
         assert (judged["source"], judged["target"]) == (f"val.{first}.gz", f"val.{second}.gz")
     if not row.over:

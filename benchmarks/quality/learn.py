@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from common.usage import CommandError
 
@@ -20,6 +20,8 @@ from dragoman.training.record import read_record
 from .corpus import Corpus, Pairs
 from .rows import MADE, Row
 
+# What runs now: `dragoman` that was started by a thread here.
+_started: set[subprocess.Popen[str]] = set()
 # Shares of the steps: a rate that grows, then falls to zero in the end; a checkpoint, of which the last five are averaged.
 WARMUP, COOLDOWN, CHECKPOINT = 0.3, 0.3, 0.02
 
@@ -57,7 +59,7 @@ class School:
         """Raises CommandError where one fails; those that were begun come to their end."""
         keys = [(row, seed) for seed in range(1, seeds + 1) for row in rows]
         missing = [(row, seed) for row, seed in keys if self.report(row, seed) is None]
-        makings = dict.fromkeys((row.beside, seed) for row, seed in missing if row.beside)
+        makings = dict.fromkeys((made, seed) for row, seed in missing for made in row.beside)
         with ThreadPoolExecutor(processes) as pool:
             list(pool.map(lambda key: self._train(*key), [key for key in missing if not key[0].beside]))
             list(pool.map(lambda key: self._make(*key), makings))
@@ -73,7 +75,6 @@ class School:
 
     def _settings(self, row: Row, seed: int) -> tuple[str, list[str]]:
         """The recipe, and what is set in it. All are judged on the validation set: the test set is nobody's to tune on."""
-        made = self._pairs(row.beside, seed) if row.beside else None
         steps = max(2, round(row.steps * self.steps))
         every = max(1, round(CHECKPOINT * steps))
         told = {
@@ -89,16 +90,18 @@ class School:
             "training.validate_sentences": 0,
             "training.checkpoint_every_steps": every,
         }
-        train = "data.train" if made is None else "data.corpora.real"
+        train = "data.corpora.real" if row.beside else "data.train"
         source, target = ("de", "en") if row.pairs == "half-reversed" else ("en", "de")
         pairs: Pairs = "all" if row.pairs == "all" else "first"
         told[f"{train}.source"], told[f"{train}.target"] = (self.corpus.train(pairs, one) for one in (source, target))
         if row.pairs == "half-reversed":
             told |= {"task.source_language": "de", "task.target_language": "en", "data.test.source": "val.de.gz"}
             told |= {"data.test.target": "val.en.gz", "data.valid.source": "val.de.gz", "data.valid.target": "val.en.gz"}
-        if made is not None:
-            told |= {"data.corpora.distilled.file": made, "subword.model": self._pieces(row, seed)}
-        recipe = "multi30k-ende" if made is None else "multi30k-ende-distilled"
+        if row.beside:
+            told["subword.model"] = self._pieces(row, seed)
+        for name, made in zip(("distilled", "more"), row.beside, strict=False):  # the first is there in the recipe
+            told |= {f"data.corpora.{name}.file": self._pairs(made, seed), f"data.corpora.{name}.weight": "1.0"}
+        recipe = "multi30k-ende-distilled" if row.beside else "multi30k-ende"
         return recipe, [*(f"{key}={value}" for key, value in told.items()), *self.settings, *row.settings]
 
     def _pieces(self, row: Row, seed: int) -> Path:
@@ -113,21 +116,34 @@ class School:
         if path.exists():
             return
         self.say(f"{name}, seed {seed}: translating")
-        text = {
-            "distil": [self.corpus.train("all", language) for language in ("en", "de")],
-            "back-translate": [self.corpus.train("second", "de")],
-            "self-train": [self.corpus.train("second", "en")],
-        }[making.how]
+        text = [self.corpus.train(making.pairs, language) for language in making.languages]
         _dragoman("augment", making.how, self.run_of(making.by, seed) / "bundle", *text, "-o", path, *making.options)
+
+
+def end_all() -> NoReturn:
+    """End with everything that was started, which keeps what it has done: for a signal that this process alone was sent."""
+    for process in list(_started):
+        process.terminate()
+    os._exit(143)  # threads that wait for them would be waited for
 
 
 def _dragoman(*words: str | Path) -> None:
     """By one thread. Ctrl-C goes to it as well, and it keeps what it has done."""
     command = [Path(sys.executable).with_name("dragoman"), *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
-    )
-    if done.returncode:
-        told = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
-        raise CommandError(f"dragoman {words[0]} ended with {done.returncode}: {told}")
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as process:
+        _started.add(process)
+        try:
+            told = "".join(process.communicate())
+        finally:
+            _started.discard(process)
+    if process.returncode:
+        last = (told.strip() or "it said nothing").splitlines()[-1]
+        raise CommandError(f"dragoman {words[0]} ended with {process.returncode}: {last}")

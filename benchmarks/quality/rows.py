@@ -15,7 +15,7 @@ class Row:
     settings: what differs from the recipe
     steps: so many times those that are asked for
     pairs: which it learns from: all, the first half, or that the other way round
-    beside: what it learns from as well, a key of `MADE`
+    beside: what it learns from as well, keys of `MADE`
     over: the row that it is compared with; none where a model is trained for what it makes
     """
 
@@ -24,23 +24,27 @@ class Row:
     settings: tuple[str, ...] = ()
     steps: float = 1.0
     pairs: Literal["all", "half", "half-reversed"] = "all"
-    beside: str = ""
+    beside: tuple[str, ...] = ()
     over: str = PLAIN
 
 
 @dataclass(frozen=True)
 class Making:
-    """Pairs that a model makes of the second half, or of all: `dragoman augment HOW`, by the model of this row."""
+    """Pairs that a model makes: `dragoman augment HOW`, by the model of this row, of these pairs' sides in these languages."""
 
     how: Literal["distil", "back-translate", "self-train"]
     by: str
+    pairs: Literal["all", "first", "second"]
+    languages: tuple[str, ...]
     options: tuple[str, ...] = ()
 
 
+BEST = ("--best-of", "5", "--original", "beam_size=5")
 MADE = {
-    "distilled": Making("distil", PLAIN, ("--best-of", "5", "--original", "beam_size=5")),
-    "back-translated": Making("back-translate", REVERSED),
-    "self-translated": Making("self-train", HALF),
+    "distilled": Making("distil", PLAIN, "all", ("en", "de"), BEST),
+    "half-distilled": Making("distil", HALF, "first", ("en", "de"), BEST),
+    "back-translated": Making("back-translate", REVERSED, "second", ("de",)),
+    "self-translated": Making("self-train", HALF, "second", ("en",)),
 }
 SAMPLED, MOVING = "subword.sampling=0.1", ("training.average=ema", "training.ema_decay=0.99")
 # At the recipe's rate of 5e-3 six layers that are normalised after the sum never learn to look at the source.
@@ -56,12 +60,19 @@ ROWS = (
     Row("r-drop", "R-Drop, α = 5: twice a step's price", ("training.r_drop=5",)),
     Row("r-drop-half", "R-Drop, half the steps: the same price", ("training.r_drop=5",), steps=0.5),
     Row("deep", "6 + 2 layers for 4 + 4, half the rate", DEEP),
-    Row("distilled", "and what plain makes of the same captions", beside="distilled"),
-    Row("together", "distilled, BPE-dropout, moving average", (SAMPLED, *MOVING), beside="distilled"),
+    Row("distilled", "and what plain makes of the same captions", beside=("distilled",)),
+    Row("together", "distilled, BPE-dropout, moving average", (SAMPLED, *MOVING), beside=("distilled",)),
     Row(HALF, "the first half of the pairs", pairs="half", over=HALF),
     Row(REVERSED, "", pairs="half-reversed", over=""),
-    Row("half-back", "half, and back-translated German of the other", pairs="half", beside="back-translated", over=HALF),
-    Row("half-self", "half, and translated English of the other", pairs="half", beside="self-translated", over=HALF),
+    Row("half-back", "half, and back-translated German of the other", pairs="half", beside=("back-translated",), over=HALF),
+    Row("half-self", "half, and translated English of the other", pairs="half", beside=("self-translated",), over=HALF),
+    Row(
+        "half-both",
+        "half-back, and what half makes of its own captions",
+        pairs="half",
+        beside=("back-translated", "half-distilled"),
+        over=HALF,
+    ),
 )
 QUICK = (PLAIN, "moving")
 
@@ -76,7 +87,8 @@ def needed(names: tuple[str, ...]) -> list[Row]:
             wanted.add(name)
             row = by_name[name]
             want(row.over)
-            want(MADE[row.beside].by if row.beside else "")
+            for made in row.beside:
+                want(MADE[made].by)
 
     for name in names or by_name:
         want(name)

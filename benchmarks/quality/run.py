@@ -6,6 +6,7 @@ the BLEU of what a row is compared with.
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from dragoman.processes import cores
 
 from .corpus import NoText, find_corpus
 from .judge import judge
-from .learn import School
+from .learn import School, end_all
 from .rows import QUICK, ROWS, needed
 
 COMPARED = [row.name for row in ROWS if row.over]
@@ -55,6 +56,7 @@ def main(
     KEY=VALUE is set in every row, such as subword.vocabulary_size=4000.
     """
     started = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: end_all())
     here = Path(__file__).resolve().parent
     work = (work or here / ".work").resolve()
     work.mkdir(parents=True, exist_ok=True)
