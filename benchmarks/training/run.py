@@ -19,6 +19,7 @@ from common.usage import CommandError, adopt_orphans, keep_to_cores
 
 from .bench import Bench, Measured
 from .ceiling import measure_ceiling
+from .compiled import measure_compiled
 from .curves import measure_curves
 from .ranks import measure_ranks
 from .sizes import SIZES
@@ -28,14 +29,23 @@ from .text import make_corpus
 from .timed import THREADS
 from .waiting import measure_waiting
 
-SECTIONS = ("speed", "ceiling", "start", "waiting", "ranks", "curves")
+QUICK = ("speed", "ceiling", "start", "waiting", "ranks")
+SECTIONS = (*QUICK, "compiled", "curves")
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Few steps, one round, no curves: under four minutes once the peers are there.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Few steps, one round, nothing compiled, no curves: under four minutes once the peers are there.",
+)
 @click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure these alone.")
 @click.option("--size", "chosen", type=click.Choice(list(SIZES)), multiple=True, help="Measure these alone.")
-@click.option("--rounds", type=click.IntRange(min=1), help="Rounds of `speed`, `start` and `ranks`.  [default: 3; quick 1]")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    help="Rounds of `speed`, `start`, `ranks`, `compiled`.  [default: 3, of the last 1; quick 1]",
+)
 @click.option("--seconds", type=click.FloatRange(min=0.0), help="Of each turn, after its first report.")
 @click.option("--steps", type=click.IntRange(min=2), help="Of each run of `curves`.  [default: tiny 400, base 40; quick 40, 0]")
 @click.option("--install", is_flag=True, help="Install the peers in a quick run, too.")
@@ -71,7 +81,7 @@ def main(
     console.print(f"text: {corpus.described}; {corpus.lengths.pairs:,} pairs, {corpus.lengths.t:,} target tokens")
     bench = Bench(corpus, work, lambda line: print(f"  {line}", file=sys.stderr, flush=True))
     sizes = [SIZES[name] for name in SIZES if not chosen or name in chosen]
-    turns = {"tiny": 3.0, "base": 2.5} if quick else {"tiny": 12.0, "base": 20.0}
+    turns = {"tiny": 3.0, "base": 2.5} if quick else {"tiny": 15.0, "base": 60.0}
     curved = {"tiny": 40, "base": 0} if quick else {"tiny": 400, "base": 40}
     curved = curved if steps is None else dict.fromkeys(SIZES, steps)
     measured = Measured()
@@ -85,11 +95,12 @@ def main(
         "start": lambda: measure_start(bench, few, rounds=times),
         "waiting": lambda: measure_waiting(bench, timed[:1] if quick else timed, ahead=not quick),
         "ranks": lambda: measure_ranks(bench, few[-1], steps=6 if quick else 12, rounds=times),
+        "compiled": lambda: measure_compiled(bench, timed, rounds=rounds or 1),
         "curves": lambda: measure_curves(bench, [(size, curved[size.name]) for size in sizes if curved[size.name]]),
     }
     done: dict[str, Section] = {}
     for name in SECTIONS:
-        if name in (only or (SECTIONS[:-1] if quick else SECTIONS)):
+        if name in (only or (QUICK if quick else SECTIONS)):
             try:
                 done[name] = measures[name]()
             except CommandError as error:
