@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -26,13 +26,14 @@ from safetensors.torch import load_file
 from conftest import MakeRecipe
 from dragoman.config import Recipe, make_recipe
 from dragoman.data.loader import TrainingBatches
-from dragoman.errors import DataError, FollowedError, Interrupted, LostProcessError, RecipeError, RunError
+from dragoman.errors import DataError, FollowedError, Interrupted, LostProcessError, MemoryShortError, RecipeError, RunError
 from dragoman.training.checkpoint import list_checkpoints
 from dragoman.training.finish import train
 from dragoman.training.journal import read_journal
 from dragoman.training.launch import _leave_out_timers
 from dragoman.training.listener import Silent
 from dragoman.training.loop import Trainer
+from dragoman.training.validation import Validator
 from dragoman.training.verdict import VERDICT, end_with_launcher, leave_verdict
 from dragoman.training.world import World, joined, refuse_uneven, world_of
 
@@ -310,6 +311,33 @@ def test_what_is_no_number_on_one_rank_is_skipped_on_all(tiny: MakeRecipe, tmp_p
         assert last.optimiser_state()["output/step"] == 10.0
 
 
+def train_short_of_memory(recipe: Recipe, port: int) -> None:
+    os.environ["MASTER_PORT"] = str(port)
+    Validator.judge = refuse_to_judge  # type: ignore[method-assign, assignment]
+    with pytest.raises((MemoryShortError, FollowedError)) as told:
+        train(recipe)
+    said = {"raised": type(told.value).__name__, "told": str(told.value)}
+    Path(recipe.run, f"told-{os.environ['RANK']}.json").write_text(json.dumps(said))
+
+
+def refuse_to_judge(*_: object) -> NoReturn:
+    raise MemoryError
+
+
+@pytest.mark.slow
+def test_a_validation_that_memory_does_not_hold_stops_all_ranks_with_their_state_kept(
+    alone: Path, tiny: MakeRecipe, tmp_path: Path
+) -> None:
+    recipe = tiny(tmp_path / "run", *FOUR)
+    together(2, train_short_of_memory, recipe, free_port())
+    first, second = (json.loads((tmp_path / "run" / f"told-{rank}.json").read_text()) for rank in range(2))
+    assert "step 6: out of memory in the validation on rank 0; lower decoding.batch_tokens" in first["told"]
+    assert "step-00000006 is kept" in first["told"]
+    assert second["raised"] == "FollowedError"
+    together(2, train_all, {free_port(): recipe})
+    assert losses(tmp_path / "run") == pytest.approx(losses(alone), rel=1e-6)
+
+
 # Several as a command starts them
 
 
@@ -521,7 +549,7 @@ def test_a_signal_before_any_rank_trains_is_a_request_to_stop_as_well(written: P
         told = process.communicate(timeout=60)[1]
         assert process.returncode == Interrupted.exit_code, told
         assert "Traceback" not in told
-        assert "SIGTERM: stopped before the processes had begun to train" in told
+        assert "SIGTERM: stopped; the same command goes on from the newest checkpoint, if there is one" in told
 
 
 @pytest.mark.slow

@@ -939,6 +939,21 @@ def test_the_bar_fits_the_screen(width: int, told: str) -> None:
     assert len(line) <= width
 
 
+def test_time_left_is_reckoned_by_what_this_stretch_of_the_run_took() -> None:
+    now = 100.0
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None, get_time=lambda: now)
+    screen = TrainingScreen(console)
+    now = 400.0  # corpora are prepared meanwhile
+    screen.advance(0.90)
+    screen.bar.refresh()
+    assert "-:-- left" in shown(console)
+    now = 460.0
+    screen.advance(0.91)
+    screen.bar.refresh()
+    screen.close()
+    assert "9:00 left" in shown(console)
+
+
 def test_events_are_lines_but_for_checkpoints(console: Console) -> None:
     screen = TrainingScreen(console)
     screen.event("checkpoint", 1, "kept")

@@ -322,7 +322,7 @@ def test_a_validation_that_memory_does_not_hold_is_made_by_who_goes_on(
 def place(checkpoint: Checkpoint) -> tuple[object, ...]:
     """All that a checkpoint tells of validations."""
     progress = checkpoint.progress
-    judged = (progress.best, progress.best_step, progress.validations_since_best, progress.owes_validation)
+    judged = (progress.best, progress.best_step, progress.validations_since_best, progress.judged)
     return checkpoint.step, checkpoint.merit, checkpoint.due, *judged
 
 

@@ -17,7 +17,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 from xml.etree import ElementTree
 
@@ -30,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dragoman
 import dragoman.training.checkpoint
+import dragoman.training.keeper
 import dragoman.training.loop
 import dragoman.training.report
 import dragoman.training.validation
@@ -900,8 +903,7 @@ def test_a_disk_that_is_full_is_not_tried_at_every_step(
         tried.append(path)
         return full() if "00000060" not in str(path) else save_tensors(path, tensors)
 
-    minutes = iter(range(10**6))
-    monkeypatch.setattr(dragoman.training.loop, "minutes_since", lambda started: 0.00001 * (next(minutes) >= 0))
+    told_the_time(monkeypatch, minutes_a_step=0.00001)
     monkeypatch.setattr(dragoman.training.checkpoint, "save_tensors", full_until_the_end)
     train(recipe, listener)
     # Every tenth step by the clock, of 60; at most two more at lines of the journal.
@@ -1173,8 +1175,22 @@ def test_a_better_model_is_kept_when_it_is_found(tiny: MakeRecipe, tmp_path: Pat
     assert checkpoint_names(tmp_path / "run") == names(2, 4)
 
 
+def told_the_time(monkeypatch: pytest.MonkeyPatch, *, minutes_a_step: float) -> None:
+    """By a clock that goes on by so much with each step, and never else."""
+    steps = count(1)
+    now = 0.0
+
+    def step_taken(started: float) -> float:
+        nonlocal now
+        now = 60.0 * minutes_a_step * next(steps)
+        return minutes_a_step
+
+    monkeypatch.setattr(dragoman.training.loop, "minutes_since", step_taken)
+    monkeypatch.setattr(dragoman.training.keeper, "time", SimpleNamespace(monotonic=lambda: now))
+
+
 def test_checkpoints_by_the_clock(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dragoman.training.loop, "minutes_since", lambda started: 1.0)
+    told_the_time(monkeypatch, minutes_a_step=1.0)
     recipe = tiny(tmp_path / "run", "training.checkpoint_every_minutes=2.5", "training.max_minutes=8", "training.max_steps=99")
     Trainer(recipe, Silent()).run()
     assert checkpoint_names(tmp_path / "run") == names(3, 6, 8)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.subword import Subword, Tokeniser, read_tokeniser, write_tokeniser
-from dragoman.errors import BundleError, RecipeError
+from dragoman.errors import BundleError, OutputError, RecipeError
 from dragoman.model.build import assemble_model
 from dragoman.model.transformer import Transformer
 from dragoman.storage import check_seal, sealed_folder
@@ -119,7 +119,12 @@ def save_bundle(
     story: Mapping[str, Any],
     overwrite: bool = False,
 ) -> None:
-    """Write a bundle, whole or not at all. Raises OutputError where it exists or the disk is full."""
+    """Write a bundle, whole or not at all. Raises OutputError where it exists or the disk is full.
+
+    With `overwrite`, in the place of another bundle, and of nothing else.
+    """
+    if overwrite and path.is_dir() and any(path.iterdir()) and not (path / CONFIG).exists():
+        raise OutputError(f"{path}: holds no bundle, and is left as it is; give another name")
     config = {
         "recipe": recipe.model_dump(mode="json"),
         "vocabulary": {"source": len(tokeniser.source), "target": len(tokeniser.target)},

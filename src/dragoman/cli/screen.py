@@ -141,6 +141,9 @@ class TrainingScreen:
     def advance(self, share_spent: float) -> None:
         if not self.bar.live.is_started:
             self.bar.start()
+        fields = self.bar.tasks[0].fields
+        if "first" not in fields:  # a run that goes on had spent this before, and it took no time now
+            self.bar.reset(self.task, **fields, first=share_spent)
         self.bar.update(self.task, completed=share_spent)
         if share_spent >= 1.0:
             self.close()
@@ -212,9 +215,10 @@ class _TimeLeft(ProgressColumn):
     """Minutes left, from the share of the budget that is spent: a budget may be in minutes, so rates mislead."""
 
     def render(self, task: Task) -> Text:
-        if not task.completed or task.elapsed is None:
+        done = task.completed - task.fields.get("first", 0.0)
+        if done <= 0.0 or task.elapsed is None:
             return Text("-:-- left")
-        left = int(task.elapsed / task.completed * (1.0 - task.completed))
+        left = round(task.elapsed / done * (1.0 - task.completed))
         hours = f"{left // 3600}:" if left >= 3600 else ""
         minutes = f"{left // 60 % 60:02d}" if hours else f"{left // 60}"
         return Text(f"{hours}{minutes}:{left % 60:02d} left", style="cyan")

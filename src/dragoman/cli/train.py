@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dragoman.cli.arguments import refuse_old
+
 if TYPE_CHECKING:
     from dragoman.config import Recipe
 
@@ -126,6 +128,7 @@ def average(run: Path, output: Path, last: int | None, best: int | None, overwri
 
     if (last is None) == (best is None):
         raise click.UsageError("give either --last N or --best N", ctx=click.get_current_context())
+    refuse_old(output, overwrite=True)
     story = average_run(run, output, rule="last" if last else "best", count=last or best or 1, overwrite=overwrite)
     result = {"bundle": str(output), "averaged": story["averaged"]}
     if as_json:

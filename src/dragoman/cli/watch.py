@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from dragoman.cli.arguments import refuse_old
+
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
@@ -25,6 +27,7 @@ def watch(run: Path, output: Path | None, every: int, once: bool, as_json: bool)
     from dragoman.training.page import keep_page
     from dragoman.training.record import read_record, standing
 
+    refuse_old(output, overwrite=True)
     if as_json:
         print_json(standing(read_record(run)))
         return

@@ -29,7 +29,7 @@ class TrainingConfig(Section):
     max_epochs: Positive | None = None
     """Stop after this many passes over the corpus."""
     max_minutes: Positive | None = None
-    """Stop after this much wall-clock training, in minutes."""
+    """Stop after so many minutes of steps by the clock; validations and checkpoints do not count."""
     adam_beta1: Probability = 0.9
     """β₁ of Adam."""
     adam_beta2: Probability = 0.98
@@ -85,7 +85,7 @@ class TrainingConfig(Section):
     checkpoint_every_steps: Natural = 1000
     """Steps between checkpoints; 0 leaves it to the minutes."""
     checkpoint_every_minutes: Positive | None = None
-    """Minutes between checkpoints."""
+    """Minutes between checkpoints by the clock, all included."""
     keep_last: Count = 5
     """Checkpoints kept, the newest first; at least as many as averaging needs."""
     keep_best: Natural = 1

@@ -50,8 +50,8 @@ class Progress:
     best: float | None = None
     best_step: int = 0
     validations_since_best: int = 0
-    owes_validation: bool = False
-    """Whether this step's validation found no memory: who goes on from here makes it first."""
+    judged: int | None = 0
+    """The step of the last validation; none where that is not known, as in checkpoints of version 0.1."""
     skipped: int = 0
     """Steps that changed nothing, for a spike or for want of a finite number."""
     skipped_in_a_row: int = 0
@@ -182,6 +182,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         state = json.loads((path / STATE).read_bytes())
         values = dict(state["progress"])
+        values.setdefault("judged", None)
         progress = Progress(**{**values, "cursor": Cursor(**values["cursor"]), "norms": tuple(values.get("norms", ()))})
         told = (state["recipe"], state["merit"], state["corpus"], state["due"], state.get("machine"))
         return Checkpoint(path, progress, *told)
@@ -191,12 +192,20 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
     """Those that can be read at a glance, oldest first; of a step that was saved again, the last."""
-    found = {}
+    readable = [read_checkpoint(path) for path in _committed(folder) if _is_readable(path)]
+    return list({one.step: one for one in readable}.values())
+
+
+def all_checkpoints(folder: Path) -> list[Checkpoint]:
+    """As `list_checkpoints`, but raises RunError where one cannot be read."""
+    return list({one.step: one for one in map(read_checkpoint, _committed(folder))}.values())
+
+
+def set_aside_the_unreadable(folder: Path, notice: Callable[[str], None], then: str) -> None:
+    """Those that are damaged so that they do not even tell of what they are. Raises RunError for what is another version's."""
     for path in _committed(folder):
-        with suppress(RunError):
-            checkpoint = read_checkpoint(path)
-            found[checkpoint.step] = checkpoint
-    return list(found.values())
+        if not _is_readable(path) and not set_aside_if_damaged(path, notice, then):
+            read_checkpoint(path)
 
 
 def newest_checkpoint(folder: Path, notice: Callable[[str], None]) -> Checkpoint | None:

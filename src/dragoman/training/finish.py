@@ -18,8 +18,17 @@ from dragoman.bundle import put_weights, save_bundle
 from dragoman.config import STANDARD_INPUT, Recipe, listed, recipe_from_dict
 from dragoman.data.manifest import prepared_files
 from dragoman.data.prepare import VALID
-from dragoman.data.subword import read_tokeniser
-from dragoman.errors import DataError, DragomanError, Interrupted, OutputError, RankError, RunError
+from dragoman.data.subword import Tokeniser, read_tokeniser
+from dragoman.errors import (
+    DataError,
+    DragomanError,
+    Interrupted,
+    MemoryShortError,
+    OutputError,
+    RankError,
+    RunError,
+    out_of_memory,
+)
 from dragoman.formats.lines import name_of
 from dragoman.formats.pair import Pair
 from dragoman.formats.read import corpus_files
@@ -27,11 +36,20 @@ from dragoman.model.build import assemble_model
 from dragoman.storage import alone_in, cannot_write, check_seal
 from dragoman.tasks.alignment import choose_head, guided_head
 from dragoman.tasks.parsing import parser_parts
-from dragoman.training.checkpoint import Checkpoint, average_checkpoints, best, list_checkpoints, regular, set_aside_if_damaged
+from dragoman.training.checkpoint import (
+    Checkpoint,
+    all_checkpoints,
+    average_checkpoints,
+    best,
+    regular,
+    set_aside_if_damaged,
+    set_aside_the_unreadable,
+)
 from dragoman.training.identity import refuse_changed_corpus
 from dragoman.training.listener import Listener, Silent
 from dragoman.training.loop import Trainer
 from dragoman.training.report import write_report
+from dragoman.training.stop import interrupted_by_signals
 from dragoman.training.trackers import followed
 from dragoman.training.validation import read_text
 from dragoman.training.world import joined, world_of
@@ -71,8 +89,9 @@ def train(
             trainer.run()
             if not world.leads:
                 return {}
-            report = finish(trainer, test, listener, picture_of)
-            listener.finish(report)
+            with interrupted_by_signals():
+                report = finish(trainer, test, listener, picture_of)
+                listener.finish(report)
             return report
         except KeyboardInterrupt:
             told = f"interrupted after step {trainer.progress.step}; {trainer.kept()}"
@@ -113,12 +132,25 @@ def read_test(recipe: Recipe) -> list[Pair] | None:
 
 
 def finish(trainer: Trainer, test: Sequence[Pair] | None, listener: Listener, picture_of: str | None) -> dict[str, Any]:
-    """Write bundle and report of a run that has come to its end."""
+    """Write bundle and report of a run that has come to its end. Raises MemoryShortError."""
+    try:
+        return _bundle_and_report(trainer, test, listener, picture_of)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+    told = "out of memory as the bundle was made and judged; lower decoding.batch_tokens or decoding.beam_size"
+    raise MemoryShortError(f"{told}; {trainer.kept()}")
+
+
+def _bundle_and_report(
+    trainer: Trainer, test: Sequence[Pair] | None, listener: Listener, picture_of: str | None
+) -> dict[str, Any]:
     recipe, folder = trainer.recipe, trainer.folder
     chosen = _whole_ones(trainer, listener)
     listener.notice(f"writing {folder / 'bundle'} from {', '.join(one.path.name for one in chosen)}")
     weights = final_weights(chosen, recipe.training.average)
-    story = {**tell_story(trainer, chosen), **_aligning(trainer, weights)}
+    pairs = [] if trainer.validator is None else trainer.validator.pairs
+    story = {**tell_story(trainer, chosen), **_aligning(recipe, trainer.prepared.tokeniser, pairs, weights, where=folder)}
     save_bundle(
         folder / "bundle",
         recipe=recipe,
@@ -132,25 +164,26 @@ def finish(trainer: Trainer, test: Sequence[Pair] | None, listener: Listener, pi
 
 def _whole_ones(trainer: Trainer, listener: Listener) -> list[Checkpoint]:
     """What the bundle is made from; of checkpoints that are damaged, those that stand in for them."""
-    training = trainer.recipe.training
+    training, then = trainer.recipe.training, "the bundle is made without it"
+    set_aside_the_unreadable(trainer.checkpoints, listener.notice, then)
     while True:
         chosen = choose_checkpoints(trainer.checkpoints, training.average, training.average_count)
         chosen = chosen or choose_checkpoints(trainer.checkpoints, "none", 1)
-        if not any([set_aside_if_damaged(one.path, listener.notice, "the bundle is made without it") for one in chosen]):
+        if not any([set_aside_if_damaged(one.path, listener.notice, then) for one in chosen]):
             return chosen
 
 
-def _aligning(trainer: Trainer, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+def _aligning(
+    recipe: Recipe, tokeniser: Tokeniser, pairs: Sequence[Pair], weights: dict[str, torch.Tensor], *, where: Path
+) -> dict[str, Any]:
     """What the story says of the head that alignments are read off, if there are sentences to find it by."""
-    pairs = [] if trainer.validator is None else trainer.validator.pairs[:ALIGNED]
-    guided = guided_head(trainer.recipe)
-    if not pairs or trainer.recipe.task.kind == "parsing":
+    guided, pairs = guided_head(recipe), pairs[:ALIGNED]
+    if not pairs or recipe.task.kind == "parsing":
         return {} if guided is None else {"alignment": asdict(guided)}
-    recipe, tokeniser = trainer.recipe, trainer.prepared.tokeniser
     sizes = {"source_vocabulary": len(tokeniser.source), "target_vocabulary": len(tokeniser.target)}
     with torch.device("meta"):
         model = assemble_model(recipe.model, **sizes | parser_parts(recipe))
-    put_weights(model, weights, where=trainer.folder)
+    put_weights(model, weights, where=where)
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     among = None if guided is None else [guided]
     found = choose_head(model.eval(), tokeniser, recipe, sources, targets, among=among)
@@ -160,9 +193,10 @@ def _aligning(trainer: Trainer, weights: dict[str, torch.Tensor]) -> dict[str, A
 def choose_checkpoints(folder: Path, rule: str, count: int) -> list[Checkpoint]:
     """The newest one (`none`), the newest `count` (`last`), or the best `count` (`best`) of a run; fewer where there are.
 
-    Best are those that were validated: none of a run that never was.
+    Best are those that were validated: none of a run that never was. Raises RunError where there is none, or one that cannot
+    be read.
     """
-    checkpoints = list_checkpoints(folder)
+    checkpoints = all_checkpoints(folder)
     if not checkpoints:
         raise RunError(f"{folder}: holds no checkpoint")
     match rule:
@@ -208,8 +242,18 @@ def average_run(run: Path, output: Path, *, rule: str, count: int, overwrite: bo
     refuse_changed_corpus(newest, prepared_files(run / "data"), run)
     tokeniser = read_tokeniser(run / "data", recipe.subword, source_eos=recipe.model.source_eos)
     weights = final_weights(chosen, rule)
+    story |= _aligning(recipe, tokeniser, _valid_text(recipe), weights, where=run)
     save_bundle(output, recipe=recipe, tokeniser=tokeniser, weights=weights, story=story, overwrite=overwrite)
     return story
+
+
+def _valid_text(recipe: Recipe) -> list[Pair]:
+    """What the run was validated by, as text; none where it is not there any more."""
+    if recipe.data.valid is None:
+        return []
+    with suppress(DataError):
+        return read_text(recipe.data.valid, recipe, most=recipe.training.validate_sentences)
+    return []
 
 
 def trained_on(recipe: Recipe) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -39,7 +40,9 @@ class Keeper:
         self.newest = newest
         self.owed = False
         """Whether one that was due could not be written."""
-        self._minutes = newest.progress.minutes if newest is not None else 0.0
+        self.minutes_since_due = 0.0
+        """By the clock of rank 0, validations and all; whoever has it tells it."""
+        self._last_due = time.monotonic()
 
     def kept(self) -> str:
         """What there is to go on from, as the end of a message."""
@@ -47,14 +50,18 @@ class Keeper:
             return "nothing was kept yet"
         return f"{self.newest.path} is kept, and the same command goes on from there"
 
+    def minutes_passed(self) -> float:
+        """Since the last checkpoint that was due, or the start, by this rank's clock."""
+        return (time.monotonic() - self._last_due) / 60.0
+
     def is_due(self, progress: Progress) -> bool:
         """Whether the recipe's steps or minutes ask for a checkpoint."""
         steps, minutes = self.config.checkpoint_every_steps, self.config.checkpoint_every_minutes
         by_steps = steps > 0 and progress.step % steps == 0
-        return by_steps or (minutes is not None and progress.minutes - self._minutes >= minutes)
+        return by_steps or (minutes is not None and self.minutes_since_due >= minutes)
 
-    def commit(self, state: State, progress: Progress, *, merit: float | None, due: bool, last: bool) -> None:
-        """Write a checkpoint, then remove those that are no longer wanted.
+    def commit(self, state: State, progress: Progress, *, merit: float | None, due: bool, last: bool) -> bool:
+        """Write a checkpoint, then remove those that are no longer wanted; returns whether it was kept.
 
         Where it cannot be written, that is told, and the run is to go on and try again; the `last` one raises OutputError.
         Raises RunError where weights are lost: they replace no good ones.
@@ -73,7 +80,7 @@ class Keeper:
                 trouble = str(error)
         trouble, path = self.world.from_leader((trouble, path))
         if due or self.owed:
-            self._minutes = progress.minutes
+            self._last_due, self.minutes_since_due = time.monotonic(), 0.0
         if path is not None:
             self.newest = Checkpoint(Path(path), progress, self.recipe, merit, self.corpus, due, self.machine)
             self.owed = False
@@ -83,6 +90,7 @@ class Keeper:
         else:
             self.owed = True
             self.tell("unsaved", progress.step, f"{trouble}; training goes on and tries again; {self.kept()}")
+        return path is not None
 
     def _save(self, state: State, progress: Progress, merit: float | None, *, due: bool) -> Path:
         saved = save_checkpoint(

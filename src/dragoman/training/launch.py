@@ -68,6 +68,7 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes
             if verdict.exists():
                 return int(verdict.read_text())
             if isinstance(error, SignalException):
-                raise Interrupted(f"{error.sigval.name}: stopped before the processes had begun to train") from None
+                goes_on = "the same command goes on from the newest checkpoint, if there is one"
+                raise Interrupted(f"{error.sigval.name}: stopped; {goes_on}") from None
             return 1
         return 0

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from dragoman.training.validation import Sample
 
-EventKind = Literal["resumed", "skipped", "restored", "memory", "checkpoint", "unsaved", "stopped", "failed"]
-"""Went on from a checkpoint; left a step out; went back to one; ran out of memory; kept one; could not; was asked to stop;
-ended with an error."""
+EventKind = Literal["resumed", "skipped", "restored", "memory", "checkpoint", "unsaved", "patience", "stopped", "failed"]
+"""Went on from a checkpoint; left a step out; went back to one; ran out of memory; kept one; could not; was no better for too
+long; was asked to stop; ended with an error."""
 
 
 @dataclass(frozen=True)

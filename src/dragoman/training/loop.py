@@ -21,7 +21,7 @@ import torch
 
 from dragoman.config import Recipe
 from dragoman.data.loader import BatchStream, TrainingBatches, telling_of_lost_loaders
-from dragoman.errors import Interrupted, MemoryShortError, OutputError, RunError, out_of_memory
+from dragoman.errors import FollowedError, Interrupted, MemoryShortError, OutputError, RunError, out_of_memory
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import most_positions, start_id
 from dragoman.training.checkpoint import Progress
@@ -120,14 +120,15 @@ class Trainer:
         """Train until the budget is spent or patience ends; on a request to stop, commit and raise Interrupted."""
         self._begin()
         with closing(self.stream), telling_of_lost_loaders(), stop_on_signals() as stop, self.world.heard_out():
-            if self.progress.owes_validation:
+            if self._owes_validation():
                 self._validate_and_keep(due=self.keeper.newest is not None and self.keeper.newest.due)
             while self.share_spent() < 1.0 and not self._out_of_patience():
                 self.world.watch()
                 started = time.monotonic()
                 gradient_norm = self._step()
                 self.listener.advance(self.share_spent())
-                stops, minutes = self.world.total(stop.reason is not None, self.world.leads * minutes_since(started))
+                clocks = [self.world.leads * minutes for minutes in (minutes_since(started), self.keeper.minutes_passed())]
+                stops, minutes, self.keeper.minutes_since_due = self.world.total(stop.reason is not None, *clocks)
                 self.progress = replace(self.progress, minutes=self.progress.minutes + minutes)
                 self._after_step(gradient_norm, stops=stops > 0)
                 if stops:
@@ -147,8 +148,9 @@ class Trainer:
         self.model.train()
         self.ceiling = self.world.total(measure_ceiling(self.machine))[0]
         going_on = f"going on from {self.keeper.newest.path}" if self.keeper.newest is not None else None
-        if not self.progress.owes_validation and (self.share_spent() >= 1.0 or self._out_of_patience()):
-            self.listener.notice(going_on or "nothing is left to do")
+        if not self._owes_validation() and (self.share_spent() >= 1.0 or self._out_of_patience()):
+            spent = f"the budget is spent after step {self.progress.step}"
+            self.listener.notice(f"{self._why_patience_ends() if self._out_of_patience() else spent}; nothing is left to train")
             return
         about = RunReport(
             name=self.recipe.name,
@@ -185,13 +187,29 @@ class Trainer:
 
     def _validate_and_keep(self, *, due: bool, stops: bool = False) -> None:
         """A validation, and a checkpoint where it is due, or the best, or the run's last, or the validation was owed."""
-        owed, step = self.progress.owes_validation, self.progress.step
+        before, owed = self.progress, self._owes_validation()
         merit = self._validate()
-        self.progress = replace(self.progress, owes_validation=False)
-        best = merit is not None and self.progress.best_step == step
+        best = merit is not None and self.progress.best_step == before.step
+        if self._out_of_patience():
+            self.happened("patience", before.step, f"step {before.step}: {self._why_patience_ends()}")
         last = stops or self.share_spent() >= 1.0 or self._out_of_patience()
-        if due or best or last or owed:
-            self._commit(merit if due or best else None, due=due, last=last)
+        if not (due or best or last or owed):
+            return
+        kept = self._commit(merit if due or best else None, due=due, last=last)
+        if best and not kept:  # there is nothing that a later one would have to be better than
+            self.progress = replace(self.progress, best=before.best, best_step=before.best_step)
+
+    def _owes_validation(self) -> bool:
+        """Whether the step that a run goes on from is still to be judged: there was no memory, or its budget ends there now."""
+        step, judged = self.progress.step, self.progress.judged
+        if self.validator is None or step == 0 or judged is None or judged == step:
+            return False
+        return step % self.config.validate_every_steps == 0 or self.share_spent() >= 1.0
+
+    def _why_patience_ends(self) -> str:
+        since, best = self.progress.validations_since_best, self.progress.best_step
+        ends = f"training.patience = {self.config.patience} ends the run"
+        return f"{since} validations were no better than that of step {best}: {ends}"
 
     def _out_of_patience(self) -> bool:
         return self.config.patience is not None and self.progress.validations_since_best >= self.config.patience
@@ -213,7 +231,7 @@ class Trainer:
         try:
             norm, good, nll = self.stepper.take(step, batches, tokens=tokens)
         except MemoryShortError as error:
-            self._give_up(str(error))
+            self._give_up(str(error), together=self.world.size == 1)
         if self.learner.averages is not None:
             self.learner.averages.follow(step, good)
         self._nll_since_log += torch.where(good, nll, 0.0)
@@ -307,12 +325,14 @@ class Trainer:
         what = "a loss or gradient that is not a finite number"
         return what if limit is None else f"{what}, or {limit:g} standard deviations above those before"
 
-    def _give_up(self, why: str) -> NoReturn:
-        """Raise MemoryShortError; where this is the only rank, with everything kept."""
+    def _give_up(self, why: str, *, together: bool) -> NoReturn:
+        """Raise MemoryShortError; where all ranks come here `together`, with everything kept, and rank 0 alone tells why."""
         newest, step = self.keeper.newest, self.progress.step
-        if self.world.size == 1 and step > 0 and (newest is None or newest.step < step):
+        if together and step > 0 and (newest is None or newest.step < step):
             with suppress(OutputError):
                 self._commit(None, due=self.keeper.is_due(self.progress), last=True)
+        if together and not self.world.leads:
+            raise FollowedError(MemoryShortError.exit_code)
         raise MemoryShortError(f"{why}; {self.kept()}") from None
 
     # Judging and keeping
@@ -325,9 +345,13 @@ class Trainer:
             self.world.watch()
             started = time.monotonic()
             model = self.learner.whole_model()
-            verdict = self._judged(self.validator, model) if self.world.leads else Verdict(0.0, 0.0, None, ())
-            loss, nll, bleu, f1 = self.world.from_leader((verdict.loss, verdict.nll, verdict.bleu, verdict.f1))
-            verdict = replace(verdict, loss=loss, nll=nll, bleu=bleu, f1=f1)
+            found = _judged(self.validator, model) if self.world.leads else None
+            figures = self.world.from_leader(None if found is None else (found.loss, found.nll, found.bleu, found.f1))
+        if figures is None:
+            self._give_up(self._why_unjudged(), together=True)
+        loss, nll, bleu, f1 = figures
+        verdict = replace(found or Verdict(0.0, 0.0, None, ()), loss=loss, nll=nll, bleu=bleu, f1=f1)
+        self.progress = replace(self.progress, judged=self.progress.step)
         if not math.isfinite(nll):
             raise RunError(f"step {self.progress.step}: the loss of the validation is not a finite number; {self.kept()}")
         merit = verdict.merit(self.config.best_by)
@@ -348,18 +372,13 @@ class Trainer:
             self.listener.samples(self.progress.step, verdict.samples)
         return merit
 
-    def _judged(self, validator: Validator, model: Transformer) -> Verdict:
-        try:
-            return validator.judge(model)
-        except (MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
-                raise
-        self.progress = replace(self.progress, owes_validation=True)
+    def _why_unjudged(self) -> str:
         lower = f"decoding.batch_tokens, or training.batch_tokens = {self.config.batch_tokens} in another run=FOLDER"
-        self._give_up(f"step {self.progress.step}: out of memory in the validation; lower {lower}")
+        where = " on rank 0" if self.world.size > 1 else ""
+        return f"step {self.progress.step}: out of memory in the validation{where}; lower {lower}"
 
-    def _commit(self, merit: float | None, *, due: bool, last: bool) -> None:
-        """Keep a checkpoint of where the run stands."""
+    def _commit(self, merit: float | None, *, due: bool, last: bool) -> bool:
+        """Keep a checkpoint of where the run stands; returns whether it was kept."""
         self.world.watch()
         self._look_at_the_guard()
         with self.meter.beside():
@@ -372,13 +391,23 @@ class Trainer:
                 norms=self.guard.norms,
                 joules=self._joules(),
             )
-            self.keeper.commit(self.learner.state(), self.progress, merit=merit, due=due, last=last)
+            return self.keeper.commit(self.learner.state(), self.progress, merit=merit, due=due, last=last)
 
     def _joules(self) -> float | None:
         """Energy so far, over all stretches of the run and all ranks that are told theirs."""
         used = self.energy.joules()
         total, told = self.world.total(used or 0.0, used is not None)
         return self._joules_before + total if told else None
+
+
+def _judged(validator: Validator, model: Transformer) -> Verdict | None:
+    """None where memory does not hold the validation."""
+    try:
+        return validator.judge(model)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+    return None
 
 
 def minutes_since(moment: float) -> float:

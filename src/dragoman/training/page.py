@@ -19,7 +19,7 @@ _VERSIONS, _SENTENCES, _EVENTS = 4, 8, 30
 # Letters of a text that are shown.
 _LETTERS = 300
 # Checkpoints come and go; these are worth a line in the curves.
-_MARKED = ("resumed", "skipped", "restored", "memory", "unsaved", "stopped", "failed")
+_MARKED = ("resumed", "skipped", "restored", "memory", "unsaved", "patience", "stopped", "failed")
 
 
 def run_page(record: Record, *, written: str, refresh: int | None = None) -> str:

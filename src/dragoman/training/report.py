@@ -113,9 +113,9 @@ def draw_curve(journal: Sequence[dict[str, Any]], name: str) -> str:
 
     series = [Series("training", points("train", "loss")), Series("validation", points("valid", "nll"))]
     panels = [Panel("nats per token", [one for one in series if one.points])]
-    for name, key in (("BLEU", "bleu"), ("F1", "f1")):
+    for score, key in (("BLEU", "bleu"), ("F1", "f1")):
         if judged := points("valid", key):
-            panels.append(Panel(name, [Series("validation", judged)]))
+            panels.append(Panel(score, [Series("validation", judged)]))
     return learning_curve(panels, title=f"{name}: learning curve", x_label="step")
 
 

@@ -26,6 +26,24 @@ def outlives_its_terminal() -> bool:
 
 
 @contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """What asks a run to stop raises KeyboardInterrupt: for the time after its last step, where this is the thread that may."""
+    before = {}
+    try:
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+            if number == signal.SIGHUP and outlives_its_terminal():
+                continue
+            before[number] = signal.signal(number, signal.default_int_handler)
+    except ValueError:
+        pass
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
     """Turn the signals that ask a run to stop into a request, where this is the thread that may."""
     request = StopRequest()
