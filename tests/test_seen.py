@@ -820,6 +820,14 @@ def test_a_finding_has_the_numbers_and_the_knob(name: str, seen: str, turn: str)
     assert re.search(turn, finding.turn), finding.turn
 
 
+def test_compiling_is_advised_where_it_may_pay() -> None:
+    turns = {}
+    for machine in ("cpu (2 threads), float32", "cuda (some GPU), bfloat16"):
+        (finding,) = diagnose(record([{"kind": "run", "step": 0, "machine": machine}, *lines(ceiling=lambda t: 0.1)]))
+        turns[machine[:4]] = "training.compile = true" in finding.turn
+    assert turns == {"cpu ": False, "cuda": True}
+
+
 def test_a_loss_that_never_left_the_uniform_one_is_told() -> None:
     """ln 32,000 = 10.37 where the run does not say itself what its vocabulary is."""
     (finding,) = diagnose(record(lines(loss=lambda t: 7.0)))

@@ -87,7 +87,8 @@ def slow(record: Record) -> Finding | None:
     training = record.recipe.training
     turns = [f"training.batch_tokens above {training.batch_tokens}"]
     turns += ["training.precision = 'auto'"] if training.precision == "float32" else []
-    turns += [] if training.compile else ["training.compile = true"]
+    by_processor = str(record.about.get("machine", "")).startswith("cpu")  # where kernels so made were measured to be slower
+    turns += [] if training.compile or by_processor else ["training.compile = true"]
     return Finding(
         "slow",
         f"{share:.0%} of the machine's measured ceiling in steps {steps_of(ceiling)}",
