@@ -64,6 +64,16 @@ def test_patience_that_ends_a_run_is_told(tiny: MakeRecipe, tmp_path: Path, monk
     assert f"{why}; nothing is left to train" in again.told
 
 
+def test_a_validation_that_is_no_better_is_no_reason_for_a_checkpoint(
+    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, losses = Validator.judge, iter([1.0, 2.0, 3.0, 4.0])
+    monkeypatch.setattr(Validator, "judge", lambda self, model: replace(judge(self, model), nll=next(losses)))
+    train(tiny(tmp_path / "run", "training.max_steps=8", "training.validate_every_steps=2"))
+    events = [one for one in read_journal(tmp_path / "run" / "metrics.jsonl") if one.get("event") == "checkpoint"]
+    assert [one["step"] for one in events] == [2, 8]
+
+
 def test_a_best_checkpoint_that_was_not_written_is_no_mark_to_beat(
     tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

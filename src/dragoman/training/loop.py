@@ -121,7 +121,7 @@ class Trainer:
         self._begin()
         with closing(self.stream), telling_of_lost_loaders(), stop_on_signals() as stop, self.world.heard_out():
             if self._owes_validation():
-                self._validate_and_keep(due=self.keeper.newest is not None and self.keeper.newest.due)
+                self._validate_and_keep(due=self.keeper.newest is not None and self.keeper.newest.due, owed=True)
             while self.share_spent() < 1.0 and not self._out_of_patience():
                 self.world.watch()
                 started = time.monotonic()
@@ -185,9 +185,9 @@ class Trainer:
         elif due or stops:
             self._commit(None, due=due, last=stops)
 
-    def _validate_and_keep(self, *, due: bool, stops: bool = False) -> None:
+    def _validate_and_keep(self, *, due: bool, stops: bool = False, owed: bool = False) -> None:
         """A validation, and a checkpoint where it is due, or the best, or the run's last, or the validation was owed."""
-        before, owed = self.progress, self._owes_validation()
+        before = self.progress
         merit = self._validate()
         best = merit is not None and self.progress.best_step == before.step
         if self._out_of_patience():
