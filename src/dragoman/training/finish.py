@@ -149,8 +149,8 @@ def _bundle_and_report(
     chosen = _whole_ones(trainer, listener)
     listener.notice(f"writing {folder / 'bundle'} from {', '.join(one.path.name for one in chosen)}")
     weights = final_weights(chosen, recipe.training.average)
-    pairs = [] if trainer.validator is None else trainer.validator.pairs
-    story = {**tell_story(trainer, chosen), **_aligning(recipe, trainer.prepared.tokeniser, pairs, weights, where=folder)}
+    aligning = _aligning(recipe, trainer.prepared.tokeniser, trainer.judge.pairs, weights, where=folder)
+    story = {**tell_story(trainer, chosen), **aligning}
     save_bundle(
         folder / "bundle",
         recipe=recipe,

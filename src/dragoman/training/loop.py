@@ -21,24 +21,24 @@ import torch
 
 from dragoman.config import Recipe
 from dragoman.data.loader import BatchStream, TrainingBatches, telling_of_lost_loaders
-from dragoman.errors import FollowedError, Interrupted, MemoryShortError, OutputError, RunError, out_of_memory
-from dragoman.model.transformer import Transformer
+from dragoman.errors import FollowedError, Interrupted, MemoryShortError, OutputError, RunError
 from dragoman.tasks.generation import most_positions, start_id
 from dragoman.training.checkpoint import Progress
 from dragoman.training.cost import Work, batch_work, memory_mib
 from dragoman.training.energy import EnergyMeter
 from dragoman.training.guard import Guard
 from dragoman.training.journal import Journal
+from dragoman.training.judge import Judge
 from dragoman.training.keeper import Keeper
 from dragoman.training.learner import Learner
-from dragoman.training.listener import EventKind, Listener, RunReport, StepReport, ValidationReport
+from dragoman.training.listener import EventKind, Listener, RunReport, StepReport
 from dragoman.training.machine import bound_kernel_cache, choose_machine, measure_ceiling
 from dragoman.training.meter import Meter
 from dragoman.training.schedule import learning_rate, spent
 from dragoman.training.start import find_checkpoint, newest_of_all, prepare_run
 from dragoman.training.step import Stepper
 from dragoman.training.stop import stop_on_signals
-from dragoman.training.validation import Validator, Verdict, perplexity
+from dragoman.training.validation import Validator, perplexity
 from dragoman.training.world import World, refuse_uneven
 
 # Times that a run goes back to a checkpoint without finding its way before it is given up.
@@ -68,7 +68,7 @@ class Trainer:
         self.machine = choose_machine(self.config, before=self.world.from_leader(measured))
         self.learner = Learner(recipe, self.prepared.tokeniser, self.machine, self.world, found)
         self.model, self.optimiser = self.learner.model, self.learner.optimiser
-        self.validator = self._validator()
+        validator = self._validator()
         self.guard = Guard.of(self.progress, self.machine.device, spike_limit=self.config.spike_limit)
         self.stepper = Stepper(
             self.learner.loss,
@@ -91,6 +91,7 @@ class Trainer:
         self.journal = Journal(journal, step=self.progress.step, trouble=listener.notice) if self.world.leads else None
         told = self.machine.memory()
         self.keeper = Keeper(self.checkpoints, recipe, corpus, told, self.world, self.happened, found)
+        self.judge = Judge(self.config, validator, self.world, self.journal, listener, self.kept)
         self.meter = Meter()
         self.energy = EnergyMeter(self.machine.device, processor=self.world.local_rank == 0)
         self.ceiling: float | None = None
@@ -150,7 +151,8 @@ class Trainer:
         going_on = f"going on from {self.keeper.newest.path}" if self.keeper.newest is not None else None
         if not self._owes_validation() and (self.share_spent() >= 1.0 or self._out_of_patience()):
             spent = f"the budget is spent after step {self.progress.step}"
-            self.listener.notice(f"{self._why_patience_ends() if self._out_of_patience() else spent}; nothing is left to train")
+            why = self.judge.why_patience_ends(self.progress) if self._out_of_patience() else spent
+            self.listener.notice(f"{why}; nothing is left to train")
             return
         about = RunReport(
             name=self.recipe.name,
@@ -191,7 +193,7 @@ class Trainer:
         merit = self._validate()
         best = merit is not None and self.progress.best_step == before.step
         if self._out_of_patience():
-            self.happened("patience", before.step, f"step {before.step}: {self._why_patience_ends()}")
+            self.happened("patience", before.step, f"step {before.step}: {self.judge.why_patience_ends(self.progress)}")
         last = stops or self.share_spent() >= 1.0 or self._out_of_patience()
         if not (due or best or last or owed):
             return
@@ -200,19 +202,10 @@ class Trainer:
             self.progress = replace(self.progress, best=before.best, best_step=before.best_step)
 
     def _owes_validation(self) -> bool:
-        """Whether the step that a run goes on from is still to be judged: there was no memory, or its budget ends there now."""
-        step, judged = self.progress.step, self.progress.judged
-        if self.validator is None or step == 0 or judged is None or judged == step:
-            return False
-        return step % self.config.validate_every_steps == 0 or self.share_spent() >= 1.0
-
-    def _why_patience_ends(self) -> str:
-        since, best = self.progress.validations_since_best, self.progress.best_step
-        ends = f"training.patience = {self.config.patience} ends the run"
-        return f"{since} validations were no better than that of step {best}: {ends}"
+        return self.judge.is_owed(self.progress, ends=self.share_spent() >= 1.0)
 
     def _out_of_patience(self) -> bool:
-        return self.config.patience is not None and self.progress.validations_since_best >= self.config.patience
+        return self.judge.out_of_patience(self.progress)
 
     def _step(self) -> torch.Tensor:
         """One update from `accumulation` batches; returns the gradient's norm before clipping."""
@@ -338,44 +331,16 @@ class Trainer:
     # Judging and keeping
 
     def _validate(self) -> float | None:
-        """Validate if there is anything to validate on; returns the merit, higher is better."""
-        if self.validator is None:
+        """Let the run be judged, if there is anything to judge it by; returns the merit, higher is better."""
+        if self.judge.validator is None:
             return None
         with self.meter.beside():
             self.world.watch()
-            started = time.monotonic()
-            model = self.learner.whole_model()
-            found = _judged(self.validator, model) if self.world.leads else None
-            figures = self.world.from_leader(None if found is None else (found.loss, found.nll, found.bleu, found.f1))
-        if figures is None:
-            self._give_up(self._why_unjudged(), together=True)
-        loss, nll, bleu, f1 = figures
-        verdict = replace(found or Verdict(0.0, 0.0, None, ()), loss=loss, nll=nll, bleu=bleu, f1=f1)
-        self.progress = replace(self.progress, judged=self.progress.step)
-        if not math.isfinite(nll):
-            raise RunError(f"step {self.progress.step}: the loss of the validation is not a finite number; {self.kept()}")
-        merit = verdict.merit(self.config.best_by)
-        is_best = self.progress.best is None or merit > self.progress.best
-        if is_best:
-            self.progress = replace(self.progress, best=merit, best_step=self.progress.step, validations_since_best=0)
-        else:
-            self.progress = replace(self.progress, validations_since_best=self.progress.validations_since_best + 1)
-        names = ("f1", "f1_gold_tags", "nll_own_source", "nll_shuffled_source")
-        rest = {name: getattr(verdict, name) for name in names}
-        report = ValidationReport(self.progress.step, loss, perplexity(nll), bleu, is_best, **rest)
-        if self.journal is not None:
-            self.journal.write("valid", **vars(report), nll=nll, seconds=time.monotonic() - started)
-        self.listener.validation(report)
-        if verdict.samples:
-            if self.journal is not None:
-                self.journal.samples(self.progress.step, verdict.samples)
-            self.listener.samples(self.progress.step, verdict.samples)
+            found = self.judge.validate(self.learner.whole_model(), self.progress)
+        if found is None:
+            self._give_up(self.judge.why_not(self.progress.step), together=True)
+        self.progress, merit = found
         return merit
-
-    def _why_unjudged(self) -> str:
-        lower = f"decoding.batch_tokens, or training.batch_tokens = {self.config.batch_tokens} in another run=FOLDER"
-        where = " on rank 0" if self.world.size > 1 else ""
-        return f"step {self.progress.step}: out of memory in the validation{where}; lower {lower}"
 
     def _commit(self, merit: float | None, *, due: bool, last: bool) -> bool:
         """Keep a checkpoint of where the run stands; returns whether it was kept."""
@@ -398,16 +363,6 @@ class Trainer:
         used = self.energy.joules()
         total, told = self.world.total(used or 0.0, used is not None)
         return self._joules_before + total if told else None
-
-
-def _judged(validator: Validator, model: Transformer) -> Verdict | None:
-    """None where memory does not hold the validation."""
-    try:
-        return validator.judge(model)
-    except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-    return None
 
 
 def minutes_since(moment: float) -> float:
