@@ -918,7 +918,7 @@ def test_prepare_train_and_average(ask: Ask, corpus: Path, tmp_path: Path) -> No
     assert "model.norm = pre; the text says post (section 3.1), its code has post" in answer.err
     again = ask("train", recipe)
     assert again.code == 0
-    assert "going on from" in again.err
+    assert "the budget is spent after step 6; nothing is left to train" in again.err
     assert "step       6  epoch" not in again.err
     assert "validation perplexity" in again.out
 
