@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import signal
 from contextlib import closing
 from dataclasses import replace
@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from conftest import MakeRecipe
-from dragoman.bundle import read_config
+from conftest import MakeRecipe, reseal
+from dragoman.bundle import check_bundle, read_config
 from dragoman.errors import Interrupted, MemoryShortError, OutputError, RunError, WriteError
 from dragoman.training import checkpoint, keeper, report
-from dragoman.training.checkpoint import Checkpoint, Progress
+from dragoman.training.checkpoint import Checkpoint, Progress, list_checkpoints
 from dragoman.training.finish import average_run, train
 from dragoman.training.journal import read_journal
 from dragoman.training.listener import Silent
@@ -49,6 +49,22 @@ def test_a_budget_that_is_cut_to_where_the_run_stands_is_judged_there(tiny: Make
     less = Notices()
     train(tiny(tmp_path / "run", "training.max_steps=3", *settings), less)
     assert "the budget is spent after step 6; nothing is left to train" in less.told
+
+
+def test_what_version_0_1_does_not_say_is_no_debt_but_its_next_steps_are_judged(tiny: MakeRecipe, tmp_path: Path) -> None:
+    settings = ("training.validate_every_steps=2", "training.max_steps=2")
+    train(tiny(tmp_path / "run", *settings))
+    (newest,) = list_checkpoints(tmp_path / "run" / "checkpoints")
+    state = json.loads((newest.path / "state.json").read_bytes())
+    del state["progress"]["judged"]
+    (newest.path / "state.json").write_text(json.dumps(state))
+    reseal(newest.path)
+    trainer = Trainer(tiny(tmp_path / "run", *settings, "training.max_steps=4"), Silent())
+    with closing(trainer.stream):
+        assert not trainer._owes_validation()
+        trainer._step()
+        trainer._step()
+        assert trainer._owes_validation()
 
 
 def test_patience_that_ends_a_run_is_told(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,6 +143,16 @@ def test_what_cannot_be_read_is_not_passed_over_by_average(ended: Path, tmp_path
     assert not (tmp_path / "bundle").exists()
 
 
+@pytest.mark.parametrize("lost", ["everything", "config.json"])
+def test_a_run_s_bundle_is_replaced_whatever_is_left_of_it(lost: str, tiny: MakeRecipe, ended: Path) -> None:
+    for file in (ended / "bundle").iterdir():
+        if lost in ("everything", file.name):
+            file.unlink()
+    (ended / "bundle" / ".DS_Store").touch()
+    train(tiny(ended, *KEPT))
+    check_bundle(ended / "bundle")
+
+
 @pytest.mark.parametrize("place", ["checkpoints/step-00000006", "data", "."])
 def test_average_takes_the_place_of_bundles_alone(place: str, ended: Path, tmp_path: Path) -> None:
     before = sorted(ended.rglob("*"))
@@ -134,6 +160,11 @@ def test_average_takes_the_place_of_bundles_alone(place: str, ended: Path, tmp_p
         average_run(ended, ended / place, rule="last", count=1, overwrite=True)
     assert sorted(ended.rglob("*")) == before
     average_run(ended, ended / "bundle", rule="last", count=1, overwrite=True)
+
+
+def test_a_place_that_cannot_be_is_told(ended: Path) -> None:
+    with pytest.raises(OutputError, match="File name too long"):
+        average_run(ended, ended / ("x" * 300), rule="last", count=1, overwrite=True)
 
 
 def test_an_averaged_bundle_aligns_by_the_head_that_the_run_s_does(tiny: MakeRecipe, tmp_path: Path) -> None:
@@ -149,8 +180,10 @@ def short_of_memory(*_: Any, **__: Any) -> NoReturn:
 
 
 def signalled(*_: Any, **__: Any) -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
-    os.getppid()  # Python looks for signals between calls
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.raise_signal(signal.SIGTERM)  # as schedulers do that send it to every process, launchers among them
 
 
 @pytest.mark.parametrize(

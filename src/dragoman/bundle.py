@@ -26,7 +26,7 @@ from dragoman.data.subword import Subword, Tokeniser, read_tokeniser, write_toke
 from dragoman.errors import BundleError, OutputError, RecipeError
 from dragoman.model.build import assemble_model
 from dragoman.model.transformer import Transformer
-from dragoman.storage import check_seal, sealed_folder
+from dragoman.storage import cannot_write, check_seal, sealed_folder
 from dragoman.tensors import MappedTensors, save_tensors
 
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
@@ -123,8 +123,8 @@ def save_bundle(
 
     With `overwrite`, in the place of another bundle, and of nothing else.
     """
-    if overwrite and path.is_dir() and any(path.iterdir()) and not (path / CONFIG).exists():
-        raise OutputError(f"{path}: holds no bundle, and is left as it is; give another name")
+    if overwrite:
+        _refuse_other_folders(path)
     config = {
         "recipe": recipe.model_dump(mode="json"),
         "vocabulary": {"source": len(tokeniser.source), "target": len(tokeniser.target)},
@@ -136,6 +136,15 @@ def save_bundle(
         (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
         written[WEIGHTS] = save_tensors(folder / WEIGHTS, weights)
         write_tokeniser(folder, tokeniser)
+
+
+def _refuse_other_folders(path: Path) -> None:
+    try:
+        names = {one.name for one in path.iterdir()} if path.is_dir() else set()
+    except OSError as error:
+        raise OutputError(cannot_write(path, error)) from None
+    if any(not name.startswith(".") for name in names) and not names & {CONFIG, WEIGHTS}:
+        raise OutputError(f"{path}: holds no bundle, and is left as it is; give another name")
 
 
 def check_bundle(path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from dragoman.cli.arguments import refuse_old
 from dragoman.cli.train import CHANGES, JSON, RECIPE
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def clean(recipe: Path, changes: tuple[str, ...], output: Path, form: str, overw
     from dragoman.cli.screen import PreparingScreen, people, print_json, print_table
     from dragoman.config import read_recipe
 
+    refuse_old(output, overwrite=True)
     settings = read_recipe(recipe, changes)
     screen = PreparingScreen(people())
     try:

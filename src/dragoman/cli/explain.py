@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dragoman.cli.arguments import refuse_old
 from dragoman.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def explain(
     from dragoman.views.attention import attention_page
     from dragoman.views.figures import figure_names, figures, png_of
 
+    refuse_old(output, overwrite=True)
     page = output or (None if as_json else Path("explanation.html"))
     wanted = [page] if page else []
     for folder, suffix in ((svg, "svg"), (png, "png")):

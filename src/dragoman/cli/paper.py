@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.arguments import FiniteNumber
+from dragoman.cli.arguments import FiniteNumber, refuse_old
 from dragoman.cli.table3 import OVERWRITE, PICTURE, table3
 from dragoman.cli.table4 import table4
 from dragoman.cli.train import CHANGES, JSON
@@ -97,10 +97,9 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
     from dragoman.cli.screen import people, print_json
     from dragoman.paper.table1 import picture
     from dragoman.paper.table1 import table1 as measured
-    from dragoman.storage import refuse_existing, write_lines
+    from dragoman.storage import write_lines
 
-    if output is not None and not overwrite:
-        refuse_existing(output)
+    refuse_old(output, overwrite=overwrite)
     console = people()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("measuring", total=1.0)
@@ -255,6 +254,7 @@ def figures(
     from dragoman.storage import refuse_existing
     from dragoman.views.figures import png_of
 
+    refuse_old(output, overwrite=True)
     asked = tuple(map(int, numbers)) or FIGURES
     folder = output or (None if as_json else Path("figures"))
     if folder and not overwrite:

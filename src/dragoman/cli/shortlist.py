@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from dragoman.cli.arguments import refuse_old
+
 PATH = click.Path(path_type=Path)
 
 
@@ -34,13 +36,11 @@ def shortlist(
     from dragoman.engine.shortlist import learn_shortlist
     from dragoman.errors import BundleError
     from dragoman.formats.lines import read_beside
-    from dragoman.storage import refuse_existing
 
     for name, value in (("--each", each), ("--usual", usual)):
         if not 1 <= value <= 100_000:
             raise click.UsageError(f"{name} = {value}: 1 to 100000 are allowed", ctx=click.get_current_context())
-    if not overwrite:
-        refuse_existing(output)
+    refuse_old(output, overwrite=overwrite)
     sources, targets = read_beside(source, target)
     found = load_bundle(bundle)
     if found.recipe.task.kind != "translation":

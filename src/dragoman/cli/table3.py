@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dragoman.cli.arguments import refuse_old
 from dragoman.cli.train import CHANGES, JSON
 
 if TYPE_CHECKING:
@@ -62,13 +63,12 @@ def table3(
     from dragoman.paper.orderings import picture, read_budget
     from dragoman.paper.rows import SCALES, chosen_rows, refuse_settled
     from dragoman.paper.table3 import table3 as trained
-    from dragoman.storage import refuse_existing, write_lines
+    from dragoman.storage import write_lines
 
     chosen, spend = chosen_rows(rows), read_budget(budget)
     refuse_settled(changes)
     recipe = read_recipe(corpus, changes)
-    if output is not None and not overwrite:
-        refuse_existing(output)
+    refuse_old(output, overwrite=overwrite)
     console = people()
     screens: list[TrainingScreen] = []
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dragoman.cli.arguments import refuse_old
 from dragoman.cli.train import CHANGES, JSON
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def table4(
     from dragoman.cli.screen import counting_bar, people, print_json
     from dragoman.config import parse_setting
     from dragoman.paper.table4 import Table4, baselines, files_of_run, parsed, picture, read_treebank
-    from dragoman.storage import refuse_existing, write_lines
+    from dragoman.storage import write_lines
 
     context = click.get_current_context()
     if run is not None and (bundles or gold is not None or train):
@@ -60,8 +61,7 @@ def table4(
         raise click.UsageError("give the trees to score on: --gold FILE", ctx=context)
     if changes and run is None and not bundles:
         raise click.UsageError(f"{changes[0]!r} changes how a bundle searches; give --bundle or --run", ctx=context)
-    if output is not None and not overwrite:
-        refuse_existing(output)
+    refuse_old(output, overwrite=overwrite)
     held, counted = [gold] if gold is not None else [], list(train)
     if run is not None:
         bundle, held, counted = files_of_run(run)

@@ -198,7 +198,16 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
 
 def all_checkpoints(folder: Path) -> list[Checkpoint]:
     """As `list_checkpoints`, but raises RunError where one cannot be read."""
-    return list({one.step: one for one in map(read_checkpoint, _committed(folder))}.values())
+    found = {}
+    for path in _committed(folder):
+        try:
+            checkpoint = read_checkpoint(path)
+        except RunError:
+            if path.exists():  # a run that is at work may have pruned it meanwhile
+                raise
+        else:
+            found[checkpoint.step] = checkpoint
+    return list(found.values())
 
 
 def set_aside_the_unreadable(folder: Path, notice: Callable[[str], None], then: str) -> None:

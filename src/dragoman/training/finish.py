@@ -85,13 +85,16 @@ def train(
         listener = listener if world.leads else Silent()
         held.callback(listener.close)
         trainer = Trainer(recipe, listener, world, like=like)
+        if world.size == 1:  # ranks that wait for each other hear a signal only if it ends them
+            held.enter_context(interrupted_by_signals())
         try:
             trainer.run()
             if not world.leads:
                 return {}
-            with interrupted_by_signals():
-                report = finish(trainer, test, listener, picture_of)
-                listener.finish(report)
+            if world.size > 1:
+                held.enter_context(interrupted_by_signals())
+            report = finish(trainer, test, listener, picture_of)
+            listener.finish(report)
             return report
         except KeyboardInterrupt:
             told = f"interrupted after step {trainer.progress.step}; {trainer.kept()}"

@@ -233,6 +233,7 @@ class Trainer:
         self.progress = replace(
             self.progress,
             step=step,
+            judged=self.progress.judged or 0,  # that of version 0.1 is not known, but that this step is not judged is
             cursor=self.stream.cursor,
             target_tokens=self.progress.target_tokens + tokens,
             flops=self.progress.flops + work.flops,

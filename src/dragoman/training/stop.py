@@ -27,13 +27,22 @@ def outlives_its_terminal() -> bool:
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """What asks a run to stop raises KeyboardInterrupt: for the time after its last step, where this is the thread that may."""
-    before = {}
+    """What asks a run to stop raises KeyboardInterrupt, once: for the time that no step is taken, where this is the thread that
+    may.
+    """
+    heard, before = False, {}
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal heard
+        if not heard:  # schedulers send it to every process, and launchers pass it on as well
+            heard = True
+            raise KeyboardInterrupt
+
     try:
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             if number == signal.SIGHUP and outlives_its_terminal():
                 continue
-            before[number] = signal.signal(number, signal.default_int_handler)
+            before[number] = signal.signal(number, interrupt)
     except ValueError:
         pass
     try:
