@@ -20,7 +20,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from dragoman.errors import Interrupted, RunError
 from dragoman.processes import cores
 from dragoman.training.stop import outlives_its_terminal
-from dragoman.training.verdict import VERDICT
+from dragoman.training.verdict import LAUNCHER, VERDICT
 
 SIGNALS = "SIGTERM,SIGINT,SIGUSR1"
 
@@ -45,7 +45,7 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes
     logging.disable(logging.CRITICAL)  # each process tells for itself why it ended
     with TemporaryDirectory() as folder:
         verdict = Path(folder, "verdict")
-        os.environ[VERDICT] = str(verdict)
+        os.environ[VERDICT], os.environ[LAUNCHER] = str(verdict), str(os.getpid())
         os.environ.setdefault("OMP_NUM_THREADS", str(max(cores() // devices, 1)))
         # Or a restart reads where the processes before it listened, and waits for them.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")

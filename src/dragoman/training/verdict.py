@@ -12,6 +12,8 @@ from dragoman.errors import DragomanError, FollowedError, LostProcessError
 
 # Names the file in which a process leaves the code that it ended with of its own accord.
 VERDICT = "DRAGOMAN_VERDICT"
+# The launcher's process.
+LAUNCHER = "DRAGOMAN_LAUNCHER"
 # Of Linux's prctl.h: the signal that a process gets when its parent ends.
 PR_SET_PDEATHSIG = 1
 
@@ -26,6 +28,8 @@ def end_with_launcher() -> None:
     prctl = getattr(ctypes.CDLL(None), "prctl", None) if os.name == "posix" else None
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.environ.get(LAUNCHER, str(os.getppid())) != str(os.getppid()):  # it has gone already, and nothing will come
+            raise FollowedError(LostProcessError.exit_code)
 
 
 def leave_verdict(error: DragomanError) -> None:
