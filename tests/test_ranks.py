@@ -34,7 +34,7 @@ from dragoman.training.launch import _leave_out_timers
 from dragoman.training.listener import Silent
 from dragoman.training.loop import Trainer
 from dragoman.training.validation import Validator
-from dragoman.training.verdict import VERDICT, end_with_launcher, leave_verdict
+from dragoman.training.verdict import LAUNCHER, VERDICT, end_with_launcher, leave_verdict
 from dragoman.training.world import World, joined, refuse_uneven, world_of
 
 # Kills of a rank, each with a start and a restart of several processes; DRAGOMAN_TRIALS asks for more.
@@ -125,6 +125,12 @@ def test_what_a_rank_ended_with_is_left_for_the_launcher_and_for_restarts(
     leave_verdict(LostProcessError("that is what restarts are for"))
     assert not (tmp_path / "verdict").exists()
     end_with_launcher()
+    monkeypatch.setenv(LAUNCHER, str(os.getppid()))
+    end_with_launcher()
+    if sys.platform == "linux":
+        monkeypatch.setenv(LAUNCHER, str(os.getpid()))  # so nobody's that it could end with any more
+        with pytest.raises(FollowedError):
+            end_with_launcher()
     leave_verdict(Interrupted("stopped"))
     leave_verdict(RunError("what another rank makes of it"))
     with pytest.raises(FollowedError) as told:

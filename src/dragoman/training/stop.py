@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 
@@ -26,11 +26,25 @@ def outlives_its_terminal() -> bool:
 
 
 @contextmanager
+def _handled(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """By this handler, where this is the thread that may; as before afterwards, unless somebody decided otherwise meanwhile."""
+    before = {}
+    with suppress(ValueError):
+        for number in numbers:
+            if number != signal.SIGHUP or not outlives_its_terminal():
+                before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            if signal.getsignal(number) is handler:
+                signal.signal(number, old)
+
+
+@contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """What asks a run to stop raises KeyboardInterrupt, once: for the time that no step is taken, where this is the thread that
-    may.
-    """
-    heard, before = False, {}
+    """What asks a run to stop raises KeyboardInterrupt, once: for the time that no step is taken."""
+    heard = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal heard
@@ -38,35 +52,13 @@ def interrupted_by_signals() -> Iterator[None]:
             heard = True
             raise KeyboardInterrupt
 
-    try:
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-            if number == signal.SIGHUP and outlives_its_terminal():
-                continue
-            before[number] = signal.signal(number, interrupt)
-    except ValueError:
-        pass
-    try:
+    with _handled((signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP), interrupt):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn the signals that ask a run to stop into a request, where this is the thread that may."""
+    """Turn the signals that ask a run to stop into a request."""
     request = StopRequest()
-    before = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-            if number == signal.SIGHUP and outlives_its_terminal():
-                continue
-            before[number] = signal.signal(number, request)
-    except ValueError:
-        pass
-    try:
+    with _handled((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP), request):
         yield request
-    finally:
-        for number, handler in before.items():
-            if signal.getsignal(number) is request:  # and nobody has decided otherwise meanwhile
-                signal.signal(number, handler)
