@@ -27,10 +27,12 @@ from conftest import MakeRecipe
 from dragoman.config import Recipe, make_recipe
 from dragoman.data.loader import TrainingBatches
 from dragoman.errors import DataError, FollowedError, Interrupted, LostProcessError, MemoryShortError, RecipeError, RunError
+from dragoman.model.transformer import Transformer
 from dragoman.training.checkpoint import list_checkpoints
 from dragoman.training.finish import train
 from dragoman.training.journal import read_journal
 from dragoman.training.launch import _leave_out_timers
+from dragoman.training.learner import Learner
 from dragoman.training.listener import Silent
 from dragoman.training.loop import Trainer
 from dragoman.training.validation import Validator
@@ -319,7 +321,10 @@ def test_what_is_no_number_on_one_rank_is_skipped_on_all(tiny: MakeRecipe, tmp_p
 
 def train_short_of_memory(recipe: Recipe, port: int) -> None:
     os.environ["MASTER_PORT"] = str(port)
-    Validator.judge = refuse_to_judge  # type: ignore[method-assign, assignment]
+    if recipe.training.parallel == "fsdp":
+        Learner._new_model = memory_for_one(Learner._new_model)  # type: ignore[method-assign, assignment]
+    else:
+        Validator.judge = refuse_to_judge  # type: ignore[method-assign, assignment]
     with pytest.raises((MemoryShortError, FollowedError)) as told:
         train(recipe)
     said = {"raised": type(told.value).__name__, "told": str(told.value)}
@@ -330,11 +335,25 @@ def refuse_to_judge(*_: object) -> NoReturn:
     raise MemoryError
 
 
+def memory_for_one(make: Callable[[Learner], Transformer]) -> Callable[[Learner], Transformer]:
+    """The model that learns, but no twin of it to judge by."""
+    made: list[bool] = []
+
+    def new_model(learner: Learner) -> Transformer:
+        if made:
+            raise MemoryError
+        made.append(True)
+        return make(learner)
+
+    return new_model
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
 def test_a_validation_that_memory_does_not_hold_stops_all_ranks_with_their_state_kept(
-    alone: Path, tiny: MakeRecipe, tmp_path: Path
+    alone: Path, tiny: MakeRecipe, tmp_path: Path, way: str
 ) -> None:
-    recipe = tiny(tmp_path / "run", *FOUR)
+    recipe = tiny(tmp_path / "run", *FOUR, f"training.parallel={way}")
     together(2, train_short_of_memory, recipe, free_port())
     first, second = (json.loads((tmp_path / "run" / f"told-{rank}.json").read_text()) for rank in range(2))
     assert "step 6: out of memory in the validation on rank 0; lower decoding.batch_tokens" in first["told"]

@@ -42,13 +42,13 @@ class Judge:
         """The text that validations are made by."""
         return [] if self.validator is None else self.validator.pairs
 
-    def validate(self, model: Transformer, progress: Progress) -> tuple[Progress, float] | None:
+    def validate(self, model: Transformer | None, progress: Progress) -> tuple[Progress, float] | None:
         """Where a run stands after a validation, and its merit, higher is better; none where memory does not hold it.
 
-        Raises RunError where the loss is no finite number.
+        model: none where memory did not even hold the whole of it. Raises RunError where the loss is no finite number.
         """
         started = time.monotonic()
-        found = self._verdict(model) if self.world.leads else None
+        found = self._verdict(model) if self.world.leads and model is not None else None
         figures = self.world.from_leader(None if found is None else (found.loss, found.nll, found.bleu, found.f1))
         if figures is None:
             return None

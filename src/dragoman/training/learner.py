@@ -11,6 +11,7 @@ from torch import Tensor
 from dragoman.bundle import put_weights, weights_of
 from dragoman.config import Recipe
 from dragoman.data.subword import Tokeniser
+from dragoman.errors import out_of_memory
 from dragoman.model.build import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.parsing import parser_parts, teach_words
@@ -114,15 +115,23 @@ class Learner:
         if self.averages is not None and averages is not None:
             self.averages.restore(averages)
 
-    def whole_model(self) -> Transformer:
-        """For rank 0 a model with whole weights: the one that learns, or a twin where ranks have shares. All ranks must ask."""
+    def whole_model(self) -> Transformer | None:
+        """For rank 0 a model with whole weights: the one that learns, or a twin where ranks have shares. All ranks must ask.
+
+        None where rank 0 has not the memory for a twin; by then all have done their part, and can go on together.
+        """
         if not is_divided(self.loss):
             return self.model
         weights = self._gathered(weights_of(self.model))
         if not self.world.leads:
             return self.model
-        if self._twin is None:
-            self._twin = self._new_model().to(self.machine.device)
-            self.machine.settle(self._twin)
-        put_whole_weights(self._twin, weights)
+        try:
+            if self._twin is None:
+                self._twin = self._new_model().to(self.machine.device)
+                self.machine.settle(self._twin)
+            put_whole_weights(self._twin, weights)
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            self._twin = None
         return self._twin
