@@ -1125,8 +1125,8 @@ def spoiled(text: Path, mistake: str) -> list[str]:
 MISTAKES = {
     "not UTF-8": "train.en, line 50: not UTF-8 (byte 0xff at column 6)",
     "unequal": "train.de has 59 lines but ",
-    "missing": "train.de: cannot be read: No such file or directory",
-    "missing valid": "valid.tsv: cannot be read: No such file or directory",
+    "missing": "train.de: there is no such file (data.root = ",
+    "missing valid": "valid.tsv: there is no such file (data.root = ",
     "bad valid": "valid.tsv, line 2: 1 tab-separated fields",
     "empty valid": "valid.tsv: no pair is left (1 pairs with an empty side dropped",
     "too long": "train.en:60: ",

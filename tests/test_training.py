@@ -1504,7 +1504,7 @@ def refused_before_anything(recipe: Recipe, error: type[Exception], says: str) -
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "there is no such file|cannot be read: No such file"),
+        (None, "there is no such file (data.root = "),
         ("eins\n", "1 lines"),
         ("", "0 lines"),
         (b"ein\xff\n", "not UTF-8 (byte 0xff at column 4)"),
@@ -1520,8 +1520,7 @@ def test_a_bad_corpus_is_refused_before_a_step_is_taken(
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     recipe = tiny(tmp_path / "run", f"data.root='{folder}'")
-    message = refused_before_anything(recipe, DataError, str(path))
-    assert any(one in message for one in says.split("|"))
+    assert says in refused_before_anything(recipe, DataError, str(path))
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])

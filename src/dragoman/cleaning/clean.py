@@ -12,6 +12,7 @@ from dragoman.cleaning.tally import Tally
 from dragoman.config import Format, Recipe
 from dragoman.errors import RecipeError
 from dragoman.formats.pair import Pair
+from dragoman.formats.read import refuse_missing
 from dragoman.formats.write import write_pairs
 from dragoman.processes import cores
 from dragoman.storage import sealed_folder, write_json, write_lines
@@ -26,6 +27,7 @@ def clean_corpora(
     """
     if form in ("tmx", "xliff") and not (recipe.task.source_language and recipe.task.target_language):
         raise RecipeError(f"a {form} file names its languages: give task.source_language and task.target_language")
+    refuse_missing(recipe, recipe.data.to_learn_from().values())
     with sealed_folder(folder, overwrite=overwrite) as partial:
         spools = spool_training(recipe, partial / "text", processes=recipe.data.processes or cores(), progress=progress)
         for spool in spools:

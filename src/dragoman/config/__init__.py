@@ -18,6 +18,7 @@ from dragoman.config.recipe import (
     read_recipe,
     recipe_from_dict,
     section_with,
+    shipped_recipe,
 )
 from dragoman.config.subword import SubwordConfig
 from dragoman.config.task import TaskConfig
@@ -46,4 +47,5 @@ __all__ = [
     "read_recipe",
     "recipe_from_dict",
     "section_with",
+    "shipped_recipe",
 ]

@@ -166,18 +166,27 @@ class Recipe(Section):
                 raise ValueError(told)
 
 
+def shipped_recipe(name: str) -> Path | None:
+    """The file of a recipe that comes with the package; none where there is none of that name."""
+    return _shipped().get(name)
+
+
+def _shipped() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(Path(str(files("dragoman"))).glob("recipes/*.toml"))}
+
+
 def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a TOML recipe, or one that comes with the package by its bare name, such as multi30k-ende.
 
     Raises RecipeError with file, key, what was given and what is allowed.
     """
-    shipped = files("dragoman").joinpath("recipes", f"{path.name}.toml")
-    if path.name == str(path) and not path.exists() and shipped.is_file():
+    if path.name == str(path) and not path.exists() and (shipped := shipped_recipe(path.name)) is not None:
         return make_recipe(parse_document(shipped.read_text(encoding="utf-8"), where=str(path)), overrides, where=str(path))
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise RecipeError(f"{path}: there is no such recipe") from None
+        come = f"; with the package come {', '.join(_shipped())}" if path.name == str(path) else ""
+        raise RecipeError(f"{path}: there is no such recipe{come}") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise RecipeError(f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from None

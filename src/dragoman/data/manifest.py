@@ -10,12 +10,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import Recipe
+from dragoman.config import CorpusConfig, Recipe
 from dragoman.data.corpus_alignment import link_files
 from dragoman.data.encode import Fate
 from dragoman.data.subword import LABELS
 from dragoman.errors import DataError
-from dragoman.formats.read import corpus_files
+from dragoman.formats.read import corpus_files, refuse_missing
 from dragoman.storage import write_json
 
 MANIFEST = "prepared.json"
@@ -57,10 +57,15 @@ def _file_digest(path: Path) -> str:
 def _input_files(recipe: Recipe) -> list[list[Path]]:
     """The files that go in: those of each corpus, and the subword models."""
     root, data = Path(recipe.data.root), recipe.data
-    corpora = [*data.to_learn_from().values(), data.valid, data.test if data.cleaning.overlap else None]
     models = [root / path for path in (recipe.subword.model, recipe.subword.target_model) if path is not None]
     links = [path for corpus in data.to_learn_from().values() for path in link_files(corpus, root)]
-    return [*(corpus_files(corpus, root) for corpus in corpora if corpus is not None), models, *([links] if links else [])]
+    return [*(corpus_files(corpus, root) for corpus in _corpora(recipe)), models, *([links] if links else [])]
+
+
+def _corpora(recipe: Recipe) -> list[CorpusConfig]:
+    data = recipe.data
+    corpora = [*data.to_learn_from().values(), data.valid, data.test if data.cleaning.overlap else None]
+    return [corpus for corpus in corpora if corpus is not None]
 
 
 def _input_name(path: Path) -> str:
@@ -69,6 +74,7 @@ def _input_name(path: Path) -> str:
 
 def digested_inputs(recipe: Recipe, known: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Size, time and digest of each file that goes in; of one that has the size and time that are known, the known digest."""
+    refuse_missing(recipe, _corpora(recipe))
     inputs: dict[str, dict[str, Any]] = {}
     for path in chain.from_iterable(_input_files(recipe)):
         name = _input_name(path)

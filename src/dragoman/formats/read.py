@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dragoman.config import STANDARD_INPUT, CorpusConfig, Format, listed
+from dragoman.config import STANDARD_INPUT, CorpusConfig, Format, Recipe, listed, shipped_recipe
 from dragoman.errors import DataError
 from dragoman.formats.brackets import read_brackets
 from dragoman.formats.jsonl import read_jsonl
@@ -44,6 +44,22 @@ def corpus_files(corpus: CorpusConfig, root: Path) -> list[Path]:
     A * in a file's name stands for any name that does not begin with a dot. Raises DataError where it stands for none.
     """
     return _side(corpus.source, root) + _side(corpus.target, root) + _whole(corpus, root)
+
+
+def refuse_missing(recipe: Recipe, corpora: Iterable[CorpusConfig]) -> None:
+    """Raise DataError at the first file of them that is not there, with where it is looked for and what says how to get it."""
+    root, shipped = Path(recipe.data.root), shipped_recipe(recipe.name)
+    origin = "" if shipped is None else f"; the first lines of {shipped} say how to get it"
+    for path in (path for corpus in corpora for path in corpus_files(corpus, root)):
+        if path == PIPE:
+            continue
+        try:
+            path.stat()
+        except FileNotFoundError:
+            where = f" (data.root = {recipe.data.root!r} says where to look)" if path.is_relative_to(root) else ""
+            raise DataError(f"{path}: there is no such file{where}{origin}") from None
+        except OSError:
+            continue  # which who reads it tells of
 
 
 def _whole(corpus: CorpusConfig, root: Path) -> list[Path]:

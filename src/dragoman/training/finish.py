@@ -31,7 +31,7 @@ from dragoman.errors import (
 )
 from dragoman.formats.lines import name_of
 from dragoman.formats.pair import Pair
-from dragoman.formats.read import corpus_files
+from dragoman.formats.read import corpus_files, refuse_missing
 from dragoman.model.build import assemble_model
 from dragoman.storage import alone_in, cannot_write, check_seal
 from dragoman.tasks.alignment import choose_head, guided_head
@@ -127,6 +127,7 @@ def read_test(recipe: Recipe) -> list[Pair] | None:
     """The test set as text: nothing learns from it, but a mistake in it must not come out after hours of training."""
     if recipe.data.test is None:
         return None
+    refuse_missing(recipe, [recipe.data.test])
     pairs = read_text(recipe.data.test, recipe)
     if not pairs:
         files = " and ".join(str(path) for path in corpus_files(recipe.data.test, Path(recipe.data.root)))
