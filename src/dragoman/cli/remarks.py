@@ -14,7 +14,7 @@ SENTENCES = {
     "refused": "left untranslated, since they have more than {longest} tokens (decoding.long_input=split cuts them)",
     "truncated": "cut, since their translation did not end within the input's length + {extra} tokens",
     "looped": "stopped, since their translation went round in circles",
-    "empty": "that hold text came out empty",
+    "empty": "that hold text came out empty (decoding.min_length=1 asks for a token at least)",
     "copied": "came out as they went in",
     "missing": "do not hold all that their wording was to include",
     "parts": "were longer than {longest} tokens and translated in parts",
