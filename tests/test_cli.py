@@ -342,6 +342,7 @@ def test_an_existing_output_is_refused_and_untouched(ask: Ask, bundle: Path, cor
         "translate copy test.en -o copy/weights.safetensors",
         "evaluate BUNDLE --with copy --src test.en --ref test.de -o copy/new",
         "tree test.mrg -o test.mrg",
+        "augment self-train BUNDLE pairs.tsv -o none/../pairs.tsv",
     ],
 )
 def test_what_is_read_is_never_written_over(

@@ -742,19 +742,22 @@ def departed(preset: str, size: str = "base", **sections: dict[str, Any]) -> dic
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_paper_preset_departs_from_nothing(size: str) -> None:
-    # These rows of Table 3 are the text's own departures from its sections 5.4 and 3.5; tiny is not in the text.
-    def dropout(p: float) -> dict[str, tuple[float, float]]:
-        return {"model.residual_dropout": (p, 0.1), "model.embedding_dropout": (p, 0.1)}
+    # Table 3 prints its rows' own dropout, smoothing and positions; tiny is not in the text.
+    dropout = {"model.residual_dropout": (0.3, 0.1), "model.embedding_dropout": (0.3, 0.1)}
+    assert departed("paper", size) == (dropout if size == "tiny" else {})
 
-    rows: dict[str, dict[str, tuple[object, object]]] = {
-        "tiny": {**dropout(0.3)},
-        "D-p0": {**dropout(0.0)},
-        "D-p0.2": {**dropout(0.2)},
-        "D-ls0": {"training.label_smoothing": (0.0, 0.1)},
-        "D-ls0.2": {"training.label_smoothing": (0.2, 0.1)},
-        "E": {"model.positions": ("learned", "interleaved")},
-    }
-    assert departed("paper", size) == rows.get(size, {})
+
+def test_rows_and_languages_have_what_the_text_prints_of_them() -> None:
+    """Section 6.1: big for English to French with a dropout of 0.1 instead of 0.3. Table 3: the rows D and E."""
+    french = {"task": {"source_language": "en", "target_language": "fr"}}
+    knobs = ("model.residual_dropout", "model.embedding_dropout")
+    assert departed("paper", "big", **french) == dict.fromkeys(knobs, (0.3, 0.1))
+    lower = {"model": {"residual_dropout": 0.1, "embedding_dropout": 0.1}}
+    assert departed("paper", "big", **french, **lower) == {}
+    assert departed("paper", "big", **lower) == dict.fromkeys(knobs, (0.1, 0.3))
+    assert departed("paper", "D-p0", **lower) == dict.fromkeys(knobs, (0.1, 0.0))
+    assert departed("paper", "D-ls0", training={"label_smoothing": 0.1}) == {"training.label_smoothing": (0.1, 0.0)}
+    assert departed("paper", "E", model={"positions": "interleaved"}) == {"model.positions": ("interleaved", "learned")}
 
 
 def test_the_preset_of_the_code_departs_where_the_code_did() -> None:

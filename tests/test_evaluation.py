@@ -318,7 +318,8 @@ def test_the_tokeniser_reaches_the_bootstrap() -> None:
     a, b = ["one, two three four five."] * 3, ["one , two three four six ."] * 3
     references = [["one , two three four five ."] * 3]
     comparison = paired_bootstrap(a, b, references, tokenize="none", resamples=50)
-    assert comparison.a == bleu(a, references, tokenize="none")
+    tokenised = tokenised_bleu(a, references)  # which is not smoothed
+    assert (comparison.a.value, comparison.a.signature) == (tokenised.value, tokenised.signature)
     assert comparison.a.value < bleu(a, references).value
 
 
@@ -343,9 +344,11 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(DataError, match="system B: 1 hypotheses against 2 references in set 1"):
         paired_bootstrap(["a", "b"], ["a"], [["a", "b"]])
     with pytest.raises(RecipeError, match=r"unknown metric 'meteor': allowed are bleu, chrf, chrf\+\+, ter"):
-        paired_bootstrap(["a"], ["a"], [["a"]], metric="meteor")
+        paired_bootstrap(["a", "b"], ["a", "b"], [["a", "b"]], metric="meteor")
     with pytest.raises(RecipeError, match=r"39 resamples cannot show p < 0\.05: ask for 40 or more"):
-        paired_bootstrap(["a"], ["a"], [["a"]], resamples=39)
+        paired_bootstrap(["a", "b"], ["a", "b"], [["a", "b"]], resamples=39)
+    with pytest.raises(RecipeError, match="one sentence alone cannot be drawn from"):
+        paired_bootstrap(["a"], ["b"], [["a"]])
 
 
 def test_case_can_be_left_out_of_the_moses_flavours() -> None:

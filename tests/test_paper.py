@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -50,6 +51,7 @@ from dragoman.training.checkpoint import list_checkpoints
 from dragoman.training.journal import read_journal
 from dragoman.training.listener import Silent
 from dragoman.training.machine import Routes
+from dragoman.training.report import TRANSLATIONS
 from dragoman.traps import TRAPS, departures
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -325,6 +327,37 @@ def test_a_gpu_of_the_paper_sustains_what_the_paper_says(trained: Path, tmp_path
     assert cost.paper_flops == pytest.approx(cost.seconds * 8 * 9.5e12)
 
 
+def test_a_run_that_went_on_on_others_is_charged_for_each(trained: Path, tmp_path: Path) -> None:
+    """100 s on two devices of together 6 TFLOP/s, as its checkpoint and lines tell, then 60 s on one of 4: by hand."""
+    (tmp_path / "recipe.json").write_bytes((trained / "recipe.json").read_bytes())
+    line = {"kind": "train", "flops_per_second": 1e9}
+    lines = [
+        {"kind": "run", "step": 0, "machine": "cpu", "devices": 2, "ceiling": 6e12},
+        {**line, "step": 50, "share_spent": 0.5, "minutes_left": 1.0},
+        {**line, "step": 100, "share_spent": 0.8, "minutes_left": 100 / 60 / 4},
+        {"kind": "run", "step": 100, "machine": "cuda (Quadro P1000)", "devices": 1, "ceiling": 4e12},
+        {**line, "step": 160, "share_spent": 0.5, "minutes_left": 160 / 60},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    cost = cost_of(tmp_path)
+    assert cost.seconds == pytest.approx(160)
+    assert cost.devices == pytest.approx((100 * 2 + 60) / 160)
+    assert cost.paper_flops == pytest.approx(100 * 6e12 + 60 * 4e12)
+    assert (cost.machine, cost.sustained_by) == ("cpu; cuda (Quadro P1000)", "measured in matrix products")
+    assert cost_of(tmp_path, sustained=1e12).paper_flops == pytest.approx(260e12)
+
+
+def test_an_unfinished_run_is_counted_by_its_newest_checkpoint(trained: Path, tmp_path: Path) -> None:
+    """Where that is behind the journal's last line: a run that was stopped at its end."""
+    for name in ("recipe.json", "metrics.jsonl"):
+        (tmp_path / name).write_bytes((trained / name).read_bytes())
+    shutil.copytree(trained / "checkpoints", tmp_path / "checkpoints")
+    whole = json.loads((trained / "report.json").read_text())
+    cost = cost_of(tmp_path)
+    assert (cost.steps, cost.counted_flops) == (whole["steps"], whole["flops"])
+    assert cost.seconds == pytest.approx(whole["seconds"], abs=0.1)
+
+
 # --- table 3 -----------------------------------------------------------------------------------------------------------
 
 
@@ -427,6 +460,7 @@ def test_what_table_3_cannot_use_is_one_line(plain: Recipe, tmp_path: Path) -> N
     settled = refusal(*here, "multi30k-ende", "training.max_steps=9")
     assert "'training.max_steps=9': Table 3 settles training.max_steps by itself; use --budget" in settled
     assert "leave it out" in refusal(*here, "multi30k-ende", "model.d_k=9")
+    assert "leave it out" in refusal(*here, "multi30k-ende", "decoding.mbr=chrf")
     assert "there is no such recipe" in refusal(*here, tmp_path / "none.toml")
     assert "nowhere" in refusal(*here, "multi30k-ende", f"data.root={tmp_path / 'nowhere'}", "--rows", "E")
     without = make_recipe({"data": {"train": plain.data.train.model_dump() if plain.data.train else None}})
@@ -456,6 +490,36 @@ def test_a_folder_of_another_recipe_and_a_picture_that_exists_are_refused_before
     words = ("table3", "--corpus", "multi30k-ende", "--folder", tmp_path / "new", "-o", picture)
     assert "table.svg: exists already" in refusal(*words)
     assert (picture.read_text(), (tmp_path / "new").exists()) == ("mine", False)
+
+
+def test_rows_are_compared_over_one_text(plain: Recipe, corpus: Path, tmp_path: Path) -> None:
+    folder, text = tmp_path / "table", Path(shutil.copytree(corpus, tmp_path / "text"))
+
+    def at(root: Path) -> Recipe:
+        return plain.model_copy(update={"data": plain.data.model_copy(update={"root": str(root)})})
+
+    table = small_table(at(text), folder)
+    assert table.remarks == []
+    assert all(one.p_value is not None for one in table.orderings("bleu"))
+    assert small_table(at(corpus), folder).as_json() == table.as_json()  # the same text, in another place
+    kept = (text / "valid.de").read_text()
+    (text / "valid.de").write_text(kept.replace("e", "a"))
+    with pytest.raises(RunError, match=r"base-seed1 learnt from another text than data\.root = \S+ now holds; [^\n]*--folder$"):
+        small_table(at(text), folder)
+    (text / "valid.de").unlink()
+    without = small_table(at(text), folder)
+    (remark,) = without.remarks
+    assert remark.startswith(f"no bootstrap: {text / 'valid.de'}: there is no such file")
+    assert [one.p_value for one in without.orderings("bleu")] == [None]
+    shutil.rmtree(folder / "C-n2-seed1")
+    with pytest.raises(DataError, match=r"valid\.de: there is no such file"):
+        small_table(at(text), folder)
+    (text / "valid.de").write_text(kept)
+    shutil.rmtree(folder)
+    small_table(at(text), folder)
+    (folder / "C-n2-seed1" / TRANSLATIONS).write_text("one\n")
+    (remark,) = small_table(at(text), folder).remarks
+    assert "translations.txt: has 1 lines, but data.valid has 10" in remark
 
 
 def test_minutes_that_one_step_used_up_are_too_few() -> None:

@@ -94,8 +94,42 @@ def test_without_translations_there_is_no_comparison(run: MakeRun) -> None:
     first, second = run("a"), run("b", label_smoothing=0.0)
     (second / TRANSLATIONS).unlink()
     assert results([first, second])[1].against is None
+    third = run("c", label_smoothing=0.2)
+    assert [row.against for row in results([second, first, third])] == [
+        None,
+        None,
+        None,
+    ]  # the first has nothing to be set against
     (first / TRANSLATIONS).write_text("one\n")  # of another test set
-    assert results([first, second])[1].against is None
+    assert results([first, third])[1].against is None
+
+
+def write_recipe(run: Path, recipe: dict[str, Any]) -> None:
+    (run / "recipe.json").write_text(json.dumps(recipe))
+    (run / "report.json").touch()  # one that is older than its recipe would be of another run
+
+
+def test_runs_over_other_texts_are_other_rows(run: MakeRun, corpus: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(corpus, tmp_path / "other"))
+    runs = [run("a"), run("b", seed=2), run("c", seed=3)]
+    recipe = json.loads((runs[2] / "recipe.json").read_text())
+    recipe["data"]["root"] = str(folder)
+    write_recipe(runs[2], recipe)
+    assert [row.seeds for row in results(runs)] == [(1, 2, 3)]  # the same text, in another place
+    (folder / "test.de").write_text((folder / "test.de").read_text().replace("e", "a"))
+    first, second = results(runs)
+    assert (first.seeds, second.seeds, second.against) == ((1, 2), (3,), None)
+    assert second.changed == (f"data.root={folder}",)
+    (folder / "test.de").unlink()
+    assert [row.seeds for row in results(runs)] == [(1, 2, 3)]  # nobody can tell
+    for name, digest in zip("abc", "112", strict=True):
+        inputs = {"train.en": {"sha256": digest}}
+        (tmp_path / name / "data").mkdir()
+        found = {"digest": "", "inputs": inputs, "files": {}, "fates": {}}
+        (tmp_path / name / "data" / "prepared.json").write_text(json.dumps(found))
+    recipe["data"]["root"] = str(corpus)
+    write_recipe(runs[2], recipe)
+    assert [row.seeds for row in results(runs)] == [(1, 2), (3,)]
 
 
 def test_scores_of_two_flavours_have_no_mean(run: MakeRun) -> None:

@@ -113,8 +113,8 @@ def _is_part_of(source: Path, path: Path) -> bool:
     """Whether it is that file, or in that folder, if dragoman sealed it."""
     from dragoman.storage import MANIFEST
 
-    with suppress(OSError):
-        if path.samefile(source):
+    with suppress(OSError):  # one of them may not be there yet, under a folder that is not
+        if path.resolve() == source.resolve() or path.samefile(source):
             return True
     with suppress(OSError):
         return (source / MANIFEST).is_file() and any(above.samefile(source) for above in path.resolve().parents)

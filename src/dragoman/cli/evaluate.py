@@ -255,7 +255,7 @@ def compare(
     Example:  dragoman compare base.de big.de --ref test.de
     """
     from dragoman.cli.screen import print_json
-    from dragoman.evaluation.significance import paired_bootstrap
+    from dragoman.evaluation.significance import FEW, paired_bootstrap
     from dragoman.formats.lines import read_lines
 
     if not references:
@@ -271,6 +271,8 @@ def compare(
         resamples=resamples,
         seed=seed,
     )
+    if len(lines) < FEW:
+        click.echo(f"{len(lines)} sentences: of fewer than {FEW}, a bootstrap is surer than it should be", err=True)
     if as_json:
         print_json({**asdict(comparison), "significant": comparison.significant})
         return

@@ -180,7 +180,7 @@ def _print_table2(costs: Sequence[Cost]) -> None:
         facts: dict[str, str] = {
             "languages": one.languages,
             "steps": f"{one.steps:,} ({one.state})",
-            "time × devices × sustained": f"{one.seconds:,.0f} s × {one.devices} × {rate}",
+            "time × devices × sustained": f"{one.seconds:,.0f} s × {one.devices:.3g} × {rate}",
             "FLOPs in the paper's way": flops(one.paper_flops) or "not known: give --tflops",
             "FLOPs counted": flops(one.counted_flops),
         }

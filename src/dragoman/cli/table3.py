@@ -122,6 +122,8 @@ def _print_table3(table: Table3) -> None:
     print_table(table.title, header, rows)
     signatures = {one.signature for result in table.results for one in result.trained}
     click.echo(f"perplexity per word-piece of data.valid, un-smoothed; BLEU of the same: {', '.join(sorted(signatures))}")
+    for remark in table.remarks:
+        click.echo(remark)
     for metric in ("perplexity", "bleu"):
         found = table.orderings(metric)
         counted = {outcome: [one for one in found if one.outcome == outcome] for outcome in ("held", "reversed")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -38,6 +39,11 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         return {"digest": found["digest"], "inputs": inputs, "files": found["files"], "fates": fates}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+
+
+def texts_of(inputs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """The digests of everything that goes in, whatever the files are called and wherever they lie."""
+    return tuple(sorted(known["sha256"] for known in inputs.values()))
 
 
 def prepared_names(folder: Path) -> list[str]:

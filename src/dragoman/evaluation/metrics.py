@@ -69,9 +69,7 @@ def tokenised_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]
 
     `lowercase` reaches every letter; `multi-bleu.perl -lc` leaves those outside ASCII as they are.
     """
-    from sacrebleu.metrics.bleu import BLEU
-
-    metric = BLEU(tokenize="none", force=True, smooth_method="none", lowercase=lowercase)
+    metric = tokenised_bleu_metric(lowercase=lowercase)
     return replace(corpus_score(metric, hypotheses, references), name="tokenised BLEU")
 
 
@@ -146,6 +144,13 @@ def moses_tokenise(lines: Sequence[str], language: str, *, compounds_split: bool
     tokenizer = MosesTokenizer(lang=language)
     tokenised = [tokenizer.tokenize(line, return_str=True) for line in lines]
     return split_compounds(tokenised) if compounds_split else tokenised
+
+
+def tokenised_bleu_metric(*, lowercase: bool = False) -> BLEU:
+    """What `tokenised_bleu` counts by."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    return BLEU(tokenize="none", force=True, smooth_method="none", lowercase=lowercase)
 
 
 def bleu_metric(tokenize: str, *, lowercase: bool = False) -> BLEU:

@@ -18,9 +18,11 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from dragoman.errors import RecipeError
-from dragoman.evaluation.metrics import Score, bleu_metric, check_lines
+from dragoman.evaluation.metrics import Score, bleu_metric, check_lines, tokenised_bleu_metric
 
 LEVEL = 0.05
+FEW = 300
+"""Sentences of the smallest test sets that Koehn looked at."""
 FEWEST_RESAMPLES = 40  # the smallest p-value is 2 / (resamples + 1): with fewer, none could be under LEVEL
 
 
@@ -70,9 +72,11 @@ def paired_bootstrap(
     interval leaves out zero, but for rounding, and equal systems have p = 1. One is added to the count and to the
     resamples, so that p is never zero (Phipson and Smyth 2010).
 
-    A test set of few sentences makes any bootstrap too sure: Koehn's smallest had 300. For Moses tokens, pass the lines
-    through `moses_tokenise` and give `tokenize="none"`.
+    A test set of fewer than `FEW` sentences makes any bootstrap too sure; of one, each draw is the same, and RecipeError is
+    raised. `tokenize="none"` counts as `tokenised_bleu` does: for Moses tokens, pass the lines through `moses_tokenise`.
     """
+    if len(hypotheses_a) == 1:
+        raise RecipeError("one sentence alone cannot be drawn from: a difference takes a test set, of some hundreds at best")
     check_lines(hypotheses_a, references, "system A: ")
     check_lines(hypotheses_b, references, "system B: ")
     a, b = (
@@ -151,7 +155,7 @@ def compare_resampled(runs_a: Sequence[Resampled], runs_b: Sequence[Resampled]) 
 def _scorer(metric: str, tokenize: str) -> Metric:
     match metric:
         case "bleu":
-            return bleu_metric(tokenize)
+            return tokenised_bleu_metric() if tokenize == "none" else bleu_metric(tokenize)
         case "chrf":
             return CHRF()
         case "chrf++":

@@ -146,6 +146,8 @@ class Table3:
     budget: Budget
     seeds: int
     results: Sequence[Result]
+    remarks: Sequence[str] = ()
+    """What a reader should know of how it came about."""
 
     @property
     def title(self) -> str:
@@ -174,6 +176,7 @@ class Table3:
             "orderings": [
                 {**asdict(one), "outcome": one.outcome} for metric in ("perplexity", "bleu") for one in self.orderings(metric)
             ],
+            "remarks": list(self.remarks),
         }
 
 

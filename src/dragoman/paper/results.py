@@ -1,6 +1,6 @@
 """A row of a results table from the reports of runs: mean and spread over seeds, and whether a difference is more than noise.
 
-Runs of one recipe that differ in their seed alone are one row. A row is set against the first one given.
+Runs of one recipe over one text that differ in their seed alone are one row. A row is set against the first one given.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from dragoman.config import Recipe
+from dragoman.data.manifest import read_manifest, texts_of
 from dragoman.errors import DataError, RunError
 from dragoman.evaluation.significance import Comparison, Resampled, compare_resampled, resample
 from dragoman.formats.lines import read_lines
@@ -33,6 +35,10 @@ class Reported:
     folder: Path
     recipe: Recipe
     report: dict[str, Any]
+    learnt_from: tuple[str, ...] | None
+    """Digests of the files that were prepared; none where what was prepared is gone."""
+    test: str | None
+    """Digest of the test set as it is now; none where there is none."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +86,23 @@ def results(folders: Sequence[Path]) -> list[Row]:
 
     Raises RunError for a folder that holds no finished run, and for two runs of one recipe and seed.
     """
-    groups: dict[str, list[Reported]] = {}
+    groups: list[list[Reported]] = []
     for folder in folders:
         one = _reported(folder)
-        groups.setdefault(json.dumps(_knobs(one.recipe), sort_keys=True), []).append(one)
-    rows: list[Row] = []
-    first, first_draws = next(iter(groups.values())), list[Resampled]()
-    for runs in groups.values():
+        home = next((runs for runs in groups if _is_alike(one, runs[0])), None)
+        if home is None:
+            groups.append([one])
+        else:
+            home.append(one)
+    for runs in groups:
         _refuse_twice(runs)
-        draws = _draws(runs) if len(groups) > 1 else []
-        first_draws = first_draws or draws
-        compared = compare_resampled(draws, first_draws) if rows and draws and _one_test(runs[0], first[0]) else None
-        rows.append(_row(runs, first[0].recipe, compared))
+    first, *others = groups
+    first_draws = _draws(first) if others else []
+    rows = [_row(first, first[0], None)]
+    for runs in others:
+        draws = _draws(runs)
+        compared = compare_resampled(draws, first_draws) if draws and first_draws and _one_test(runs[0], first[0]) else None
+        rows.append(_row(runs, first[0], compared))
     return rows
 
 
@@ -102,10 +113,28 @@ def _reported(folder: Path) -> Reported:
     try:
         report = json.loads((folder / "report.json").read_bytes())
         if isinstance(report, dict) and {"steps", "seconds", "parameters", "machine", "finished"} <= report.keys():
-            return Reported(folder, record.recipe, report)
+            prepared = read_manifest(folder / "data")
+            learnt_from = None if prepared is None else texts_of(prepared["inputs"])
+            return Reported(folder, record.recipe, report, learnt_from, _digest_of_test(record.recipe))
     except (OSError, ValueError, RecursionError):
         pass
     raise RunError(f"{folder / 'report.json'}: cannot be read; `dragoman train` with the run's recipe writes it anew")
+
+
+def _digest_of_test(recipe: Recipe) -> str | None:
+    if recipe.data.test is None:
+        return None
+    try:
+        lines = [f"{pair.source}\t{pair.target}\n" for pair in read_text(recipe.data.test, recipe)]
+    except DataError:
+        return None
+    return sha256("".join(lines).encode()).hexdigest()
+
+
+def _is_alike(one: Reported, other: Reported) -> bool:
+    """Whether they are one recipe over one text, as far as the text is still there."""
+    texts = ((one.learnt_from, other.learnt_from), (one.test, other.test))
+    return _knobs(one.recipe) == _knobs(other.recipe) and all(None in pair or pair[0] == pair[1] for pair in texts)
 
 
 def _knobs(recipe: Recipe) -> dict[str, Any]:
@@ -121,8 +150,7 @@ def _refuse_twice(runs: Sequence[Reported]) -> None:
 
 
 def _one_test(one: Reported, other: Reported) -> bool:
-    same = [(each.recipe.data.root, each.recipe.data.test, each.recipe.task.tokenised) for each in (one, other)]
-    return same[0] == same[1]
+    return (one.test, one.recipe.task.tokenised) == (other.test, other.recipe.task.tokenised)
 
 
 def _draws(runs: Sequence[Reported]) -> list[Resampled]:
@@ -146,9 +174,11 @@ def _draws(runs: Sequence[Reported]) -> list[Resampled]:
     return found
 
 
-def _row(runs: Sequence[Reported], first: Recipe, against: Comparison | None) -> Row:
+def _row(runs: Sequence[Reported], first: Reported, against: Comparison | None) -> Row:
     reports = [one.report for one in runs]
-    ours, theirs = _knobs(runs[0].recipe), _knobs(first)
+    ours, theirs = _knobs(runs[0].recipe), _knobs(first.recipe)
+    if ours == theirs and runs[0] is not first:
+        ours["data.root"] = runs[0].recipe.data.root
     changed = tuple(f"{key}={_shown(ours.get(key))}" for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key))
     return Row(
         name=runs[0].recipe.name,

@@ -75,7 +75,10 @@ class Scale:
 _TRAINING: dict[str, Any] = {
     "validate_sentences": 0, "best_by": "loss", "patience": None, "average": "none", "trackers": [], "max_epochs": None,
 }  # fmt: skip
-_DECODING = {"method": "beam", "beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "nbest": 1}
+_DECODING: dict[str, Any] = {
+    "method": "beam", "beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "nbest": 1, "mbr": "none", "candidates": None,
+    "groups": 1,
+}  # fmt: skip
 
 SCALES = {"paper": Scale(1, 1), "half": Scale(1, 2), "small": Scale(2, 4), "tiny": Scale(2, 16)}
 

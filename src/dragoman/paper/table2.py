@@ -7,6 +7,7 @@ every step asked for, real tokens only (`dragoman.training.cost`).
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from dragoman.engine.translator import load
 from dragoman.errors import RecipeError, RunError
 from dragoman.evaluation.metrics import bleu, paper_bleu, tokenised_bleu
+from dragoman.training.checkpoint import list_checkpoints
 from dragoman.training.record import Record, minutes_spent, read_record
 from dragoman.training.validation import read_text
 
@@ -59,9 +61,10 @@ class Cost:
     steps: int
     seconds: float
     """Of training alone: validation and checkpoints are not counted."""
-    devices: int
+    devices: float
+    """In the mean over that time: a run may go on on others."""
     sustained: float | None
-    """FLOP/s of one device; none where neither the run nor its reader says."""
+    """FLOP/s of one device, in the mean over them and the time; none where neither the run nor its reader says."""
     sustained_by: str
     counted_flops: float
     bleu: float | None
@@ -80,15 +83,15 @@ class Cost:
         return {**asdict(self), "paper_flops": self.paper_flops}
 
 
-def paper_flops(seconds: float, devices: int, sustained: float) -> float:
+def paper_flops(seconds: float, devices: float, sustained: float) -> float:
     """The estimate of section 6.1: training time, devices, and what one of them sustains in FLOP/s."""
     return seconds * devices * sustained
 
 
 def cost_of(folder: Path, *, sustained: float | None = None) -> Cost:
-    """What the run in a folder took, by its report where it is finished, else by its journal up to its last line.
+    """What the run in a folder took, by its report where it is finished, else by its newest checkpoint or its journal.
 
-    Raises RunError where the folder holds no run, or no line of a step.
+    Raises RunError where the folder holds no run, or neither of them.
 
     sustained: FLOP/s of one device; if not given, the paper's own for the GPUs that it names, else what the run measured in
     matrix products when it began
@@ -96,10 +99,13 @@ def cost_of(folder: Path, *, sustained: float | None = None) -> Cost:
     record = read_record(folder)
     report = _report(folder) if record.finished else {}
     steps, seconds, flops = _spent(record, report)
-    about = record.about
-    devices = int(about.get("devices") or 1)
-    machine = str(about.get("machine", ""))
-    rate, told_by = _sustained(machine, about.get("ceiling"), devices, sustained)
+    stretches = _stretches(record, seconds)
+    device_seconds = sum(one.seconds * one.devices for one in stretches)
+    rates = [_sustained(one, sustained) for one in stretches]
+    rate = None
+    if all(each is not None for each, _ in rates):
+        work = sum(one.seconds * one.devices * (each or 0.0) for one, (each, _) in zip(stretches, rates, strict=True))
+        rate = work / device_seconds if device_seconds else rates[-1][0]
     task = record.recipe.task
     signatures = report.get("signatures", {})
     return Cost(
@@ -107,12 +113,12 @@ def cost_of(folder: Path, *, sustained: float | None = None) -> Cost:
         name=record.recipe.name,
         state=record.state,
         languages=f"{task.source_language or '?'}-{task.target_language or '?'}",
-        machine=machine,
+        machine="; ".join(dict.fromkeys(one.machine for one in stretches)),
         steps=steps,
         seconds=seconds,
-        devices=devices,
+        devices=device_seconds / seconds if seconds else stretches[-1].devices,
         sustained=rate,
-        sustained_by=told_by,
+        sustained_by="; ".join(dict.fromkeys(told for _, told in rates)),
         counted_flops=flops,
         bleu=report.get("bleu"),
         bleu_signature=signatures.get("bleu"),
@@ -165,6 +171,9 @@ def _spent(record: Record, report: dict[str, Any]) -> tuple[int, float, float]:
     if {"steps", "seconds", "flops"} <= report.keys():
         return int(report["steps"]), float(report["seconds"]), float(report["flops"])
     lines = [one for one in record.train if one["share_spent"] < 1.0 and isinstance(one.get("flops_per_second"), int | float)]
+    newest = next(reversed(list_checkpoints(record.folder / "checkpoints")), None)
+    if newest is not None and newest.step >= (lines[-1]["step"] if lines else 0):
+        return newest.step, 60.0 * newest.progress.minutes, newest.progress.flops
     if not lines:
         raise RunError(
             f"{record.folder}: its journal has no line of a step yet, so there is nothing to count; look again later"
@@ -177,12 +186,47 @@ def _spent(record: Record, report: dict[str, Any]) -> tuple[int, float, float]:
     return int(lines[-1]["step"]), seconds, flops
 
 
-def _sustained(machine: str, ceiling: Any, devices: int, given: float | None) -> tuple[float | None, str]:
+@dataclass(frozen=True)
+class _Stretch:
+    """A part of a run that went on without a break."""
+
+    machine: str
+    devices: int
+    ceiling: float | None
+    """FLOP/s of all its devices together, in matrix products."""
+    seconds: float
+
+
+def _stretches(record: Record, seconds: float) -> list[_Stretch]:
+    """The stretches of a run that took so long in all.
+
+    Where a line or a checkpoint tells how long it had taken, that holds; what is between two of them counts for the later.
+    """
+    begun = [{}, *record.of_kind("run")]
+    moments = {entry["step"]: minutes_spent(entry) for entry in record.train if entry["share_spent"] < 1.0}
+    moments |= {one.step: one.progress.minutes for one in list_checkpoints(record.folder / "checkpoints")}
+    took = [0.0] * len(begun)
+    number, until = 0, 0.0
+    for entry in (one for one in record.entries if isinstance(one.get("step"), int)):
+        now = min(60.0 * moments.get(entry["step"], 0.0), seconds)
+        took[number] += max(now - until, 0.0)
+        until = max(now, until)
+        number += entry["kind"] == "run"
+    took[-1] += seconds - until
+    found = []
+    for about, share in zip(begun, took, strict=True):
+        devices, ceiling = about.get("devices"), about.get("ceiling")
+        known = ceiling if isinstance(ceiling, int | float) and ceiling > 0 else None
+        found.append(_Stretch(str(about.get("machine", "")), devices if isinstance(devices, int) else 1, known, share))
+    return [one for one in found if one.seconds > 0] or found[-1:]
+
+
+def _sustained(stretch: _Stretch, given: float | None) -> tuple[float | None, str]:
     if given is not None:
         return given, "as given"
     for gpu, rate in SUSTAINED.items():
-        if gpu in machine:
+        if re.search(rf"\b{gpu}\b", stretch.machine):
             return rate, f"the paper's for a {gpu}"
-    if isinstance(ceiling, int | float) and ceiling > 0:
-        return ceiling / devices, "measured in matrix products"
+    if stretch.ceiling is not None:
+        return stretch.ceiling / stretch.devices, "measured in matrix products"
     return None, "not known"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import Recipe
-from dragoman.data.manifest import MANIFEST
+from dragoman.data.manifest import MANIFEST, digested_inputs, read_manifest, texts_of
 from dragoman.data.prepare import prepare
 from dragoman.errors import DataError, OutputError, RecipeError, RunError
 from dragoman.evaluation.significance import Resampled, resample
@@ -67,10 +67,13 @@ def table3(
     }
     for recipe in recipes.values():
         _refuse_another(recipe)
+    gone = _refuse_other_text(recipes.values())
     names = {
         (row.name, seed): f"{row.name}, seed {seed} ({number} of {len(wanted)})" for number, (row, seed) in enumerate(wanted, 1)
     }
     missing = [key for key, recipe in recipes.items() if _finished(Path(recipe.run)) is None]
+    if missing and gone is not None:
+        raise gone
     like = _ways(recipes.values()) if missing else {}
     if processes > 1:
         _prepare(recipes, missing)
@@ -84,8 +87,9 @@ def table3(
             _share_data(recipe, [Path(one.run) for (_, other), one in recipes.items() if other == seed])
             report = train(recipe, listener(names[row.name, seed]), like=like)
         done[row.name].append(trained_row(row.name, seed, report, budget))
-    draws = _resampled(recipes)
-    return Table3(plain.name, scale_name, budget, seeds, [Result(row, done[row.name], draws[row.name]) for row in rows])
+    draws, remarks = ({row.name: [] for row in rows}, [f"no bootstrap: {gone}"]) if gone is not None else _resampled(recipes)
+    results = [Result(row, done[row.name], draws[row.name]) for row in rows]
+    return Table3(plain.name, scale_name, budget, seeds, results, remarks)
 
 
 def _ways(recipes: Collection[Recipe]) -> dict[str, str]:
@@ -106,26 +110,45 @@ def _prepare(recipes: Mapping[tuple[str, int], Recipe], missing: Sequence[tuple[
             prepare(recipe, Path(recipe.run) / "data")
 
 
-def _resampled(recipes: Mapping[tuple[str, int], Recipe]) -> dict[str, list[Resampled]]:
-    """BLEU over the draws of a bootstrap, for each row of which every run has kept its translations.
-
-    None at all where the references are gone since: a table that is done can be told without its corpus.
-    """
-    found: dict[str, list[Resampled]] = {}
-    lacking = set()
-    references: list[str] = []
+def _resampled(recipes: Mapping[tuple[str, int], Recipe]) -> tuple[dict[str, list[Resampled]], list[str]]:
+    """BLEU over the draws of a bootstrap, for each row of which every run has kept its translations; and which have not."""
+    found: dict[str, list[Resampled]] = {row: [] for row, _ in recipes}
+    lacking: dict[str, str] = {}
+    recipe = next(iter(recipes.values()))
+    assert recipe.data.test is not None
+    references = [pair.target for pair in read_text(recipe.data.test, recipe)]
     for (row, _), recipe in recipes.items():
-        lines: list[str] = []
-        with suppress(DataError):
-            if not references and recipe.data.test is not None:
-                references = [pair.target for pair in read_text(recipe.data.test, recipe)]
-            lines = list(read_lines(Path(recipe.run) / TRANSLATIONS))
-        if len(lines) == len(references) > 0:
-            tokenize = "none" if recipe.task.tokenised else "13a"
-            found.setdefault(row, []).append(resample(lines, [references], tokenize=tokenize))
-        else:
-            lacking.add(row)
-    return {row: [] if row in lacking else found[row] for row, _ in recipes}
+        path = Path(recipe.run) / TRANSLATIONS
+        try:
+            lines = list(read_lines(path))
+            if len(lines) != len(references):
+                raise DataError(f"{path}: has {len(lines)} lines, but data.valid has {len(references)}")
+        except DataError as error:
+            lacking.setdefault(row, f"no bootstrap of {row}: {error}")
+            continue
+        found[row].append(resample(lines, [references], tokenize="none" if recipe.task.tokenised else "13a"))
+    return {row: [] if row in lacking else draws for row, draws in found.items()}, list(lacking.values())
+
+
+def _refuse_other_text(recipes: Collection[Recipe]) -> DataError | None:
+    """Raise RunError where a row learnt from another text than the others, or than there is now.
+
+    Where there is none any more, what is wrong with it is returned: a table that is done can be told without its corpus.
+    """
+    found: dict[tuple[str, ...], str] = {}
+    for recipe in recipes:
+        prepared = read_manifest(Path(recipe.run) / "data")
+        if prepared is not None:
+            found.setdefault(texts_of(prepared["inputs"]), f"{recipe.run} learnt from")
+    gone, recipe = None, next(iter(recipes))
+    try:
+        found.setdefault(texts_of(digested_inputs(recipe, {})), f"data.root = {recipe.data.root!r} now holds")
+    except DataError as error:
+        gone = error
+    if len(found) > 1:
+        one, other, *_ = found.values()
+        raise RunError(f"{one} another text than {other}; rows are compared over one: start another table with --folder")
+    return gone
 
 
 def _refuse_another(recipe: Recipe) -> None:
