@@ -136,13 +136,15 @@ def _refuse_other_text(recipes: Collection[Recipe]) -> DataError | None:
     Where there is none any more, what is wrong with it is returned: a table that is done can be told without its corpus.
     """
     found: dict[tuple[str, ...], str] = {}
+    known: dict[str, Any] = {}
     for recipe in recipes:
         prepared = read_manifest(Path(recipe.run) / "data")
         if prepared is not None:
-            found.setdefault(texts_of(prepared["inputs"]), f"{recipe.run} learnt from")
+            known = prepared["inputs"]
+            found.setdefault(texts_of(known), f"{recipe.run} learnt from")
     gone, recipe = None, next(iter(recipes))
     try:
-        found.setdefault(texts_of(digested_inputs(recipe, {})), f"data.root = {recipe.data.root!r} now holds")
+        found.setdefault(texts_of(digested_inputs(recipe, known)), f"data.root = {recipe.data.root!r} now holds")
     except DataError as error:
         gone = error
     if len(found) > 1:
