@@ -347,7 +347,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
         paired_bootstrap(["a", "b"], ["a", "b"], [["a", "b"]], metric="meteor")
     with pytest.raises(RecipeError, match=r"39 resamples cannot show p < 0\.05: ask for 40 or more"):
         paired_bootstrap(["a", "b"], ["a", "b"], [["a", "b"]], resamples=39)
-    with pytest.raises(RecipeError, match="one sentence alone cannot be drawn from"):
+    with pytest.raises(DataError, match="one sentence alone cannot be drawn from"):
         paired_bootstrap(["a"], ["b"], [["a"]])
 
 

@@ -328,7 +328,7 @@ def test_a_gpu_of_the_paper_sustains_what_the_paper_says(trained: Path, tmp_path
 
 
 def test_a_run_that_went_on_on_others_is_charged_for_each(trained: Path, tmp_path: Path) -> None:
-    """100 s on two devices of together 6 TFLOP/s, as its checkpoint and lines tell, then 60 s on one of 4: by hand."""
+    """100 s on two devices of together 6 TFLOP/s, as its lines tell, then 60 s on one of 4: by hand."""
     (tmp_path / "recipe.json").write_bytes((trained / "recipe.json").read_bytes())
     line = {"kind": "train", "flops_per_second": 1e9}
     lines = [
@@ -348,7 +348,7 @@ def test_a_run_that_went_on_on_others_is_charged_for_each(trained: Path, tmp_pat
 
 
 def test_an_unfinished_run_is_counted_by_its_newest_checkpoint(trained: Path, tmp_path: Path) -> None:
-    """Where that is behind the journal's last line: a run that was stopped at its end."""
+    """Where the journal's last line is behind it: a run that was stopped at its end."""
     for name in ("recipe.json", "metrics.jsonl"):
         (tmp_path / name).write_bytes((trained / name).read_bytes())
     shutil.copytree(trained / "checkpoints", tmp_path / "checkpoints")

@@ -17,7 +17,7 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from dragoman.errors import RecipeError
+from dragoman.errors import DataError, RecipeError
 from dragoman.evaluation.metrics import Score, bleu_metric, check_lines, tokenised_bleu_metric
 
 LEVEL = 0.05
@@ -72,11 +72,11 @@ def paired_bootstrap(
     interval leaves out zero, but for rounding, and equal systems have p = 1. One is added to the count and to the
     resamples, so that p is never zero (Phipson and Smyth 2010).
 
-    A test set of fewer than `FEW` sentences makes any bootstrap too sure; of one, each draw is the same, and RecipeError is
+    A test set of fewer than `FEW` sentences makes any bootstrap too sure; of one, each draw is the same, and DataError is
     raised. `tokenize="none"` counts as `tokenised_bleu` does: for Moses tokens, pass the lines through `moses_tokenise`.
     """
     if len(hypotheses_a) == 1:
-        raise RecipeError("one sentence alone cannot be drawn from: a difference takes a test set, of some hundreds at best")
+        raise DataError("one sentence alone cannot be drawn from: a difference takes a test set, of some hundreds at best")
     check_lines(hypotheses_a, references, "system A: ")
     check_lines(hypotheses_b, references, "system B: ")
     a, b = (

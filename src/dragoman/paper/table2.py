@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from dragoman.engine.translator import load
 from dragoman.errors import RecipeError, RunError
 from dragoman.evaluation.metrics import bleu, paper_bleu, tokenised_bleu
-from dragoman.training.checkpoint import list_checkpoints
+from dragoman.training.checkpoint import Checkpoint, list_checkpoints
 from dragoman.training.record import Record, minutes_spent, read_record
 from dragoman.training.validation import read_text
 
@@ -98,8 +99,9 @@ def cost_of(folder: Path, *, sustained: float | None = None) -> Cost:
     """
     record = read_record(folder)
     report = _report(folder) if record.finished else {}
-    steps, seconds, flops = _spent(record, report)
-    stretches = _stretches(record, seconds)
+    checkpoints = list_checkpoints(folder / "checkpoints")
+    steps, seconds, flops = _spent(record, report, checkpoints)
+    stretches = _stretches(record, seconds, checkpoints)
     device_seconds = sum(one.seconds * one.devices for one in stretches)
     rates = [_sustained(one, sustained) for one in stretches]
     rate = None
@@ -166,12 +168,12 @@ def _report(folder: Path) -> dict[str, Any]:
     raise RunError(f"{folder / 'report.json'}: cannot be read; `dragoman train` with the run's recipe writes it anew")
 
 
-def _spent(record: Record, report: dict[str, Any]) -> tuple[int, float, float]:
+def _spent(record: Record, report: dict[str, Any], checkpoints: Sequence[Checkpoint]) -> tuple[int, float, float]:
     """Steps, seconds and counted operations."""
     if {"steps", "seconds", "flops"} <= report.keys():
         return int(report["steps"]), float(report["seconds"]), float(report["flops"])
     lines = [one for one in record.train if one["share_spent"] < 1.0 and isinstance(one.get("flops_per_second"), int | float)]
-    newest = next(reversed(list_checkpoints(record.folder / "checkpoints")), None)
+    newest = next(reversed(checkpoints), None)
     if newest is not None and newest.step >= (lines[-1]["step"] if lines else 0):
         return newest.step, 60.0 * newest.progress.minutes, newest.progress.flops
     if not lines:
@@ -197,14 +199,14 @@ class _Stretch:
     seconds: float
 
 
-def _stretches(record: Record, seconds: float) -> list[_Stretch]:
+def _stretches(record: Record, seconds: float, checkpoints: Sequence[Checkpoint]) -> list[_Stretch]:
     """The stretches of a run that took so long in all.
 
     Where a line or a checkpoint tells how long it had taken, that holds; what is between two of them counts for the later.
     """
     begun = [{}, *record.of_kind("run")]
     moments = {entry["step"]: minutes_spent(entry) for entry in record.train if entry["share_spent"] < 1.0}
-    moments |= {one.step: one.progress.minutes for one in list_checkpoints(record.folder / "checkpoints")}
+    moments |= {one.step: one.progress.minutes for one in checkpoints}
     took = [0.0] * len(begun)
     number, until = 0, 0.0
     for entry in (one for one in record.entries if isinstance(one.get("step"), int)):
