@@ -39,6 +39,7 @@ SOURCES = (
     "matrices",
     "kernels",
     "ranking",
+    "proposals",
     "search",
     "assembler",
 )
