@@ -24,7 +24,8 @@ from dragoman.data.batches import Batch, collate
 from dragoman.model.build import build_model
 from dragoman.model.positions import interleaved_sinusoids
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import generate, speaker_of
+from dragoman.tasks.generation import generate
+from dragoman.tasks.speaker import speaker_of
 from dragoman.training.loss import batch_loss
 
 VOCABULARY, ROUNDS, STEPS = 10_000, 5, 3

@@ -9,7 +9,8 @@ import torch
 from dragoman.bundle import save_bundle, weights_of
 from dragoman.config import make_recipe
 from dragoman.data.labels import learn_labels
-from dragoman.data.subword import Tokeniser, learn_subword
+from dragoman.data.subword import learn_subword
+from dragoman.data.tokeniser import Tokeniser
 from dragoman.model.build import build_model
 from dragoman.tasks.parsing import parser_parts, teach_words
 from dragoman.trees.linearise import Name

@@ -29,7 +29,8 @@ from conftest import WORDS, MakeRecipe, as_version_0_1, edit_config, reseal
 from dragoman import Translator
 from dragoman.bundle import Bundle, load_bundle, mean_weights, save_bundle, weights_of
 from dragoman.config import Recipe
-from dragoman.data.subword import Subword, Tokeniser, learn_tokeniser
+from dragoman.data.subword import Subword
+from dragoman.data.tokeniser import Tokeniser, learn_tokeniser
 from dragoman.errors import BundleError, OutputError
 from dragoman.model.build import build_model
 from dragoman.tensors import CODES, save_tensors

@@ -37,7 +37,9 @@ from dragoman.data.corpus import (
 )
 from dragoman.data.mixture import Mixture
 from dragoman.data.order import Order
-from dragoman.data.subword import BEGIN_ID, END_ID, PADDING_ID, UNKNOWN_ID, Subword, learn_subword, learn_tokeniser
+from dragoman.data.special import BEGIN_ID, END_ID, PADDING_ID, UNKNOWN_ID
+from dragoman.data.subword import Subword, learn_subword
+from dragoman.data.tokeniser import learn_tokeniser
 from dragoman.errors import BundleError, DataError, DragomanError, RecipeError
 from dragoman.formats.lines import read_lines
 from dragoman.formats.pair import Pair

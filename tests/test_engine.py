@@ -18,7 +18,7 @@ import dragoman
 from conftest import WORDS, MakeRecipe, edit_config
 from dragoman import Translation, Translator
 from dragoman.bundle import Bundle, load_bundle
-from dragoman.data.subword import learn_tokeniser
+from dragoman.data.tokeniser import learn_tokeniser
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
 from dragoman.engine.loading import _nothing_collected
@@ -27,7 +27,8 @@ from dragoman.formats.lines import read_lines
 from dragoman.model.attention import Attention
 from dragoman.model.build import build_model
 from dragoman.model.restricted import Mask
-from dragoman.tasks.generation import cross_attention, generate, most_positions, speaker_of
+from dragoman.tasks.generation import cross_attention, generate
+from dragoman.tasks.speaker import most_positions, speaker_of
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

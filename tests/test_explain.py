@@ -26,12 +26,15 @@ from dragoman import Translator, load
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.cli.main import cli
 from dragoman.config import section_with
-from dragoman.data.subword import END_ID, Tokeniser, Vocabulary
+from dragoman.data.special import END_ID
+from dragoman.data.subword import Vocabulary
+from dragoman.data.tokeniser import Tokeniser
 from dragoman.engine.explanation import explain, recorded_search
 from dragoman.engine.translation import Translation
 from dragoman.errors import DataError, DragomanError, MissingExtraError, OutputError, RecipeError
 from dragoman.model.build import build_model
-from dragoman.tasks.generation import cross_attention, start_id
+from dragoman.tasks.generation import cross_attention
+from dragoman.tasks.speaker import start_id
 from dragoman.views import figures as figures_module
 from dragoman.views.attention import MOST_TOKENS, SMALL_PAGE, attention_page, framed
 from dragoman.views.attention_svg import HUES, HUES_IN_THE_DARK, word_matrix

@@ -21,7 +21,8 @@ from dragoman.engine.graphs import CudaGraphs, Work
 from dragoman.engine.replicas import Crew
 from dragoman.model.build import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import Speaker, generate, speaker_of, vote
+from dragoman.tasks.generation import generate
+from dragoman.tasks.speaker import Speaker, speaker_of, vote
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -15,7 +15,8 @@ from dragoman.data.batches import collate, pad
 from dragoman.engine.fixed import FixedTransformer, fixed_speaker
 from dragoman.engine.graphs import CudaGraph
 from dragoman.model.build import build_model
-from dragoman.tasks.generation import Speaker, generate, speaker_of
+from dragoman.tasks.generation import generate
+from dragoman.tasks.speaker import Speaker, speaker_of
 from dragoman.training.finish import train
 from dragoman.training.guard import Guard
 from dragoman.training.journal import read_journal

@@ -24,7 +24,7 @@ from dragoman.evaluation.alignment_error import agreement
 from dragoman.model.attention import watch_attention
 from dragoman.model.build import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import start_id
+from dragoman.tasks.speaker import start_id
 from dragoman.training.checkpoint import list_checkpoints
 from dragoman.training.finish import train
 from dragoman.training.guided import Guidance, guided_layer, guided_loss, watched_head

@@ -23,7 +23,7 @@ from dragoman.engine.parser import load_parser
 from dragoman.engine.translator import load
 from dragoman.errors import BundleError, DataError, DeviceError, DragomanError, RecipeError
 from dragoman.tasks.constraint import Constraint
-from dragoman.tasks.generation import speaker_of
+from dragoman.tasks.speaker import speaker_of
 from dragoman.trees.automaton import Automaton
 from dragoman.trees.linearise import NAMES, Name, linearisation
 from dragoman.trees.mend import mend

@@ -20,7 +20,8 @@ from dragoman.bundle import read_config, save_bundle, weights_of
 from dragoman.cli.main import cli
 from dragoman.config import CorpusConfig, make_recipe
 from dragoman.data.labels import learn_labels, source_text
-from dragoman.data.subword import Tokeniser, learn_subword
+from dragoman.data.subword import learn_subword
+from dragoman.data.tokeniser import Tokeniser
 from dragoman.engine.parse import Parse
 from dragoman.errors import DragomanError
 from dragoman.evaluation.evalb import score_trees, total

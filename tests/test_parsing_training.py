@@ -23,7 +23,9 @@ from dragoman.config import ModelConfig, Recipe, TaskConfig, make_recipe
 from dragoman.data.batches import collate
 from dragoman.data.labels import XX_ID, Labels, learn_labels, read_labels, source_text
 from dragoman.data.prepare import prepare
-from dragoman.data.subword import LABELS, UNKNOWN_ID, Subword, learn_subword
+from dragoman.data.special import UNKNOWN_ID
+from dragoman.data.subword import Subword, learn_subword
+from dragoman.data.tokeniser import LABELS
 from dragoman.engine.translator import load
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.evaluation.evalb import score_files, total

@@ -37,7 +37,9 @@ from dragoman.data import prepare as prepare_room
 from dragoman.data.corpus import LengthTable, lengths_file
 from dragoman.data.encode import Fate
 from dragoman.data.prepare import Prepared, prepare, training_name
-from dragoman.data.subword import END_ID, learn_subword, learn_tokeniser
+from dragoman.data.special import END_ID
+from dragoman.data.subword import learn_subword
+from dragoman.data.tokeniser import learn_tokeniser
 from dragoman.errors import DataError, DragomanError, LostProcessError, MissingExtraError, OutputError, RecipeError, RunError
 from dragoman.formats.pair import Pair
 from dragoman.formats.plain import read_aligned, read_tsv

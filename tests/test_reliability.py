@@ -34,7 +34,7 @@ from conftest import NO_DROPOUT, WORDS, MakeRecipe, reseal
 from dragoman.bundle import save_bundle, weights_of
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.loader import Cursor
-from dragoman.data.subword import learn_tokeniser
+from dragoman.data.tokeniser import learn_tokeniser
 from dragoman.errors import Interrupted, OutputError, RunError, WriteError
 from dragoman.model.build import build_model
 from dragoman.storage import MANIFEST, alone_in, check_seal

@@ -17,12 +17,13 @@ import pytest
 import torch
 
 from dragoman.config import DecodingConfig, ModelConfig
-from dragoman.data.subword import END_ID, PADDING_ID
+from dragoman.data.special import END_ID, PADDING_ID
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.rules import NO_RULES, Rules, Wish
 from dragoman.engine.speakers import ready_speaker
 from dragoman.model.build import build_model
-from dragoman.tasks.generation import Search, Speaker, Work, generate
+from dragoman.tasks.generation import Search, Work, generate
+from dragoman.tasks.speaker import Speaker
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 

@@ -13,7 +13,7 @@ import dragoman
 from conftest import WORDS
 from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
-from dragoman.data.subword import END_ID
+from dragoman.data.special import END_ID
 from dragoman.engine.shortlist import SPECIAL, Shortlist, learn_shortlist, read_shortlist
 from dragoman.engine.wording import Wording
 from dragoman.errors import BundleError, DataError, OutputError

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import dragoman
 from dragoman import Translation, Translator
-from dragoman.data.subword import END_ID
+from dragoman.data.special import END_ID
 from dragoman.decoding.step import State
 from dragoman.engine.translation import joined
 from dragoman.tasks.translation import is_copy

@@ -42,7 +42,7 @@ from dragoman.config import Recipe, TrainingConfig, recipe_from_dict
 from dragoman.data.batches import Batch, batches_in_order, collate
 from dragoman.data.corpus import Corpus, pair_files
 from dragoman.data.loader import Cursor, TrainingBatches
-from dragoman.data.subword import END_ID, PADDING_ID
+from dragoman.data.special import END_ID, PADDING_ID
 from dragoman.errors import DataError, Interrupted, LostProcessError, OutputError, RecipeError, RunError
 from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match
 from dragoman.formats.lines import read_lines

@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from dragoman.config import read_recipe
 from dragoman.data.loader import BatchStream, Cursor, TrainingBatches
-from dragoman.tasks.generation import start_id
+from dragoman.tasks.speaker import start_id
 from dragoman.training.checkpoint import Progress
 from dragoman.training.guard import Guard
 from dragoman.training.learner import Learner

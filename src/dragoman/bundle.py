@@ -22,7 +22,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from dragoman.config import Recipe, recipe_from_dict
-from dragoman.data.subword import Subword, Tokeniser, read_tokeniser, write_tokeniser
+from dragoman.data.subword import Subword
+from dragoman.data.tokeniser import Tokeniser, read_tokeniser, write_tokeniser
 from dragoman.errors import BundleError, OutputError, RecipeError
 from dragoman.model.build import assemble_model
 from dragoman.model.transformer import Transformer

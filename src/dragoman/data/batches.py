@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.data.subword import END_ID, PADDING_ID
+from dragoman.data.special import END_ID, PADDING_ID
 from dragoman.data.words import Looks
 
 if TYPE_CHECKING:  # who translates has no corpus to open

@@ -13,7 +13,7 @@ from dragoman.config import CorpusConfig, Recipe, listed
 from dragoman.data.corpus import Corpus
 from dragoman.data.encode import NAMED
 from dragoman.data.link_table import write_links
-from dragoman.data.subword import Tokeniser
+from dragoman.data.tokeniser import Tokeniser
 from dragoman.data.words import Sides
 from dragoman.errors import DataError
 from dragoman.formats.lines import read_lines

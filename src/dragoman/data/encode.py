@@ -19,7 +19,7 @@ import pyarrow as pa
 from dragoman.cleaning.spool import Progress, Spool, kept_rows
 from dragoman.data.corpus import pair_file, pairs_batch, schema_of, write_batches
 from dragoman.data.labels import Labels, source_text
-from dragoman.data.subword import Tokeniser
+from dragoman.data.tokeniser import Tokeniser
 from dragoman.errors import DataError
 from dragoman.processes import spread
 from dragoman.storage import put_in_place, write_json

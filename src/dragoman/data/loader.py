@@ -29,7 +29,9 @@ from dragoman.data.mixture import Mixture
 from dragoman.data.modifiers import Modifiers
 from dragoman.data.order import Chosen, Order
 from dragoman.data.prepare import training_name
-from dragoman.data.subword import END_ID, Tokeniser, read_tokeniser, sampling_seed
+from dragoman.data.special import END_ID
+from dragoman.data.subword import sampling_seed
+from dragoman.data.tokeniser import Tokeniser, read_tokeniser
 from dragoman.data.words import NOWHERE, Sides
 from dragoman.errors import LostProcessError
 from dragoman.processes import starting_deaf

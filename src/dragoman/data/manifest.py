@@ -14,7 +14,7 @@ from typing import Any
 from dragoman.config import CorpusConfig, Recipe
 from dragoman.data.corpus_alignment import link_files
 from dragoman.data.encode import Fate
-from dragoman.data.subword import LABELS
+from dragoman.data.tokeniser import LABELS
 from dragoman.errors import DataError
 from dragoman.formats.read import corpus_files, refuse_missing
 from dragoman.storage import write_json

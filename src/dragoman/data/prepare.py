@@ -35,16 +35,8 @@ from dragoman.data.manifest import (
     request_digest,
     write_manifest,
 )
-from dragoman.data.subword import (
-    Tokeniser,
-    learn_subword,
-    learn_tokeniser,
-    read_tokeniser,
-    refuse_sampling,
-    take_subword,
-    take_tokeniser,
-    write_tokeniser,
-)
+from dragoman.data.subword import learn_subword, refuse_sampling, take_subword
+from dragoman.data.tokeniser import Tokeniser, learn_tokeniser, read_tokeniser, take_tokeniser, write_tokeniser
 from dragoman.errors import DataError, DragomanError, LostProcessError, OutputError, RecipeError
 from dragoman.formats.read import PIPE, corpus_files, format_of
 from dragoman.processes import cores

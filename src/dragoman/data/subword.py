@@ -18,16 +18,9 @@ from dragoman.config import SubwordConfig
 from dragoman.data.chance import mixed
 from dragoman.data.pieces import BYTE, read_pieces, renumbered
 from dragoman.data.sampling import SPACE, BpeDropout, UnigramSampling, sampler_of
-from dragoman.data.special import BEGIN_ID as BEGIN_ID
-from dragoman.data.special import END_ID as END_ID
-from dragoman.data.special import PADDING_ID as PADDING_ID
-from dragoman.data.special import SPECIAL_IDS as SPECIAL_IDS
-from dragoman.data.special import UNKNOWN_ID as UNKNOWN_ID
+from dragoman.data.special import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
 from dragoman.errors import BundleError, DataError, RecipeError
 
-SOURCE_MODEL, TARGET_MODEL = "source.model", "target.model"
-LABELS = "labels.json"
-"""In the place of the target's model, where trees are the target."""
 # Longer lines are left out of what the subword model learns from, never out of the corpus.
 LONGEST_LINE_BYTES = 65_536
 # Sets the draws for sampling apart from all others that are made with the same seed.
@@ -227,68 +220,6 @@ def _why_not_learnt(message: str, key: str, vocabulary_size: int) -> DataError |
     return RecipeError(f"no subword model could be learnt from this text: {' '.join(message.split())}")
 
 
-class Tokeniser:
-    """The subword models of both sides; one and the same where they are joint. Of trees, the target is `labels.Labels`."""
-
-    def __init__(self, source: Subword, target: Vocabulary, *, source_eos: bool) -> None:
-        self.source = source
-        self.target = target
-        self.source_eos = source_eos
-
-    @property
-    def joint(self) -> bool:
-        return self.source is self.target
-
-    def encode_source(self, text: str) -> list[int]:
-        """Ids as the encoder reads them."""
-        return self.source.encode(text) + ([END_ID] if self.source_eos else [])
-
-    def encode_target(self, text: str) -> list[int]:
-        """Ids without begin and end."""
-        return self.target.encode(text)
-
-
-def write_tokeniser(folder: Path, tokeniser: Tokeniser) -> None:
-    """Put the subword models into a folder, as prepared corpora and bundles hold them: a joint one once."""
-    (folder / SOURCE_MODEL).write_bytes(tokeniser.source.model)
-    if not tokeniser.joint:
-        name = TARGET_MODEL if isinstance(tokeniser.target, Subword) else LABELS
-        (folder / name).write_bytes(tokeniser.target.model)
-
-
-def read_tokeniser(folder: Path, config: SubwordConfig, *, source_eos: bool) -> Tokeniser:
-    """What `write_tokeniser` wrote. Raises BundleError naming the file that is missing or damaged."""
-
-    def model(name: str) -> bytes:
-        try:
-            return (folder / name).read_bytes()
-        except OSError as error:
-            raise BundleError(f"{folder / name}: cannot be read: {error.strerror}") from None
-
-    def read(name: str) -> Subword:
-        return Subword(model(name), lowercase=config.lowercase, name=str(folder / name))
-
-    source = read(SOURCE_MODEL)
-    if (folder / LABELS).exists():
-        from dragoman.data.labels import read_labels  # only here, since who translates need not wait for it
-
-        return Tokeniser(source, read_labels(model(LABELS), name=str(folder / LABELS)), source_eos=source_eos)
-    return Tokeniser(source, source if config.joint else read(TARGET_MODEL), source_eos=source_eos)
-
-
-def take_tokeniser(config: SubwordConfig, *, root: Path, source_eos: bool) -> Tokeniser:
-    """The SentencePiece models that the recipe names, with paths from `root` on, renumbered where that is needed.
-
-    Raises what `take_subword` does.
-    """
-    assert config.model is not None
-    source = take_subword(config, "model", root / config.model)
-    if config.joint:
-        return Tokeniser(source, source, source_eos=source_eos)
-    assert config.target_model is not None
-    return Tokeniser(source, take_subword(config, "target_model", root / config.target_model), source_eos=source_eos)
-
-
 def take_subword(config: SubwordConfig, key: str, path: Path) -> Subword:
     """The SentencePiece model in a file that the recipe's `key` names.
 
@@ -325,31 +256,3 @@ def refuse_sampling(subword: Vocabulary, config: SubwordConfig, where: str) -> N
             subword.sample("", alpha=config.sampling, seed=0)
         except ValueError as reason:
             raise RecipeError(f"{where}: subword.sampling = {config.sampling}, but {reason}; set it to 0") from None
-
-
-def learn_tokeniser(
-    sources: Iterable[str],
-    targets: Iterable[str],
-    config: SubwordConfig,
-    *,
-    source_eos: bool,
-    seed: int,
-    notice: Notice = lambda _: None,
-) -> Tokeniser:
-    """Learn the joint model from both sides, or one from each. Raises DataError where there is no text."""
-
-    def both() -> Iterable[str]:
-        yield from sources
-        yield from targets
-
-    size, target_size = config.vocabulary_size, config.target_vocabulary_size
-    if config.joint:
-        joint = learn_subword(both(), config, vocabulary_size=size, seed=seed, notice=notice)
-        return Tokeniser(joint, joint, source_eos=source_eos)
-    source = learn_subword(sources, config, vocabulary_size=size, seed=seed, notice=notice)
-    if target_size is None:
-        target = learn_subword(targets, config, vocabulary_size=size, seed=seed, notice=notice)
-    else:
-        key = "subword.target_vocabulary_size"
-        target = learn_subword(targets, config, vocabulary_size=target_size, seed=seed, key=key, notice=notice)
-    return Tokeniser(source, target, source_eos=source_eos)

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.data.sampling import SPACE
-from dragoman.data.subword import Tokeniser, Vocabulary
+from dragoman.data.subword import Vocabulary
+from dragoman.data.tokeniser import Tokeniser
 
 if TYPE_CHECKING:
     from dragoman.data.corpus import Ids

@@ -23,14 +23,16 @@ from torch.nn.functional import pad
 
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, ModelConfig
-from dragoman.data.subword import BEGIN_ID, END_ID, UNKNOWN_ID, write_tokeniser
+from dragoman.data.special import BEGIN_ID, END_ID, UNKNOWN_ID
+from dragoman.data.tokeniser import write_tokeniser
 from dragoman.errors import BundleError, MissingExtraError
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward
 from dragoman.model.positions import LearnedPositions
 from dragoman.model.transformer import Decoder, Encoder
 from dragoman.storage import sealed_folder, write_json
-from dragoman.tasks.generation import FORBIDDEN, start_id
+from dragoman.tasks.generation import FORBIDDEN
+from dragoman.tasks.speaker import start_id
 
 TOLD = "dragoman.json"
 # Added to the logit of a token that is never to be said: e to it is 0 in every precision, and float16 holds it.

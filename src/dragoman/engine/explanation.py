@@ -16,7 +16,8 @@ from torch import Tensor
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig
 from dragoman.data.batches import collate
-from dragoman.data.subword import END_ID, UNKNOWN_ID, Vocabulary
+from dragoman.data.special import END_ID, UNKNOWN_ID
+from dragoman.data.subword import Vocabulary
 from dragoman.data.words import words_of
 from dragoman.engine.recording import recorded_search as recorded_search
 from dragoman.errors import DataError
@@ -25,7 +26,8 @@ from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.restricted import Mask
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.alignment import chosen_head
-from dragoman.tasks.generation import FORBIDDEN, most_positions, start_id
+from dragoman.tasks.generation import FORBIDDEN
+from dragoman.tasks.speaker import most_positions, start_id
 from dragoman.tasks.translation import holds_text
 from dragoman.views.attention import MOST_TOKENS
 from dragoman.views.explanation import KINDS, Branch, Candidate, Choice, Explanation, Focus, Heads, Kind

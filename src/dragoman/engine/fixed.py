@@ -25,7 +25,7 @@ from dragoman.engine.graphs import CudaGraphs, Record, Work
 from dragoman.model.attention import Attention, KeyValue
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.transformer import DecoderState, Transformer
-from dragoman.tasks.generation import Speaker, most_positions
+from dragoman.tasks.speaker import Speaker, most_positions
 
 # The least of each; masks whose rows are not multiples of 16 numbers are copied by the GPU's attention.
 LEAST_SOURCE = 16

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dragoman.aligner import Link
-from dragoman.data.subword import Tokeniser
+from dragoman.data.tokeniser import Tokeniser
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.alignment import Head, links
 from dragoman.tasks.generation import cross_attentions

@@ -16,7 +16,7 @@ from dragoman.engine.shortlist import read_shortlist
 from dragoman.engine.speakers import points_on, ready_speaker
 from dragoman.engine.worker import opening_of
 from dragoman.errors import BundleError, DeviceError, RecipeError
-from dragoman.tasks.generation import Speaker, start_id
+from dragoman.tasks.speaker import Speaker, start_id
 
 Task = Literal["translation", "parsing"]
 MISTAKEN: dict[Task, str] = {

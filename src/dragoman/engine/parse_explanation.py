@@ -13,8 +13,9 @@ from dragoman.engine.parser import Parser, Sentence
 from dragoman.engine.recording import recorded_search
 from dragoman.errors import DataError
 from dragoman.tasks.constraint import Constraint
-from dragoman.tasks.generation import FORBIDDEN, start_id
+from dragoman.tasks.generation import FORBIDDEN
 from dragoman.tasks.parsing import ENDLESS, encode_words
+from dragoman.tasks.speaker import start_id
 from dragoman.tasks.translation import longest_source
 from dragoman.views.attention import MOST_TOKENS
 from dragoman.views.explanation import Bracketed, Branch, Explanation

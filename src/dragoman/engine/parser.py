@@ -16,8 +16,8 @@ from dragoman.data.labels import Labels
 from dragoman.engine.opened import Opened, Placing
 from dragoman.engine.parse import Parse
 from dragoman.errors import DataError
-from dragoman.tasks.generation import Speaker
 from dragoman.tasks.parsing import Parsed, labels_of, parse_ids
+from dragoman.tasks.speaker import Speaker
 from dragoman.trees.linearise import XX
 from dragoman.trees.penn import is_word, split_words
 from dragoman.trees.tree import leaves

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from dragoman.config import DecodingConfig
-from dragoman.data.subword import END_ID, Vocabulary
+from dragoman.data.special import END_ID
+from dragoman.data.subword import Vocabulary
 from dragoman.decoding.penalty import LengthPenalty
 from dragoman.decoding.rules import Allow
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import FORBIDDEN, most_positions
+from dragoman.tasks.generation import FORBIDDEN
+from dragoman.tasks.speaker import most_positions
 from dragoman.views.explanation import Branch, Fate
 
 

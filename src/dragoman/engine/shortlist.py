@@ -21,10 +21,11 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from dragoman.bundle import Bundle
-from dragoman.data.subword import END_ID
+from dragoman.data.special import END_ID
 from dragoman.errors import BundleError, DataError
 from dragoman.storage import check_seal, sealed_folder
-from dragoman.tasks.generation import cross_attentions, start_id
+from dragoman.tasks.generation import cross_attentions
+from dragoman.tasks.speaker import start_id
 from dragoman.tensors import MappedTensors, save_tensors
 
 TABLES = "shortlist.safetensors"

@@ -21,7 +21,7 @@ from dragoman.engine.shortlist import Shortlist
 from dragoman.errors import DeviceError
 from dragoman.memory import keep_freed_memory
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import Speaker, most_positions, speaker_of, vote
+from dragoman.tasks.speaker import Speaker, most_positions, speaker_of, vote
 
 if TYPE_CHECKING:
     from dragoman.engine.compiled import CompiledTransformer

@@ -24,7 +24,8 @@ from dragoman.engine.translation import Translation, joined
 from dragoman.engine.wording import Wording, wishes_of
 from dragoman.errors import DataError, RecipeError
 from dragoman.tasks.alignment import chosen_head
-from dragoman.tasks.generation import Speaker, most_positions, score_pairs, start_id
+from dragoman.tasks.generation import score_pairs
+from dragoman.tasks.speaker import Speaker, most_positions, start_id
 from dragoman.tasks.translation import Translated, holds_text, is_copy, longest_source, status_of, translate_lines
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.config import DecodingConfig
-from dragoman.data.subword import UNKNOWN_ID, Vocabulary
+from dragoman.data.special import UNKNOWN_ID
+from dragoman.data.subword import Vocabulary
 from dragoman.decoding.rules import NO_WISH, Wish
 from dragoman.errors import DataError
 

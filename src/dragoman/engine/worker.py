@@ -24,7 +24,8 @@ from dragoman.config import DecodingConfig
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.rules import Rules, Wish
 from dragoman.storage import MANIFEST
-from dragoman.tasks.generation import Search, Speaker, Work
+from dragoman.tasks.generation import Search, Work
+from dragoman.tasks.speaker import Speaker
 
 Found = list[list[Hypothesis]]
 

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from dragoman.aligner import Link, align_pairs
 from dragoman.config import Recipe
-from dragoman.data.subword import Tokeniser
+from dragoman.data.tokeniser import Tokeniser
 from dragoman.data.words import words_of
 from dragoman.evaluation.alignment_error import agreement
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import cross_attentions, start_id
+from dragoman.tasks.generation import cross_attentions
+from dragoman.tasks.speaker import start_id
 from dragoman.tasks.translation import holds_text
 
 PAIRS_AT_ONCE = 32

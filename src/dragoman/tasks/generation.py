@@ -10,22 +10,20 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from dragoman.config import DecodingConfig, ModelConfig
+from dragoman.config import DecodingConfig
 from dragoman.data.batches import collate, pad
-from dragoman.data.subword import BEGIN_ID, END_ID, PADDING_ID
+from dragoman.data.special import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.decoding.beam import beam_search
-from dragoman.decoding.candidates import PlainRanking, Ranking
 from dragoman.decoding.greedy import Choose, likeliest, one_by_one, sampler
 from dragoman.decoding.groups import Groups
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
 from dragoman.decoding.rules import NO_RULES, Allow, Rules, Wish
 from dragoman.decoding.scoring import score_targets
-from dragoman.decoding.searcher import Searcher, plain_request
-from dragoman.decoding.step import EnsembleState, State, Step, ensemble_step
+from dragoman.decoding.searcher import plain_request
 from dragoman.model.attention import Attention, watch_attention
-from dragoman.model.positions import LearnedPositions
 from dragoman.model.transformer import Transformer
+from dragoman.tasks.speaker import Speaker
 
 FORBIDDEN = (PADDING_ID, BEGIN_ID)
 # Sampled sentence i draws from stream seed · STREAMS + i, so that its place, not its batch, decides what it becomes.
@@ -42,63 +40,6 @@ class Spread(Protocol):
     """Does many pieces of work, one after the other as `map` does, or side by side; their results in order."""
 
     def __call__(self, work: Callable[[Given], Found], pieces: Iterable[Given], /) -> Iterable[Found]: ...
-
-
-@dataclass(frozen=True)
-class Speaker:
-    """What a search asks for words: one model, or several that vote.
-
-    start: source ids (B, S), padded on the right → the state before the first token
-    positions: how many tokens it has positions for; none where they never end
-    ranking: how a search of these words finds the likeliest
-    searcher: searches by itself for what is asked for most; none where Python does
-    narrowed: for source ids and further tokens a speaker that knows these and the likely words alone, and their ids (W,) in
-        order, the special ones first; none for one that always knows all
-    """
-
-    start: Callable[[Tensor], State]
-    step: Step
-    device: torch.device
-    positions: int | None
-    ranking: Callable[[], Ranking] = PlainRanking
-    searcher: Searcher | None = None
-    narrowed: Callable[[Tensor, Sequence[int]], tuple[Speaker, Tensor]] | None = None
-
-
-def speaker_of(models: Sequence[Transformer]) -> Speaker:
-    """These models as they are; several vote as an ensemble."""
-    device, positions = _device(models[0]), most_positions(models)
-    if len(models) == 1:
-        return Speaker(models[0].start, models[0].step, device, positions)
-    return vote([Speaker(model.start, model.step, device, positions) for model in models])
-
-
-def vote(speakers: Sequence[Speaker]) -> Speaker:
-    """All of them as one, whose probabilities are the mean of theirs."""
-    if len(speakers) == 1:
-        return speakers[0]
-
-    def start(source_BS: Tensor) -> State:
-        return EnsembleState(tuple(speaker.start(source_BS) for speaker in speakers))
-
-    positions = min((one.positions for one in speakers if one.positions is not None), default=None)
-    step = ensemble_step([one.step for one in speakers])
-    return Speaker(start, step, speakers[0].device, positions, speakers[0].ranking)
-
-
-def start_id(config: ModelConfig) -> int:
-    """What the decoder reads first. Padding is embedded as a zero vector, which is what `zero` asks for."""
-    return {"bos": BEGIN_ID, "eos": END_ID, "zero": PADDING_ID}[config.decoder_start]
-
-
-def most_positions(models: Sequence[Transformer]) -> int | None:
-    """How many tokens all of the models have positions for; none where positions never end."""
-    tables = [stack.embedding.positions for model in models for stack in (model.encoder, model.decoder)]
-    return min((len(table.weight) for table in tables if isinstance(table, LearnedPositions)), default=None)
-
-
-def _device(model: Transformer) -> torch.device:
-    return model.output.device
 
 
 def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
@@ -323,7 +264,7 @@ def score_pairs(
     lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
     for indices in _batches(lengths, config.batch_tokens):
         wanted = [targets[index] for index in indices]
-        batch = collate([sources[index] for index in indices], wanted, start_id=start_id).to(_device(model))
+        batch = collate([sources[index] for index in indices], wanted, start_id=start_id).to(model.output.device)
         scored = score_targets(model(batch.source_BS, batch.inputs_BT), wanted, end_id=END_ID, penalty=penalty)
         results.update(zip(indices, scored, strict=True))
         advance(len(indices))
@@ -351,7 +292,7 @@ def cross_attentions(
     found: dict[int, Tensor] = {}
     for indices in _batches(lengths, batch_tokens):
         batch = collate([sources[index] for index in indices], [said[index] for index in indices], start_id=start_id)
-        batch = batch.to(_device(model))
+        batch = batch.to(model.output.device)
         with watch_attention([module for module in attentions if isinstance(module, Attention)]) as weights:
             model(batch.source_BS, batch.inputs_BT)
         weights_BLHTS = torch.stack(weights, dim=1).float().cpu()

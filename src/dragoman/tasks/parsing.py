@@ -12,7 +12,7 @@ from torch import Tensor
 from dragoman.config import DecodingConfig, Recipe, TaskConfig
 from dragoman.data.batches import cut, pad
 from dragoman.data.labels import XX_ID, Labels, plain_tree, source_text
-from dragoman.data.subword import Tokeniser
+from dragoman.data.tokeniser import Tokeniser
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import DataError
 from dragoman.evaluation.evalb import total
@@ -21,7 +21,8 @@ from dragoman.evaluation.parses import ParseComparison
 from dragoman.formats.pair import Pair
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.constraint import Constraint
-from dragoman.tasks.generation import Advance, Constrain, Speaker, Spread, generate, speaker_of, start_id
+from dragoman.tasks.generation import Advance, Constrain, Spread, generate
+from dragoman.tasks.speaker import Speaker, speaker_of, start_id
 from dragoman.tasks.translation import longest_source, rules_of
 from dragoman.trees.automaton import Automaton
 from dragoman.trees.linearise import XX

@@ -18,7 +18,7 @@ import torch
 
 from dragoman.config import ModelConfig
 from dragoman.data.batches import Batch
-from dragoman.data.subword import PADDING_ID
+from dragoman.data.special import PADDING_ID
 
 # The gradient with respect to either factor of a product costs as much as the product.
 TRAINING = 3

@@ -18,7 +18,7 @@ from dragoman.bundle import put_weights, save_bundle
 from dragoman.config import STANDARD_INPUT, Recipe, listed, recipe_from_dict
 from dragoman.data.manifest import prepared_files
 from dragoman.data.prepare import VALID
-from dragoman.data.subword import Tokeniser, read_tokeniser
+from dragoman.data.tokeniser import Tokeniser, read_tokeniser
 from dragoman.errors import (
     DataError,
     DragomanError,

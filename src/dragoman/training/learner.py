@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dragoman.bundle import put_weights, weights_of
 from dragoman.config import Recipe
-from dragoman.data.subword import Tokeniser
+from dragoman.data.tokeniser import Tokeniser
 from dragoman.errors import out_of_memory
 from dragoman.model.build import build_model
 from dragoman.model.transformer import Transformer

@@ -22,7 +22,7 @@ import torch
 from dragoman.config import Recipe
 from dragoman.data.loader import BatchStream, TrainingBatches, telling_of_lost_loaders
 from dragoman.errors import FollowedError, Interrupted, MemoryShortError, OutputError, RunError
-from dragoman.tasks.generation import most_positions, start_id
+from dragoman.tasks.speaker import most_positions, start_id
 from dragoman.training.checkpoint import Progress
 from dragoman.training.cost import Work, batch_work, memory_mib
 from dragoman.training.energy import EnergyMeter

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.data.batches import Batch
-from dragoman.data.subword import PADDING_ID
+from dragoman.data.special import PADDING_ID
 from dragoman.model.linear import Product, plain_product
 from dragoman.model.transformer import Transformer
 from dragoman.training.slices import Sums, exact, sliced_loss, some_rows

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data.batches import Batch
-from dragoman.data.subword import PADDING_ID
+from dragoman.data.special import PADDING_ID
 from dragoman.model.linear import Product, plain_product
 from dragoman.model.transformer import Transformer
 from dragoman.training.loss import smoothing_weights

@@ -13,8 +13,9 @@ from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import Recipe
 from dragoman.formats.pair import Pair
 from dragoman.storage import write_json, write_lines
-from dragoman.tasks.generation import cross_attention, most_positions, start_id
+from dragoman.tasks.generation import cross_attention
 from dragoman.tasks.parsing import encode_words, labels_of
+from dragoman.tasks.speaker import most_positions, start_id
 from dragoman.training.journal import read_journal
 from dragoman.training.listener import Listener
 from dragoman.training.validation import Judgement, Sample, judge
