@@ -343,6 +343,12 @@ def test_an_existing_output_is_refused_and_untouched(ask: Ask, bundle: Path, cor
         "evaluate BUNDLE --with copy --src test.en --ref test.de -o copy/new",
         "tree test.mrg -o test.mrg",
         "augment self-train BUNDLE pairs.tsv -o none/../pairs.tsv",
+        "shortlist BUNDLE test.en test.de -o test.de",
+        "shortlist copy test.en test.de -o copy/source.model",
+        "explain copy test.en -o copy/weights.safetensors",
+        "explain copy test.en --svg copy",
+        "paper figures copy test.en -o copy",
+        "paper table4 --gold test.mrg -o test.mrg",
     ],
 )
 def test_what_is_read_is_never_written_over(

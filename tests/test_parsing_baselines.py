@@ -361,6 +361,9 @@ def test_free_search_is_mended_and_told(gold: Path, parser: Path) -> None:
         (["--bundle", "b"], "--gold FILE"),
         (["--run", "r", "--gold", "g"], "--run names bundle, gold and training trees by itself"),
         (["beam_size=4"], "'beam_size=4' changes how a bundle searches; give --bundle or --run"),
+        (["--unconstrained"], "--unconstrained is a bundle's; give --bundle or --run"),
+        (["--gold", "g", "--train", "t", "--no-baselines"], "--train is for the baselines"),
+        (["--gold", "g", "--no-baselines"], "--no-baselines leaves nothing to score"),
         (["--gold", "missing.mrg"], "missing.mrg"),
         (["--run", "missing"], "no recipe.json"),
     ],
@@ -384,6 +387,21 @@ def test_trees_that_cannot_be_scored_are_told_with_file_and_line(text: str, told
     line = one_line(command("--gold", path))
     assert told in line
     assert "bad.mrg" in line
+
+
+def test_all_bundles_and_knobs_are_looked_at_before_anything_is_parsed(
+    gold: Path, parser: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.paper.table4.baselines", None)  # which to call would be a traceback
+    one = ("--gold", gold, "--bundle", parser)
+    assert "none" in one_line(command(*one, "--bundle", tmp_path / "none"))
+    assert "beam_sise" in one_line(command(*one, "beam_sise=2"))
+
+
+def test_a_table_whose_picture_cannot_be_written_is_seen(gold: Path, tmp_path: Path) -> None:
+    result = command("--gold", gold, "--json", "-o", tmp_path / "none" / "table4.svg")
+    assert "table4.svg" in one_line(result)
+    assert [one["parser"] for one in json.loads(result.stdout)["results"]] == ["right-branching"]
 
 
 def test_a_run_needs_to_be_a_parser_s_and_at_its_end(tmp_path: Path) -> None:

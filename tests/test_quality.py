@@ -381,6 +381,8 @@ class Answer:
         (Pair("ein Hund", ""), Answer("ein Hund", "copied", alternatives=(Answer("a dog"),)), "written", "<BT> a dog"),
         (Pair("ein Hund", ""), Answer("", "refused"), "refused", None),
         (Pair("ein Hund", ""), Answer("a\ndog"), "written", "<BT> a dog"),
+        (Pair("\ufeff", ""), Answer("a dog"), "blank", None),
+        (Pair("ein Hund", ""), Answer(" \ufeff"), "empty", None),
     ],
     ids=lambda value: getattr(value, "status", None),
 )

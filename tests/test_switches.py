@@ -13,6 +13,8 @@ from dragoman.config import read_recipe
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
+from common.usage import CommandError
+from quality import learn
 from quality.corpus import Corpus, NoText, find_corpus
 from quality.learn import School
 from quality.rows import HALF, MADE, PLAIN, QUICK, REVERSED, ROWS, Row, needed
@@ -55,6 +57,37 @@ def test_rows_come_with_what_they_need_and_after_it() -> None:
             assert not row.over or row.over in order
 
 
+def test_what_was_begun_with_another_recipe_is_told_before_anything_is_trained(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the last of the rows, by its folder alone: neither it nor those before it are begun."""
+    monkeypatch.setattr(learn, "_dragoman", None)  # which to call would be another error
+    before, now = (School(corpus, tmp_path / "runs", steps, print) for steps in (1000, 2000))
+    rows = needed(("together",))
+    recipe, settings = before._settings(rows[-1], 1)
+    run = before.run_of("together", 1)
+    run.mkdir(parents=True)
+    (run / "recipe.json").write_text(read_recipe(Path(recipe), settings).model_dump_json())
+    assert before.report(rows[-1], 1) is None
+    with pytest.raises(CommandError, match="begun with another recipe than row together has now"):
+        now.train(rows, seeds=1, processes=1)
+
+
+def test_pairs_are_made_where_there_are_none_or_an_empty_file(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(learn, "_dragoman", lambda *words: made.append(str(words[-1])))
+    school = School(corpus, tmp_path / "runs", 1000, print)
+    [name] = {name for row in needed(("together",)) for name in row.beside}
+    pairs = school._pairs(name, 1)
+    pairs.parent.mkdir(parents=True)
+    for text, times in (("", 1), ("a\tb\n", 1)):
+        pairs.write_text(text)
+        school._make(name, 1)
+        assert len(made) == times
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_what_is_set_is_a_recipe(row: Row, corpus: Corpus, tmp_path: Path) -> None:
     """And differs from the row that it is compared with in its switch alone."""
@@ -75,7 +108,7 @@ def test_what_is_set_is_a_recipe(row: Row, corpus: Corpus, tmp_path: Path) -> No
     name = "all" if row.pairs == "all" else "first"
     assert [learnt["source"], learnt["target"]] == [str(corpus.cut / f"{name}.{one}") for one in (first, second)]
     files = [one["file"] for name, one in (data["corpora"] or {}).items() if name != "real"]
-    assert files == [str(tmp_path / "runs" / f"{made}-seed3.tsv") for made in row.beside]
+    assert files == [str(tmp_path / "runs" / f"{MADE[made].by}-seed3" / f"{made}.tsv") for made in row.beside]
     for judged in (data["valid"], data["test"]):
         assert (judged["source"], judged["target"]) == (f"val.{first}.gz", f"val.{second}.gz")
     if not row.over:

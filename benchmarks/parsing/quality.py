@@ -9,7 +9,7 @@ from common.results import Section, Table
 
 from dragoman.engine.parser import Parser
 from dragoman.evaluation.evalb import score_trees
-from dragoman.paper.table4 import QUOTED, Result, baselines, parsed
+from dragoman.paper.table4 import QUOTED, Result, baselines, open_parsers, parsed
 from dragoman.paper.table4 import Treebank as Trees
 from dragoman.tasks.confident import certainty, thresholds
 from dragoman.trees.simplify import with_tags_of
@@ -30,7 +30,8 @@ def measure_quality(treebank: Treebank, bundle: Path | None, *, say: Callable[[s
     results: list[Result] = baselines(gold, Trees("CRAFT train", treebank.train))
     if bundle is not None:
         say("parsing them with the bundle")
-        results.append(parsed(bundle, gold, decoding={}))
+        [parser] = open_parsers([bundle], {})
+        results.append(parsed(str(bundle), parser, gold, decoding={}))
     title = f"F1 on CRAFT dev, {len(gold.trees):,} trees" + (f" of up to {QUICK_LONGEST} words" if quick else "")
     header = ["parser", "tags", "F1", "to 40 words", "precision", "recall", "no tree", "sentences/s"]
     table = Table(title, header)

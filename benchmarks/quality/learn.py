@@ -44,14 +44,16 @@ class School:
         return self.folder / f"{name}-seed{seed}"
 
     def report(self, row: Row, seed: int) -> dict[str, Any] | None:
-        """What was written at the end of a run; none before. Raises CommandError where it is a run of another recipe."""
+        """What was written at the end of a run; none before. Raises CommandError where it was begun with another recipe."""
         run = self.run_of(row.name, seed)
-        if not (run / "report.json").is_file():
+        if not (run / "recipe.json").is_file():
             return None
         recipe, settings = self._settings(row, seed)
         if read_record(run).recipe != read_recipe(Path(recipe), settings):
-            told = f"{run}: trained by another recipe than row {row.name} has now; remove it, or give another --work"
+            told = f"{run}: begun with another recipe than row {row.name} has now; remove it, or give another --work"
             raise CommandError(told)
+        if not (run / "report.json").is_file():
+            return None
         found: dict[str, Any] = json.loads((run / "report.json").read_bytes())
         return found
 
@@ -109,12 +111,14 @@ class School:
         return self.run_of(row.over, seed) / "bundle" / "source.model"
 
     def _pairs(self, name: str, seed: int) -> Path:
-        return self.folder / f"{name}-seed{seed}.tsv"
+        """In the run of the model that makes them: who removes it, or has it trained anew, has them made anew."""
+        return self.run_of(MADE[name].by, seed) / f"{name}.tsv"
 
     def _make(self, name: str, seed: int) -> None:
         making, path = MADE[name], self._pairs(name, seed)
-        if path.exists():
+        if path.is_file() and path.stat().st_size:
             return
+        path.unlink(missing_ok=True)  # of a model that nothing could be made by
         self.say(f"{name}, seed {seed}: translating")
         text = [self.corpus.train(making.pairs, language) for language in making.languages]
         _dragoman("augment", making.how, self.run_of(making.by, seed) / "bundle", *text, "-o", path, *making.options)

@@ -59,7 +59,7 @@ def explain(
     from dragoman.views.attention import attention_page
     from dragoman.views.figures import figure_names, figures, png_of
 
-    refuse_old(output, overwrite=True)
+    refuse_old(output, svg, png, overwrite=True, read=[bundle])
     page = output or (None if as_json else Path("explanation.html"))
     wanted = [page] if page else []
     for folder, suffix in ((svg, "svg"), (png, "png")):

@@ -254,7 +254,7 @@ def figures(
     from dragoman.storage import refuse_existing
     from dragoman.views.figures import png_of
 
-    refuse_old(output, overwrite=True)
+    refuse_old(output, overwrite=True, read=[bundle])
     asked = tuple(map(int, numbers)) or FIGURES
     folder = output or (None if as_json else Path("figures"))
     if folder and not overwrite:

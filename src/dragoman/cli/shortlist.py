@@ -40,7 +40,7 @@ def shortlist(
     for name, value in (("--each", each), ("--usual", usual)):
         if not 1 <= value <= 100_000:
             raise click.UsageError(f"{name} = {value}: 1 to 100000 are allowed", ctx=click.get_current_context())
-    refuse_old(output, overwrite=overwrite)
+    refuse_old(output, overwrite=overwrite, read=[source, target, bundle])
     sources, targets = read_beside(source, target)
     found = load_bundle(bundle)
     if found.recipe.task.kind != "translation":

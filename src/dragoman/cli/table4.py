@@ -51,7 +51,7 @@ def table4(
     """
     from dragoman.cli.screen import counting_bar, people, print_json
     from dragoman.config import parse_setting
-    from dragoman.paper.table4 import Table4, baselines, files_of_run, parsed, picture, read_treebank
+    from dragoman.paper.table4 import Table4, baselines, files_of_run, open_parsers, parsed, picture, read_treebank
     from dragoman.storage import write_lines
 
     context = click.get_current_context()
@@ -61,14 +61,21 @@ def table4(
         raise click.UsageError("give the trees to score on: --gold FILE", ctx=context)
     if changes and run is None and not bundles:
         raise click.UsageError(f"{changes[0]!r} changes how a bundle searches; give --bundle or --run", ctx=context)
-    refuse_old(output, overwrite=overwrite)
+    if unconstrained and run is None and not bundles:
+        raise click.UsageError("--unconstrained is a bundle's; give --bundle or --run", ctx=context)
+    if no_baselines and train:
+        raise click.UsageError("--train is for the baselines, which --no-baselines leaves out; drop one", ctx=context)
+    if no_baselines and gold is not None and not bundles:
+        raise click.UsageError("--no-baselines leaves nothing to score; give --bundle, too, or drop it", ctx=context)
     held, counted = [gold] if gold is not None else [], list(train)
     if run is not None:
         bundle, held, counted = files_of_run(run)
         bundles = (bundle,)
+    refuse_old(output, overwrite=overwrite, read=[*held, *counted, *bundles])
     decoding = {key.removeprefix("decoding."): value for key, value in map(parse_setting, changes)}
     table = Table4("", 0, ())
     if held:
+        parsers = open_parsers(bundles, decoding)
         trees = read_treebank(held)
         learnt = read_treebank(counted) if counted and not no_baselines else None
         ways = (True, False) if unconstrained else (True,)
@@ -79,17 +86,17 @@ def table4(
                 bar.advance(bar.task_ids[0], count)
 
             results = [] if no_baselines else baselines(trees, learnt, advance)
-            for one in bundles:
+            for one, parser in zip(bundles, parsers, strict=True):
                 for constrained in ways:
                     name = str(one) if constrained else f"{one}, unconstrained"
-                    results.append(parsed(one, trees, decoding=decoding, constrained=constrained, name=name, advance=advance))
+                    results.append(parsed(name, parser, trees, decoding=decoding, constrained=constrained, advance=advance))
         table = Table4(trees.name, len(learnt.trees) if learnt is not None else 0, results)
-    if output is not None:
-        write_lines(output, [picture(table)], overwrite=overwrite)
     if as_json:
         print_json(table.as_json())
-        return
-    _print_table4(table)
+    else:
+        _print_table4(table)
+    if output is not None:  # last: where it cannot be written, the table has been seen
+        write_lines(output, [picture(table)], overwrite=overwrite)
 
 
 def _print_table4(table: Table4) -> None:

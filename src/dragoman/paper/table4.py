@@ -8,12 +8,12 @@ Gold tags are put into each tree first, since EVALB deletes punctuation by its t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dragoman.engine.parser import load_parser
+from dragoman.engine.parser import Parser, load_parser
 from dragoman.errors import DataError, RunError
 from dragoman.evaluation.evalb import total
 from dragoman.evaluation.parses import ParseComparison
@@ -172,20 +172,27 @@ def baselines(gold: Treebank, train: Treebank | None, advance: Advance = lambda 
     return results
 
 
+def open_parsers(bundles: Sequence[Path], decoding: Mapping[str, Any]) -> list[Parser]:
+    """All of them, before any takes its time. `decoding`: knobs of their recipes' that are to be set otherwise.
+
+    Raises BundleError where one is no parser's, RecipeError for a knob that does not exist.
+    """
+    parsers = [load_parser(path, precision="float32") for path in bundles]  # scores are the trained model's, not this machine's
+    for parser in parsers:
+        parser.check(decoding)
+    return parsers
+
+
 def parsed(
-    path: Path,
+    name: str,
+    parser: Parser,
     gold: Treebank,
     *,
-    decoding: dict[str, Any],
+    decoding: Mapping[str, Any],
     constrained: bool = True,
-    name: str | None = None,
     advance: Advance = lambda _: None,
 ) -> Result:
-    """What a parser's bundle comes to, its tags its own. `decoding`: knobs of its recipe's that are set otherwise.
-
-    Raises BundleError where it is no parser's, RecipeError for a knob that does not exist.
-    """
-    parser = load_parser(path, precision="float32")  # a score is the trained model's, not this processor's
+    """What a parser comes to, its tags its own. `decoding`: knobs of its recipe's that are set otherwise."""
     tags: Tags = "gold" if parser.recipe.task.tags == "given" else "own"
     leaves_of = [leaves(tree) for tree in gold.trees]
     begun = time.perf_counter()
@@ -198,7 +205,7 @@ def parsed(
     )
     seconds = time.perf_counter() - begun
     mended = sum(one.status in ("mended", "truncated") for one in parses)
-    return scored(name or str(path), gold, [one.tree for one in parses], tags=tags, seconds=seconds, mended=mended)
+    return scored(name, gold, [one.tree for one in parses], tags=tags, seconds=seconds, mended=mended)
 
 
 def scored(parser: str, gold: Treebank, found: Sequence[Tree | None], *, tags: Tags, seconds: float, mended: int = 0) -> Result:

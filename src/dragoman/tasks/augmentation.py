@@ -77,18 +77,20 @@ class Augmentation:
 
         given: its source is what was translated, its target the reference where there is one
         """
-        if not given.source.strip():
+        if not _says_anything(given.source):
             return "blank", None, None
         usable = [one for one in (made, *made.alternatives) if self._is_usable(one)]
         if not usable:
-            return ("original", given, None) if self.original and given.target.strip() else (self._reason(made), None, None)
+            if self.original and _says_anything(given.target):
+                return "original", given, None
+            return self._reason(made), None, None
         chosen = self._nearest(usable, given.target)
         text, tag = one_line(chosen.text), f"{self.tag} " if self.tag else ""
         source, target = (text, given.source) if self.kind == "back-translate" else (given.source, text)
         return "written", Pair(tag + source, target, given.origin), chosen
 
     def _is_usable(self, made: Made) -> bool:
-        return bool(one_line(made.text).strip()) and (made.status == "ok" or made.status in self.kept)
+        return _says_anything(one_line(made.text)) and (made.status == "ok" or made.status in self.kept)
 
     def _reason(self, made: Made) -> str:
         """Why an output is of no use; of one that might be kept, that it holds no text."""
@@ -162,6 +164,11 @@ def augment(
         output.add("".join(written), read=len(window), tally=fates)
         advance(len(window))
     return output.tally
+
+
+def _says_anything(text: str) -> bool:
+    """Whether there is more in it than white space and marks of a file's beginning, which a reader takes away."""
+    return bool(text.replace("\ufeff", "").strip())
 
 
 def _line(pair: Pair, chosen: Made | None, kind: Kind, form: Form) -> str:
