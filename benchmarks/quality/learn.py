@@ -85,6 +85,7 @@ class School:
             "data.test.source": "val.en.gz",
             "data.test.target": "val.de.gz",
             "training.seed": seed,
+            "training.precision": "float32",  # `auto` would time both, and take one for this row and one for that
             "training.max_steps": steps,
             "training.warmup_steps": max(1, round(WARMUP * steps)),
             "training.cooldown": COOLDOWN,
