@@ -54,19 +54,7 @@ def table4(
     from dragoman.paper.table4 import Table4, baselines, files_of_run, open_parsers, parsed, picture, read_treebank
     from dragoman.storage import write_lines
 
-    context = click.get_current_context()
-    if run is not None and (bundles or gold is not None or train):
-        raise click.UsageError("--run names bundle, gold and training trees by itself; drop it or the others", ctx=context)
-    if run is None and gold is None and (bundles or train):
-        raise click.UsageError("give the trees to score on: --gold FILE", ctx=context)
-    if changes and run is None and not bundles:
-        raise click.UsageError(f"{changes[0]!r} changes how a bundle searches; give --bundle or --run", ctx=context)
-    if unconstrained and run is None and not bundles:
-        raise click.UsageError("--unconstrained is a bundle's; give --bundle or --run", ctx=context)
-    if no_baselines and train:
-        raise click.UsageError("--train is for the baselines, which --no-baselines leaves out; drop one", ctx=context)
-    if no_baselines and gold is not None and not bundles:
-        raise click.UsageError("--no-baselines leaves nothing to score; give --bundle, too, or drop it", ctx=context)
+    _check_use(changes, bundles, gold, train, run, unconstrained=unconstrained, baselines=not no_baselines)
     held, counted = [gold] if gold is not None else [], list(train)
     if run is not None:
         bundle, held, counted = files_of_run(run)
@@ -97,6 +85,34 @@ def table4(
         _print_table4(table)
     if output is not None:  # last: where it cannot be written, the table has been seen
         write_lines(output, [picture(table)], overwrite=overwrite)
+
+
+def _check_use(
+    changes: tuple[str, ...],
+    bundles: tuple[Path, ...],
+    gold: Path | None,
+    train: tuple[Path, ...],
+    run: Path | None,
+    *,
+    unconstrained: bool,
+    baselines: bool,
+) -> None:
+    """Raise UsageError where options do not go together, or where one would have no effect."""
+    told = None
+    if run is not None and (bundles or gold is not None or train):
+        told = "--run names bundle, gold and training trees by itself; drop it or the others"
+    elif run is None and gold is None and (bundles or train):
+        told = "give the trees to score on: --gold FILE"
+    elif changes and run is None and not bundles:
+        told = f"{changes[0]!r} changes how a bundle searches; give --bundle or --run"
+    elif unconstrained and run is None and not bundles:
+        told = "--unconstrained is a bundle's; give --bundle or --run"
+    elif train and not baselines:
+        told = "--train is for the baselines, which --no-baselines leaves out; drop one"
+    elif gold is not None and not bundles and not baselines:
+        told = "--no-baselines leaves nothing to score; give --bundle, too, or drop it"
+    if told:
+        raise click.UsageError(told, ctx=click.get_current_context())
 
 
 def _print_table4(table: Table4) -> None:
