@@ -694,6 +694,15 @@ def test_watch_replaces_nothing_but_pages(tmp_path: Path) -> None:
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
+def test_watch_puts_no_page_into_the_bundle(trained: Path) -> None:
+    """Whose manifest names all that is in it."""
+    page = trained / "bundle" / "page.html"
+    result = CliRunner().invoke(watch, [str(trained), "--once", "-o", str(page)])
+    assert isinstance(result.exception, OutputError)
+    assert "is what is read, and is left as it is" in str(result.exception)
+    assert not page.exists()
+
+
 def test_watch_once_elsewhere_and_as_json(tmp_path: Path) -> None:
     run = written(tmp_path / "run", lines(10))
     assert CliRunner().invoke(watch, [str(run), "--once", "-o", str(tmp_path / "page.html")]).exit_code == 0

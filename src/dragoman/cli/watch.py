@@ -27,7 +27,7 @@ def watch(run: Path, output: Path | None, every: int, once: bool, as_json: bool)
     from dragoman.training.page import keep_page
     from dragoman.training.record import read_record, standing
 
-    refuse_old(output, overwrite=True, read=[run / name for name in ("recipe.json", "metrics.jsonl", "report.json", "bundle")])
+    refuse_old(output, overwrite=True, read=[run / "bundle"])
     if as_json:
         print_json(standing(read_record(run)))
         return
