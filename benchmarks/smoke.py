@@ -20,13 +20,13 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from dragoman.config import DecodingConfig, make_recipe
-from dragoman.data.batches import Batch, collate
-from dragoman.model.build import build_model
-from dragoman.model.positions import interleaved_sinusoids
+from dragoman.data.collate import Batch, collate
+from dragoman.model.factory import build_model
+from dragoman.model.positional_encoding import interleaved_sinusoids
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import generate
-from dragoman.tasks.speaker import speaker_of
-from dragoman.training.loss import batch_loss
+from dragoman.tasks.inference_model import speaker_of
+from dragoman.training.losses.label_smoothing import batch_loss
 
 VOCABULARY, ROUNDS, STEPS = 10_000, 5, 3
 SETTINGS = make_recipe({"preset": "t2t-2017", "size": "tiny", "model": {"decoder_start": "bos"}})

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from dragoman.config import Recipe, make_recipe
-from dragoman.storage import MANIFEST
-from dragoman.training.finish import train
+from dragoman.io.storage import MANIFEST
+from dragoman.training.run import train
 
 WORDS = {
     "one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs", "seven": "sieben",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dragoman.views.explanation import Branch, Candidate, Choice, Explanation, Fate, Focus, Heads, Kind
+from dragoman.viz.explanation import Branch, Candidate, Choice, Explanation, Fate, Focus, Heads, Kind
 
 HOSTILE = [
     "<script>alert(1)</script>",

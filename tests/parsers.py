@@ -8,13 +8,13 @@ import torch
 
 from dragoman.bundle import save_bundle, weights_of
 from dragoman.config import make_recipe
-from dragoman.data.labels import learn_labels
-from dragoman.data.subword import learn_subword
-from dragoman.data.tokeniser import Tokeniser
-from dragoman.model.build import build_model
+from dragoman.data.tokenization.sentencepiece import learn_subword
+from dragoman.data.tokenization.tokenizer import Tokeniser
+from dragoman.data.tokenization.tree_labels import learn_labels
+from dragoman.model.factory import build_model
 from dragoman.tasks.parsing import parser_parts, teach_words
-from dragoman.trees.linearise import Name
-from dragoman.trees.penn import read_tree
+from dragoman.trees.linearization import Name
+from dragoman.trees.ptb import read_tree
 from dragoman.trees.tree import words
 
 TREES = [

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 import dragoman
 from conftest import WORDS
 from dragoman import Translator
-from dragoman.aligner import align_pairs, blocks, grow
 from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
 from dragoman.errors import DataError
-from dragoman.evaluation.alignment_error import Agreement, agreement
-from dragoman.tasks.alignment import Head, choose_head, chosen_head
+from dragoman.evaluation.aer import Agreement, agreement
+from dragoman.tasks.attention_alignment import Head, choose_head, chosen_head
+from dragoman.word_aligner import align_pairs, blocks, grow
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.data.words import words_of
+from dragoman.data.tokenization.word_boundaries import words_of
 from dragoman.formats.pharaoh import pharaoh
-from dragoman.tasks.alignment import links
+from dragoman.tasks.attention_alignment import links
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

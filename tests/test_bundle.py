@@ -24,16 +24,16 @@ from torch import Tensor
 
 import dragoman
 import dragoman.bundle
-import dragoman.storage
+import dragoman.io.storage
 from conftest import WORDS, MakeRecipe, as_version_0_1, edit_config, reseal
 from dragoman import Translator
 from dragoman.bundle import Bundle, load_bundle, mean_weights, save_bundle, weights_of
 from dragoman.config import Recipe
-from dragoman.data.subword import Subword
-from dragoman.data.tokeniser import Tokeniser, learn_tokeniser
+from dragoman.data.tokenization.sentencepiece import Subword
+from dragoman.data.tokenization.tokenizer import Tokeniser, learn_tokeniser
 from dragoman.errors import BundleError, OutputError
-from dragoman.model.build import build_model
-from dragoman.tensors import CODES, save_tensors
+from dragoman.io.safetensors import CODES, save_tensors
+from dragoman.model.factory import build_model
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -24,13 +24,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dragoman.cleaning import faults
-from dragoman.cleaning.duplicates import Digests, DuplicateSearch, digest_pairs, digest_sources
-from dragoman.cleaning.language import language_finder, script_finder
-from dragoman.cleaning.overlap import EvaluationTexts, text_key
-from dragoman.cleaning.page import HEADER, cleaning_page, rows_of
+from dragoman.cleaning import filters as faults
+from dragoman.cleaning.decontamination import EvaluationTexts, text_key
+from dragoman.cleaning.deduplication import Digests, DuplicateSearch, digest_pairs, digest_sources
+from dragoman.cleaning.language_id import language_finder, script_finder
+from dragoman.cleaning.report import HEADER, cleaning_page, rows_of
 from dragoman.cleaning.rules import ORDER, Rule, rules_of
-from dragoman.cleaning.tally import EXAMPLE_CHARACTERS, EXAMPLES, Dropped, Tally, sift
+from dragoman.cleaning.statistics import EXAMPLE_CHARACTERS, EXAMPLES, Dropped, Tally, sift
 from dragoman.config import CleaningConfig
 from dragoman.errors import DataError, MissingExtraError, OutputError, RecipeError
 from dragoman.formats.pair import Pair
@@ -142,7 +142,7 @@ def test_overlap_needs_something_to_look_for() -> None:
 def test_a_missing_library_is_named_with_its_extra(
     settings: dict[str, float], module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dragoman.cleaning import language
+    from dragoman.cleaning import language_id as language
 
     language._identifier.cache_clear()
     monkeypatch.setitem(sys.modules, module, None)
@@ -517,7 +517,7 @@ def test_no_rows(tmp_path: Path) -> None:
 
 
 def test_no_more_rows_are_read_at_once_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dragoman.cleaning import duplicates
+    from dragoman.cleaning import deduplication as duplicates
 
     sorted_at_once: list[int] = []
     first_ones = duplicates._first_ones

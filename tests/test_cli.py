@@ -29,16 +29,16 @@ import dragoman
 from conftest import MakeRecipe
 from dragoman import Translator
 from dragoman.bundle import check_bundle, load_bundle
-from dragoman.cleaning import spool
-from dragoman.cli.arguments import refuse_old
+from dragoman.cleaning import cleaned_corpus as spool
+from dragoman.cli.console import TrainingScreen
 from dragoman.cli.main import COMMANDS, Commands, cli, main
-from dragoman.cli.screen import TrainingScreen
+from dragoman.cli.options import refuse_old
 from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_document, parse_setting, read_recipe, section_with
 from dragoman.errors import OutputError
+from dragoman.evaluation.bootstrap import paired_bootstrap
 from dragoman.evaluation.metrics import bleu, chrf, exact_match, ter, tokenised_bleu
-from dragoman.evaluation.significance import paired_bootstrap
-from dragoman.formats.lines import read_lines
-from dragoman.formats.read import read_pairs
+from dragoman.formats.readers import read_pairs
+from dragoman.formats.text import read_lines
 from dragoman.training import quickstart
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -234,7 +234,7 @@ def test_translate_standard_input_to_standard_output(
 def test_every_line_stays_in_its_place_over_chunks(
     ask: Ask, bundle: Path, corpus: Path, sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.engine.translator.WINDOW", 3)
+    monkeypatch.setattr("dragoman.inference.translator.WINDOW", 3)
     text = [*sources, "", *sources[:2]]
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
     every_way: list[dict[str, Any]] = [{"method": "greedy"}, {"method": "sample", "temperature": 2.0, "seed": 7}]
@@ -467,7 +467,7 @@ def test_what_keeps_people_waiting_is_told_on_a_terminal(
     monkeypatch.setattr(log, "level", log.level)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     assert ask("--version").code == 0
-    logging.getLogger("dragoman.engine.entries").info("compiling")
+    logging.getLogger("dragoman.inference.backends.compiled.jit_cache").info("compiling")
     assert ("compiling" in capsys.readouterr().err) == terminal
 
 
@@ -517,7 +517,7 @@ def test_only_a_finite_number_is_a_number(number: str, ask: Ask, bundle: Path) -
 
 NOHUP = """
 import os, signal
-from dragoman.training.stop import stop_on_signals
+from dragoman.training.distributed.signals import stop_on_signals
 
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 with stop_on_signals() as request:
@@ -534,7 +534,7 @@ def test_a_run_under_nohup_outlives_its_terminal() -> None:
 
 @pytest.mark.parametrize("gone", ["reader", "disk"])
 def test_who_no_longer_hears_what_is_told_ends_no_work(gone: str) -> None:
-    program = "from dragoman.cli.screen import people\nfor _ in range(9): people().print('told', end='')\nprint('done')"
+    program = "from dragoman.cli.console import people\nfor _ in range(9): people().print('told', end='')\nprint('done')"
     if gone == "disk":
         with open("/dev/full", "wb") as full:
             done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, check=False)
@@ -566,7 +566,7 @@ def test_what_is_not_utf_8_is_named(
     (tmp_path / "in").write_bytes(content)
     where: list[object] = ["-o", tmp_path / "out"] if to == "output" else []
     if place == "file":
-        monkeypatch.setattr("dragoman.engine.translator.WINDOW", 1)  # a file is looked through before its first line is done
+        monkeypatch.setattr("dragoman.inference.translator.WINDOW", 1)  # a file is looked through before its first line is done
         line = ask("translate", bundle, tmp_path / "in", *where).line
         assert f"{tmp_path / 'in'}, line 3: not UTF-8 (byte 0xe9 at column 4)" in line
     else:

@@ -16,26 +16,28 @@ import torch
 from torch import Tensor
 
 from dragoman.config import ModelConfig
-from dragoman.decoding.candidates import PlainRanking
-from dragoman.engine import placement
-from dragoman.engine.packed import PackedTransformer
-from dragoman.engine.placement import compiles, fastest_precision
-from dragoman.engine.products import Weight
-from dragoman.engine.speakers import ready_speaker
-from dragoman.model.build import build_model
+from dragoman.decoding.topk import PlainRanking
+from dragoman.inference.backends import device as placement
+from dragoman.inference.backends.device import compiles, fastest_precision
+from dragoman.inference.backends.packed.matmul import Weight
+from dragoman.inference.backends.packed.model import PackedTransformer
+from dragoman.inference.backends.select import ready_speaker
+from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
 import numba
 
-from dragoman.engine import addresses, entries, vectors
-from dragoman.engine import matrices as products
-from dragoman.engine.compiled import PLACES, ROWS_AT_ONCE, CompiledTransformer, Room
-from dragoman.engine.compiler import can_compile, compile_model, in_order, with_words
-from dragoman.engine.layout import LANES, ONTO, ONTO_FROM_RELU, PUT, RELU, TINY, Heads, Matrices
-from dragoman.engine.processor import has_vectors
-from dragoman.engine.ranker import CompiledRanking
+from dragoman.inference.backends.compiled import jit_cache as entries
+from dragoman.inference.backends.compiled.cpu_features import has_vectors
+from dragoman.inference.backends.compiled.kernels import gemm as products
+from dragoman.inference.backends.compiled.kernels import memory as addresses
+from dragoman.inference.backends.compiled.kernels import simd as vectors
+from dragoman.inference.backends.compiled.kernels.structs import LANES, ONTO, ONTO_FROM_RELU, PUT, RELU, TINY, Heads, Matrices
+from dragoman.inference.backends.compiled.model import PLACES, ROWS_AT_ONCE, CompiledTransformer, Room
+from dragoman.inference.backends.compiled.pack import can_compile, compile_model, in_order, with_words
+from dragoman.inference.backends.compiled.topk import CompiledRanking
 
 njit: Callable[[Any], Any] = numba.njit
 pytestmark = pytest.mark.skipif(not has_vectors(), reason="this processor has no AVX-512 with VNNI")
@@ -332,14 +334,16 @@ def test_without_a_numba_that_works_models_are_packed(monkeypatch: pytest.Monkey
         with monkeypatch.context() as other:  # Numba is told to compile for another processor
             other.setattr("numba.config.CPU_NAME", "generic")
             assert not compiles(model)
-        patch.setitem(sys.modules, "dragoman.engine.assembler", None)  # as where its NumPy is not the one that is here
+        patch.setitem(
+            sys.modules, "dragoman.inference.backends.compiled.jit", None
+        )  # as where its NumPy is not the one that is here
         assert not compiles(model)
     with monkeypatch.context() as patch:
         patch.setattr(entries.Entry, "is_kept", lambda entry: True)
-        patch.setitem(sys.modules, "dragoman.engine.assembler", None)
+        patch.setitem(sys.modules, "dragoman.inference.backends.compiled.jit", None)
         assert compiles(model)  # all is there already
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "dragoman.engine.compiler", None)
+        patch.setitem(sys.modules, "dragoman.inference.backends.compiled.pack", None)
         assert not compiles(model)
     monkeypatch.setattr(placement, "find_spec", lambda name: None)
     assert not compiles(model)
@@ -363,16 +367,17 @@ def test_some_words_are_said_as_all_are() -> None:
 
 def test_what_is_kept_hangs_on_every_file_that_is_compiled() -> None:
     """And on the tuples that they are given."""
-    sources = {path.stem: path.read_text(encoding="utf-8") for path in Path(vectors.__file__).parent.glob("*.py")}
+    package = Path(entries.__file__).parent
+    sources = {str(path.relative_to(package)): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
     marks = ("@compiled\n", "@entered(", "@inlined\n", "@intrinsic")
     marked = {name for name, source in sources.items() if any(mark in source for mark in marks)}
-    assert marked | {"layout"} == set(entries.SOURCES)
+    assert marked | {"kernels/structs.py"} == set(entries.SOURCES)
 
 
 def test_compiling_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(entries, "_folder", lambda: tmp_path)
-    monkeypatch.setattr("dragoman.engine.assembler.assemble", lambda module, name: ("symbol", b"code"))
-    entry = entries.Entry("kernels", "encode")
+    monkeypatch.setattr("dragoman.inference.backends.compiled.jit.assemble", lambda module, name: ("symbol", b"code"))
+    entry = entries.Entry("transformer", "encode")
     with caplog.at_level("INFO", logger="dragoman"):
         assert entry._made() == entry._kept() == ("symbol", b"code")
     assert caplog.messages == ["compiling encode for this processor, once: it takes some seconds"]
@@ -381,7 +386,7 @@ def test_compiling_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 SUMS = """
 import sys
 import torch
-from dragoman.engine.ranker import CompiledRanking
+from dragoman.inference.backends.compiled.topk import CompiledRanking
 
 print(CompiledRanking().log_sums(torch.arange(20.0).view(2, 10)).tolist())
 print("compiled" if "numba" in sys.modules else "kept")
@@ -418,7 +423,7 @@ features = llvm.get_host_cpu_features()
 llvm.get_host_cpu_features = lambda: features
 features |= dict.fromkeys(("amx-tile", "amx-int8"), sys.argv[1] == "tiles")
 
-from dragoman.engine.assembler import assemble
+from dragoman.inference.backends.compiled.jit import assemble
 
 _, code = assemble("kernels", "encode")
 tilerelease = bytes.fromhex("c4e27849c0")

@@ -35,9 +35,9 @@ from dragoman.config import (
     recipe_from_dict,
     section_with,
 )
+from dragoman.config.paper_settings import departures
+from dragoman.config.presets import PRESETS, SIZES
 from dragoman.errors import RecipeError
-from dragoman.presets import PRESETS, SIZES
-from dragoman.traps import departures
 
 WHERE = "r.toml"
 LONGEST_LINE = 400
@@ -811,10 +811,10 @@ def test_every_trap_is_a_knob_and_a_departure_reads_as_a_sentence() -> None:
     [
         "dragoman",
         "dragoman.config",
-        "dragoman.refusal",
+        "dragoman.config.validation",
         "dragoman.errors",
         "dragoman.evaluation.metrics",
-        "dragoman.views",
+        "dragoman.viz",
         "dragoman.cli.main",
     ],
 )

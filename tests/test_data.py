@@ -23,8 +23,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.config import CorpusConfig, SubwordConfig
-from dragoman.data.batches import batches_in_order, collate, pad
-from dragoman.data.corpus import (
+from dragoman.data.batch_sampler import Order
+from dragoman.data.collate import batches_in_order, collate, pad
+from dragoman.data.encoded_corpus import (
     Corpus,
     LengthTable,
     lengths_file,
@@ -36,15 +37,14 @@ from dragoman.data.corpus import (
     write_lengths,
 )
 from dragoman.data.mixture import Mixture
-from dragoman.data.order import Order
-from dragoman.data.special import BEGIN_ID, END_ID, PADDING_ID, UNKNOWN_ID
-from dragoman.data.subword import Subword, learn_subword
-from dragoman.data.tokeniser import learn_tokeniser
+from dragoman.data.tokenization.sentencepiece import Subword, learn_subword
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, UNKNOWN_ID
+from dragoman.data.tokenization.tokenizer import learn_tokeniser
 from dragoman.errors import BundleError, DataError, DragomanError, RecipeError
-from dragoman.formats.lines import read_lines
 from dragoman.formats.pair import Pair
-from dragoman.formats.plain import read_aligned, read_tsv
-from dragoman.formats.read import corpus_files, read_pairs
+from dragoman.formats.readers import corpus_files, read_pairs
+from dragoman.formats.text import read_lines
+from dragoman.formats.tsv import read_aligned, read_tsv
 
 MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k" / "tok"
 
@@ -172,7 +172,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, ending: str, monkeypatch: py
     def closed(_: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("dragoman.formats.lines.open_bytes", closed)
+    monkeypatch.setattr("dragoman.formats.text.open_bytes", closed)
     assert told(lambda: list(read_lines(path))) == f"{path}: may not be read"
 
 

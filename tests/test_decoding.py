@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from dragoman.config import ModelConfig
-from dragoman.decoding.beam import beam_search
-from dragoman.decoding.candidates import PlainRanking
+from dragoman.decoding.beam_search import beam_search
 from dragoman.decoding.greedy import Choose, likeliest, one_by_one, sampler
 from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.interface import EnsembleState, State, Step, ensemble_step
 from dragoman.decoding.penalty import LengthPenalty
 from dragoman.decoding.scoring import score_targets
-from dragoman.decoding.step import EnsembleState, State, Step, ensemble_step
-from dragoman.model.build import build_model
+from dragoman.decoding.topk import PlainRanking
+from dragoman.model.factory import build_model
 from dragoman.model.transformer import DecoderState, Transformer
 
 CPU = torch.device("cpu")

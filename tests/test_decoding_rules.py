@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from dragoman.config import DecodingConfig, section_with
-from dragoman.decoding.beam import beam_search
-from dragoman.decoding.candidates import LogSums, best_candidates, top
+from dragoman.decoding.beam_search import beam_search
+from dragoman.decoding.constraints import Rules, Wish, holds
+from dragoman.decoding.diverse_beam import Groups
 from dragoman.decoding.greedy import drawn, sampler
-from dragoman.decoding.groups import Groups
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.loops import looping, loops
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.decoding.rules import Rules, Wish, holds
+from dragoman.decoding.repetition import looping, loops
+from dragoman.decoding.topk import LogSums, best_candidates, top
 from dragoman.errors import RecipeError
 from test_decoding import END, PENALTIES, START, STOPS, Found, Table, assert_found, divisor, search, walk
 

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from dragoman.cli.main import cli
 from dragoman.errors import DataError
 from dragoman.evaluation.evalb import Scorer, SentenceScore, score_files, score_trees, total
-from dragoman.evaluation.evalb_listing import listing, sentence_line
-from dragoman.evaluation.prm import COLLINS, KEYWORDS, Rules, both_orders, read_rules
-from dragoman.trees import penn
+from dragoman.evaluation.evalb_params import COLLINS, KEYWORDS, Rules, both_orders, read_rules
+from dragoman.evaluation.evalb_report import listing, sentence_line
+from dragoman.trees import ptb as penn
 from dragoman.trees.tree import Tree
 
 PARITY = Path(__file__).parents[2] / "shared" / "data" / "evalb-parity"

@@ -26,23 +26,23 @@ from dragoman import Translator, load
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.cli.main import cli
 from dragoman.config import section_with
-from dragoman.data.special import END_ID
-from dragoman.data.subword import Vocabulary
-from dragoman.data.tokeniser import Tokeniser
-from dragoman.engine.explanation import explain, recorded_search
-from dragoman.engine.translation import Translation
+from dragoman.data.tokenization.sentencepiece import Vocabulary
+from dragoman.data.tokenization.special_tokens import END_ID
+from dragoman.data.tokenization.tokenizer import Tokeniser
 from dragoman.errors import DataError, DragomanError, MissingExtraError, OutputError, RecipeError
-from dragoman.model.build import build_model
+from dragoman.inference.explain.translation import explain, recorded_search
+from dragoman.inference.translation import Translation
+from dragoman.model.factory import build_model
 from dragoman.tasks.generation import cross_attention
-from dragoman.tasks.speaker import start_id
-from dragoman.views import figures as figures_module
-from dragoman.views.attention import MOST_TOKENS, SMALL_PAGE, attention_page, framed
-from dragoman.views.attention_svg import HUES, HUES_IN_THE_DARK, word_matrix
-from dragoman.views.explanation import KINDS, Explanation, Focus, Heads, Kind, word_texts, word_weights
-from dragoman.views.figures import figure_names, figures, png_of
-from dragoman.views.png import palette_png, shades
-from dragoman.views.report import drawing_width
-from dragoman.views.svg import DARK, LIGHT
+from dragoman.tasks.inference_model import start_id
+from dragoman.viz import figures as figures_module
+from dragoman.viz.attention_page import MOST_TOKENS, SMALL_PAGE, attention_page, framed
+from dragoman.viz.attention_svg import HUES, HUES_IN_THE_DARK, word_matrix
+from dragoman.viz.explanation import KINDS, Explanation, Focus, Heads, Kind, word_texts, word_weights
+from dragoman.viz.figures import figure_names, figures, png_of
+from dragoman.viz.html_report import drawing_width
+from dragoman.viz.png import palette_png, shades
+from dragoman.viz.svg import DARK, LIGHT
 from explained import HOSTILE, made
 
 pytestmark = pytest.mark.usefixtures("one_core")

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from dragoman import load
-from dragoman.engine.explanation import explain
-from dragoman.views.attention import MOST_TOKENS, attention_page, framed
-from dragoman.views.explanation import Explanation
+from dragoman.inference.explain.translation import explain
+from dragoman.viz.attention_page import MOST_TOKENS, attention_page, framed
+from dragoman.viz.explanation import Explanation
 from explained import HOSTILE, made
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)

@@ -21,17 +21,17 @@ from conftest import NO_DROPOUT, WORDS, MakeRecipe, edit_config
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.cli.main import cli
 from dragoman.config import DecodingConfig, make_recipe
-from dragoman.data.special import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS
-from dragoman.data.tokeniser import Tokeniser
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS
+from dragoman.data.tokenization.tokenizer import Tokeniser
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.engine.ctranslate2 import export_ctranslate2, nearest_search
 from dragoman.errors import BundleError, DragomanError, MissingExtraError, OutputError
-from dragoman.model.build import build_model
-from dragoman.storage import check_seal
+from dragoman.export.ctranslate2 import export_ctranslate2, nearest_search
+from dragoman.io.storage import check_seal
+from dragoman.model.factory import build_model
 from dragoman.tasks.generation import generate
-from dragoman.tasks.speaker import speaker_of, start_id
-from dragoman.training.finish import train
+from dragoman.tasks.inference_model import speaker_of, start_id
+from dragoman.training.run import train
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="compares with CTranslate2, which is not installed")
 

@@ -14,15 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.engine import fixed
-from dragoman.engine.buffers import Buffers, padded_size
-from dragoman.engine.fixed import FixedState, FixedTransformer, fixed_speaker
-from dragoman.engine.graphs import CudaGraphs, Work
-from dragoman.engine.replicas import Crew
-from dragoman.model.build import build_model
+from dragoman.inference.backends.cuda import model as fixed
+from dragoman.inference.backends.cuda.buffers import Buffers, padded_size
+from dragoman.inference.backends.cuda.graphs import CudaGraphs, Work
+from dragoman.inference.backends.cuda.model import FixedState, FixedTransformer, fixed_speaker
+from dragoman.inference.parallel.scheduler import Crew
+from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import generate
-from dragoman.tasks.speaker import Speaker, speaker_of, vote
+from dragoman.tasks.inference_model import Speaker, speaker_of, vote
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

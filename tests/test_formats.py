@@ -27,12 +27,12 @@ from hypothesis import strategies as st
 
 from dragoman.config import CorpusConfig, Format, make_recipe
 from dragoman.errors import DataError, DragomanError, MissingExtraError, OutputError, RecipeError
-from dragoman.formats import lines as lines_room
 from dragoman.formats import parquet as parquet_room
-from dragoman.formats.lines import LONGEST, read_lines
+from dragoman.formats import text as lines_room
 from dragoman.formats.pair import Pair, one_line
-from dragoman.formats.read import PIPE, corpus_files, format_of, read_file, read_pairs, read_sides
-from dragoman.formats.write import Written, write_pairs
+from dragoman.formats.readers import PIPE, corpus_files, format_of, read_file, read_pairs, read_sides
+from dragoman.formats.text import LONGEST, read_lines
+from dragoman.formats.writers import Written, write_pairs
 
 CRAFT = Path(__file__).parents[2] / "shared" / "data" / "craft"
 
@@ -152,7 +152,7 @@ READING = """
 import sys
 from pathlib import Path
 from dragoman.errors import DataError
-from dragoman.formats.lines import read_lines
+from dragoman.formats.text import read_lines
 for name in sys.argv[1:]:
     try:
         next(iter(read_lines(Path(name))))

@@ -32,7 +32,7 @@ from dragoman.config import Format
 from dragoman.errors import DataError
 from dragoman.formats.pair import Pair
 from dragoman.formats.parquet import write_parquet
-from dragoman.formats.read import read_file, read_sides
+from dragoman.formats.readers import read_file, read_sides
 from dragoman.formats.sgm import sgm_of
 from dragoman.formats.tmx import tmx_of
 from dragoman.formats.xliff import xliff_of

@@ -11,16 +11,16 @@ import torch
 
 from conftest import NO_DROPOUT, MakeRecipe
 from dragoman.config import DecodingConfig, make_recipe
-from dragoman.data.batches import collate, pad
-from dragoman.engine.fixed import FixedTransformer, fixed_speaker
-from dragoman.engine.graphs import CudaGraph
-from dragoman.model.build import build_model
+from dragoman.data.collate import collate, pad
+from dragoman.inference.backends.cuda.graphs import CudaGraph
+from dragoman.inference.backends.cuda.model import FixedTransformer, fixed_speaker
+from dragoman.model.factory import build_model
 from dragoman.tasks.generation import generate
-from dragoman.tasks.speaker import Speaker, speaker_of
-from dragoman.training.finish import train
-from dragoman.training.guard import Guard
-from dragoman.training.journal import read_journal
-from dragoman.training.loss import batch_loss
+from dragoman.tasks.inference_model import Speaker, speaker_of
+from dragoman.training.gradient_guard import Guard
+from dragoman.training.losses.label_smoothing import batch_loss
+from dragoman.training.monitoring.metrics_log import read_journal
+from dragoman.training.run import train
 
 pytestmark = [
     pytest.mark.gpu,

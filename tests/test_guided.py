@@ -13,22 +13,22 @@ import torch
 import dragoman
 from conftest import NO_DROPOUT, MakeRecipe
 from dragoman.config import Recipe
-from dragoman.data.batches import Batch, Guide, collate, halves
-from dragoman.data.corpus import Corpus, pair_files
+from dragoman.data.collate import Batch, Guide, collate, halves
+from dragoman.data.dataloader import Cursor, TrainingBatches
+from dragoman.data.encoded_corpus import Corpus, pair_files
 from dragoman.data.link_table import LinkTable, links_file, write_links
-from dragoman.data.loader import Cursor, TrainingBatches
 from dragoman.data.prepare import Prepared, prepare
-from dragoman.data.words import NOWHERE, Sides, words_of
+from dragoman.data.tokenization.word_boundaries import NOWHERE, Sides, words_of
 from dragoman.errors import DataError, RecipeError
-from dragoman.evaluation.alignment_error import agreement
+from dragoman.evaluation.aer import agreement
 from dragoman.model.attention import watch_attention
-from dragoman.model.build import build_model
+from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.speaker import start_id
-from dragoman.training.checkpoint import list_checkpoints
-from dragoman.training.finish import train
-from dragoman.training.guided import Guidance, guided_layer, guided_loss, watched_head
-from dragoman.training.parallel import ModelLoss
+from dragoman.tasks.inference_model import start_id
+from dragoman.training.checkpoints.checkpoint import list_checkpoints
+from dragoman.training.distributed.parallelize import ModelLoss
+from dragoman.training.losses.guided_alignment import Guidance, guided_layer, guided_loss, watched_head
+from dragoman.training.run import train
 from test_ranks import free_port, together, train_all
 
 pytestmark = pytest.mark.usefixtures("one_core")

@@ -14,13 +14,15 @@ import pytest
 from conftest import MakeRecipe, reseal
 from dragoman.bundle import check_bundle, read_config
 from dragoman.errors import Interrupted, MemoryShortError, OutputError, RunError, WriteError
-from dragoman.training import checkpoint, keeper, report
-from dragoman.training.checkpoint import Checkpoint, Progress, list_checkpoints
-from dragoman.training.finish import average_run, train
-from dragoman.training.journal import read_journal
-from dragoman.training.listener import Silent
-from dragoman.training.loop import Trainer
-from dragoman.training.record import read_record
+from dragoman.training import report
+from dragoman.training.checkpoints import checkpoint
+from dragoman.training.checkpoints import checkpointer as keeper
+from dragoman.training.checkpoints.checkpoint import Checkpoint, Progress, list_checkpoints
+from dragoman.training.monitoring.callbacks import Silent
+from dragoman.training.monitoring.metrics_log import read_journal
+from dragoman.training.monitoring.run_status import read_record
+from dragoman.training.run import average_run, train
+from dragoman.training.trainer import Trainer
 from dragoman.training.validation import Validator
 
 pytestmark = pytest.mark.usefixtures("one_core")

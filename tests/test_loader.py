@@ -11,10 +11,10 @@ import torch
 
 from conftest import MakeRecipe
 from dragoman.config import Recipe, recipe_from_dict
-from dragoman.data.batches import Batch, apart, collate_within, cut
-from dragoman.data.loader import BatchStream, Cursor, TrainingBatches
+from dragoman.data.collate import Batch, apart, collate_within, cut
+from dragoman.data.dataloader import BatchStream, Cursor, TrainingBatches
 from dragoman.data.prepare import prepare
-from dragoman.data.special import BEGIN_ID, END_ID
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
 
 Ids = list[tuple[list[list[int]], list[list[int]]]]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dragoman.engine import lookup
-from dragoman.engine.lookup import MANY_HEADS, WIDE_HEAD, best_dtype, found
+from dragoman.inference.backends.packed import attention as lookup
+from dragoman.inference.backends.packed.attention import MANY_HEADS, WIDE_HEAD, best_dtype, found
 from dragoman.model.attention import LONG, KeyValue
 
 # Of a value near 1, half a step of eight bits of fraction in q, k, v and what is found.

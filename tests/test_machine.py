@@ -14,19 +14,15 @@ import torch
 
 from conftest import MakeRecipe
 from dragoman.config import make_recipe
-from dragoman.data.batches import Batch, collate
-from dragoman.memory import keep_freed_memory
+from dragoman.data.collate import Batch, collate
 from dragoman.model.attention import Attention, fused_attention
-from dragoman.model.build import build_model
+from dragoman.model.factory import build_model
 from dragoman.model.linear import Linear
 from dragoman.model.transformer import Transformer
-from dragoman.training import machine as machine_module
-from dragoman.training.checkpoint import list_checkpoints
-from dragoman.training.finish import train
-from dragoman.training.listener import Silent
-from dragoman.training.loop import Trainer
-from dragoman.training.loss import batch_loss
-from dragoman.training.machine import (
+from dragoman.runtime.malloc import keep_freed_memory
+from dragoman.training import device as machine_module
+from dragoman.training.checkpoints.checkpoint import list_checkpoints
+from dragoman.training.device import (
     ATTENTIONS,
     PRODUCTS,
     Machine,
@@ -36,7 +32,11 @@ from dragoman.training.machine import (
     compile_layers,
     measure_ceiling,
 )
-from dragoman.training.slices import SLICE, STEP, slice_size
+from dragoman.training.losses.chunked import SLICE, STEP, slice_size
+from dragoman.training.losses.label_smoothing import batch_loss
+from dragoman.training.monitoring.callbacks import Silent
+from dragoman.training.run import train
+from dragoman.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dragoman.config import ModelConfig, make_recipe
+from dragoman.config.presets import SIZES
 from dragoman.model.attention import (
     Attend,
     Attention,
@@ -25,8 +26,8 @@ from dragoman.model.attention import (
     use_attention,
     watch_attention,
 )
-from dragoman.model.build import build_model
 from dragoman.model.dropout import Dropout, dropout
+from dragoman.model.factory import build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
 from dragoman.model.linear import (
     Linear,
@@ -38,11 +39,10 @@ from dragoman.model.linear import (
     side_by_side,
     whole_rows,
 )
+from dragoman.model.local_attention import Mask
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
-from dragoman.model.positions import LearnedPositions, Sinusoids
-from dragoman.model.restricted import Mask
+from dragoman.model.positional_encoding import LearnedPositions, Sinusoids
 from dragoman.model.transformer import Embedding, Transformer, use_product
-from dragoman.presets import SIZES
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.config import ModifiersConfig
-from dragoman.data.modifiers import (
+from dragoman.data.noise import (
     _NAMES,
     ORDER,
     Modifiers,

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.config import DataConfig
-from dragoman.data.chance import mixed, permuted, uniform
-from dragoman.data.corpus import Corpus, LengthTable, pairs_batch, schema_of, write_batches, write_lengths
+from dragoman.data.batch_sampler import Chosen, Order
+from dragoman.data.counter_rng import mixed, permuted, uniform
+from dragoman.data.encoded_corpus import Corpus, LengthTable, pairs_batch, schema_of, write_batches, write_lengths
 from dragoman.data.mixture import Mixture
-from dragoman.data.order import Chosen, Order
 from dragoman.errors import DataError
 
 Sizes = Sequence[tuple[int, int]]

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from dragoman.config import ModelConfig
-from dragoman.engine.packed import PackedTransformer
-from dragoman.engine.packer import pack
-from dragoman.engine.products import FEW_ROWS, FEW_SUMS, Precision, multiplies_int8, pack_product
-from dragoman.engine.slots import NOT_SEEN
-from dragoman.model.build import build_model
+from dragoman.inference.backends.packed.kv_cache import NOT_SEEN
+from dragoman.inference.backends.packed.matmul import FEW_ROWS, FEW_SUMS, Precision, multiplies_int8, pack_product
+from dragoman.inference.backends.packed.model import PackedTransformer
+from dragoman.inference.backends.packed.pack import pack
+from dragoman.model.factory import build_model
 from dragoman.model.linear import whole_rows
 from dragoman.model.transformer import Transformer
 
@@ -47,7 +47,7 @@ def without_gradients(one_core: None) -> Iterator[None]:
 @pytest.fixture
 def none_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """These weights are packed as large ones are."""
-    monkeypatch.setattr("dragoman.engine.products.SMALL", 0)
+    monkeypatch.setattr("dragoman.inference.backends.packed.matmul.SMALL", 0)
 
 
 def model_of(**switches: Any) -> Transformer:
@@ -245,9 +245,9 @@ def test_lower_precisions_stay_near(
     precision: Precision, sentences: int, width: int, none_is_small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With few heads attention is computed in float32, with many in bfloat16; the logits' spread is about 1."""
-    monkeypatch.setattr("dragoman.engine.lookup.WIDE_HEAD", 1)
-    monkeypatch.setattr("dragoman.engine.lookup.one_gains", lambda key_width: True)
-    monkeypatch.setattr("dragoman.engine.lookup.multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr("dragoman.inference.backends.packed.attention.WIDE_HEAD", 1)
+    monkeypatch.setattr("dragoman.inference.backends.packed.attention.one_gains", lambda key_width: True)
+    monkeypatch.setattr("dragoman.inference.backends.packed.attention.multiplies_bfloat16", lambda: True)
     model = model_of()
     packed = pack(model, precision)
     spread = float(model.step(torch.ones(sentences, dtype=torch.long), model.start(sources(sentences, 9)))[0].std())
@@ -257,7 +257,7 @@ def test_lower_precisions_stay_near(
 
 INT8_ALONE = """
 import torch
-from dragoman.engine.products import Int8Product, pack_product
+from dragoman.inference.backends.packed.matmul import Int8Product, pack_product
 ones = torch.ones(512, 512)
 product = pack_product(ones, None, "int8")
 assert isinstance(product, Int8Product)

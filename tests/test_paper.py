@@ -26,33 +26,33 @@ from torch import Tensor
 from conftest import MakeRecipe
 from dragoman.cli.main import cli
 from dragoman.config import Recipe, make_recipe
+from dragoman.config.paper_settings import TRAPS, departures
+from dragoman.config.presets import PRESETS, SIZES
 from dragoman.errors import DataError, DragomanError, Interrupted, RecipeError, RunError
+from dragoman.evaluation.bootstrap import Resampled
 from dragoman.evaluation.metrics import Score
-from dragoman.evaluation.significance import Resampled
 from dragoman.model.attention import explicit_attention
-from dragoman.model.build import build_model
+from dragoman.model.factory import build_model
+from dragoman.model.local_attention import BLOCK, restricted_attention
 from dragoman.model.masks import causal_mask, window_mask, windowed_padding_mask
-from dragoman.model.restricted import BLOCK, restricted_attention
-from dragoman.paper import beside
+from dragoman.paper import parallel_runs as beside
 from dragoman.paper import table1 as table1_file
-from dragoman.paper.count import count, path_length, sequential_products
 from dragoman.paper.differences import ITEMS, differences
-from dragoman.paper.mixers import KINDS, Kind, mixer
-from dragoman.paper.orderings import Budget, Ordering, Table3, Trained, read_budget
-from dragoman.paper.orderings import Result as RowResult
-from dragoman.paper.orderings import picture as picture_of_rows
-from dragoman.paper.rows import ROWS, SCALES, SERIES, PaperRow, chosen_rows, row_model, row_recipe
+from dragoman.paper.flop_counter import count, path_length, sequential_products
 from dragoman.paper.table1 import Point, Sweep, exponent, picture, table1
+from dragoman.paper.table1_layers import KINDS, Kind, mixer
 from dragoman.paper.table2 import PRINTED, cost_of, paper_flops, with_both_bleus
 from dragoman.paper.table3 import table3, trained_row
-from dragoman.presets import PRESETS, SIZES
-from dragoman.training import machine
-from dragoman.training.checkpoint import list_checkpoints
-from dragoman.training.journal import read_journal
-from dragoman.training.listener import Silent
-from dragoman.training.machine import Routes
+from dragoman.paper.table3_results import Budget, Ordering, Table3, Trained, read_budget
+from dragoman.paper.table3_results import Result as RowResult
+from dragoman.paper.table3_results import picture as picture_of_rows
+from dragoman.paper.table3_rows import ROWS, SCALES, SERIES, PaperRow, chosen_rows, row_model, row_recipe
+from dragoman.training import device as machine
+from dragoman.training.checkpoints.checkpoint import list_checkpoints
+from dragoman.training.device import Routes
+from dragoman.training.monitoring.callbacks import Silent
+from dragoman.training.monitoring.metrics_log import read_journal
 from dragoman.training.report import TRANSLATIONS
-from dragoman.traps import TRAPS, departures
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

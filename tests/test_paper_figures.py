@@ -32,7 +32,7 @@ from dragoman.paper.figures import (
     figures,
     watch,
 )
-from dragoman.views.paper_figures import Look, paper_figure
+from dragoman.viz.paper_figures import Look, paper_figure
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

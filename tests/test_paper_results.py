@@ -17,9 +17,9 @@ from conftest import MakeRecipe
 from dragoman.cli.main import cli
 from dragoman.config import Recipe
 from dragoman.errors import DragomanError, RunError
+from dragoman.evaluation.bootstrap import compare_resampled, paired_bootstrap, resample
 from dragoman.evaluation.metrics import paper_bleu
-from dragoman.evaluation.significance import compare_resampled, paired_bootstrap, resample
-from dragoman.paper.results import markdown, results
+from dragoman.paper.results_table import markdown, results
 from dragoman.tasks.translation import score_translations
 from dragoman.training.report import TRANSLATIONS
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from dragoman.config import ModelConfig
-from dragoman.engine.fixed import FixedTransformer
-from dragoman.engine.packer import pack
+from dragoman.inference.backends.cuda.model import FixedTransformer
+from dragoman.inference.backends.packed.pack import pack
 from dragoman.model.attention import Attend, explicit_attention, fused_attention, lean_attention, use_attention, watch_attention
-from dragoman.model.build import build_model
+from dragoman.model.factory import build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer
-from dragoman.model.restricted import LONG, WIDE, Mask, Window
+from dragoman.model.local_attention import LONG, WIDE, Mask, Window
 from dragoman.model.transformer import Transformer
-from dragoman.paper.count import count
+from dragoman.paper.flop_counter import count
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

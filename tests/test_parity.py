@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from dragoman.config import ModelConfig
 from dragoman.decoding.greedy import one_by_one
+from dragoman.decoding.interface import State
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.decoding.step import State
 from dragoman.model.attention import Attend, Attention, explicit_attention, fused_attention, use_attention
-from dragoman.model.build import build_model
+from dragoman.model.factory import build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.masks import causal_mask, padding_mask
-from dragoman.model.positions import Sinusoids
+from dragoman.model.positional_encoding import Sinusoids
 from dragoman.model.transformer import DecoderState, Transformer
 
 PAD = 0

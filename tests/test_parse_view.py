@@ -14,13 +14,13 @@ from click.testing import CliRunner
 import dragoman
 from dragoman import Parser
 from dragoman.cli.main import cli
-from dragoman.engine.parse_explanation import explain_parse
 from dragoman.errors import DataError
-from dragoman.views.attention import attention_page
-from dragoman.views.explanation import Bracketed, Explanation
-from dragoman.views.figures import figure_names, figures
-from dragoman.views.tree import Drawing, trees_picture
-from dragoman.views.tree_attention import tree_view
+from dragoman.inference.explain.parse import explain_parse
+from dragoman.viz.attention_page import attention_page
+from dragoman.viz.explanation import Bracketed, Explanation
+from dragoman.viz.figures import figure_names, figures
+from dragoman.viz.tree_attention import tree_view
+from dragoman.viz.tree_diagram import Drawing, trees_picture
 from explained import HOSTILE, made
 from parsers import parser_bundle
 

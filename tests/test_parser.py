@@ -17,23 +17,23 @@ from click.testing import CliRunner, Result
 
 import dragoman
 from dragoman import Parse, Parser
-from dragoman.cleaning.words import penn_words
 from dragoman.cli.main import cli
-from dragoman.engine.parser import load_parser
-from dragoman.engine.translator import load
 from dragoman.errors import BundleError, DataError, DeviceError, DragomanError, RecipeError
-from dragoman.tasks.constraint import Constraint
-from dragoman.tasks.speaker import speaker_of
-from dragoman.trees.automaton import Automaton
-from dragoman.trees.linearise import NAMES, Name, linearisation
-from dragoman.trees.mend import mend
-from dragoman.trees.penn import read_tree, split_words, write
+from dragoman.inference.parser import load_parser
+from dragoman.inference.translator import load
+from dragoman.tasks.inference_model import speaker_of
+from dragoman.tasks.tree_constraint import Constraint
+from dragoman.trees.constraint_automaton import Automaton
+from dragoman.trees.linearization import NAMES, Name, linearisation
+from dragoman.trees.ptb import read_tree, split_words, write
+from dragoman.trees.ptb_tokenizer import penn_words
+from dragoman.trees.repair import mend
 from dragoman.trees.tree import leaves, spans, words
 from parsers import parser_bundle
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
-ROOMS_OF_PARSING = ("dragoman.engine.parse", "dragoman.tasks.parsing", "dragoman.evaluation.evalb", "dragoman.trees")
+ROOMS_OF_PARSING = ("dragoman.inference.parse", "dragoman.tasks.parsing", "dragoman.evaluation.evalb", "dragoman.trees")
 ODD = [
     "",
     "x",
@@ -248,7 +248,7 @@ def test_a_translator_and_a_parser_cannot_vote(bundle: Path, trained: Path) -> N
 
 def test_a_translator_is_opened_without_what_parsing_needs(trained: Path) -> None:
     opening = (
-        "import sys\nimport dragoman.engine.loading, dragoman.engine.translator\n"
+        "import sys\nimport dragoman.inference.load, dragoman.inference.translator\n"
         "dragoman.load(sys.argv[1], device='cpu', precision='float32')\n"
         f"print([name for name in sys.modules if name.startswith({ROOMS_OF_PARSING!r})])"
     )

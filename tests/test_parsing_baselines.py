@@ -19,25 +19,25 @@ from conftest import on_one_core
 from dragoman.bundle import read_config, save_bundle, weights_of
 from dragoman.cli.main import cli
 from dragoman.config import CorpusConfig, make_recipe
-from dragoman.data.labels import learn_labels, source_text
-from dragoman.data.subword import learn_subword
-from dragoman.data.tokeniser import Tokeniser
-from dragoman.engine.parse import Parse
+from dragoman.data.tokenization.sentencepiece import learn_subword
+from dragoman.data.tokenization.tokenizer import Tokeniser
+from dragoman.data.tokenization.tree_labels import learn_labels, source_text
 from dragoman.errors import DragomanError
 from dragoman.evaluation.evalb import score_trees, total
-from dragoman.formats.brackets import read_trees
-from dragoman.formats.read import read_pairs
-from dragoman.model.build import build_model
+from dragoman.formats.readers import read_pairs
+from dragoman.formats.treebank import read_trees
+from dragoman.inference.parse import Parse
+from dragoman.model.factory import build_model
 from dragoman.paper.table4 import PRINTED, QUOTED, Treebank, files_of_run, scored
-from dragoman.tasks.confident import Confidence, certainty, thresholds
+from dragoman.tasks.parse_confidence import Confidence, certainty, thresholds
 from dragoman.tasks.parsing import parser_parts, teach_words
-from dragoman.trees.baseline import Branching, commonest_labels, right_branching
-from dragoman.trees.chart import ChartParser
-from dragoman.trees.grammar import Binary, Grammar, Symbol, Unary, learn
-from dragoman.trees.penn import read_tree
+from dragoman.trees.cky import ChartParser
+from dragoman.trees.pcfg import Binary, Grammar, Symbol, Unary, learn
+from dragoman.trees.ptb import read_tree
+from dragoman.trees.right_branching import Branching, commonest_labels, right_branching
 from dragoman.trees.simplify import simplify, with_tags_of
 from dragoman.trees.tree import Event, Leaf, Tree, brackets, build, events, leaves, words
-from dragoman.views.bars import Group, bar_chart
+from dragoman.viz.bar_chart import Group, bar_chart
 
 CRAFT = Path(__file__).resolve().parents[2] / "shared" / "data" / "craft"
 BANK = """

@@ -20,25 +20,25 @@ from hypothesis import strategies as st
 from conftest import NO_DROPOUT, on_one_core, reseal
 from dragoman.bundle import load_bundle
 from dragoman.config import ModelConfig, Recipe, TaskConfig, make_recipe
-from dragoman.data.batches import collate
-from dragoman.data.labels import XX_ID, Labels, learn_labels, read_labels, source_text
+from dragoman.data.collate import collate
 from dragoman.data.prepare import prepare
-from dragoman.data.special import UNKNOWN_ID
-from dragoman.data.subword import Subword, learn_subword
-from dragoman.data.tokeniser import LABELS
-from dragoman.engine.translator import load
+from dragoman.data.tokenization.sentencepiece import Subword, learn_subword
+from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
+from dragoman.data.tokenization.tokenizer import LABELS
+from dragoman.data.tokenization.tree_labels import XX_ID, Labels, learn_labels, read_labels, source_text
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.evaluation.evalb import score_files, total
-from dragoman.model.build import build_model
+from dragoman.inference.translator import load
+from dragoman.model.factory import build_model
 from dragoman.model.pointer import Words
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.parsing import parse_ids, score_parses
-from dragoman.training.diagnosis import diagnose
-from dragoman.training.finish import train
-from dragoman.training.loss import batch_loss, tag_loss
-from dragoman.training.record import Record, read_record
-from dragoman.trees.linearise import NAMES, restore
-from dragoman.trees.penn import read_tree, write
+from dragoman.training.losses.label_smoothing import batch_loss, tag_loss
+from dragoman.training.monitoring.diagnostics import diagnose
+from dragoman.training.monitoring.run_status import Record, read_record
+from dragoman.training.run import train
+from dragoman.trees.linearization import NAMES, restore
+from dragoman.trees.ptb import read_tree, write
 from dragoman.trees.tree import leaves
 
 CAT = "(S (NP (DT the) (NN cat)) (VP (VBD sat)) (. .))"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import dragoman
 from dragoman import Translator
-from dragoman.engine.passage import join_passage, split_passage
+from dragoman.inference.segmentation import join_passage, split_passage
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from dragoman.data.phrases import _KINDS, LANGUAGES, PhraseSplit, _Kind, _pairs, make_phrases
+from dragoman.data.synthetic_corpus import _KINDS, LANGUAGES, PhraseSplit, _Kind, _pairs, make_phrases
 from dragoman.errors import DataError, MissingExtraError
 from dragoman.formats.pair import Pair
 
@@ -198,7 +198,7 @@ def test_a_size_out_of_reach_names_the_limit(sizes: dict[str, int], message: str
 
 
 def test_the_limit_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.data.phrases._MOST_VALUES", 20)
+    monkeypatch.setattr("dragoman.data.synthetic_corpus._MOST_VALUES", 20)
     # Eight kinds of 20 values, 16 of them for train: 4 + 1 + 3 + 2 + 14 + 7 + 13 + 1 = 45 forms say each.
     split = make_phrases("de", seed=1, train=16 * 45, valid=2 * 45, test=2 * 45)
     assert len({pair.source for pair in all_pairs(split)}) == 20 * 45

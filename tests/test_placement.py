@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from dragoman.config import ModelConfig
-from dragoman.engine import placement
-from dragoman.engine.placement import PIECES, ROWS, fastest_precision
-from dragoman.engine.products import Precision
-from dragoman.model.build import build_model
+from dragoman.inference.backends import device as placement
+from dragoman.inference.backends.device import PIECES, ROWS, fastest_precision
+from dragoman.inference.backends.packed.matmul import Precision
+from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 
 

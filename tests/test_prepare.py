@@ -27,23 +27,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.cleaning import spool as spool_room
-from dragoman.cleaning.duplicates import DuplicateSearch
-from dragoman.cleaning.spool import Sieve, spool_corpus
+from dragoman.cleaning import cleaned_corpus as spool_room
+from dragoman.cleaning.cleaned_corpus import Sieve, spool_corpus
+from dragoman.cleaning.deduplication import DuplicateSearch
 from dragoman.config import CleaningConfig, CorpusConfig, Recipe, make_recipe
-from dragoman.data import corpus as corpus_room
+from dragoman.data import encoded_corpus as corpus_room
 from dragoman.data import manifest as manifest_room
 from dragoman.data import prepare as prepare_room
-from dragoman.data.corpus import LengthTable, lengths_file
 from dragoman.data.encode import Fate
+from dragoman.data.encoded_corpus import LengthTable, lengths_file
 from dragoman.data.prepare import Prepared, prepare, training_name
-from dragoman.data.special import END_ID
-from dragoman.data.subword import learn_subword
-from dragoman.data.tokeniser import learn_tokeniser
+from dragoman.data.tokenization.sentencepiece import learn_subword
+from dragoman.data.tokenization.special_tokens import END_ID
+from dragoman.data.tokenization.tokenizer import learn_tokeniser
 from dragoman.errors import DataError, DragomanError, LostProcessError, MissingExtraError, OutputError, RecipeError, RunError
 from dragoman.formats.pair import Pair
-from dragoman.formats.plain import read_aligned, read_tsv
-from dragoman.storage import alone_in
+from dragoman.formats.tsv import read_aligned, read_tsv
+from dragoman.io.storage import alone_in
 
 # A small language: every word of two consonants and vowels, known to give the pieces asked for.
 WORDS = [f"{a}{b}{c}{d}" for a in "bdgklmnprst" for b in "aeiou" for c in "lmnrst" for d in "aeiou"]
@@ -911,8 +911,8 @@ def test_a_preparation_goes_on_when_there_is_room_on_the_disk(text: Path, monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("dragoman.cleaning.spool.DuplicateSearch", partial(DuplicateSearch, rows_at_once=2))
-        patch.setattr("dragoman.cleaning.duplicates._append", full)
+        patch.setattr("dragoman.cleaning.cleaned_corpus.DuplicateSearch", partial(DuplicateSearch, rows_at_once=2))
+        patch.setattr("dragoman.cleaning.deduplication._append", full)
         assert "the disk is full (" in told(lambda: prepare(recipe, folder), OutputError)
     notices: list[str] = []
     prepare(recipe, folder, notices.append)
@@ -923,7 +923,7 @@ def test_a_preparation_goes_on_when_there_is_room_on_the_disk(text: Path, monkey
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from dragoman.cleaning import spool
+from dragoman.cleaning import cleaned_corpus as spool
 from dragoman.config import recipe_from_dict
 from dragoman.data.prepare import prepare
 import json
@@ -984,7 +984,7 @@ CTRL_C = """
 import json, os, signal, sys, time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from dragoman.cleaning import spool
+from dragoman.cleaning import cleaned_corpus as spool
 from dragoman.config import recipe_from_dict
 from dragoman.data.prepare import prepare
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman import processes
-from dragoman.processes import cores
+from dragoman.runtime import processes
+from dragoman.runtime.processes import cores
 
 
 def test_a_container_s_quota_counts_as_processors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

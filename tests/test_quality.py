@@ -28,28 +28,28 @@ from conftest import MakeRecipe
 from dragoman import Translator, load
 from dragoman.cli.main import cli, main
 from dragoman.config import CorpusConfig, DecodingConfig, ModelConfig, make_recipe, parse_document, recipe_from_dict
-from dragoman.data.batches import collate, halves
+from dragoman.data.collate import collate, halves
 from dragoman.data.prepare import prepare
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import DataError, DragomanError, Interrupted, OutputError, RecipeError
-from dragoman.evaluation.pairwise import pairwise_bleu, pairwise_chrf
-from dragoman.formats.growing import growing_file
-from dragoman.formats.lines import read_lines
+from dragoman.evaluation.pairwise_similarity import pairwise_bleu, pairwise_chrf
 from dragoman.formats.pair import Pair
-from dragoman.formats.read import read_pairs
-from dragoman.model.build import build_model
+from dragoman.formats.readers import read_pairs
+from dragoman.formats.resumable import growing_file
+from dragoman.formats.text import read_lines
+from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.tasks import augmentation
-from dragoman.tasks.augmentation import Augmentation, augment
+from dragoman.tasks import synthetic_data as augmentation
 from dragoman.tasks.mbr import most_alike
+from dragoman.tasks.synthetic_data import Augmentation, augment
 from dragoman.tasks.translation import Status
-from dragoman.training.checkpoint import list_checkpoints
-from dragoman.training.finish import train
-from dragoman.training.identity import refuse_changes
-from dragoman.training.listener import Silent
-from dragoman.training.loop import Trainer
-from dragoman.training.loss import batch_loss
-from dragoman.training.rdrop import agreeing_loss, r_drop_loss
+from dragoman.training.checkpoints.checkpoint import list_checkpoints
+from dragoman.training.losses.label_smoothing import batch_loss
+from dragoman.training.losses.rdrop import agreeing_loss, r_drop_loss
+from dragoman.training.monitoring.callbacks import Silent
+from dragoman.training.resume_checks import refuse_changes
+from dragoman.training.run import train
+from dragoman.training.trainer import Trainer
 from test_ranks import free_port, losses, together, train_all
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -90,8 +90,8 @@ def test_r_drop_and_its_gradients_are_the_equation(
     form: str, slices: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if slices is not None:
-        monkeypatch.setattr("dragoman.training.slices.SLICE", slices[0])
-        monkeypatch.setattr("dragoman.training.slices.AT_ONCE", slices[1])
+        monkeypatch.setattr("dragoman.training.losses.chunked.SLICE", slices[0])
+        monkeypatch.setattr("dragoman.training.losses.chunked.AT_ONCE", slices[1])
     outputs_2XD, output_VD, targets_X = drawn_places()
     given = {"epsilon": 0.1, "form": form, "alpha": ALPHA}
     loss, nll = agreeing_loss(outputs_2XD, output_VD, targets_X, **given)  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_r_drop_and_its_gradients_are_the_equation(
 
 
 def test_r_drop_never_holds_the_logits_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.training.slices.SLICE", 88)
+    monkeypatch.setattr("dragoman.training.losses.chunked.SLICE", 88)
     made = []
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, rectified: bool = False) -> Tensor:

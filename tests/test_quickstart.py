@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 import dragoman
-from dragoman.aligner import align_pairs
 from dragoman.cli.main import cli
 from dragoman.errors import DataError
-from dragoman.evaluation.alignment_error import agreement
+from dragoman.evaluation.aer import agreement
 from dragoman.training.quickstart import prepare_quickstart
+from dragoman.word_aligner import align_pairs
 
 SHORT = [
     "training.max_steps=4", "training.validate_every_steps=4", "training.validate_sentences=5", "decoding.method=greedy",

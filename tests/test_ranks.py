@@ -25,19 +25,19 @@ from safetensors.torch import load_file
 
 from conftest import MakeRecipe
 from dragoman.config import Recipe, make_recipe
-from dragoman.data.loader import TrainingBatches
+from dragoman.data.dataloader import TrainingBatches
 from dragoman.errors import DataError, FollowedError, Interrupted, LostProcessError, MemoryShortError, RecipeError, RunError
 from dragoman.model.transformer import Transformer
-from dragoman.training.checkpoint import list_checkpoints
-from dragoman.training.finish import train
-from dragoman.training.journal import read_journal
-from dragoman.training.launch import _leave_out_timers
-from dragoman.training.learner import Learner
-from dragoman.training.listener import Silent
-from dragoman.training.loop import Trainer
+from dragoman.training.checkpoints.checkpoint import list_checkpoints
+from dragoman.training.distributed.exit_status import LAUNCHER, VERDICT, end_with_launcher, leave_verdict
+from dragoman.training.distributed.launch import _leave_out_timers
+from dragoman.training.distributed.process_group import World, joined, refuse_uneven, world_of
+from dragoman.training.monitoring.callbacks import Silent
+from dragoman.training.monitoring.metrics_log import read_journal
+from dragoman.training.run import train
+from dragoman.training.train_state import Learner
+from dragoman.training.trainer import Trainer
 from dragoman.training.validation import Validator
-from dragoman.training.verdict import LAUNCHER, VERDICT, end_with_launcher, leave_verdict
-from dragoman.training.world import World, joined, refuse_uneven, world_of
 
 # Kills of a rank, each with a start and a restart of several processes; DRAGOMAN_TRIALS asks for more.
 TRIALS = int(os.environ.get("DRAGOMAN_TRIALS", "2"))
@@ -423,8 +423,8 @@ def in_toml(value: Any) -> str:
 
 LOSING = """
 import os, signal
-from dragoman.training.stop import stop_on_signals
-from dragoman.training.world import World
+from dragoman.training.distributed.signals import stop_on_signals
+from dragoman.training.distributed.process_group import World
 
 try:
     with stop_on_signals(), World(0, {size}).heard_out():
@@ -451,7 +451,7 @@ def test_a_rank_that_lost_another_is_heard_out(size: int, message: str, told: st
 
 HANGING = """
 import atexit, signal, time
-from dragoman.training import world
+from dragoman.training.distributed import process_group as world
 
 atexit.register(time.sleep, 60)  # as what is left of a connection may
 world._LAST_SECONDS = 1

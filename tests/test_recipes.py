@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cleaning.clean import clean_corpora
-from dragoman.cleaning.page import table_of
+from dragoman.cleaning.pipeline import clean_corpora
+from dragoman.cleaning.report import table_of
 from dragoman.config import read_recipe
 from dragoman.data.prepare import prepare
 

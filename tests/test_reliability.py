@@ -33,12 +33,12 @@ from torch import Tensor
 from conftest import NO_DROPOUT, WORDS, MakeRecipe, reseal
 from dragoman.bundle import save_bundle, weights_of
 from dragoman.config import Recipe, recipe_from_dict
-from dragoman.data.loader import Cursor
-from dragoman.data.tokeniser import learn_tokeniser
+from dragoman.data.dataloader import Cursor
+from dragoman.data.tokenization.tokenizer import learn_tokeniser
 from dragoman.errors import Interrupted, OutputError, RunError, WriteError
-from dragoman.model.build import build_model
-from dragoman.storage import MANIFEST, alone_in, check_seal
-from dragoman.training.checkpoint import (
+from dragoman.io.storage import MANIFEST, alone_in, check_seal
+from dragoman.model.factory import build_model
+from dragoman.training.checkpoints.checkpoint import (
     Checkpoint,
     Progress,
     list_checkpoints,
@@ -47,10 +47,10 @@ from dragoman.training.checkpoint import (
     read_checkpoint,
     save_checkpoint,
 )
-from dragoman.training.finish import train
-from dragoman.training.journal import read_journal
-from dragoman.training.listener import Silent
-from dragoman.training.loop import Trainer
+from dragoman.training.monitoring.callbacks import Silent
+from dragoman.training.monitoring.metrics_log import read_journal
+from dragoman.training.run import train
+from dragoman.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -668,10 +668,10 @@ MOUNTED = """
 import json, shutil, subprocess, sys
 from pathlib import Path
 import torch
-import dragoman.storage
+import dragoman.io.storage
 from dragoman.errors import OutputError, RunError
-from dragoman.storage import check_seal
-from dragoman.training.checkpoint import Progress, newest_checkpoint, prune_checkpoints, save_checkpoint
+from dragoman.io.storage import check_seal
+from dragoman.training.checkpoints.checkpoint import Progress, newest_checkpoint, prune_checkpoints, save_checkpoint
 
 place = Path(sys.argv[1])
 mount = lambda *words: subprocess.run(["mount", *words, str(place)], check=True)
@@ -690,9 +690,9 @@ def attempt(step):
 told = [attempt(1)]
 (place / "filler").write_bytes(bytes(350_000))
 told.append(attempt(2))
-refuse, dragoman.storage._refuse_to_fill_the_disk = dragoman.storage._refuse_to_fill_the_disk, lambda *_: None
+refuse, dragoman.io.storage._refuse_to_fill_the_disk = dragoman.io.storage._refuse_to_fill_the_disk, lambda *_: None
 told.append(attempt(2))
-dragoman.storage._refuse_to_fill_the_disk = refuse
+dragoman.io.storage._refuse_to_fill_the_disk = refuse
 (place / "filler").unlink()
 told.append(attempt(2))
 mount("-o", "remount,ro")

@@ -17,14 +17,14 @@ import torch
 import dragoman
 from conftest import WORDS
 from dragoman.bundle import load_bundle
-from dragoman.decoding.rules import Rules, Wish
-from dragoman.engine import remembered
-from dragoman.engine.placement import checked_count, place
-from dragoman.engine.remembered import cache_file, machine_key, recall, remember
-from dragoman.engine.replicas import TRIED, Crew, Replicas, _Shared, ways
-from dragoman.engine.translator import Translator
-from dragoman.engine.worker import answer_to, is_portable, request_of
+from dragoman.decoding.constraints import Rules, Wish
 from dragoman.errors import DeviceError
+from dragoman.inference.backends.device import checked_count, place
+from dragoman.inference.parallel.scheduler import TRIED, Crew, Replicas, _Shared, ways
+from dragoman.inference.parallel.worker import answer_to, is_portable, request_of
+from dragoman.inference.translator import Translator
+from dragoman.runtime import autotune_cache as remembered
+from dragoman.runtime.autotune_cache import cache_file, machine_key, recall, remember
 from dragoman.tasks.generation import Search, Work
 
 
@@ -36,13 +36,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for room in ("remembered", "replicas"):
-        monkeypatch.setattr(f"dragoman.engine.{room}.cores", lambda: 4)
+    for module in ("dragoman.runtime.autotune_cache", "dragoman.inference.parallel.scheduler"):
+        monkeypatch.setattr(f"{module}.cores", lambda: 4)
 
 
 def test_what_is_searched_in_one_call_takes_no_more_than_a_quota(four_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two processors; unless the caller says what it is to take."""
-    monkeypatch.setattr("dragoman.engine.replicas.processors", lambda: 2)
+    monkeypatch.setattr("dragoman.inference.parallel.scheduler.processors", lambda: 2)
     for count, threads, pieces, crew in (
         (None, None, 9, Crew(2, 1)),
         (None, None, 1, Crew(1, 2)),

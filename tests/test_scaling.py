@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from dragoman.config import make_recipe
-from dragoman.model.build import build_model
+from dragoman.model.factory import build_model
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 

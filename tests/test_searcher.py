@@ -17,21 +17,22 @@ import pytest
 import torch
 
 from dragoman.config import DecodingConfig, ModelConfig
-from dragoman.data.special import END_ID, PADDING_ID
+from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
+from dragoman.decoding.constraints import NO_RULES, Rules, Wish
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.rules import NO_RULES, Rules, Wish
-from dragoman.engine.speakers import ready_speaker
-from dragoman.model.build import build_model
+from dragoman.inference.backends.select import ready_speaker
+from dragoman.model.factory import build_model
 from dragoman.tasks.generation import Search, Work, generate
-from dragoman.tasks.speaker import Speaker
+from dragoman.tasks.inference_model import Speaker
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
-from dragoman.engine import entries, team
-from dragoman.engine.processor import has_vectors
-from dragoman.engine.replicas import Replicas
-from dragoman.engine.searcher import WIDEST, CompiledSearcher
-from dragoman.engine.team import Meeting, Stopped, helpers, together
+from dragoman.inference.backends.compiled import jit_cache as entries
+from dragoman.inference.backends.compiled import threads as team
+from dragoman.inference.backends.compiled.cpu_features import has_vectors
+from dragoman.inference.backends.compiled.search import WIDEST, CompiledSearcher
+from dragoman.inference.backends.compiled.threads import Meeting, Stopped, helpers, together
+from dragoman.inference.parallel.scheduler import Replicas
 
 pytestmark = pytest.mark.skipif(not has_vectors(), reason="this processor has no AVX-512 with VNNI")
 
@@ -178,7 +179,7 @@ def test_threads_share_out_what_is_searched_in_one_call(
     speakers: list[Speaker], count: int | None, threads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without asking which way is the fastest, and with the same results."""
-    monkeypatch.setattr("dragoman.engine.replicas.recall", lambda question: pytest.fail("nothing is to be asked"))
+    monkeypatch.setattr("dragoman.inference.parallel.scheduler.recall", lambda question: pytest.fail("nothing is to be asked"))
     work, pieces = work_of(speakers[1], method="greedy"), [range(first, first + 10) for first in range(0, SOURCES, 10)]
     assert list(Replicas(count, threads, "which").map(work, pieces)) == [work(piece) for piece in pieces]
 
@@ -190,7 +191,7 @@ def test_a_search_asks_for_as_many_helpers_as_replicas_leave_it(
     asking = mock.Mock(side_effect=lambda most: helpers(0))
     work, pieces = work_of(speakers[1], method="greedy"), [range(SOURCES)] * 2
     wanted = [work(piece) for piece in pieces]
-    monkeypatch.setattr("dragoman.engine.searcher.helpers", asking)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.search.helpers", asking)
     assert list(Replicas(count, threads, "which").map(work, pieces)) == wanted
     assert asking.mock_calls == [mock.call(most)] * len(pieces)
 
@@ -201,15 +202,18 @@ def test_threads_search_together(
     speakers: list[Speaker], decoding: dict[str, Any], parts: int, helping: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five, in teams of three and two, in one of three, or with sentences of their own; what they find is what one finds."""
-    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 5)
-    monkeypatch.setattr("dragoman.engine.compiled.WIDTH_OF_A_MEMBER", 16)  # three in a team
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 5)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.model.WIDTH_OF_A_MEMBER", 16)  # three in a team
     rules = RULES["no three twice"]
     for speaker in speakers:
         alone, _ = both(speaker, rules, **decoding)
-        monkeypatch.setattr("dragoman.engine.searcher.ROWS_OF_A_TEAM", SOURCES * decoding.get("beam_size", 1) // parts)
+        monkeypatch.setattr(
+            "dragoman.inference.backends.compiled.search.ROWS_OF_A_TEAM", SOURCES * decoding.get("beam_size", 1) // parts
+        )
         hired: list[int] = []
         monkeypatch.setattr(
-            "dragoman.engine.compiled.Meeting", lambda helpers, hired=hired: hired.append(len(helpers)) or Meeting(helpers)
+            "dragoman.inference.backends.compiled.model.Meeting",
+            lambda helpers, hired=hired: hired.append(len(helpers)) or Meeting(helpers),
         )
         torch.set_num_threads(5)
         try:
@@ -224,8 +228,8 @@ def test_threads_search_together(
 @pytest.mark.parametrize("who", [0, 1])
 def test_whoever_fails_keeps_nobody_waiting(speakers: list[Speaker], who: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A member of a team, before it has begun."""
-    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 2)
-    monkeypatch.setattr("dragoman.engine.compiled.WIDTH_OF_A_MEMBER", 16)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 2)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.model.WIDTH_OF_A_MEMBER", 16)
     enter = entries.greedy
 
     def fail(*given: Any) -> int:
@@ -244,10 +248,10 @@ def test_whoever_fails_keeps_nobody_waiting(speakers: list[Speaker], who: int, m
 
 def test_where_some_sentences_fail_the_others_are_left(speakers: list[Speaker], monkeypatch: pytest.MonkeyPatch) -> None:
     """After the step that each of them is at."""
-    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 4)
-    monkeypatch.setattr("dragoman.engine.searcher.MOST_STEPS", 1)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 4)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.search.MOST_STEPS", 1)
     enter, failing, over = entries.greedy, Lock(), Event()
-    monkeypatch.setattr("dragoman.engine.searcher.Event", lambda: over)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.search.Event", lambda: over)
 
     def fail(*given: Any) -> int:
         if failing.acquire(blocking=False):
@@ -268,7 +272,9 @@ def test_where_some_sentences_fail_the_others_are_left(speakers: list[Speaker], 
 
 def test_what_is_searched_by_is_there_before_helpers_are(speakers: list[Speaker], monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while it is compiled would else be heard after it is compiled once more by who waits for it."""
-    monkeypatch.setattr("dragoman.engine.searcher.helpers", mock.Mock(side_effect=AssertionError("too soon")))
+    monkeypatch.setattr(
+        "dragoman.inference.backends.compiled.search.helpers", mock.Mock(side_effect=AssertionError("too soon"))
+    )
     methods: list[tuple[str, Any]] = [("encode", "greedy"), ("greedy", "greedy"), ("beam", "beam")]
     for name, method in methods:
         entry = mock.Mock()
@@ -281,7 +287,7 @@ def test_what_is_searched_by_is_there_before_helpers_are(speakers: list[Speaker]
 
 def test_who_is_still_at_work_helps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C, and once more while the others are waited for: nobody waits longer, and what they do is theirs to end."""
-    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 3)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 3)
     begun, over, stopped = Event(), Event(), mock.Mock()
 
     def press() -> None:
@@ -292,7 +298,7 @@ def test_who_is_still_at_work_helps_no_other(monkeypatch: pytest.MonkeyPatch) ->
         begun.set()
         over.wait(30)
 
-    monkeypatch.setattr("dragoman.engine.team.wait", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.wait", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt), helpers(1) as one:
         together([press, work], one, stopped)
     assert stopped.call_count == 2
@@ -307,7 +313,7 @@ class _Large:
 
 
 def test_who_rests_holds_nothing_of_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 2)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 2)
     with helpers(1) as one:
         found = together([_Large, _Large], one, lambda: None)
     gone = ref(found[1])
@@ -317,7 +323,7 @@ def test_who_rests_holds_nothing_of_what_was_done(monkeypatch: pytest.MonkeyPatc
 
 
 def test_threads_that_one_search_has_no_other_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 4)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 4)
     with helpers(2) as first, helpers(2) as second, helpers(1) as third:
         assert [len(one) for one in (first, second, third)] == [2, 0, 0]
     with helpers(9) as all_others:
@@ -326,7 +332,7 @@ def test_threads_that_one_search_has_no_other_takes(monkeypatch: pytest.MonkeyPa
 
 
 def test_where_no_thread_can_be_had_one_searches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 40)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 40)
     with helpers(3) as some:
         monkeypatch.setattr(Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread")))
         with helpers(30) as others:
@@ -342,7 +348,7 @@ def test_what_a_caller_allows_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_fails_is_told_and_whom_that_stopped_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.engine.team.cores", lambda: 3)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 3)
     over = Event()
 
     def stopped() -> None:
@@ -370,7 +376,7 @@ def test_a_process_that_is_forked_off_has_threads_of_its_own() -> None:
 
 
 def _in_company() -> None:
-    with mock.patch("dragoman.engine.team.cores", return_value=2), helpers(1) as one:
+    with mock.patch("dragoman.inference.backends.compiled.threads.cores", return_value=2), helpers(1) as one:
         assert together([lambda: 1, lambda: 2], one, lambda: None) == [1, 2]
 
 

@@ -28,26 +28,26 @@ from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import MakeRecipe
+from dragoman.cli.console import TrainingScreen, cost_line
 from dragoman.cli.info import doctor
-from dragoman.cli.screen import TrainingScreen, cost_line
 from dragoman.cli.watch import watch
 from dragoman.config import ModelConfig, Recipe, make_recipe
-from dragoman.data.batches import collate
+from dragoman.data.collate import collate
 from dragoman.errors import MissingExtraError, OutputError, RunError
 from dragoman.model.attention import explicit_attention, use_attention
-from dragoman.model.build import build_model
+from dragoman.model.factory import build_model
 from dragoman.model.masks import causal_mask, window_mask
-from dragoman.training.cost import Work, batch_work, forward_flops, resident_mib
-from dragoman.training.diagnosis import RULES, diagnose
-from dragoman.training.energy import EnergyMeter
-from dragoman.training.finish import train
-from dragoman.training.journal import Journal, read_journal
-from dragoman.training.listener import EventKind, RunReport, Several, Silent, StepReport, ValidationReport
-from dragoman.training.page import duration, run_page
-from dragoman.training.record import Record, read_record, standing
-from dragoman.training.trackers import followed
+from dragoman.training.monitoring.callbacks import EventKind, RunReport, Several, Silent, StepReport, ValidationReport
+from dragoman.training.monitoring.dashboard import duration, run_page
+from dragoman.training.monitoring.diagnostics import RULES, diagnose
+from dragoman.training.monitoring.energy import EnergyMeter
+from dragoman.training.monitoring.flops import Work, batch_work, forward_flops, resident_mib
+from dragoman.training.monitoring.metrics_log import Journal, read_journal
+from dragoman.training.monitoring.run_status import Record, read_record, standing
+from dragoman.training.monitoring.trackers import followed
+from dragoman.training.run import train
 from dragoman.training.validation import Sample
-from dragoman.views.watch import changed
+from dragoman.viz.run_dashboard import changed
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

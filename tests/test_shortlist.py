@@ -13,10 +13,10 @@ import dragoman
 from conftest import WORDS
 from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
-from dragoman.data.special import END_ID
-from dragoman.engine.shortlist import SPECIAL, Shortlist, learn_shortlist, read_shortlist
-from dragoman.engine.wording import Wording
+from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import BundleError, DataError, OutputError
+from dragoman.inference.constraints import Wording
+from dragoman.inference.shortlist import SPECIAL, Shortlist, learn_shortlist, read_shortlist
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

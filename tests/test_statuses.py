@@ -10,9 +10,9 @@ from torch import Tensor
 
 import dragoman
 from dragoman import Translation, Translator
-from dragoman.data.special import END_ID
-from dragoman.decoding.step import State
-from dragoman.engine.translation import joined
+from dragoman.data.tokenization.special_tokens import END_ID
+from dragoman.decoding.interface import State
+from dragoman.inference.translation import joined
 from dragoman.tasks.translation import is_copy
 
 pytestmark = pytest.mark.usefixtures("one_core")

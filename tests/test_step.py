@@ -15,16 +15,16 @@ from torch import Tensor
 
 from conftest import NO_DROPOUT, MakeRecipe
 from dragoman.bundle import load_bundle, weights_of
-from dragoman.data.batches import Batch, collate, halves
+from dragoman.data.collate import Batch, collate, halves
 from dragoman.errors import MemoryShortError, RecipeError, RunError, out_of_memory
-from dragoman.training.average import MovingAverage
-from dragoman.training.checkpoint import Checkpoint, list_checkpoints
-from dragoman.training.finish import train
-from dragoman.training.guard import ENOUGH, WINDOW, Guard
-from dragoman.training.journal import read_journal
-from dragoman.training.listener import Silent
-from dragoman.training.loop import RETURNS, Trainer
-from dragoman.training.step import Part, random_stream
+from dragoman.training.checkpoints.checkpoint import Checkpoint, list_checkpoints
+from dragoman.training.ema import MovingAverage
+from dragoman.training.gradient_guard import ENOUGH, WINDOW, Guard
+from dragoman.training.monitoring.callbacks import Silent
+from dragoman.training.monitoring.metrics_log import read_journal
+from dragoman.training.run import train
+from dragoman.training.train_step import Part, random_stream
+from dragoman.training.trainer import RETURNS, Trainer
 from dragoman.training.validation import Validator
 
 pytestmark = pytest.mark.usefixtures("one_core")

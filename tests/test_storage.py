@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import BundleError, OutputError, RunError, WriteError
-from dragoman.storage import (
+from dragoman.io.storage import (
     FORMAT,
     MANIFEST,
     alone_in,
@@ -311,7 +311,7 @@ def test_a_file_system_that_cannot_sync_folders_is_as_good(
 def test_each_folder_that_is_made_is_synced_into_the_one_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a power cut could take a folder away whose files were synced."""
     synced: list[Path] = []
-    monkeypatch.setattr("dragoman.storage.sync_folder", synced.append)
+    monkeypatch.setattr("dragoman.io.storage.sync_folder", synced.append)
     make_folder(tmp_path / "a" / "b" / "c")
     assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
     make_folder(tmp_path / "a" / "b" / "c")
@@ -673,7 +673,7 @@ def test_a_file_is_written_whole_by_a_system_that_takes_a_few_bytes_at_once(
             return write(self, held[:at_once])
 
     monkeypatch.setattr(Path, "open", lambda path, mode, **_: Reluctant(path, mode))
-    monkeypatch.setattr("dragoman.storage.PIECE", 100)
+    monkeypatch.setattr("dragoman.io.storage.PIECE", 100)
     pieces = [random.Random(size).randbytes(size) for size in (0, 1, 99, 100, 101, 250)]
     digest = write_file(tmp_path / "a", [pieces[0], *(memoryview(piece) for piece in pieces[1:])])
     assert (tmp_path / "a").read_bytes() == b"".join(pieces)
@@ -716,7 +716,7 @@ HOLDING = """
 import sys, time
 from pathlib import Path
 from dragoman.errors import OutputError
-from dragoman.storage import alone_in
+from dragoman.io.storage import alone_in
 try:
     with alone_in(Path(sys.argv[1])):
         print("held", flush=True)
@@ -764,9 +764,9 @@ def test_a_file_system_without_locks_is_as_good(tmp_path: Path, monkeypatch: pyt
             raise OSError(code, os.strerror(code))
 
         with monkeypatch.context() as patch:
-            patch.setattr("dragoman.storage.fcntl.flock", refuse)
+            patch.setattr("dragoman.io.storage.fcntl.flock", refuse)
             with alone_in(tmp_path):
                 pass
-    monkeypatch.setattr("dragoman.storage.fcntl", None)
+    monkeypatch.setattr("dragoman.io.storage.fcntl", None)
     with alone_in(tmp_path), alone_in(tmp_path):
         pass

@@ -24,11 +24,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.config import SubwordConfig
-from dragoman.data.pieces import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, model_kind, read_pieces, renumbered
-from dragoman.data.sampling import LONGEST_KEPT, BpeDropout, sampler_of
-from dragoman.data.special import UNKNOWN_ID
-from dragoman.data.subword import LONGEST_LINE_BYTES, Subword, learn_subword, sampling_seed
-from dragoman.data.tokeniser import learn_tokeniser, read_tokeniser, take_tokeniser, write_tokeniser
+from dragoman.data.tokenization.sentencepiece import LONGEST_LINE_BYTES, Subword, learn_subword, sampling_seed
+from dragoman.data.tokenization.sentencepiece_proto import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    model_kind,
+    read_pieces,
+    renumbered,
+)
+from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
+from dragoman.data.tokenization.subword_sampling import LONGEST_KEPT, BpeDropout, sampler_of
+from dragoman.data.tokenization.tokenizer import learn_tokeniser, read_tokeniser, take_tokeniser, write_tokeniser
 from dragoman.errors import BundleError, DataError, DragomanError, RecipeError
 
 KINDS = ["bpe", "unigram"]

@@ -31,32 +31,38 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dragoman
-import dragoman.training.checkpoint
-import dragoman.training.keeper
-import dragoman.training.loop
+import dragoman.training.checkpoints.checkpoint
+import dragoman.training.checkpoints.checkpointer
 import dragoman.training.report
+import dragoman.training.trainer
 import dragoman.training.validation
 from conftest import NO_DROPOUT, MakeRecipe, as_version_0_1, reseal
 from dragoman.bundle import load_bundle, put_weights, weights_of
 from dragoman.config import Recipe, TrainingConfig, recipe_from_dict
-from dragoman.data.batches import Batch, batches_in_order, collate
-from dragoman.data.corpus import Corpus, pair_files
-from dragoman.data.loader import Cursor, TrainingBatches
-from dragoman.data.special import END_ID, PADDING_ID
+from dragoman.data.collate import Batch, batches_in_order, collate
+from dragoman.data.dataloader import Cursor, TrainingBatches
+from dragoman.data.encoded_corpus import Corpus, pair_files
+from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.errors import DataError, Interrupted, LostProcessError, OutputError, RecipeError, RunError
 from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match
-from dragoman.formats.lines import read_lines
-from dragoman.model.build import build_model
-from dragoman.tensors import save_tensors
-from dragoman.training.checkpoint import Progress, list_checkpoints, newest_checkpoint, prune_checkpoints, save_checkpoint
-from dragoman.training.finish import average_run, train
-from dragoman.training.journal import Journal, read_journal
-from dragoman.training.listener import Silent, StepReport, ValidationReport
-from dragoman.training.loop import Trainer
-from dragoman.training.loss import batch_loss, smoothed_loss
-from dragoman.training.machine import Machine
-from dragoman.training.schedule import learning_rate, spent
-from dragoman.training.step import random_stream
+from dragoman.formats.text import read_lines
+from dragoman.io.safetensors import save_tensors
+from dragoman.model.factory import build_model
+from dragoman.training.checkpoints.checkpoint import (
+    Progress,
+    list_checkpoints,
+    newest_checkpoint,
+    prune_checkpoints,
+    save_checkpoint,
+)
+from dragoman.training.device import Machine
+from dragoman.training.losses.label_smoothing import batch_loss, smoothed_loss
+from dragoman.training.lr_schedule import learning_rate, spent
+from dragoman.training.monitoring.callbacks import Silent, StepReport, ValidationReport
+from dragoman.training.monitoring.metrics_log import Journal, read_journal
+from dragoman.training.run import average_run, train
+from dragoman.training.train_step import random_stream
+from dragoman.training.trainer import Trainer
 from dragoman.training.validation import Judgement, Sample, mean_loss, perplexity
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -147,7 +153,7 @@ TARGETS_X = torch.tensor([1, 2, 3, 6, 6, 4])
 def test_smoothed_loss_and_its_gradients_are_those_of_the_distribution(
     form: str, epsilon: float, at_once: int, outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.training.slices.SLICE", at_once)
+    monkeypatch.setattr("dragoman.training.losses.chunked.SLICE", at_once)
     q_XV = target_distribution(form, epsilon, TARGETS_X, 7)
     torch.testing.assert_close(q_XV.sum(dim=1), torch.ones(6, dtype=torch.float64))
     ours = [one.clone().requires_grad_() for one in (outputs_XD, output_VD)]
@@ -190,7 +196,7 @@ class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def test_a_loss_without_gradients_makes_none(outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor room for any: with those, a tensor of the projection's size, 7 × 5, and one of the outputs', 6 × 5."""
-    monkeypatch.setattr("dragoman.training.slices.SLICE", 14)
+    monkeypatch.setattr("dragoman.training.losses.chunked.SLICE", 14)
     outputs_XD, output_VD = outputs_XD.requires_grad_(), output_VD.requires_grad_()
     with Made() as learning:
         loss, nll = smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, form="uniform")
@@ -741,8 +747,8 @@ LOADING = """
 import json, os, signal, sys, time
 from pathlib import Path
 from dragoman.config import recipe_from_dict
-from dragoman.data.loader import BatchStream
-from dragoman.training.finish import train
+from dragoman.data.dataloader import BatchStream
+from dragoman.training.run import train
 
 taken = 0
 take = BatchStream.next
@@ -865,7 +871,7 @@ def test_a_checkpoint_that_cannot_be_judged_stays_where_it_is(
         def failing(*_: object) -> NoReturn:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        monkeypatch.setattr(dragoman.storage, "_describe", failing)
+        monkeypatch.setattr(dragoman.io.storage, "_describe", failing)
     else:
         manifest = list_checkpoints(run / "checkpoints")[-1].path / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
@@ -904,7 +910,7 @@ def test_a_disk_that_is_full_is_not_tried_at_every_step(
         return full() if "00000060" not in str(path) else save_tensors(path, tensors)
 
     told_the_time(monkeypatch, minutes_a_step=0.00001)
-    monkeypatch.setattr(dragoman.training.checkpoint, "save_tensors", full_until_the_end)
+    monkeypatch.setattr(dragoman.training.checkpoints.checkpoint, "save_tensors", full_until_the_end)
     train(recipe, listener)
     # Every tenth step by the clock, of 60; at most two more at lines of the journal.
     assert 5 <= len([text for kind, _, text in listener.events if kind == "unsaved"]) <= 8
@@ -933,7 +939,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_the_run_goes_on(
         written.append(path)
         return full() if 6 <= len(written) <= 7 else save_tensors(path, tensors)
 
-    monkeypatch.setattr(dragoman.training.checkpoint, "save_tensors", full_for_a_while)
+    monkeypatch.setattr(dragoman.training.checkpoints.checkpoint, "save_tensors", full_for_a_while)
     train(recipe, listener)
     told = [text for kind, _, text in listener.events if kind == "unsaved"]
     # Two files each: the third checkpoint was cut in its second file, the one after in its first.
@@ -956,7 +962,7 @@ def test_a_disk_that_stays_full_ends_the_run_without_the_last_good_checkpoint_lo
         written.append(path)
         return save_tensors(path, tensors) if len(written) < 6 else full()
 
-    monkeypatch.setattr(dragoman.training.checkpoint, "save_tensors", full_at_the_sixth_file)
+    monkeypatch.setattr(dragoman.training.checkpoints.checkpoint, "save_tensors", full_at_the_sixth_file)
     with pytest.raises(OutputError, match=r"step-00000009: the disk is full .*step-00000004 is kept, and the same") as caught:
         train(recipe)
     assert "\n" not in str(caught.value)
@@ -1185,8 +1191,8 @@ def told_the_time(monkeypatch: pytest.MonkeyPatch, *, minutes_a_step: float) -> 
         now = 60.0 * minutes_a_step * next(steps)
         return minutes_a_step
 
-    monkeypatch.setattr(dragoman.training.loop, "minutes_since", step_taken)
-    monkeypatch.setattr(dragoman.training.keeper, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(dragoman.training.trainer, "minutes_since", step_taken)
+    monkeypatch.setattr(dragoman.training.checkpoints.checkpointer, "time", SimpleNamespace(monotonic=lambda: now))
 
 
 def test_checkpoints_by_the_clock(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

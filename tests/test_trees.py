@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import DataError
-from dragoman.formats.brackets import read_trees
-from dragoman.trees import penn
-from dragoman.trees.linearise import NAMES, Linearisation, Name, linearisation, restore
-from dragoman.trees.mend import Mended, mend
+from dragoman.formats.treebank import read_trees
+from dragoman.trees import ptb as penn
+from dragoman.trees.linearization import NAMES, Linearisation, Name, linearisation, restore
+from dragoman.trees.repair import Mended, mend
 from dragoman.trees.simplify import Kept, Root, simplify
 from dragoman.trees.tree import Leaf, Span, Tree, brackets, build, depth, events, leaves, spans, words
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.formats.brackets import read_trees
-from dragoman.trees.automaton import Automaton, Stacks
-from dragoman.trees.linearise import NAMES, Linearisation, Name, TopDown, linearisation, restore
-from dragoman.trees.mend import Mended, mend
+from dragoman.formats.treebank import read_trees
+from dragoman.trees.constraint_automaton import Automaton, Stacks
+from dragoman.trees.linearization import NAMES, Linearisation, Name, TopDown, linearisation, restore
+from dragoman.trees.repair import Mended, mend
 from dragoman.trees.simplify import simplify
 from dragoman.trees.tree import depth, leaves, spans
 

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from dragoman.cli.main import cli
-from dragoman.trees import penn
+from dragoman.trees import ptb as penn
 from dragoman.trees.tree import leaves, spans
-from dragoman.views import tree_picture
+from dragoman.viz import tree_picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 TEXT = "(S (NP (DT The) (NN cat)) (VP (VBD sat) (ADVP (RB down))) (. .))"

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.views import Mark, Panel, Series, Table, attention_heatmap, learning_curve, report_page
-from dragoman.views.axis import log_axis, round_axis, tick_labels, tight_axis
-from dragoman.views.curve import thinned
-from dragoman.views.svg import fitted, inert, text_width, visible
+from dragoman.viz import Mark, Panel, Series, Table, attention_heatmap, learning_curve, report_page
+from dragoman.viz.axis import log_axis, round_axis, tick_labels, tight_axis
+from dragoman.viz.line_chart import thinned
+from dragoman.viz.svg import fitted, inert, text_width, visible
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = [
@@ -639,7 +639,7 @@ def test_a_figure_that_is_no_svg_is_refused(svg: str) -> None:
 
 def test_equal_arguments_give_equal_text_in_every_process() -> None:
     code = (
-        "import sys; from dragoman.views import *; "
+        "import sys; from dragoman.viz import *; "
         "print(learning_curve([Panel('l', [Series(n, [(0, 1), (1, 2)]) for n in 'abc'])], title='t', x_label='x')"
         "+ attention_heatmap([[0.5]], rows=['a'], columns=['b'], title='t')); "
         "assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 import dragoman
 from dragoman import Translator, Wording
 from dragoman.cli.main import cli
-from dragoman.engine.wording import wording_from_json
 from dragoman.errors import DataError, RecipeError
+from dragoman.inference.constraints import wording_from_json
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

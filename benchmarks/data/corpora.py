@@ -74,7 +74,7 @@ def _shared_pairs(shared: Path) -> Iterator[Pair]:
 
 
 def _phrases() -> list[Pair]:
-    from dragoman.data.phrases import make_phrases
+    from dragoman.data.synthetic_corpus import make_phrases
 
     return [(pair.source, pair.target) for pair in make_phrases("de", seed=SEED, train=PHRASES, valid=0, test=0).train]
 

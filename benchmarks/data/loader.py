@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from dragoman.config import Recipe, read_recipe
-from dragoman.data.loader import BatchStream, Cursor, TrainingBatches
-from dragoman.data.special import BEGIN_ID, PADDING_ID
+from dragoman.data.dataloader import BatchStream, Cursor, TrainingBatches
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, PADDING_ID
 
 SEEKS = 9
 LATE_EPOCHS = range(20, 1000)

@@ -11,7 +11,7 @@ from common.allowance import UNBOUNDED, Allowance
 from common.results import Ratio, Section, Table
 
 from dragoman.bundle import read_config
-from dragoman.data.special import SPECIAL_IDS
+from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 
 from .ceiling import Limit, limits
 from .contest import Entry, Outcome, compete, remarks_of

@@ -27,16 +27,16 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from dragoman.config import make_recipe
-from dragoman.data.special import END_ID, SPECIAL_IDS
-from dragoman.decoding.beam import beam_search
+from dragoman.data.tokenization.special_tokens import END_ID, SPECIAL_IDS
+from dragoman.decoding.beam_search import beam_search
+from dragoman.decoding.constraints import Rules
 from dragoman.decoding.greedy import one_by_one
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.decoding.rules import Rules
-from dragoman.engine.fixed import fixed_speaker
-from dragoman.engine.graphs import CudaGraphs
-from dragoman.model.build import build_model
+from dragoman.inference.backends.cuda.graphs import CudaGraphs
+from dragoman.inference.backends.cuda.model import fixed_speaker
+from dragoman.model.factory import build_model
 from dragoman.tasks.generation import FORBIDDEN
-from dragoman.tasks.speaker import Speaker, speaker_of, start_id
+from dragoman.tasks.inference_model import Speaker, speaker_of, start_id
 
 from .ceiling import Shape, once_a_sentence, once_a_token
 from .models import VOCABULARY

@@ -19,15 +19,15 @@ from torch import Tensor
 
 from dragoman.bundle import Bundle, load_bundle, save_bundle
 from dragoman.config import SubwordConfig, make_recipe
-from dragoman.data.special import BEGIN_ID, END_ID, PADDING_ID
-from dragoman.data.subword import learn_subword
-from dragoman.data.tokeniser import Tokeniser
-from dragoman.engine.ctranslate2 import NEVER, export_ctranslate2
+from dragoman.data.tokenization.sentencepiece import learn_subword
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
+from dragoman.data.tokenization.tokenizer import Tokeniser
+from dragoman.export.ctranslate2 import NEVER, export_ctranslate2
 from dragoman.model.attention import Attention
-from dragoman.model.build import build_model
+from dragoman.model.factory import build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.transformer import Decoder, Encoder
-from dragoman.tasks.speaker import start_id
+from dragoman.tasks.inference_model import start_id
 
 VOCABULARY = 37_000
 POSITIONS = 1024

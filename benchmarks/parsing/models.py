@@ -13,11 +13,11 @@ import torch
 
 from dragoman.bundle import save_bundle, weights_of
 from dragoman.config import read_recipe
-from dragoman.data.labels import Labels, learn_labels, source_text
-from dragoman.data.subword import learn_subword
-from dragoman.data.tokeniser import Tokeniser
-from dragoman.formats.brackets import read_trees
-from dragoman.model.build import build_model
+from dragoman.data.tokenization.sentencepiece import learn_subword
+from dragoman.data.tokenization.tokenizer import Tokeniser
+from dragoman.data.tokenization.tree_labels import Labels, learn_labels, source_text
+from dragoman.formats.treebank import read_trees
+from dragoman.model.factory import build_model
 from dragoman.tasks.parsing import parser_parts, teach_words
 from dragoman.trees.simplify import simplify
 from dragoman.trees.tree import Tree, words

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from common.results import Section, Table
 
-from dragoman.engine.parser import Parser
 from dragoman.evaluation.evalb import score_trees
+from dragoman.inference.parser import Parser
 from dragoman.paper.table4 import QUOTED, Result, baselines, open_parsers, parsed
 from dragoman.paper.table4 import Treebank as Trees
-from dragoman.tasks.confident import certainty, thresholds
+from dragoman.tasks.parse_confidence import certainty, thresholds
 from dragoman.trees.simplify import with_tags_of
 from dragoman.trees.tree import Tree, words
 

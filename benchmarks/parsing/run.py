@@ -15,8 +15,8 @@ from common.report import open_console, show, tell_end, tell_machine
 from common.results import Section
 from common.usage import keep_to_cores
 
-from dragoman.engine.parser import load_parser
 from dragoman.errors import DragomanError
+from dragoman.inference.parser import load_parser
 
 from .models import find_treebank, random_bundle, sentences_of
 from .quality import measure_confidence, measure_quality

@@ -10,8 +10,8 @@ from statistics import mean, stdev
 from common.results import Ratio, Section, Table
 
 import dragoman
+from dragoman.evaluation.bootstrap import Resampled, compare_resampled, resample
 from dragoman.evaluation.metrics import chrf
-from dragoman.evaluation.significance import Resampled, compare_resampled, resample
 
 from .learn import School
 from .rows import PLAIN, Row

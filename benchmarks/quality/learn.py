@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from common.usage import CommandError
 
 from dragoman.config import read_recipe
-from dragoman.training.record import read_record
+from dragoman.training.monitoring.run_status import read_record
 
 from .corpus import Corpus, Pairs
 from .rows import MADE, Row

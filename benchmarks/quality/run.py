@@ -16,7 +16,7 @@ from common.report import open_console, show, tell_end, tell_machine
 from common.results import Section
 from common.usage import CommandError
 
-from dragoman.processes import cores
+from dragoman.runtime.processes import cores
 
 from .corpus import NoText, find_corpus
 from .judge import judge

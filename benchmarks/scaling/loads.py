@@ -12,9 +12,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.data.corpus import LengthTable
+from dragoman.data.batch_sampler import Order
+from dragoman.data.encoded_corpus import LengthTable
 from dragoman.data.mixture import Mixture
-from dragoman.data.order import Order
 
 PAIRS = 500_000
 LONGEST = 250

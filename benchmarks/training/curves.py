@@ -11,7 +11,7 @@ from typing import Any
 from common.results import Ratio, Section, Table
 from common.usage import run
 
-from dragoman.views import Panel, Series, learning_curve
+from dragoman.viz import Panel, Series, learning_curve
 
 from . import ours
 from .bench import Bench

@@ -16,8 +16,8 @@ from common.report import open_console, show
 from common.results import Section, Table
 from common.usage import keep_to_cores
 
-from dragoman.memory import keep_freed_memory
 from dragoman.model.linear import Product, padded_product, plain_product
+from dragoman.runtime.malloc import keep_freed_memory
 
 # Inputs and outputs of base's and tiny's products.
 SHAPES = [(512, 1536), (512, 512), (512, 2048), (2048, 512), (128, 384), (128, 256), (256, 128)]

@@ -21,14 +21,14 @@ from common.usage import keep_to_cores
 from torch.profiler import ProfilerActivity, profile
 
 from dragoman.config import read_recipe
-from dragoman.data.loader import BatchStream, Cursor, TrainingBatches
-from dragoman.tasks.speaker import start_id
-from dragoman.training.checkpoint import Progress
-from dragoman.training.guard import Guard
-from dragoman.training.learner import Learner
-from dragoman.training.machine import Machine, bound_kernel_cache, choose_machine
-from dragoman.training.step import Stepper
-from dragoman.training.world import World
+from dragoman.data.dataloader import BatchStream, Cursor, TrainingBatches
+from dragoman.tasks.inference_model import start_id
+from dragoman.training.checkpoints.checkpoint import Progress
+from dragoman.training.device import Machine, bound_kernel_cache, choose_machine
+from dragoman.training.distributed.process_group import World
+from dragoman.training.gradient_guard import Guard
+from dragoman.training.train_state import Learner
+from dragoman.training.train_step import Stepper
 
 from . import ours
 from .sizes import SIZES

@@ -11,31 +11,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dragoman.version import __version__
+
 if TYPE_CHECKING:
     from dragoman.config import Recipe, read_recipe
-    from dragoman.engine.loading import load
-    from dragoman.engine.parse import Parse
-    from dragoman.engine.parser import Parser
-    from dragoman.engine.translation import Translation
-    from dragoman.engine.translator import Translator
-    from dragoman.engine.wording import Wording
     from dragoman.errors import DragomanError
-    from dragoman.training.finish import train
+    from dragoman.inference.constraints import Wording
+    from dragoman.inference.load import load
+    from dragoman.inference.parse import Parse
+    from dragoman.inference.parser import Parser
+    from dragoman.inference.translation import Translation
+    from dragoman.inference.translator import Translator
+    from dragoman.training.run import train
 
-__version__ = "0.1.0.dev0"
-__all__ = ["DragomanError", "Parse", "Parser", "Recipe", "Translation", "Translator", "Wording", "load", "read_recipe", "train"]
+__all__ = [
+    "DragomanError",
+    "Parse",
+    "Parser",
+    "Recipe",
+    "Translation",
+    "Translator",
+    "Wording",
+    "__version__",
+    "load",
+    "read_recipe",
+    "train",
+]
 
 _ROOMS = {
     "DragomanError": "dragoman.errors",
-    "Parse": "dragoman.engine.parse",
-    "Parser": "dragoman.engine.parser",
+    "Parse": "dragoman.inference.parse",
+    "Parser": "dragoman.inference.parser",
     "Recipe": "dragoman.config",
-    "Translation": "dragoman.engine.translation",
-    "Translator": "dragoman.engine.translator",
-    "Wording": "dragoman.engine.wording",
-    "load": "dragoman.engine.loading",
+    "Translation": "dragoman.inference.translation",
+    "Translator": "dragoman.inference.translator",
+    "Wording": "dragoman.inference.constraints",
+    "load": "dragoman.inference.load",
     "read_recipe": "dragoman.config",
-    "train": "dragoman.training.finish",
+    "train": "dragoman.training.run",
 }
 
 

@@ -22,13 +22,13 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from dragoman.config import Recipe, recipe_from_dict
-from dragoman.data.subword import Subword
-from dragoman.data.tokeniser import Tokeniser, read_tokeniser, write_tokeniser
+from dragoman.data.tokenization.sentencepiece import Subword
+from dragoman.data.tokenization.tokenizer import Tokeniser, read_tokeniser, write_tokeniser
 from dragoman.errors import BundleError, OutputError, RecipeError
-from dragoman.model.build import assemble_model
+from dragoman.io.safetensors import MappedTensors, save_tensors
+from dragoman.io.storage import cannot_write, check_seal, sealed_folder
+from dragoman.model.factory import assemble_model
 from dragoman.model.transformer import Transformer
-from dragoman.storage import cannot_write, check_seal, sealed_folder
-from dragoman.tensors import MappedTensors, save_tensors
 
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 OUTPUT = "output"

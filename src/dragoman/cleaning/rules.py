@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dragoman.cleaning import faults
-from dragoman.cleaning.language import language_finder, script_finder
-from dragoman.cleaning.overlap import EvaluationTexts
+from dragoman.cleaning import filters as faults
+from dragoman.cleaning.decontamination import EvaluationTexts
+from dragoman.cleaning.language_id import language_finder, script_finder
 from dragoman.config import CleaningConfig, RuleName
 from dragoman.errors import RecipeError
 

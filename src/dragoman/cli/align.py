@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.arguments import OUTPUT, refuse_old, text_sink
+from dragoman.cli.options import OUTPUT, refuse_old, text_sink
 
 PATH = click.Path(path_type=Path)
 WINDOW = 2048
@@ -35,8 +35,8 @@ def align(
               dragoman align train.en train.de -o train.links
               dragoman align test.en test.de --bundle runs/multi30k-ende/bundle --gold test.links
     """
-    from dragoman.formats.lines import read_beside
     from dragoman.formats.pharaoh import pharaoh
+    from dragoman.formats.text import read_beside
 
     refuse_old(output, overwrite=overwrite, read=[source, target, gold, bundle])
     sources, targets = read_beside(source, target)
@@ -65,8 +65,8 @@ def _right(gold: Path, sources: list[str], targets: list[str]) -> list[list[tupl
 
 
 def _compare(found: list[list[tuple[int, int]]], right: list[list[tuple[int, int]]], *, as_json: bool) -> None:
-    from dragoman.cli.screen import print_json
-    from dragoman.evaluation.alignment_error import agreement
+    from dragoman.cli.console import print_json
+    from dragoman.evaluation.aer import agreement
 
     told = agreement(found, right)
     if as_json:
@@ -78,8 +78,8 @@ def _compare(found: list[list[tuple[int, int]]], right: list[list[tuple[int, int
 
 
 def _lexically(sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
-    from dragoman.aligner import ROUNDS, align_pairs
-    from dragoman.cli.screen import counting_bar, people
+    from dragoman.cli.console import counting_bar, people
+    from dragoman.word_aligner import ROUNDS, align_pairs
 
     with counting_bar(people(), "learning", 2 * ROUNDS * len(sources)) as bar:
         return align_pairs(
@@ -90,8 +90,8 @@ def _lexically(sources: list[str], targets: list[str]) -> list[list[tuple[int, i
 
 
 def _by(bundle: Path, sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
-    from dragoman.cli.screen import counting_bar, people
-    from dragoman.engine.translator import load
+    from dragoman.cli.console import counting_bar, people
+    from dragoman.inference.translator import load
 
     translator = load(bundle, precision="float32")
     found: list[list[tuple[int, int]]] = []

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from dragoman.cli.arguments import end_as_if_interrupted, refuse_old
+from dragoman.cli.options import end_as_if_interrupted, refuse_old
 
 if TYPE_CHECKING:
     from dragoman.config import TaskConfig
     from dragoman.formats.pair import Pair
-    from dragoman.tasks.augmentation import Augmentation, Form
+    from dragoman.tasks.synthetic_data import Augmentation, Form
 
 PATH = click.Path(path_type=Path)
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -80,7 +80,7 @@ def back_translate(bundle: Path, words: tuple[str, ...], tag: str, keep: tuple[s
     \b
     Example:  dragoman augment back-translate runs/multi30k-ende/bundle news.en -o news.jsonl --tag "<BT>" method=sample
     """
-    from dragoman.tasks.augmentation import Augmentation
+    from dragoman.tasks.synthetic_data import Augmentation
 
     files, decoding = _split(words, 1)
     how = Augmentation("back-translate", tag=_word(tag), kept=frozenset(keep))
@@ -98,7 +98,7 @@ def self_train(bundle: Path, words: tuple[str, ...], tag: str, keep: tuple[str, 
     \b
     Example:  dragoman augment self-train runs/multi30k-ende/bundle news.en -o news.jsonl beam_size=5
     """
-    from dragoman.tasks.augmentation import Augmentation
+    from dragoman.tasks.synthetic_data import Augmentation
 
     files, decoding = _split(words, 1)
     how = Augmentation("self-train", tag=_word(tag), kept=frozenset(keep))
@@ -126,7 +126,7 @@ def distil(
     \b
     Example:  dragoman augment distil runs/wmt14-ende-big/bundle train.en train.de -o distilled.tsv --best-of 5 --original
     """
-    from dragoman.tasks.augmentation import Augmentation
+    from dragoman.tasks.synthetic_data import Augmentation
 
     files, decoding = _split(words, 2)
     context = click.get_current_context()
@@ -155,12 +155,12 @@ def _run(
     """Translate and write."""
     from dataclasses import replace
 
-    from dragoman.cli.screen import counting_bar, people
-    from dragoman.engine.translator import load
+    from dragoman.cli.console import counting_bar, people
     from dragoman.errors import DataError, Interrupted, RecipeError
-    from dragoman.formats.growing import growing_file
-    from dragoman.tasks.augmentation import augment as write_pairs
-    from dragoman.tasks.augmentation import request_of
+    from dragoman.formats.resumable import growing_file
+    from dragoman.inference.translator import load
+    from dragoman.tasks.synthetic_data import augment as write_pairs
+    from dragoman.tasks.synthetic_data import request_of
 
     form = _form(output)
     refuse_old(output, overwrite=overwrite, read=[*files, bundle, *others])
@@ -203,8 +203,8 @@ def _run(
 
 def _tell(by: str, total: int, fates: Mapping[str, int], told: dict[str, Any], *, as_json: bool) -> None:
     """What became of the lines, and nothing of those of which there are none."""
-    from dragoman.cli.screen import print_json
-    from dragoman.tasks.augmentation import TABS
+    from dragoman.cli.console import print_json
+    from dragoman.tasks.synthetic_data import TABS
 
     original, tabs = fates.get("original", 0), fates.get(TABS, 0)
     written = fates.get("written", 0) + original
@@ -249,9 +249,9 @@ def _word(tag: str) -> str:
 def _given(how: Augmentation, files: Sequence[Path], task: TaskConfig) -> Iterator[Pair]:
     """What there is: lines of one language, or the pairs of two files, or those of one that holds both sides."""
     from dragoman.errors import DataError
-    from dragoman.formats.lines import read_lines
     from dragoman.formats.pair import Pair
-    from dragoman.formats.read import ENDINGS, ending_of, format_of, read_file, read_sides
+    from dragoman.formats.readers import ENDINGS, ending_of, format_of, read_file, read_sides
+    from dragoman.formats.text import read_lines
 
     if how.kind != "distil":
         return (Pair(line, "", f"{files[0]}:{number}") for number, line in enumerate(read_lines(files[0]), start=1))

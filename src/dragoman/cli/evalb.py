@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dragoman.evaluation.evalb import SentenceScore
-    from dragoman.evaluation.prm import Rules
+    from dragoman.evaluation.evalb_params import Rules
 
 PATH = click.Path(path_type=Path)
 _SHOWN = 5
@@ -35,10 +35,10 @@ def evalb(gold: Path, test: Path, prm: Path | None, gold_tags: bool, sentences: 
     \b
     Example:  dragoman evalb gold.mrg parsed.mrg --prm new.prm
     """
-    from dragoman.cli.screen import counting_bar, people, print_json
+    from dragoman.cli.console import counting_bar, people, print_json
     from dragoman.evaluation.evalb import score_files, total
-    from dragoman.evaluation.evalb_listing import listing
-    from dragoman.evaluation.prm import COLLINS, read_rules
+    from dragoman.evaluation.evalb_params import COLLINS, read_rules
+    from dragoman.evaluation.evalb_report import listing
 
     rules = COLLINS if prm is None else read_rules(prm)
     with counting_bar(people(), "scoring", None) as bar:
@@ -67,7 +67,7 @@ def evalb(gold: Path, test: Path, prm: Path | None, gold_tags: bool, sentences: 
 
 
 def _print_totals(title: str, scores: Sequence[SentenceScore], rules: Rules) -> None:
-    from dragoman.cli.screen import print_table
+    from dragoman.cli.console import print_table
     from dragoman.evaluation.evalb import total
 
     columns = [total(scores, failures, longest=longest) for longest in (None, rules.cutoff) for failures in ("zero", "dropped")]

@@ -10,8 +10,8 @@ from typing import IO, TYPE_CHECKING, Any, get_args
 
 import click
 
-from dragoman.cli.arguments import DEVICE, WITH, refuse_old, text_sink
-from dragoman.cli.remarks import Remarks
+from dragoman.cli.line_report import Remarks
+from dragoman.cli.options import DEVICE, WITH, refuse_old, text_sink
 from dragoman.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def score(
     Example:  dragoman score output.de --ref test.de --language de
               dragoman score output.de --bundle runs/multi30k-ende/bundle --src test.en --json
     """
-    from dragoman.formats.lines import read_lines
+    from dragoman.formats.text import read_lines
 
     if (bundle is None) != (source is None):
         raise click.UsageError("--bundle and --src go together", ctx=click.get_current_context())
@@ -69,14 +69,14 @@ def score(
     if bundle is not None and source is not None:
         result["model"] = _force(bundle, _read_beside(hypotheses, lines, [source])[0], lines, as_json)
     if as_json:
-        from dragoman.cli.screen import print_json
+        from dragoman.cli.console import print_json
 
         print_json(result)
 
 
 def _read_beside(first: Path, lines: list[str], others: Sequence[Path]) -> list[list[str]]:
     """The lines of files that belong to those of the first, line by line. Raises DataError where one has more or fewer."""
-    from dragoman.formats.lines import read_lines
+    from dragoman.formats.text import read_lines
 
     if not lines:
         raise DataError(f"{first}: is empty")
@@ -93,7 +93,7 @@ def _read_beside(first: Path, lines: list[str], others: Sequence[Path]) -> list[
 def _force(bundle: Path, sources: list[str], lines: list[str], as_json: bool) -> dict[str, Any]:
     import math
 
-    from dragoman.engine.translator import load
+    from dragoman.inference.translator import load
 
     scored = load(bundle, precision="float32").score(sources, lines)
     tokens = sum(len(one.token_log_probs) for one in scored)
@@ -141,7 +141,7 @@ def all_scores(
 
 
 def _print_scores(title: str, scores: list[Score]) -> None:
-    from dragoman.cli.screen import print_table
+    from dragoman.cli.console import print_table
 
     print_table(title, ["metric", "value", "signature"], [(one.name, f"{one.value:.2f}", one.signature) for one in scores])
 
@@ -185,10 +185,10 @@ def evaluate(
     Example:  dragoman evaluate runs/multi30k-ende/bundle --src test.en --ref test.de beam_size=5 -o out.de
               dragoman evaluate runs/multi30k-ende/bundle --with runs/multi30k-ende-2/bundle --src test.en --ref test.de
     """
-    from dragoman.cli.screen import counting_bar, people, print_json
+    from dragoman.cli.console import counting_bar, people, print_json
     from dragoman.config import parse_setting
-    from dragoman.engine.translator import load
-    from dragoman.formats.lines import read_lines
+    from dragoman.formats.text import read_lines
+    from dragoman.inference.translator import load
     from dragoman.tasks.translation import Status, longest_source
 
     if not references:
@@ -254,9 +254,9 @@ def compare(
     \b
     Example:  dragoman compare base.de big.de --ref test.de
     """
-    from dragoman.cli.screen import print_json
-    from dragoman.evaluation.significance import FEW, paired_bootstrap
-    from dragoman.formats.lines import read_lines
+    from dragoman.cli.console import print_json
+    from dragoman.evaluation.bootstrap import FEW, paired_bootstrap
+    from dragoman.formats.text import read_lines
 
     if not references:
         raise click.UsageError("give --ref FILE", ctx=click.get_current_context())

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.cli.arguments import refuse_old
+from dragoman.cli.options import refuse_old
 from dragoman.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
-    from dragoman.views.attention import HeadName
-    from dragoman.views.explanation import Explanation
+    from dragoman.viz.attention_page import HeadName
+    from dragoman.viz.explanation import Explanation
 
 
 @click.command()
@@ -53,11 +53,11 @@ def explain(
               dragoman explain runs/quickstart-de/bundle "May 17, 2031" --target "17. Juni 2031" --svg figures
               dragoman explain runs/parsing-craft/bundle "The cat sat on the mat ."
     """
-    from dragoman.cli.pictures import picture_folder, write_png, write_svg
-    from dragoman.cli.screen import people, print_json
-    from dragoman.storage import refuse_existing, write_lines
-    from dragoman.views.attention import attention_page
-    from dragoman.views.figures import figure_names, figures, png_of
+    from dragoman.cli.console import people, print_json
+    from dragoman.cli.figure_files import picture_folder, write_png, write_svg
+    from dragoman.io.storage import refuse_existing, write_lines
+    from dragoman.viz.attention_page import attention_page
+    from dragoman.viz.figures import figure_names, figures, png_of
 
     refuse_old(output, svg, png, overwrite=True, read=[bundle])
     page = output or (None if as_json else Path("explanation.html"))
@@ -95,14 +95,14 @@ def explain(
 
 
 def _explained(bundle: Path, text: str, target: str | None, **rest: Any) -> Explanation:
-    from dragoman.engine.explanation import explain
-    from dragoman.engine.loading import load
-    from dragoman.engine.translator import Translator
+    from dragoman.inference.explain.translation import explain
+    from dragoman.inference.load import load
+    from dragoman.inference.translator import Translator
 
     opened = load(bundle)
     if isinstance(opened, Translator):
         return explain(opened, text, target=target, **rest)
-    from dragoman.engine.parse_explanation import explain_parse  # only here, since who translates need not wait for it
+    from dragoman.inference.explain.parse import explain_parse  # only here, since who translates need not wait for it
 
     if target is not None:
         raise click.UsageError(f"--target: {bundle} is a parser, whose own parse is explained", ctx=click.get_current_context())
@@ -119,7 +119,7 @@ def _decoding(changes: Sequence[str]) -> dict[str, Any]:
 
 
 def _head_name(name: str) -> HeadName:
-    from dragoman.views.explanation import KINDS
+    from dragoman.viz.explanation import KINDS
 
     kind, *numbers = name.split(".")
     for one in KINDS:
@@ -141,7 +141,7 @@ def _document(explanation: Explanation) -> dict[str, Any]:
     """Everything but the vectors, weights in four decimals."""
     from dataclasses import asdict
 
-    from dragoman.views.explanation import KINDS
+    from dragoman.viz.explanation import KINDS
 
     return {
         "model": explanation.model,

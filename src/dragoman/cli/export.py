@@ -25,9 +25,9 @@ def export(bundle: Path, folder: Path, form: str, overwrite: bool, as_json: bool
     Example:  dragoman export runs/quickstart-de/bundle --to ctranslate2 exported
     """
     from dragoman.bundle import load_bundle
-    from dragoman.cli.screen import facts_table, print_json
-    from dragoman.engine.ctranslate2 import export_ctranslate2
-    from dragoman.storage import refuse_existing
+    from dragoman.cli.console import facts_table, print_json
+    from dragoman.export.ctranslate2 import export_ctranslate2
+    from dragoman.io.storage import refuse_existing
 
     if not overwrite:
         refuse_existing(folder)

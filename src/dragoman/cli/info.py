@@ -20,7 +20,7 @@ def info(bundle: Path, as_json: bool) -> None:
     Example:  dragoman info runs/quickstart-de/bundle
     """
     from dragoman.bundle import check_bundle, read_config
-    from dragoman.cli.screen import facts_table, print_json
+    from dragoman.cli.console import facts_table, print_json
 
     check_bundle(bundle)
     recipe, vocabulary, story = read_config(bundle)
@@ -81,9 +81,9 @@ def doctor(run: Path | None, as_json: bool) -> None:
 
 def examine_run(run: Path, as_json: bool) -> None:
     """What is seen in a run's journal, what it probably means, and which knob to turn."""
-    from dragoman.cli.screen import facts_table, print_json
-    from dragoman.training.diagnosis import diagnose
-    from dragoman.training.record import read_record, standing
+    from dragoman.cli.console import facts_table, print_json
+    from dragoman.training.monitoring.diagnostics import diagnose
+    from dragoman.training.monitoring.run_status import read_record, standing
 
     record = read_record(run)
     now, findings = standing(record), diagnose(record)
@@ -116,14 +116,14 @@ def examine_machine(as_json: bool) -> None:
 
     import torch
 
-    import dragoman
-    from dragoman.cli.screen import facts_table, print_json
-    from dragoman.training.machine import bfloat16_pays
+    from dragoman.cli.console import facts_table, print_json
+    from dragoman.training.device import bfloat16_pays
+    from dragoman.version import __version__
 
     gpu = torch.cuda.is_available()
     free = shutil.disk_usage(Path.cwd()).free
     facts: dict[str, Any] = {
-        "dragoman": dragoman.__version__,
+        "dragoman": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "processors": os.cpu_count(),

@@ -14,13 +14,13 @@ import sys
 
 import click
 
-from dragoman import __version__
 from dragoman.errors import DragomanError, FollowedError, Interrupted, out_of_memory
+from dragoman.version import __version__
 
 COMMANDS = {
     "quickstart": ("dragoman.cli.quickstart", "Make a small corpus, train on it, and look: no download, some minutes."),
-    "clean": ("dragoman.cli.corpus", "Clean a recipe's corpora, and show what each rule dropped."),
-    "prepare": ("dragoman.cli.corpus", "Learn the subword model of a recipe and encode its corpora."),
+    "clean": ("dragoman.cli.data", "Clean a recipe's corpora, and show what each rule dropped."),
+    "prepare": ("dragoman.cli.data", "Learn the subword model of a recipe and encode its corpora."),
     "train": ("dragoman.cli.train", "Train a recipe to a bundle; go on where it stopped."),
     "watch": ("dragoman.cli.watch", "Write a page that shows a run as it goes."),
     "average": ("dragoman.cli.train", "Average checkpoints of a run into a bundle."),

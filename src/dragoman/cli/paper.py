@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.arguments import FiniteNumber, refuse_old
+from dragoman.cli.options import FiniteNumber, refuse_old
 from dragoman.cli.table3 import OVERWRITE, PICTURE, table3
 from dragoman.cli.table4 import table4
 from dragoman.cli.train import CHANGES, JSON
@@ -47,7 +47,7 @@ def differences(preset: str, changes: tuple[str, ...], size: str | None, as_json
     Example:  dragoman paper differences t2t-2017 --size big
               dragoman paper differences modern training.warmup_steps=4000
     """
-    from dragoman.cli.screen import print_json
+    from dragoman.cli.console import print_json
     from dragoman.config import make_recipe
     from dragoman.paper.differences import differences as found_in
 
@@ -94,10 +94,10 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
     """
     from rich.progress import Progress
 
-    from dragoman.cli.screen import people, print_json
+    from dragoman.cli.console import people, print_json
+    from dragoman.io.storage import write_lines
     from dragoman.paper.table1 import picture
     from dragoman.paper.table1 import table1 as measured
-    from dragoman.storage import write_lines
 
     refuse_old(output, overwrite=overwrite)
     console = people()
@@ -113,7 +113,7 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
 
 
 def _print_table1(rows: Sequence[Row]) -> None:
-    from dragoman.cli.screen import print_table
+    from dragoman.cli.console import print_table
     from dragoman.paper.table1 import PATH_LENGTHS
 
     cost, way = [], []
@@ -149,7 +149,7 @@ def table2(runs: tuple[Path, ...], tflops: float | None, score: bool, as_json: b
     """
     from dataclasses import asdict
 
-    from dragoman.cli.screen import print_json
+    from dragoman.cli.console import print_json
     from dragoman.paper.table2 import PRINTED, cost_of, with_both_bleus
 
     costs = [cost_of(run, sustained=None if tflops is None else tflops * 1e12) for run in runs]
@@ -162,7 +162,7 @@ def table2(runs: tuple[Path, ...], tflops: float | None, score: bool, as_json: b
 
 
 def _print_table2(costs: Sequence[Cost]) -> None:
-    from dragoman.cli.screen import facts_table, print_table
+    from dragoman.cli.console import facts_table, print_table
     from dragoman.paper.table2 import PRINTED
 
     def points(value: float | None) -> str:
@@ -202,9 +202,9 @@ def results(runs: tuple[Path, ...], as_json: bool) -> None:
     \b
     Example:  dragoman paper results runs/plain-1 runs/plain-2 runs/smoothed-1 runs/smoothed-2
     """
-    from dragoman.cli.screen import print_json
-    from dragoman.paper.results import markdown
-    from dragoman.paper.results import results as rows_of
+    from dragoman.cli.console import print_json
+    from dragoman.paper.results_table import markdown
+    from dragoman.paper.results_table import results as rows_of
 
     rows = rows_of(runs)
     if as_json:
@@ -246,13 +246,13 @@ def figures(
     Example:  dragoman paper figures runs/multi30k-ende/bundle "a man who is walking two dogs stops at a shop ." -o figures
               dragoman paper figures runs/wmt14-ende-base/bundle --figure 4 --heads 5,6 --png
     """
-    from dragoman.cli.pictures import picture_folder, write_png, write_svg
-    from dragoman.cli.screen import people, print_json
-    from dragoman.engine.translator import load
+    from dragoman.cli.console import people, print_json
+    from dragoman.cli.figure_files import picture_folder, write_png, write_svg
+    from dragoman.inference.translator import load
+    from dragoman.io.storage import refuse_existing
     from dragoman.paper.figures import FIGURES
     from dragoman.paper.figures import figures as drawn_from
-    from dragoman.storage import refuse_existing
-    from dragoman.views.figures import png_of
+    from dragoman.viz.figures import png_of
 
     refuse_old(output, overwrite=True, read=[bundle])
     asked = tuple(map(int, numbers)) or FIGURES

@@ -11,11 +11,11 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
-from dragoman.cli.arguments import OUTPUT, FiniteNumber, count_lines, file_and_settings, named, placed, refuse_old, text_sink
+from dragoman.cli.options import OUTPUT, FiniteNumber, count_lines, file_and_settings, named, placed, refuse_old, text_sink
 
 if TYPE_CHECKING:
-    from dragoman.engine.opened import Placing
-    from dragoman.engine.parse import Parse
+    from dragoman.inference.parse import Parse
+    from dragoman.inference.session import Placing
 
 DRAWN = 5
 """Trees in a picture."""
@@ -74,8 +74,8 @@ def parse(
               echo "It doesn't work." | dragoman parse runs/parsing-craft/bundle --tokenise-hyphens --svg tree.svg
               dragoman parse runs/parsing-craft/bundle raw.txt --min-score -0.05 -o silver.mrg
     """
-    from dragoman.cli.screen import counting_bar, people
-    from dragoman.engine.parser import WINDOW, load_parser
+    from dragoman.cli.console import counting_bar, people
+    from dragoman.inference.parser import WINDOW, load_parser
     from dragoman.tasks.translation import longest_source
 
     source, decoding = file_and_settings(rest)
@@ -150,7 +150,7 @@ def _written(
 
     at_once: somebody waits for each
     """
-    from dragoman.tasks.confident import Confidence
+    from dragoman.tasks.parse_confidence import Confidence
 
     done = Done()
     for number, result in enumerate(results, start=1):
@@ -173,10 +173,10 @@ def _lines(
     source: Path | None, tags: Path | None, *, tagged: bool, tokenise: Literal["no", "kept", "split"]
 ) -> Iterator[tuple[list[str], list[str] | None]]:
     """The words of each line, and their tags if they are given. Raises DataError naming file and line."""
-    from dragoman.cleaning.words import penn_words
     from dragoman.errors import DataError
-    from dragoman.formats.lines import name_of, read_lines
-    from dragoman.trees.penn import split_words
+    from dragoman.formats.text import name_of, read_lines
+    from dragoman.trees.ptb import split_words
+    from dragoman.trees.ptb_tokenizer import penn_words
 
     name, beside = name_of(source), None if tags is None else read_lines(tags)
     number = 0
@@ -236,8 +236,8 @@ def _entry(one: Parse) -> dict[str, Any]:
 
 def _draw(path: Path, first: Sequence[tuple[int, Parse]], *, overwrite: bool) -> None:
     from dragoman.errors import DataError
-    from dragoman.storage import new_file
-    from dragoman.views.tree import Drawing, trees_picture
+    from dragoman.io.storage import new_file
+    from dragoman.viz.tree_diagram import Drawing, trees_picture
 
     if not first:
         raise DataError(f"{path}: no line has a tree, so there is nothing to draw")

@@ -24,7 +24,7 @@ def quickstart(changes: tuple[str, ...], language: str, run: Path | None, seed: 
     \b
     Example:  dragoman quickstart --to fr
     """
-    from dragoman.cli.screen import people, print_json
+    from dragoman.cli.console import people, print_json
     from dragoman.cli.train import run_recipe
     from dragoman.training.quickstart import prepare_quickstart
 
@@ -41,7 +41,7 @@ def quickstart(changes: tuple[str, ...], language: str, run: Path | None, seed: 
 
 
 def _tell(report: dict[str, Any], folder: Path, text: Path, language: str) -> None:
-    from dragoman.cli.screen import facts_table, print_table
+    from dragoman.cli.console import facts_table, print_table
 
     samples = report["samples"]
     rows = [(one["source"], one["translation"], _verdict(one)) for one in samples]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.arguments import refuse_old
+from dragoman.cli.options import refuse_old
 
 PATH = click.Path(path_type=Path)
 
@@ -32,10 +32,10 @@ def shortlist(
               dragoman translate runs/general-ende/bundle news.en --shortlist shortlist
     """
     from dragoman.bundle import load_bundle
-    from dragoman.cli.screen import counting_bar, people, print_json
-    from dragoman.engine.shortlist import learn_shortlist
+    from dragoman.cli.console import counting_bar, people, print_json
     from dragoman.errors import BundleError
-    from dragoman.formats.lines import read_beside
+    from dragoman.formats.text import read_beside
+    from dragoman.inference.shortlist import learn_shortlist
 
     for name, value in (("--each", each), ("--usual", usual)):
         if not 1 <= value <= 100_000:

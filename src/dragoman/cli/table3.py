@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.arguments import refuse_old
+from dragoman.cli.options import refuse_old
 from dragoman.cli.train import CHANGES, JSON
 
 if TYPE_CHECKING:
-    from dragoman.paper.orderings import Table3
+    from dragoman.paper.table3_results import Table3
 
 PICTURE = click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw the table as an SVG here.")
 OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace a picture that exists.")
@@ -58,12 +58,12 @@ def table3(
     Example:  dragoman paper table3 --corpus multi30k-ende data.root=path/to/multi30k/tok --budget 2000 --seeds 3 -o table3.svg
               dragoman paper table3 --corpus multi30k-ende --rows A,E --scale tiny --budget 5min --processes 2
     """
-    from dragoman.cli.screen import TrainingScreen, people, print_json
+    from dragoman.cli.console import TrainingScreen, people, print_json
     from dragoman.config import read_recipe
-    from dragoman.paper.orderings import picture, read_budget
-    from dragoman.paper.rows import SCALES, chosen_rows, refuse_settled
+    from dragoman.io.storage import write_lines
     from dragoman.paper.table3 import table3 as trained
-    from dragoman.storage import write_lines
+    from dragoman.paper.table3_results import picture, read_budget
+    from dragoman.paper.table3_rows import SCALES, chosen_rows, refuse_settled
 
     chosen, spend = chosen_rows(rows), read_budget(budget)
     refuse_settled(changes)
@@ -101,8 +101,8 @@ def table3(
 
 
 def _print_table3(table: Table3) -> None:
-    from dragoman.cli.screen import print_table
-    from dragoman.paper.orderings import Metric, Result
+    from dragoman.cli.console import print_table
+    from dragoman.paper.table3_results import Metric, Result
 
     def shown(one: Result, metric: Metric) -> str:
         spread = one.spread(metric)

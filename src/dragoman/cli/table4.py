@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.arguments import refuse_old
+from dragoman.cli.options import refuse_old
 from dragoman.cli.train import CHANGES, JSON
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ def table4(
               dragoman paper table4 --run runs/parsing-craft beam_size=8 -o table4.svg
               dragoman paper table4 --bundle runs/parsing-craft/bundle --gold dev.mrg --train train.mrg
     """
-    from dragoman.cli.screen import counting_bar, people, print_json
+    from dragoman.cli.console import counting_bar, people, print_json
     from dragoman.config import parse_setting
+    from dragoman.io.storage import write_lines
     from dragoman.paper.table4 import Table4, baselines, files_of_run, open_parsers, parsed, picture, read_treebank
-    from dragoman.storage import write_lines
 
     _check_use(changes, bundles, gold, train, run, unconstrained=unconstrained, baselines=not no_baselines)
     held, counted = [gold] if gold is not None else [], list(train)
@@ -116,7 +116,7 @@ def _check_use(
 
 
 def _print_table4(table: Table4) -> None:
-    from dragoman.cli.screen import print_table
+    from dragoman.cli.console import print_table
     from dragoman.paper.table4 import PRINTED, QUOTED
 
     def points(value: float | None) -> str:

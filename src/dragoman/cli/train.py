@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.cli.arguments import refuse_old
+from dragoman.cli.options import refuse_old
 
 if TYPE_CHECKING:
     from dragoman.config import Recipe
@@ -51,8 +51,8 @@ def train(recipe: Path, changes: tuple[str, ...], devices: int | None, max_resta
 
 def start_devices(settings: Recipe, arguments: list[str], devices: int, max_restarts: int) -> None:
     """The same command once a device; ends with the exit code of those."""
-    from dragoman.training.launch import launch
-    from dragoman.training.world import World, refuse_uneven
+    from dragoman.training.distributed.launch import launch
+    from dragoman.training.distributed.process_group import World, refuse_uneven
 
     if "RANK" in os.environ:
         raise click.UsageError("--devices starts processes, but a launcher has started this one; leave it out")
@@ -63,12 +63,12 @@ def start_devices(settings: Recipe, arguments: list[str], devices: int, max_rest
 
 def run_recipe(settings: Recipe, *, picture_of: str | None = None) -> dict[str, Any]:
     """Train with a bar and the header that says where the recipe departs from the paper; of several ranks, the first tells."""
-    from dragoman.cli.screen import TrainingScreen, people
+    from dragoman.cli.console import TrainingScreen, people
+    from dragoman.config.paper_settings import departures
     from dragoman.errors import DragomanError, FollowedError, LostProcessError, MemoryShortError, RankError
-    from dragoman.training.finish import train as train_recipe
-    from dragoman.training.verdict import end_with_launcher, leave_verdict
-    from dragoman.training.world import world_of
-    from dragoman.traps import departures
+    from dragoman.training.distributed.exit_status import end_with_launcher, leave_verdict
+    from dragoman.training.distributed.process_group import world_of
+    from dragoman.training.run import train as train_recipe
 
     leads = world_of(os.environ, minutes=settings.training.timeout_minutes).leads
     try:
@@ -96,7 +96,7 @@ def run_recipe(settings: Recipe, *, picture_of: str | None = None) -> dict[str, 
 
 def tell_report(report: dict[str, Any], as_json: bool) -> None:
     """The result of a run: JSON for machines, a table for people."""
-    from dragoman.cli.screen import facts_table, print_json
+    from dragoman.cli.console import facts_table, print_json
 
     if as_json:
         print_json(report)
@@ -123,8 +123,8 @@ def average(run: Path, output: Path, last: int | None, best: int | None, overwri
     \b
     Example:  dragoman average runs/multi30k-ende --last 3 -o runs/last3
     """
-    from dragoman.cli.screen import facts_table, print_json
-    from dragoman.training.finish import average_run
+    from dragoman.cli.console import facts_table, print_json
+    from dragoman.training.run import average_run
 
     if (last is None) == (best is None):
         raise click.UsageError("give either --last N or --best N", ctx=click.get_current_context())

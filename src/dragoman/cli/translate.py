@@ -11,13 +11,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from dragoman.cli.arguments import OUTPUT, count_lines, file_and_settings, placed, refuse_old, text_sink
-from dragoman.cli.remarks import Remarks
+from dragoman.cli.line_report import Remarks
+from dragoman.cli.options import OUTPUT, count_lines, file_and_settings, placed, refuse_old, text_sink
 
 if TYPE_CHECKING:
-    from dragoman.engine.opened import Placing
-    from dragoman.engine.translation import Translation
-    from dragoman.engine.wording import Wording
+    from dragoman.inference.constraints import Wording
+    from dragoman.inference.session import Placing
+    from dragoman.inference.translation import Translation
 
 
 @click.command()
@@ -63,9 +63,9 @@ def translate(
     Example:  dragoman translate runs/multi30k-ende/bundle test.en -o test.de beam_size=5
               echo "March 3, 2025" | dragoman translate runs/quickstart-de/bundle
     """
-    from dragoman.cli.screen import counting_bar, people
-    from dragoman.engine.translator import WINDOW, load
-    from dragoman.formats.lines import read_lines
+    from dragoman.cli.console import counting_bar, people
+    from dragoman.formats.text import read_lines
+    from dragoman.inference.translator import WINDOW, load
     from dragoman.tasks.translation import longest_source
 
     source, decoding = file_and_settings(rest)
@@ -122,9 +122,9 @@ def _wordings(path: Path, count: int | None) -> list[Wording]:
     """What the file asks of each line. Raises DataError with its place for what is not an object, or too many or few."""
     import json
 
-    from dragoman.engine.wording import wording_from_json
     from dragoman.errors import DataError
-    from dragoman.formats.lines import read_lines
+    from dragoman.formats.text import read_lines
+    from dragoman.inference.constraints import wording_from_json
 
     found = []
     for number, line in enumerate(read_lines(path), start=1):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.arguments import refuse_old
+from dragoman.cli.options import refuse_old
 
 
 @click.command()
@@ -24,13 +24,13 @@ def tree(file: Path, number: int, output: Path | None, strip: bool, overwrite: b
     """
     from itertools import islice
 
-    from dragoman.cli.screen import print_json
+    from dragoman.cli.console import print_json
     from dragoman.errors import DataError
-    from dragoman.formats.brackets import read_trees
-    from dragoman.storage import new_file
+    from dragoman.formats.treebank import read_trees
+    from dragoman.io.storage import new_file
     from dragoman.trees.simplify import simplify
     from dragoman.trees.tree import leaves, spans
-    from dragoman.views.tree import tree_picture
+    from dragoman.viz.tree_diagram import tree_picture
 
     if output is None and not as_json:
         raise click.UsageError("give -o FILE.svg, or --json", ctx=click.get_current_context())

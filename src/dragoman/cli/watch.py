@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.arguments import refuse_old
+from dragoman.cli.options import refuse_old
 
 
 @click.command()
@@ -23,9 +23,9 @@ def watch(run: Path, output: Path | None, every: int, once: bool, as_json: bool)
     \b
     Example:  dragoman watch runs/multi30k-ende
     """
-    from dragoman.cli.screen import people, print_json
-    from dragoman.training.page import keep_page
-    from dragoman.training.record import read_record, standing
+    from dragoman.cli.console import people, print_json
+    from dragoman.training.monitoring.dashboard import keep_page
+    from dragoman.training.monitoring.run_status import read_record, standing
 
     refuse_old(output, overwrite=True, read=[run / "bundle"])
     if as_json:

@@ -8,7 +8,7 @@ from dragoman.config.cleaning import CleaningConfig, ModifiersConfig
 from dragoman.config.corpus import STANDARD_INPUT, CorpusConfig, Format, listed
 from dragoman.config.data import DataConfig, StageConfig
 from dragoman.config.decoding import DecodingConfig
-from dragoman.config.knobs import RuleName, Section
+from dragoman.config.fields import RuleName, Section
 from dragoman.config.model import ModelConfig
 from dragoman.config.recipe import (
     Recipe,
@@ -20,8 +20,8 @@ from dragoman.config.recipe import (
     section_with,
     shipped_recipe,
 )
-from dragoman.config.subword import SubwordConfig
 from dragoman.config.task import TaskConfig
+from dragoman.config.tokenizer import SubwordConfig
 from dragoman.config.training import TrainingConfig
 
 __all__ = [

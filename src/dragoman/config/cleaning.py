@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dragoman.config.knobs import Count, Section, Share
+from dragoman.config.fields import Count, Section, Share
 
 
 class CleaningConfig(Section):

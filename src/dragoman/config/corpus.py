@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, model_validator
 from pydantic_core import PydanticCustomError
 
-from dragoman.config.knobs import FileName, RuleName, Section, Weight
-from dragoman.refusal import show
+from dragoman.config.fields import FileName, RuleName, Section, Weight
+from dragoman.config.validation import show
 
 _ONE = TypeAdapter[str](FileName)
 _MANY = TypeAdapter[list[str]](Annotated[list[FileName], Field(min_length=1)])

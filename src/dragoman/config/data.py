@@ -9,8 +9,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from dragoman.config.cleaning import CleaningConfig, ModifiersConfig
 from dragoman.config.corpus import CorpusConfig, CorpusName
-from dragoman.config.knobs import Count, Section, Temperature, Text, Weight, Whole
-from dragoman.refusal import instead, show
+from dragoman.config.fields import Count, Section, Temperature, Text, Weight, Whole
+from dragoman.config.validation import instead, show
 
 
 class StageConfig(Section):

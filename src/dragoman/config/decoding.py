@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dragoman.config.knobs import Count, Natural, Rows, Section, Whole
+from dragoman.config.fields import Count, Natural, Rows, Section, Whole
 
 SAMPLES = 32
 """Compared by minimum Bayes risk where a recipe does not say."""

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from dragoman.config.knobs import Count, Positive, Probability, Rows, Section, Width
+from dragoman.config.fields import Count, Positive, Probability, Rows, Section, Width
 
 
 class ModelConfig(Section):

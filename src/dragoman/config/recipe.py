@@ -15,14 +15,14 @@ from pydantic import model_validator
 
 from dragoman.config.data import DataConfig
 from dragoman.config.decoding import DecodingConfig
-from dragoman.config.knobs import Section, SectionT, Text
+from dragoman.config.fields import Section, SectionT, Text
 from dragoman.config.model import ModelConfig
-from dragoman.config.subword import SubwordConfig
+from dragoman.config.presets import PRESETS, SIZES
 from dragoman.config.task import TaskConfig
+from dragoman.config.tokenizer import SubwordConfig
 from dragoman.config.training import TrainingConfig
+from dragoman.config.validation import checked, nearest, show
 from dragoman.errors import RecipeError
-from dragoman.presets import PRESETS, SIZES
-from dragoman.refusal import checked, nearest, show
 
 
 class Recipe(Section):

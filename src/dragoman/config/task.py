@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from dragoman.config.knobs import Section, Weight
+from dragoman.config.fields import Section, Weight
 
 
 class TaskConfig(Section):

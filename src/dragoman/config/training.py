@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dragoman.config.knobs import Count, Natural, Positive, Probability, Section
+from dragoman.config.fields import Count, Natural, Positive, Probability, Section
 
 
 class TrainingConfig(Section):

@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dragoman.cleaning.spool import Progress, Spool, kept_rows
-from dragoman.data.corpus import pair_file, pairs_batch, schema_of, write_batches
-from dragoman.data.labels import Labels, source_text
-from dragoman.data.tokeniser import Tokeniser
+from dragoman.cleaning.cleaned_corpus import Progress, Spool, kept_rows
+from dragoman.data.encoded_corpus import pair_file, pairs_batch, schema_of, write_batches
+from dragoman.data.tokenization.tokenizer import Tokeniser
+from dragoman.data.tokenization.tree_labels import Labels, source_text
 from dragoman.errors import DataError
-from dragoman.processes import spread
-from dragoman.storage import put_in_place, write_json
-from dragoman.trees.penn import read_tree
+from dragoman.io.storage import put_in_place, write_json
+from dragoman.runtime.processes import spread
+from dragoman.trees.ptb import read_tree
 from dragoman.trees.tree import leaves
 
 NAMED = 5

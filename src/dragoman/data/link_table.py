@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dragoman.aligner import Link
-from dragoman.data.corpus import write_batches
+from dragoman.data.encoded_corpus import write_batches
 from dragoman.errors import DataError
+from dragoman.word_aligner import Link
 
 _SCHEMA = pa.schema([("links", pa.list_(pa.int32()))])
 _ROWS = 16_384

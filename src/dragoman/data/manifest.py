@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import CorpusConfig, Recipe
-from dragoman.data.corpus_alignment import link_files
+from dragoman.data.alignments import link_files
 from dragoman.data.encode import Fate
-from dragoman.data.tokeniser import LABELS
+from dragoman.data.tokenization.tokenizer import LABELS
 from dragoman.errors import DataError
-from dragoman.formats.read import corpus_files, refuse_missing
-from dragoman.storage import write_json
+from dragoman.formats.readers import corpus_files, refuse_missing
+from dragoman.io.storage import write_json
 
 MANIFEST = "prepared.json"
 VERSION = 2

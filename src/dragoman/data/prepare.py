@@ -18,13 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.cleaning.page import cleaning_page
-from dragoman.cleaning.spool import Progress, Sieve, Spool, kept_rows, spool_corpus, spool_training
+from dragoman.cleaning.cleaned_corpus import Progress, Sieve, Spool, kept_rows, spool_corpus, spool_training
+from dragoman.cleaning.report import cleaning_page
 from dragoman.config import CleaningConfig, CorpusConfig, Recipe
-from dragoman.data.corpus import Corpus, lengths_file, pair_files, write_lengths
-from dragoman.data.corpus_alignment import link_training
+from dragoman.data.alignments import link_training
 from dragoman.data.encode import NAMED, Encoder, Fate, encode_spool
-from dragoman.data.labels import learn_labels, source_text
+from dragoman.data.encoded_corpus import Corpus, lengths_file, pair_files, write_lengths
 from dragoman.data.link_table import links_file
 from dragoman.data.manifest import (
     MANIFEST,
@@ -35,13 +34,14 @@ from dragoman.data.manifest import (
     request_digest,
     write_manifest,
 )
-from dragoman.data.subword import learn_subword, refuse_sampling, take_subword
-from dragoman.data.tokeniser import Tokeniser, learn_tokeniser, read_tokeniser, take_tokeniser, write_tokeniser
+from dragoman.data.tokenization.sentencepiece import learn_subword, refuse_sampling, take_subword
+from dragoman.data.tokenization.tokenizer import Tokeniser, learn_tokeniser, read_tokeniser, take_tokeniser, write_tokeniser
+from dragoman.data.tokenization.tree_labels import learn_labels, source_text
 from dragoman.errors import DataError, DragomanError, LostProcessError, OutputError, RecipeError
-from dragoman.formats.read import PIPE, corpus_files, format_of
-from dragoman.processes import cores
-from dragoman.storage import alone_in, cannot_write, write_lines
-from dragoman.trees.penn import read_tree
+from dragoman.formats.readers import PIPE, corpus_files, format_of
+from dragoman.io.storage import alone_in, cannot_write, write_lines
+from dragoman.runtime.processes import cores
+from dragoman.trees.ptb import read_tree
 from dragoman.trees.tree import leaves
 
 PAGE = "cleaning.html"

@@ -9,12 +9,12 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from dragoman.decoding.candidates import LogSums, PlainRanking, Ranking, top
+from dragoman.decoding.constraints import DEAD, NO_RULES, NO_WISH, Bans, Phrase, Rules, Wish, holds
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.loops import EVERY, looping
+from dragoman.decoding.interface import State, Step
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.decoding.rules import DEAD, NO_RULES, NO_WISH, Bans, Phrase, Rules, Wish, holds
-from dragoman.decoding.step import State, Step
+from dragoman.decoding.repetition import EVERY, looping
+from dragoman.decoding.topk import LogSums, PlainRanking, Ranking, top
 
 Choose = Callable[[Tensor, Sequence[int], int, Ranking], Tensor]
 """(logits_NV, the sentence of each row, length of the output with this token, how to find the best) → tokens_N."""

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from dragoman.errors import DataError
-from dragoman.evaluation.prm import COLLINS, Rules
-from dragoman.formats.lines import read_lines
-from dragoman.trees import penn
+from dragoman.evaluation.evalb_params import COLLINS, Rules
+from dragoman.formats.text import read_lines
+from dragoman.trees import ptb as penn
 from dragoman.trees.simplify import with_tags_of
 from dragoman.trees.tree import Span, Tree, events
 

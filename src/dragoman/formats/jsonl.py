@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import DataError
-from dragoman.formats.lines import name_of, read_lines, shown
 from dragoman.formats.pair import Pair, one_line
+from dragoman.formats.text import name_of, read_lines, shown
 
 Keys = tuple[str, str]
 

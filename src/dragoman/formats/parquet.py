@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from dragoman.errors import DataError
 from dragoman.formats.jsonl import Keys, find_keys, unknown_keys
-from dragoman.formats.lines import LONGEST, UNREADABLE, shown, unreadable
 from dragoman.formats.pair import Pair, one_line
+from dragoman.formats.text import LONGEST, UNREADABLE, shown, unreadable
 
 _MEMORY = 2**28  # bytes; rows of few bytes may all stand for one long text
 _LEAST_ROWS, _MOST_ROWS = 4, 1024

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dragoman.aligner import Link
 from dragoman.errors import DataError
-from dragoman.formats.lines import read_lines, shown
+from dragoman.formats.text import read_lines, shown
+from dragoman.word_aligner import Link
 
 _LINK = re.compile("([0-9]{1,6})-([0-9]{1,6})")
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dragoman.errors import DataError
-from dragoman.formats.lines import LONGEST, name_of, read_lines
 from dragoman.formats.pair import Pair, one_line
+from dragoman.formats.text import LONGEST, name_of, read_lines
 
 _STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"[ \t]*')
 _KEYWORD = re.compile(r"(msgctxt|msgid_plural|msgid|msgstr(?:\[[0-9]{1,2}\])?)[ \t]*(?=\")")

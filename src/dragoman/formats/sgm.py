@@ -9,8 +9,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 from dragoman.errors import DataError
-from dragoman.formats.lines import LONGEST, read_lines
 from dragoman.formats.pair import Pair, one_line
+from dragoman.formats.text import LONGEST, read_lines
 
 _TAG = re.compile(r"<(/?)(doc|seg)(?=[\s>]|$)([^>]*)(>?)", re.IGNORECASE)
 _ID = {

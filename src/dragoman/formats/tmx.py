@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman import __version__
 from dragoman.errors import DataError
-from dragoman.formats.lines import name_of, shown
 from dragoman.formats.pair import Pair, one_line, unit_origin
+from dragoman.formats.text import name_of, shown
 from dragoman.formats.xml import escape, local_name, namespace, read_units, same_language, text_within
+from dragoman.version import __version__
 
 if TYPE_CHECKING:
     from lxml.etree import _Element

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.errors import DataError
-from dragoman.formats.lines import name_of
 from dragoman.formats.pair import Pair, one_line, unit_origin
+from dragoman.formats.text import name_of
 from dragoman.formats.xml import escape, local_name, namespace, read_units, same_language, text_within
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dragoman.errors import DataError, MissingExtraError
-from dragoman.formats.lines import LONGEST, UNREADABLE, name_of, open_bytes, reason_of, unreadable
+from dragoman.formats.text import LONGEST, UNREADABLE, name_of, open_bytes, reason_of, unreadable
 
 if TYPE_CHECKING:
     from lxml.etree import _Element

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dragoman.model.dropout import drawn, dropout, kept, threshold_of
 from dragoman.model.linear import Linear, side_by_side
-from dragoman.model.restricted import Mask, Window, restricted_attention
+from dragoman.model.local_attention import Mask, Window, restricted_attention
 
 # Numbers in a processor's vector: a softmax over fewer is computed one by one, at ten times the price.
 LANES = 16

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dragoman.model.attention import Attention, KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.linear import Linear
-from dragoman.model.restricted import Mask
+from dragoman.model.local_attention import Mask
 
 Sublayer = Callable[[Tensor], Tensor]
 

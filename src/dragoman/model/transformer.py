@@ -14,10 +14,10 @@ from dragoman.model.attention import KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.linear import Linear, Product, plain_product
+from dragoman.model.local_attention import Mask, Window
 from dragoman.model.masks import causal_mask, padding_mask, window_mask
 from dragoman.model.pointer import Pointed, Pointer, TagHead, Words
-from dragoman.model.positions import LearnedPositions, Sinusoids
-from dragoman.model.restricted import Mask, Window
+from dragoman.model.positional_encoding import LearnedPositions, Sinusoids
 
 
 class Embedding(nn.Module):

@@ -1,6 +1,6 @@
 """How a recipe stands to the paper, item by item of the list of traps between its text and its code.
 
-What a run's header and its bundle tell is `dragoman.traps.departures`; here each departure stands under the item that it is of,
+What a run's header and its bundle tell is `paper_settings.departures`; here each departure stands under the item that it is of,
 among those items that are no knob: what holds for every recipe, and what a corpus decides.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dragoman.traps import Departure, departures
+from dragoman.config.paper_settings import Departure, departures
 
 State = Literal["as printed", "the text is silent", "departs", "always so", "left to the recipe"]
 
@@ -19,7 +19,7 @@ State = Literal["as printed", "the text is silent", "departs", "always so", "lef
 class Item:
     """One trap: what the text says, what tensor2tensor 1.0.3 and later code did, and where dragoman has it.
 
-    knobs: the keys of `dragoman.traps.TRAPS` that pin it; without any, `ours` says what dragoman does, and `state` for whom
+    knobs: the keys of `paper_settings.TRAPS` that pin it; without any, `ours` says what dragoman does, and `state` for whom
     """
 
     number: int

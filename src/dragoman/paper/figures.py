@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from dragoman.engine.explanation import numbered_words, source_ids
 from dragoman.errors import DataError, RecipeError
+from dragoman.inference.explain.translation import numbered_words, source_ids
 from dragoman.model.attention import watch_attention
 from dragoman.model.layers import EncoderLayer
-from dragoman.views.explanation import word_texts
-from dragoman.views.paper_figures import Look, paper_figure
+from dragoman.viz.explanation import word_texts
+from dragoman.viz.paper_figures import Look, paper_figure
 
 if TYPE_CHECKING:
-    from dragoman.engine.translator import Translator
-    from dragoman.views.explanation import Numbers
+    from dragoman.inference.translator import Translator
+    from dragoman.viz.explanation import Numbers
 
 FIGURES = (3, 4, 5)
 PRINTED_LAYER, PRINTED_LAYERS = 5, 6

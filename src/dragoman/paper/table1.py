@@ -17,10 +17,10 @@ from typing import Any, Literal
 import torch
 
 from dragoman.errors import RecipeError
-from dragoman.memory import keep_freed_memory
-from dragoman.paper.count import Count, count, learn, path_length, sequential_products
-from dragoman.paper.mixers import KINDS, Kind, mixer
-from dragoman.views import Panel, Series, learning_curve
+from dragoman.paper.flop_counter import Count, count, learn, path_length, sequential_products
+from dragoman.paper.table1_layers import KINDS, Kind, mixer
+from dragoman.runtime.malloc import keep_freed_memory
+from dragoman.viz import Panel, Series, learning_curve
 
 Axis = Literal["n", "d", "reach"]
 

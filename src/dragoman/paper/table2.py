@@ -1,7 +1,7 @@
 """Table 2: what training cost, in the paper's way and exactly counted, for any run from its folder, beside the printed rows.
 
 The paper's way is an estimate: time × devices × what a device is thought to sustain. Counted is what the matrix products of
-every step asked for, real tokens only (`dragoman.training.cost`).
+every step asked for, real tokens only (`dragoman.training.monitoring.flops`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dragoman.engine.translator import load
 from dragoman.errors import RecipeError, RunError
 from dragoman.evaluation.metrics import bleu, paper_bleu, tokenised_bleu
-from dragoman.training.checkpoint import Checkpoint, list_checkpoints
-from dragoman.training.record import Record, minutes_spent, read_record
+from dragoman.inference.translator import load
+from dragoman.training.checkpoints.checkpoint import Checkpoint, list_checkpoints
+from dragoman.training.monitoring.run_status import Record, minutes_spent, read_record
 from dragoman.training.validation import read_text
 
 # What the paper takes a GPU to sustain in single precision, in FLOP/s (its footnote 5).

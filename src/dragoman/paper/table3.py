@@ -20,18 +20,18 @@ from dragoman.config import Recipe
 from dragoman.data.manifest import MANIFEST, digested_inputs, read_manifest, texts_of
 from dragoman.data.prepare import prepare
 from dragoman.errors import DataError, OutputError, RecipeError, RunError
-from dragoman.evaluation.significance import Resampled, resample
-from dragoman.formats.lines import read_lines
-from dragoman.paper.beside import train_beside
-from dragoman.paper.orderings import Budget, Result, Table3, Trained
-from dragoman.paper.rows import PaperRow, Scale, row_recipe
-from dragoman.storage import cannot_write
-from dragoman.training.checkpoint import list_checkpoints
-from dragoman.training.finish import train
-from dragoman.training.listener import Listener
-from dragoman.training.machine import choose_machine
-from dragoman.training.record import read_record
+from dragoman.evaluation.bootstrap import Resampled, resample
+from dragoman.formats.text import read_lines
+from dragoman.io.storage import cannot_write
+from dragoman.paper.parallel_runs import train_beside
+from dragoman.paper.table3_results import Budget, Result, Table3, Trained
+from dragoman.paper.table3_rows import PaperRow, Scale, row_recipe
+from dragoman.training.checkpoints.checkpoint import list_checkpoints
+from dragoman.training.device import choose_machine
+from dragoman.training.monitoring.callbacks import Listener
+from dragoman.training.monitoring.run_status import read_record
 from dragoman.training.report import TRANSLATIONS
+from dragoman.training.run import train
 from dragoman.training.validation import read_text
 
 # What a row that stands there may differ in from the one that is asked for: where things are, and how much is told.

@@ -13,20 +13,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dragoman.engine.parser import Parser, load_parser
 from dragoman.errors import DataError, RunError
 from dragoman.evaluation.evalb import total
-from dragoman.evaluation.parses import ParseComparison
-from dragoman.evaluation.prm import COLLINS
-from dragoman.formats.brackets import read_trees
-from dragoman.formats.read import corpus_files
-from dragoman.training.record import read_record
-from dragoman.trees.baseline import Branching, commonest_labels, right_branching
-from dragoman.trees.chart import ChartParser
-from dragoman.trees.grammar import learn
+from dragoman.evaluation.evalb_params import COLLINS
+from dragoman.evaluation.parse_scores import ParseComparison
+from dragoman.formats.readers import corpus_files
+from dragoman.formats.treebank import read_trees
+from dragoman.inference.parser import Parser, load_parser
+from dragoman.training.monitoring.run_status import read_record
+from dragoman.trees.cky import ChartParser
+from dragoman.trees.pcfg import learn
+from dragoman.trees.right_branching import Branching, commonest_labels, right_branching
 from dragoman.trees.simplify import simplify
 from dragoman.trees.tree import Leaf, Tree, leaves
-from dragoman.views.bars import Bar, Group, bar_chart
+from dragoman.viz.bar_chart import Bar, Group, bar_chart
 
 Tags = Literal["gold", "own"]
 """Whether a parser was given the words' tags, or had to find them."""

@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 
 from dragoman.config import DecodingConfig
-from dragoman.data.batches import collate, pad
-from dragoman.data.special import BEGIN_ID, END_ID, PADDING_ID
-from dragoman.decoding.beam import beam_search
+from dragoman.data.collate import collate, pad
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
+from dragoman.decoding.beam_search import beam_search
+from dragoman.decoding.constraints import NO_RULES, Allow, Rules, Wish
+from dragoman.decoding.diverse_beam import Groups
 from dragoman.decoding.greedy import Choose, likeliest, one_by_one, sampler
-from dragoman.decoding.groups import Groups
 from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.native_search import plain_request
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.decoding.rules import NO_RULES, Allow, Rules, Wish
 from dragoman.decoding.scoring import score_targets
-from dragoman.decoding.searcher import plain_request
 from dragoman.model.attention import Attention, watch_attention
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.speaker import Speaker
+from dragoman.tasks.inference_model import Speaker
 
 FORBIDDEN = (PADDING_ID, BEGIN_ID)
 # Sampled sentence i draws from stream seed · STREAMS + i, so that its place, not its batch, decides what it becomes.

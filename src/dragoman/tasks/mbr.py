@@ -32,7 +32,10 @@ def most_alike(
     """
     if not hypotheses:
         return []
-    from dragoman.evaluation.pairwise import pairwise_bleu, pairwise_chrf  # and with it sacreBLEU, which few searches need
+    from dragoman.evaluation.pairwise_similarity import (  # and with it sacreBLEU, which few searches need
+        pairwise_bleu,
+        pairwise_chrf,
+    )
 
     logarithms = np.array([one.log_prob if decoding.method == "beam" else 0.0 for one in hypotheses])
     weights = np.exp(logarithms - logarithms.max())

@@ -10,24 +10,24 @@ import torch
 from torch import Tensor
 
 from dragoman.config import DecodingConfig, Recipe, TaskConfig
-from dragoman.data.batches import cut, pad
-from dragoman.data.labels import XX_ID, Labels, plain_tree, source_text
-from dragoman.data.tokeniser import Tokeniser
+from dragoman.data.collate import cut, pad
+from dragoman.data.tokenization.tokenizer import Tokeniser
+from dragoman.data.tokenization.tree_labels import XX_ID, Labels, plain_tree, source_text
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import DataError
 from dragoman.evaluation.evalb import total
 from dragoman.evaluation.metrics import Score
-from dragoman.evaluation.parses import ParseComparison
+from dragoman.evaluation.parse_scores import ParseComparison
 from dragoman.formats.pair import Pair
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.constraint import Constraint
 from dragoman.tasks.generation import Advance, Constrain, Spread, generate
-from dragoman.tasks.speaker import Speaker, speaker_of, start_id
+from dragoman.tasks.inference_model import Speaker, speaker_of, start_id
 from dragoman.tasks.translation import longest_source, rules_of
-from dragoman.trees.automaton import Automaton
-from dragoman.trees.linearise import XX
-from dragoman.trees.mend import Mended, Mending, mend
-from dragoman.trees.penn import read_tree
+from dragoman.tasks.tree_constraint import Constraint
+from dragoman.trees.constraint_automaton import Automaton
+from dragoman.trees.linearization import XX
+from dragoman.trees.ptb import read_tree
+from dragoman.trees.repair import Mended, Mending, mend
 from dragoman.trees.tree import Tree, leaves
 
 Status = Literal["ok", "mended", "truncated", "empty", "refused"]

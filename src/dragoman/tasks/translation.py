@@ -11,17 +11,17 @@ from difflib import SequenceMatcher
 from typing import Literal
 
 from dragoman.config import DecodingConfig, Recipe
-from dragoman.data.special import END_ID
-from dragoman.data.subword import Vocabulary
-from dragoman.data.tokeniser import Tokeniser
+from dragoman.data.tokenization.sentencepiece import Vocabulary
+from dragoman.data.tokenization.special_tokens import END_ID
+from dragoman.data.tokenization.tokenizer import Tokeniser
+from dragoman.decoding.constraints import NO_WISH, Rules, Wish
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.loops import loops
-from dragoman.decoding.rules import NO_WISH, Rules, Wish
+from dragoman.decoding.repetition import loops
 from dragoman.errors import MissingExtraError, RecipeError
 from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match, paper_bleu, splits_compounds, tokenised_bleu
 from dragoman.tasks.generation import Advance, Spread, generate
+from dragoman.tasks.inference_model import Speaker, start_id
 from dragoman.tasks.mbr import most_alike, searched
-from dragoman.tasks.speaker import Speaker, start_id
 
 Status = Literal["ok", "truncated", "looped", "copied", "empty", "refused"]
 """What became of a line:

@@ -1,1 +1,1 @@
-"""From a recipe and a corpus to a bundle."""
+"""Training: from a recipe and a corpus to a bundle."""

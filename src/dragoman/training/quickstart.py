@@ -9,11 +9,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from dragoman.config import Recipe, make_recipe, parse_document
-from dragoman.data.phrases import known_links, make_phrases
+from dragoman.data.synthetic_corpus import known_links, make_phrases
 from dragoman.errors import OutputError
 from dragoman.formats.pair import Pair
 from dragoman.formats.pharaoh import pharaoh
-from dragoman.storage import cannot_write, write_lines
+from dragoman.io.storage import cannot_write, write_lines
 
 PAIRS = {"train": 25_000, "valid": 500, "test": 1_000}
 

@@ -12,15 +12,15 @@ import torch
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import Recipe
 from dragoman.formats.pair import Pair
-from dragoman.storage import write_json, write_lines
+from dragoman.io.storage import write_json, write_lines
 from dragoman.tasks.generation import cross_attention
+from dragoman.tasks.inference_model import most_positions, start_id
 from dragoman.tasks.parsing import encode_words, labels_of
-from dragoman.tasks.speaker import most_positions, start_id
-from dragoman.training.journal import read_journal
-from dragoman.training.listener import Listener
+from dragoman.training.monitoring.callbacks import Listener
+from dragoman.training.monitoring.metrics_log import read_journal
 from dragoman.training.validation import Judgement, Sample, judge
-from dragoman.trees.penn import read_tree
-from dragoman.views import Panel, Series, Table, attention_heatmap, learning_curve, report_page
+from dragoman.trees.ptb import read_tree
+from dragoman.viz import Panel, Series, Table, attention_heatmap, learning_curve, report_page
 
 SHOWN = 10
 TRANSLATIONS = "translations.txt"

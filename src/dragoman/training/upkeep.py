@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean, median
 
 from dragoman.training.finding import ENOUGH, Finding
-from dragoman.training.record import Record, quarter, second_half, steps_of
+from dragoman.training.monitoring.run_status import Record, quarter, second_half, steps_of
 
 
 def waits_for_data(record: Record) -> Finding | None:

@@ -15,21 +15,21 @@ import numpy as np
 import torch
 
 from dragoman.config import CorpusConfig, DecodingConfig, Recipe, TrainingConfig, section_with
-from dragoman.data.batches import Batch, batches_in_order, collate, cut
-from dragoman.data.corpus import Corpus
+from dragoman.data.collate import Batch, batches_in_order, collate, cut
+from dragoman.data.encoded_corpus import Corpus
 from dragoman.data.prepare import VALID, Prepared, refuse_another_tasks_files
-from dragoman.data.tokeniser import Tokeniser
+from dragoman.data.tokenization.tokenizer import Tokeniser
 from dragoman.errors import RecipeError
 from dragoman.evaluation.metrics import Score
 from dragoman.formats.pair import Pair
-from dragoman.formats.read import read_pairs
+from dragoman.formats.readers import read_pairs
 from dragoman.model.transformer import Transformer
+from dragoman.tasks.inference_model import speaker_of, start_id
 from dragoman.tasks.parsing import gold_tree, parse_ids, score_parses
-from dragoman.tasks.speaker import speaker_of, start_id
 from dragoman.tasks.translation import best_texts, score_translations, translate_lines
-from dragoman.training.loss import batch_loss
-from dragoman.training.machine import Machine
-from dragoman.trees.penn import write
+from dragoman.training.device import Machine
+from dragoman.training.losses.label_smoothing import batch_loss
+from dragoman.trees.ptb import write
 from dragoman.trees.tree import leaves
 
 # Sentences of a validation that a listener is shown.

@@ -1,0 +1,288 @@
+"""The demonstration corpus: phrases in English and one other language, made on the spot, with nothing to download.
+
+A phrase is a value said twice. The value is a whole number: a day, a minute, an amount in cents. A form (the long date,
+the price in words) says it in English and in the target language, with CLDR's patterns through `babel` or with
+`num2words`: March 3, 2025 is 3. März 2025. `make_phrases` shuffles the values of each kind and gives a tenth to test, a
+tenth to valid and the rest to train before anything is said, so that a held-out value is never seen in training, whatever
+its form. Then the kinds take turns, each saying its next value in its next form, until the split is full; a kind that
+has said every value in every form drops out.
+
+No English phrase is made twice: a form never says two values alike, and no two forms say one value alike. (Hence no
+medium dates: "May 3, 2025" is both the medium and the long form.) No-break spaces become plain ones.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Literal
+
+from dragoman.errors import DataError, MissingExtraError
+from dragoman.formats.pair import Pair
+from dragoman.word_aligner import Link
+
+if TYPE_CHECKING:
+    from babel import Locale
+
+LANGUAGES: tuple[str, ...] = ("ca", "cs", "de", "es", "fi", "fr", "id", "lt", "nl", "pl", "pt", "ro", "ru", "uk")
+"""Target languages in which CLDR has every form and num2words spells every number up to 9,999 right.
+
+Italian, Swedish and Hungarian are missing for their numbers: centoventitre, etttusen, százkét."""
+
+_Unit = Literal["second", "minute", "hour", "day", "week", "month", "year"]
+
+# One century of days, counted as datetime.date does: a year of two digits has one reading.
+_FIRST_DAY, _LAST_DAY = datetime.date(1950, 1, 1).toordinal(), datetime.date(2049, 12, 31).toordinal()
+_DAY_MINUTES = 24 * 60
+
+_UNIT_SECONDS: dict[_Unit, int] = {
+    "second": 1,
+    "minute": 60,
+    "hour": 60 * 60,
+    "day": 24 * 60 * 60,
+    "week": 7 * 24 * 60 * 60,
+    "month": 30 * 24 * 60 * 60,
+    "year": 365 * 24 * 60 * 60,
+}
+
+_LONG_MEASURES = (
+    "length-centimeter",
+    "length-meter",
+    "length-kilometer",
+    "mass-gram",
+    "mass-kilogram",
+    "volume-liter",
+    "temperature-celsius",
+    "speed-kilometer-per-hour",
+)
+# Babel's short form of the others borrows long plurals: "5 litry" in Polish.
+_SHORT_MEASURES = (
+    "length-centimeter",
+    "length-kilometer",
+    "mass-kilogram",
+    "temperature-celsius",
+    "speed-kilometer-per-hour",
+)
+
+_MOST_VALUES = 40_000  # of one kind in one corpus: shuffling stays quick
+_PLAIN_SPACES = str.maketrans("\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}", "  ")
+
+
+@dataclass(frozen=True)
+class PhraseSplit:
+    """Three lists that share no value of a kind, and therefore no source."""
+
+    train: list[Pair]
+    valid: list[Pair]
+    test: list[Pair]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Values of one kind, and the forms that say such a value in a locale."""
+
+    name: str
+    values: Sequence[int]
+    forms: tuple[Callable[[int, Locale], str], ...]
+
+
+_Share = tuple[_Kind, list[int]]
+"""A kind with those of its values that belong to one split."""
+
+
+def make_phrases(target_language: str, *, seed: int, train: int, valid: int, test: int) -> PhraseSplit:
+    """English phrases and their counterpart in `target_language`; the same arguments give the same phrases.
+
+    A larger corpus begins with the smaller one. Another release of Babel may word a phrase otherwise.
+
+    Raises:
+        DataError: the language is not in `LANGUAGES`, or a size is beyond what there is to say.
+        MissingExtraError: Babel or num2words is not installed.
+    """
+    if target_language not in LANGUAGES:
+        raise DataError(f"no phrases in {target_language!r}: the target language is one of {', '.join(LANGUAGES)}")
+    try:
+        import num2words  # noqa: F401
+        from babel import Locale
+    except ImportError as error:
+        raise MissingExtraError("Babel and num2words", "demo", "The quickstart corpus") from error
+
+    generator = random.Random(seed)
+    shares: dict[str, list[_Share]] = {"train": [], "valid": [], "test": []}
+    for kind in _KINDS:
+        values = generator.sample(kind.values, min(len(kind.values), _MOST_VALUES))
+        tenth = len(values) // 10
+        shares["test"].append((kind, values[:tenth]))
+        shares["valid"].append((kind, values[tenth : 2 * tenth]))
+        shares["train"].append((kind, values[2 * tenth :]))
+
+    locales = Locale("en"), Locale(target_language)
+    return PhraseSplit(
+        train=_fill("train", train, shares["train"], *locales),
+        valid=_fill("valid", valid, shares["valid"], *locales),
+        test=_fill("test", test, shares["test"], *locales),
+    )
+
+
+def known_links(pair: Pair) -> list[Link] | None:
+    """Which word of a date came from which, where words and figures tell; none of other phrases.
+
+    Day and year are the same figures on both sides. Names stand in the same order, weekday before month, wherever there are as
+    many of them.
+    """
+    if not pair.origin.startswith("phrases:date"):
+        return None
+    sides = [[re.sub(r"\W", "", word) for word in text.split()] for text in (pair.source, pair.target)]
+    names, figures = (
+        [[place for place, word in enumerate(side) if word.isdigit() == wanted] for side in sides] for wanted in (0, 1)
+    )
+    values = [{side[place]: place for place in places} for side, places in zip(sides, figures, strict=True)]
+    if len(names[0]) != len(names[1]) or not names[0] or values[0].keys() != values[1].keys() or len(values[0]) != 2:
+        return None
+    links = [*zip(*names, strict=True), *((values[0][value], values[1][value]) for value in values[0])]
+    return sorted(links)
+
+
+def _fill(split: str, size: int, shares: list[_Share], source: Locale, target: Locale) -> list[Pair]:
+    """The first `size` phrases that a split's values make, the kinds in turn."""
+    most = sum(len(values) * len(kind.forms) for kind, values in shares)
+    if not 0 <= size <= most:
+        raise DataError(f"cannot make {size} phrases for {split}: the values that belong to it make 0 to {most}")
+    return list(islice(_in_turn(_pairs(kind, values, source, target) for kind, values in shares), size))
+
+
+def _pairs(kind: _Kind, values: list[int], source: Locale, target: Locale) -> Iterator[Pair]:
+    """Every value once, the forms in rotation; then every value again in its next form, until each form has said it."""
+    for lap in range(len(kind.forms)):
+        for place, value in enumerate(values):
+            form = kind.forms[(place + lap) % len(kind.forms)]
+            yield Pair(
+                source=form(value, source).translate(_PLAIN_SPACES),
+                target=form(value, target).translate(_PLAIN_SPACES),
+                origin=f"phrases:{kind.name}#{value}",
+            )
+
+
+def _in_turn(streams: Iterable[Iterator[Pair]]) -> Iterator[Pair]:
+    """One pair from each stream, again and again; a stream at its end is left out."""
+    waiting = deque(streams)
+    while waiting:
+        stream = waiting.popleft()
+        for pair in islice(stream, 1):
+            yield pair
+            waiting.append(stream)
+
+
+def _date(day: int, locale: Locale, *, width: Literal["full", "long", "abbreviated", "short"]) -> str:
+    from babel.dates import format_date, format_skeleton
+
+    date = datetime.date.fromordinal(day)
+    if width == "abbreviated":
+        return format_skeleton("yMMMEd", date, locale=locale)
+    return format_date(date, width, locale)
+
+
+def _time(minute: int, locale: Locale) -> str:
+    from babel.dates import format_time
+
+    return format_time(datetime.time(*divmod(minute, 60)), "short", locale=locale)
+
+
+def _moment(minute: int, locale: Locale, *, width: Literal["full", "long", "short"]) -> str:
+    """A date of any width with a short time; Babel's own format_datetime would add seconds and a time zone."""
+    day, minute_of_day = divmod(minute, _DAY_MINUTES)
+    pattern = str(locale.datetime_formats[width]).replace("'", "")
+    return pattern.format(_time(minute_of_day, locale), _date(day, locale, width=width))
+
+
+def _span(count: int, locale: Locale, *, unit: _Unit, toward: Literal["future", "past"] | None = None) -> str:
+    from babel.dates import format_timedelta
+
+    seconds = count * _UNIT_SECONDS[unit] * (-1 if toward == "past" else 1)
+    # An infinite threshold keeps the unit: 90 minutes never become an hour.
+    return format_timedelta(seconds, unit, threshold=math.inf, add_direction=toward is not None, locale=locale)
+
+
+def _duration(value: int, locale: Locale, *, large: _Unit, small: _Unit) -> str:
+    """`value` counts the small unit, sixty of which make a large one."""
+    from babel.lists import format_list
+
+    counts = zip(divmod(value, 60), (large, small), strict=True)
+    return format_list([_span(count, locale, unit=unit) for count, unit in counts if count], locale=locale)
+
+
+def _price(cents: int, locale: Locale, *, currency: str, style: Literal["standard", "name"]) -> str:
+    from babel.numbers import format_currency
+
+    return format_currency(Decimal(cents).scaleb(-2), currency, locale=locale, format_type=style)
+
+
+def _measure(tenths: int, locale: Locale, *, unit: str, width: Literal["long", "short"]) -> str:
+    from babel.units import format_unit
+
+    return format_unit(Decimal(tenths) / 10, unit, width, locale=locale)
+
+
+def _number(number: int, locale: Locale) -> str:
+    from num2words import num2words
+
+    # CLDR's plain Portuguese is that of Brazil, num2words' is that of Portugal.
+    return str(num2words(number, lang="pt_BR" if locale.language == "pt" else locale.language))
+
+
+_KINDS = (
+    _Kind(
+        "date",
+        range(_FIRST_DAY, _LAST_DAY + 1),
+        (
+            partial(_date, width="full"),
+            partial(_date, width="long"),
+            partial(_date, width="abbreviated"),
+            partial(_date, width="short"),
+        ),
+    ),
+    _Kind("time", range(_DAY_MINUTES), (_time,)),
+    _Kind(
+        "moment",
+        range(_FIRST_DAY * _DAY_MINUTES, (_LAST_DAY + 1) * _DAY_MINUTES),
+        (partial(_moment, width="full"), partial(_moment, width="long"), partial(_moment, width="short")),
+    ),
+    _Kind(
+        "duration",
+        range(60, 100 * 60),
+        (partial(_duration, large="hour", small="minute"), partial(_duration, large="minute", small="second")),
+    ),
+    _Kind(
+        "relative",
+        range(1, 1_000),
+        (
+            *(partial(_span, unit=unit, toward="future") for unit in _UNIT_SECONDS),
+            *(partial(_span, unit=unit, toward="past") for unit in _UNIT_SECONDS),
+        ),
+    ),
+    _Kind(
+        "price",
+        range(1_00, 1_000_00),
+        (
+            *(partial(_price, currency=currency, style="standard") for currency in ("EUR", "USD", "GBP")),
+            *(partial(_price, currency=currency, style="name") for currency in ("EUR", "USD", "GBP", "CHF")),
+        ),
+    ),
+    _Kind(
+        "measure",
+        (*range(11, 1_000), *range(1_000, 10_000, 10)),
+        (
+            *(partial(_measure, unit=unit, width="long") for unit in _LONG_MEASURES),
+            *(partial(_measure, unit=unit, width="short") for unit in _SHORT_MEASURES),
+        ),
+    ),
+    _Kind("number", range(10_000), (_number,)),
+)

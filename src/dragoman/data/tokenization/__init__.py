@@ -1,0 +1,1 @@
+"""Tokenizers: SentencePiece models, their sampling, and linearized trees."""

@@ -1,1 +1,0 @@
-"""Sentences in, results out."""

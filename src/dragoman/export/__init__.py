@@ -1,0 +1,1 @@
+"""Bundles converted to the formats of other engines."""

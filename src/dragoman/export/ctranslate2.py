@@ -1,0 +1,254 @@
+"""A bundle as CTranslate2 reads it: the same weights, laid out for its C++ engine.
+
+    model.bin, config.json, *vocabulary.json    what CTranslate2 reads
+    source.model                                SentencePiece model of the source; of both sides where they are joint
+    target.model                                that of the target, where it is another
+    dragoman.json                               where the model came from, and what its text and its search need
+    manifest.json                               size and SHA-256 of each file
+
+CTranslate2 fuses the projections of an attention, gives keys and values one width, and reads positions from a table. Heads of
+two widths are filled up with zeros, which add nothing to a sum; positions are written out, since its own begin at 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from dragoman.bundle import Bundle
+from dragoman.config import DecodingConfig, ModelConfig
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, UNKNOWN_ID
+from dragoman.data.tokenization.tokenizer import write_tokeniser
+from dragoman.errors import BundleError, MissingExtraError
+from dragoman.io.storage import sealed_folder, write_json
+from dragoman.model.attention import Attention
+from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward
+from dragoman.model.positional_encoding import LearnedPositions
+from dragoman.model.transformer import Decoder, Encoder
+from dragoman.tasks.generation import FORBIDDEN
+from dragoman.tasks.inference_model import start_id
+
+TOLD = "dragoman.json"
+# Added to the logit of a token that is never to be said: e to it is 0 in every precision, and float16 holds it.
+NEVER = -3e4
+# CTranslate2 ends a search with so many times beam_size outputs; dragoman, when none alive can win. From 2 on they agree.
+PATIENCE = 2
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how to search with it as the recipe does.
+
+    positions: tokens that a source and an output may have, the end token included
+    search: arguments of CTranslate2's translate_batch that come nearest to the recipe's [decoding]
+    remarks: what its users should know, a sentence each
+    """
+
+    folder: Path
+    bytes: int
+    positions: int
+    search: dict[str, Any]
+    remarks: tuple[str, ...]
+
+
+def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -> Exported:
+    """Write a folder that `ctranslate2.Translator` opens, whole or not at all, in float32.
+
+    Raises BundleError for a model that CTranslate2 cannot express, MissingExtraError, and OutputError where `path` exists.
+    """
+    try:
+        from ctranslate2.specs import TransformerSpec
+    except ImportError:
+        raise MissingExtraError("ctranslate2", "ctranslate2", "the export to CTranslate2") from None
+    config, model = bundle.recipe.model, bundle.model
+    if bundle.recipe.task.kind != "translation":
+        raise BundleError(f"{bundle.recipe.name}: is a parser, not a translator: CTranslate2 cannot run it; use dragoman parse")
+    refuse_inexpressible(config)
+    rows = _positions(bundle)
+    # A norm at the end of a stack has no switch of its own there: it is made with pre-norm, whatever the layers have.
+    final = not isinstance(model.encoder.norm, nn.Identity)
+    spec = TransformerSpec.from_config((config.encoder_layers, config.decoder_layers), config.num_heads, pre_norm=final)
+    _put_encoder(spec.encoder, model.encoder, config, rows)
+    _put_decoder(spec.decoder, model.decoder, config, rows)
+    spec.decoder.projection.weight = model.output
+    never = torch.zeros(len(model.output))
+    never[list(FORBIDDEN)] = NEVER
+    spec.decoder.projection.bias = never
+    _put_vocabulary(spec, bundle)
+    spec.validate()
+    spec.optimize()
+    search, remarks = nearest_search(bundle.recipe.decoding, positions=rows)
+    if bundle.recipe.subword.lowercase:
+        remarks.insert(0, "the model reads lower-cased text: lower-case it before it is split into pieces")
+    size = sum(value.num_bytes() for value in spec.variables().values() if not isinstance(value, str))
+    with sealed_folder(path, overwrite=overwrite, size=size) as folder:
+        spec.save(str(folder))
+        write_tokeniser(folder, bundle.tokeniser)
+        write_json(folder / TOLD, _told(bundle, rows, search, remarks))
+    written = sum(one.stat().st_size for one in path.iterdir())
+    return Exported(path, written, rows, search, tuple(remarks))
+
+
+def refuse_inexpressible(config: ModelConfig) -> None:
+    """Raise BundleError for a model that CTranslate2 has no form for."""
+    if config.attention_window is not None:
+        raise BundleError(
+            f"model.attention_window = {config.attention_window}: CTranslate2 has no encoder whose places see their neighbours "
+            "alone; train without a window to export"
+        )
+
+
+def nearest_search(decoding: DecodingConfig, *, positions: int) -> tuple[dict[str, Any], list[str]]:
+    """Arguments of translate_batch that search as these settings do, or nearly; and remarks on what differs.
+
+    return_end_token lets the length penalty count the end token, as dragoman does; it then stands at the end of each output.
+    """
+    longest = min(decoding.max_source + decoding.extra_length, positions)
+    alpha = 0.0 if decoding.length_penalty == "none" else decoding.alpha
+    # An input of more than 1,024 tokens would be cut without a word; 0 makes it an error where positions end.
+    search: dict[str, Any] = {"max_input_length": 0, "min_decoding_length": 0, "max_decoding_length": longest}
+    search |= {"beam_size": 1, "length_penalty": alpha, "return_end_token": True}
+    remarks = [
+        f"an output is cut at {longest} tokens (max_decoding_length); dragoman cuts it at the source's length + "
+        f"{decoding.extra_length}"
+    ]
+    if decoding.method == "sample":
+        search |= {"sampling_topk": decoding.top_k, "sampling_topp": decoding.top_p, "num_hypotheses": decoding.nbest}
+        search["sampling_temperature"] = decoding.temperature
+        remarks.append("samples come from another generator, so no seed gives those that dragoman draws")
+    if decoding.method != "beam" or decoding.beam_size == 1:
+        return search, remarks
+    search |= {"beam_size": decoding.beam_size, "num_hypotheses": decoding.nbest, "patience": PATIENCE}
+    if decoding.length_penalty == "gnmt" and alpha:
+        remarks.append(
+            f"CTranslate2 divides scores by |Y|^α: length_penalty = {alpha:g} is not the recipe's ((5+|Y|)/6)^α, "
+            "by which its n-best can be ranked anew"
+        )
+    if not alpha:
+        remarks.append(
+            "without a length penalty dragoman finds very short outputs that CTranslate2 passes over: it counts an end only "
+            "among the beam_size best"
+        )
+    return search, remarks
+
+
+def _positions(bundle: Bundle) -> int:
+    """Rows of the tables of positions: as many tokens as the recipe's [decoding] lets a source or an output have."""
+    decoding, positions = bundle.recipe.decoding, bundle.model.encoder.embedding.positions
+    if isinstance(positions, LearnedPositions):
+        return len(positions.weight)
+    return decoding.max_source + decoding.extra_length
+
+
+def _put_encoder(spec: Any, encoder: Encoder, config: ModelConfig, rows: int) -> None:
+    table = encoder.embedding.positions(0, rows)
+    # What stands in every place is as well added to its position.
+    table = table if encoder.embedding.extra is None else table + encoder.embedding.extra
+    spec.embeddings[0].weight = encoder.embedding.weight
+    _put_stack(spec, encoder, table, config)
+    for into, layer in zip(spec.layer, encoder.layers, strict=True):
+        assert isinstance(layer, EncoderLayer)
+        _put_attention(into.self_attention, layer.attention, layer.attention_residual.norm)
+        _put_feed_forward(into.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
+
+
+def _put_decoder(spec: Any, decoder: Decoder, config: ModelConfig, rows: int) -> None:
+    spec.embeddings.weight = decoder.embedding.weight
+    spec.start_from_zero_embedding = config.decoder_start == "zero"
+    _put_stack(spec, decoder, decoder.embedding.positions(0, rows), config)
+    for into, layer in zip(spec.layer, decoder.layers, strict=True):
+        assert isinstance(layer, DecoderLayer)
+        _put_attention(into.self_attention, layer.attention, layer.attention_residual.norm)
+        _put_attention(into.attention, layer.cross_attention, layer.cross_attention_residual.norm)
+        _put_feed_forward(into.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
+
+
+def _put_stack(spec: Any, stack: Encoder | Decoder, table: Tensor, config: ModelConfig) -> None:
+    """What both stacks have around their layers."""
+    spec.pre_norm = config.norm == "pre"
+    spec.scale_embeddings = config.scale_embeddings
+    spec.position_encodings.encodings = table
+    if isinstance(stack.norm, nn.LayerNorm):
+        _put_norm(spec.layer_norm, stack.norm)
+
+
+def _put_attention(spec: Any, attention: Attention, norm: nn.LayerNorm) -> None:
+    """Queries, keys and values as one matrix; over the source the queries stand alone. Heads all get the wider width."""
+    heads = attention.num_heads
+    width_k, width_v = (linear.out_features // heads for linear in (attention.key, attention.value))
+    width = max(width_k, width_v)
+    query, key, value = (
+        [_widened(one, heads, width) for one in (linear.weight, linear.bias) if one is not None]
+        for linear in (attention.query, attention.key, attention.value)
+    )
+    groups = [[query, key, value]] if len(spec.linear) == 2 else [[query], [key, value]]
+    for into, group in zip(spec.linear, groups, strict=False):
+        _put_linear(into, *(torch.cat(parts) for parts in zip(*group, strict=True)))
+    output = _widened(attention.output.weight.t(), heads, width).t().contiguous()
+    _put_linear(spec.linear[-1], output, *([] if attention.output.bias is None else [attention.output.bias]))
+    spec.queries_scale = width_k**-0.5
+    _put_norm(spec.layer_norm, norm)
+
+
+def _widened(rows: Tensor, heads: int, width: int) -> Tensor:
+    """Heads of rows one after the other, each filled up to `width` rows with zeros. (heads · rows, …) → (heads · width, …)."""
+    by_head = rows.detach().reshape(heads, rows.shape[0] // heads, -1)
+    filled = pad(by_head, (0, 0, 0, width - by_head.shape[1]))
+    return filled.reshape(heads * width, *rows.shape[1:])
+
+
+def _put_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.LayerNorm) -> None:
+    for into, linear in ((spec.linear_0, feed_forward.inner), (spec.linear_1, feed_forward.outer)):
+        _put_linear(into, linear.weight, linear.bias)
+    _put_norm(spec.layer_norm, norm)
+
+
+def _put_linear(spec: Any, weight: Tensor, *bias: Tensor) -> None:
+    spec.weight = weight
+    if bias:
+        (spec.bias,) = bias
+
+
+def _put_norm(spec: Any, norm: nn.LayerNorm) -> None:
+    spec.gamma, spec.beta = norm.weight, norm.bias
+
+
+def _put_vocabulary(spec: Any, bundle: Bundle) -> None:
+    config, tokeniser = bundle.recipe.model, bundle.tokeniser
+    source, target = (side.pieces(range(len(side))) for side in (tokeniser.source, tokeniser.target))
+    _refuse_doubles(source, target)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (target[i] for i in (UNKNOWN_ID, BEGIN_ID, END_ID))
+    # Where the decoder starts from a zero vector, any token will do.
+    spec.config.decoder_start_token = target[start_id(config)]
+    spec.config.add_source_eos = config.source_eos
+    spec.config.layer_norm_epsilon = config.norm_epsilon
+
+
+def _refuse_doubles(*sides: Sequence[str]) -> None:
+    for pieces in sides:
+        if len(set(pieces)) < len(pieces):
+            double = next(piece for number, piece in enumerate(pieces) if piece in pieces[:number])
+            raise BundleError(f"the subword model has two pieces {double!r}; CTranslate2 tells pieces apart by their text")
+
+
+def _told(bundle: Bundle, rows: int, search: dict[str, Any], remarks: list[str]) -> dict[str, Any]:
+    task, subword = bundle.recipe.task, bundle.recipe.subword
+    return {
+        "recipe": bundle.recipe.name,
+        "source_language": task.source_language,
+        "target_language": task.target_language,
+        "lowercase": subword.lowercase,
+        "tokenised": task.tokenised,
+        "positions": rows,
+        "search": search,
+        "remarks": remarks,
+        "story": bundle.story,
+    }

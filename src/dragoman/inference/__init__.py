@@ -1,0 +1,1 @@
+"""Translating and parsing with a bundle."""

@@ -1,0 +1,1 @@
+"""The implementations of a model's forward pass for decoding."""

@@ -1,0 +1,1 @@
+"""Back end of machine code that Numba compiles."""

@@ -1,0 +1,1 @@
+"""CUDA back end with static buffers and CUDA graphs."""

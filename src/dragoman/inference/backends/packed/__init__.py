@@ -1,0 +1,1 @@
+"""PyTorch back end with packed weights, for any processor."""

@@ -1,0 +1,1 @@
+"""Attention, candidates and beams of one translation or parse."""

@@ -1,0 +1,1 @@
+"""Scheduling of batches over threads and worker processes."""

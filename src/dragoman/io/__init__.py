@@ -1,0 +1,1 @@
+"""Atomic, checksummed storage and safetensors files."""

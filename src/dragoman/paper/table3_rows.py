@@ -1,0 +1,148 @@
+"""The rows of Table 3 as printed, at the paper's size and at smaller ones, and the recipe of each over any corpus.
+
+A row differs from base as printed whatever the scale: 16 heads are twice base's, d_model 256 is half of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dragoman.config import Recipe, parse_setting, recipe_from_dict
+from dragoman.config.presets import SIZES
+from dragoman.config.validation import instead
+from dragoman.errors import RecipeError
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A row as printed, on newstest2013. `name` is its size in `dragoman.config.presets.SIZES`."""
+
+    name: str
+    perplexity: float
+    bleu: float
+    million_parameters: float | None = None
+
+
+ROWS = (
+    PaperRow("base", 4.92, 25.8, 65),
+    PaperRow("A-h1", 5.29, 24.9),
+    PaperRow("A-h4", 5.00, 25.5),
+    PaperRow("A-h16", 4.91, 25.8),
+    PaperRow("A-h32", 5.01, 25.4),
+    PaperRow("B-dk16", 5.16, 25.1, 58),
+    PaperRow("B-dk32", 5.01, 25.4, 60),
+    PaperRow("C-n2", 6.11, 23.7, 36),
+    PaperRow("C-n4", 5.19, 25.3, 50),
+    PaperRow("C-n8", 4.88, 25.5, 80),
+    PaperRow("C-d256", 5.75, 24.5, 28),
+    PaperRow("C-d1024", 4.66, 26.0, 168),
+    PaperRow("C-ff1024", 5.12, 25.4, 53),
+    PaperRow("C-ff4096", 4.75, 26.2, 90),
+    PaperRow("D-p0", 5.77, 24.6),
+    PaperRow("D-p0.2", 4.95, 25.5),
+    PaperRow("D-ls0", 4.67, 25.3),
+    PaperRow("D-ls0.2", 5.47, 25.7),
+    PaperRow("E", 4.92, 25.7),
+    PaperRow("big", 4.33, 26.4, 213),
+)
+
+# Rows that vary one thing, base among them: those whose order means something.
+SERIES: dict[str, tuple[str, ...]] = {
+    "A: heads": ("base", "A-h1", "A-h4", "A-h16", "A-h32"),
+    "B: key width": ("base", "B-dk16", "B-dk32"),
+    "C: layers": ("base", "C-n2", "C-n4", "C-n8"),
+    "C: d_model": ("base", "C-d256", "C-d1024"),
+    "C: d_ff": ("base", "C-ff1024", "C-ff4096"),
+    "D: dropout": ("base", "D-p0", "D-p0.2"),
+    "D: label smoothing": ("base", "D-ls0", "D-ls0.2"),
+    "E: learned positions": ("base", "E"),
+    "big": ("base", "big"),
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What base's layers and widths are divided by; a head keeps its share of them, and no row's numbers have to be rounded."""
+
+    layers: int
+    widths: int
+
+
+# What holds for every row, whatever the recipe says.
+_TRAINING: dict[str, Any] = {
+    "validate_sentences": 0, "best_by": "loss", "patience": None, "average": "none", "trackers": [], "max_epochs": None,
+}  # fmt: skip
+_DECODING: dict[str, Any] = {
+    "method": "beam", "beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "nbest": 1, "mbr": "none", "candidates": None,
+    "groups": 1,
+}  # fmt: skip
+
+SCALES = {"paper": Scale(1, 1), "half": Scale(1, 2), "small": Scale(2, 4), "tiny": Scale(2, 16)}
+
+
+def chosen_rows(asked: str | None) -> list[PaperRow]:
+    """All, or those that `A,C-n2,big` names, with base, which each is read against. Raises RecipeError for an unknown one."""
+    if asked is None:
+        return list(ROWS)
+    names = [one.strip() for one in asked.split(",") if one.strip()]
+    known = [row.name for row in ROWS]
+    wanted = {"base"}
+    for name in names:
+        found = {one for one in known if one == name or one.startswith(f"{name}-")}
+        if not found:
+            raise RecipeError(f"--rows: {name!r} is no row of Table 3{instead(name, ['A', 'B', 'C', 'D', *known])}")
+        wanted |= found
+    if not names:
+        raise RecipeError(f"--rows: names no row; one of: A, B, C, D, {', '.join(known)}")
+    return [row for row in ROWS if row.name in wanted]
+
+
+def row_model(name: str, scale: Scale) -> dict[str, Any]:
+    """The [model] knobs that make a row, at this scale."""
+    model = dict(SIZES[name]["model"])
+    for key in ("encoder_layers", "decoder_layers"):
+        model[key] //= scale.layers
+    for key in ("d_model", "d_ff"):
+        model[key] //= scale.widths
+    if "d_k" in model:  # which leaves d_v as it is in base
+        model["d_k"] //= scale.widths
+    return {"d_k": None, "d_v": None, **model}
+
+
+def refuse_settled(changes: Sequence[str]) -> None:
+    """Raise RecipeError where a KEY=VALUE is for a knob that Table 3 settles by itself, and would come to nothing."""
+    options = {"size": "--rows and --scale", "run": "--folder", "training.seed": "--seeds", "training.max_steps": "--budget"}
+    options |= {"training.max_minutes": "--budget"}
+    settled = {f"model.{knob}" for knob in row_model("B-dk16", SCALES["paper"])} | {f"training.{knob}" for knob in _TRAINING}
+    settled |= {f"decoding.{knob}" for knob in _DECODING} | {"data.test", "training.label_smoothing", *options}
+    for change in changes:
+        key, _ = parse_setting(change)
+        if key in settled:
+            raise RecipeError(
+                f"{change!r}: Table 3 settles {key} by itself; {f'use {options[key]}' if key in options else 'leave it out'}"
+            )
+
+
+def row_recipe(plain: Recipe, row: PaperRow, *, scale: Scale, seed: int, budget: Mapping[str, Any], run: Path) -> Recipe:
+    """A corpus's recipe with this row for its model, over this budget; scored on its validation set, as Table 3 is.
+
+    What Table 3 varies or fixes is the row's: sizes, P_drop, ε_ls, the positions of row E, beam 4 and α .6, no averaging.
+    All else is the recipe's. Raises RecipeError where it has nothing to validate on.
+    """
+    if plain.data.valid is None:
+        raise RecipeError(f"{plain.name}: Table 3 is scored on data.valid, which is not given: name its files")
+    given = plain.model_dump(mode="json")
+    given |= {"name": f"{plain.name}, {row.name}", "run": str(run), "size": row.name}
+    given["model"] |= row_model(row.name, scale)
+    given["training"] |= {
+        **_TRAINING,
+        "seed": seed,
+        "label_smoothing": SIZES[row.name]["training"]["label_smoothing"],
+        **budget,
+    }
+    given["decoding"] |= _DECODING
+    given["data"]["test"] = given["data"]["valid"]
+    return recipe_from_dict(given, where=f"{plain.name}, row {row.name}")

@@ -1,0 +1,1 @@
+"""Processes, memory allocation and measurements that a machine keeps between runs."""

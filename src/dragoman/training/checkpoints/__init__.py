@@ -1,0 +1,1 @@
+"""Checkpoints on disk and the policy that decides when to save them."""

@@ -1,0 +1,1 @@
+"""Process groups, parallel wrappers, launching and signals."""

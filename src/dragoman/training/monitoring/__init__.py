@@ -1,0 +1,1 @@
+"""Metrics log, callbacks, trackers, throughput, diagnostics and the dashboard of a run."""

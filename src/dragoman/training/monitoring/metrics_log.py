@@ -1,0 +1,98 @@
+"""`metrics.jsonl`: one JSON object a line, appended as the run goes.
+
+`kind` is "run" (a stretch of the run begins), "train", "valid", "samples" or "event"; each line has its `step`. A number that
+is not finite stands as null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragoman.errors import OutputError
+from dragoman.io.storage import cannot_write, write_lines
+from dragoman.training.monitoring.callbacks import EventKind, RunReport
+
+if TYPE_CHECKING:
+    from dragoman.training.validation import Sample
+
+# Lines kept for when there is room again; older ones are lost then.
+_KEPT = 10_000
+
+
+class Journal:
+    """Appends to the run's journal."""
+
+    def __init__(self, path: Path, *, step: int, trouble: Callable[[str], None] | None = None) -> None:
+        """Go on after `step`: lines of later steps, which a resumed run makes anew, are taken out.
+
+        trouble: hears of a line that cannot be written, once until one can; without it, OutputError is raised
+        """
+        self.path = path
+        self._trouble = trouble
+        self._unwritten: list[str] = []
+        if path.exists():
+            kept = [json.dumps(entry) for entry in read_journal(path) if entry.get("step", 0) <= step]
+            write_lines(path, kept, overwrite=True)
+
+    def begin(self, about: RunReport) -> None:
+        """The run begins or goes on. The recipe has a file of its own."""
+        self.write("run", **{name: value for name, value in vars(about).items() if name != "recipe"})
+
+    def event(self, kind: EventKind, step: int, text: str) -> None:
+        self.write("event", step=step, event=kind, text=text)
+
+    def samples(self, step: int, samples: Sequence[Sample]) -> None:
+        """Translations of the same few sentences at each validation."""
+        self.write("samples", step=step, samples=[vars(sample) for sample in samples])
+
+    def write(self, kind: str, **values: Any) -> None:
+        """Append a line. Where that fails it goes with the next that does not."""
+        first = not self._unwritten
+        self._unwritten = [*self._unwritten[1 - _KEPT :], json.dumps({"kind": kind, **_finite(values)}) + "\n"]
+        try:
+            _append(self.path, "".join(self._unwritten).encode())
+        except OSError as error:
+            told = cannot_write(self.path, error)
+            if self._trouble is None:
+                raise OutputError(told) from None
+            if first:
+                self._trouble(f"{told}; training goes on, and what is not journaled waits until it can be")
+            return
+        self._unwritten = []
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON knows no infinity."""
+    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()}
+
+
+def _append(path: Path, data: bytes) -> None:
+    """All of it or nothing: half a line would spoil the next one."""
+    with path.open("ab", buffering=0) as stream:
+        end = stream.tell()
+        try:
+            while data:
+                data = data[stream.write(data) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(stream.fileno(), end)
+            raise
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """The entries of a journal; a last line that a crash cut short is left out."""
+    entries = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict) and "kind" in entry:
+            entries.append(entry)
+    return entries

@@ -1,0 +1,68 @@
+"""Is this still the same run? A run folder goes on only with the recipe and the corpus that it was begun with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dragoman.config import Recipe, recipe_from_dict
+from dragoman.errors import RunError
+from dragoman.training.checkpoints.checkpoint import Checkpoint
+
+# What may change between two stretches of one run; all else would make it another run.
+MAY_CHANGE = {
+    "name", "run", "data.root", "data.test", "data.processes", "data.loaders", "decoding",
+    "training.max_steps", "training.max_epochs", "training.max_minutes", "training.patience", "training.log_every_steps",
+    "training.checkpoint_every_steps", "training.checkpoint_every_minutes", "training.keep_last", "training.keep_best",
+    "training.average", "training.average_count", "training.parallel", "training.timeout_minutes", "training.trackers",
+    "training.skip_limit", "training.when_lost",
+}  # fmt: skip
+
+
+def refuse_changed_corpus(found: Checkpoint, files: Mapping[str, str], folder: Path) -> None:
+    """Raise RunError where the corpus was changed since: the weights would go on with ids that mean something else."""
+    names = sorted(name for name in found.corpus.keys() | files.keys() if found.corpus.get(name) != files.get(name))
+    if names:
+        told = ", ".join(names[:3]) + (", …" if names[3:] else "")
+        raise RunError(
+            f"{folder} was begun with another corpus: {told} came out differently. Put the text back as it was, "
+            "or start elsewhere with run=FOLDER"
+        )
+
+
+def refuse_to_start_over(folder: Path) -> None:
+    """Raise RunError where a run was here whose checkpoints are gone or damaged: step 0 would end in its bundle's place."""
+    damaged = any((folder / "checkpoints").glob("damaged-*"))
+    if damaged or (folder / "bundle").exists():
+        raise RunError(
+            f"{folder} holds an earlier run but no checkpoint that is whole, so it cannot go on; start elsewhere with "
+            "run=FOLDER, or remove the folder to start over in its place"
+        )
+
+
+def refuse_changes(before: Mapping[str, Any], recipe: Recipe, folder: Path) -> None:
+    """Raise RunError with the difference where a run folder was begun with another recipe.
+
+    A knob that there was not yet is taken for what it now is by itself.
+    """
+    before = recipe_from_dict(before, where=str(folder)).model_dump(mode="json")
+    now = recipe.model_dump(mode="json")
+    changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _differences(before, now) if not _may_change(key)]
+    if changed:
+        raise RunError(
+            f"{folder} was begun with another recipe: {'; '.join(changed)}. Set them back, or start elsewhere with run=FOLDER"
+        )
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            yield f"{prefix}{key}", old, new
+
+
+def _may_change(key: str) -> bool:
+    return any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE)

@@ -1,0 +1,179 @@
+"""A report as one HTML file: no script, no request, readable on a phone, on paper and by mail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+from dragoman.viz.svg import DARK, FONT, LIGHT, Colours, inert
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text; a column that holds only numbers is set flush right."""
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+def _variables(colours: Colours) -> str:
+    return ":root{" + ";".join(f"--{name}:{colour}" for name, colour in colours._asdict().items()) + "}"
+
+
+_STYLE = f"""
+:root{{color-scheme:light dark}}
+{_variables(LIGHT)}
+@media (prefers-color-scheme:dark){{{_variables(DARK)}}}
+*{{box-sizing:border-box}}
+body{{margin:0 auto;max-width:60rem;padding:1.5rem 1rem 3rem;background:var(--paper);color:var(--ink);
+font:1rem/1.5 {FONT};-webkit-text-size-adjust:100%}}
+h1{{font-size:1.6rem;line-height:1.25;margin:0 0 1.25rem}}
+h2{{font-size:1.15rem;margin:2rem 0 .5rem}}
+h1,p,dt,dd,td,th,caption,figcaption{{overflow-wrap:break-word}}
+dt,dd{{min-width:0}}
+dl{{display:grid;grid-template-columns:fit-content(40%) 1fr;gap:.3rem 1.25rem;margin:0}}
+dt{{color:var(--muted)}}
+dd{{margin:0;font-variant-numeric:tabular-nums}}
+figure,section{{margin:2rem 0}}
+.scroll{{overflow-x:auto}}
+.scroll svg{{display:block;max-width:100%;height:auto}}
+figcaption,caption{{color:var(--muted);font-size:.9rem;margin-top:.5rem}}
+table{{border-collapse:collapse;width:max-content;font-size:.95rem}}
+caption{{text-align:start;margin:0;padding:0 0 .5rem}}
+th,td{{padding:.35rem .75rem;border-bottom:1px solid var(--line);text-align:start;vertical-align:top;max-width:22rem}}
+thead th{{border-bottom-width:2px}}
+.number{{text-align:end;font-variant-numeric:tabular-nums;white-space:nowrap}}
+@media (max-width:30rem){{dl{{grid-template-columns:1fr;gap:0}}dd{{margin-bottom:.6rem}}}}
+@media print{{figure,tr{{break-inside:avoid}}}}
+"""
+
+
+def report_page(
+    title: str,
+    *,
+    facts: Sequence[tuple[str, str]] = (),
+    figures: Sequence[tuple[str, str]] = (),
+    tables: Sequence[Table] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """A whole page: `facts` as (name, value), `figures` as (caption, svg), then `tables` and `notes`.
+
+    Every text is escaped; a figure goes in as it is. Raises `ValueError` for a figure that is more than a plain
+    drawing, and for a table whose rows differ in length.
+    """
+    parts = [f'<h1 dir="auto">{html_text(title)}</h1>']
+    if facts:
+        pairs = "\n".join(f'<dt>{html_text(name)}</dt><dd dir="auto">{html_text(value)}</dd>' for name, value in facts)
+        parts.append(f"<dl>\n{pairs}\n</dl>")
+    parts += [_figure(caption, svg) for caption, svg in figures]
+    parts += [html_table(table) for table in tables]
+    if notes:
+        paragraphs = "\n".join(f'<p dir="auto">{html_text(note)}</p>' for note in notes)
+        parts.append(f"<section>\n<h2>Notes</h2>\n{paragraphs}\n</section>")
+    return html_page(title, "\n".join(parts))
+
+
+def html_page(title: str, body: str, *, style: str = "", refresh: int | None = None) -> str:
+    """A page around `body`, which goes in as it is, like `style`; `refresh` has browsers load it anew after so many seconds."""
+    again = "" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">\n'
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n{again}'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{inert(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def html_text(text: str) -> str:
+    """Text made visible and escaped, its line ends kept."""
+    return "<br>".join(map(inert, text.split("\n")))
+
+
+def _scrolling(name: str, content: str) -> str:
+    """A part that scrolls sideways on a narrow screen, also by keyboard."""
+    return f'<div class="scroll" role="region" tabindex="0" aria-label="{inert(name)}">{content}</div>'
+
+
+def _figure(caption: str, svg: str) -> str:
+    # Smaller than two thirds, letters are too small to read: from there on the figure scrolls.
+    least = round(drawing_width(svg) * 2 / 3)
+    drawing = _scrolling(caption, f'<div style="min-width:{least}px">\n{svg}</div>')
+    return f'<figure>\n{drawing}\n<figcaption dir="auto">{html_text(caption)}</figcaption>\n</figure>'
+
+
+_SVG = "{http://www.w3.org/2000/svg}"
+_DRAWING = {
+    "svg",
+    "title",
+    "desc",
+    "style",
+    "g",
+    "rect",
+    "circle",
+    "line",
+    "path",
+    "polyline",
+    "polygon",
+    "text",
+    "tspan",
+}
+
+
+def drawing_width(svg: str) -> float:
+    """The width of an SVG that neither runs nor loads anything; `ValueError` for any other."""
+    try:
+        root = ElementTree.fromstring(svg)
+        width = float(root.get("width", ""))
+    except (ElementTree.ParseError, ValueError) as error:
+        raise ValueError(f"a figure must be an SVG with a width in pixels: {error}") from None
+    if root.tag != f"{_SVG}svg" or "<!" in svg or "<?" in svg:
+        raise ValueError("a figure must be a bare <svg> element, without a declaration")
+    for element in root.iter():
+        name = element.tag.removeprefix(_SVG)
+        if name not in _DRAWING:
+            raise ValueError(f"a figure must be a plain drawing, not hold <{name}>")
+        for attribute, value in element.items():
+            if attribute.lower().startswith("on") or attribute.endswith(("href", "src")) or "url(" in value:
+                raise ValueError(f"a figure must be a plain drawing, not hold {attribute}={value!r}")
+        if name == "style" and ("@import" in (element.text or "") or "url(" in (element.text or "")):
+            raise ValueError("a figure must be a plain drawing, its style must load nothing")
+    return width
+
+
+_NUMBER = re.compile(r"[-+−~<>≤≥]? ?\d[\d.,' ]*(e[-+]?\d+)? ?%?( ?± ?\d[\d.]*)?")
+
+
+def html_table(table: Table) -> str:
+    """A table in a part that scrolls sideways. Raises `ValueError` where its rows differ in length."""
+    for index, row in enumerate(table.rows):
+        if len(row) != len(table.header):
+            raise ValueError(f"row {index} of {table.caption!r} has {len(row)} cells for {len(table.header)} columns")
+    numeric = [_is_numeric([row[column] for row in table.rows]) for column in range(len(table.header))]
+    head = "".join(_cell('th scope="col"', text, right) for text, right in zip(table.header, numeric, strict=True))
+    rows = []
+    for row in table.rows:
+        cells = "".join(_cell("td", text, right) for text, right in zip(row, numeric, strict=True))
+        rows.append(f"<tr>{cells}</tr>")
+    grid = [
+        f'<table>\n<caption dir="auto">{html_text(table.caption)}</caption>',
+        f"<thead><tr>{head}</tr></thead>\n<tbody>",
+        *rows,
+        "</tbody>\n</table>",
+    ]
+    return "<section>\n" + _scrolling(table.caption, "\n".join(grid)) + "\n</section>"
+
+
+def _is_numeric(cells: Sequence[str]) -> bool:
+    filled = [cell.strip() for cell in cells if cell.strip() not in {"", "-", "–", "—"}]
+    return bool(filled) and all(_NUMBER.fullmatch(cell) for cell in filled)
+
+
+def _cell(tag: str, text: str, is_number: bool) -> str:
+    kind = ' class="number"' if is_number else ' dir="auto"'
+    return f"<{tag}{kind}>{html_text(text)}</{tag.split()[0]}>"
