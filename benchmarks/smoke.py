@@ -29,7 +29,7 @@ from dragoman.tasks.inference_model import speaker_of
 from dragoman.training.losses.label_smoothing import batch_loss
 
 VOCABULARY, ROUNDS, STEPS = 10_000, 5, 3
-SETTINGS = make_recipe({"preset": "t2t-2017", "size": "tiny", "model": {"decoder_start": "bos"}})
+SETTINGS = make_recipe({"preset": "t2t-2017", "size": "tiny", "model": {"decoder_start_token": "bos"}})
 
 
 def make_batches(count: int) -> list[Batch]:
@@ -93,7 +93,7 @@ def training_rate(model: nn.Module, loss_of: Callable[[Batch], Tensor], batches:
 
 def cached_rate(model: Transformer, sources: list[list[int]]) -> float:
     started = time.perf_counter()
-    found = generate(speaker_of([model]), sources, DecodingConfig(method="greedy", extra_length=30), start_id=2)
+    found = generate(speaker_of([model]), sources, DecodingConfig(method="greedy", max_extra_tokens=30), start_id=2)
     return sum(len(hypotheses[0].token_log_probs) for hypotheses in found) / (time.perf_counter() - started)
 
 

@@ -58,22 +58,22 @@ def tiny(corpus: Path) -> MakeRecipe:
                 **{name: {"source": f"{name}.en", "target": f"{name}.de"} for name in SPLITS},
                 "max_length": 40,
             },
-            "subword": {"vocabulary_size": 80, "byte_fallback": False},
+            "tokenizer": {"vocab_size": 80, "byte_fallback": False},
             "model": {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2},
             "training": {
                 "precision": "float32",
                 "batch_tokens": 130,
                 "max_steps": 6,
-                "schedule": "inverse-sqrt",
-                "peak_rate": 1e-2,
+                "schedule": "inverse_sqrt",
+                "peak_lr": 1e-2,
                 "warmup_steps": 20,
                 "adam_beta2": 0.98,
                 "log_every_steps": 1,
                 "validate_every_steps": 1000,
-                "validate_sentences": 4,
+                "num_validation_translations": 4,
                 "checkpoint_every_steps": 1000,
             },
-            "decoding": {"extra_length": 10},
+            "decoding": {"max_extra_tokens": 10},
         }
         return make_recipe(document, settings)
 
@@ -143,10 +143,10 @@ def reseal(folder: Path) -> None:
 
 def as_version_0_1(recipe: dict[str, Any]) -> None:
     """Turn a recipe, as bundles and checkpoints hold it, into what version 0.1 wrote."""
-    data, subword = recipe["data"], recipe["subword"]
-    for name in ("corpora", "temperature", "stages", "cleaning", "modifiers", "processes", "loaders"):
+    data, subword = recipe["data"], recipe["tokenizer"]
+    for name in ("corpora", "temperature", "curriculum", "cleaning", "noise", "preprocessing_workers", "num_workers"):
         del data[name]
-    for name in ("model", "target_model", "learn_from", "sampling"):
+    for name in ("model_file", "target_model_file", "train_sentences", "sampling_alpha"):
         del subword[name]
     for split in SPLITS:
         if data[split] is not None:

@@ -33,26 +33,26 @@ def parser_bundle(path: Path, *settings: str, how: Name = "typed", seed: int = 1
             "run": str(path),
             "preset": "modern",
             "size": "tiny",
-            "task": {"kind": "parsing", "linearisation": how, "tags": "sequence" if how == "tensor2tensor" else tags},
+            "task": {"kind": "parsing", "linearization": how, "pos_tags": "sequence" if how == "tensor2tensor" else tags},
             "data": {"train": {"file": "train.mrg", "format": "brackets"}},
-            "subword": {"joint": False, "normalisation": "identity", "vocabulary_size": 300, "byte_fallback": True},
+            "tokenizer": {"joint": False, "normalization": "identity", "vocab_size": 300, "byte_fallback": True},
             "model": {
                 "encoder_layers": 1,
                 "decoder_layers": 1,
                 "d_model": 16,
                 "d_ff": 16,
                 "num_heads": 2,
-                "tying": "two-way",
+                "tie_embeddings": "decoder",
                 "pointer": True,
             },
             "training": {"max_steps": 1},
-            "decoding": {"method": "beam", "beam_size": 2, "extra_length": 12},
+            "decoding": {"method": "beam", "beam_size": 2, "max_extra_tokens": 12},
         },
         settings,
     )
     labels = learn_labels(trees, recipe.task)
-    source = learn_subword([" ".join(words(tree)) for tree in trees], recipe.subword, vocabulary_size=300, seed=1)
-    tokeniser = Tokeniser(source, labels, source_eos=recipe.model.source_eos)
+    source = learn_subword([" ".join(words(tree)) for tree in trees], recipe.tokenizer, vocab_size=300, seed=1)
+    tokeniser = Tokeniser(source, labels, append_source_eos=recipe.model.append_source_eos)
     torch.manual_seed(seed)
     parts = parser_parts(recipe)
     model = build_model(recipe.model, source_vocabulary=len(source), target_vocabulary=len(labels), **parts)

@@ -117,7 +117,7 @@ def test_given_pairs_are_aligned_as_translations_are(translator: Translator) -> 
     with pytest.raises(DataError, match="2 sources but 1 translations"):
         translator.align(["a", "b"], ["x"])
     with pytest.raises(DataError, match=r"line 1: more than the 9 tokens that the model can align"):
-        translator.align(["one " * 9], ["x"], max_source=9)
+        translator.align(["one " * 9], ["x"], max_source_tokens=9)
 
 
 def test_the_command(bundle: Path, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def refused(folder: Path, *, names: str) -> str:
 def fresh(recipe: Recipe, *, seed: int = 1) -> Bundle:
     """An untrained model with subword models of its own."""
     tokeniser = learn_tokeniser(
-        WORDS, WORDS.values(), recipe.subword, source_eos=recipe.model.source_eos, seed=recipe.training.seed
+        WORDS, WORDS.values(), recipe.tokenizer, append_source_eos=recipe.model.append_source_eos, seed=recipe.training.seed
     )
     torch.manual_seed(seed)
     model = build_model(recipe.model, source_vocabulary=len(tokeniser.source), target_vocabulary=len(tokeniser.target)).eval()
@@ -72,29 +72,29 @@ def save(bundle: Bundle, path: Path, *, overwrite: bool = False) -> None:
     )
 
 
-SEPARATE = ("subword.joint=false", "subword.vocabulary_size=40", "subword.target_vocabulary_size=44")
+SEPARATE = ("tokenizer.joint=false", "tokenizer.vocab_size=40", "tokenizer.target_vocab_size=44")
 SHAPES = {
-    "three-way": ("model.tying='three-way'", "subword.vocabulary_size=50"),
-    "two-way": ("model.tying='two-way'", "subword.vocabulary_size=50"),
-    "none": ("model.tying='none'", "subword.vocabulary_size=50"),
-    "separate two-way": ("model.tying='two-way'", *SEPARATE),
-    "separate none": ("model.tying='none'", *SEPARATE),
+    "all": ("model.tie_embeddings='all'", "tokenizer.vocab_size=50"),
+    "decoder": ("model.tie_embeddings='decoder'", "tokenizer.vocab_size=50"),
+    "none": ("model.tie_embeddings='none'", "tokenizer.vocab_size=50"),
+    "separate decoder": ("model.tie_embeddings='decoder'", *SEPARATE),
+    "separate none": ("model.tie_embeddings='none'", *SEPARATE),
     "everything else": (
-        "subword.vocabulary_size=50",
+        "tokenizer.vocab_size=50",
         "model.norm='post'",
-        "model.positions='learned'",
+        "model.position_encoding='learned'",
         "model.max_positions=40",
         "model.attention_bias=true",
-        "model.target_space=true",
+        "model.target_space_embedding=true",
         "model.attention_window=3",
-        "model.decoder_start='zero'",
-        "model.source_eos=false",
+        "model.decoder_start_token='zero'",
+        "model.append_source_eos=false",
         "model.d_k=6",
         "model.d_v=5",
     ),
 }
 # Matrices of 16 columns that stand outside the layers: source, target, output, of which tying makes one of several.
-VOCABULARY_MATRICES = {"three-way": 1, "two-way": 2, "none": 3, "separate two-way": 2, "separate none": 3}
+VOCABULARY_MATRICES = {"all": 1, "decoder": 2, "none": 3, "separate decoder": 2, "separate none": 3}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -105,7 +105,7 @@ def test_comes_back_as_it_was_written(shape: str, tiny: MakeRecipe, tmp_path: Pa
     assert after.recipe == before.recipe
     assert after.story == {"told": "ü"}
     assert after.tokeniser.joint == before.tokeniser.joint
-    assert after.tokeniser.source_eos == before.recipe.model.source_eos
+    assert after.tokeniser.append_source_eos == before.recipe.model.append_source_eos
     mine, theirs = dict(before.model.named_parameters()), dict(after.model.named_parameters())
     assert mine.keys() == theirs.keys()
     for name, weight in mine.items():
@@ -212,8 +212,11 @@ def set_knob(section: str, knob: str, value: Any) -> Callable[[dict[str, Any]], 
         (lambda d: d.update(story="long"), "ValueError"),
         (lambda d: d.pop("story"), "KeyError: 'story'"),
         (lambda d: d.update(recipe=[]), "config.json"),
-        (lambda d: d["recipe"]["subword"].update(joint=False), "three-way"),
-        (lambda d: (d["recipe"]["subword"].update(joint=False), d["recipe"]["model"].update(tying="none")), "target.model"),
+        (lambda d: d["recipe"]["tokenizer"].update(joint=False), "all"),
+        (
+            lambda d: (d["recipe"]["tokenizer"].update(joint=False), d["recipe"]["model"].update(tie_embeddings="none")),
+            "target.model",
+        ),
     ],
 )
 def test_a_config_that_lies_is_refused_before_anything_is_made(
@@ -372,7 +375,7 @@ def test_an_existing_path_is_refused_and_untouched(tiny: MakeRecipe, bundle_copy
 
 
 def test_overwrite_replaces_a_bundle_whole(tiny: MakeRecipe, bundle_copy: Path, tmp_path: Path) -> None:
-    new = fresh(tiny(tmp_path, "model.tying='none'", *SEPARATE))
+    new = fresh(tiny(tmp_path, "model.tie_embeddings='none'", *SEPARATE))
     save(new, bundle_copy, overwrite=True)
     assert load_bundle(bundle_copy).recipe == new.recipe
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
@@ -465,7 +468,7 @@ def test_a_bundle_of_version_0_1_is_read(bundle: Path, bundle_copy: Path) -> Non
     """Which named a file of both sides `tsv`, and knew neither mixtures nor other formats."""
     edit_config(bundle_copy, lambda document: as_version_0_1(document["recipe"]))
     document = json.loads((bundle_copy / "config.json").read_bytes())
-    assert document["recipe"]["data"].keys() == {"root", "train", "valid", "test", "max_length", "over_long"}
+    assert document["recipe"]["data"].keys() == {"root", "train", "valid", "test", "max_length", "overlong_pairs"}
     assert load_bundle(bundle_copy).recipe == load_bundle(bundle).recipe
     both = {"source": None, "target": None, "tsv": "both.tsv"}
     edit_config(bundle_copy, lambda document: document["recipe"]["data"].update(train=both, valid=None))
@@ -475,11 +478,11 @@ def test_a_bundle_of_version_0_1_is_read(bundle: Path, bundle_copy: Path) -> Non
 
 
 def test_lowercase_is_kept(tiny: MakeRecipe, tmp_path: Path) -> None:
-    new = fresh(tiny(tmp_path, "subword.lowercase=true", "subword.vocabulary_size=50"))
+    new = fresh(tiny(tmp_path, "tokenizer.lowercase=true", "tokenizer.vocab_size=50"))
     save(new, tmp_path / "bundle")
     tokeniser = load_bundle(tmp_path / "bundle").tokeniser
     assert tokeniser.encode_source("ONE Two") == tokeniser.encode_source("one two")
-    plain = Tokeniser(Subword(tokeniser.source.model), Subword(tokeniser.target.model), source_eos=True)
+    plain = Tokeniser(Subword(tokeniser.source.model), Subword(tokeniser.target.model), append_source_eos=True)
     assert plain.encode_source("ONE Two") != plain.encode_source("one two")
 
 

@@ -37,8 +37,8 @@ from dragoman.formats.pair import Pair
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 ALL = CleaningConfig(
-    max_words=100, max_characters=600, max_ratio=3.0, identical=True, duplicate_pairs=True, duplicate_sources=True,
-    control_characters=True, mojibake=True, markup=True, script=0.5, language=0.5, numbers=True, urls=True, overlap=True,
+    max_words=100, max_characters=600, max_ratio=3.0, source_equals_target=True, duplicate_pairs=True, duplicate_sources=True,
+    control_characters=True, mojibake=True, markup=True, min_script_ratio=0.5, min_language_probability=0.5, numbers=True, urls=True, eval_overlap=True,
 )  # fmt: skip
 texts = st.text(max_size=30)
 
@@ -94,14 +94,14 @@ def test_sentences_hold_their_limits() -> None:
         ("empty", " \u3000", "Ein Haus."),
         ("length", "a " * 101, "b " * 50),
         ("ratio", "No, I did not do that.", "Nein."),
-        ("identical", "A house of cards", "a house of  Cards"),
+        ("source-equals-target", "A house of cards", "a house of  Cards"),
         ("control", "Hidden \x07 bell", "Glocke"),
         ("urls", "See https://a.example.", "Siehe dort drüben."),
         ("numbers", "Room 12", "Zimmer 21"),
         ("markup", "A <b>bold</b> word", "Ein fettes Wort"),
         ("mojibake", "A door", "Eine TÃ¼r"),
         ("script", "A house", "Дом на горе"),
-        ("overlap", "where is the library", "In welchem Haus ist sie?"),
+        ("eval-overlap", "where is the library", "In welchem Haus ist sie?"),
         ("language", "This is my house, and that is yours.", "Cette maison est la mienne, et voilà la vôtre."),
     ],
 )
@@ -116,13 +116,13 @@ def test_a_pair_counts_under_its_rule(name: str, source: str, target: str) -> No
 @pytest.mark.parametrize(
     ("settings", "languages", "names"),
     [
-        ({"script": 0.5}, ("", "de"), "task.source_language"),
-        ({"script": 0.5}, ("en", ""), "task.target_language"),
-        ({"script": 0.5}, ("en", "qqq"), "task.target_language = 'qqq'"),
-        ({"script": 0.5}, ("en", "en-Xxxx"), "Xxxx is not known"),
-        ({"script": 0.5}, ("en", "to be"), "not a language code"),
-        ({"language": 0.5}, ("", "de"), "task.source_language"),
-        ({"language": 0.5}, ("en", "tlh"), "task.target_language = 'tlh'"),
+        ({"min_script_ratio": 0.5}, ("", "de"), "task.source_language"),
+        ({"min_script_ratio": 0.5}, ("en", ""), "task.target_language"),
+        ({"min_script_ratio": 0.5}, ("en", "qqq"), "task.target_language = 'qqq'"),
+        ({"min_script_ratio": 0.5}, ("en", "en-Xxxx"), "Xxxx is not known"),
+        ({"min_script_ratio": 0.5}, ("en", "to be"), "not a language code"),
+        ({"min_language_probability": 0.5}, ("", "de"), "task.source_language"),
+        ({"min_language_probability": 0.5}, ("en", "tlh"), "task.target_language = 'tlh'"),
     ],
 )
 def test_a_language_that_is_needed_is_asked_for(settings: dict[str, float], languages: tuple[str, str], names: str) -> None:
@@ -132,12 +132,16 @@ def test_a_language_that_is_needed_is_asked_for(settings: dict[str, float], lang
 
 def test_overlap_needs_something_to_look_for() -> None:
     with pytest.raises(RecipeError, match=r"data\.valid or data\.test"):
-        rules_of(CleaningConfig(overlap=True), source_language="", target_language="", evaluation=None)
+        rules_of(CleaningConfig(eval_overlap=True), source_language="", target_language="", evaluation=None)
 
 
 @pytest.mark.parametrize(
     ("settings", "module"),
-    [({"mojibake": True}, "ftfy.badness"), ({"script": 0.5}, "regex"), ({"language": 0.5}, "py3langid.langid")],
+    [
+        ({"mojibake": True}, "ftfy.badness"),
+        ({"min_script_ratio": 0.5}, "regex"),
+        ({"min_language_probability": 0.5}, "py3langid.langid"),
+    ],
 )
 def test_a_missing_library_is_named_with_its_extra(
     settings: dict[str, float], module: str, monkeypatch: pytest.MonkeyPatch
@@ -412,7 +416,7 @@ def test_languages_told_apart_on_short_sentences(corpus: str, least: float) -> N
     [
         ("tatoeba/en-de", {"numbers": 0.01}),
         ("tatoeba/en-fr", {"numbers": 0.01}),
-        ("libreoffice-help/en-de", {"numbers": 0.015, "identical": 0.02, "ratio": 0.005, "length": 0.005}),
+        ("libreoffice-help/en-de", {"numbers": 0.015, "source-equals-target": 0.02, "ratio": 0.005, "length": 0.005}),
     ],
 )
 def test_few_pairs_of_a_good_corpus_are_dropped(corpus: str, most: dict[str, float]) -> None:

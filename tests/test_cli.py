@@ -290,15 +290,19 @@ def test_lines_that_were_not_translated_whole_are_named(
 ) -> None:
     long = " ".join(["one"] * 40)
     line, text = next((line, text) for line, text in zip(sources, translations, strict=True) if text)
-    answer = ask("translate", bundle, "max_source=30", "long_input=refuse", stdin=f"{line}\n{long}\n{line}\n{long}\n".encode())
+    answer = ask(
+        "translate", bundle, "max_source_tokens=30", "long_input=error", stdin=f"{line}\n{long}\n{line}\n{long}\n".encode()
+    )
     assert answer.code == 3
     assert answer.out.splitlines() == [text, "", text, ""]
     told = "lines left untranslated, since they have more than 30 tokens (decoding.long_input=split cuts them): 2 (2, 4)\n"
     assert answer.err == told
-    whole = ask("translate", bundle, "max_source=30", stdin=f"{line}\n{long}\n".encode())
+    whole = ask("translate", bundle, "max_source_tokens=30", stdin=f"{line}\n{long}\n".encode())
     assert "lines were longer than 30 tokens and translated in parts: 1 (2)\n" in whole.err
-    assert whole.out.splitlines() == [one.text for one in dragoman.load(bundle).translate([line, long], max_source=30)]
-    cut = ask("translate", bundle, "extra_length=0", "method=greedy", stdin="".join(f"{line}\n" for line in sources).encode())
+    assert whole.out.splitlines() == [one.text for one in dragoman.load(bundle).translate([line, long], max_source_tokens=30)]
+    cut = ask(
+        "translate", bundle, "max_extra_tokens=0", "method=greedy", stdin="".join(f"{line}\n" for line in sources).encode()
+    )
     assert cut.code == 3
     assert cut.err.startswith("lines cut, since their translation did not end within the input's length + 0 tokens: ")
     assert len(cut.out.splitlines()) == len(sources)
@@ -307,11 +311,11 @@ def test_lines_that_were_not_translated_whole_are_named(
 def test_evaluate_names_the_same_lines_and_scores_what_there_is(ask: Ask, bundle: Path, tmp_path: Path) -> None:
     test_set = tmp_path / "test.en"
     test_set.write_text(f"one\n\n{'one ' * 40}\n")
-    words = ["evaluate", bundle, "--src", test_set, "--ref", test_set, "max_source=30", "long_input=refuse"]
+    words = ["evaluate", bundle, "--src", test_set, "--ref", test_set, "max_source_tokens=30", "long_input=error"]
     told = "lines left untranslated, since they have more than 30 tokens (decoding.long_input=split cuts them): 1 (3)\n"
     answer = ask(*words)
     assert (answer.code, answer.err) == (0, told)
-    assert ask("translate", bundle, test_set, "max_source=30", "long_input=refuse", "--precision", "float32").err == told
+    assert ask("translate", bundle, test_set, "max_source_tokens=30", "long_input=error", "--precision", "float32").err == told
     counts = json.loads(ask(*words, "--json").out)
     assert (counts["refused"], counts["empty"]) == (1, 0)
 
@@ -725,10 +729,10 @@ def recipe_file(folder: Path, corpus: Path, run: Path, *lines: str) -> Path:
                 "[data]", f'root = "{corpus}"',
                 'train = {source = "train.en", target = "train.de"}', 'valid = {source = "valid.en", target = "valid.de"}',
                 'test = {source = "test.en", target = "test.de"}', "max_length = 40",
-                "[subword]", "vocabulary_size = 80", "byte_fallback = false",
+                "[tokenizer]", "vocab_size = 80", "byte_fallback = false",
                 "[model]", "encoder_layers = 1", "decoder_layers = 1", "d_model = 16", "d_ff = 32", "num_heads = 2",
                 "[training]", "batch_tokens = 130", "max_steps = 6", "precision = 'float32'", "log_every_steps = 2",
-                "checkpoint_every_steps = 2", "validate_sentences = 2", *lines,
+                "checkpoint_every_steps = 2", "num_validation_translations = 2", *lines,
             ]
         )
     )  # fmt: skip
@@ -742,18 +746,18 @@ def test_prepare_tells_what_became_of_the_pairs(ask: Ask, corpus: Path, tmp_path
     mixture = f"{{odd={{file='{text}'}}, whole={{source='train.en', target='train.de'}}}}"
     toml = [line for line in recipe.read_text().splitlines() if not line.startswith("train =")]
     recipe.write_text("\n".join(toml))
-    rules = ["data.cleaning.identical=true", "data.cleaning.duplicate_pairs=true", "data.max_length=16"]
+    rules = ["data.cleaning.source_equals_target=true", "data.cleaning.duplicate_pairs=true", "data.max_length=16"]
     words = ["prepare", recipe, f"data.corpora={mixture}", *rules]
     found = ask(*words, "--json").json["corpora"]
     assert list(found) == ["odd", "whole", "valid"]
     odd = found["odd"]
-    assert (odd["read"], odd["dropped"]) == (5, {"empty": 1, "identical": 1, "duplicate-pair": 1})
-    assert odd["kept"] + odd["over_long"] == 2
+    assert (odd["read"], odd["dropped"]) == (5, {"empty": 1, "source-equals-target": 1, "duplicate-pair": 1})
+    assert odd["kept"] + odd["overlong_pairs"] == 2
     answer = ask(*words)
     assert "odd: 2 pairs dropped by cleaning (identical 1, duplicate-pair 1; examples in cleaning.html)" in answer.err
     assert f"odd: 1 pairs with an empty side dropped ({text}:2)" in answer.err
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.out.splitlines() if "│" in line]
-    names = ("read", "over_long", "kept", "source_tokens", "target_tokens")
+    names = ("read", "overlong_pairs", "kept", "source_tokens", "target_tokens")
     assert rows == [
         [name, *(f"{value:,}" for value in (part["read"], sum(part["dropped"].values()), *(part[key] for key in names[1:])))]
         for name, part in found.items()
@@ -776,7 +780,7 @@ DIRTY = [
     ("one", "eins"), ("", "zwei"), ("Three", "three"), ("two & <five>", "zwei „&“ fünf"), ("one", "eins"), ("ten", "zehn"),
 ]  # fmt: skip
 CLEAN = [DIRTY[0], DIRTY[3], DIRTY[5]]
-RULES = ["data.cleaning.identical=true", "data.cleaning.duplicate_pairs=true"]
+RULES = ["data.cleaning.source_equals_target=true", "data.cleaning.duplicate_pairs=true"]
 
 
 @pytest.fixture
@@ -810,8 +814,8 @@ def test_clean_writes_what_stays_in_any_format(form: str, ask: Ask, dirty: list[
     tally = told["corpora"]["train"]
     assert (tally["read"], tally["kept"]) == (6, 3)
     counts = {rule: part["count"] for rule, part in tally["dropped"].items()}
-    assert counts == {"empty": 1, "identical": 1, "duplicate-pair": 1}
-    assert tally["dropped"]["identical"]["examples"] == [["Three", "three", f"{tmp_path / 'dirty.tsv'}:3"]]
+    assert counts == {"empty": 1, "source-equals-target": 1, "duplicate-pair": 1}
+    assert tally["dropped"]["source-equals-target"]["examples"] == [["Three", "three", f"{tmp_path / 'dirty.tsv'}:3"]]
     names = FORMATS[form]
     assert left_in(out) == sorted(["cleaning.html", "cleaning.json", "manifest.json", *names.values()])
     corpus = CorpusConfig.model_validate(names)
@@ -826,7 +830,7 @@ def test_clean_tells_people_what_each_rule_dropped(ask: Ask, dirty: list[str], t
     answer = ask(*dirty, "-o", tmp_path / "out")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.out.splitlines() if "│" in line]
     assert [row[:2] for row in rows] == [
-        ["read", "6"], ["empty", "1"], ["identical", "1"], ["duplicate-pair", "1"], ["kept", "3"],
+        ["read", "6"], ["empty", "1"], ["source-equals-target", "1"], ["duplicate-pair", "1"], ["kept", "3"],
     ]  # fmt: skip
     assert "cleaning.html" in answer.out.replace("\n", "")
     assert answer.err == ""
@@ -834,9 +838,7 @@ def test_clean_tells_people_what_each_rule_dropped(ask: Ask, dirty: list[str], t
 
 
 def test_clean_reads_a_pipe_and_a_mixture(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
-    corpora = (
-        f"data.corpora={{piped={{file='-', format='tsv'}}, text={{file='{tmp_path / 'dirty.tsv'}', exempt=['identical']}}}}"
-    )
+    corpora = f"data.corpora={{piped={{file='-', format='tsv'}}, text={{file='{tmp_path / 'dirty.tsv'}', skip_filters=['source-equals-target']}}}}"
     words = [dirty[0], dirty[1], corpora, *RULES, "-o", tmp_path / "out", "--json"]
     told = ask(*words, stdin=b"ten\tzehn\nten\tzehn\n").json["corpora"]
     assert {name: (tally["read"], tally["kept"]) for name, tally in told.items()} == {"piped": (2, 1), "text": (6, 3)}
@@ -861,7 +863,7 @@ def test_clean_refuses_what_stands_there(ask: Ask, dirty: list[str], tmp_path: P
         (["data.train={file='{tmp}/bad.tsv'}"], 1, "bad.tsv, line 2: not UTF-8"),
         (["data.train={file='{tmp}/bad.unknown'}"], 1, "the ending '.unknown' tells no format"),
         (["data.cleaning.mojibake=true"], 1, "pip install 'dragoman[cleaning]'"),
-        (["data.cleaning.overlap=true"], 2, "data.cleaning.overlap has nothing to compare with"),
+        (["data.cleaning.eval_overlap=true"], 2, "data.cleaning.eval_overlap has nothing to compare with"),
         (["data.cleaning.nonsense=true"], 2, "data.cleaning.nonsense is not a key"),
         (["task.target_language=", "--format", "tmx"], 2, "tmx file names its languages"),
         (["--format", "brackets"], 2, "'brackets' is not one of"),
@@ -893,7 +895,7 @@ def test_ctrl_c_while_text_is_read(
         raise KeyboardInterrupt
 
     before = left_in(tmp_path)
-    more = ["-o", tmp_path / "out"] if command == "clean" else [f"run={tmp_path / 'out'}", "subword.vocabulary_size=280"]
+    more = ["-o", tmp_path / "out"] if command == "clean" else [f"run={tmp_path / 'out'}", "tokenizer.vocab_size=280"]
     monkeypatch.setattr(spool, "_chunks", interrupted)
     answer = ask(command, *dirty[1:], *more)
     assert (answer.code, answer.out, answer.err.splitlines()[-1]) == (130, "", "dragoman: interrupted")
@@ -991,7 +993,7 @@ def test_a_real_ctrl_c(corpus: Path, tmp_path: Path) -> None:
         ("training.max_steps=many", 2, "training.max_steps = 'many'"),
         ("model.num_heads=3", 2, "d_model = 16 does not divide by num_heads = 3"),
         ("model.d_model=10000000000", 2, "model.d_model = 10000000000"),
-        ("subword.vocabulary_size=4000", 2, "subword.vocabulary_size = 4000"),
+        ("tokenizer.vocab_size=4000", 2, "tokenizer.vocab_size = 4000"),
         ("preset='odd'", 2, "preset = 'odd'"),
         ("data.root='nowhere'", 1, "nowhere/test.en"),
         ("data.train.target='valid.de'", 1, "10 lines but"),

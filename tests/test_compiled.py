@@ -50,9 +50,9 @@ PADDING = 0
 SWITCHES: dict[str, dict[str, Any]] = {
     "as printed": {},
     "pre-norm": {"norm": "pre", "attention_bias": True},
-    "post-norm, normalised once more": {"final_norm": True, "tying": "two-way"},
-    "learned positions": {"positions": "learned", "tying": "none", "scale_embeddings": False},
-    "wide heads, target space": {"d_k": 16, "d_v": 32, "target_space": True, "positions": "concatenated"},
+    "post-norm, normalised once more": {"final_norm": True, "tie_embeddings": "decoder"},
+    "learned positions": {"position_encoding": "learned", "tie_embeddings": "none", "scale_embeddings": False},
+    "wide heads, target space": {"d_k": 16, "d_v": 32, "target_space_embedding": True, "position_encoding": "concatenated"},
     "one head": {"num_heads": 1, "d_k": 24, "d_v": 40},
     "two heads": {"num_heads": 2},
     "eight narrow heads": {"num_heads": 8, "d_k": 3, "d_v": 5},
@@ -311,7 +311,7 @@ def test_the_sums_and_the_best_are_those_of_pytorch(vocabulary: int) -> None:
 
 def test_what_kernels_do_not_know_is_packed() -> None:
     for switches in (
-        {"pointer": True, "tying": "none"},
+        {"pointer": True, "tie_embeddings": "none"},
         {"attention_window": 3},
         {"num_heads": 24},
         {"d_ff": 40},

@@ -112,7 +112,7 @@ def takes_a_list(key: str) -> bool:
 
 
 def holding(key: str, value: Any) -> dict[str, Any]:
-    """The document that has this value, or what is written so, at a key such as data.stages[0].weights.any."""
+    """The document that has this value, or what is written so, at a key such as data.curriculum[0].weights.any."""
     document = parse_setting(f"value={value}")[1] if isinstance(value, str) else value
     for part in reversed(key.split(".")):
         name, _, place = part.partition("[")
@@ -134,29 +134,32 @@ REFUSALS: dict[str, tuple[list[str], list[str]]] = {
     "misspelt knob": (["training.max_step=3"], ["training.max_step is not a key", "did you mean max_steps?"]),
     "misspelt inner section": (["data.trian.tsv='a'"], ["data.trian is not a key", "did you mean train?"]),
     "misspelt inner knob": (["data.train.sorce='a'"], ["data.train.sorce is not a key", "did you mean source?"]),
-    "a key like no other": (["xyzzy=3"], ["xyzzy is not a key", "one of: name, run, preset, size, task, data, subword, model"]),
+    "a key like no other": (["xyzzy=3"], ["xyzzy is not a key", "one of: name, run, preset, size, task, data, tokenizer, model"]),
     "misspelt knob of a corpus": (
         ["data.corpora.weight.wieght=3"],
         ["data.corpora.weight.wieght is not", "did you mean weight?"],
     ),
     "misspelt rule": (["data.cleaning.max_word=3"], ["data.cleaning.max_word is not a key", "did you mean max_words?"]),
-    "misspelt modifier": (["data.modifiers.typo=0.1"], ["data.modifiers.typo is not a key", "did you mean typos?"]),
+    "misspelt modifier": (["data.noise.typo=0.1"], ["data.noise.typo is not a key", "did you mean typos?"]),
     "misspelt knob of a stage": (
-        ["data.stages=[{}, {wieghts={}}]"],
-        ["data.stages[1].wieghts is not", "did you mean weights?"],
+        ["data.curriculum=[{}, {wieghts={}}]"],
+        ["data.curriculum[1].wieghts is not", "did you mean weights?"],
     ),
-    "a place in a list": (["data.stages[0].temperature=3"], ["data.stages[0] is not a key", "did you mean stages?"]),
-    "dash for underscore": (["decoding.max-source=1"], ["decoding.max-source is not a key", "did you mean max_source?"]),
+    "a place in a list": (
+        ["data.curriculum[0].temperature=3"],
+        ["data.curriculum[0] is not a key", "did you mean curriculum?"],
+    ),
+    "dash for underscore": (["decoding.max-source=1"], ["decoding.max-source is not a key", "did you mean max_source_tokens?"]),
     # wrong types
     "word for number": (["training.max_steps=many"], ["training.max_steps = 'many'", "whole number"]),
     "part of a whole": (["training.max_steps=2.5"], ["training.max_steps = 2.5", "whole number"]),
     "true for number": (["training.max_steps=true"], ["training.max_steps = true", "whole number"]),
     "quoted number": (["training.max_steps='5'"], ["training.max_steps = '5'", "whole number"]),
     "list for number": (["model.d_model=[512]"], ["model.d_model = [512]", "whole number"]),
-    "true for float": (["training.rate_factor=true"], ["training.rate_factor = true", "a number"]),
+    "true for float": (["training.lr_factor=true"], ["training.lr_factor = true", "a number"]),
     "word for float": (["training.max_minutes=none"], ["training.max_minutes = 'none'", "a number"]),
-    "word for switch": (["subword.joint=yes"], ["subword.joint = 'yes'", "true or false"]),
-    "number for switch": (["subword.joint=1"], ["subword.joint = 1", "true or false"]),
+    "word for switch": (["tokenizer.joint=yes"], ["tokenizer.joint = 'yes'", "true or false"]),
+    "number for switch": (["tokenizer.joint=1"], ["tokenizer.joint = 1", "true or false"]),
     "number for text": (["name=3"], ["name = 3", "text, in quotes"]),
     "date for number": (["model.d_ff=2017-06-12"], ["model.d_ff = datetime.date(2017, 6, 12)", "whole number"]),
     "value for section": (["model=3"], ["model = 3", "section"]),
@@ -169,12 +172,12 @@ REFUSALS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "no file's name": (["data.train.file=[]"], ["data.train.file = []: ", "at least 1 item"]),
     "a name of nothing": (["data.train.file=['']"], ["data.train.file[0] = ''", "at least 1 character"]),
-    "one field": (["data.train.fields=['1']"], ["data.train.fields = ['1']: ", "at least 2 items"]),
-    "three fields": (["data.train.fields=['1', '2', '3']"], ["data.train.fields = ['1', '2', '3']: ", "at most 2 items"]),
-    "fields as a text": (["data.train.fields='1,2'"], ["data.train.fields = '1,2': ", "should be a list"]),
-    "fields as numbers": (["data.train.fields=[1, 2]"], ["data.train.fields[0] = 1: ", "text, in quotes"]),
-    "table for a list": (["data.stages={}"], ["data.stages = {}: ", "should be a list"]),
-    "number for a stage": (["data.stages=[3]"], ["data.stages[0] = 3: ", "section of key = value"]),
+    "one field": (["data.train.columns=['1']"], ["data.train.columns = ['1']: ", "at least 2 items"]),
+    "three fields": (["data.train.columns=['1', '2', '3']"], ["data.train.columns = ['1', '2', '3']: ", "at most 2 items"]),
+    "fields as a text": (["data.train.columns='1,2'"], ["data.train.columns = '1,2': ", "should be a list"]),
+    "fields as numbers": (["data.train.columns=[1, 2]"], ["data.train.columns[0] = 1: ", "text, in quotes"]),
+    "table for a list": (["data.curriculum={}"], ["data.curriculum = {}: ", "should be a list"]),
+    "number for a stage": (["data.curriculum=[3]"], ["data.curriculum[0] = 3: ", "section of key = value"]),
     "list for a table": (["data.corpora=[{file='a'}]"], ["data.corpora = [{'file': 'a'}]: ", "section of key = value"]),
     "corpora without names": (["data.corpora.file='a'"], ["data.corpora.file = 'a': ", "section of key = value"]),
     "section for value": (["training.max_steps={a=1}"], ["training.max_steps = {'a': 1}", "whole number"]),
@@ -183,11 +186,11 @@ REFUSALS: dict[str, tuple[list[str], list[str]]] = {
     "nothing of a count": (["training.max_steps=0"], ["training.max_steps = 0", "1"]),
     "negative": (["training.seed=-1"], ["training.seed = -1", "0"]),
     "certain dropout": (["model.residual_dropout=1.0"], ["model.residual_dropout = 1.0", "less than 1"]),
-    "zero rate": (["training.rate_factor=0"], ["training.rate_factor = 0", "greater than 0"]),
+    "zero rate": (["training.lr_factor=0"], ["training.lr_factor = 0", "greater than 0"]),
     "room for no token": (["data.max_length=1"], ["data.max_length = 1", "2"]),
-    "fewer pieces than special ones": (["subword.vocabulary_size=4"], ["subword.vocabulary_size = 4", "5"]),
-    "more pieces than can be learnt": (["subword.vocabulary_size=2e9"], ["subword.vocabulary_size = 2000000000.0", "16777216"]),
-    "not a number": (["training.rate_factor=nan"], ["training.rate_factor = nan", "finite"]),
+    "fewer pieces than special ones": (["tokenizer.vocab_size=4"], ["tokenizer.vocab_size = 4", "5"]),
+    "more pieces than can be learnt": (["tokenizer.vocab_size=2e9"], ["tokenizer.vocab_size = 2000000000.0", "16777216"]),
+    "not a number": (["training.lr_factor=nan"], ["training.lr_factor = nan", "finite"]),
     "not a whole number": (["training.warmup_steps=nan"], ["training.warmup_steps = nan", "whole number"]),
     "endless": (["training.weight_decay=inf"], ["training.weight_decay = inf", "finite"]),
     "endless steps": (["training.max_steps=inf"], ["training.max_steps = inf", "whole number"]),
@@ -195,12 +198,12 @@ REFUSALS: dict[str, tuple[list[str], list[str]]] = {
     "beyond 64 bits": (["model.d_model=99999999999999999999"], ["model.d_model = 99999999999999999999", "1048576"]),
     "5,000 digits": ([f"model.d_model=1{'0' * 5000}"], ["model.d_model = '1000", "whole number"]),
     "vanishes as a float": (["training.adam_epsilon=1e-400"], ["training.adam_epsilon = 0.0", "greater than 0"]),
-    "drawn backwards": (["data.stages=[{weights={a=-1}}]"], ["data.stages[0].weights.a = -1", "0"]),
+    "drawn backwards": (["data.curriculum=[{weights={a=-1}}]"], ["data.curriculum[0].weights.a = -1", "0"]),
     "never drawn": (["data.corpora={a={file='a', weight=0}}"], ["data.corpora.a.weight = 0", "greater than 0"]),
-    "a weight beyond all": (["data.stages=[{weights={a=1e300}}]"], ["data.stages[0].weights.a = 1e+300", "1000000000"]),
+    "a weight beyond all": (["data.curriculum=[{weights={a=1e300}}]"], ["data.curriculum[0].weights.a = 1e+300", "1000000000"]),
     "a size beyond all": (["data.temperature=1e-3"], ["data.temperature = 0.001", "0.1"]),
     "ratio of nothing": (["data.cleaning.max_ratio=1"], ["data.cleaning.max_ratio = 1", "greater than 1"]),
-    "more than all": (["data.modifiers.typos=1.01"], ["data.modifiers.typos = 1.01", "1"]),
+    "more than all": (["data.noise.typos=1.01"], ["data.noise.typos = 1.01", "1"]),
     # a value of no known name
     "a name with a space": (
         ["data.corpora={'my corpus'={file='a'}}"],
@@ -208,8 +211,8 @@ REFUSALS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "a name that is taken": (["data.corpora={valid={file='a'}}"], ["data.corpora: 'valid' is not a name", "data.valid"]),
     "unknown rule": (
-        ["data.train={file='a', exempt=['ratio', 'lenght']}"],
-        ["data.train.exempt[1] = 'lenght'", "'length', 'ratio', ", "or 'overlap'", "did you mean length?"],
+        ["data.train={file='a', skip_filters=['ratio', 'lenght']}"],
+        ["data.train.skip_filters[1] = 'lenght'", "'length', 'ratio', ", "or 'eval-overlap'", "did you mean length?"],
     ),
     "unknown choice": (["model.norm=Post"], ["model.norm = 'Post'", "'post' or 'pre'"]),
     "unknown preset": (["preset=papr"], ["preset = 'papr'", "one of: paper, t2t-2017, modern", "did you mean paper?"]),
@@ -220,8 +223,8 @@ REFUSALS: dict[str, tuple[list[str], list[str]]] = {
     "heads do not divide": (["model.num_heads=7"], ["d_model = 512", "num_heads = 7", "d_k"]),
     "odd with sinusoids": (["model.d_model=513", "model.num_heads=3"], ["d_model = 513", "odd", "learn"]),
     "one width given": (["model.num_heads=7", "model.d_k=8"], ["d_model = 512", "num_heads = 7", "d_v"]),
-    "one matrix for two vocabularies": (["subword.joint=false"], ["model.tying = 'three-way'", "subword.joint = true"]),
-    "second size for one vocabulary": (["subword.target_vocabulary_size=900"], ["target_vocabulary_size", "subword.joint"]),
+    "one matrix for two vocabularies": (["tokenizer.joint=false"], ["model.tie_embeddings = 'all'", "tokenizer.joint = true"]),
+    "second size for one vocabulary": (["tokenizer.target_vocab_size=900"], ["target_vocab_size", "tokenizer.joint"]),
     "pair longer than a batch": (
         ["data.max_length=300", "training.batch_tokens=299"],
         ["data.max_length = 300", "training.batch_tokens = 299"],
@@ -232,8 +235,8 @@ REFUSALS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "more than the beam": (["decoding.nbest=5"], ["nbest = 5", "beam_size = 4"]),
     "several of a greedy search": (["decoding.method=greedy", "decoding.nbest=2"], ["nbest = 2", "greedy"]),
-    "mean of more than are kept": (["training.average_count=6"], ["average_count = 6", "keep_last = 5"]),
-    "mean of more than the best": (["training.average='best'"], ["average_count = 5", "keep_best = 1"]),
+    "mean of more than are kept": (["training.num_averaged_checkpoints=6"], ["num_averaged_checkpoints = 6", "keep_last = 5"]),
+    "mean of more than the best": (["training.checkpoint_averaging='best'"], ["num_averaged_checkpoints = 5", "keep_best = 1"]),
     "a corpus twice": (["data.train={tsv='a', source='b'}"], ["data.train", "or all three", "given: source and file"]),
     "half a corpus": (["data.valid={source='b'}"], ["data.valid", "give source and target, or file", "given: source"]),
     "no corpus": (["data.test={}"], ["data.test", "given: none of them"]),
@@ -250,14 +253,14 @@ REFUSALS: dict[str, tuple[list[str], list[str]]] = {
     ),
     **{
         f"fields in {kind}": (
-            [f"data.train={{file='a', format='{kind}', fields=['1', '2']}}"],
-            ["data.train: fields", f"'{kind}'"],
+            [f"data.train={{file='a', format='{kind}', columns=['1', '2']}}"],
+            ["data.train: columns", f"'{kind}'"],
         )
         for kind in ("tmx", "xliff", "po", "brackets")
     },
-    "fields of two files": (["data.train={source='a', target='b', fields=['1', '2']}"], ["data.train: fields", "both sides"]),
-    "column 0": (["data.train={tsv='a', fields=['0', '1']}"], ["data.train: fields = ['0', '1']", "number"]),
-    "columns by name": (["data.train={tsv='a', fields=['en', 'de']}"], ["data.train: fields = ['en', 'de']", "number"]),
+    "fields of two files": (["data.train={source='a', target='b', columns=['1', '2']}"], ["data.train: columns", "both sides"]),
+    "column 0": (["data.train={tsv='a', columns=['0', '1']}"], ["data.train: columns = ['0', '1']", "number"]),
+    "columns by name": (["data.train={tsv='a', columns=['en', 'de']}"], ["data.train: columns = ['en', 'de']", "number"]),
     "standard input of some format": (["data.train={file='-'}"], ["data.train: file = '-' needs format"]),
     "standard input among files": (["data.train={file=['a', '-'], format='tsv'}"], ["data.train: standard input (-)", "alone"]),
     "standard input for a side": (["data.train={source='-', target='a'}"], ["data.train: standard input (-)", "both sides"]),
@@ -266,8 +269,8 @@ REFUSALS: dict[str, tuple[list[str], list[str]]] = {
     "standard input twice": (["data.corpora={a={tsv='-'}, b={tsv='-'}}"], ["corpora.a and corpora.b", "once"]),
     "weight of the only corpus": (["data.train={tsv='a', weight=1}"], ["data.train: weight", "data.corpora"]),
     "weight in validation": (["data.valid={tsv='a', weight=1}"], ["data.valid: weight", "data.corpora"]),
-    "exempt in validation": (["data.valid={tsv='a', exempt=['urls']}"], ["data.valid: exempt", "learn from"]),
-    "exempt in the test": (["data.test={tsv='a', exempt=['urls']}"], ["data.test: exempt", "learn from"]),
+    "exempt in validation": (["data.valid={tsv='a', skip_filters=['urls']}"], ["data.valid: skip_filters", "learn from"]),
+    "exempt in the test": (["data.test={tsv='a', skip_filters=['urls']}"], ["data.test: skip_filters", "learn from"]),
     "corpora in train": (["data.train.tatoeba={tsv='a'}"], ["data.train: 'tatoeba'", "name several in data.corpora"]),
     "corpora beside keys in train": (
         ["data.train.format='tsv'", "data.train.tatoeba.file='a'"],
@@ -281,66 +284,78 @@ REFUSALS: dict[str, tuple[list[str], list[str]]] = {
         ["data.corpora={a={tsv='a', weight=1}}", "data.temperature=5"],
         ["data: weights and temperature are given", "one of them"],
     ),
-    "temperature and stages": (
-        ["data.corpora={a={tsv='a'}}", "data.temperature=5", "data.stages=[{}]"],
-        ["temperature and stages"],
+    "temperature and curriculum": (
+        ["data.corpora={a={tsv='a'}}", "data.temperature=5", "data.curriculum=[{}]"],
+        ["temperature and curriculum"],
     ),
     "temperature of no mixture": (["data.temperature=5"], ["data: temperature", "data.corpora"]),
     "temperature of one corpus": (["data.temperature=5", "data.train={tsv='a'}"], ["data: temperature", "data.corpora"]),
-    "stages of no mixture": (["data.stages=[{}]"], ["data: stages", "data.corpora"]),
-    "stages of an empty mixture": (["data.stages=[{}]", "data.corpora={}"], ["data: stages", "data.corpora"]),
-    "two ways in a stage": (["data.stages=[{weights={a=1}, temperature=5}]"], ["data.stages[0]: weights and temperature"]),
-    "a stage of nothing": (["data.stages=[{weights={a=0}}]"], ["data.stages[0]: weights draws from no corpus", "above 0"]),
+    "stages of no mixture": (["data.curriculum=[{}]"], ["data: curriculum", "data.corpora"]),
+    "stages of an empty mixture": (["data.curriculum=[{}]", "data.corpora={}"], ["data: curriculum", "data.corpora"]),
+    "two ways in a stage": (
+        ["data.curriculum=[{weights={a=1}, temperature=5}]"],
+        ["data.curriculum[0]: weights and temperature"],
+    ),
+    "a stage of nothing": (
+        ["data.curriculum=[{weights={a=0}}]"],
+        ["data.curriculum[0]: weights draws from no corpus", "above 0"],
+    ),
     "a stage of no corpus at all": (
-        ["data.stages=[{weights={}}]"],
-        ["data.stages[0]: weights draws from no corpus", "above 0"],
+        ["data.curriculum=[{weights={}}]"],
+        ["data.curriculum[0]: weights draws from no corpus", "above 0"],
     ),
     "a stage of an unknown corpus": (
-        ["data.corpora={news={tsv='a'}}", "data.stages=[{weights={new=1}}]"],
-        ["stages[0].weights.new is not in corpora", "did you mean news?"],
+        ["data.corpora={news={tsv='a'}}", "data.curriculum=[{weights={new=1}}]"],
+        ["curriculum[0].weights.new is not in corpora", "did you mean news?"],
     ),
     "stages that go back": (
-        ["data.corpora={a={tsv='a'}}", "data.stages=[{until_epoch=3}, {until_epoch=3}, {}]"],
-        ["data: stages[1].until_epoch = 3", "more than 3"],
+        ["data.corpora={a={tsv='a'}}", "data.curriculum=[{end_epoch=3}, {end_epoch=3}, {}]"],
+        ["data: curriculum[1].end_epoch = 3", "more than 3"],
     ),
-    "a stage without end": (["data.corpora={a={tsv='a'}}", "data.stages=[{}, {}]"], ["data: stages[0] needs until_epoch"]),
+    "a stage without end": (
+        ["data.corpora={a={tsv='a'}}", "data.curriculum=[{}, {}]"],
+        ["data: curriculum[0] needs end_epoch"],
+    ),
     "an end without a stage": (
-        ["data.corpora={a={tsv='a'}}", "data.stages=[{until_epoch=3}]"],
-        ["stages[0].until_epoch = 3", "drop"],
+        ["data.corpora={a={tsv='a'}}", "data.curriculum=[{end_epoch=3}]"],
+        ["curriculum[0].end_epoch = 3", "drop"],
     ),
     "script of no language": (
-        ["data.cleaning.script=0.5"],
-        ["data.cleaning.script needs task.source_language and task.target"],
+        ["data.cleaning.min_script_ratio=0.5"],
+        ["data.cleaning.min_script_ratio needs task.source_language and task.target"],
     ),
     "one language": (
-        ["data.cleaning.language=0.5", "task.source_language=de"],
-        ["data.cleaning.language", "task.target_language"],
+        ["data.cleaning.min_language_probability=0.5", "task.source_language=de"],
+        ["data.cleaning.min_language_probability", "task.target_language"],
     ),
-    "overlap with nothing": (["data.cleaning.overlap=true"], ["data.cleaning.overlap", "data.valid", "data.test"]),
+    "overlap with nothing": (["data.cleaning.eval_overlap=true"], ["data.cleaning.eval_overlap", "data.valid", "data.test"]),
     "no model for the target": (
-        ["subword.joint=false", "model.tying=none", "subword.model=a"],
-        ["subword.model", "subword.target_model"],
+        ["tokenizer.joint=false", "model.tie_embeddings=none", "tokenizer.model_file=a"],
+        ["tokenizer.model_file", "tokenizer.target_model_file"],
     ),
     "second model for one vocabulary": (
-        ["subword.model=a", "subword.target_model=b"],
-        ["subword.target_model", "joint = false"],
+        ["tokenizer.model_file=a", "tokenizer.target_model_file=b"],
+        ["tokenizer.target_model_file", "joint = false"],
     ),
-    "a target model alone": (["subword.joint=false", "model.tying=none", "subword.target_model=b"], ["subword.target_model"]),
+    "a target model alone": (
+        ["tokenizer.joint=false", "model.tie_embeddings=none", "tokenizer.target_model_file=b"],
+        ["tokenizer.target_model_file"],
+    ),
     "sampling that loses characters": (
-        ["subword.sampling=0.1", "subword.byte_fallback=false"],
-        ["subword.sampling", "byte_fallback"],
+        ["tokenizer.sampling_alpha=0.1", "tokenizer.byte_fallback=false"],
+        ["tokenizer.sampling_alpha", "byte_fallback"],
     ),
     "modifiers that lose characters": (
-        ["data.modifiers.typos=0.1", "subword.byte_fallback=false"],
-        ["data.modifiers.typos", "subword.byte_fallback = true"],
+        ["data.noise.typos=0.1", "tokenizer.byte_fallback=false"],
+        ["data.noise.typos", "tokenizer.byte_fallback = true"],
     ),
     "capitals that are made small again": (
-        ["subword.lowercase=true", "data.modifiers.upper_case=0.1"],
-        ["data.modifiers.upper_case and title_case", "subword.lowercase = true", "drop them"],
+        ["tokenizer.lowercase=true", "data.noise.upper_case=0.1"],
+        ["data.noise.upper_case and title_case", "tokenizer.lowercase = true", "drop them"],
     ),
     "capital initials that are made small again": (
-        ["subword.lowercase=true", "data.modifiers.title_case=0.1"],
-        ["data.modifiers.upper_case and title_case", "subword.lowercase = true", "drop them"],
+        ["tokenizer.lowercase=true", "data.noise.title_case=0.1"],
+        ["data.noise.upper_case and title_case", "tokenizer.lowercase = true", "drop them"],
     ),
     # what is no setting at all
     "no equals sign": (["training.max_steps"], ["'training.max_steps'", "write key=value"]),
@@ -413,7 +428,7 @@ def test_a_text_is_no_number(key: str, value: str) -> None:
     assert ("or a list of them" in line) == takes_a_list(key)
 
 
-@pytest.mark.parametrize("table", ["data.corpora", "data.stages[0].weights"])
+@pytest.mark.parametrize("table", ["data.corpora", "data.curriculum[0].weights"])
 def test_what_cannot_be_part_of_a_key_names_no_corpus(table: str) -> None:
     for name in ("", "a b", "a.b", "-a", "_a", "ä", "a/b", "a\n", "\ud800", "a" * 65, "valid", "test", "[key]"):
         line = refusal(document=holding(table, {name: 3}))
@@ -423,13 +438,13 @@ def test_what_cannot_be_part_of_a_key_names_no_corpus(table: str) -> None:
 
 def test_the_kinds_of_knobs_were_all_found() -> None:
     # One that is known of each kind, so that the tests above have not been run over nothing.
-    assert {"model.d_k", "training.seed", "data.stages[0].until_epoch"} <= set(WHOLE_NUMBERS) <= set(NUMBERS)
-    assert {"training.max_minutes", "data.corpora.any.weight", "data.stages[0].weights.any"} <= set(NUMBERS) - set(
+    assert {"model.d_k", "training.seed", "data.curriculum[0].end_epoch"} <= set(WHOLE_NUMBERS) <= set(NUMBERS)
+    assert {"training.max_minutes", "data.corpora.any.weight", "data.curriculum[0].weights.any"} <= set(NUMBERS) - set(
         WHOLE_NUMBERS
     )
-    assert {"model.final_norm", "subword.joint", "data.cleaning.mojibake"} <= set(SWITCHES)
-    assert {"name", "data.root", "data.train.file", "data.valid.source[0]", "data.corpora.any.fields[0]"} <= set(TEXTS)
-    assert {"data.corpora", "data.stages", "data.test.exempt", "data.test.exempt[0]"} <= set(KNOBS)
+    assert {"model.final_norm", "tokenizer.joint", "data.cleaning.mojibake"} <= set(SWITCHES)
+    assert {"name", "data.root", "data.train.file", "data.valid.source[0]", "data.corpora.any.columns[0]"} <= set(TEXTS)
+    assert {"data.corpora", "data.curriculum", "data.test.skip_filters", "data.test.skip_filters[0]"} <= set(KNOBS)
 
 
 # --- what is laid over what -------------------------------------------------------------------------------------------
@@ -471,11 +486,11 @@ def test_the_later_wins() -> None:
     assert make_recipe({}).model_dump() == make_recipe({"preset": "paper", "size": "base"}).model_dump()
     modern = make_recipe({"preset": "modern", "size": "big"})
     assert (modern.training.warmup_steps, modern.training.max_steps, modern.model.d_model) == (8000, 300_000, 1024)
-    assert make_recipe({"preset": "paper", "size": "E"}).model.positions == "learned"  # the preset says interleaved
+    assert make_recipe({"preset": "paper", "size": "E"}).model.position_encoding == "learned"  # the preset says interleaved
     document = {"preset": "modern", "size": "big", "training": {"warmup_steps": 5, "max_steps": 6}, "model": {"d_ff": 7}}
     recipe = make_recipe(document, ["training.max_steps=8", "model.d_ff=9", "model.d_ff=10"])
     assert (recipe.training.warmup_steps, recipe.training.max_steps, recipe.model.d_ff) == (5, 8, 10)
-    assert (recipe.training.rate_factor, recipe.model.num_heads) == (2.0, 16)
+    assert (recipe.training.lr_factor, recipe.model.num_heads) == (2.0, 16)
 
 
 def test_an_override_may_choose_preset_and_size() -> None:
@@ -592,7 +607,7 @@ def test_a_name_that_is_no_text(key: str) -> None:
 def test_the_recipes_that_we_ship_are_recipes(path: Path) -> None:
     """The one for cleaning is for any language and corpus, so it needs to be told."""
     told = ["task.source_language=en", "task.target_language=fi", "data.train.tsv=a.tsv"] if path.stem == "cleaning" else []
-    assert read_recipe(path, told).data.to_learn_from()
+    assert read_recipe(path, told).data.training_corpora()
 
 
 # --- corpora and mixtures ---------------------------------------------------------------------------------------------
@@ -605,28 +620,32 @@ def test_what_the_refusals_stop_at_can_be_had() -> None:
             "task": {"source_language": "de", "target_language": "en"},
             "data": {
                 "corpora": {
-                    "Europarl-v7": {"source": ["a.de", "b.de"], "target": ["a.en", "b.en"], "exempt": ["length", "overlap"]},
+                    "Europarl-v7": {
+                        "source": ["a.de", "b.de"],
+                        "target": ["a.en", "b.en"],
+                        "skip_filters": ["length", "eval-overlap"],
+                    },
                     "2014_wmt": {"source": "a.de.sgm", "target": "a.en.sgm", "format": "sgm"},
-                    "piped": {"file": "-", "format": "jsonl", "fields": ["translation.de", "translation.en"]},
+                    "piped": {"file": "-", "format": "jsonl", "columns": ["translation.de", "translation.en"]},
                     "t": {"tsv": ["a.tsv", "*.txt"]},
-                    "columns": {"file": "c.tsv", "format": "tsv", "fields": ["3", "12"]},
+                    "columns": {"file": "c.tsv", "format": "tsv", "columns": ["3", "12"]},
                     "memory": {"file": "*.tmx"},
                 },
-                "stages": [
-                    {"until_epoch": 1, "weights": {"t": 0, "memory": 1e9}},
-                    {"until_epoch": 3, "temperature": 5},
+                "curriculum": [
+                    {"end_epoch": 1, "weights": {"t": 0, "memory": 1e9}},
+                    {"end_epoch": 3, "temperature": 5},
                     {},
                 ],
                 "valid": {"file": ["a.po", "b.po"]},
-                "cleaning": {"script": 0.5, "language": 0.9, "overlap": True, "max_ratio": 1.5},
-                "modifiers": {"typos": 1, "merged": 0.1},
+                "cleaning": {"min_script_ratio": 0.5, "min_language_probability": 0.9, "eval_overlap": True, "max_ratio": 1.5},
+                "noise": {"typos": 1, "concat_next": 0.1},
             },
-            "model": {"tying": "none"},
-            "subword": {"joint": False, "model": "a.model", "target_model": "b.model", "sampling": 0.1},
+            "model": {"tie_embeddings": "none"},
+            "tokenizer": {"joint": False, "model_file": "a.model", "target_model_file": "b.model", "sampling_alpha": 0.1},
         }
     )
     assert recipe_from_dict(recipe.model_dump(mode="json"), where="x") == recipe
-    assert list(recipe.data.to_learn_from()) == ["Europarl-v7", "2014_wmt", "piped", "t", "columns", "memory"]  # in order
+    assert list(recipe.data.training_corpora()) == ["Europarl-v7", "2014_wmt", "piped", "t", "columns", "memory"]  # in order
     corpora = recipe.data.corpora
     assert corpora["t"] == CorpusConfig(file=["a.tsv", "*.txt"], format="tsv")
     assert [name for name, corpus in corpora.items() if corpus.reads_standard_input] == ["piped"]
@@ -640,11 +659,11 @@ def test_what_the_refusals_stop_at_can_be_had() -> None:
         {"corpora": {"a": {"tsv": "a", "weight": 2}, "b": {"tsv": "b", "weight": 0.5}}},
         {"corpora": {"a": {"tsv": "a", "weight": 2}}},
         {"corpora": {"a": {"tsv": "a"}, "b": {"tsv": "b"}}, "temperature": 5},
-        {"corpora": {"a": {"tsv": "a"}}, "stages": [{}]},
+        {"corpora": {"a": {"tsv": "a"}}, "curriculum": [{}]},
         {"corpora": {}},
-        {"train": {"tsv": "a", "format": "tsv", "exempt": ["ratio"]}, "corpora": {}, "stages": []},
+        {"train": {"tsv": "a", "format": "tsv", "skip_filters": ["ratio"]}, "corpora": {}, "curriculum": []},
         {"train": {"file": "-", "format": "tsv"}},
-        {"train": {"file": "a.jsonl", "fields": ["de", "en"]}},
+        {"train": {"file": "a.jsonl", "columns": ["de", "en"]}},
     ],
 )
 def test_other_ways_to_say_what_to_learn_from(data: dict[str, Any]) -> None:
@@ -668,22 +687,22 @@ def test_overrides_reach_a_corpus_of_a_mixture() -> None:
 def test_a_recipe_that_version_0_1_stored_reads_back(stored: dict[str, Any], read: CorpusConfig) -> None:
     # The data and subword sections as 0.1.0 wrote them into a bundle, whole.
     document = {
-        "data": {"root": "text", "train": stored, "valid": stored, "test": None, "max_length": 256, "over_long": "drop"},
-        "subword": {
-            "kind": "bpe",
+        "data": {"root": "text", "train": stored, "valid": stored, "test": None, "max_length": 256, "overlong_pairs": "drop"},
+        "tokenizer": {
+            "model_type": "bpe",
             "joint": True,
-            "vocabulary_size": 1000,
-            "target_vocabulary_size": None,
+            "vocab_size": 1000,
+            "target_vocab_size": None,
             "byte_fallback": True,
             "character_coverage": 1.0,
-            "normalisation": "identity",
+            "normalization": "identity",
             "split_digits": True,
             "lowercase": False,
         },
     }
     recipe = recipe_from_dict(document, where="config.json")
     assert (recipe.data.train, recipe.data.valid, recipe.data.test) == (read, read, None)
-    assert recipe.data.to_learn_from() == {"train": read}
+    assert recipe.data.training_corpora() == {"train": read}
     assert recipe_from_dict(recipe.model_dump(mode="json"), where="x") == recipe
 
 
@@ -693,8 +712,8 @@ def test_a_recipe_does_not_change() -> None:
     for section, knob in ((recipe, "name"), (recipe.data, "root"), (recipe.data.train, "file"), (recipe.data.cleaning, "urls")):
         with pytest.raises(ValidationError, match="frozen"):
             setattr(section, knob, "x")
-    recipe.data.train.exempt.append("urls")
-    assert CorpusConfig(file="a").exempt == []  # what is a default is nobody else's
+    recipe.data.train.skip_filters.append("urls")
+    assert CorpusConfig(file="a").skip_filters == []  # what is a default is nobody else's
 
 
 # --- whatever is written ----------------------------------------------------------------------------------------------
@@ -757,7 +776,9 @@ def test_rows_and_languages_have_what_the_text_prints_of_them() -> None:
     assert departed("paper", "big", **lower) == dict.fromkeys(knobs, (0.1, 0.3))
     assert departed("paper", "D-p0", **lower) == dict.fromkeys(knobs, (0.1, 0.0))
     assert departed("paper", "D-ls0", training={"label_smoothing": 0.1}) == {"training.label_smoothing": (0.1, 0.0)}
-    assert departed("paper", "E", model={"positions": "interleaved"}) == {"model.positions": ("interleaved", "learned")}
+    assert departed("paper", "E", model={"position_encoding": "interleaved"}) == {
+        "model.position_encoding": ("interleaved", "learned")
+    }
 
 
 def test_the_preset_of_the_code_departs_where_the_code_did() -> None:
@@ -765,11 +786,11 @@ def test_the_preset_of_the_code_departs_where_the_code_did() -> None:
     # preset: Table 3's parameter counts do not hold it.
     assert departed("t2t-2017") == {
         "model.attention_bias": (True, False),
-        "model.positions": ("concatenated", "interleaved"),
-        "model.target_space": (False, False),
+        "model.position_encoding": ("concatenated", "interleaved"),
+        "model.target_space_embedding": (False, False),
     }
     recipe = make_recipe({"preset": "t2t-2017"}).model_dump(mode="json")
-    assert [one.key for one in departures(recipe) if one.ours != one.code] == ["model.target_space"]
+    assert [one.key for one in departures(recipe) if one.ours != one.code] == ["model.target_space_embedding"]
 
 
 def test_the_modern_preset_departs_where_the_field_did() -> None:
@@ -778,18 +799,18 @@ def test_the_modern_preset_departs_where_the_field_did() -> None:
         "model.final_norm": (True, False),
         "model.attention_dropout": (0.1, 0.0),
         "model.activation_dropout": (0.1, 0.0),
-        "model.decoder_start": ("bos", None),
-        "training.rate_factor": (2.0, 1.0),
+        "model.decoder_start_token": ("bos", None),
+        "training.lr_factor": (2.0, 1.0),
         "training.warmup_steps": (8000, 4000),
         "training.adam_beta2": (0.997, 0.98),
-        "training.smoothing_form": ("uniform", None),
-        "decoding.stop": ("best-finished", None),
+        "training.label_smoothing_mode": ("uniform", None),
+        "decoding.early_stopping": ("best", None),
     }
 
 
 def test_every_trap_is_a_knob_and_a_departure_reads_as_a_sentence() -> None:
     strange: dict[str, dict[str, Any]] = {
-        "model": {"final_norm": True, "attention_window": 3, "target_space": True, "source_eos": False},
+        "model": {"final_norm": True, "attention_window": 3, "target_space_embedding": True, "append_source_eos": False},
         "training": {"clip_norm": 1.0, "weight_decay": 0.1},
     }
     recipe = make_recipe({"preset": "paper", **strange}).model_dump(mode="json")

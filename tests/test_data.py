@@ -22,7 +22,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.config import CorpusConfig, SubwordConfig
+from dragoman.config import CorpusConfig, TokenizerConfig
 from dragoman.data.batch_sampler import Order
 from dragoman.data.collate import batches_in_order, collate, pad
 from dragoman.data.encoded_corpus import (
@@ -249,8 +249,8 @@ def sentences(count: int, seed: int) -> list[str]:
 
 @cache
 def subword(kind: str = "bpe", **settings: Any) -> Subword:
-    config = SubwordConfig(kind=kind, normalisation="identity", **settings)  # type: ignore[arg-type]
-    return learn_subword(sentences(400, 1), config, vocabulary_size=VOCABULARY, seed=1)
+    config = TokenizerConfig(model_type=kind, normalization="identity", **settings)  # type: ignore[arg-type]
+    return learn_subword(sentences(400, 1), config, vocab_size=VOCABULARY, seed=1)
 
 
 LINES = st.text(st.characters(exclude_characters="\r\n▁", exclude_categories=["Cs"]))
@@ -302,22 +302,22 @@ def test_settings_reach_the_pieces() -> None:
     assert subword().encode("BALA") != subword().encode("bala")
     numbers = ["1984 bala", "1984 2024", "2024 mara"] * 50
     for split in (False, True):
-        config = SubwordConfig(split_digits=split, normalisation="identity")
-        model = learn_subword(numbers, config, vocabulary_size=282, seed=1)
+        config = TokenizerConfig(split_digits=split, normalization="identity")
+        model = learn_subword(numbers, config, vocab_size=282, seed=1)
         assert any(re.search(r"\d\d", piece) for piece in model.pieces(range(260, len(model)))) is not split
-    composed = learn_subword(sentences(99, 1), SubwordConfig(normalisation="nfkc"), vocabulary_size=VOCABULARY, seed=1)
+    composed = learn_subword(sentences(99, 1), TokenizerConfig(normalization="nfkc"), vocab_size=VOCABULARY, seed=1)
     for text, normal in {"\ufb01": "fi", "i\u0301": "\u00ed", "\uff21": "A"}.items():  # ligature, accent, full width: NFKC
         assert composed.encode(text) == composed.encode(normal)
         assert subword().encode(text) != subword().encode(normal)
-    without = SubwordConfig(byte_fallback=False)
-    model = learn_subword(sentences(99, 1), without, vocabulary_size=40, seed=1)
+    without = TokenizerConfig(byte_fallback=False)
+    model = learn_subword(sentences(99, 1), without, vocab_size=40, seed=1)
     assert UNKNOWN_ID in model.encode("é")
 
 
 def test_the_same_text_gives_the_same_model() -> None:
     for kind in ("bpe", "unigram"):
-        config = SubwordConfig(kind=kind, normalisation="identity")
-        again = learn_subword(sentences(400, 1), config, vocabulary_size=VOCABULARY, seed=1)
+        config = TokenizerConfig(model_type=kind, normalization="identity")
+        again = learn_subword(sentences(400, 1), config, vocab_size=VOCABULARY, seed=1)
         assert again.model == subword(kind).model
 
 
@@ -328,7 +328,7 @@ def test_half_a_surrogate_pair_is_no_text(text: str) -> None:
     for refused in (
         lambda: model.encode(text),
         lambda: model.encode_many(["bala", text]),
-        lambda: learn_subword(["bala", text], SubwordConfig(), vocabulary_size=VOCABULARY, seed=1),
+        lambda: learn_subword(["bala", text], TokenizerConfig(), vocab_size=VOCABULARY, seed=1),
     ):
         assert f"character {place} is half of a surrogate pair" in told(refused)
 
@@ -372,12 +372,12 @@ def test_ids_elsewhere_are_refused() -> None:
     assert refused == "a.model: padding, unknown, begin and end stand at [-1, 0, 1, 2]; dragoman expects [0, 1, 2, 3]"
 
 
-def least_and_most(config: SubwordConfig, text: list[str]) -> tuple[int, int]:
+def least_and_most(config: TokenizerConfig, text: list[str]) -> tuple[int, int]:
     """The limits that the complaints name."""
     limits = []
     for size, words in ((5, "or more"), (2**24 - 1, "or less")):
-        line = told(partial(learn_subword, text, config, vocabulary_size=size, seed=1), RecipeError)
-        match = re.fullmatch(rf"subword\.vocabulary_size = {size} is .* set it to (\d+) {words}\b.*", line)
+        line = told(partial(learn_subword, text, config, vocab_size=size, seed=1), RecipeError)
+        match = re.fullmatch(rf"subword\.vocab_size = {size} is .* set it to (\d+) {words}\b.*", line)
         assert match is not None, line
         limits.append(int(match[1]))
     return limits[0], limits[1]
@@ -386,28 +386,32 @@ def least_and_most(config: SubwordConfig, text: list[str]) -> tuple[int, int]:
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("byte_fallback", [False, True])
 def test_a_vocabulary_that_cannot_be_is_refused_with_the_limit(kind: str, byte_fallback: bool) -> None:
-    config = SubwordConfig(kind=kind, byte_fallback=byte_fallback)  # type: ignore[arg-type]
+    config = TokenizerConfig(model_type=kind, byte_fallback=byte_fallback)  # type: ignore[arg-type]
     text = sentences(50, 2)
     least, most = least_and_most(config, text)
     # 4 special pieces, the bytes, the space's mark, and the letters.
     assert least == 4 + (256 if byte_fallback else 0) + 1 + len(set("".join(text)) - {" "})
     if kind == "bpe":
-        assert len(learn_subword(text, config, vocabulary_size=least, seed=1)) == least
-    assert len(learn_subword(text, config, vocabulary_size=most, seed=1)) == most
+        assert len(learn_subword(text, config, vocab_size=least, seed=1)) == least
+    assert len(learn_subword(text, config, vocab_size=most, seed=1)) == most
 
 
 def test_the_size_that_is_to_change_is_named() -> None:
-    config = SubwordConfig(joint=False, vocabulary_size=VOCABULARY, target_vocabulary_size=9)
-    line = told(lambda: learn_tokeniser(sentences(99, 1), sentences(99, 2), config, source_eos=True, seed=1), RecipeError)
-    assert line.startswith("subword.target_vocabulary_size = 9 is too small")
-    config = SubwordConfig(joint=False, vocabulary_size=9)
-    line = told(lambda: learn_tokeniser(sentences(99, 1), sentences(99, 2), config, source_eos=True, seed=1), RecipeError)
-    assert line.startswith("subword.vocabulary_size = 9 is too small")
+    config = TokenizerConfig(joint=False, vocab_size=VOCABULARY, target_vocab_size=9)
+    line = told(
+        lambda: learn_tokeniser(sentences(99, 1), sentences(99, 2), config, append_source_eos=True, seed=1), RecipeError
+    )
+    assert line.startswith("tokenizer.target_vocab_size = 9 is too small")
+    config = TokenizerConfig(joint=False, vocab_size=9)
+    line = told(
+        lambda: learn_tokeniser(sentences(99, 1), sentences(99, 2), config, append_source_eos=True, seed=1), RecipeError
+    )
+    assert line.startswith("tokenizer.vocab_size = 9 is too small")
 
 
 @pytest.mark.parametrize("texts", [[], ["", " ", "\t"], ["\u00a0", "\u3000"], ["▁"], ["x" * 70_000]])
 def test_a_text_with_nothing_to_learn_from_is_empty(texts: list[str]) -> None:
-    line = told(lambda: learn_subword(texts, SubwordConfig(), vocabulary_size=VOCABULARY, seed=1))
+    line = told(lambda: learn_subword(texts, TokenizerConfig(), vocab_size=VOCABULARY, seed=1))
     assert line == "the training corpus is empty: no line of up to 65536 bytes holds any text"
 
 
@@ -419,18 +423,18 @@ def test_what_reading_raises_comes_through_the_learning(before: int, reason: Bas
         raise reason
 
     with pytest.raises(type(reason)) as caught:
-        learn_subword(texts(), SubwordConfig(), vocabulary_size=VOCABULARY, seed=1)
+        learn_subword(texts(), TokenizerConfig(), vocab_size=VOCABULARY, seed=1)
     assert caught.value is reason
 
 
 def test_joint_pieces_are_of_both_sides_and_separate_ones_of_each() -> None:
     sources, targets = sentences(99, 1), [sentence.upper() for sentence in sentences(99, 2)]
-    config = SubwordConfig(vocabulary_size=VOCABULARY + 20)
-    joint = learn_tokeniser(sources, targets, config, source_eos=True, seed=1)
+    config = TokenizerConfig(vocab_size=VOCABULARY + 20)
+    joint = learn_tokeniser(sources, targets, config, append_source_eos=True, seed=1)
     assert joint.joint
     assert joint.source is joint.target
-    config = SubwordConfig(joint=False, vocabulary_size=300, target_vocabulary_size=310)
-    apart = learn_tokeniser(sources, targets, config, source_eos=False, seed=1)
+    config = TokenizerConfig(joint=False, vocab_size=300, target_vocab_size=310)
+    apart = learn_tokeniser(sources, targets, config, append_source_eos=False, seed=1)
     assert (apart.joint, len(apart.source), len(apart.target)) == (False, 300, 310)
     assert len(apart.target.encode("BALA")) < len(apart.source.encode("BALA"))  # which spells it in bytes: one each, and a mark
     assert len(apart.source.encode("BALA")) == 5
@@ -586,8 +590,8 @@ def test_validation_reads_each_pair_once_from_short_to_long(
 def test_little_of_a_multi30k_batch_is_padding(tmp_path: Path) -> None:
     """At 25,000 tokens a batch there are only 20, each a twentieth of all lengths, so this is the hard end."""
     texts = [list(read_lines(MULTI30K / f"train.{language}.gz")) for language in ("en", "de")]
-    config = SubwordConfig(vocabulary_size=10_000, normalisation="identity")
-    tokeniser = learn_tokeniser(texts[0], texts[1], config, source_eos=True, seed=1)
+    config = TokenizerConfig(vocab_size=10_000, normalization="identity")
+    tokeniser = learn_tokeniser(texts[0], texts[1], config, append_source_eos=True, seed=1)
     sources, targets = (side.encode_many(text) for side, text in zip((tokeniser.source, tokeniser.target), texts, strict=True))
     assert len(sources) == 29_000
     rows = [([*source, END_ID], target, 1) for source, target in zip(sources, targets, strict=True)]

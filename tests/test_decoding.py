@@ -28,7 +28,7 @@ PAD, START, END = 0, 1, 2
 pytestmark = pytest.mark.usefixtures("one_core")
 
 PENALTIES = [("gnmt", 0.6), ("gnmt", 2.0), ("power", 0.6), ("power", 1.0), ("none", 1.0)]
-STOPS = ["worst-finished", "best-finished"]
+STOPS = ["exhaustive", "best"]
 
 
 # A step without a network: the next token's logits are a table's row, which the whole history chooses
@@ -167,7 +167,7 @@ def walk(table: Table, limits: Sequence[int], *, choose: Choose = likeliest, **r
 
 def network(seed: int = 0, vocabulary: int = 12, **knobs: Any) -> Transformer:
     """A small model whose random weights are large enough to have opinions, in double precision lest rounding have them."""
-    sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "tying": "none"}
+    sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "tie_embeddings": "none"}
     config = ModelConfig.model_validate({**sizes, **knobs})
     torch.manual_seed(seed)
     model = build_model(config, source_vocabulary=vocabulary, target_vocabulary=vocabulary, padding_id=PAD).eval()
@@ -196,7 +196,7 @@ def sentences(*lengths: int, vocabulary: int = 12, seed: int = 1) -> Tensor:
 
 
 def translate(model: Transformer, source: Tensor, limits: Sequence[int], beam: int, **rest: Any) -> list[list[Hypothesis]]:
-    arguments: dict[str, Any] = {"stop": "worst-finished", "penalty": LengthPenalty("gnmt", 0.6), **rest}
+    arguments: dict[str, Any] = {"early_stopping": "exhaustive", "penalty": LengthPenalty("gnmt", 0.6), **rest}
     return beam_search(
         step_of(model),
         model.start(source),
@@ -226,8 +226,8 @@ KNOBS: list[dict[str, Any]] = [
     {"norm": "post"},
     {"norm": "pre", "attention_bias": True},
     {"attention_window": 2},
-    {"positions": "learned", "max_positions": 12},
-    {"positions": "concatenated", "d_k": 5, "d_v": 3},
+    {"position_encoding": "learned", "max_positions": 12},
+    {"position_encoding": "concatenated", "d_k": 5, "d_v": 3},
 ]
 
 
@@ -349,13 +349,13 @@ def test_beam_one_is_greedy_search_with_a_network(knobs: dict[str, Any]) -> None
 def test_a_wide_beam_is_exhaustive_search(form: str, alpha: float) -> None:
     """Four tokens and four places: 27 prefixes live before the last, 2 · 54 = 27 · 4, so a beam of 54 drops nothing.
 
-    Its 54 finished places never fill (there are 40 outputs that end), so "worst-finished" runs to the limit and the whole list
-    is exhaustive; "best-finished" ends once nothing can beat the best, so only the first is promised.
+    Its 54 finished places never fill (there are 40 outputs that end), so "exhaustive" runs to the limit and the whole list
+    is exhaustive; "best" ends once nothing can beat the best, so only the first is promised.
     """
     for seed in range(4):
         table = Table.random(seed, vocabulary=4)
-        worst = search(table, [4, 3], 54, form, alpha, stop="worst-finished")
-        best = search(table, [4, 3], 54, form, alpha, stop="best-finished")
+        worst = search(table, [4, 3], 54, form, alpha, early_stopping="exhaustive")
+        best = search(table, [4, 3], 54, form, alpha, early_stopping="best")
         for sentence, limit in enumerate([4, 3]):
             expected = every_output(table, sentence, limit, form, alpha)
             assert sum(finished for _, _, finished in expected) == {4: 40, 3: 13}[limit]
@@ -366,25 +366,25 @@ def test_a_wide_beam_is_exhaustive_search(form: str, alpha: float) -> None:
 @pytest.mark.parametrize("beam", [2, 4])
 @pytest.mark.parametrize(("form", "alpha"), PENALTIES)
 def test_stopping_early_changes_nothing_that_was_promised(form: str, alpha: float, beam: int) -> None:
-    """Against plain lists that never stop early: all hypotheses with "worst-finished", the best with "best-finished"."""
+    """Against plain lists that never stop early: all hypotheses with "exhaustive", the best with "best"."""
     limits = [14, 6, 1, 10, 14]
     saved = {stop: 0 for stop in STOPS}
     for seed in range(8):
         table = Table.random(seed, vocabulary=5 + seed)
         table.logits_CV[:, END] += 1.0
         expected = [plain_beam(table, sentence, limit, beam, form, alpha) for sentence, limit in enumerate(limits)]
-        for stop, promised in (("worst-finished", beam), ("best-finished", 1)):
+        for stop, promised in (("exhaustive", beam), ("best", 1)):
             table.steps = 0
             for found, whole in zip(search(table, limits, beam, form, alpha, stop=stop), expected, strict=True):
                 assert_found(found[:promised], whole[:promised])
             saved[stop] += max(limits) - table.steps
-    assert saved["best-finished"] >= saved["worst-finished"]
-    assert saved["best-finished"] > 0
+    assert saved["best"] >= saved["exhaustive"]
+    assert saved["best"] > 0
 
 
 def test_stopping_early_saves_steps() -> None:
     """Where the end is near certain: after R ends the worst of them beats what is left, and after one the best does."""
-    for stop, most in (("worst-finished", 4), ("best-finished", 1)):
+    for stop, most in (("exhaustive", 4), ("best", 1)):
         table = Table(torch.zeros(1, 6))
         table.logits_CV[:, END] = 9.0
         (found,) = search(table, [40], 4, "none", 0.0, stop=stop)

@@ -48,14 +48,14 @@ def reference_beam(
     form: str,
     alpha: float,
     *,
-    stop: str = "worst-finished",
+    stop: str = "exhaustive",
     nbest: int = 1,
     banned: Banned = nothing,
 ) -> list[Found]:
     """tensor2tensor's beam search for one sentence with lists, in double precision, ending when the search is to end."""
     alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     finished: list[Found] = []
-    counted = beam if stop == "worst-finished" else nbest
+    counted = beam if stop == "exhaustive" else nbest
     for length in range(1, limit + 1):
         grown = [
             (score + log_prob, (*tokens, token))
@@ -67,14 +67,14 @@ def reference_beam(
         ends = [
             (tokens[:-1], score / divisor(form, alpha, length), True)
             for place, (score, tokens) in enumerate(grown)
-            if tokens[-1] == END and place < (2 * beam if stop != "beam-finished" and beam > 1 else beam)
+            if tokens[-1] == END and place < (2 * beam if stop != "beam_full" and beam > 1 else beam)
         ]
         finished = sorted(finished + ends, key=lambda output: -output[1])[:beam]
         alive = [one for one in grown if one[1][-1] != END][:beam]
         best = alive[0][0] / divisor(form, alpha, limit) if alive else -math.inf
         if length == limit or not alive or (len(finished) >= counted and (beam == 1 or finished[counted - 1][1] >= best)):
             break
-        if stop == "beam-finished" and len(finished) == beam:
+        if stop == "beam_full" and len(finished) == beam:
             break
     cut = [(tokens, score / divisor(form, alpha, length), False) for score, tokens in alive]
     return [*finished, *cut][:beam]
@@ -94,7 +94,7 @@ def assert_same(found: list[list[Hypothesis]], table: Table, limits: Sequence[in
 
 
 @pytest.mark.parametrize("vocabulary", [8, 1100, 1031])  # whole, in blocks, in blocks with a remainder
-@pytest.mark.parametrize("stop", [*STOPS, "beam-finished"])
+@pytest.mark.parametrize("stop", [*STOPS, "beam_full"])
 def test_beam_search_is_the_plain_one_step_for_step(stop: str, vocabulary: int) -> None:
     limits = [9, 4, 1, 12, 7]
     for seed, (form, alpha) in enumerate(PENALTIES):
@@ -186,13 +186,16 @@ LIMITS = [9, 6, 10, 4]
 CASES: dict[str, tuple[dict[str, Any], Banned]] = {
     "suppressed": ({"rules": Rules(suppressed=(3, 5))}, lambda sentence, tokens: {3, 5}),
     "min_length": ({"rules": Rules(min_length=3)}, ends_before(3)),
-    "no token twice": ({"rules": Rules(no_repeat=1)}, repeats(1)),
-    "no pair twice": ({"rules": Rules(no_repeat=2)}, repeats(2)),
-    "no three twice": ({"rules": Rules(no_repeat=3)}, repeats(3)),
+    "no token twice": ({"rules": Rules(no_repeat_ngram_size=1)}, repeats(1)),
+    "no pair twice": ({"rules": Rules(no_repeat_ngram_size=2)}, repeats(2)),
+    "no three twice": ({"rules": Rules(no_repeat_ngram_size=3)}, repeats(3)),
     "excluded": ({"wishes": [Wish(exclude=own) for own in EXCLUDED]}, phrases(EXCLUDED)),
     "prefix": ({"wishes": [Wish(prefix=own) for own in PREFIXES]}, prefixes(PREFIXES)),
     "prefix against bans": (
-        {"wishes": [Wish(prefix=own) for own in PREFIXES], "rules": Rules(suppressed=(3,), no_repeat=1, min_length=3)},
+        {
+            "wishes": [Wish(prefix=own) for own in PREFIXES],
+            "rules": Rules(suppressed=(3,), no_repeat_ngram_size=1, min_length=3),
+        },
         prefixes(PREFIXES, lambda sentence, tokens: {3} | repeats(1)(sentence, tokens) | ends_before(3)(sentence, tokens)),
     ),
 }
@@ -315,7 +318,7 @@ def test_a_phrase_that_cannot_be_placed_is_named() -> None:
         assert found[0].finished
         assert found[0].missing == missing
     # what forbids it shows only on the way: the best output without it is given, ended
-    (found,) = search(table, [12], 4, "gnmt", 0.6, wishes=[Wish(include=((5, 5),))], rules=Rules(no_repeat=1))
+    (found,) = search(table, [12], 4, "gnmt", 0.6, wishes=[Wish(include=((5, 5),))], rules=Rules(no_repeat_ngram_size=1))
     assert found[0].finished
     assert found[0].missing == ((5, 5),)
     (greedy,) = walk(table, [12], wishes=[Wish(include=((5, 5),))])
@@ -351,7 +354,7 @@ def test_diverse_groups_are_those_of_the_plain_search(strength: float) -> None:
     """Ends are made unlikely until the limit nears, so that no group ends before another and none is cut."""
     for seed in range(6):
         table = Table.random(seed, vocabulary=7)
-        (found,) = search(table, [6], 6, "gnmt", 0.6, groups=Groups(3, strength), stop="worst-finished")
+        (found,) = search(table, [6], 6, "gnmt", 0.6, groups=Groups(3, strength), early_stopping="exhaustive")
         groups = reference_groups(table, 0, 6, 2, 3, strength)
         expected = {tokens: score for group in groups for tokens, score, _ in group}
         ours = {hypothesis.tokens: hypothesis.score for hypothesis in found if hypothesis.finished}
@@ -427,7 +430,7 @@ def test_an_output_that_goes_in_circles_is_stopped_and_says_so() -> None:
     for context in range(7):
         table.logits_CV[context, 3 + context % 3] = 9.0
     table.logits_CV[:, END] = -30.0
-    rules, limits = Rules(loop_tokens=12), [60, 9, 60]
+    rules, limits = Rules(repetition_window=12), [60, 9, 60]
     free = walk(table, limits)
     assert loops(free[0].tokens, 12)
     assert not any(hypothesis.looped for hypothesis in free)
@@ -458,7 +461,7 @@ def test_a_sentence_with_wishes_is_no_other_for_its_batch_mates() -> None:
         Wish(prefix=(5, 5)),
         Wish(),
     ]
-    limits, rules = [12, 9, 11, 7, 10], Rules(no_repeat=3, min_length=1, loop_tokens=8)
+    limits, rules = [12, 9, 11, 7, 10], Rules(no_repeat_ngram_size=3, min_length=1, repetition_window=8)
     for seed in range(5):
         table = Table.random(seed, vocabulary=7)
         together = search(table, limits, 4, "gnmt", 0.6, wishes=wishes, rules=rules)
@@ -482,12 +485,12 @@ def test_a_sentence_with_wishes_is_no_other_for_its_batch_mates() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"groups": 3}, "groups = 3 cannot share beam_size = 4"),
-        ({"groups": 2, "method": "sample"}, "groups = 2 divide a beam, but method = 'sample'"),
-        ({"loop_tokens": 5}, "loop_tokens = 5 would stop what people write"),
-        ({"diversity": 0.0}, "diversity = 0.0"),
-        ({"no_repeat": -1}, "no_repeat = -1"),
-        ({"suppressed": "ab"}, "suppressed = 'ab'"),
+        ({"num_beam_groups": 3}, "groups = 3 cannot share beam_size = 4"),
+        ({"num_beam_groups": 2, "method": "sample"}, "groups = 2 divide a beam, but method = 'sample'"),
+        ({"repetition_window": 5}, "repetition_window = 5 would stop what people write"),
+        ({"diversity_penalty": 0.0}, "diversity_penalty = 0.0"),
+        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size = -1"),
+        ({"suppress_tokens": "ab"}, "suppress_tokens = 'ab'"),
     ],
 )
 def test_impossible_knobs_are_refused_in_one_line(changes: dict[str, Any], told: str) -> None:

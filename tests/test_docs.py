@@ -125,7 +125,7 @@ def test_knobs_exist(page: Path) -> None:
 def test_knobs_that_are_not_there_are_noticed() -> None:
     assert knob("training.max_steps")
     assert knob("data.cleaning.urls")
-    assert knob("data.corpora.NAME.exempt")
+    assert knob("data.corpora.NAME.skip_filters")
     assert knob("data.train.file")
     assert not knob("training.no_such_knob")
     assert not knob("data.cleaning.no_such_rule")

@@ -48,7 +48,7 @@ def lines(corpus: Path) -> list[str]:
 
 def untrained(recipe: Any, *, seed: int = 1) -> Bundle:
     tokeniser = learn_tokeniser(
-        WORDS, WORDS.values(), recipe.subword, source_eos=recipe.model.source_eos, seed=recipe.training.seed
+        WORDS, WORDS.values(), recipe.subword, append_source_eos=recipe.model.append_source_eos, seed=recipe.training.seed
     )
     torch.manual_seed(seed)
     model = build_model(recipe.model, source_vocabulary=len(tokeniser.source), target_vocabulary=len(tokeniser.target))
@@ -86,7 +86,7 @@ def test_no_lines_and_one_line(translator: Translator) -> None:
 
 
 def test_white_space_is_no_text_for_any_normalisation(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = tiny(tmp_path, "subword.normalisation='identity'", "subword.byte_fallback=true", "subword.vocabulary_size=310")
+    recipe = tiny(tmp_path, "tokenizer.normalization='identity'", "tokenizer.byte_fallback=true", "tokenizer.vocab_size=310")
     blank = ["\t", "\u00a0", "\u2003 ", " ", ""]
     one = Translator([untrained(recipe)], device="cpu")
     assert one.bundle.tokeniser.encode_source("\t") != one.bundle.tokeniser.encode_source("")
@@ -179,7 +179,7 @@ def test_tokens_are_the_pieces_of_the_text(translator: Translator, lines: list[s
 
 
 def test_an_output_that_does_not_end_is_flagged(translator: Translator, lines: list[str]) -> None:
-    results = translator.translate(lines, extra_length=0, method="greedy")
+    results = translator.translate(lines, max_extra_tokens=0, method="greedy")
     cut = [one for one in results if one.status == "truncated"]
     assert cut, "no line of this corpus needs more tokens than it has"
     for one in cut:
@@ -190,7 +190,7 @@ def test_a_line_that_is_too_long_harms_no_other(translator: Translator, lines: l
     wanted = translator.translate(lines[:4])
     long = " ".join(["one"] * 50)
     most = max(len(one.source_tokens) for one in wanted)
-    results = translator.translate([long, *lines[:2], long, *lines[2:4]], max_source=most, long_input="refuse")
+    results = translator.translate([long, *lines[:2], long, *lines[2:4]], max_source_tokens=most, long_input="error")
     assert [one.status for one in results] == ["refused", "ok", "ok", "refused", "ok", "ok"]
     assert results[0].text == ""
     assert results[0].score == 0.0
@@ -264,7 +264,7 @@ def test_knobs_change_one_call_alone(translator: Translator, lines: list[str]) -
 @pytest.fixture(scope="module")
 def positioned(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Translator:
     """An untrained model with sixteen positions: it hardly ever says that it is done."""
-    settings = ("model.positions='learned'", "model.max_positions=16", "data.max_length=16", "subword.vocabulary_size=60")
+    settings = ("model.position_encoding='learned'", "model.max_positions=16", "data.max_length=16", "tokenizer.vocab_size=60")
     return Translator([untrained(tiny(tmp_path_factory.mktemp("positioned"), *settings))], device="cpu")
 
 
@@ -275,7 +275,7 @@ def test_learned_positions_are_never_left(method: str, positioned: Translator) -
     lengths = [len(encode(text)) for text in texts]
     assert 16 in lengths
     assert 17 in lengths
-    results = positioned.translate(texts, attention=True, extra_length=1000, long_input="refuse", **METHODS[method])
+    results = positioned.translate(texts, attention=True, max_extra_tokens=1000, long_input="error", **METHODS[method])
     assert [one.status == "refused" for one in results] == [length > 16 for length in lengths]
     longest = 0
     for one in results:
@@ -298,13 +298,13 @@ def test_learned_positions_bound_what_can_be_scored(positioned: Translator) -> N
 
 
 def test_an_ensemble_reads_what_all_of_it_can(tiny: MakeRecipe, positioned: Translator, tmp_path: Path) -> None:
-    settings = ("model.positions='learned'", "model.max_positions=12", "data.max_length=12", "subword.vocabulary_size=60")
-    shorter, unbounded = untrained(tiny(tmp_path, *settings)), untrained(tiny(tmp_path, "subword.vocabulary_size=60"))
+    settings = ("model.position_encoding='learned'", "model.max_positions=12", "data.max_length=12", "tokenizer.vocab_size=60")
+    shorter, unbounded = untrained(tiny(tmp_path, *settings)), untrained(tiny(tmp_path, "tokenizer.vocab_size=60"))
     assert most_positions([unbounded.model]) is None
     assert most_positions([positioned.models[0], shorter.model, unbounded.model]) == 12
     together = Translator([positioned.bundle, shorter, unbounded], device="cpu")
     texts = [" ".join(["ten"] * count) for count in range(1, 20)]
-    results = together.translate(texts, extra_length=1000, long_input="refuse")
+    results = together.translate(texts, max_extra_tokens=1000, long_input="error")
     assert {one.status for one in results} >= {"refused"}
     assert all(len(one.source_tokens) > 12 for one in results if one.status == "refused")
     assert all(len(one.token_log_probs) <= 12 for one in results)
@@ -426,10 +426,10 @@ def test_a_bundle_twice_is_the_bundle(bundle: Path, bundle_copy: Path, translato
 
 
 def test_an_ensemble_is_the_mean_of_probabilities(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = tiny(tmp_path, "subword.vocabulary_size=60")
+    recipe = tiny(tmp_path, "tokenizer.vocab_size=60")
     members = [untrained(recipe, seed=seed) for seed in (1, 2)]
     translator = Translator(members, device="cpu", precision="float32")
-    (together,) = translator.translate(["one two"], method="greedy", extra_length=1)
+    (together,) = translator.translate(["one two"], method="greedy", max_extra_tokens=1)
     source_BS = torch.tensor([members[0].tokeniser.encode_source("one two")])
     ids = [members[0].tokeniser.target.id_of(piece) for piece in together.tokens]
     with torch.no_grad():
@@ -442,17 +442,17 @@ def test_an_ensemble_is_the_mean_of_probabilities(tiny: MakeRecipe, tmp_path: Pa
 @pytest.mark.parametrize(
     "setting",
     [
-        "subword.vocabulary_size=70",
-        "subword.normalisation='identity'",
-        "subword.lowercase=true",
-        "model.source_eos=false",
-        "model.decoder_start='zero'",
+        "tokenizer.vocab_size=70",
+        "tokenizer.normalization='identity'",
+        "tokenizer.lowercase=true",
+        "model.append_source_eos=false",
+        "model.decoder_start_token='zero'",
     ],
 )
 def test_models_that_read_otherwise_cannot_vote(setting: str, tiny: MakeRecipe, tmp_path: Path) -> None:
     mine, other = (
-        untrained(tiny(tmp_path, "subword.vocabulary_size=60")),
-        untrained(tiny(tmp_path, "subword.vocabulary_size=60", setting)),
+        untrained(tiny(tmp_path, "tokenizer.vocab_size=60")),
+        untrained(tiny(tmp_path, "tokenizer.vocab_size=60", setting)),
     )
     with pytest.raises(BundleError, match="cannot vote as an ensemble") as caught:
         Translator([mine, other], device="cpu")
@@ -460,8 +460,8 @@ def test_models_that_read_otherwise_cannot_vote(setting: str, tiny: MakeRecipe, 
 
 
 def test_models_of_other_shapes_can(tiny: MakeRecipe, tmp_path: Path) -> None:
-    mine = untrained(tiny(tmp_path, "subword.vocabulary_size=60"))
-    wide = untrained(tiny(tmp_path, "subword.vocabulary_size=60", "model.d_model=24", "model.norm='post'", "model.num_heads=3"))
+    mine = untrained(tiny(tmp_path, "tokenizer.vocab_size=60"))
+    wide = untrained(tiny(tmp_path, "tokenizer.vocab_size=60", "model.d_model=24", "model.norm='post'", "model.num_heads=3"))
     assert len(Translator([mine, wide], device="cpu").translate(["one", "two three"])) == 2
 
 
@@ -469,7 +469,7 @@ def test_models_of_other_shapes_can(tiny: MakeRecipe, tmp_path: Path) -> None:
 
 
 def test_a_model_that_computes_nonsense_does_not_break_the_call(tiny: MakeRecipe, tmp_path: Path) -> None:
-    broken = untrained(tiny(tmp_path, "subword.vocabulary_size=60"))
+    broken = untrained(tiny(tmp_path, "tokenizer.vocab_size=60"))
     broken.model.output.data.fill_(float("nan"))
     for knobs in METHODS.values():
         results = Translator([broken], device="cpu").translate(["one", "", "two"], **knobs)

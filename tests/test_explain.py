@@ -375,10 +375,10 @@ def test_the_numbers_inside_a_head_follow_from_each_other(translator: Translator
         {},
         {"beam_size": 1},
         {"method": "greedy"},
-        {"beam_size": 3, "alpha": 0.0, "stop": "best-finished"},
-        {"beam_size": 6, "length_penalty": "power", "alpha": 1.0, "stop": "best-finished"},
-        {"beam_size": 3, "stop": "beam-finished"},
-        {"beam_size": 2, "extra_length": 0},
+        {"beam_size": 3, "alpha": 0.0, "early_stopping": "best"},
+        {"beam_size": 6, "length_penalty": "power", "alpha": 1.0, "early_stopping": "best"},
+        {"beam_size": 3, "early_stopping": "beam_full"},
+        {"beam_size": 2, "max_extra_tokens": 0},
         {"beam_size": 60},  # more than the vocabulary has extensions for at first
     ],
     ids=str,
@@ -428,8 +428,8 @@ def test_candidates_and_their_probabilities_are_the_models(translator: Translato
     "change",
     [
         {"attention_window": 2, "encoder_layers": 3},
-        {"d_k": 5, "d_v": 11, "num_heads": 3, "decoder_start": "zero"},
-        {"source_eos": False, "positions": "learned", "max_positions": 70, "decoder_layers": 2},
+        {"d_k": 5, "d_v": 11, "num_heads": 3, "decoder_start_token": "zero"},
+        {"append_source_eos": False, "position_encoding": "learned", "max_positions": 70, "decoder_layers": 2},
     ],
     ids=lambda change: " ".join(change),
 )
@@ -438,7 +438,7 @@ def test_models_of_every_shape_are_explained(bundle: Path, change: dict[str, Any
     known = load_bundle(bundle)
     config = section_with(known.recipe.model, change, where="model")
     recipe = known.recipe.model_copy(update={"model": config})
-    tokeniser = Tokeniser(known.tokeniser.source, known.tokeniser.target, source_eos=config.source_eos)
+    tokeniser = Tokeniser(known.tokeniser.source, known.tokeniser.target, append_source_eos=config.append_source_eos)
     torch.manual_seed(1)
     model = build_model(config, source_vocabulary=len(tokeniser.source), target_vocabulary=len(tokeniser.target)).eval()
     translator = Translator([Bundle(recipe, tokeniser, model, {})], device="cpu")
@@ -467,8 +467,8 @@ def test_a_sampled_translation_is_explained_without_a_beam(translator: Translato
 
 
 def test_an_output_that_was_cut_is_explained_as_far_as_it_goes(translator: Translator) -> None:
-    explanation = explain(translator, "three red five " * 3, extra_length=0, alpha=0.0)
-    result = translator.translate(["three red five " * 3], extra_length=0, alpha=0.0)[0]
+    explanation = explain(translator, "three red five " * 3, max_extra_tokens=0, alpha=0.0)
+    result = translator.translate(["three red five " * 3], max_extra_tokens=0, alpha=0.0)[0]
     assert explanation.said[: len(result.tokens)] == result.tokens
     assert attention_page(explanation)
 
@@ -480,7 +480,7 @@ def test_an_output_that_was_cut_is_explained_as_far_as_it_goes(translator: Trans
         (" \t ", {}, "the text is empty"),
         ("one\ntwo", {}, "the text has 2 lines"),
         ("one " * 200, {}, "a page holds 400"),
-        ("one two three", {"max_source": 2}, "decoding.max_source is 2"),
+        ("one two three", {"max_source_tokens": 2}, "decoding.max_source_tokens is 2"),
         ("one", {"target": ""}, "the target is empty"),
         ("one", {"target": "eins 漢"}, r"the target holds '\\u6f22'"),
         ("one", {"target": "eins " * 200}, "the translation has .* a page holds 400"),
@@ -592,7 +592,7 @@ def test_what_was_not_translated_here_is_not_shown(translator: Translator) -> No
     for strange in (again, Translation("eins"), dataclasses.replace(one)):
         with pytest.raises(DataError, match="only what translate has returned can be shown"):
             strange.show()
-    (parts,) = translator.translate(["one two three four five"], max_source=4)
+    (parts,) = translator.translate(["one two three four five"], max_source_tokens=4)
     assert parts.parts > 1
     with pytest.raises(DataError, match=rf"translated in {parts.parts} parts"):
         parts.show()

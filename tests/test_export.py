@@ -45,12 +45,12 @@ READINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "narrow keys": ("paper", {"d_k": 3}),
     "narrow values, biased": ("t2t-2017", {"d_k": 11, "d_v": 5}),
     "wide heads": ("modern", {"d_k": 20, "d_v": 20}),
-    "learned positions": ("modern", {"positions": "learned", "max_positions": 40}),
-    "one vector in all places": ("t2t-2017", {"target_space": True}),
+    "learned positions": ("modern", {"position_encoding": "learned", "max_positions": 40}),
+    "one vector in all places": ("t2t-2017", {"target_space_embedding": True}),
     "post-norm and a last norm": ("paper", {"final_norm": True}),
     "pre-norm and no last norm": ("modern", {"final_norm": False}),
-    "starts with the end": ("t2t-2017", {"decoder_start": "eos", "source_eos": False}),
-    "nothing tied or scaled": ("modern", {"tying": "none", "scale_embeddings": False, "norm_epsilon": 0.01}),
+    "starts with the end": ("t2t-2017", {"decoder_start_token": "eos", "append_source_eos": False}),
+    "nothing tied or scaled": ("modern", {"tie_embeddings": "none", "scale_embeddings": False, "norm_epsilon": 0.01}),
 }
 TWO_VOCABULARIES = "nothing tied or scaled"
 
@@ -64,8 +64,8 @@ def drawn_bundle(trained: Bundle, reading: str) -> Bundle:
             "preset": preset,
             "model": SMALL | knobs,
             "data": {"max_length": 30},
-            "subword": {"joint": not two},
-            "decoding": {"extra_length": 12},
+            "tokenizer": {"joint": not two},
+            "decoding": {"max_extra_tokens": 12},
         },
         (),
     )
@@ -77,7 +77,12 @@ def drawn_bundle(trained: Bundle, reading: str) -> Bundle:
             drawn = torch.randn(weight.shape, generator=chance)
             scale = 1.0 if "norm" in name or weight is model.output else 0.4
             weight.copy_(drawn * scale + (1.0 if name.endswith("norm.weight") else 0.0))
-    return Bundle(recipe, Tokeniser(tokeniser.source, tokeniser.target, source_eos=recipe.model.source_eos), model.eval(), {})
+    return Bundle(
+        recipe,
+        Tokeniser(tokeniser.source, tokeniser.target, append_source_eos=recipe.model.append_source_eos),
+        model.eval(),
+        {},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +93,7 @@ def learnt(bundle: Path) -> Bundle:
 def drawn_sources(bundle: Bundle, count: int) -> list[list[int]]:
     """Ids as the encoder reads them, of several lengths."""
     chance = torch.Generator().manual_seed(7)
-    end = [END_ID] if bundle.recipe.model.source_eos else []
+    end = [END_ID] if bundle.recipe.model.append_source_eos else []
     size = len(bundle.tokeniser.source)
     lengths = torch.randint(1, 9, (count,), generator=chance).tolist()
     return [torch.randint(len(SPECIAL_IDS), size, (length,), generator=chance).tolist() + end for length in lengths]
@@ -96,7 +101,7 @@ def drawn_sources(bundle: Bundle, count: int) -> list[list[int]]:
 
 def as_pieces(bundle: Bundle, sources: Sequence[Sequence[int]]) -> list[list[str]]:
     """What CTranslate2 is given: it adds the end token itself."""
-    last = -1 if bundle.recipe.model.source_eos else None
+    last = -1 if bundle.recipe.model.append_source_eos else None
     return [bundle.tokeniser.source.pieces(source[:last]) for source in sources]
 
 
@@ -135,7 +140,7 @@ def test_greedy_search_says_the_same(reading: str, learnt: Bundle, tmp_path: Pat
     bundle = drawn_bundle(learnt, reading)
     export_ctranslate2(bundle, tmp_path / "out")
     sources = drawn_sources(bundle, 12)
-    ours = searched(bundle, sources, DecodingConfig(method="greedy", extra_length=0))
+    ours = searched(bundle, sources, DecodingConfig(method="greedy", max_extra_tokens=0))
     translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
     for source, pieces, one in zip(sources, as_pieces(bundle, sources), ours, strict=True):
         (told,) = translator.translate_batch([pieces], beam_size=1, max_decoding_length=len(source))

@@ -33,15 +33,15 @@ KNOBS: list[dict[str, Any]] = [
     {"norm": "post"},
     {"norm": "pre", "attention_bias": True},
     {"attention_window": 2},
-    {"positions": "learned", "max_positions": 44},
-    {"positions": "concatenated", "d_k": 5, "d_v": 3},
-    {"tying": "three-way", "target_space": True, "scale_embeddings": False, "final_norm": True},
+    {"position_encoding": "learned", "max_positions": 44},
+    {"position_encoding": "concatenated", "d_k": 5, "d_v": 3},
+    {"tie_embeddings": "all", "target_space_embedding": True, "scale_embeddings": False, "final_norm": True},
 ]
 
 
 def network(seed: int = 0, **knobs: Any) -> Transformer:
     """A small model whose random weights are large enough to have opinions."""
-    sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "tying": "none"}
+    sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "tie_embeddings": "none"}
     config = ModelConfig.model_validate({**sizes, **knobs})
     torch.manual_seed(seed)
     model = build_model(config, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY).eval()
@@ -56,7 +56,7 @@ def network(seed: int = 0, **knobs: Any) -> Transformer:
 
 
 def search(speaker: Speaker, sources: Sequence[Sequence[int]] = SOURCES, **knobs: Any) -> list[list[Hypothesis]]:
-    config = DecodingConfig.model_validate({"method": "beam", "extra_length": 20, "nbest": 2, **knobs})
+    config = DecodingConfig.model_validate({"method": "beam", "max_extra_tokens": 20, "nbest": 2, **knobs})
     return generate(speaker, sources, config, start_id=START)
 
 
@@ -221,7 +221,7 @@ def test_what_is_idle_or_was_there_before_never_spreads() -> None:
 
 
 def test_positions_that_were_never_learned_are_refused() -> None:
-    ours = FixedTransformer(network(positions="learned", max_positions=5))
+    ours = FixedTransformer(network(position_encoding="learned", max_positions=5))
     state, token = ours.start(ids(3)), torch.tensor([START])
     for _ in range(5):
         _, state = ours.step(token, state)

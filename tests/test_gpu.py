@@ -39,7 +39,7 @@ def test_loss_and_gradients_equal_those_of_the_processor() -> None:
     found = {}
     for name in ("cpu", "cuda"):
         model.to(name).zero_grad()
-        loss, _ = batch_loss(model, batch.to(torch.device(name)), epsilon=0.1, form="others")
+        loss, _ = batch_loss(model, batch.to(torch.device(name)), epsilon=0.1, form="exclude_target")
         loss.backward()  # type: ignore[no-untyped-call]
         assert model.output.grad is not None
         found[name] = (loss.item(), model.output.grad.cpu().clone())
@@ -51,7 +51,7 @@ def test_loss_and_gradients_equal_those_of_the_processor() -> None:
 def test_search_finds_what_the_processor_finds(method: str) -> None:
     torch.manual_seed(3)
     model = build_model(RECIPE.model, source_vocabulary=12, target_vocabulary=12).eval().double()
-    config = DecodingConfig.model_validate({"method": method, "extra_length": 6})
+    config = DecodingConfig.model_validate({"method": method, "max_extra_tokens": 6})
     found = [
         [
             [one.tokens for one in hypotheses]
@@ -63,13 +63,15 @@ def test_search_finds_what_the_processor_finds(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["greedy", "beam", "sample"])
-@pytest.mark.parametrize("knobs", [{}, {"norm": "post", "attention_window": 3}, {"d_k": 5, "d_v": 3, "positions": "learned"}])
+@pytest.mark.parametrize(
+    "knobs", [{}, {"norm": "post", "attention_window": 3}, {"d_k": 5, "d_v": 3, "position_encoding": "learned"}]
+)
 def test_graphs_find_what_the_processor_finds(knobs: dict[str, Any], method: str) -> None:
     """First while they are recorded, then by repetition alone; over more places than there is room for at first."""
     torch.manual_seed(3)
     config = RECIPE.model.model_copy(update=knobs)
     model = build_model(config, source_vocabulary=12, target_vocabulary=12).eval().double()
-    decoding = DecodingConfig.model_validate({"method": method, "extra_length": 40})
+    decoding = DecodingConfig.model_validate({"method": method, "max_extra_tokens": 40})
 
     def found(speaker: Speaker) -> list[list[tuple[int, ...]]]:
         results = generate(speaker, SOURCES * 3, decoding, start_id=2)
@@ -135,9 +137,9 @@ def test_batches_made_ahead_in_pinned_memory_are_the_same(tiny: MakeRecipe, tmp_
     losses = []
     for loaders in (0, 2):
         run = tmp_path / f"run{loaders}"
-        report = train(tiny(run, *NO_DROPOUT, f"data.loaders={loaders}", "training.max_steps=12"))
+        report = train(tiny(run, *NO_DROPOUT, f"data.num_workers={loaders}", "training.max_steps=12"))
         assert report["machine"].startswith("cuda")
-        losses.append([entry["loss"] for entry in read_journal(run / "metrics.jsonl") if entry["kind"] == "train"])
+        losses.append([entry["loss"] for entry in read_journal(run / "metrics.jsonl") if entry["type"] == "train"])
     assert len(losses[0]) == 12
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
@@ -149,7 +151,7 @@ def test_a_run_that_stops_and_goes_on_learns_as_the_one_that_did_not(precision: 
     train(tiny(tmp_path / "broken", *settings, "training.max_steps=20"))
     train(tiny(tmp_path / "broken", *settings))
     losses = [
-        [entry["loss"] for entry in read_journal(tmp_path / run / "metrics.jsonl") if entry["kind"] == "train"]
+        [entry["loss"] for entry in read_journal(tmp_path / run / "metrics.jsonl") if entry["type"] == "train"]
         for run in ("unbroken", "broken")
     ]
     assert losses[0][-1] < 0.8 * losses[0][0]
@@ -158,7 +160,7 @@ def test_a_run_that_stops_and_goes_on_learns_as_the_one_that_did_not(precision: 
 
 def test_the_guard_lets_nothing_through_and_waits_for_nothing() -> None:
     device = torch.device("cuda")
-    guard = Guard(device, spike_limit=3.0)
+    guard = Guard(device, grad_norm_spike_sigma=3.0)
     parameter = torch.nn.Parameter(torch.ones(4, device=device))
     optimiser = torch.optim.Adam([parameter], lr=0.1, fused=True)
     numbers = [torch.tensor(float(value), device=device) for value in [*range(1, 40), math.nan, math.inf, 1e9]]

@@ -27,13 +27,13 @@ from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import start_id
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.distributed.parallelize import ModelLoss
-from dragoman.training.losses.guided_alignment import Guidance, guided_layer, guided_loss, watched_head
+from dragoman.training.losses.guided_alignment import Guidance, alignment_layer, guided_loss, watched_head
 from dragoman.training.run import train
 from test_ranks import free_port, together, train_all
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
-GUIDED = "training.guided_alignment=0.5"
+GUIDED = "training.guided_alignment_weight=0.5"
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def given(tiny: MakeRecipe, folder: Path, links: str, *more: str, source: str = 
     (folder / "de").write_text("zwei eins\n\ndrei vier\n", encoding="utf-8")
     (folder / "links").write_text(links, encoding="utf-8")
     names = [f"data.train.{key}={folder / name}" for key, name in (("source", "en"), ("target", "de"), ("alignments", "links"))]
-    return tiny(folder / "run", GUIDED, *names, "subword.vocabulary_size=30", *more)
+    return tiny(folder / "run", GUIDED, *names, "tokenizer.vocab_size=30", *more)
 
 
 def test_links_are_taken_from_a_file(tiny: MakeRecipe, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_words_that_the_subword_model_parts_otherwise_are_told_of(tiny: MakeReci
 
 
 def test_a_truncated_pair_keeps_the_links_of_what_is_left(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = given(tiny, tmp_path, "1-0 0-1\n\n0-0\n", "data.max_length=3", "data.over_long=truncate")
+    recipe = given(tiny, tmp_path, "1-0 0-1\n\n0-0\n", "data.max_length=3", "data.overlong_pairs=truncate")
     made = prepare(recipe, tmp_path / "data")
     assert LinkTable(links_file(made.folder, "train"))[0].tolist() == [[1, 0], [0, 1]]
     looks = Sides(made.tokeniser).looks(np.array([[1, 0], [0, 1]], np.int32), *(
@@ -195,11 +195,11 @@ def test_a_truncated_pair_keeps_the_links_of_what_is_left(tiny: MakeRecipe, tmp_
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        (["data.train.alignments=x"], r"data.train.alignments guides a head: set training.guided_alignment"),
+        (["data.train.alignments=x"], r"data.train.alignments guides a head: set training.guided_alignment_weight"),
         ([GUIDED, "data.valid.alignments=x"], "alignments guide what is learnt"),
-        ([GUIDED, "training.guided_layer=2"], r"training.guided_layer = 2: the decoder has 1, counted from 1"),
-        ([GUIDED, "training.guided_head=3"], r"training.guided_head = 3: the decoder has 2"),
-        (["training.guided_alignment=-1"], r"guided_alignment"),
+        ([GUIDED, "training.alignment_layer=2"], r"training.alignment_layer = 2: the decoder has 1, counted from 1"),
+        ([GUIDED, "training.alignment_head=3"], r"training.alignment_head = 3: the decoder has 2"),
+        (["training.guided_alignment_weight=-1"], r"guided_alignment_weight"),
     ],
 )
 def test_impossible_guidance_is_refused(tiny: MakeRecipe, tmp_path: Path, settings: list[str], told: str) -> None:
@@ -209,11 +209,11 @@ def test_impossible_guidance_is_refused(tiny: MakeRecipe, tmp_path: Path, settin
 
 def test_the_head_is_that_of_the_last_layer_but_one(tiny: MakeRecipe, tmp_path: Path) -> None:
     def head(*settings: str) -> Guidance | None:
-        return Guidance.of(tiny(tmp_path, "training.guided_alignment=0.25", *settings))
+        return Guidance.of(tiny(tmp_path, "training.guided_alignment_weight=0.25", *settings))
 
     assert head() == Guidance(0.25, 0, 0)
     assert head("model.decoder_layers=4") == Guidance(0.25, 2, 0)
-    assert head("model.decoder_layers=4", "training.guided_layer=4", "training.guided_head=2") == Guidance(0.25, 3, 1)
+    assert head("model.decoder_layers=4", "training.alignment_layer=4", "training.alignment_head=2") == Guidance(0.25, 3, 1)
 
 
 # What it adds to the loss
@@ -233,7 +233,7 @@ def test_the_loss_is_the_cross_entropy_of_the_heads_weights(model: Transformer, 
     guidance = Guidance(0.5, layer=1, head=1)
     model.eval()
     assert batch.guide is not None
-    with watch_attention([guided_layer(model, guidance).cross_attention]) as seen, torch.no_grad():
+    with watch_attention([alignment_layer(model, guidance).cross_attention]) as seen, torch.no_grad():
         model(batch.source_BS, batch.inputs_BT)
     weights = seen[0][:, guidance.head].double().log()
     shares = torch.zeros_like(weights)
@@ -253,13 +253,13 @@ def test_only_what_leads_to_the_heads_weights_is_pulled(model: Transformer, batc
     with watched_head(model, guidance) as seen:
         model(batch.source_BS, batch.inputs_BT)
     torch.autograd.backward(guided_loss(seen[0], batch.guide))
-    attention = guided_layer(model, guidance).cross_attention
+    attention = alignment_layer(model, guidance).cross_attention
     width = attention.query.weight.shape[0] // 2
     assert attention.query.weight.grad is not None
     assert attention.query.weight.grad[:width].abs().sum() > 0
     assert attention.query.weight.grad[width:].abs().sum() == 0  # the other head
     assert attention.output.weight.grad is None
-    assert guided_layer(model, Guidance(1.0, 1, 0)).cross_attention.query.weight.grad is None
+    assert alignment_layer(model, Guidance(1.0, 1, 0)).cross_attention.query.weight.grad is None
     assert attention.attend.__name__ != "attend_and_keep"  # nothing is left behind
 
 
@@ -298,18 +298,18 @@ def test_another_process_makes_the_same_batches(recipe: Recipe, prepared: Prepar
 
 def test_texts_split_anew_keep_their_links_and_modified_ones_have_none(tiny: MakeRecipe, tmp_path: Path) -> None:
     def guides(name: str, *settings: str) -> tuple[list[Batch], TrainingBatches]:
-        recipe = tiny(tmp_path / name, GUIDED, "subword.byte_fallback=true", "subword.vocabulary_size=310", *settings)
+        recipe = tiny(tmp_path / name, GUIDED, "tokenizer.byte_fallback=true", "tokenizer.vocab_size=310", *settings)
         made = prepare(recipe, tmp_path / "data" / name)
         batches = TrainingBatches(recipe, made.folder, start_id=start_id(recipe.model))
         return [part for number in range(batches.batches_in_epoch(0)) for part in batches[Cursor(0, number)]], batches
 
     (tmp_path / "data").mkdir()
-    for part in guides("sampled", "subword.kind=unigram", "subword.sampling=0.2")[0]:
+    for part in guides("sampled", "tokenizer.model_type=unigram", "tokenizer.sampling_alpha=0.2")[0]:
         assert part.guide is not None
         # Whatever the pieces, each place of the target but its end is guided: all words of this corpus are linked.
         guided = torch.unique(part.guide.places_3G[:2], dim=1).shape[1]
         assert guided >= 0.9 * (part.num_target_tokens - len(part.source_BS))
-    upper = guides("upper", "data.modifiers.upper_case=1.0")[0]
+    upper = guides("upper", "data.noise.upper_case=1.0")[0]
     assert all(part.guide is not None and part.guide.share_G.numel() == 0 for part in upper)
     assert all(guided_loss(torch.zeros(part.source_BS.shape[0], 9, 9), part.guide).item() == 0 for part in upper if part.guide)
 
@@ -320,7 +320,7 @@ def test_texts_split_anew_keep_their_links_and_modified_ones_have_none(tiny: Mak
 @pytest.mark.slow
 def test_a_guided_head_aligns_better(tiny: MakeRecipe, tmp_path: Path, bundle: Path) -> None:
     steps = ["training.max_steps=200", "training.batch_tokens=400"]  # as `bundle` was trained
-    recipe = tiny(tmp_path, *NO_DROPOUT, *steps, "training.guided_alignment=1", "training.guided_head=2")
+    recipe = tiny(tmp_path, *NO_DROPOUT, *steps, "training.guided_alignment_weight=1", "training.alignment_head=2")
     train(recipe)
     root = Path(recipe.data.root)
     pairs = [(root / f"train.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "de")]  # what it was told
@@ -345,14 +345,18 @@ def test_collate_takes_what_rows_look_at() -> None:
 def test_ranks_and_loaders_guide_as_one_process_does(tiny: MakeRecipe, tmp_path: Path) -> None:
     def recipe(name: str, *settings: str) -> Recipe:
         steps = (
-            "training.accumulation=2",
+            "training.batches_per_update=2",
             "training.max_steps=4",
             "training.checkpoint_every_steps=4",
             "training.batch_tokens=60",
         )
         return tiny(tmp_path / name, GUIDED, *steps, *settings)
 
-    for name, settings in (("alone", ()), ("ahead", ("data.loaders=1",)), ("unguided", ("training.guided_alignment=0",))):
+    for name, settings in (
+        ("alone", ()),
+        ("ahead", ("data.num_workers=1",)),
+        ("unguided", ("training.guided_alignment_weight=0",)),
+    ):
         train(recipe(name, *settings))
     together(2, train_all, {free_port(): recipe(way, f"training.parallel={way}") for way in ("ddp", "fsdp")})
     found = {

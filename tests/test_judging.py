@@ -40,7 +40,7 @@ class Notices(Silent):
 
 
 def test_a_budget_that_is_cut_to_where_the_run_stands_is_judged_there(tiny: MakeRecipe, tmp_path: Path) -> None:
-    settings = ("training.validate_every_steps=4", "training.average=best", "training.average_count=1")
+    settings = ("training.validate_every_steps=4", "training.checkpoint_averaging=best", "training.num_averaged_checkpoints=1")
     trainer = Trainer(tiny(tmp_path / "run", "training.max_steps=12", *settings), Silent())
     with closing(trainer.stream):
         for _ in range(6):
@@ -75,7 +75,7 @@ def test_patience_that_ends_a_run_is_told(tiny: MakeRecipe, tmp_path: Path, monk
     settings = ("training.validate_every_steps=2", "training.patience=2")
     assert train(tiny(tmp_path / "run", "training.max_steps=100", *settings))["steps"] == 6
     why = "2 validations were no better than that of step 2: training.patience = 2 ends the run"
-    events = [entry for entry in read_journal(tmp_path / "run" / "metrics.jsonl") if entry["kind"] == "event"]
+    events = [entry for entry in read_journal(tmp_path / "run" / "metrics.jsonl") if entry["type"] == "event"]
     assert [entry["text"] for entry in events if entry["event"] == "patience"] == [f"step 6: {why}"]
     again = Notices()
     train(tiny(tmp_path / "run", "training.max_steps=200", *settings), again)
@@ -105,7 +105,12 @@ def test_a_best_checkpoint_that_was_not_written_is_no_mark_to_beat(
         return save(folder, progress=progress, **rest)
 
     monkeypatch.setattr(keeper, "save_checkpoint", full)
-    settings = ("training.max_steps=8", "training.validate_every_steps=2", "training.average=best", "training.average_count=1")
+    settings = (
+        "training.max_steps=8",
+        "training.validate_every_steps=2",
+        "training.checkpoint_averaging=best",
+        "training.num_averaged_checkpoints=1",
+    )
     assert train(tiny(tmp_path / "run", *settings))["averaged"] == ["step-00000006"]
 
 
@@ -119,7 +124,7 @@ def ended(tiny: MakeRecipe, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-KEPT = ("training.checkpoint_every_steps=2", "training.average=none")
+KEPT = ("training.checkpoint_every_steps=2", "training.checkpoint_averaging=none")
 
 
 def test_a_checkpoint_that_cannot_even_be_read_is_set_aside_at_the_end(

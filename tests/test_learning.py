@@ -45,7 +45,7 @@ def test_learns_to_99_percent_exact_match_in_1200_steps(name: str, tmp_path: Pat
                 "test": {"source": "test.src", "target": "test.tgt"},
                 "max_length": 64,
             },
-            "subword": {"vocabulary_size": 45, "byte_fallback": False},
+            "tokenizer": {"vocab_size": 45, "byte_fallback": False},
             "model": {
                 "encoder_layers": 2,
                 "decoder_layers": 2,
@@ -56,15 +56,15 @@ def test_learns_to_99_percent_exact_match_in_1200_steps(name: str, tmp_path: Pat
             },
             "training": {
                 "batch_tokens": 1500,
-                "schedule": "inverse-sqrt",
-                "peak_rate": 2e-3,
+                "schedule": "inverse_sqrt",
+                "peak_lr": 2e-3,
                 "warmup_steps": 150,
-                "cooldown": 0.4,
+                "lr_decay_ratio": 0.4,
                 "adam_beta2": 0.98,
                 "label_smoothing": 0.0,
                 "clip_norm": 1.0,
                 "max_steps": 1_200,
-                "average": "none",
+                "checkpoint_averaging": "none",
             },
             "decoding": {"method": "greedy"},
         }

@@ -107,14 +107,14 @@ def test_four_loaders_change_nothing(batches: TrainingBatches) -> None:
     loaders_agree(batches, 4)
 
 
-CHANGES = ["data.modifiers.upper_case=0.5", "data.modifiers.merged=0.5", "subword.sampling=0.3", "subword.byte_fallback=true"]
+CHANGES = ["data.noise.upper_case=0.5", "data.noise.merged=0.5", "tokenizer.sampling_alpha=0.3", "tokenizer.byte_fallback=true"]
 
 
 @pytest.fixture(scope="module")
 def changing(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> TrainingBatches:
     """Half the pairs in capitals, half merged with the next, and all split anew each time."""
     run = tmp_path_factory.mktemp("changing")
-    recipe = tiny(run, *CHANGES, "training.batch_tokens=60", "subword.vocabulary_size=320")
+    recipe = tiny(run, *CHANGES, "training.batch_tokens=60", "tokenizer.vocab_size=320")
     prepare(recipe, run / "data")
     return TrainingBatches(recipe, run / "data", start_id=BEGIN_ID)
 
@@ -163,8 +163,8 @@ def repeating(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Tra
     run = tmp_path_factory.mktemp("repeating")
     pairs = ["one two three four\teins zwei drei vier", "five six seven\tfünf sechs sieben", "big red nine\tgroß rot neun"]
     (run / "small.tsv").write_text("".join(f"{pair}\n" for pair in pairs), encoding="utf-8")
-    settings = ["training.batch_tokens=200", "subword.vocabulary_size=320", "subword.byte_fallback=true"]
-    document = tiny(run, *settings, "data.modifiers.upper_case=0.5", "subword.sampling=0.3").model_dump(mode="json")
+    settings = ["training.batch_tokens=200", "tokenizer.vocab_size=320", "tokenizer.byte_fallback=true"]
+    document = tiny(run, *settings, "data.noise.upper_case=0.5", "tokenizer.sampling_alpha=0.3").model_dump(mode="json")
     data = document["data"]
     data["corpora"] = {"small": {"file": str(run / "small.tsv"), "weight": 3.0}, "large": data["train"] | {"weight": 1.0}}
     data["train"] = None
@@ -202,7 +202,7 @@ def test_batches_with_pairs_that_come_again_are_a_function_of_seed_epoch_and_num
 
 def test_a_pair_that_would_grow_too_long_stays_as_it_is(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(
-        tmp_path, "data.modifiers.merged=1", "subword.byte_fallback=true", "subword.vocabulary_size=320", "data.max_length=7"
+        tmp_path, "data.noise.merged=1", "tokenizer.byte_fallback=true", "tokenizer.vocab_size=320", "data.max_length=7"
     )
     prepare(recipe, tmp_path / "data")
     batches = TrainingBatches(recipe, tmp_path / "data", start_id=BEGIN_ID)

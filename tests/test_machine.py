@@ -64,7 +64,7 @@ def losses(model: Transformer, machine: Machine, *, steps: int = 3) -> list[floa
     for step in range(steps):
         torch.manual_seed(step)
         with machine.autocast():
-            loss, _ = batch_loss(model, batch(), epsilon=0.1, form="others")
+            loss, _ = batch_loss(model, batch(), epsilon=0.1, form="exclude_target")
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         optimiser.zero_grad()

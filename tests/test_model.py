@@ -60,7 +60,7 @@ def small_config(**knobs: Any) -> ModelConfig:
 def small_model(**knobs: Any) -> Transformer:
     config = small_config(**knobs)
     torch.manual_seed(0)
-    rows = (SOURCE_ROWS, SOURCE_ROWS) if config.tying == "three-way" else (SOURCE_ROWS, TARGET_ROWS)
+    rows = (SOURCE_ROWS, SOURCE_ROWS) if config.tie_embeddings == "all" else (SOURCE_ROWS, TARGET_ROWS)
     return build_model(config, source_vocabulary=rows[0], target_vocabulary=rows[1], padding_id=PAD).eval()
 
 
@@ -130,23 +130,23 @@ def test_parameter_counts_in_closed_form(preset: str, size: str) -> None:
     encoder = config.encoder_layers * (attention + feed_forward + 2 * norm)
     decoder = config.decoder_layers * (2 * attention + feed_forward + 3 * norm)
     final = 2 * norm if config.norm == "pre" else 0
-    positions = 2 * config.max_positions * d if config.positions == "learned" else 0
+    positions = 2 * config.max_positions * d if config.position_encoding == "learned" else 0
     assert meta_model(config, 1000).num_parameters() == 1000 * d + encoder + decoder + final + positions
 
 
 @pytest.mark.parametrize(
-    ("tying", "tables"),
+    ("tie_embeddings", "tables"),
     [
-        ("three-way", SOURCE_ROWS),
-        ("two-way", SOURCE_ROWS + TARGET_ROWS),
+        ("all", SOURCE_ROWS),
+        ("decoder", SOURCE_ROWS + TARGET_ROWS),
         ("none", SOURCE_ROWS + 2 * TARGET_ROWS),
     ],
 )
-def test_tying(tying: str, tables: int) -> None:
-    model = small_model(tying=tying)
+def test_tying(tie_embeddings: str, tables: int) -> None:
+    model = small_model(tie_embeddings=tie_embeddings)
     source, target, output = model.encoder.embedding.weight, model.decoder.embedding.weight, model.output
-    assert (source is target) == (tying == "three-way")
-    assert (target is output) == (tying != "none")
+    assert (source is target) == (tie_embeddings == "all")
+    assert (target is output) == (tie_embeddings != "none")
     rest = sum(
         parameter.numel()
         for name, parameter in model.named_parameters(remove_duplicate=False)
@@ -522,7 +522,7 @@ def test_embeddings_are_scaled_vectors_plus_positions(scaled: bool, kind: str) -
 
 def test_padding_vector_is_zero_whatever_its_row_holds() -> None:
     """What lets the padding id stand for tensor2tensor's zero vector at the decoder's start."""
-    model = small_model(tying="none", decoder_start="zero")
+    model = small_model(tie_embeddings="none", decoder_start_token="zero")
     source, inputs = sentences(5, 3), torch.cat([torch.full((2, 1), PAD), sentences(3, 3)], dim=1)
     before = model(source, inputs)
     with torch.no_grad():
@@ -537,7 +537,7 @@ def test_padding_vector_is_zero_whatever_its_row_holds() -> None:
 
 
 def test_target_space_is_one_vector_on_the_encoder_alone() -> None:
-    model, without = small_model(target_space=True), small_model()
+    model, without = small_model(target_space_embedding=True), small_model()
     assert model.num_parameters() == without.num_parameters() + 16
     extra = model.encoder.embedding.extra
     assert extra is not None
@@ -547,7 +547,7 @@ def test_target_space_is_one_vector_on_the_encoder_alone() -> None:
 
 
 def test_learned_positions_end_where_their_table_ends() -> None:
-    model = small_model(positions="learned", max_positions=5)
+    model = small_model(position_encoding="learned", max_positions=5)
     assert torch.isfinite(model(sentences(5), sentences(5))).all()
     with pytest.raises(IndexError, match="of 5 learned"):
         model(sentences(6), sentences(5))
@@ -559,7 +559,7 @@ def test_learned_positions_are_scaled_rows() -> None:
     torch.manual_seed(0)
     positions = LearnedPositions(d_model=9, max_positions=7)
     torch.testing.assert_close(positions(2, 3), positions.weight[2:5] * 3.0)
-    model = small_model(positions="learned", max_positions=5)
+    model = small_model(position_encoding="learned", max_positions=5)
     ours = (model.encoder.embedding.positions.weight, model.decoder.embedding.positions.weight)
     assert ours[0] is not ours[1]
 
@@ -714,7 +714,9 @@ def test_final_norm_follows_the_norm_unless_given(norm: str, final_norm: bool | 
 
 
 @pytest.mark.parametrize("attend", ATTENTIONS)
-@pytest.mark.parametrize("knobs", [{}, {"norm": "pre"}, {"attention_window": 2}, {"positions": "learned", "max_positions": 8}])
+@pytest.mark.parametrize(
+    "knobs", [{}, {"norm": "pre"}, {"attention_window": 2}, {"position_encoding": "learned", "max_positions": 8}]
+)
 def test_a_later_target_token_never_changes_an_earlier_logit(knobs: dict[str, Any], attend: Attend) -> None:
     model = small_model(**knobs)
     use_attention(model, attend)
@@ -757,7 +759,9 @@ def test_what_stands_at_padding_never_counts(window: int | None, attend: Attend)
     assert torch.equal(decode(memory + rubbish), decode(memory))
 
 
-@pytest.mark.parametrize("knobs", [{}, {"norm": "pre"}, {"attention_window": 1}, {"positions": "learned", "max_positions": 30}])
+@pytest.mark.parametrize(
+    "knobs", [{}, {"norm": "pre"}, {"attention_window": 1}, {"position_encoding": "learned", "max_positions": 30}]
+)
 def test_the_amount_of_padding_never_counts(knobs: dict[str, Any]) -> None:
     model = small_model(**knobs)
     source, inputs = sentences(4), sentences(5)
@@ -835,28 +839,35 @@ def assert_normal(weights: Tensor, spread: float) -> None:
     assert weights.abs().max().item() > 3 * spread
 
 
-@pytest.mark.parametrize("initialisation", ["glorot", "torch", "normal"])
-def test_first_weights(initialisation: str) -> None:
+@pytest.mark.parametrize("initialization", ["glorot", "torch", "normal"])
+def test_first_weights(initialization: str) -> None:
     """Glorot and Bengio 2010: U(±√(6 / (fan_in + fan_out))); torch.nn.Linear: U(±1/√fan_in), biases too."""
-    knobs: dict[str, Any] = {"d_model": 64, "d_ff": 256, "num_heads": 4, "d_k": 24, "attention_bias": True, "tying": "none"}
-    config = small_config(**knobs, initialisation=initialisation, target_space=True)
+    knobs: dict[str, Any] = {
+        "d_model": 64,
+        "d_ff": 256,
+        "num_heads": 4,
+        "d_k": 24,
+        "attention_bias": True,
+        "tie_embeddings": "none",
+    }
+    config = small_config(**knobs, initialization=initialization, target_space_embedding=True)
     torch.manual_seed(0)
     model = build_model(config, source_vocabulary=500, target_vocabulary=300)
     for linear in linears(model):
         fan_out, fan_in = linear.weight.shape
-        if initialisation == "glorot":
+        if initialization == "glorot":
             assert_uniform(linear.weight, math.sqrt(6 / (fan_in + fan_out)))
-        elif initialisation == "torch":
+        elif initialization == "torch":
             assert_uniform(linear.weight, 1 / math.sqrt(fan_in))
             assert linear.bias.abs().max().item() <= 1 / math.sqrt(fan_in)
         else:
             assert_normal(linear.weight, 0.02)
-        assert bool(linear.bias.any()) == (initialisation == "torch")
+        assert bool(linear.bias.any()) == (initialization == "torch")
     extra = model.encoder.embedding.extra
     assert extra is not None
     assert extra.any()
     for table in (model.encoder.embedding.weight, model.decoder.embedding.weight, model.output):
-        assert_normal(table, 0.02 if initialisation == "normal" else 1 / 8)
+        assert_normal(table, 0.02 if initialization == "normal" else 1 / 8)
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             assert module.weight.eq(1).all()
@@ -864,7 +875,7 @@ def test_first_weights(initialisation: str) -> None:
 
 
 def test_first_learned_positions() -> None:
-    model = small_model(positions="learned", max_positions=500)
+    model = small_model(position_encoding="learned", max_positions=500)
     for stack in (model.encoder, model.decoder):
         assert_normal(cast(LearnedPositions, stack.embedding.positions).weight, 1 / 4)
 
@@ -890,14 +901,14 @@ def test_first_weights_are_drawn_from_the_seed() -> None:
             "d_v": st.sampled_from([None, 5]),
             "attention_bias": st.booleans(),
             "positions": st.sampled_from(["interleaved", "concatenated", "learned"]),
-            "tying": st.sampled_from(["three-way", "two-way", "none"]),
+            "tie_embeddings": st.sampled_from(["all", "decoder", "none"]),
             "scale_embeddings": st.booleans(),
-            "initialisation": st.sampled_from(["glorot", "torch", "normal"]),
+            "initialization": st.sampled_from(["glorot", "torch", "normal"]),
             "residual_dropout": st.sampled_from([0.0, 0.2]),
             "embedding_dropout": st.sampled_from([0.0, 0.2]),
             "attention_dropout": st.sampled_from([0.0, 0.2]),
             "activation_dropout": st.sampled_from([0.0, 0.2]),
-            "target_space": st.booleans(),
+            "target_space_embedding": st.booleans(),
             "attention_window": st.sampled_from([None, 1, 3]),
         }
     )
@@ -906,7 +917,7 @@ def test_every_combination_of_knobs_builds_runs_and_learns(knobs: dict[str, Any]
     model = small_model(**knobs)
     source, inputs = sentences(6, 2), sentences(5, 3)
     logits = model.train()(source, inputs)
-    assert logits.shape == (2, 5, SOURCE_ROWS if knobs["tying"] == "three-way" else TARGET_ROWS)
+    assert logits.shape == (2, 5, SOURCE_ROWS if knobs["tie_embeddings"] == "all" else TARGET_ROWS)
     assert torch.isfinite(logits).all()
     logits.square().mean().backward()
     for name, parameter in model.named_parameters():

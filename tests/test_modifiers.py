@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.config import ModifiersConfig
+from dragoman.config import NoiseConfig
 from dragoman.data.noise import (
     _NAMES,
     ORDER,
@@ -55,7 +55,7 @@ TEXT = st.one_of(LINE, SOUP.filter(str.strip))
 
 
 def modifiers(*seed: int, **shares: float) -> Modifiers:
-    return Modifiers(ModifiersConfig(**shares), seed=sum(seed))
+    return Modifiers(NoiseConfig(**shares), seed=sum(seed))
 
 
 def served(chosen: Modifiers, epoch: int, index: int) -> tuple[str, str]:
@@ -69,7 +69,7 @@ ALL = dict.fromkeys(ORDER, 0.3)
 
 
 def test_each_knob_of_the_recipe_has_its_modifier() -> None:
-    assert set(ORDER) == set(ModifiersConfig.model_fields)
+    assert set(ORDER) == set(NoiseConfig.model_fields)
 
 
 def test_nothing_changes_without_a_share() -> None:
@@ -110,7 +110,7 @@ def test_the_next_pair_is_read_only_to_merge_with_it() -> None:
     def unread() -> tuple[str, str]:
         raise AssertionError("read")
 
-    chosen = modifiers(**{name: 0.5 for name in ORDER if name != "merged"})
+    chosen = modifiers(**{name: 0.5 for name in ORDER if name != "concat_next"})
     for index in range(200):
         chosen.apply(0, index, *PAIRS[0], unread)
     with pytest.raises(AssertionError, match="read"):
@@ -175,14 +175,14 @@ def test_no_side_is_emptied_and_none_gets_a_line_break(
 
 def test_they_are_applied_in_their_order() -> None:
     """A copied source is what the encoder reads; what is merged is changed as one; capitals spare the new placeholders."""
-    source, target = modifiers(copied_source=1.0, typos=1.0, merged=1.0, upper_case=1.0).apply(
+    source, target = modifiers(copy_source=1.0, typos=1.0, merged=1.0, upper_case=1.0).apply(
         0, 0, "A little sentence.", "Ein Satz.", lambda: ("Another one!", "Noch einer!")
     )
     assert source == target == source.upper()
     assert source != "A LITTLE SENTENCE. ANOTHER ONE!"
     assert re.fullmatch(r"A [A-Z]+ [A-Z]+\. [A-Z]+ ONE!", source)
     for index in range(50):
-        both = modifiers(placeholders=1.0, upper_case=1.0, dropped_punctuation=1.0).apply(
+        both = modifiers(placeholders=1.0, upper_case=1.0, drop_final_punctuation=1.0).apply(
             0, index, "It is here.", "好。", lambda: ("", "")
         )
         (placeholder,) = found(both[0])

@@ -178,8 +178,8 @@ def test_temperature_flattens_the_sizes(tmp_path: Path) -> None:
 
 
 def test_stages_change_with_the_epochs(tmp_path: Path) -> None:
-    stages = [{"until_epoch": 2, "weights": {"clean": 1.0}}, {"until_epoch": 3, "weights": {"clean": 1.0, "web": 1.0}}, {}]
-    config = DataConfig.model_validate({"corpora": corpora(clean=None, web=None), "stages": stages})
+    stages = [{"end_epoch": 2, "weights": {"clean": 1.0}}, {"end_epoch": 3, "weights": {"clean": 1.0, "web": 1.0}}, {}]
+    config = DataConfig.model_validate({"corpora": corpora(clean=None, web=None), "curriculum": stages})
     found = shares(tmp_path, config, SIZES, 4)
     assert found[:2] == [{"clean": 300, "web": 0}] * 2
     assert found[2]["clean"] == pytest.approx(900, abs=1)

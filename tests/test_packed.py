@@ -30,11 +30,11 @@ ROUNDING = 2e-4
 SWITCHES: dict[str, dict[str, Any]] = {
     "as printed": {},
     "pre-norm": {"norm": "pre", "attention_bias": True},
-    "post-norm, normalised once more": {"final_norm": True, "tying": "two-way"},
+    "post-norm, normalised once more": {"final_norm": True, "tie_embeddings": "decoder"},
     "windows": {"attention_window": 3, "norm": "pre", "final_norm": False},
-    "learned positions": {"positions": "learned", "tying": "none", "scale_embeddings": False},
-    "wide heads, target space": {"d_k": 5, "d_v": 11, "target_space": True, "positions": "concatenated"},
-    "pointed at words": {"pointer": True, "tying": "none", "attention_bias": True},
+    "learned positions": {"position_encoding": "learned", "tie_embeddings": "none", "scale_embeddings": False},
+    "wide heads, target space": {"d_k": 5, "d_v": 11, "target_space_embedding": True, "position_encoding": "concatenated"},
+    "pointed at words": {"pointer": True, "tie_embeddings": "none", "attention_bias": True},
 }
 
 

@@ -330,12 +330,12 @@ def test_a_gpu_of_the_paper_sustains_what_the_paper_says(trained: Path, tmp_path
 def test_a_run_that_went_on_on_others_is_charged_for_each(trained: Path, tmp_path: Path) -> None:
     """100 s on two devices of together 6 TFLOP/s, as its lines tell, then 60 s on one of 4: by hand."""
     (tmp_path / "recipe.json").write_bytes((trained / "recipe.json").read_bytes())
-    line = {"kind": "train", "flops_per_second": 1e9}
+    line = {"type": "train", "flops_per_second": 1e9}
     lines = [
-        {"kind": "run", "step": 0, "machine": "cpu", "devices": 2, "ceiling": 6e12},
+        {"type": "run", "step": 0, "machine": "cpu", "devices": 2, "ceiling": 6e12},
         {**line, "step": 50, "share_spent": 0.5, "minutes_left": 1.0},
         {**line, "step": 100, "share_spent": 0.8, "minutes_left": 100 / 60 / 4},
-        {"kind": "run", "step": 100, "machine": "cuda (Quadro P1000)", "devices": 1, "ceiling": 4e12},
+        {"type": "run", "step": 100, "machine": "cuda (Quadro P1000)", "devices": 1, "ceiling": 4e12},
         {**line, "step": 160, "share_spent": 0.5, "minutes_left": 160 / 60},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
@@ -424,11 +424,11 @@ def test_a_row_s_recipe_is_scored_as_the_table_is(plain: Recipe, tmp_path: Path)
     }
     for recipe in found.values():
         assert recipe.data.test == recipe.data.valid == plain.data.valid
-        assert (recipe.training.average, recipe.training.seed, recipe.training.max_minutes) == ("none", 2, 3.0)
+        assert (recipe.training.checkpoint_averaging, recipe.training.seed, recipe.training.max_minutes) == ("none", 2, 3.0)
         assert (recipe.decoding.beam_size, recipe.decoding.alpha) == (4, 0.6)
-        assert recipe.training.peak_rate == plain.training.peak_rate
-    assert found["E"].model.positions == "learned"
-    assert found["D-p0"].model.positions == plain.model.positions
+        assert recipe.training.peak_lr == plain.training.peak_lr
+    assert found["E"].model.position_encoding == "learned"
+    assert found["D-p0"].model.position_encoding == plain.model.position_encoding
     assert found["D-ls0.2"].training.label_smoothing == 0.2
     assert found["D-p0"].model.residual_dropout == found["D-p0"].model.embedding_dropout == 0.0
     assert (found["big"].model.d_model, found["big"].model.num_heads, found["big"].model.residual_dropout) == (256, 16, 0.3)
@@ -631,7 +631,7 @@ def test_table_3_from_the_command_line(plain: Recipe, corpus: Path, tmp_path: Pa
     recipe.write_text(
         f'name = "words"\n[task]\ntarget_language = "de"\n[data]\nroot = "{corpus}"\nmax_length = 40\n'
         'train = { source = "train.en", target = "train.de" }\nvalid = { source = "valid.en", target = "valid.de" }\n'
-        "[subword]\nvocabulary_size = 80\nbyte_fallback = false\n[training]\nbatch_tokens = 130\nwarmup_steps = 2\n"
+        "[tokenizer]\nvocabulary_size = 80\nbyte_fallback = false\n[training]\nbatch_tokens = 130\nwarmup_steps = 2\n"
         "[decoding]\nextra_length = 10\n"
     )
     words = ("table3", "--corpus", recipe, "--rows", "B-dk16", "--budget", 2, "--scale", "tiny", "--folder", tmp_path / "table")

@@ -76,7 +76,7 @@ def test_rows_are_set_against_the_first_by_paired_bootstrap(run: MakeRun, traine
     assert second.against is not None
     assert second.against.difference == pytest.approx(means[0] - means[1])
     assert "`training.label_smoothing=0.0`" in markdown([first, second]).splitlines()[3]
-    same = results([ours[0], run("c", lines=references, peak_rate=0.5)])[1]
+    same = results([ours[0], run("c", lines=references, peak_lr=0.5)])[1]
     assert same.against is not None
     assert (same.against.difference, same.against.p_value) == (0.0, 1.0)
     assert "+0.00 (+0.00 to +0.00), p = 1.000, under the noise" in markdown([first, same])
@@ -163,7 +163,7 @@ def test_what_makes_no_row_is_one_line(run: MakeRun, tmp_path: Path, trained: Pa
 
 
 def recipe_of(tiny: MakeRecipe, tmp_path: Path, language: str, *, tokenised: bool) -> Recipe:
-    return tiny(tmp_path / "run", f"task.target_language={language}", f"task.tokenised={str(tokenised).lower()}")
+    return tiny(tmp_path / "run", f"task.target_language={language}", f"task.tokenized={str(tokenised).lower()}")
 
 
 @pytest.mark.parametrize("language", ["de", "de-AT", "deu"])

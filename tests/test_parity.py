@@ -257,8 +257,8 @@ def marian_pair(seed: int, spreads: Mapping[str, float]) -> tuple[Transformer, A
             "norm": "post",
             "norm_epsilon": 1e-5,
             "attention_bias": True,
-            "positions": "concatenated",
-            "decoder_start": "zero",
+            "position_encoding": "concatenated",
+            "decoder_start_token": "zero",
         }
     )
     ours = build_model(config, source_vocabulary=MARIAN_ROWS, target_vocabulary=MARIAN_ROWS, padding_id=MARIAN_PAD).eval()

@@ -159,7 +159,7 @@ def test_what_cannot_be_explained_is_refused(parser: Parser) -> None:
         with pytest.raises(DataError, match=message):
             explain_parse(parser, text, method="greedy")
     with pytest.raises(DataError, match="the sentence has 5 tokens, and the model reads 3"):
-        explain_parse(parser, "a a", max_source=3)
+        explain_parse(parser, "a a", max_source_tokens=3)
     assert explain_parse(parser, "the cat", method="sample").beam == ()
 
 

@@ -24,7 +24,7 @@ from dragoman.inference.translator import load
 from dragoman.tasks.inference_model import speaker_of
 from dragoman.tasks.tree_constraint import Constraint
 from dragoman.trees.constraint_automaton import Automaton
-from dragoman.trees.linearization import NAMES, Name, linearisation
+from dragoman.trees.linearization import NAMES, Name, linearization
 from dragoman.trees.ptb import read_tree, split_words, write
 from dragoman.trees.ptb_tokenizer import penn_words
 from dragoman.trees.repair import mend
@@ -98,7 +98,7 @@ TOKENS: dict[Name, list[str]] = {
 def made(name: Name, chance: random.Random) -> Automaton:
     vocabulary = ["<pad>", "<unk>", "<s>", "</s>", *TOKENS[name]]
     limits = {"deepest": chance.choice([2, 5, 64]), "most_opens": chance.choice([1, 3, 16])}
-    return Automaton(linearisation(name), vocabulary, end=3, special=[0, 1, 2], **limits)
+    return Automaton(linearization(name), vocabulary, end=3, special=[0, 1, 2], **limits)
 
 
 def sentences(automaton: Automaton, chance: random.Random) -> tuple[list[int], list[int], list[list[int]] | None]:
@@ -274,7 +274,7 @@ def test_every_precision_gives_trees(bundle: Path, precision: str) -> None:
 
 
 def test_a_sentence_that_is_too_long_is_refused(parser: Parser) -> None:
-    parses = parser.parse(["the cat", "the cat " * 9], max_source=8)
+    parses = parser.parse(["the cat", "the cat " * 9], max_source_tokens=8)
     assert [parse.status for parse in parses] == ["ok", "refused"]
     assert (parses[1].brackets, parses[1].words) == ("", ("the", "cat") * 9)
 
@@ -318,10 +318,10 @@ def test_mistakes_are_answered(parser: Parser, bundle: Path, trained: Path) -> N
         parser.parse("a", tokenise="foo")  # type: ignore[call-overload]
     asked: list[dict[str, Any]] = [
         {"mbr": "chrf"},
-        {"extra_length": 0},
+        {"max_extra_tokens": 0},
         {"min_length": 50},
-        {"no_repeat": 2},
-        {"suppressed": ["XX"]},
+        {"no_repeat_ngram_size": 2},
+        {"suppress_tokens": ["XX"]},
     ]
     for knob in asked:
         with pytest.raises(RecipeError, match=f"decoding.{next(iter(knob))}"):
@@ -446,7 +446,7 @@ def test_what_was_malformed_is_told(bundle: Path, lines: Path) -> None:
 
 
 def test_what_was_not_parsed_is_named(bundle: Path, lines: Path) -> None:
-    done = call(bundle, lines, "max_source=8")
+    done = call(bundle, lines, "max_source_tokens=8")
     assert done.exit_code == 3
     assert "lines left unparsed (more than 8 tokens" in done.stderr
     assert [bool(line) for line in done.stdout.splitlines()] == [False, False, False, False, True]
@@ -534,7 +534,7 @@ def fuzzed(tmp_path: Path, count: int) -> int:
     for number, (name, method, pointer) in enumerate(ways):
         parser = opened(parser_bundle(tmp_path / f"{number}", f"model.pointer={pointer}", how=name, seed=number))
         lines = list(strange_lines(count // len(ways) + 1, number))
-        for line, parse in zip(lines, parser.parse(lines, method=method, temperature=1.5, extra_length=8), strict=True):
+        for line, parse in zip(lines, parser.parse(lines, method=method, temperature=1.5, max_extra_tokens=8), strict=True):
             assert parse.status == ("ok" if line.split() else "empty")
             if line.split():
                 assert_tree(parse, line.split())

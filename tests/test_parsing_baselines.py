@@ -258,14 +258,21 @@ def parser(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "size": "tiny",
             "task": {"kind": "parsing"},
             "data": {"train": {"file": "gold.mrg"}},
-            "subword": {"joint": False, "normalisation": "identity", "byte_fallback": False},
-            "model": {"tying": "none", "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2},
-            "decoding": {"extra_length": 40},
+            "tokenizer": {"joint": False, "normalization": "identity", "byte_fallback": False},
+            "model": {
+                "tie_embeddings": "none",
+                "encoder_layers": 1,
+                "decoder_layers": 1,
+                "d_model": 16,
+                "d_ff": 32,
+                "num_heads": 2,
+            },
+            "decoding": {"max_extra_tokens": 40},
         }
     )
     labels = learn_labels(TREES, recipe.task)
-    source = learn_subword((source_text(words(tree)) for tree in TREES), recipe.subword, vocabulary_size=40, seed=1)
-    tokeniser = Tokeniser(source, labels, source_eos=recipe.model.source_eos)
+    source = learn_subword((source_text(words(tree)) for tree in TREES), recipe.tokenizer, vocab_size=40, seed=1)
+    tokeniser = Tokeniser(source, labels, append_source_eos=recipe.model.append_source_eos)
     torch.manual_seed(2)
     parts = parser_parts(recipe)
     model = build_model(recipe.model, source_vocabulary=len(source), target_vocabulary=len(labels), **parts)
@@ -411,8 +418,8 @@ def test_a_run_needs_to_be_a_parser_s_and_at_its_end(tmp_path: Path) -> None:
             {
                 "task": {"kind": task},
                 "data": {"train": files},
-                "subword": {"joint": False, "normalisation": "identity"},
-                "model": {"tying": "none"},
+                "tokenizer": {"joint": False, "normalization": "identity"},
+                "model": {"tie_embeddings": "none"},
             }
         )
         (tmp_path / task).mkdir()

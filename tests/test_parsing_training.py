@@ -92,9 +92,9 @@ def parsing(treebank: Path) -> Make:
             "size": "tiny",
             "task": {"kind": "parsing"},
             "data": {"root": str(treebank), **{name: {"file": f"{name}.mrg"} for name in SPLITS}, "max_length": 120},
-            "subword": {"joint": False, "vocabulary_size": 90, "byte_fallback": False, "normalisation": "identity"},
+            "tokenizer": {"joint": False, "vocab_size": 90, "byte_fallback": False, "normalization": "identity"},
             "model": {
-                "tying": "two-way",
+                "tie_embeddings": "decoder",
                 "pointer": True,
                 "encoder_layers": 1,
                 "decoder_layers": 1,
@@ -106,16 +106,16 @@ def parsing(treebank: Path) -> Make:
                 "precision": "float32",
                 "batch_tokens": 1000,
                 "max_steps": 60,
-                "schedule": "inverse-sqrt",
-                "peak_rate": 5e-3,
+                "schedule": "inverse_sqrt",
+                "peak_lr": 5e-3,
                 "warmup_steps": 30,
                 "log_every_steps": 20,
                 "validate_every_steps": 30,
-                "validate_sentences": 10,
+                "num_validation_translations": 10,
                 "checkpoint_every_steps": 30,
-                "average_count": 1,
+                "num_averaged_checkpoints": 1,
             },
-            "decoding": {"beam_size": 2, "extra_length": 100},
+            "decoding": {"beam_size": 2, "max_extra_tokens": 100},
         }
         return make_recipe(document, [*NO_DROPOUT, *changes])
 
@@ -127,7 +127,7 @@ def run(parsing: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that has learnt a little. Nobody writes into it."""
     folder = tmp_path_factory.mktemp("parser") / "run"
     with on_one_core():
-        train(parsing(folder, "training.best_by=f1"))
+        train(parsing(folder, "training.best_metric=f1"))
     return folder
 
 
@@ -136,8 +136,8 @@ def run(parsing: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("how", NAMES)
 def test_ids_tell_the_tree_and_its_tags(how: Any) -> None:
-    """The decoder says the linearisation of `trees`, which is tested by itself; the tags stand where words are consumed."""
-    task = TaskConfig(kind="parsing", linearisation=how, tags="sequence" if how == "tensor2tensor" else "head")
+    """The decoder says the linearization of `trees`, which is tested by itself; the tags stand where words are consumed."""
+    task = TaskConfig(kind="parsing", linearization=how, pos_tags="sequence" if how == "tensor2tensor" else "head")
     trees = [read_tree(sentence(random.Random(seed))) for seed in range(20)] + [
         read_tree("(NN word)"),
         read_tree("(NP (JJ x) y)"),
@@ -172,9 +172,9 @@ def test_labels_that_were_not_learnt_are_counted() -> None:
     [
         "",
         "[]",
-        '{"linearisation": "typed"}',
-        '{"linearisation": "odd", "functions": "strip", "traces": "strip", "brackets": ["S"], "tags": []}',
-        '{"linearisation": "typed", "functions": "strip", "traces": "strip", "brackets": [1], "tags": []}',
+        '{"linearization": "typed"}',
+        '{"linearization": "odd", "functions": "strip", "traces": "strip", "brackets": ["S"], "tags": []}',
+        '{"linearization": "typed", "functions": "strip", "traces": "strip", "brackets": [1], "tags": []}',
         "[" * 100_000,
     ],
 )
@@ -186,8 +186,8 @@ def test_damaged_labels_are_refused(written: str) -> None:
 @pytest.fixture(scope="module")
 def pieces() -> Subword:
     texts = [" ".join(leaf.word for leaf in leaves(read_tree(sentence(random.Random(seed))))) for seed in range(200)]
-    config = make_recipe({"subword": {"normalisation": "identity"}}).subword
-    return learn_subword(texts, config, vocabulary_size=350, seed=1)
+    config = make_recipe({"tokenizer": {"normalization": "identity"}}).tokenizer
+    return learn_subword(texts, config, vocab_size=350, seed=1)
 
 
 @settings(max_examples=40, deadline=None, database=None)
@@ -215,7 +215,7 @@ TARGETS = [[10, 8, 4, 11, 9, 11], [10, 10, 8, 11, 9, 11]]
 
 def parser(*, pointer: bool = True, tagging: bool = True) -> Transformer:
     config = ModelConfig(
-        encoder_layers=1, decoder_layers=2, d_model=16, d_ff=32, num_heads=2, tying="none", pointer=pointer, norm="pre",
+        encoder_layers=1, decoder_layers=2, d_model=16, d_ff=32, num_heads=2, tie_embeddings="none", pointer=pointer, norm="pre",
         residual_dropout=0.0, embedding_dropout=0.0,
     )  # fmt: skip
     torch.manual_seed(1)
@@ -279,7 +279,7 @@ def test_steps_and_reordered_rows_point_as_teacher_forcing_does() -> None:
 
 def test_a_model_without_pointer_is_what_it_was() -> None:
     """The same weights by the same names, drawn alike, and the same bits."""
-    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, num_heads=2, tying="none")
+    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, num_heads=2, tie_embeddings="none")
     models = []
     for word_id in (None, 4):
         torch.manual_seed(1)
@@ -307,7 +307,7 @@ def test_the_tags_loss_is_that_of_each_words_tag() -> None:
                 expected -= float(logits_V[SHIFTS].log_softmax(0)[SHIFTS.index(tag)])
         assert float(found) == pytest.approx(expected, rel=1e-5)
         alone, nll = batch_loss(model, batch, epsilon=0.1, form="uniform")
-        both, same = batch_loss(model, batch, epsilon=0.1, form="uniform", tag_weight=0.5)
+        both, same = batch_loss(model, batch, epsilon=0.1, form="uniform", pos_loss_weight=0.5)
     assert float(both) == pytest.approx(float(alone) + 0.5 * expected, rel=1e-5)
     assert nll == same
 
@@ -326,15 +326,15 @@ def test_the_decoder_never_reads_a_tag() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("task.tags=sequence", "goes with tags = 'sequence'"),
-        ("task.linearisation=tensor2tensor", "goes with tags = 'sequence'"),
-        ("subword.joint=true", "set joint = false"),
-        ("subword.normalisation=nfkc", "set 'identity' for a parser"),
-        ("data.over_long=truncate", "cuts trees"),
-        ("data.modifiers.upper_case=0.1", "would part words from their trees"),
-        ("training.best_by=bleu", "is not for parsing: set 'f1' or 'loss'"),
-        ("model.source_eos=false", "needs model.source_eos = true"),
-        ("decoding.extra_length=2", "more tokens than words"),
+        ("task.pos_tags=sequence", "goes with tags = 'sequence'"),
+        ("task.linearization=tensor2tensor", "goes with tags = 'sequence'"),
+        ("tokenizer.joint=true", "set joint = false"),
+        ("tokenizer.normalization=nfkc", "set 'identity' for a parser"),
+        ("data.overlong_pairs=truncate", "cuts trees"),
+        ("data.noise.upper_case=0.1", "would part words from their trees"),
+        ("training.best_metric=bleu", "is not for parsing: set 'f1' or 'loss'"),
+        ("model.append_source_eos=false", "needs model.append_source_eos = true"),
+        ("decoding.max_extra_tokens=2", "more tokens than words"),
         ("data.train={source='a.en',target='a.de'}", "data.train: task.kind = 'parsing' learns from trees"),
         ("data.valid={file='a.tsv',format='tsv'}", "data.valid: task.kind = 'parsing' learns from trees"),
         ("task.kind=translation", "is for task.kind = 'parsing'"),
@@ -342,7 +342,7 @@ def test_the_decoder_never_reads_a_tag() -> None:
 )
 def test_impossible_recipes_are_refused(parsing: Make, tmp_path: Path, change: str, told: str) -> None:
     with pytest.raises(RecipeError, match=told):
-        parsing(tmp_path, "subword.byte_fallback=true", change)
+        parsing(tmp_path, "tokenizer.byte_fallback=true", change)
 
 
 def test_each_task_refuses_the_others_files(parsing: Make, tiny: Make, tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_trees_to_learn_from_that_are_none(parsing: Make, tmp_path: Path, split:
 
 def test_tensor2tensors_way_needs_tags(parsing: Make, tmp_path: Path) -> None:
     (tmp_path / "bare.mrg").write_text(f"{CAT}\n(S (NP the cat) (. .))\n")
-    ways = ("task.linearisation=tensor2tensor", "task.tags=sequence", "subword.vocabulary_size=20")
+    ways = ("task.linearization=tensor2tensor", "task.pos_tags=sequence", "tokenizer.vocab_size=20")
     recipe = parsing(tmp_path / "run", f"data.train={{file='{tmp_path}/bare.mrg'}}", *ways)
     with pytest.raises(DataError, match=r"bare\.mrg:2: the word 'the' stands in its bracket without a tag"):
         prepare(recipe, tmp_path / "data")
@@ -414,7 +414,7 @@ def test_parses_are_trees_over_the_words(run: Path) -> None:
     bundle = load_bundle(run / "bundle")
     words = [["the", "cat", "sees", "a", "dog", "."], [], ["("] * 3, ["\u2581", "x y", "\N{GRINNING FACE}"], ["the"] * 400]
     tagged: Sequence[Sequence[str] | None] = [["A", "B", "C", "D", "E", "F"], None, None, None, None]
-    decoding = bundle.recipe.decoding.model_copy(update={"max_source": 300})
+    decoding = bundle.recipe.decoding.model_copy(update={"max_source_tokens": 300})
     found = parse_ids([bundle.model], bundle.tokeniser, words, bundle.recipe, decoding, tags=tagged)
     assert [one.status for one in found] == ["ok", "empty", "ok", "ok", "refused"]
     for one, own in zip(found, words, strict=True):
@@ -443,8 +443,8 @@ def test_tables_of_words_come_from_the_bundle(run: Path, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_resumed_run_is_the_run_that_was_not_stopped(parsing: Make, run: Path, tmp_path: Path) -> None:
-    train(parsing(tmp_path / "run", "training.best_by=f1", "training.max_steps=30"))
-    train(parsing(tmp_path / "run", "training.best_by=f1"))
+    train(parsing(tmp_path / "run", "training.best_metric=f1", "training.max_steps=30"))
+    train(parsing(tmp_path / "run", "training.best_metric=f1"))
     weights = [(folder / "bundle" / "weights.safetensors").read_bytes() for folder in (run, tmp_path / "run")]
     assert weights[0] == weights[1]
 
@@ -476,7 +476,7 @@ def test_doctor_sees_a_source_that_is_not_read(run: Path) -> None:
     blind = [{**entry, "nll_shuffled_source": entry.get("nll_own_source")} for entry in record.entries]
     [found] = [one for one in diagnose(Record(run, record.recipe, blind)) if one.name == "ignores the source"]
     assert "with the sources of other sentences as long" in found.seen
-    early = [{**entry, "epoch": 1.0} if entry["kind"] == "train" else entry for entry in blind]
+    early = [{**entry, "epoch": 1.0} if entry["type"] == "train" else entry for entry in blind]
     assert not any(one.name == "ignores the source" for one in diagnose(Record(run, record.recipe, early)))
 
 
@@ -486,7 +486,11 @@ def test_a_toy_treebank_is_learnt(parsing: Make, tmp_path: Path) -> None:
     sizes = ("model.d_model=64", "model.d_ff=128", "model.num_heads=4", "training.label_smoothing=0.05")
     report = train(
         parsing(
-            tmp_path / "run", *sizes, "training.max_steps=500", "training.cooldown=0.3", "training.validate_every_steps=250"
+            tmp_path / "run",
+            *sizes,
+            "training.max_steps=500",
+            "training.lr_decay_ratio=0.3",
+            "training.validate_every_steps=250",
         )
     )
     assert report["f1"] > 95
@@ -497,7 +501,12 @@ def test_a_toy_treebank_is_learnt(parsing: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize("ways", [("tensor2tensor", "sequence"), ("topdown", "head"), ("typed", "given")])
 def test_other_ways_are_learnt_as_well(parsing: Make, tmp_path: Path, ways: tuple[str, str]) -> None:
     how, tags = ways
-    changes = (f"task.linearisation={how}", f"task.tags={tags}", "training.max_steps=150", "training.validate_every_steps=150")
+    changes = (
+        f"task.linearization={how}",
+        f"task.pos_tags={tags}",
+        "training.max_steps=150",
+        "training.validate_every_steps=150",
+    )
     report = train(parsing(tmp_path / "run", *changes))
     assert report["f1"] > 40
     bundle = load_bundle(tmp_path / "run" / "bundle")

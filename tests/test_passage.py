@@ -61,9 +61,9 @@ def test_a_long_line_is_translated_in_parts(translator: Translator) -> None:
     long = ", ".join(["one two three"] * 10)
     most = len(translator.bundle.tokeniser.encode_source(long)) // 3
     told: list[int] = []
-    whole, short = translator.translate([long, "ten"], max_source=most, attention=True, advance=told.append)
+    whole, short = translator.translate([long, "ten"], max_source_tokens=most, attention=True, advance=told.append)
     parts = split_passage(long, lambda part: len(translator.bundle.tokeniser.encode_source(part)) <= most)
-    alone = translator.translate(parts, max_source=most, attention=True)
+    alone = translator.translate(parts, max_source_tokens=most, attention=True)
     assert whole.parts == len(parts) > 2
     assert whole.text == " ".join(one.text for one in alone)
     assert whole.score == pytest.approx(sum(one.score for one in alone), abs=1e-5)
@@ -81,7 +81,7 @@ def test_a_long_line_is_translated_in_parts(translator: Translator) -> None:
 
 def test_a_long_line_is_refused_where_that_is_asked_for(translator: Translator) -> None:
     long = " ".join(["one"] * 50)
-    assert [one.status for one in translator.translate([long, "one two"], max_source=9, long_input="refuse")] == [
+    assert [one.status for one in translator.translate([long, "one two"], max_source_tokens=9, long_input="error")] == [
         "refused",
         "ok",
     ]
@@ -89,7 +89,7 @@ def test_a_long_line_is_refused_where_that_is_asked_for(translator: Translator) 
 
 def test_sampled_parts_draw_differently(translator: Translator) -> None:
     line = " ".join(["one two"] * 24)
-    (one,) = translator.translate([line], max_source=10, method="sample", temperature=2.0)
+    (one,) = translator.translate([line], max_source_tokens=10, method="sample", temperature=2.0)
     assert one.parts > 4
     assert len(set(one.text.split())) > 3
-    assert translator.translate([line], max_source=10, method="sample", temperature=2.0) == [one]
+    assert translator.translate([line], max_source_tokens=10, method="sample", temperature=2.0) == [one]

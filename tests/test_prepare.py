@@ -105,10 +105,10 @@ def recipe_for(text: Path, *overrides: str, **data: Any) -> Recipe:
             "root": str(text),
             **({} if "corpora" in data else {"train": {"source": "train.en", "target": "train.de"}}),
             "valid": {"file": "valid.tsv"},
-            "processes": 1,
+            "preprocessing_workers": 1,
             **data,
         },
-        "subword": {"vocabulary_size": VOCABULARY},
+        "tokenizer": {"vocab_size": VOCABULARY},
     }
     return make_recipe(document, overrides)
 
@@ -189,7 +189,7 @@ def test_a_large_vocabulary_takes_four_bytes_an_id(tmp_path: Path) -> None:
     lines = ["".join(characters[place : place + 100]) for place in range(0, len(characters), 100)]
     tsv(folder / "train.tsv", list(zip(lines, lines[::-1], strict=True)))
     tsv(folder / "valid.tsv", [(lines[0], lines[-1])])
-    settings = ["subword.normalisation=identity", f"subword.vocabulary_size={len(characters) + 261}"]
+    settings = ["tokenizer.normalization=identity", f"tokenizer.vocab_size={len(characters) + 261}"]
     result = prepared(folder, *settings, train={"file": "train.tsv"})
     corpus = result.corpus("train")
     with pa.ipc.open_file(result.folder / "train-00000.arrow") as reader:
@@ -209,7 +209,7 @@ def test_pairs_with_an_empty_side_are_counted_and_named(text: Path) -> None:
     written(text / "valid.tsv", ["bala\t", "bala\tmara"])
     result = prepared(text)
     fate = result.fates["train"]
-    assert (fate.read, fate.kept, fate.over_long, fate.dropped) == (38, 30, 0, {"empty": 8})
+    assert (fate.read, fate.kept, fate.overlong_pairs, fate.dropped) == (38, 30, 0, {"empty": 8})
     places = {f"{source}:{line}" for line in range(31, 39)}
     named = fate.dropped_at["empty"]
     assert len(set(named)) == 5
@@ -219,10 +219,10 @@ def test_pairs_with_an_empty_side_are_counted_and_named(text: Path) -> None:
     assert numbers(result, "valid") == [2]
 
 
-def over_long(text: Path, choice: str) -> tuple[Prepared, list[Pair], list[int]]:
+def overlong_pairs(text: Path, choice: str) -> tuple[Prepared, list[Pair], list[int]]:
     """A preparation with room for 12 tokens a side; its pairs, and the lines (from 0) of those that do not fit."""
     pairs = list(read_aligned(text / "train.en", text / "train.de"))
-    result = prepared(text, "data.max_length=12", f"data.over_long={choice}")
+    result = prepared(text, "data.max_length=12", f"data.overlong_pairs={choice}")
     encoder = result.tokeniser
     longest = [max(len(encoder.encode_source(pair.source)), len(encoder.encode_target(pair.target)) + 1) for pair in pairs]
     beyond = [line for line, length in enumerate(longest) if length > 12]
@@ -232,19 +232,19 @@ def over_long(text: Path, choice: str) -> tuple[Prepared, list[Pair], list[int]]
 
 
 def test_over_long_pairs_are_dropped_counted_and_named(text: Path) -> None:
-    result, pairs, beyond = over_long(text, "drop")
+    result, pairs, beyond = overlong_pairs(text, "drop")
     fate = result.fates["train"]
-    assert (fate.read, fate.kept, fate.over_long) == (60, 60 - len(beyond), len(beyond))
+    assert (fate.read, fate.kept, fate.overlong_pairs) == (60, 60 - len(beyond), len(beyond))
     assert fate.over_long_at == [pairs[line].origin for line in beyond[:5]]
     assert numbers(result, "train") == [line + 1 for line in range(60) if line not in beyond]
     assert fate.sentences("drop") == [f"{len(beyond)} pairs beyond data.max_length dropped ({', '.join(fate.over_long_at)}, …)"]
-    assert result.fates["valid"].over_long == 0  # what is judged on is never shortened
+    assert result.fates["valid"].overlong_pairs == 0  # what is judged on is never shortened
 
 
 def test_over_long_pairs_are_truncated_counted_and_named(text: Path) -> None:
-    result, pairs, beyond = over_long(text, "truncate")
+    result, pairs, beyond = overlong_pairs(text, "truncate")
     fate = result.fates["train"]
-    assert (fate.read, fate.kept, fate.over_long) == (60, 60, len(beyond))
+    assert (fate.read, fate.kept, fate.overlong_pairs) == (60, 60, len(beyond))
     corpus = result.corpus("train")
     for line, pair in enumerate(pairs):
         assert corpus.source(line).tolist() == [*result.tokeniser.source.encode(pair.source)[:11], END_ID]
@@ -255,9 +255,9 @@ def test_over_long_pairs_are_truncated_counted_and_named(text: Path) -> None:
 
 
 def test_an_over_long_pair_may_be_refused(text: Path) -> None:
-    _, pairs, beyond = over_long(text, "drop")
+    _, pairs, beyond = overlong_pairs(text, "drop")
     before = files(text.parent / "data")
-    line = told(lambda: over_long(text, "refuse"))
+    line = told(lambda: overlong_pairs(text, "error"))
     assert re.match(rf"{re.escape(pairs[beyond[0]].origin)}: \d+ tokens, more than data\.max_length = 12; raise it, or", line)
     assert files(text.parent / "data") == before
     assert nothing_else_beside(text)
@@ -272,26 +272,26 @@ def test_the_lines_to_learn_from_are_spread_evenly(text: Path) -> None:
     chosen = [row for row in range(100) if row * 13 // 100 != (row + 1) * 13 // 100]
     assert len(chosen) == 13
     assert {after - before for before, after in pairwise(chosen)} == {7, 8}
-    settings = ["subword.vocabulary_size=290", "subword.learn_from=26"]
+    settings = ["tokenizer.vocab_size=290", "tokenizer.train_sentences=26"]
     mixture = {name: {"file": f"{name}.tsv"} for name in corpora}
     result = prepared(text, *settings, corpora=mixture)
-    config = recipe_for(text, *settings, corpora=mixture).subword
+    config = recipe_for(text, *settings, corpora=mixture).tokenizer
     sources, targets = ([everything[row][side] for row in chosen] for side in (0, 1))
-    expected = learn_tokeniser(sources, targets, config, source_eos=True, seed=1)
+    expected = learn_tokeniser(sources, targets, config, append_source_eos=True, seed=1)
     assert result.tokeniser.source.model == expected.source.model
-    whole = prepared(text, "subword.vocabulary_size=290", "subword.learn_from=200", corpora=mixture)
+    whole = prepared(text, "tokenizer.vocab_size=290", "tokenizer.train_sentences=200", corpora=mixture)
     sources, targets = ([pair[side] for pair in everything] for side in (0, 1))
-    expected = learn_tokeniser(sources, targets, config, source_eos=True, seed=1)
+    expected = learn_tokeniser(sources, targets, config, append_source_eos=True, seed=1)
     assert whole.tokeniser.source.model == expected.source.model
 
 
 @pytest.mark.parametrize("joint", [True, False])
 def test_a_subword_model_may_be_given(text: Path, joint: bool) -> None:
-    one, other = (learn_subword(sentences(300, seed), SUBWORD, vocabulary_size=280 + seed, seed=1).model for seed in (7, 8))
+    one, other = (learn_subword(sentences(300, seed), SUBWORD, vocab_size=280 + seed, seed=1).model for seed in (7, 8))
     (text / "one.model").write_bytes(one)
     (text / "other.model").write_bytes(other)
-    settings = ["subword.model=one.model", f"subword.joint={str(joint).lower()}", "model.tying=two-way"]
-    settings += [] if joint else ["subword.target_model=other.model"]
+    settings = ["tokenizer.model_file=one.model", f"tokenizer.joint={str(joint).lower()}", "model.tie_embeddings=decoder"]
+    settings += [] if joint else ["tokenizer.target_model_file=other.model"]
     notices: list[str] = []
     result = prepared(text, *settings, notice=notices.append)
     assert not any("learning" in notice for notice in notices)
@@ -306,7 +306,7 @@ def test_a_subword_model_may_be_given(text: Path, joint: bool) -> None:
     assert line.startswith(f"{text / 'one.model'}: cannot be read: No such file")
 
 
-SUBWORD = make_recipe({}).subword
+SUBWORD = make_recipe({}).tokenizer
 
 
 @pytest.mark.slow
@@ -315,12 +315,17 @@ def test_a_model_that_is_to_be_sampled_from_is_sent_to_processes(
     text: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool_room, "CHUNK", 5)
-    config = SUBWORD.model_copy(update={"kind": kind})
-    (text / "given.model").write_bytes(learn_subword(sentences(300, 7), config, vocabulary_size=290, seed=1).model)
-    settings = ["subword.model=given.model", "subword.sampling=0.2", f"subword.kind={kind}", "data.cleaning.identical=true"]
+    config = SUBWORD.model_copy(update={"model_type": kind})
+    (text / "given.model").write_bytes(learn_subword(sentences(300, 7), config, vocab_size=290, seed=1).model)
+    settings = [
+        "tokenizer.model_file=given.model",
+        "tokenizer.sampling_alpha=0.2",
+        f"tokenizer.model_type={kind}",
+        "data.cleaning.source_equals_target=true",
+    ]
     alone = files(prepared(text, *settings).folder)
     shutil.rmtree(text.parent / "data")
-    assert files(prepared(text, *settings, "data.processes=2").folder) == alone
+    assert files(prepared(text, *settings, "data.preprocessing_workers=2").folder) == alone
 
 
 # --- mixtures ---------------------------------------------------------------------------------------------------------
@@ -353,8 +358,8 @@ def test_a_mixture_is_cleaned_across_its_corpora(text: Path) -> None:
     tsv(text / "second.tsv", [*shared, *once[10:], *shared_source, ("baba", "baba")])
     tsv(text / "third.tsv", [*shared, ("dana", "dana"), *pairs_of(5, 9)])
     corpora: dict[str, Any] = {name: {"file": f"{name}.tsv"} for name in ("first", "second", "third")}
-    corpora["third"]["exempt"] = ["duplicate-pair", "identical", "duplicate-source"]
-    rules = ["duplicate_pairs", "duplicate_sources", "identical"]
+    corpora["third"]["skip_filters"] = ["duplicate-pair", "source-equals-target", "duplicate-source"]
+    rules = ["duplicate_pairs", "duplicate_sources", "source_equals_target"]
     result = prepared(text, *(f"data.cleaning.{rule}=true" for rule in rules), corpora=corpora)
     fates = result.fates
     assert numbers(result, "first") == list(range(1, 16))
@@ -362,7 +367,7 @@ def test_a_mixture_is_cleaned_across_its_corpora(text: Path) -> None:
     assert numbers(result, "third") == list(range(1, 12))
     assert fates["first"].dropped == {"duplicate-pair": 1}
     assert fates["first"].dropped_at == {"duplicate-pair": [f"{text / 'first.tsv'}:16"]}
-    assert fates["second"].dropped == {"identical": 1, "duplicate-pair": 5, "duplicate-source": 4}
+    assert fates["second"].dropped == {"source-equals-target": 1, "duplicate-pair": 5, "duplicate-source": 4}
     assert fates["third"].dropped == {}
     page = (result.folder / "cleaning.html").read_text(encoding="utf-8")
     assert "An equal pair came before." in page
@@ -374,7 +379,7 @@ def test_a_mixture_is_cleaned_across_its_corpora(text: Path) -> None:
 @pytest.mark.parametrize("rule", ["script", "language"])
 def test_a_rule_that_is_set_to_0_is_a_rule(text: Path, rule: str) -> None:
     """The corpus is exempt, so that nothing depends on what the rule makes of a language that is none."""
-    train = {"source": "train.en", "target": "train.de", "exempt": [rule]}
+    train = {"source": "train.en", "target": "train.de", "skip_filters": [rule]}
     languages = ["task.source_language=en", "task.target_language=de"]
     result = prepared(text, f"data.cleaning.{rule}=0.0", *languages, train=train)
     assert "cleaning.html" in files(result.folder)
@@ -387,14 +392,14 @@ def test_what_is_judged_on_is_kept_out_of_training(text: Path, spread_over: str)
     tsv(text / "train.tsv", [*pairs_of(20, 1), (valid[3][0].upper() + "!", "mara"), ("mara", test[4][1]), ("bala", "mala")])
     judged = {"valid": {"file": "valid.tsv"}, "test": {"file": "test.tsv"}}
     data: dict[str, Any] = {name: corpus if spread_over in ("both", name) else None for name, corpus in judged.items()}
-    result = prepared(text, "data.cleaning.overlap=true", train={"file": "train.tsv"}, **data)
+    result = prepared(text, "data.cleaning.eval_overlap=true", train={"file": "train.tsv"}, **data)
     gone = {"both": [21, 22], "valid": [21], "test": [22]}[spread_over]
     assert numbers(result, "train") == [number for number in range(1, 24) if number not in gone]
-    assert result.fates["train"].dropped == {"overlap": len(gone)}
+    assert result.fates["train"].dropped == {"eval-overlap": len(gone)}
 
 
-@pytest.mark.parametrize("over_long", ["drop", "truncate"])
-def test_what_became_of_the_pairs_adds_up(text: Path, over_long: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("overlong_pairs", ["drop", "truncate"])
+def test_what_became_of_the_pairs_adds_up(text: Path, overlong_pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool_room, "CHUNK", 10)
     monkeypatch.setattr(spool_room, "PART", 30)
     draw = random.Random(1)
@@ -410,20 +415,20 @@ def test_what_became_of_the_pairs_adds_up(text: Path, over_long: str, monkeypatc
         tsv(text / f"{name}.tsv", [draw.choice(odd) if draw.random() < 0.4 else pair for pair in pairs_of(size, size)])
     corpora = {name: {"file": f"{name}.tsv"} for name in "ab"}
     rules = ["identical=true", "duplicate_pairs=true", "max_ratio=4.0"]
-    settings = [f"data.over_long={over_long}", "data.max_length=30", *(f"data.cleaning.{rule}" for rule in rules)]
+    settings = [f"data.overlong_pairs={overlong_pairs}", "data.max_length=30", *(f"data.cleaning.{rule}" for rule in rules)]
     result = prepared(text, *settings, corpora=corpora)
     told = json.loads((result.folder / "prepared.json").read_bytes())["fates"]
     assert told == {name: asdict(fate) for name, fate in result.fates.items()}
     for name, size in (("a", 95), ("b", 60), ("valid", 10)):
         fate, corpus = result.fates[name], result.corpus(name)
-        gone = sum(fate.dropped.values()) + (fate.over_long if over_long == "drop" else 0)
+        gone = sum(fate.dropped.values()) + (fate.overlong_pairs if overlong_pairs == "drop" else 0)
         assert fate.read == size == fate.kept + gone
         assert len(corpus) == fate.kept
         sources, targets = corpus.lengths()
         assert (sources.sum(), targets.sum()) == (fate.source_tokens, fate.target_tokens)
         assert numbers(result, name) == sorted(set(numbers(result, name)))
-    assert result.fates["a"].over_long > 0
-    assert set(result.fates["a"].dropped) == {"empty", "identical", "duplicate-pair", "ratio"}
+    assert result.fates["a"].overlong_pairs > 0
+    assert set(result.fates["a"].dropped) == {"empty", "source-equals-target", "duplicate-pair", "ratio"}
 
 
 @pytest.mark.parametrize("size", [1, 10, 19, 20, 21, 40])
@@ -484,9 +489,9 @@ def chunked(text: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dic
     corpora = {
         "one": {"file": "one-and-all.tsv"},
         "two": {"source": "two.en", "target": "two.de"},
-        "three": {"file": "three.tsv", "exempt": ["identical"]},
+        "three": {"file": "three.tsv", "skip_filters": ["source-equals-target"]},
     }
-    settings = ["data.cleaning.duplicate_pairs=true", "data.cleaning.identical=true", "data.max_length=100"]
+    settings = ["data.cleaning.duplicate_pairs=true", "data.cleaning.source_equals_target=true", "data.max_length=100"]
     return settings, {"corpora": corpora}
 
 
@@ -495,7 +500,7 @@ def test_the_number_of_processes_changes_no_byte(text: Path, monkeypatch: pytest
     settings, data = chunked(text, monkeypatch)
     alone = files(prepared(text, *settings, **data).folder)
     shutil.rmtree(text.parent / "data")
-    assert files(prepared(text, *settings, **data | {"processes": 2}).folder) == alone
+    assert files(prepared(text, *settings, **data | {"preprocessing_workers": 2}).folder) == alone
 
 
 # --- nothing is done twice --------------------------------------------------------------------------------------------
@@ -580,11 +585,11 @@ def test_a_file_rewritten_at_once_is_noticed_though_size_and_time_are_the_same(t
 
 CHANGES = [
     "data.max_length=255",
-    "data.over_long=truncate",
-    "data.over_long=refuse",
-    "data.cleaning.identical=true",
+    "data.overlong_pairs=truncate",
+    "data.overlong_pairs=error",
+    "data.cleaning.source_equals_target=true",
     "data.cleaning.max_words=3",
-    "data.cleaning.overlap=true",
+    "data.cleaning.eval_overlap=true",
     "data.valid={file='test.tsv'}",
     "data.valid={file='valid.tsv', fields=['2', '1']}",
     "data.train={source='train.de', target='train.en'}",
@@ -592,22 +597,22 @@ CHANGES = [
     "task.source_language=en",
     "task.target_language=de",
     "training.seed=2",
-    "subword.vocabulary_size=299",
-    "subword.kind=unigram",
-    "subword.byte_fallback=false",
-    "subword.character_coverage=0.99",
-    "subword.normalisation=identity",
-    "subword.lowercase=true",
-    "subword.split_digits=true",
-    "subword.joint=false",
-    "subword.learn_from=50",
-    "model.source_eos=false",
+    "tokenizer.vocab_size=299",
+    "tokenizer.model_type=unigram",
+    "tokenizer.byte_fallback=false",
+    "tokenizer.character_coverage=0.99",
+    "tokenizer.normalization=identity",
+    "tokenizer.lowercase=true",
+    "tokenizer.split_digits=true",
+    "tokenizer.joint=false",
+    "tokenizer.train_sentences=50",
+    "model.append_source_eos=false",
 ]
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_settings_that_changed_are_noticed(text: Path, change: str) -> None:
-    more = ["model.tying=two-way"]
+    more = ["model.tie_embeddings=decoder"]
     prepared(text, *more)
     before = files(text.parent / "data")
     assert prepared(text, *more, change).fresh
@@ -625,10 +630,10 @@ def test_settings_that_changed_are_noticed(text: Path, change: str) -> None:
         "decoding.beam_size=9",
         "model.d_ff=8",
         "data.test={file='none.tsv'}",
-        "data.processes=2",
-        "data.loaders=3",
-        "data.modifiers.typos=0.5",
-        "subword.sampling=0.1",
+        "data.preprocessing_workers=2",
+        "data.num_workers=3",
+        "data.noise.typos=0.5",
+        "tokenizer.sampling_alpha=0.1",
     ],
 )
 def test_settings_that_make_no_other_corpus_change_nothing(text: Path, change: str) -> None:
@@ -641,12 +646,14 @@ def test_how_corpora_are_mixed_makes_no_other_corpora(text: Path) -> None:
         tsv(text / f"{name}.tsv", pairs_of(30, ord(name)))
     plain: dict[str, Any] = {name: {"file": f"{name}.tsv"} for name in "ab"}
     weighted = {name: {**corpus, "weight": weight} for weight, (name, corpus) in zip((3.0, 1.0), plain.items(), strict=True)}
-    stages = [{"until_epoch": 2, "weights": {"a": 1.0}}, {}]
+    stages = [{"end_epoch": 2, "weights": {"a": 1.0}}, {}]
     assert prepared(text, corpora=plain).fresh
     assert not prepared(text, corpora=weighted).fresh
     assert not prepared(text, corpora=plain, temperature=3.0).fresh
     assert not prepared(text, corpora=plain, stages=stages).fresh
-    assert prepared(text, corpora={name: {**corpus, "exempt": ["identical"]} for name, corpus in plain.items()}).fresh
+    assert prepared(
+        text, corpora={name: {**corpus, "skip_filters": ["source-equals-target"]} for name, corpus in plain.items()}
+    ).fresh
     assert prepared(text, corpora=dict(reversed(plain.items()))).fresh
 
 
@@ -666,7 +673,7 @@ def test_an_input_that_changed_is_noticed(text: Path, name: str) -> None:
 
 
 def test_the_test_set_counts_where_it_is_compared_with(text: Path) -> None:
-    settings = ["data.cleaning.overlap=true", "data.test={file='test.tsv'}"]
+    settings = ["data.cleaning.eval_overlap=true", "data.test={file='test.tsv'}"]
     prepared(text, *settings)
     assert not prepared(text, *settings).fresh
     tsv(text / "test.tsv", pairs_of(10, 6))
@@ -698,7 +705,7 @@ OUTPUTS = [
 @pytest.mark.parametrize("name", OUTPUTS)
 @pytest.mark.parametrize("damage", ["cut", "flip", "remove", "empty"])
 def test_an_output_that_changed_is_made_anew(text: Path, name: str, damage: str) -> None:
-    apart = ["subword.joint=false", "model.tying=two-way"]
+    apart = ["tokenizer.joint=false", "model.tie_embeddings=decoder"]
     prepared(text, *apart)
     folder = text.parent / "data"
     before = files(folder)
@@ -774,7 +781,15 @@ def test_a_damaged_note_of_what_was_prepared_is_made_anew(text: Path, damage: st
 def test_what_version_0_1_prepared_is_made_anew(text: Path) -> None:
     folder = text.parent / "data"
     folder.mkdir()
-    fate = {"kept": 60, "empty": 0, "over_long": 0, "source_tokens": 9, "target_tokens": 9, "empty_at": [], "over_long_at": []}
+    fate = {
+        "kept": 60,
+        "empty": 0,
+        "overlong_pairs": 0,
+        "source_tokens": 9,
+        "target_tokens": 9,
+        "empty_at": [],
+        "over_long_at": [],
+    }
     for name in ("source.model", "train.arrow", "valid.arrow"):
         (folder / name).write_bytes(b"old")
     (folder / "prepared.json").write_text(json.dumps({"digest": "old", "files": {}, "fates": {"train": fate}}))
@@ -887,7 +902,7 @@ def test_an_interrupted_preparation_of_something_else_is_begun_anew(text: Path, 
     recipe = recipe_for(text, *settings, **data)
     with pytest.raises(KeyboardInterrupt):
         prepare(recipe, text.parent / "data", progress=stopping([], 12))
-    other = recipe_for(text, *settings, "subword.vocabulary_size=310", **data)
+    other = recipe_for(text, *settings, "tokenizer.vocab_size=310", **data)
     prepare(other, text.parent / "other")
     notices: list[str] = []
     prepare(other, text.parent / "data", notices.append)
@@ -944,7 +959,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_preparation_goes_on(text: Path, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, data = chunked(text, monkeypatch)
-    recipe = recipe_for(text, *settings, f"data.processes={processes}", **data)
+    recipe = recipe_for(text, *settings, f"data.preprocessing_workers={processes}", **data)
     prepare(recipe_for(text, *settings, **data), text.parent / "undisturbed")
     folder = text.parent / "data"
     (text.parent / "recipe.json").write_text(json.dumps(recipe.model_dump(mode="json")))
@@ -965,14 +980,16 @@ def test_a_killed_preparation_goes_on(text: Path, processes: int, monkeypatch: p
 def test_a_preparation_goes_on_after_a_process_was_killed(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, data = chunked(text, monkeypatch)
     prepare(recipe_for(text, *settings, **data), text.parent / "undisturbed")
-    recipe, folder = recipe_for(text, *settings, **data | {"processes": 2}), text.parent / "data"
+    recipe, folder = recipe_for(text, *settings, **data | {"preprocessing_workers": 2}), text.parent / "data"
 
     def kill(*_: object) -> None:
         for process in multiprocessing.active_children():
             os.kill(process.pid or 0, signal.SIGKILL)
 
     line = told(lambda: prepare(recipe, folder, progress=kill), LostProcessError)
-    assert line.startswith("a process that works ahead has ended, for want of memory perhaps; set data.processes=1 or lower")
+    assert line.startswith(
+        "a process that works ahead has ended, for want of memory perhaps; set data.preprocessing_workers=1 or lower"
+    )
     assert (text.parent / ".data.partial").is_dir()
     notices: list[str] = []
     prepare(recipe_for(text, *settings, **data), folder, notices.append)
@@ -1014,7 +1031,7 @@ def test_ctrl_c_is_answered_by_one_process(text: Path, monkeypatch: pytest.Monke
     """A terminal sends it to all: those that have just been started, or are at work, say nothing."""
     settings, data = chunked(text, monkeypatch)
     prepare(recipe_for(text, *settings, **data), text.parent / "undisturbed")
-    recipe = recipe_for(text, *settings, **data | {"processes": 2})
+    recipe = recipe_for(text, *settings, **data | {"preprocessing_workers": 2})
     (text.parent / "recipe.json").write_text(json.dumps(recipe.model_dump(mode="json")))
     (text.parent / "interrupted.py").write_text(CTRL_C)
     for seconds in (0.0, 0.1, 0.3, 2.0):
@@ -1034,7 +1051,7 @@ BUSY = "another process is at work in there; wait for it, or stop it"
 def test_two_preparations_at_once_are_not_mixed(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any call of progress, a second one is refused, of the same or of something else, and the first is as if alone."""
     settings, data = chunked(text, monkeypatch)
-    recipe, other = (recipe_for(text, *settings, f"subword.vocabulary_size={size}", **data) for size in (300, 310))
+    recipe, other = (recipe_for(text, *settings, f"tokenizer.vocab_size={size}", **data) for size in (300, 310))
     folder, work = text.parent / "data", text.parent / ".data.partial"
     refused = []
 
@@ -1051,7 +1068,7 @@ def test_two_preparations_at_once_are_not_mixed(text: Path, monkeypatch: pytest.
 
 
 def test_what_stands_there_is_served_while_something_else_is_prepared(text: Path) -> None:
-    folder, old, new = text.parent / "data", recipe_for(text), recipe_for(text, "subword.vocabulary_size=310")
+    folder, old, new = text.parent / "data", recipe_for(text), recipe_for(text, "tokenizer.vocab_size=310")
     prepare(old, folder)
     prepare(new, text.parent / "undisturbed")
     fresh = []
@@ -1066,8 +1083,8 @@ def test_another_process_is_refused_and_one_that_is_gone_is_not_waited_for(text:
 root = '{text}'
 train = {{ source = 'train.en', target = 'train.de' }}
 processes = 1
-[subword]
-vocabulary_size = {VOCABULARY}
+[tokenizer]
+vocab_size = {VOCABULARY}
 """
     (text / "recipe.toml").write_text(recipe)
     words = [sys.executable, "-c", "from dragoman.cli.main import main; main()", "prepare", str(text / "recipe.toml")]
@@ -1107,16 +1124,16 @@ def spoiled(text: Path, mistake: str) -> list[str]:
             written(text / "valid.tsv", ["\t"])
         case "too long":
             written(text / "train.en", [*lines[:59], "bala " * 90])
-            return ["data.max_length=60", "data.over_long=refuse"]
+            return ["data.max_length=60", "data.overlong_pairs=error"]
         case "small vocabulary":
-            return ["subword.vocabulary_size=9"]
+            return ["tokenizer.vocab_size=9"]
         case "large vocabulary":
-            return ["subword.vocabulary_size=90000"]
+            return ["tokenizer.vocab_size=90000"]
         case "no model":
-            return ["subword.model=none.model"]
+            return ["tokenizer.model_file=none.model"]
         case "bad model":
             (text / "bad.model").write_bytes(b"no model")
-            return ["subword.model=bad.model"]
+            return ["tokenizer.model_file=bad.model"]
         case "wrong glob":
             return ["data.train={file='*.nothing'}"]
         case "no ending":
@@ -1132,10 +1149,10 @@ MISTAKES = {
     "bad valid": "valid.tsv, line 2: 1 tab-separated fields",
     "empty valid": "valid.tsv: no pair is left (1 pairs with an empty side dropped",
     "too long": "train.en:60: ",
-    "small vocabulary": "subword.vocabulary_size = 9 is too small",
-    "large vocabulary": "subword.vocabulary_size = 90000 is more than",
+    "small vocabulary": "tokenizer.vocab_size = 9 is too small",
+    "large vocabulary": "tokenizer.vocab_size = 90000 is more than",
     "no model": "none.model: cannot be read: No such file or directory",
-    "bad model": "bad.model (subword.model): not a SentencePiece model",
+    "bad model": "bad.model (tokenizer.model_file): not a SentencePiece model",
     "wrong glob": "*.nothing: there is no such file",
     "no ending": "train.en: the ending '.en' tells no format",
 }
@@ -1164,7 +1181,7 @@ def test_a_mistake_leaves_what_stood_there(text: Path, mistake: str, before: boo
 def test_a_mistake_is_told_as_well_by_several_processes(text: Path, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool_room, "CHUNK", 8)
     monkeypatch.setattr(spool_room, "PART", 16)
-    settings = [*spoiled(text, mistake), "data.processes=2", "data.cleaning.identical=true"]
+    settings = [*spoiled(text, mistake), "data.preprocessing_workers=2", "data.cleaning.source_equals_target=true"]
     assert MISTAKES[mistake] in told(lambda: prepared(text, *settings))
     assert nothing_else_beside(text)
 
@@ -1184,7 +1201,7 @@ def test_what_is_not_accepted_replaces_nothing(text: Path) -> None:
         asked.append(digests)
         raise RunError("begun with another corpus")
 
-    recipe = recipe_for(text, "subword.vocabulary_size=310")
+    recipe = recipe_for(text, "tokenizer.vocab_size=310")
     for _ in range(2):
         assert told(lambda: prepare(recipe, text.parent / "data", accept=refuse), RunError) == "begun with another corpus"
         assert files(text.parent / "data") == before
@@ -1204,7 +1221,7 @@ def test_a_corpus_without_pairs_is_refused(text: Path) -> None:
     line = told(lambda: prepared(text, "data.max_length=2", valid=None))
     assert "no pair is left (60 pairs beyond data.max_length dropped" in line
     corpora = {"good": {"file": "test.tsv"}, "bad": {"file": "valid.tsv"}}
-    small = "subword.vocabulary_size=280"
+    small = "tokenizer.vocab_size=280"
     assert told(lambda: prepared(text, small, corpora=corpora, valid=None)).startswith(f"{empty_valid}: no pair is left (the")
     named = ", ".join(str(text / name) for name in ("train.en", "train.de"))
     empty = f"2 pairs with an empty side dropped ({text / 'train.en'}:"  # the examples come in no order
@@ -1219,7 +1236,7 @@ def test_what_leaves_nothing_to_learn_from_or_judge_by_is_told_before_learning(t
     notices: list[str] = []
     tsv(text / "same.tsv", [(source, source) for source, _ in pairs_of(40, 1)])
     corpora = {"all": {"source": "train.en", "target": "train.de"}, "same": {"file": "same.tsv"}}
-    line = told(lambda: prepared(text, "data.cleaning.identical=true", corpora=corpora, notice=notices.append))
+    line = told(lambda: prepared(text, "data.cleaning.source_equals_target=true", corpora=corpora, notice=notices.append))
     told_by = "dragoman clean shows examples"
     assert line == f"{text / 'same.tsv'}: no pair is left (40 pairs dropped by cleaning (identical 40; {told_by}))"
     for lines in ([], ["bala\tmara", "bala"]):
@@ -1295,7 +1312,7 @@ def test_standard_input_is_prepared_and_not_read_again(
     assert not second.fresh
     assert second.fates == first.fates
     pipe(pairs_of(50, 1))
-    assert prepared(text, "subword.vocabulary_size=310", **PIPE).fates["train"].kept == 50
+    assert prepared(text, "tokenizer.vocab_size=310", **PIPE).fates["train"].kept == 50
 
 
 def test_a_mixture_may_have_standard_input_in_it(text: Path, pipe: Callable[[Sequence[tuple[str, str]] | None], None]) -> None:

@@ -60,7 +60,7 @@ CHRF_SENTENCE, BLEU_SENTENCE = CHRF(), BLEU(effective_order=True)
 # R-Drop
 
 PLACES, WIDTH, VOCABULARY, ALPHA = 9, 4, 11, 5.0
-FORMS = ("uniform", "others", "real")
+FORMS = ("uniform", "exclude_target", "exclude_target_and_pad")
 
 
 def as_printed(outputs_2XD: Tensor, output_VD: Tensor, targets_X: Tensor, *, form: str, alpha: float) -> Tensor:
@@ -68,7 +68,7 @@ def as_printed(outputs_2XD: Tensor, output_VD: Tensor, targets_X: Tensor, *, for
     log_probs_2XV = (outputs_2XD @ output_VD.t()).log_softmax(-1)
     vocabulary = len(output_VD)
     wanted_XV = torch.full((len(targets_X), vocabulary), 0.1 / (vocabulary - FORMS.index(form)), dtype=output_VD.dtype)
-    if form == "real":
+    if form == "exclude_target_and_pad":
         wanted_XV[:, 0] = 0.0
     wanted_XV.scatter_(1, targets_X[:, None], 0.9 + (0.1 / vocabulary if form == "uniform" else 0.0))
     likelihoods = [F.cross_entropy(log_probs_XV, wanted_XV, reduction="sum") for log_probs_XV in log_probs_2XV]
@@ -167,7 +167,7 @@ def test_r_drop_draws_another_dropout_for_each_pass() -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-R_DROP = ("training.r_drop=5", "training.accumulation=2", "training.max_steps=4", "training.batch_tokens=60")
+R_DROP = ("training.r_drop_alpha=5", "training.batches_per_update=2", "training.max_steps=4", "training.batch_tokens=60")
 
 
 class StopsAfter(Silent):
@@ -183,7 +183,9 @@ class StopsAfter(Silent):
 
 
 def test_a_step_with_r_drop_costs_two(tiny: MakeRecipe, tmp_path: Path) -> None:
-    trainers = {alpha: Trainer(tiny(tmp_path / alpha, *R_DROP, f"training.r_drop={alpha}"), Silent()) for alpha in ("5", "0")}
+    trainers = {
+        alpha: Trainer(tiny(tmp_path / alpha, *R_DROP, f"training.r_drop_alpha={alpha}"), Silent()) for alpha in ("5", "0")
+    }
     for trainer in trainers.values():
         trainer._step()
     assert trainers["5"].progress.flops == 2 * trainers["0"].progress.flops
@@ -197,8 +199,8 @@ def test_a_step_with_r_drop_costs_two(tiny: MakeRecipe, tmp_path: Path) -> None:
 def test_a_run_with_r_drop_goes_on_where_it_stopped(tiny: MakeRecipe, tmp_path: Path) -> None:
     """Its last scores are by minimum Bayes risk, those on the way are greedy."""
     settings = (*R_DROP, "training.validate_every_steps=2", "decoding.method='sample'", "decoding.mbr='chrf'")
-    train(tiny(tmp_path / "whole", *settings, "decoding.candidates=3"))
-    recipe = tiny(tmp_path / "parts", *settings, "decoding.candidates=3")
+    train(tiny(tmp_path / "whole", *settings, "decoding.mbr_candidates=3"))
+    recipe = tiny(tmp_path / "parts", *settings, "decoding.mbr_candidates=3")
     with pytest.raises(Interrupted):
         train(recipe, StopsAfter(3))
     train(recipe)
@@ -218,19 +220,19 @@ def test_ranks_share_r_drop(tiny: MakeRecipe, tmp_path: Path) -> None:
 
 def test_r_drop_without_dropout_is_refused(tiny: MakeRecipe, tmp_path: Path) -> None:
     off = [f"model.{place}_dropout=0" for place in ("residual", "embedding", "attention", "activation")]
-    with pytest.raises(RecipeError, match=r"training.r_drop = 5 compares two dropouts, but there is none"):
-        tiny(tmp_path / "run", "training.r_drop=5", *off)
-    with pytest.raises(RecipeError, match=r"training.r_drop"):
-        tiny(tmp_path / "run", "training.r_drop=-1")
+    with pytest.raises(RecipeError, match=r"training.r_drop_alpha = 5 compares two dropouts, but there is none"):
+        tiny(tmp_path / "run", "training.r_drop_alpha=5", *off)
+    with pytest.raises(RecipeError, match=r"training.r_drop_alpha"):
+        tiny(tmp_path / "run", "training.r_drop_alpha=-1")
 
 
 def test_a_run_of_before_a_knob_goes_on(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run")
     before = recipe.model_dump(mode="json")
-    del before["training"]["r_drop"]
+    del before["training"]["r_drop_alpha"]
     refuse_changes(before, recipe, tmp_path)
-    with pytest.raises(DragomanError, match=r"training.r_drop was 0.0 and is 1.0"):
-        refuse_changes(before, tiny(tmp_path / "run", "training.r_drop=1"), tmp_path)
+    with pytest.raises(DragomanError, match=r"training.r_drop_alpha was 0.0 and is 1.0"):
+        refuse_changes(before, tiny(tmp_path / "run", "training.r_drop_alpha=1"), tmp_path)
 
 
 # Minimum Bayes risk
@@ -299,9 +301,9 @@ def translator(bundle: Path, one_core: None) -> Translator:
 LINES = ["one two three", "ten", "", "big small red blue"]
 
 
-@pytest.mark.parametrize("settings", [{"method": "sample", "temperature": 3.0, "candidates": 6}, {"beam_size": 6}], ids=str)
+@pytest.mark.parametrize("settings", [{"method": "sample", "temperature": 3.0, "mbr_candidates": 6}, {"beam_size": 6}], ids=str)
 def test_a_translation_is_the_best_of_its_candidates(translator: Translator, settings: dict[str, Any]) -> None:
-    plain = {name: value for name, value in settings.items() if name != "candidates"}
+    plain = {name: value for name, value in settings.items() if name != "mbr_candidates"}
     for line, given in zip(LINES, translator.translate(LINES, mbr="bleu", **settings), strict=True):
         assert given.alternatives == ()
         if not line:
@@ -328,9 +330,9 @@ def test_a_translation_is_the_best_of_its_candidates(translator: Translator, set
     ("settings", "told"),
     [
         ({"method": "greedy", "mbr": "chrf"}, "greedy search finds one"),
-        ({"mbr": "chrf", "beam_size": 4, "candidates": 5}, "candidates = 5 is more than beam_size = 4"),
+        ({"mbr": "chrf", "beam_size": 4, "mbr_candidates": 5}, "candidates = 5 is more than beam_size = 4"),
         ({"method": "sample", "mbr": "chrf", "nbest": 33}, "nbest = 33 is more than the 32 candidates"),
-        ({"candidates": 5}, "candidates = 5 are compared by mbr"),
+        ({"mbr_candidates": 5}, "candidates = 5 are compared by mbr"),
         ({"mbr": "comet"}, "mbr"),
     ],
     ids=str,

@@ -17,8 +17,8 @@ from dragoman.training.quickstart import prepare_quickstart
 from dragoman.word_aligner import align_pairs
 
 SHORT = [
-    "training.max_steps=4", "training.validate_every_steps=4", "training.validate_sentences=5", "decoding.method=greedy",
-    "decoding.extra_length=2",  # a model that has learnt nothing goes on as long as it may
+    "training.max_steps=4", "training.validate_every_steps=4", "training.num_validation_translations=5", "decoding.method=greedy",
+    "decoding.max_extra_tokens=2",  # a model that has learnt nothing goes on as long as it may
 ]  # fmt: skip
 
 

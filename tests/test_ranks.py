@@ -43,7 +43,7 @@ from dragoman.training.validation import Validator
 TRIALS = int(os.environ.get("DRAGOMAN_TRIALS", "2"))
 
 FOUR = (
-    "training.accumulation=4", "training.max_steps=12", "training.log_every_steps=1", "training.validate_every_steps=6",
+    "training.batches_per_update=4", "training.max_steps=12", "training.log_every_steps=1", "training.validate_every_steps=6",
     "training.checkpoint_every_steps=4", "training.batch_tokens=60",
 )  # fmt: skip
 
@@ -91,23 +91,25 @@ def test_a_launcher_that_makes_no_sense_is_told(environment: Mapping[str, str], 
 
 
 def test_batches_that_cannot_be_shared_out_are_refused_with_both_ways_out() -> None:
-    config = make_recipe({"preset": "modern", "training": {"accumulation": 2, "batch_tokens": 4096}})
+    config = make_recipe({"preset": "modern", "training": {"batches_per_update": 2, "batch_tokens": 4096}})
     refuse_uneven(config, World(size=2))
     refuse_uneven(config, World(size=1))
     with pytest.raises(
-        RecipeError, match=r"accumulation = 2: 4 devices .* training.accumulation=4 for .* 4096 tokens on each"
+        RecipeError, match=r"batches_per_update = 2: 4 devices .* training.batches_per_update=4 for .* 4096 tokens on each"
     ) as told:
         refuse_uneven(config, World(size=4))
     assert "training.batch_tokens=2048" in str(told.value)  # 2 batches of 4,096 are 4 of 2,048
 
 
-@pytest.mark.parametrize("knob", ["subword.sampling=0.1", "data.modifiers.typos=0.1"])
+@pytest.mark.parametrize("knob", ["tokenizer.sampling_alpha=0.1", "data.noise.typos=0.1"])
 def test_what_makes_batches_longer_is_refused_with_fsdp(knob: str, tiny: MakeRecipe, tmp_path: Path) -> None:
     """FSDP2 gathers weights for each part of a batch, on all ranks at once."""
-    settings = ("training.accumulation=2", "subword.byte_fallback=true", knob)
+    settings = ("training.batches_per_update=2", "tokenizer.byte_fallback=true", knob)
     refuse_uneven(tiny(tmp_path / "run", *settings), World(size=2))
     refuse_uneven(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), World(size=1))
-    with pytest.raises(RecipeError, match=r"^(subword.sampling|data.modifiers) with training.parallel = 'fsdp'.*parallel=ddp$"):
+    with pytest.raises(
+        RecipeError, match=r"^(tokenizer.sampling_alpha|data.noise) with training.parallel = 'fsdp'.*parallel=ddp$"
+    ):
         refuse_uneven(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), World(size=2))
 
 
@@ -182,8 +184,8 @@ def train_all(recipes: dict[int, Recipe]) -> None:
 
 
 def losses(run: Path) -> dict[tuple[str, int], float]:
-    entries = [entry for entry in read_journal(run / "metrics.jsonl") if entry["kind"] in ("train", "valid")]
-    return {(entry["kind"], entry["step"]): entry["loss"] for entry in entries}
+    entries = [entry for entry in read_journal(run / "metrics.jsonl") if entry["type"] in ("train", "valid")]
+    return {(entry["type"], entry["step"]): entry["loss"] for entry in entries}
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +237,7 @@ def seen_batches(recipe: Recipe, folder: Path, steps: int) -> None:
         trainer = Trainer(recipe, Silent(), world)
         seen = []
         for _ in range(steps):
-            places = range(world.rank, recipe.training.accumulation, world.size)
+            places = range(world.rank, recipe.training.batches_per_update, world.size)
             seen.append([(place, [part.source_BS.tolist() for part in trainer.stream.next()]) for place in places])
         (folder / f"{world.rank}.json").write_text(json.dumps(seen))
 
@@ -303,7 +305,7 @@ def test_what_is_no_number_on_one_rank_is_skipped_on_all(tiny: MakeRecipe, tmp_p
     recipes = {
         how: (
             free_port(),
-            tiny(tmp_path / how.replace(" ", "-"), *FOUR, f"training.parallel={way}", "training.validate_sentences=0"),
+            tiny(tmp_path / how.replace(" ", "-"), *FOUR, f"training.parallel={way}", "training.num_validation_translations=0"),
         )
         for how, way in cases.items()
     }
@@ -580,7 +582,7 @@ def test_a_signal_before_any_rank_trains_is_a_request_to_stop_as_well(written: P
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
 def test_a_rank_that_hangs_ends_all_after_the_time_out_and_each_tells_where_it_stood(written: Path, tmp_path: Path) -> None:
-    with command(written, "training.max_steps=100000", "training.timeout_minutes=0.05") as process:
+    with command(written, "training.max_steps=100000", "training.distributed_timeout_minutes=0.05") as process:
         wait_for(tmp_path / "run" / "checkpoints" / "step-00000004")
         stuck = ranks_of(written)[1]
         os.kill(stuck, signal.SIGSTOP)
@@ -632,7 +634,7 @@ def test_a_timer_that_lets_go_of_itself_is_no_news(
 
 
 def test_devices_that_cannot_share_a_step_are_refused_before_anything_starts(written: Path, tmp_path: Path) -> None:
-    with command(written, "training.accumulation=3") as process:
+    with command(written, "training.batches_per_update=3") as process:
         told = process.communicate(timeout=60)[1]
         assert process.returncode == RecipeError.exit_code
         assert "2 devices cannot share the batches of a step" in told

@@ -39,10 +39,10 @@ def test_cleaning_drops_what_is_documented(name: str, tmp_path: Path) -> None:
 def test_the_smaller_mixture_is_prepared(tmp_path: Path) -> None:
     if not CORPORA.is_dir():
         pytest.skip(f"needs the corpora that the recipe names, in {CORPORA}")
-    settings = [f"data.root={CORPORA}", f"run={tmp_path}", "subword.learn_from=20_000", "subword.vocabulary_size=4_000"]
-    recipe = read_recipe(ROOT / "recipes" / "general-zhen.toml", [*settings, "subword.target_vocabulary_size=2_000"])
+    settings = [f"data.root={CORPORA}", f"run={tmp_path}", "tokenizer.train_sentences=20_000", "tokenizer.vocab_size=4_000"]
+    recipe = read_recipe(ROOT / "recipes" / "general-zhen.toml", [*settings, "tokenizer.target_vocab_size=2_000"])
     prepared = prepare(recipe, tmp_path / "data")
     for name, fate in prepared.fates.items():
-        assert fate.read == fate.kept + fate.over_long + sum(fate.dropped.values())
+        assert fate.read == fate.kept + fate.overlong_pairs + sum(fate.dropped.values())
         assert len(prepared.corpus(name)) == fate.kept > 1000
     assert prepare(recipe, tmp_path / "data").fresh is False

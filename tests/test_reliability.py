@@ -500,7 +500,9 @@ def sealed_bundle(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) ->
     """A bundle that nobody has trained."""
     folder = tmp_path_factory.mktemp("bundle")
     recipe = tiny(folder)
-    tokeniser = learn_tokeniser(WORDS, WORDS.values(), recipe.subword, source_eos=recipe.model.source_eos, seed=1)
+    tokeniser = learn_tokeniser(
+        WORDS, WORDS.values(), recipe.tokenizer, append_source_eos=recipe.model.append_source_eos, seed=1
+    )
     sizes = len(tokeniser.source), len(tokeniser.target)
     weights = weights_of(build_model(recipe.model, source_vocabulary=sizes[0], target_vocabulary=sizes[1]))
     save_bundle(folder / "bundle", recipe=recipe, tokeniser=tokeniser, weights=weights, story={})
@@ -893,8 +895,8 @@ def test_a_checkpoint_of_before_has_what_was_not_counted_at_its_beginning(tmp_pa
 # Dropout, three batches to a step, five steps to an epoch whose edge falls into the middle of one, sentences batched by length.
 EVENTFUL = (
     "model.residual_dropout=0.1", "model.attention_dropout=0.1", "model.activation_dropout=0.1", "model.embedding_dropout=0.1",
-    "training.batch_tokens=40", "training.accumulation=3", "training.ema_decay=0.9", "training.max_steps=200",
-    "training.validate_every_steps=40", "training.validate_sentences=0", "training.log_every_steps=3",
+    "training.batch_tokens=40", "training.batches_per_update=3", "training.ema_decay=0.9", "training.max_steps=200",
+    "training.validate_every_steps=40", "training.num_validation_translations=0", "training.log_every_steps=3",
     "training.checkpoint_every_steps=1000000",
 )  # fmt: skip
 CLOCK = {"tokens_per_second", "minutes_left", "seconds", "waiting", "flops_per_second", "ceiling", "memory_mib", "padding"}
@@ -915,7 +917,7 @@ def digest_of(checkpoint: Checkpoint) -> str:
 
 def journal(run: Path) -> list[dict[str, Any]]:
     """The numbers in a journal that do not depend on the clock."""
-    entries = [entry for entry in read_journal(run / "metrics.jsonl") if entry["kind"] in ("train", "valid")]
+    entries = [entry for entry in read_journal(run / "metrics.jsonl") if entry["type"] in ("train", "valid")]
     return [{key: value for key, value in entry.items() if key not in CLOCK} for entry in entries]
 
 
@@ -977,7 +979,7 @@ def test_r1_a_run_that_is_stopped_after_every_step_is_the_run_that_was_not(tiny:
     assert go_on(recipe) == unbroken[-1:]
     assert newest(recipe).progress.cursor.epoch > 20
     wanted = journal(tmp_path / "unbroken")
-    assert [entry["kind"] for entry in wanted].count("valid") == 5
+    assert [entry["type"] for entry in wanted].count("valid") == 5
     assert journal(tmp_path / "run") == wanted
     for step in places:
         assert go_on(tiny(tmp_path / f"from-{step}", *EVENTFUL)) == unbroken[step:]
@@ -1183,7 +1185,7 @@ def run_long(recipe: Recipe, every: int) -> dict[str, Any]:
 def test_r11_memory_files_and_threads_stay_as_they_are_over_five_thousand_steps(tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = (
         *NO_DROPOUT, "training.max_steps=5000", "training.checkpoint_every_steps=250", "training.validate_every_steps=250",
-        "training.accumulation=1",
+        "training.batches_per_update=1",
     )  # fmt: skip
     found = in_nursery(run_long, tiny(tmp_path / "run", *EVENTFUL, *settings), 50)
     memory, files, threads = zip(*found["looks"], strict=True)

@@ -176,7 +176,7 @@ def test_a_batch_that_was_written_down_is_searched_alike(bundle: Path, decoding:
     translator = dragoman.load(bundle, device="cpu", precision="float32", replicas=1)
     sources = [translator.bundle.tokeniser.encode_source(line) for line in LINES]
     config, start = translator.check(decoding), 2
-    rules = Rules(min_length=2, no_repeat=3, suppressed=(7,), loop_tokens=8)
+    rules = Rules(min_length=2, no_repeat_ngram_size=3, suppressed=(7,), repetition_window=8)
     wishes = [Wish(prefix=(9, 8), exclude=((5, 6), (11,)), may_loop=True)] * len(sources)
     work = Work(Search(translator.speaker, config, start, rules, None, False), sources, range(len(sources)), wishes)
     assert is_portable(work)

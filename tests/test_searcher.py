@@ -50,7 +50,7 @@ def without_gradients(one_core: None) -> Iterator[None]:
 def speaker_that_ends(often: float) -> Speaker:
     """One whose outputs end sooner where the end token's vector is longer."""
     torch.manual_seed(2)
-    config = ModelConfig(encoder_layers=1, decoder_layers=2, d_model=48, d_ff=64, num_heads=4, tying="none")
+    config = ModelConfig(encoder_layers=1, decoder_layers=2, d_model=48, d_ff=64, num_heads=4, tie_embeddings="none")
     model = build_model(config, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, padding_id=PADDING_ID).eval()
     for parameter in model.parameters():
         parameter.add_(0.2 * torch.randn_like(parameter))
@@ -75,7 +75,7 @@ def both(
 ) -> tuple[list[list[Hypothesis]], list[list[Hypothesis]]]:
     """What the compiled search finds, and what Python's does."""
     assert isinstance(speaker.searcher, CompiledSearcher)
-    config = DecodingConfig(**({"extra_length": 12, "batch_tokens": 6000} | decoding))
+    config = DecodingConfig(**({"max_extra_tokens": 12, "batch_tokens": 6000} | decoding))
     ways = speaker, replace(speaker, searcher=None)
     compiled, plain = (generate(one, sources(), config, start_id=START_ID, rules=rules, wishes=wishes or []) for one in ways)
     return compiled, plain
@@ -86,17 +86,17 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "a beam of one": {"method": "beam", "beam_size": 1},
     "a beam": {"method": "beam", "beam_size": 4, "alpha": 0.6},
     "all of a beam": {"method": "beam", "beam_size": 5, "nbest": 5, "length_penalty": "power", "alpha": 1.0},
-    "until all are finished": {"method": "beam", "beam_size": 3, "stop": "beam-finished", "nbest": 2},
-    "until the best is": {"method": "beam", "beam_size": 3, "stop": "best-finished", "nbest": 2, "length_penalty": "none"},
-    "little room": {"method": "beam", "beam_size": 2, "nbest": 2, "extra_length": 0},
+    "until all are finished": {"method": "beam", "beam_size": 3, "early_stopping": "beam_full", "nbest": 2},
+    "until the best is": {"method": "beam", "beam_size": 3, "early_stopping": "best", "nbest": 2, "length_penalty": "none"},
+    "little room": {"method": "beam", "beam_size": 2, "nbest": 2, "max_extra_tokens": 0},
     "a wide beam": {"method": "beam", "beam_size": WIDEST, "nbest": 3},
 }
 RULES: dict[str, Rules] = {
     "none": NO_RULES,
-    "circles are stopped": Rules(loop_tokens=8),
-    "long, and some not said": Rules(min_length=9, suppressed=(5, 6, 7, 40, 41), loop_tokens=32),
-    "nothing twice": Rules(no_repeat=1),
-    "no three twice": Rules(no_repeat=3, suppressed=(9,)),
+    "circles are stopped": Rules(repetition_window=8),
+    "long, and some not said": Rules(min_length=9, suppressed=(5, 6, 7, 40, 41), repetition_window=32),
+    "nothing twice": Rules(no_repeat_ngram_size=1),
+    "no three twice": Rules(no_repeat_ngram_size=3, suppressed=(9,)),
 }
 
 
@@ -144,7 +144,7 @@ def test_more_than_plain_requests_are_searched_by_python(speakers: list[Speaker]
 
 @pytest.mark.parametrize("method", ["greedy", "beam"])
 def test_a_sentence_alone_is_what_it_is_in_a_batch(speakers: list[Speaker], method: Any) -> None:
-    config = DecodingConfig(method=method, extra_length=12)
+    config = DecodingConfig(method=method, max_extra_tokens=12)
     together = generate(speakers[1], sources(), config, start_id=START_ID)
     alone = [generate(speakers[1], [source], config, start_id=START_ID)[0] for source in sources()[:12]]
     assert together[:12] == alone
@@ -160,7 +160,7 @@ def test_what_python_searches_is_known(speakers: list[Speaker]) -> None:
     plains: list[dict[str, Any]] = [greedy, {"beam_size": WIDEST}, {"beam_size": 3, "nbest": 3}]
     others: list[dict[str, Any]] = [
         {"method": "sample"},
-        {"beam_size": 4, "groups": 2},
+        {"beam_size": 4, "num_beam_groups": 2},
         {"beam_size": WIDEST + 1},
         {"branching": True},
     ]

@@ -51,7 +51,7 @@ from dragoman.viz.run_dashboard import changed
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
-SMALL = ModelConfig(encoder_layers=2, decoder_layers=3, d_model=24, d_ff=40, num_heads=3, d_k=5, d_v=7, tying="none")
+SMALL = ModelConfig(encoder_layers=2, decoder_layers=3, d_model=24, d_ff=40, num_heads=3, d_k=5, d_v=7, tie_embeddings="none")
 
 
 def step_report(step: int, **values: Any) -> StepReport:
@@ -159,16 +159,16 @@ def test_the_journal_holds_events_samples_and_what_the_run_is(tmp_path: Path) ->
     journal.event("skipped", 3, "left out")
     journal.samples(4, SAMPLES[:1])
     about, event, samples = read_journal(tmp_path / "metrics.jsonl")
-    assert (about["kind"], about["step"], about["ceiling"], "recipe" in about) == ("run", 0, 1e9, False)
-    assert event == {"kind": "event", "step": 3, "event": "skipped", "text": "left out"}
+    assert (about["type"], about["step"], about["ceiling"], "recipe" in about) == ("run", 0, 1e9, False)
+    assert event == {"type": "event", "step": 3, "event": "skipped", "text": "left out"}
     line = {"source": "one red", "reference": "eins rot", "translation": "eins"}
-    assert samples == {"kind": "samples", "step": 4, "samples": [line]}
+    assert samples == {"type": "samples", "step": 4, "samples": [line]}
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     Journal(tmp_path / "metrics.jsonl", step=0).write("train", step=1, loss=math.nan, gradient_norm=math.inf, rate=0.5)
     assert read_journal(tmp_path / "metrics.jsonl")[0] == {
-        "kind": "train", "step": 1, "loss": None, "gradient_norm": None, "rate": 0.5,
+        "type": "train", "step": 1, "loss": None, "gradient_norm": None, "rate": 0.5,
     }  # fmt: skip
 
 
@@ -195,8 +195,8 @@ def test_what_finds_no_room_is_written_when_there_is_some(tells: bool, tmp_path:
 
 
 def test_lines_that_are_no_entries_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('[1]\n{"kind": "train", "step": 1}\n3\n{"step": 2}\n' + "[" * 100_000 + "\n")
-    assert read_journal(tmp_path / "metrics.jsonl") == [{"kind": "train", "step": 1}]
+    (tmp_path / "metrics.jsonl").write_text('[1]\n{"type": "train", "step": 1}\n3\n{"step": 2}\n' + "[" * 100_000 + "\n")
+    assert read_journal(tmp_path / "metrics.jsonl") == [{"type": "train", "step": 1}]
 
 
 # Cost
@@ -305,7 +305,7 @@ def test_no_energy_is_told_where_nothing_tells_it(tmp_path: Path) -> None:
 
 
 def tracked(folder: Path, *names: str) -> Recipe:
-    return make_recipe({"name": "tiny", "run": str(folder), "training": {"trackers": list(names)}})
+    return make_recipe({"name": "tiny", "run": str(folder), "training": {"loggers": list(names)}})
 
 
 def test_no_tracker_is_no_wrapper(tmp_path: Path) -> None:
@@ -319,8 +319,8 @@ def test_a_missing_extra_is_told_before_anything_is_done(
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda wanted: None if wanted == name else find(wanted))
-    with pytest.raises(MissingExtraError, match=rf"training.trackers = .* pip install 'dragoman\[{name}\]'"):
-        train(tiny(tmp_path / "run", f"training.trackers=['{name}']"))
+    with pytest.raises(MissingExtraError, match=rf"training.loggers = .* pip install 'dragoman\[{name}\]'"):
+        train(tiny(tmp_path / "run", f"training.loggers=['{name}']"))
     assert not (tmp_path / "run").exists()
 
 
@@ -480,7 +480,7 @@ def test_wandb_goes_on_in_the_same_run(
 # Records
 
 
-RECIPE = {"name": "<b>tiny</b>", "training": {"max_steps": 1000, "warmup_steps": 100, "schedule": "inverse-sqrt"}}
+RECIPE = {"name": "<b>tiny</b>", "training": {"max_steps": 1000, "warmup_steps": 100, "schedule": "inverse_sqrt"}}
 
 
 def lines(count: int = 40, *, every: int = 25, **courses: Callable[[float], Any]) -> list[dict[str, Any]]:
@@ -504,7 +504,7 @@ def lines(count: int = 40, *, every: int = 25, **courses: Callable[[float], Any]
         values["perplexity"] = math.exp(values["loss"])
         step = every * number
         made.append(
-            {"kind": "train", "step": step, **values, "share_spent": step / 1000, "minutes_left": 50 * (1 - step / 1000)}
+            {"type": "train", "step": step, **values, "share_spent": step / 1000, "minutes_left": 50 * (1 - step / 1000)}
         )
     return made
 
@@ -512,14 +512,14 @@ def lines(count: int = 40, *, every: int = 25, **courses: Callable[[float], Any]
 def validations(*nlls: float, every: int = 200) -> list[dict[str, Any]]:
     best = [min(nlls[: index + 1]) == nll for index, nll in enumerate(nlls)]
     return [
-        {"kind": "valid", "step": every * (index + 1), "loss": nll + 1, "nll": nll, "perplexity": math.exp(nll),
+        {"type": "valid", "step": every * (index + 1), "loss": nll + 1, "nll": nll, "perplexity": math.exp(nll),
          "bleu": 10.0 * index, "best": best[index], "seconds": 1.0}
         for index, nll in enumerate(nlls)
     ]  # fmt: skip
 
 
 def event(kind: str, step: int, text: str = "so it was") -> dict[str, Any]:
-    return {"kind": "event", "step": step, "event": kind, "text": text}
+    return {"type": "event", "step": step, "event": kind, "text": text}
 
 
 def written(folder: Path, entries: Sequence[Mapping[str, Any]]) -> Path:
@@ -601,7 +601,7 @@ def the_page(entries: Sequence[Mapping[str, Any]], folder: Path, **settings: Any
 
 def test_the_page_shows_curves_events_and_sentences_as_text(tmp_path: Path) -> None:
     rounds = [
-        {"kind": "samples", "step": 200 * (1 + number), "samples": [
+        {"type": "samples", "step": 200 * (1 + number), "samples": [
             {"source": "<script>alert(1)</script>", "reference": "eins & zwei", "translation": text}
         ]}
         for number, text in enumerate(("nie", "eins", "eins zwei", "eins und zwei", "eins & zwei"))
@@ -630,7 +630,7 @@ def test_the_page_of_a_lost_run_fits_the_screen(tmp_path: Path) -> None:
         [
             *lines(loss=course(9, 4, 3, 300, 600)),
             *validations(500.0, 600.0),
-            {"kind": "samples", "step": 1000, "samples": [sample]},
+            {"type": "samples", "step": 1000, "samples": [sample]},
         ],
         tmp_path,
     )
@@ -806,7 +806,7 @@ def test_each_rule_fires_where_it_should_and_nowhere_else(rule: Callable[[Record
 @pytest.mark.parametrize(
     ("name", "seen", "turn"),
     [
-        ("rate_too_high", r"was 3\.\d+ and is 6\.\d+", "training.peak_rate = 0.00035"),
+        ("rate_too_high", r"was 3\.\d+ and is 6\.\d+", "training.peak_lr = 0.00035"),
         ("gradient_spikes", "4 of 36 lines .* usually 1; the highest is 30 at step 250", r"clip_norm = 2, "),
         ("skipped_steps", r"8 of 1,000 steps were left out, and the run went back .* 1 times", "clip_norm = 1.0"),
         ("ignores_source", r"after [34]\.\d passes .* has 2\.400 nats .* and 2\.410 with", "compare some lines"),
@@ -814,8 +814,8 @@ def test_each_rule_fires_where_it_should_and_nowhere_else(rule: Callable[[Record
         ("no_progress", r"was 2\.500 and is 2\.500 \(means of steps 275 to 500 and 775 to 1,000\)", "patience"),
         ("ends_in_warmup", "ends at step 1,000 or so, and the rate grows until step 4,000", "warmup_steps = 100"),
         ("small_epochs", r"an epoch is 4\.0 steps", "batch_tokens"),
-        ("waits_for_data", r"\d+% of the time of steps 525 to 1,000", r"data.loaders = 1 \(it is 0\)"),
-        ("memory_grows", r"1,000 MiB in a thousand steps", "data.loaders = 0"),
+        ("waits_for_data", r"\d+% of the time of steps 525 to 1,000", r"data.num_workers = 1 \(it is 0\)"),
+        ("memory_grows", r"1,000 MiB in a thousand steps", "data.num_workers = 0"),
         ("short_of_memory", "2 times, last at step 500: it is split", "batch_tokens below 25000"),
         ("checkpoints_fail", "1 failed; the last good one is of step 200; step 400: the disk is full", "keep_last"),
         ("slow", "10% of the machine", "precision = 'auto'"),
@@ -832,7 +832,7 @@ def test_a_finding_has_the_numbers_and_the_knob(name: str, seen: str, turn: str)
 def test_compiling_is_advised_where_it_may_pay() -> None:
     turns = {}
     for machine in ("cpu (2 threads), float32", "cuda (some GPU), bfloat16"):
-        (finding,) = diagnose(record([{"kind": "run", "step": 0, "machine": machine}, *lines(ceiling=lambda t: 0.1)]))
+        (finding,) = diagnose(record([{"type": "run", "step": 0, "machine": machine}, *lines(ceiling=lambda t: 0.1)]))
         turns[machine[:4]] = "training.compile = true" in finding.turn
     assert turns == {"cpu ": False, "cuda": True}
 
@@ -842,7 +842,7 @@ def test_a_loss_that_never_left_the_uniform_one_is_told() -> None:
     (finding,) = diagnose(record(lines(loss=lambda t: 7.0)))
     assert finding.name == "rate too high"
     assert "ln V = 10.37" in finding.seen
-    about = {"kind": "run", "step": 0, "uniform_loss": math.log(100_000_000)}
+    about = {"type": "run", "step": 0, "uniform_loss": math.log(100_000_000)}
     assert all(one.name != "rate too high" for one in diagnose(record([about, *lines(loss=lambda t: 7.0)])))
     assert all(one.name != "rate too high" for one in diagnose(record(lines(loss=lambda t: 7.0), "training.warmup_steps=1000")))
 
@@ -881,14 +881,14 @@ def test_what_is_not_yet_a_pass_is_not_learnt_by_heart() -> None:
     ("settings", "turn"),
     [
         (
-            ["training.peak_rate=1.0"],
-            "training.peak_rate = 0.0044; training.warmup_steps longer; training.clip_norm = 1.0; model.norm = 'pre'",
+            ["training.peak_lr=1.0"],
+            "training.peak_lr = 0.0044; training.warmup_steps longer; training.clip_norm = 1.0; model.norm = 'pre'",
         ),
         (
-            ["training.schedule=paper", "training.rate_factor=4.0", "model.norm=pre"],
-            "training.rate_factor = 1; training.warmup_steps longer; training.clip_norm = 1.0",
+            ["training.schedule=noam", "training.lr_factor=4.0", "model.norm=pre"],
+            "training.lr_factor = 1; training.warmup_steps longer; training.clip_norm = 1.0",
         ),
-        (["model.norm=pre", "training.clip_norm=1.0"], "training.peak_rate = 0.00035; training.warmup_steps longer"),
+        (["model.norm=pre", "training.clip_norm=1.0"], "training.peak_lr = 0.00035; training.warmup_steps longer"),
     ],
 )
 def test_no_knob_is_to_be_turned_that_stands_there_already(settings: list[str], turn: str) -> None:

@@ -107,13 +107,13 @@ def test_what_goes_round_in_circles_is_stopped_and_searched_again(bundle: Path) 
         return logits_NV, state
 
     looping.speaker = replace(looping.speaker, step=insists)
-    (one,) = looping.translate(["one two"], method="greedy", extra_length=200)
+    (one,) = looping.translate(["one two"], method="greedy", max_extra_tokens=200)
     assert one.status == "looped"
     assert lengths.count(1) == 32  # stopped long before the limit of two hundred
     assert 4 in lengths  # and searched again with a beam, which may not say one thing three times
-    (several,) = looping.translate(["one two"], beam_size=6, nbest=6, extra_length=200)
+    (several,) = looping.translate(["one two"], beam_size=6, nbest=6, max_extra_tokens=200)
     assert len(several.alternatives) == 5
-    (kept,) = looping.translate(["one two"], method="greedy", extra_length=40, loop_tokens=0)
+    (kept,) = looping.translate(["one two"], method="greedy", max_extra_tokens=40, repetition_window=0)
     assert kept.status == "truncated"
     assert len(kept.tokens) > 40
 

@@ -59,13 +59,13 @@ def test_what_is_no_finite_number_is_not_let_through(bad: float) -> None:
 def test_a_spike_is_so_many_standard_deviations_above_the_mean_of_the_last() -> None:
     chance = random.Random(1)
     norms = [1.0 + chance.random() for _ in range(WINDOW + 40)]
-    guard = Guard(CPU, spike_limit=3.0)
+    guard = Guard(CPU, grad_norm_spike_sigma=3.0)
     for norm in norms:
         assert bool(guard.admit(torch.tensor(norm), ZERO))
     window = np.array(norms[-WINDOW:], dtype=np.float32).astype(np.float64)
     highest = window.mean() + 3.0 * window.std()  # numpy's, as the reference
     assert bool(guard.admit(torch.tensor(highest * 0.999), ZERO))
-    again = Guard(CPU, spike_limit=3.0, norms=tuple(norms[-WINDOW:]))
+    again = Guard(CPU, grad_norm_spike_sigma=3.0, norms=tuple(norms[-WINDOW:]))
     assert not bool(again.admit(torch.tensor(highest * 1.001), ZERO))
     # A spike enters the window as the highest that would have passed, so that a lasting change of level is followed.
     assert again.norms[-1] == pytest.approx(highest, rel=1e-5)
@@ -75,7 +75,7 @@ def test_a_spike_is_so_many_standard_deviations_above_the_mean_of_the_last() -> 
 
 
 def test_few_norms_say_nothing_of_their_spread() -> None:
-    guard = Guard(CPU, spike_limit=1.0)
+    guard = Guard(CPU, grad_norm_spike_sigma=1.0)
     assert all(bool(guard.admit(torch.tensor(float(10**place)), ZERO)) for place in range(ENOUGH))
     assert not bool(guard.admit(torch.tensor(1e35), ZERO))
 
@@ -83,12 +83,12 @@ def test_few_norms_say_nothing_of_their_spread() -> None:
 def test_a_guard_that_goes_on_is_the_guard_that_did_not_stop() -> None:
     chance = random.Random(2)
     norms = [math.nan if chance.random() < 0.1 else chance.random() * 10 ** chance.randint(0, 3) for _ in range(400)]
-    unbroken = Guard(CPU, spike_limit=2.0)
-    broken = Guard(CPU, spike_limit=2.0)
+    unbroken = Guard(CPU, grad_norm_spike_sigma=2.0)
+    broken = Guard(CPU, grad_norm_spike_sigma=2.0)
     for norm in norms:
         decision = bool(unbroken.admit(torch.tensor(norm), ZERO))
         kept = json.loads(json.dumps([broken.skipped, broken.in_a_row, broken.norms]))
-        broken = Guard(CPU, spike_limit=2.0, skipped=kept[0], in_a_row=kept[1], norms=kept[2])
+        broken = Guard(CPU, grad_norm_spike_sigma=2.0, skipped=kept[0], in_a_row=kept[1], norms=kept[2])
         assert bool(broken.admit(torch.tensor(norm), ZERO)) == decision
         assert (broken.skipped, broken.in_a_row, broken.norms) == (unbroken.skipped, unbroken.in_a_row, unbroken.norms)
     assert 40 < unbroken.skipped < 200
@@ -127,10 +127,10 @@ def test_r7_what_is_no_number_at_fifty_steps_leaves_the_weights_as_if_the_steps_
     what: str, tiny: MakeRecipe, tmp_path: Path
 ) -> None:
     steps = set(random.Random(3).sample(range(2, 130), 50))
-    long = ("training.max_steps=130", "training.log_every_steps=10", "training.ema_decay=0.9", "training.accumulation=2")
+    long = ("training.max_steps=130", "training.log_every_steps=10", "training.ema_decay=0.9", "training.batches_per_update=2")
     trainers = {}
     for how in (what, "skip"):
-        trainers[how] = Trainer(tiny(tmp_path / how, *long, "training.validate_sentences=0"), listener := Events())
+        trainers[how] = Trainer(tiny(tmp_path / how, *long, "training.num_validation_translations=0"), listener := Events())
         poison(trainers[how], steps, what=how)
         trainers[how].run()
         told = [step for kind, step, _ in listener.events if kind == "skipped"]
@@ -154,18 +154,18 @@ def test_a_skipped_step_is_not_in_the_loss_of_its_line(tiny: MakeRecipe, tmp_pat
     trainer = Trainer(recipe, Silent())
     poison(trainer, {2, 4, 5, 6}, what="loss")
     trainer.run()
-    lines = [entry for entry in read_journal(tmp_path / "run" / "metrics.jsonl") if entry["kind"] == "train"]
+    lines = [entry for entry in read_journal(tmp_path / "run" / "metrics.jsonl") if entry["type"] == "train"]
     # Of the second line no step was left, so there is none.
     assert [line["step"] for line in lines] == [3]
     other = Trainer(tiny(tmp_path / "other", "training.max_steps=1", "training.log_every_steps=1"), Silent())
     other.run()
-    first = next(entry for entry in read_journal(tmp_path / "other" / "metrics.jsonl") if entry["kind"] == "train")
+    first = next(entry for entry in read_journal(tmp_path / "other" / "metrics.jsonl") if entry["type"] == "train")
     assert 0.5 * first["loss"] < lines[0]["loss"] < 1.5 * first["loss"]
     assert trainer.guard.skipped == 4
 
 
 def test_so_many_in_a_row_stop_the_run_with_a_diagnosis(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = tiny(tmp_path / "run", *SHORT, "training.skip_limit=4", "training.checkpoint_every_steps=10")
+    recipe = tiny(tmp_path / "run", *SHORT, "training.max_consecutive_skips=4", "training.checkpoint_every_steps=10")
     trainer = Trainer(recipe, Silent())
     poison(trainer, {5, 6, 7, *range(13, 99)}, what="gradient")
     with pytest.raises(RunError, match=r"step 16: 4 steps in a row were skipped, .*step-00000010 is kept") as told:
@@ -175,8 +175,8 @@ def test_so_many_in_a_row_stop_the_run_with_a_diagnosis(tiny: MakeRecipe, tmp_pa
 
 
 def test_so_many_in_a_row_send_the_run_back_where_it_may(tiny: MakeRecipe, tmp_path: Path) -> None:
-    settings = ("training.skip_limit=4", "training.checkpoint_every_steps=10", "training.keep_last=9")
-    recipe = tiny(tmp_path / "run", *SHORT, *settings, "training.when_lost='restore'")
+    settings = ("training.max_consecutive_skips=4", "training.checkpoint_every_steps=10", "training.keep_last=9")
+    recipe = tiny(tmp_path / "run", *SHORT, *settings, "training.on_divergence='rollback'")
     trainer = Trainer(recipe, listener := Events())
     poison(trainer, set(range(13, 17)), what="gradient")
     before: dict[str, Tensor] = {}
@@ -204,7 +204,11 @@ def test_so_many_in_a_row_send_the_run_back_where_it_may(tiny: MakeRecipe, tmp_p
 @pytest.mark.parametrize("every", [3, 10])
 def test_a_run_that_is_sent_back_again_and_again_is_given_up(every: int, tiny: MakeRecipe, tmp_path: Path) -> None:
     """Also where checkpoints are committed in between: they hold the same weights."""
-    settings = ("training.skip_limit=2", f"training.checkpoint_every_steps={every}", "training.when_lost='restore'")
+    settings = (
+        "training.max_consecutive_skips=2",
+        f"training.checkpoint_every_steps={every}",
+        "training.on_divergence='rollback'",
+    )
     trainer = Trainer(tiny(tmp_path / "run", *SHORT, *settings), listener := Events())
     poison(trainer, set(range(13, 99)), what="gradient")
     with pytest.raises(RunError, match="2 steps in a row were skipped"):
@@ -251,14 +255,14 @@ def refuse(gradient: Tensor) -> None:
 
 @pytest.mark.parametrize("when", ["forward", "backward"])
 def test_r8_a_batch_that_memory_does_not_hold_is_split_with_the_same_loss(when: str, tiny: MakeRecipe, tmp_path: Path) -> None:
-    settings = (*NO_DROPOUT, "training.max_steps=8", "training.log_every_steps=1", "training.accumulation=2")
+    settings = (*NO_DROPOUT, "training.max_steps=8", "training.log_every_steps=1", "training.batches_per_update=2")
     plain = Trainer(tiny(tmp_path / "plain", *settings), Silent())
     plain.run()
     trainer = Trainer(tiny(tmp_path / "narrow", *settings), listener := Events())
     narrow = Narrow(trainer, 50, when=when)
     trainer.run()
     losses = {
-        run: [entry["loss"] for entry in read_journal(tmp_path / run / "metrics.jsonl") if entry["kind"] == "train"]
+        run: [entry["loss"] for entry in read_journal(tmp_path / run / "metrics.jsonl") if entry["type"] == "train"]
         for run in ("plain", "narrow")
     }
     assert losses["narrow"] == pytest.approx(losses["plain"], rel=1e-5)
@@ -338,8 +342,8 @@ def test_want_of_memory_takes_no_checkpoint_s_place(tiny: MakeRecipe, tmp_path: 
 
 
 def test_a_run_is_sent_back_to_what_is_whole_alone(tiny: MakeRecipe, tmp_path: Path) -> None:
-    settings = ("training.skip_limit=4", "training.checkpoint_every_steps=5", "training.keep_last=9")
-    recipe = tiny(tmp_path / "run", *SHORT, *settings, "training.when_lost='restore'")
+    settings = ("training.max_consecutive_skips=4", "training.checkpoint_every_steps=5", "training.keep_last=9")
+    recipe = tiny(tmp_path / "run", *SHORT, *settings, "training.on_divergence='rollback'")
     trainer = Trainer(recipe, listener := Events())
     poison(trainer, set(range(13, 17)), what="gradient")
     admit = trainer.guard.admit
@@ -410,7 +414,7 @@ def test_the_bundle_may_be_the_moving_average(tiny: MakeRecipe, tmp_path: Path) 
         "training.max_steps=20",
         "training.checkpoint_every_steps=5",
         "training.ema_decay=0.9",
-        "training.average='ema'",
+        "training.checkpoint_averaging='ema'",
     )
     train(tiny(tmp_path / "run", *settings))
     last = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
@@ -424,4 +428,4 @@ def test_the_bundle_may_be_the_moving_average(tiny: MakeRecipe, tmp_path: Path) 
 
 def test_a_moving_average_that_is_not_kept_cannot_be_asked_for(tiny: MakeRecipe, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="average = 'ema' needs a moving average: set ema_decay"):
-        tiny(tmp_path / "run", "training.average='ema'")
+        tiny(tmp_path / "run", "training.checkpoint_averaging='ema'")

@@ -23,7 +23,7 @@ import sentencepiece as spm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.config import SubwordConfig
+from dragoman.config import TokenizerConfig
 from dragoman.data.tokenization.sentencepiece import LONGEST_LINE_BYTES, Subword, learn_subword, sampling_seed
 from dragoman.data.tokenization.sentencepiece_proto import (
     BYTE,
@@ -55,9 +55,9 @@ def sentences(count: int, seed: int) -> list[str]:
 
 @cache
 def subword(kind: str, *, byte_fallback: bool = True) -> Subword:
-    config = SubwordConfig.model_validate({"kind": kind, "normalisation": "identity", "byte_fallback": byte_fallback})
+    config = TokenizerConfig.model_validate({"model_type": kind, "normalization": "identity", "byte_fallback": byte_fallback})
     texts = [*sentences(400, 1), *(OTHER_SCRIPTS * 9 if byte_fallback else [])]
-    return learn_subword(texts, config, vocabulary_size=VOCABULARY if byte_fallback else 120, seed=1)
+    return learn_subword(texts, config, vocab_size=VOCABULARY if byte_fallback else 120, seed=1)
 
 
 def trained(**options: Any) -> bytes:
@@ -337,7 +337,7 @@ def test_special_pieces_are_put_in_their_places_and_nothing_else_changes(kind: s
 
 
 def take(root: Path, **settings: Any) -> Any:
-    return take_tokeniser(SubwordConfig(**settings), root=root, source_eos=True)
+    return take_tokeniser(TokenizerConfig(**settings), root=root, append_source_eos=True)
 
 
 def test_models_are_taken_from_files_below_the_root(tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_models_are_taken_from_files_below_the_root(tmp_path: Path) -> None:
     joint = take(tmp_path, model="models/ours.model")
     assert joint.joint
     assert joint.source.model == subword("bpe").model  # which need not be renumbered
-    assert joint.source_eos
+    assert joint.append_source_eos
     apart = take(tmp_path, joint=False, model="models/ours.model", target_model="theirs.model", sampling=0.1, lowercase=True)
     assert not apart.joint
     assert apart.target.encode("BALA") == apart.target.encode("bala")
@@ -356,7 +356,7 @@ def test_models_are_taken_from_files_below_the_root(tmp_path: Path) -> None:
         "bala mara", out_type=str
     )
     write_tokeniser(tmp_path, apart)
-    again = read_tokeniser(tmp_path, SubwordConfig(joint=False, lowercase=True), source_eos=True)
+    again = read_tokeniser(tmp_path, TokenizerConfig(joint=False, lowercase=True), append_source_eos=True)
     assert again.target.encode_many(sentences(9, 1)) == apart.target.encode_many(sentences(9, 1))
 
 
@@ -381,9 +381,9 @@ def test_what_cannot_be_taken_is_refused_with_file_and_key(tmp_path: Path, key: 
     assert "its piece <pad> is part of the text, not a mark" in line
     assert "--pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3" in line
     (tmp_path / "bytes").write_bytes(trained(byte_fallback=False, vocab_size=150))
-    assert "set subword.byte_fallback = false" in refusal("bytes", RecipeError)
+    assert "set tokenizer.byte_fallback = false" in refusal("bytes", RecipeError)
     (tmp_path / "words").write_bytes(trained(byte_fallback=False, vocab_size=40, model_type="word"))
-    assert "set subword.byte_fallback = false" in refusal("words", RecipeError)
+    assert "set tokenizer.byte_fallback = false" in refusal("words", RecipeError)
     (tmp_path / "good").write_bytes(trained(byte_fallback=False, vocab_size=150))
     assert "sampling = 0.1, but sampling needs" in refusal("words", RecipeError, byte_fallback=False, sampling=0.1)
 
@@ -421,7 +421,7 @@ def test_lines_that_take_no_part_are_counted(long: int, line: list[str]) -> None
     longest = ("é" + "x " * LONGEST_LINE_BYTES)[: LONGEST_LINE_BYTES - 1]
     assert len(longest.encode()) == LONGEST_LINE_BYTES
     texts = [*sentences(400, 1), longest, *[longest.replace("x", "ww") + "q"] * long]
-    model = learn_subword(texts, SubwordConfig(), vocabulary_size=VOCABULARY, seed=1, notice=notices.append)
+    model = learn_subword(texts, TokenizerConfig(), vocab_size=VOCABULARY, seed=1, notice=notices.append)
     assert notices == line
     letters = {piece.text for piece in read_pieces(model.model) if piece.kind == NORMAL}
     assert "x" in letters
@@ -432,6 +432,6 @@ def test_the_tokeniser_tells_of_both_sides() -> None:
     texts, long = sentences(400, 1), ["a" * (LONGEST_LINE_BYTES + 1)]
     for joint, expected in ((True, ["2 lines"]), (False, ["1 line", "1 line"])):
         notices: list[str] = []
-        config = SubwordConfig(joint=joint, vocabulary_size=VOCABULARY)
-        learn_tokeniser(texts + long, texts + long, config, source_eos=True, seed=1, notice=notices.append)
+        config = TokenizerConfig(joint=joint, vocab_size=VOCABULARY)
+        learn_tokeniser(texts + long, texts + long, config, append_source_eos=True, seed=1, notice=notices.append)
         assert [re.match(r"\d+ lines?", notice)[0] for notice in notices] == expected  # type: ignore[index]

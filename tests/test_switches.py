@@ -116,12 +116,12 @@ def test_what_is_set_is_a_recipe(row: Row, corpus: Corpus, tmp_path: Path) -> No
     [other] = [recipe_of(one) for one in ROWS if one.name == row.over]
     differing = {
         f"{section}.{knob}"
-        for section in ("model", "subword", "training", "decoding")
+        for section in ("model", "tokenizer", "training", "decoding")
         for knob, value in recipe[section].items()
         if value != other[section][knob]
     }
     wanted = {setting.partition("=")[0] for setting in row.settings}
-    wanted |= {"subword.model"} if row.beside else set()
+    wanted |= {"tokenizer.model_file"} if row.beside else set()
     if row.steps != 1:
         wanted |= {f"training.{knob}_steps" for knob in ("max", "warmup", "validate_every", "checkpoint_every")}
     assert differing == wanted

@@ -126,9 +126,9 @@ def target_distribution(form: str, epsilon: float, targets_X: Tensor, vocabulary
             match form:
                 case "uniform":
                     q_XV[place, other] = epsilon / vocabulary + (1 - epsilon) * (other == true)
-                case "others":
+                case "exclude_target":
                     q_XV[place, other] = 1 - epsilon if other == true else epsilon / (vocabulary - 1)
-                case "real":
+                case "exclude_target_and_pad":
                     rest = 0.0 if other == PADDING_ID else epsilon / (vocabulary - 2)
                     q_XV[place, other] = 1 - epsilon if other == true else rest
     return q_XV
@@ -149,7 +149,7 @@ TARGETS_X = torch.tensor([1, 2, 3, 6, 6, 4])
 
 @pytest.mark.parametrize("at_once", [1, 14, 35, 2**22], ids=lambda logits: f"{logits} logits at once")
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.6])
-@pytest.mark.parametrize("form", ["uniform", "others", "real"])
+@pytest.mark.parametrize("form", ["uniform", "exclude_target", "exclude_target_and_pad"])
 def test_smoothed_loss_and_its_gradients_are_those_of_the_distribution(
     form: str, epsilon: float, at_once: int, outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,19 +224,19 @@ def test_the_loss_of_half_precision_is_summed_in_float32() -> None:
     """Projected by the identity, the logits are the halved outputs themselves, so nothing but the sums could differ."""
     halved = (torch.randn(6, 7, generator=torch.Generator().manual_seed(3)) * 2).bfloat16()
     with torch.no_grad():
-        loss, nll = smoothed_loss(halved, torch.eye(7).bfloat16(), TARGETS_X, epsilon=0.1, form="others")
+        loss, nll = smoothed_loss(halved, torch.eye(7).bfloat16(), TARGETS_X, epsilon=0.1, form="exclude_target")
     assert loss.dtype == nll.dtype == torch.float32
-    exact = smoothed_loss(halved.float(), torch.eye(7), TARGETS_X, epsilon=0.1, form="others")
+    exact = smoothed_loss(halved.float(), torch.eye(7), TARGETS_X, epsilon=0.1, form="exclude_target")
     assert (loss.item(), nll.item()) == (exact[0].item(), exact[1].item())
     # While it learns the likelihoods are rounded, by at most one part in 2**9 each, which shifts their logarithms by as much.
-    learning = smoothed_loss(halved, torch.eye(7).bfloat16(), TARGETS_X, epsilon=0.1, form="others")
+    learning = smoothed_loss(halved, torch.eye(7).bfloat16(), TARGETS_X, epsilon=0.1, form="exclude_target")
     for one, other in zip(learning, exact, strict=True):
         assert one.dtype == torch.float32
         torch.testing.assert_close(one, other, rtol=0, atol=len(TARGETS_X) * 2**-9)
 
 
 @pytest.mark.parametrize("sure", [1.0, 12.0], ids=["unsure", "sure"])
-@pytest.mark.parametrize("form", ["uniform", "others", "real"])
+@pytest.mark.parametrize("form", ["uniform", "exclude_target", "exclude_target_and_pad"])
 def test_in_half_precision_gradients_are_off_by_its_rounding_alone(form: str, sure: float) -> None:
     """The reference: float64 of the same rounded numbers. A probability, and a sum of its products, has eight bits; that of a
     class which the model is sure of must not have lost them to the difference from what it should be.
@@ -344,19 +344,19 @@ def rate(step: int, share_spent: float = 0.0, /, **knobs: Any) -> float:
 
 def test_the_paper_s_rate_is_equation_3() -> None:
     # Section 5.3: d_model^-0.5 · min(step^-0.5, step · warmup^-1.5), with d_model = 512 and 4000 steps of warm-up.
-    knobs: dict[str, Any] = {"schedule": "paper", "warmup_steps": 4000}
+    knobs: dict[str, Any] = {"schedule": "noam", "warmup_steps": 4000}
     assert rate(1, **knobs) == pytest.approx(512**-0.5 * 4000**-1.5)
     assert rate(1, **knobs) == pytest.approx(1.7469e-7, rel=1e-4)
     assert rate(4000, **knobs) == pytest.approx(512**-0.5 * 4000**-0.5)
     assert rate(4000, **knobs) == pytest.approx(6.9877e-4, rel=1e-4)
     assert rate(16_000, **knobs) == pytest.approx(rate(4000, **knobs) / 2)
-    assert rate(4000, **knobs, rate_factor=2.0) == pytest.approx(2 * rate(4000, **knobs))
+    assert rate(4000, **knobs, lr_factor=2.0) == pytest.approx(2 * rate(4000, **knobs))
     assert max(rate(step, **knobs) for step in range(3900, 4100)) == rate(4000, **knobs)
 
 
 def test_the_other_rates_peak_where_they_should() -> None:
-    for schedule, later in (("inverse-sqrt", 0.5e-3), ("constant", 1e-3)):
-        knobs: dict[str, Any] = {"schedule": schedule, "peak_rate": 1e-3, "warmup_steps": 100}
+    for schedule, later in (("inverse_sqrt", 0.5e-3), ("constant", 1e-3)):
+        knobs: dict[str, Any] = {"schedule": schedule, "peak_lr": 1e-3, "warmup_steps": 100}
         assert rate(1, **knobs) == pytest.approx(1e-5)
         assert rate(50, **knobs) == pytest.approx(5e-4)
         assert rate(100, **knobs) == pytest.approx(1e-3)
@@ -364,7 +364,7 @@ def test_the_other_rates_peak_where_they_should() -> None:
 
 
 def test_the_cooldown_falls_linearly_to_zero() -> None:
-    knobs: dict[str, Any] = {"schedule": "constant", "peak_rate": 1.0, "warmup_steps": 1, "cooldown": 0.4}
+    knobs: dict[str, Any] = {"schedule": "constant", "peak_lr": 1.0, "warmup_steps": 1, "lr_decay_ratio": 0.4}
     assert [rate(5, share, **knobs) for share in (0.0, 0.6, 0.8, 0.9, 1.0, 1.1)] == pytest.approx([1, 1, 0.5, 0.25, 0, 0])
 
 
@@ -442,7 +442,7 @@ def batch(pairs: Sequence[tuple[list[int], list[int]]]) -> Batch:
 
 
 def test_four_small_batches_make_the_step_of_one_large_one(tiny: MakeRecipe, tmp_path: Path) -> None:
-    small = tiny(tmp_path / "a", *NO_DROPOUT, "training.accumulation=4")
+    small = tiny(tmp_path / "a", *NO_DROPOUT, "training.batches_per_update=4")
     large = tiny(tmp_path / "b", *NO_DROPOUT)
     gradients, weights, norm = one_step(small, [batch([pair]) for pair in PAIRS])
     wanted_gradients, wanted_weights, wanted_norm = one_step(large, [batch(PAIRS)])
@@ -513,8 +513,8 @@ def test_each_step_and_batch_has_a_dropout_of_its_own() -> None:
 # Stopping and going on
 
 LONG = (
-    "training.max_steps=9", "training.accumulation=2", "training.log_every_steps=3", "training.validate_every_steps=2",
-    "training.checkpoint_every_steps=4", "training.keep_last=3", "training.average_count=3",
+    "training.max_steps=9", "training.batches_per_update=2", "training.log_every_steps=3", "training.validate_every_steps=2",
+    "training.checkpoint_every_steps=4", "training.keep_last=3", "training.num_averaged_checkpoints=3",
 )  # fmt: skip
 
 
@@ -562,7 +562,7 @@ def assert_same_tensors(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
 
 def timeless(journal: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What does not depend on the clock, and on where the run was stopped."""
-    told = [entry for entry in journal if entry["kind"] not in ("event", "run")]
+    told = [entry for entry in journal if entry["type"] not in ("event", "run")]
     return [{key: value for key, value in entry.items() if key not in CLOCK} for entry in told]
 
 
@@ -616,7 +616,7 @@ def test_a_finished_run_is_finished(unbroken: Path, tiny: MakeRecipe, tmp_path: 
     [
         ("model.d_ff=64", "model.d_ff was 32 and is 64"),
         ("training.seed=2", "training.seed was 1 and is 2"),
-        ("subword.vocabulary_size=81", "subword.vocabulary_size was 80 and is 81"),
+        ("tokenizer.vocab_size=81", "tokenizer.vocab_size was 80 and is 81"),
         ("data.max_length=39", "data.max_length was 40 and is 39"),
         ("training.clip_norm=1.0", "training.clip_norm was None and is 1.0"),
     ],
@@ -699,8 +699,8 @@ def test_a_run_over_a_mixture_that_stops_and_goes_on_is_the_run_that_did_not(
         "part": {"source": "valid.en", "target": "valid.de", "weight": 3.0},
     }
     settings = (
-        *LONG, "subword.byte_fallback=true", "subword.vocabulary_size=300", "subword.sampling=0.2",
-        "data.modifiers.upper_case=0.3", "data.modifiers.merged=0.3",
+        *LONG, "tokenizer.byte_fallback=true", "tokenizer.vocab_size=300", "tokenizer.sampling_alpha=0.2",
+        "data.noise.upper_case=0.3", "data.noise.merged=0.3",
     )  # fmt: skip
 
     def recipe(run: Path) -> Recipe:
@@ -736,7 +736,7 @@ def test_a_run_ends_well_where_the_text_is_gone(tiny: MakeRecipe, corpus: Path, 
 @pytest.mark.slow
 @pytest.mark.parametrize("loaders", [1, 2])
 def test_batches_made_ahead_make_the_same_run(loaders: int, unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = tiny(tmp_path / "run", *LONG, f"data.loaders={loaders}")
+    recipe = tiny(tmp_path / "run", *LONG, f"data.num_workers={loaders}")
     with pytest.raises(Interrupted):
         train(recipe, Recorder(stop_after=4))
     train(recipe)
@@ -776,7 +776,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1"])
 def test_a_signal_to_all_processes_stops_a_run_with_loaders_as_any_other(name: str, tiny: MakeRecipe, tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to every process in it, and a scheduler its signals to every process of a job."""
-    recipe = tiny(tmp_path / "run", *LONG, "data.loaders=1", "data.processes=1", "training.max_steps=1000")
+    recipe = tiny(tmp_path / "run", *LONG, "data.num_workers=1", "data.preprocessing_workers=1", "training.max_steps=1000")
     (tmp_path / "recipe.json").write_text(json.dumps(recipe.model_dump(mode="json")))
     (tmp_path / "loading.py").write_text(LOADING)
     for stop, step in ((1, 1), (4, 3)):  # between the two batches of the first step, and after both of the third
@@ -801,7 +801,7 @@ def test_a_loader_that_was_killed_is_told(tiny: MakeRecipe, tmp_path: Path) -> N
 
     says = r"a process that makes batches ahead has ended, .* lower data\.loaders or set it to 0"
     with pytest.raises(LostProcessError, match=says):
-        train(tiny(tmp_path / "run", "data.loaders=1", "training.max_steps=100000"), Killer())
+        train(tiny(tmp_path / "run", "data.num_workers=1", "training.max_steps=100000"), Killer())
     assert time.monotonic() - killed[0] < 10
     assert multiprocessing.active_children() == []
 
@@ -889,7 +889,7 @@ def test_an_older_checkpoint_that_is_damaged_is_left_out_of_the_bundle(
     *_, before, newest = list_checkpoints(run / "checkpoints")
     flip(before.path / "model.safetensors")
     listener = Recorder()
-    train(tiny(run, *LONG, "training.average_count=2"), listener)
+    train(tiny(run, *LONG, "training.num_averaged_checkpoints=2"), listener)
     (told,) = [text for text in listener.notices if "the bundle is made without it" in text]
     assert str(before.path) in told
     assert newest.path.name in next(text for text in listener.notices if "writing" in text and "bundle" in text)
@@ -1063,12 +1063,12 @@ EVERY_STEP = ("training.validate_every_steps=1", "training.max_steps=12")
 
 
 def journal_of(recipe: Recipe, kind: str) -> list[dict[str, Any]]:
-    return [entry for entry in read_journal(Path(recipe.run) / "metrics.jsonl") if entry["kind"] == kind]
+    return [entry for entry in read_journal(Path(recipe.run) / "metrics.jsonl") if entry["type"] == kind]
 
 
 def test_patience_ends_a_run(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, nll=[5, 4, 4, 3.9, 4, 3.9, 4, 0, 0])
-    recipe = tiny(tmp_path / "run", *EVERY_STEP, "training.patience=3", "training.validate_sentences=0")
+    recipe = tiny(tmp_path / "run", *EVERY_STEP, "training.patience=3", "training.num_validation_translations=0")
     trainer = Trainer(recipe, Silent())
     trainer.run()
     # 3.9 at step 4 is the best; 4, an equal 3.9 and 4 are the three without a better one.
@@ -1086,7 +1086,7 @@ def test_better_means_what_the_recipe_says(
     by: str, best_step: int, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, nll=[3, 1, 2, 4], bleu=[10, 20, 30, 25])
-    recipe = tiny(tmp_path / "run", "training.validate_every_steps=1", "training.max_steps=4", f"training.best_by='{by}'")
+    recipe = tiny(tmp_path / "run", "training.validate_every_steps=1", "training.max_steps=4", f"training.best_metric='{by}'")
     trainer = Trainer(recipe, Silent())
     trainer.run()
     assert trainer.progress.best_step == best_step
@@ -1111,7 +1111,7 @@ def test_validation_numbers_are_what_forced_scoring_says(trained: Path, corpus: 
     put_weights(bundle.model, checkpoint.weights(), where=checkpoint.path)
     scored = dragoman.Translator([bundle], device="cpu").score(*lines)
     log_probs = [value for one in scored for value in one.token_log_probs]
-    last = [entry for entry in read_journal(trained / "metrics.jsonl") if entry["kind"] == "valid"][-1]
+    last = [entry for entry in read_journal(trained / "metrics.jsonl") if entry["type"] == "valid"][-1]
     assert last["step"] == checkpoint.step == 200
     assert last["nll"] == pytest.approx(-sum(log_probs) / len(log_probs), rel=1e-5)
     assert last["perplexity"] == pytest.approx(math.exp(last["nll"]))
@@ -1156,8 +1156,8 @@ def test_the_newest_and_the_best_checkpoints_stay(
 ) -> None:
     pretend(monkeypatch, nll=[5, 3, 1, 4, 3.5, 9])
     recipe = tiny(
-        tmp_path / "run", "training.validate_every_steps=1", "training.checkpoint_every_steps=1", "training.average='none'",
-        "training.validate_sentences=0", f"training.keep_last={keep_last}", f"training.keep_best={keep_best}",
+        tmp_path / "run", "training.validate_every_steps=1", "training.checkpoint_every_steps=1", "training.checkpoint_averaging='none'",
+        "training.num_validation_translations=0", f"training.keep_last={keep_last}", f"training.keep_best={keep_best}",
     )  # fmt: skip
     Trainer(recipe, Silent()).run()
     # The best in order: 3 (1.0), 2 (3.0), 5 (3.5), which were there when it was their turn.
@@ -1168,7 +1168,7 @@ def test_of_equals_the_later_is_the_best(tiny: MakeRecipe, tmp_path: Path, monke
     pretend(monkeypatch, nll=[2, 2, 3])
     recipe = tiny(
         tmp_path / "run", "training.max_steps=3", "training.validate_every_steps=1", "training.checkpoint_every_steps=1",
-        "training.validate_sentences=0", "training.average='none'", "training.keep_last=1", "training.keep_best=1",
+        "training.num_validation_translations=0", "training.checkpoint_averaging='none'", "training.keep_last=1", "training.keep_best=1",
     )  # fmt: skip
     Trainer(recipe, Silent()).run()
     assert checkpoint_names(tmp_path / "run") == names(2, 3)
@@ -1176,7 +1176,9 @@ def test_of_equals_the_later_is_the_best(tiny: MakeRecipe, tmp_path: Path, monke
 
 def test_a_better_model_is_kept_when_it_is_found(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, nll=[3, 2, 9, 9])
-    recipe = tiny(tmp_path / "run", "training.max_steps=4", "training.validate_every_steps=1", "training.validate_sentences=0")
+    recipe = tiny(
+        tmp_path / "run", "training.max_steps=4", "training.validate_every_steps=1", "training.num_validation_translations=0"
+    )
     Trainer(recipe, Silent()).run()
     assert checkpoint_names(tmp_path / "run") == names(2, 4)
 
@@ -1210,17 +1212,28 @@ def mean_of(run: Path, *steps: int) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("settings", "averaged"),
     [
-        (("training.average='last'", "training.average_count=3", "training.keep_last=3"), (4, 5, 6)),
-        (("training.average='last'", "training.average_count=20", "training.keep_last=20"), (1, 2, 3, 4, 5, 6)),
-        (("training.average='best'", "training.average_count=2", "training.keep_best=2", "training.keep_last=1"), (2, 3)),
-        (("training.average='none'",), (6,)),
+        (("training.checkpoint_averaging='last'", "training.num_averaged_checkpoints=3", "training.keep_last=3"), (4, 5, 6)),
+        (
+            ("training.checkpoint_averaging='last'", "training.num_averaged_checkpoints=20", "training.keep_last=20"),
+            (1, 2, 3, 4, 5, 6),
+        ),
+        (
+            (
+                "training.checkpoint_averaging='best'",
+                "training.num_averaged_checkpoints=2",
+                "training.keep_best=2",
+                "training.keep_last=1",
+            ),
+            (2, 3),
+        ),
+        (("training.checkpoint_averaging='none'",), (6,)),
     ],
 )
 def test_the_bundle_is_the_mean_that_the_recipe_asks_for(
     settings: tuple[str, ...], averaged: tuple[int, ...], tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, nll=[5, 3, 1, 4, 3.5, 9])
-    every = ("training.validate_every_steps=1", "training.checkpoint_every_steps=1", "training.validate_sentences=0")
+    every = ("training.validate_every_steps=1", "training.checkpoint_every_steps=1", "training.num_validation_translations=0")
     report = train(tiny(tmp_path / "run", *every, *settings))
     assert sorted(report["averaged"]) == names(*averaged)
     weights = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
@@ -1287,7 +1300,7 @@ def test_what_a_killed_run_left_half_written_is_removed(tiny: MakeRecipe, tmp_pa
 @pytest.mark.parametrize("every", ["training.log_every_steps=1", "training.log_every_steps=1000"])
 @pytest.mark.parametrize("checkpoints", ["training.checkpoint_every_steps=1", "training.checkpoint_every_steps=1000"])
 def test_a_loss_that_is_no_number_stops_the_run(every: str, checkpoints: str, tiny: MakeRecipe, tmp_path: Path) -> None:
-    settings = ("training.peak_rate=1e30", "training.validate_sentences=0", "training.max_steps=40")
+    settings = ("training.peak_lr=1e30", "training.num_validation_translations=0", "training.max_steps=40")
     with pytest.raises(RunError, match=r"step 1[123]: 10 steps in a row were skipped, for a loss or gradient") as caught:
         train(tiny(tmp_path / "run", every, checkpoints, *settings))
     assert "\n" not in str(caught.value)
@@ -1307,7 +1320,7 @@ def test_weights_that_are_no_numbers_replace_no_checkpoint(tiny: MakeRecipe, tmp
                 trainer.model.output.data[5, 5] = math.nan
 
     settings = ("training.checkpoint_every_steps=1", "training.log_every_steps=1000", "training.keep_last=1")
-    trainer = Trainer(tiny(tmp_path / "run", *settings, "training.average='none'"), Saboteur())
+    trainer = Trainer(tiny(tmp_path / "run", *settings, "training.checkpoint_averaging='none'"), Saboteur())
     with pytest.raises(RunError, match=r"step 3: a weight is not a finite number; .*step-00000002 is kept"):
         trainer.run()
     assert checkpoint_names(tmp_path / "run") == names(2)
@@ -1318,7 +1331,7 @@ def test_a_validation_that_is_no_number_is_no_best_one(
 ) -> None:
     pretend(monkeypatch, nll=[2.0, math.nan])
     with pytest.raises(RunError, match="step 2: the loss of the validation"):
-        train(tiny(tmp_path / "run", "training.validate_every_steps=1", "training.validate_sentences=0"))
+        train(tiny(tmp_path / "run", "training.validate_every_steps=1", "training.num_validation_translations=0"))
     assert checkpoint_names(tmp_path / "run") == names(1)
 
 
@@ -1338,11 +1351,11 @@ def _refuse(name: str) -> NoReturn:
 
 JOURNAL_KEYS = {
     "train": {
-        "kind", "step", "epoch", "loss", "perplexity", "rate", "gradient_norm", "tokens_per_second", "share_spent",
+        "type", "step", "epoch", "loss", "perplexity", "rate", "gradient_norm", "tokens_per_second", "share_spent",
         "minutes_left", "skipped", "waiting", "flops_per_second", "ceiling", "memory_mib", "devices", "padding",
     },
     "valid": {
-        "kind", "step", "loss", "perplexity", "bleu", "best", "f1", "f1_gold_tags", "nll", "nll_own_source",
+        "type", "step", "loss", "perplexity", "bleu", "best", "f1", "f1_gold_tags", "nll", "nll_own_source",
         "nll_shuffled_source", "seconds",
     },
 }  # fmt: skip
@@ -1351,22 +1364,22 @@ JOURNAL_KEYS = {
 def test_the_journal_holds_every_line_once(trained: Path) -> None:
     entries = strict_journal(trained / "metrics.jsonl")
     for kind, steps in (("train", range(20, 201, 20)), ("valid", (100, 200))):
-        of_kind = [entry for entry in entries if entry["kind"] == kind]
+        of_kind = [entry for entry in entries if entry["type"] == kind]
         assert [entry["step"] for entry in of_kind] == list(steps)
         for entry in of_kind:
             assert set(entry) == JOURNAL_KEYS[kind]
             assert entry.pop("f1", None) is entry.pop("f1_gold_tags", None) is None  # a parser's alone
             assert all(isinstance(value, str | int | float) for value in entry.values())
-    train_losses = [entry["loss"] for entry in entries if entry["kind"] == "train"]
+    train_losses = [entry["loss"] for entry in entries if entry["type"] == "train"]
     assert train_losses[-1] < 0.5 * train_losses[0]
 
 
 def test_a_journal_is_cut_at_the_step_that_the_run_goes_on_from(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    lines = [{"kind": "train", "step": step} for step in (1, 2, 3)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "train", "st')
+    lines = [{"type": "train", "step": step} for step in (1, 2, 3)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"type": "train", "st')
     Journal(path, step=2).write("train", step=3, loss=1.5)
-    assert strict_journal(path) == [*lines[:2], {"kind": "train", "step": 3, "loss": 1.5}]
+    assert strict_journal(path) == [*lines[:2], {"type": "train", "step": 3, "loss": 1.5}]
 
 
 class Page(HTMLParser):
@@ -1404,7 +1417,7 @@ def test_the_report_tells_the_run(trained: Path, corpus: Path) -> None:
     recipe = recipe_from_dict(json.loads((trained / "recipe.json").read_text(encoding="utf-8")), where="recipe.json")
     epochs, tokens = walked(recipe, 200)
     assert report["epochs"] == round(epochs[-1], 2)
-    last = [entry for entry in read_journal(trained / "metrics.jsonl") if entry["kind"] == "valid"][-1]
+    last = [entry for entry in read_journal(trained / "metrics.jsonl") if entry["type"] == "valid"][-1]
     assert report["valid"] == {key: last[key] for key in ("step", "loss", "perplexity", "bleu")}
     assert report["signatures"].keys() == {"bleu", "paper_bleu", "chrf", "exact_match"}
     assert {"machine", "torch", "dragoman", "finished", "seconds", "target_tokens_per_second", "departures"} <= report.keys()
@@ -1439,7 +1452,7 @@ def test_a_run_needs_neither_validation_nor_test(tiny: MakeRecipe, tmp_path: Pat
     assert report["steps"] == 6
     assert "valid" not in report
     assert "bleu" not in report
-    assert {entry["kind"] for entry in strict_journal(tmp_path / "run" / "metrics.jsonl")} == {"run", "train", "event"}
+    assert {entry["type"] for entry in strict_journal(tmp_path / "run" / "metrics.jsonl")} == {"run", "train", "event"}
     assert (tmp_path / "run" / "report.html").exists()
     assert not (tmp_path / "run" / "attention.svg").exists()
 
@@ -1452,7 +1465,7 @@ def test_a_short_run_without_a_line_in_its_journal_ends_well(tiny: MakeRecipe, t
 def test_a_run_in_bfloat16(tiny: MakeRecipe, tmp_path: Path) -> None:
     report = train(tiny(tmp_path / "run", "training.precision='bfloat16'", "training.max_steps=10"))
     assert ", bfloat16, " in report["machine"]
-    losses = [entry["loss"] for entry in read_journal(tmp_path / "run" / "metrics.jsonl") if entry["kind"] == "train"]
+    losses = [entry["loss"] for entry in read_journal(tmp_path / "run" / "metrics.jsonl") if entry["type"] == "train"]
     assert losses[-1] < losses[0]
     weights = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
@@ -1464,8 +1477,8 @@ def test_learned_positions_to_the_end(tiny: MakeRecipe, corpus: Path, tmp_path: 
     for language, word in (("en", "ten"), ("de", "zehn")):
         (folder / f"test.{language}").write_text("".join(f"{' '.join([word] * n)}\n" for n in (1, 28, 29, 30, 31, 60)))
     recipe = tiny(
-        tmp_path / "run", f"data.root='{folder}'", "model.positions='learned'", "model.max_positions=30", "data.max_length=30",
-        "decoding.extra_length=100",
+        tmp_path / "run", f"data.root='{folder}'", "model.position_encoding='learned'", "model.max_positions=30", "data.max_length=30",
+        "decoding.max_extra_tokens=100",
     )  # fmt: skip
     report = train(recipe)
     assert report["test_sentences"] == 6
@@ -1474,7 +1487,7 @@ def test_learned_positions_to_the_end(tiny: MakeRecipe, corpus: Path, tmp_path: 
 
 def test_the_picture_is_of_a_sample_that_can_be_drawn(tiny: MakeRecipe, bundle: Path, tmp_path: Path) -> None:
     whole = load_bundle(bundle)
-    recipe = tiny(tmp_path, "model.positions='learned'", "model.max_positions=12", "data.max_length=12")
+    recipe = tiny(tmp_path, "model.position_encoding='learned'", "model.max_positions=12", "data.max_length=12")
     pieces = len(whole.tokeniser.source)
     short = replace(whole, recipe=recipe, model=build_model(recipe.model, source_vocabulary=pieces, target_vocabulary=pieces))
     empty, long = Sample("one two three", "", ""), Sample("one two three", "", "zehn " * 20)
@@ -1547,14 +1560,18 @@ def test_a_validation_that_positions_do_not_reach_is_refused(tiny: MakeRecipe, c
     for language, word in (("en", "ten"), ("de", "zehn")):
         (folder / f"valid.{language}").write_text(" ".join([word] * 50) + "\n")
     recipe = tiny(
-        tmp_path / "run", f"data.root='{folder}'", "model.positions='learned'", "model.max_positions=30", "data.max_length=30"
+        tmp_path / "run",
+        f"data.root='{folder}'",
+        "model.position_encoding='learned'",
+        "model.max_positions=30",
+        "data.max_length=30",
     )
     with pytest.raises(RecipeError, match=r"data.valid: \d+ tokens in a sentence, but model.max_positions = 30"):
         train(recipe)
 
 
 def test_a_vocabulary_that_the_text_cannot_fill_is_refused(tiny: MakeRecipe, tmp_path: Path) -> None:
-    refused_before_anything(tiny(tmp_path / "run", "subword.vocabulary_size=5000"), RecipeError, "vocabulary_size = 5000")
+    refused_before_anything(tiny(tmp_path / "run", "tokenizer.vocab_size=5000"), RecipeError, "vocab_size = 5000")
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Trees: what is read is what was written, each linearisation goes back, any tokens become a tree over exactly the words."""
+"""Trees: what is read is what was written, each linearization goes back, any tokens become a tree over exactly the words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dragoman.errors import DataError
 from dragoman.formats.treebank import read_trees
 from dragoman.trees import ptb as penn
-from dragoman.trees.linearization import NAMES, Linearisation, Name, linearisation, restore
+from dragoman.trees.linearization import NAMES, Linearisation, Name, linearization, restore
 from dragoman.trees.repair import Mended, mend
 from dragoman.trees.simplify import Kept, Root, simplify
 from dragoman.trees.tree import Leaf, Span, Tree, brackets, build, depth, events, leaves, spans, words
@@ -59,7 +59,7 @@ def random_tree(chance: random.Random, size: int, labels: Sequence[str] = LABELS
 
 
 trees = st.builds(lambda seed, size: random_tree(random.Random(seed), size), st.integers(0, 2**32), st.integers(1, 15))
-ways = st.sampled_from(NAMES).map(linearisation)
+ways = st.sampled_from(NAMES).map(linearization)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_depth_is_no_limit() -> None:
     assert spans(tree)[-1] == Span("NP", 0, 1)
     assert simplify(tree) == tree
     for name in NAMES:
-        how = linearisation(name)
+        how = linearization(name)
         tokens = how.tokens(tree)
         assert restore(how, tokens, ["x"], ["NN"]) == tree
         assert mend(how, tokens[:-1], ["x"], ["NN"]).tree == tree
@@ -260,7 +260,7 @@ def test_a_root_is_bare_or_named(text: str, bare: str, top: str) -> None:
     ],
 )
 def test_tokens_are_those_of_the_sources(name: Name, text: str, tokens: str) -> None:
-    assert linearisation(name).tokens(penn.read_tree(text)) == tokens.split()
+    assert linearization(name).tokens(penn.read_tree(text)) == tokens.split()
 
 
 @given(trees, ways)
@@ -273,23 +273,23 @@ def test_each_way_goes_back(tree: Tree, how: Linearisation) -> None:
 
 
 def test_constituents_that_are_known_need_not_close_to_be_brackets() -> None:
-    known = linearisation("tensor2tensor", constituents=["S", "NP"])
+    known = linearization("tensor2tensor", constituents=["S", "NP"])
     tree = penn.read_tree("(S (NP (NP x)))")
-    assert known.tokens(tree) == linearisation("tensor2tensor").tokens(tree) == ["S", "NP", "+NP", "/NP", "/S"]
+    assert known.tokens(tree) == linearization("tensor2tensor").tokens(tree) == ["S", "NP", "+NP", "/NP", "/S"]
     assert known.tokens(penn.read_tree("(S (NP x))")) == ["S", "+NP", "/S"]
     cut = ["S", "NP", "DT"]
     assert penn.write(mend(known, cut, ["a"]).tree) == "(S (NP (DT a)))"
-    assert penn.write(mend(linearisation("tensor2tensor"), cut, ["a"]).tree) == "(TOP (S a))"
+    assert penn.write(mend(linearization("tensor2tensor"), cut, ["a"]).tree) == "(TOP (S a))"
 
 
 def test_words_without_tags_go_back_where_tags_are_not_in_the_tokens() -> None:
     tree = penn.read_tree("(S a (NP b c))")
     for name in ("typed", "topdown"):
-        how = linearisation(name)
+        how = linearization(name)
         assert restore(how, how.tokens(tree), ["a", "b", "c"], [None] * 3) == tree
     with pytest.raises(DataError, match="the word 'a' stands in its bracket without a tag"):
-        linearisation("tensor2tensor").tokens(tree)
-    assert penn.write(restore(linearisation("typed"), ["(S", "XX", ")S"], ["a"])) == "(S (XX a))"
+        linearization("tensor2tensor").tokens(tree)
+    assert penn.write(restore(linearization("typed"), ["(S", "XX", ")S"], ["a"])) == "(S (XX a))"
 
 
 @pytest.mark.parametrize(
@@ -308,14 +308,14 @@ def test_words_without_tags_go_back_where_tags_are_not_in_the_tokens() -> None:
 )
 def test_what_is_no_tree_does_not_go_back(name: Name, tokens: str, said: str) -> None:
     with pytest.raises(DataError) as caught:
-        restore(linearisation(name), tokens.split(), ["a", "b"])
+        restore(linearization(name), tokens.split(), ["a", "b"])
     assert str(caught.value) == said
 
 
 def test_tags_are_as_many_as_words() -> None:
     for undo in (restore, mend):
         with pytest.raises(ValueError, match="1 tags for 2 words"):
-            undo(linearisation("typed"), [], ["a", "b"], ["X"])
+            undo(linearization("typed"), [], ["a", "b"], ["X"])
 
 
 # --- mending ----------------------------------------------------------------------------------------------------------
@@ -347,27 +347,27 @@ def test_tags_are_as_many_as_words() -> None:
     ],
 )  # fmt: skip
 def test_mending_says_what_it_did(name: Name, tokens: str, wanted: str, kinds: list[str]) -> None:
-    found = mend(linearisation(name), tokens.split(), ["a", "b", "c"])
+    found = mend(linearization(name), tokens.split(), ["a", "b", "c"])
     assert re.sub(r"\(XX (\w)\)", r"\1", penn.write(found.tree)) == wanted
     assert sorted(one.kind for one in found.mendings) == sorted(kinds)
 
 
 def test_a_mending_is_a_sentence() -> None:
-    found = mend(linearisation("typed"), ["(S", "what", "XX", ")VP"], ["a", "b"], root="X")
+    found = mend(linearization("typed"), ["(S", "what", "XX", ")VP"], ["a", "b"], root="X")
     assert [str(one) for one in found.mendings] == [
         "token 2: 'what' is no token: dropped",
         "token 4: ')VP' closes what is not open: dropped",
         "token 5: the word 'b' was missing: added",
         "token 5: the bracket 'S' never closed: closed at the end",
     ]
-    assert brackets(mend(linearisation("typed"), [], ["a", "b"], root="X").tree) == "(X (XX a) (XX b))"
-    assert mend(linearisation("typed"), ["(S", ")S"], []).tree == Tree("TOP", ())
+    assert brackets(mend(linearization("typed"), [], ["a", "b"], root="X").tree) == "(X (XX a) (XX b))"
+    assert mend(linearization("typed"), ["(S", ")S"], []).tree == Tree("TOP", ())
 
 
 def fuzz(seed: int) -> None:
     """Tokens of no sense, and tokens of a tree that were cut, doubled, dropped and put elsewhere."""
     chance = random.Random(seed)
-    how = linearisation(chance.choice(NAMES))
+    how = linearization(chance.choice(NAMES))
     size = chance.choice([0, 1, 2, 5, 9, 400 if seed % 50 == 0 else 20])
     tree = random_tree(chance, size) if size else Tree("TOP", ())
     told, tags = tagged(tree)
@@ -423,7 +423,7 @@ def test_every_tree_of_craft_comes_back(split: str, number: int) -> None:
         for tree in (full, simplify(full)) if split == "dev" else (simplify(full),):
             told, tags = tagged(tree)
             for name in NAMES:
-                how = linearisation(name)
+                how = linearization(name)
                 tokens = how.tokens(tree)
                 assert restore(how, tokens, told, None if name == "tensor2tensor" else tags) == tree
     assert counted == number

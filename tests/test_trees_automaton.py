@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.formats.treebank import read_trees
 from dragoman.trees.constraint_automaton import Automaton, Stacks
-from dragoman.trees.linearization import NAMES, Linearisation, Name, TopDown, linearisation, restore
+from dragoman.trees.linearization import NAMES, Linearisation, Name, TopDown, linearization, restore
 from dragoman.trees.repair import Mended, mend
 from dragoman.trees.simplify import simplify
 from dragoman.trees.tree import depth, leaves, spans
@@ -30,7 +30,7 @@ WORDS = ["the", "(", "cat", "the", "the", "("]
 
 
 def automaton(name: Name, **limits: int) -> Automaton:
-    return Automaton(linearisation(name), [*SPECIAL, *TOKENS[name]], end=END, special=[PAD, UNKNOWN], **limits)
+    return Automaton(linearization(name), [*SPECIAL, *TOKENS[name]], end=END, special=[PAD, UNKNOWN], **limits)
 
 
 def begin(one: Automaton, name: Name, lengths: Sequence[int], rooms: Sequence[int]) -> Stacks:
@@ -97,7 +97,7 @@ def test_the_ends_are_the_well_formed_trees(name: Name, length: int, deepest: in
     tags = 2 if name == "tensor2tensor" else 1
     assert len(found) == number_of_trees(length, labels=2, tags=tags, deepest=deepest, most_opens=most_opens)
     for tokens in found:
-        well_formed(linearisation(name, constituents=["NP"]), tokens, length)
+        well_formed(linearization(name, constituents=["NP"]), tokens, length)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -114,7 +114,7 @@ def test_no_end_is_beyond_the_room(name: Name) -> None:
 def test_a_batch_walks_as_its_hypotheses_alone(name: Name) -> None:
     """A random beam of several sentences, reordered as it goes, in tight rooms; each is as if it were alone."""
     chance = random.Random(7)
-    how, one = linearisation(name, constituents=["NP"]), automaton(name, deepest=5, most_opens=3)
+    how, one = linearization(name, constituents=["NP"]), automaton(name, deepest=5, most_opens=3)
     vocabulary = [*SPECIAL, *TOKENS[name]]
     lengths = [chance.choice([0, 1, 2, 6]) for _ in range(60)]
     rooms = [one.least_room(length) + chance.choice([0, 1, 2, 40]) for length in lengths]
@@ -180,7 +180,7 @@ def test_what_may_follow_is_told_step_by_step() -> None:
 )
 def test_a_vocabulary_without_trees_is_refused(name: Name, tokens: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Automaton(linearisation(name), [*SPECIAL, *tokens], end=END, special=[PAD, UNKNOWN])
+        Automaton(linearization(name), [*SPECIAL, *tokens], end=END, special=[PAD, UNKNOWN])
 
 
 def test_what_cannot_be_begun_is_refused() -> None:
@@ -198,7 +198,7 @@ def test_what_cannot_be_begun_is_refused() -> None:
 def test_every_tree_of_craft_may_be_written(name: Name) -> None:
     trees = [simplify(tree) for tree, _ in read_trees(CRAFT / "dev.tsv.gz")]
     assert max(map(depth, trees)) <= 64
-    how = linearisation(name)
+    how = linearization(name)
     sequences = [how.tokens(tree) for tree in trees]
     vocabulary = [*SPECIAL, *sorted({token for sequence in sequences for token in sequence})]
     ids = {token: number for number, token in enumerate(vocabulary)}

@@ -72,13 +72,13 @@ def test_what_is_asked_of_one_line_changes_no_other(beam_size: int, translator: 
 
 
 def test_a_prefix_may_repeat_itself(translator: Translator) -> None:
-    (one,) = translator.translate(["one"], wordings=[Wording(prefix="eins " * 40)], extra_length=200)
+    (one,) = translator.translate(["one"], wordings=[Wording(prefix="eins " * 40)], max_extra_tokens=200)
     assert one.text.startswith("eins " * 39 + "eins")
 
 
 def test_what_a_line_without_translation_lacks_is_named(translator: Translator) -> None:
     asked = Wording(include=("rot",))
-    blank, refused = translator.translate(["", "one " * 20], wordings=[asked, asked], max_source=9, long_input="refuse")
+    blank, refused = translator.translate(["", "one " * 20], wordings=[asked, asked], max_source_tokens=9, long_input="error")
     assert blank.missing == refused.missing == ("rot",)
 
 
@@ -107,8 +107,8 @@ def test_a_phrase_is_no_list_of_phrases(translator: Translator) -> None:
         ([Wording(prefix=" "), None, None, None], {}, "line 1: prefix: ' ' holds no text"),
         ([None, Wording(include=("語",)), None, None], {}, "line 2: include: '語' holds characters"),
         ([None, Wording(include=("rot",)), None, None], {"method": "greedy"}, "line 2: include needs method = 'beam'"),
-        ([Wording(prefix="rot"), None, None, None], {"max_source": 6}, "line 1: is translated in parts"),
-        ([Wording(include=("rot",)), None, None, None], {"groups": 2}, "line 1: include needs groups = 1"),
+        ([Wording(prefix="rot"), None, None, None], {"max_source_tokens": 6}, "line 1: is translated in parts"),
+        ([Wording(include=("rot",)), None, None, None], {"num_beam_groups": 2}, "line 1: include needs groups = 1"),
     ],
 )
 def test_what_nobody_could_fulfil(
@@ -141,7 +141,7 @@ def test_alternatives_of_the_impossible(translator: Translator) -> None:
     with pytest.raises(RecipeError, match="nbest = 2: alternatives have their own"):
         translator.alternatives("one", nbest=2)
     with pytest.raises(DataError, match="more than the 5 tokens"):
-        translator.alternatives("one two three", max_source=5)
+        translator.alternatives("one two three", max_source_tokens=5)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class Base:
 
     text: Text
     model: Path
-    vocabulary_size: int
+    vocab_size: int
     described: str
 
 

@@ -59,8 +59,8 @@ def settings(base: Base, text: Text, run: Path, *more: str) -> list[str]:
     return [
         f"data.train.source={sides[0]}",
         f"data.train.target={sides[1]}",
-        f"subword.vocabulary_size={base.vocabulary_size}",
-        f"subword.model={json.dumps(str(base.model))}",
+        f"tokenizer.vocab_size={base.vocab_size}",
+        f"tokenizer.model_file={json.dumps(str(base.model))}",
         f"run={json.dumps(str(run))}",
         *more,
     ]

@@ -93,7 +93,7 @@ def datasets_map(base: Base, text: Text, work: Path, programs: Path) -> Peer:
     script = HERE / "peer_datasets.py"
     tokeniser = work / "text" / f"{base.model.stem}.tokeniser.json"
     if not tokeniser.exists():
-        run([programs / "python", script, "learn", str(base.vocabulary_size), tokeniser, *base.text.files])
+        run([programs / "python", script, "learn", str(base.vocab_size), tokeniser, *base.text.files])
     tsv = text.source.with_suffix(".tsv")
     if not tsv.exists():
         with tsv.open("w", encoding="utf-8", newline="\n") as stream:

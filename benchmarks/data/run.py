@@ -57,7 +57,7 @@ def main(
     libraries = ("dragoman", "sentencepiece", "pyarrow", "numpy", "torch")
     told = tell_machine(console, cores=cores, quick=quick, libraries=libraries)
     base = make_base(shared, work / "text")
-    console.print(f"text: {base.described}; {base.text.pairs:,} pairs, {base.vocabulary_size:,} pieces")
+    console.print(f"text: {base.described}; {base.text.pairs:,} pairs, {base.vocab_size:,} pieces")
     recipe = write_recipe(work)
 
     def speed() -> Section:

@@ -33,7 +33,7 @@ def measure_scale(
     folder.mkdir(parents=True)
     changes = settings(base, text, folder / "run", f"training.max_steps={steps}")
     learning = settings(base, text, folder / "learning")
-    learning = [change for change in learning if not change.startswith("subword.model=")]
+    learning = [change for change in learning if not change.startswith("tokenizer.model_file=")]
     cleaning = [f"data.cleaning.{rule}" for rule in CLEANING]
     commands = {
         "prepare": command("prepare", recipe, changes),
@@ -123,7 +123,7 @@ def _tell_loader(section: Section, recipe: Path, changes: list[str], trained: Pa
         section.remarks.append("no journal of a training run: the loader cannot be held against it")
         return
     entries = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
-    rates = [entry["tokens_per_second"] for entry in entries if entry["kind"] == "train"][1:]  # the first one warms up
+    rates = [entry["tokens_per_second"] for entry in entries if entry["type"] == "train"][1:]  # the first one warms up
     consumed = max(rates)  # of a machine that others slow down, too: the loader must keep up with training at its best
     table = Table(f"Target tokens a second, batches of {BATCH_TOKENS:,}", ["what", "tokens/s"])
     table.rows = [

@@ -66,12 +66,12 @@ def find_captions(shared: Path, work: Path, bundle: Path | None, *, quick: bool,
 def _train(text: Path, folder: Path, minutes: float) -> None:
     settings = [
         f"data.root={text}",
-        "task.tokenised=false",
+        "task.tokenized=false",
         f"run={folder}",
         f"training.max_minutes={minutes}",
         "training.max_steps=4000",
         "training.warmup_steps=1200",
-        "training.cooldown=0.3",
+        "training.lr_decay_ratio=0.3",
     ]
     command: list[str | Path] = [Path(sys.executable).parent / "dragoman", "train", "multi30k-ende", *settings]
     run(command, limit_seconds=60 * minutes + 600, environment={"OMP_NUM_THREADS": str(os.cpu_count() or 1)})
@@ -86,7 +86,7 @@ def searches(beam: int) -> dict[str, dict[str, Any]]:
     """The same search for all: greedy, or scores divided by the length, as Multi30k's recipe has it, until a beam has ended."""
     if beam == 1:
         return {OURS: {}, CT2: {}, HF: {}}
-    ours = {"length_penalty": "power", "alpha": 1.0, "stop": "beam-finished"}
+    ours = {"length_penalty": "power", "alpha": 1.0, "early_stopping": "beam_full"}
     return {OURS: ours, CT2: {"length_penalty": 1.0}, HF: {"length_penalty": 1.0}}
 
 

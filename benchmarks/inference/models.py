@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dragoman.bundle import Bundle, load_bundle, save_bundle
-from dragoman.config import SubwordConfig, make_recipe
+from dragoman.config import TokenizerConfig, make_recipe
 from dragoman.data.tokenization.sentencepiece import learn_subword
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.data.tokenization.tokenizer import Tokeniser
@@ -59,8 +59,10 @@ def random_base(folder: Path) -> Forms:
     if not (folder / "whole").exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        subword = {"vocabulary_size": VOCABULARY, "byte_fallback": False}
-        recipe = make_recipe({"preset": "t2t-2017", "size": "base", "model": {"decoder_start": "bos"}, "subword": subword}, ())
+        subword = {"vocab_size": VOCABULARY, "byte_fallback": False}
+        recipe = make_recipe(
+            {"preset": "t2t-2017", "size": "base", "model": {"decoder_start_token": "bos"}, "tokenizer": subword}, ()
+        )
         torch.manual_seed(1)
         made = build_model(recipe.model, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
         tokeniser = made_up_words()
@@ -74,9 +76,9 @@ def made_up_words() -> Tokeniser:
     """As many words as the vocabulary has ids, each a piece of its own, so that any ids are the ids of a text."""
     letters = "bcdfghjklmnpqrstvwxz"
     words = (a + "aeiou"[i % 5] + b + c + d for i, a in enumerate(letters) for b in letters for c in letters for d in "aeiouy")
-    config = SubwordConfig.model_construct(**{**SubwordConfig().model_dump(), "kind": "word", "byte_fallback": False})
-    made = learn_subword(islice(words, VOCABULARY), config, vocabulary_size=VOCABULARY, seed=1)
-    return Tokeniser(made, made, source_eos=True)
+    config = TokenizerConfig.model_construct(**{**TokenizerConfig().model_dump(), "model_type": "word", "byte_fallback": False})
+    made = learn_subword(islice(words, VOCABULARY), config, vocab_size=VOCABULARY, seed=1)
+    return Tokeniser(made, made, append_source_eos=True)
 
 
 def forms_of(bundle: Path, folder: Path) -> Forms:
@@ -101,15 +103,20 @@ def _write_forms(forms: Forms) -> None:
 def marian_has(bundle: Bundle) -> bool:
     """Marian of transformers knows post-norm alone, heads of one width, and a source that ends with its end token."""
     config = bundle.recipe.model
-    plain = config.norm == "post" and not config.final_norm and config.attention_window is None and not config.target_space
-    return plain and config.source_eos and config.key_width == config.value_width == config.d_model // config.num_heads
+    plain = (
+        config.norm == "post"
+        and not config.final_norm
+        and config.attention_window is None
+        and not config.target_space_embedding
+    )
+    return plain and config.append_source_eos and config.key_width == config.value_width == config.d_model // config.num_heads
 
 
 def write_marian(bundle: Bundle, folder: Path) -> None:
     folder.mkdir()
     model, config = bundle.model, bundle.recipe.model
     source, target = len(bundle.tokeniser.source), len(bundle.tokeniser.target)
-    shared = config.tying == "three-way"
+    shared = config.tie_embeddings == "all"
     weights: dict[str, Tensor] = {
         "model.encoder.embed_tokens.weight": model.encoder.embedding.weight,
         "model.decoder.embed_tokens.weight": model.decoder.embedding.weight,
@@ -141,7 +148,7 @@ def write_marian(bundle: Bundle, folder: Path) -> None:
         "max_position_embeddings": POSITIONS,
         "scale_embedding": config.scale_embeddings,
         "share_encoder_decoder_embeddings": shared,
-        "tie_word_embeddings": config.tying != "none",
+        "tie_word_embeddings": config.tie_embeddings != "none",
         "pad_token_id": PADDING_ID,
         "bos_token_id": BEGIN_ID,
         "eos_token_id": END_ID,

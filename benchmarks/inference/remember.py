@@ -32,7 +32,7 @@ def main() -> None:
     lines = sys.stdin.read().splitlines()
     translator = load(sys.argv[1], device="cpu", precision=sys.argv[2])
     loaded = held()
-    translator.translate(lines[:1], **({"extra_length": int(sys.argv[4])} if len(sys.argv) > 4 else {}))
+    translator.translate(lines[:1], **({"max_extra_tokens": int(sys.argv[4])} if len(sys.argv) > 4 else {}))
     print(json.dumps({"done": 1, "seconds": time.time() - began, "loaded": loaded, **held()}), flush=True)
     count, done, told = int(sys.argv[3]), 0, 0
     endless = cycle(lines)

@@ -17,7 +17,7 @@ def opened(folder: str, precision: str, replicas: int | None, threads: int | Non
 
 def exactly(length: int) -> dict[str, Any]:
     """Knobs by which an output has so many tokens, whatever it says: its limit, no earlier end, no stop for loops."""
-    return {"extra_length": length - SOURCE_TOKENS, "min_length": length, "loop_tokens": 0}
+    return {"max_extra_tokens": length - SOURCE_TOKENS, "min_length": length, "repetition_window": 0}
 
 
 def fixed(

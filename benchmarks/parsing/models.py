@@ -71,9 +71,9 @@ def random_bundle(treebank: Treebank, folder: Path) -> Path:
     recipe = read_recipe(RECIPE)
     known = [words(tree) for tree in treebank.train] or _made_up_sentences(_MADE_UP, seed=1)
     labels = learn_labels(treebank.train, recipe.task) if treebank.train else Labels("typed", _BRACKETS, _TAGS)
-    size = recipe.subword.vocabulary_size if treebank.train else _PIECES
-    source = learn_subword(map(source_text, known), recipe.subword, vocabulary_size=size, seed=1)
-    tokeniser = Tokeniser(source, labels, source_eos=recipe.model.source_eos)
+    size = recipe.tokenizer.vocab_size if treebank.train else _PIECES
+    source = learn_subword(map(source_text, known), recipe.tokenizer, vocab_size=size, seed=1)
+    tokeniser = Tokeniser(source, labels, append_source_eos=recipe.model.append_source_eos)
     torch.manual_seed(1)
     parts = parser_parts(recipe)
     model = build_model(recipe.model, source_vocabulary=len(source), target_vocabulary=len(labels), **parts)

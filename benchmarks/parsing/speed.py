@@ -71,7 +71,7 @@ def _take_turn(
 ) -> None:
     decoding: dict[str, Any] = {"method": "beam", "beam_size": beam, "nbest": 1}
     if not trained:  # neither way is to end by chance before the other
-        decoding |= {"extra_length": ROOM, "min_length": 0 if way.constrained else 100_000}
+        decoding |= {"max_extra_tokens": ROOM, "min_length": 0 if way.constrained else 100_000}
     begun = time.perf_counter()
     parses = parser.parse(sentences, constrained=way.constrained, **decoding)
     if counted:

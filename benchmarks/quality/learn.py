@@ -88,9 +88,9 @@ class School:
             "training.precision": "float32",  # `auto` would time both, and take one for this row and one for that
             "training.max_steps": steps,
             "training.warmup_steps": max(1, round(WARMUP * steps)),
-            "training.cooldown": COOLDOWN,
+            "training.lr_decay_ratio": COOLDOWN,
             "training.validate_every_steps": steps,
-            "training.validate_sentences": 0,
+            "training.num_validation_translations": 0,
             "training.checkpoint_every_steps": every,
         }
         train = "data.corpora.real" if row.beside else "data.train"
@@ -101,7 +101,7 @@ class School:
             told |= {"task.source_language": "de", "task.target_language": "en", "data.test.source": "val.de.gz"}
             told |= {"data.test.target": "val.en.gz", "data.valid.source": "val.de.gz", "data.valid.target": "val.en.gz"}
         if row.beside:
-            told["subword.model"] = self._pieces(row, seed)
+            told["tokenizer.model_file"] = self._pieces(row, seed)
         for name, made in zip(("distilled", "more"), row.beside, strict=False):  # the first is there in the recipe
             told |= {f"data.corpora.{name}.file": self._pairs(made, seed), f"data.corpora.{name}.weight": "1.0"}
         recipe = "multi30k-ende-distilled" if row.beside else "multi30k-ende"

@@ -46,19 +46,19 @@ MADE = {
     "back-translated": Making("back-translate", REVERSED, "second", ("de",)),
     "self-translated": Making("self-train", HALF, "second", ("en",)),
 }
-SAMPLED, MOVING = "subword.sampling=0.1", ("training.average=ema", "training.ema_decay=0.99")
+SAMPLED, MOVING = "tokenizer.sampling_alpha=0.1", ("training.checkpoint_averaging=ema", "training.ema_decay=0.99")
 # At the recipe's rate of 5e-3 six layers that are normalised after the sum never learn to look at the source.
-DEEP = ("model.encoder_layers=6", "model.decoder_layers=2", "training.peak_rate=2.5e-3")
+DEEP = ("model.encoder_layers=6", "model.decoder_layers=2", "training.peak_lr=2.5e-3")
 DROPOUT = ("model.residual_dropout=0.1", "model.embedding_dropout=0.1")
 ROWS = (
     Row(PLAIN, "the recipe, the mean of the last five checkpoints"),
-    Row("last", "the last weights alone", ("training.average=none",)),
+    Row("last", "the last weights alone", ("training.checkpoint_averaging=none",)),
     Row("moving", "their moving average, 0.99", MOVING),
     Row("dropout", "dropout of 0.1, as the paper has it, for 0.3", DROPOUT),
-    Row("pieces", "2,000 pieces", ("subword.vocabulary_size=2000",)),
+    Row("pieces", "2,000 pieces", ("tokenizer.vocab_size=2000",)),
     Row("sampled", "BPE-dropout of 0.1", (SAMPLED,)),
-    Row("r-drop", "R-Drop, α = 5: twice a step's price", ("training.r_drop=5",)),
-    Row("r-drop-half", "R-Drop, half the steps: the same price", ("training.r_drop=5",), steps=0.5),
+    Row("r-drop", "R-Drop, α = 5: twice a step's price", ("training.r_drop_alpha=5",)),
+    Row("r-drop-half", "R-Drop, half the steps: the same price", ("training.r_drop_alpha=5",), steps=0.5),
     Row("deep", "6 + 2 layers for 4 + 4, half the rate", DEEP),
     Row("distilled", "and what plain makes of the same captions", beside=("distilled",)),
     Row("together", "distilled, BPE-dropout, moving average", (SAMPLED, *MOVING), beside=("distilled",)),

@@ -53,7 +53,7 @@ def main(
 ) -> None:
     """Train the recipe of Multi30k with each switch, and see what it is worth on the validation set.
 
-    KEY=VALUE is set in every row, such as subword.vocabulary_size=4000.
+    KEY=VALUE is set in every row, such as tokenizer.vocab_size=4000.
     """
     started = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: end_all())

@@ -49,13 +49,13 @@ def blocks_of(model: ModelConfig, *, vocabulary: int) -> list[Block]:
     output = (values * width, *[width] * bias)
     norm = (width, width)
     feed_forward = (width * model.d_ff, model.d_ff, model.d_ff * width, width, *norm)
-    positions = (model.max_positions * width,) if model.positions == "learned" else ()
-    space = (width,) if model.target_space else ()
+    positions = (model.max_positions * width,) if model.position_encoding == "learned" else ()
+    space = (width,) if model.target_space_embedding else ()
     source_matrix, target_matrix, output_matrix = {
-        "three-way": ((matrix,), (), ()),
-        "two-way": ((matrix,), (matrix,), ()),
+        "all": ((matrix,), (), ()),
+        "decoder": ((matrix,), (matrix,), ()),
         "none": ((matrix,), (matrix,), (matrix,)),
-    }[model.tying]
+    }[model.tie_embeddings]
     attention_matrices = 2 * width * keys + 2 * width * values
 
     blocks = [Block("source embedding", "root", (*source_matrix, *positions, *space), 0, 0, EMBEDDING_KERNELS)]

@@ -42,8 +42,8 @@ def measure_curves(bench: Bench, sizes: Sequence[tuple[Size, int]]) -> Section:
             run(*commands, environment={"OMP_NUM_THREADS": "1"}, limit_seconds=3600.0)
             for name in pair:
                 entries = ours.entries((folders[name] / "metrics.jsonl").read_text(encoding="utf-8"))
-                curves[name] = {entry["step"]: entry["loss"] for entry in entries if entry["kind"] == "train"}
-                valid[name] = {entry["step"]: entry["nll"] for entry in entries if entry["kind"] == "valid"}
+                curves[name] = {entry["step"]: entry["loss"] for entry in entries if entry["type"] == "train"}
+                valid[name] = {entry["step"]: entry["nll"] for entry in entries if entry["type"] == "valid"}
                 shutil.rmtree(folders[name])
         _tell(section, bench, size, curves, valid)
     return section

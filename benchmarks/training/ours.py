@@ -31,20 +31,20 @@ train = { source = "train.en", target = "train.de" }
 valid = { source = "valid.en", target = "valid.de" }
 
 [subword]
-vocabulary_size = 10_000
+vocab_size = 10_000
 normalisation = "identity"
 byte_fallback = false
 
 [model]
-decoder_start = "bos"
+decoder_start_token = "bos"
 
 [training]
-accumulation = 1
-schedule = "inverse-sqrt"
-peak_rate = 1e-3
+batches_per_update = 1
+schedule = "inverse_sqrt"
+peak_lr = 1e-3
 warmup_steps = 100
 validate_every_steps = 1_000_000
-validate_sentences = 0
+num_validation_translations = 0
 checkpoint_every_steps = 1_000_000
 average = "none"
 """
@@ -62,7 +62,7 @@ def changes(corpus: Corpus, size: Size, folder: Path, *more: str) -> list[str]:
     return [
         f"size={size.name}",
         f"data.root={json.dumps(str(corpus.folder))}",
-        f"subword.model={json.dumps(str(corpus.pieces))}",
+        f"tokenizer.model_file={json.dumps(str(corpus.pieces))}",
         f"training.batch_tokens={size.batch_tokens}",
         f"training.log_every_steps={size.report_steps}",
         f"run={json.dumps(str(folder))}",
@@ -109,7 +109,7 @@ def entries(journal: str) -> list[dict[str, Any]]:
 
 
 def trained(journal: str) -> list[dict[str, Any]]:
-    return [entry for entry in entries(journal) if entry["kind"] == "train"]
+    return [entry for entry in entries(journal) if entry["type"] == "train"]
 
 
 def rates(journal: str) -> list[float]:

@@ -1,7 +1,7 @@
 """The peers: how each is installed, and the command that trains the same model on the same text with it.
 
 Each has an environment of its own in the work folder, made from a pinned list beside this file. All learn from the same
-pieces, with three-way tied embeddings, label smoothing and Adam; where one cannot have the very same model, README.md says what
+pieces, with all tied embeddings, label smoothing and Adam; where one cannot have the very same model, README.md says what
 differs.
 """
 

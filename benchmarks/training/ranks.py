@@ -61,7 +61,7 @@ def _train(bench: Bench, size: Size, way: str, *, steps: int) -> Journal:
     """The journal of a run to its end."""
     folder = bench.out / "ranks"
     ours.begin(bench.prepared, folder)
-    more = ["training.precision=float32", f"training.accumulation={RANKS}", f"training.max_steps={steps}"]
+    more = ["training.precision=float32", f"training.batches_per_update={RANKS}", f"training.max_steps={steps}"]
     options: list[str] = []
     if way != ONE:
         more.append(f"training.parallel={way}")

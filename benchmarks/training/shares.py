@@ -81,7 +81,7 @@ def _prepare(name: str, precision: str) -> tuple[Stepper, BatchStream, Machine]:
     batches = TrainingBatches(recipe, prepared, start_id=start_id(recipe.model))
     learner = Learner(recipe, batches.tokeniser, machine, world)
     learner.model.train()
-    guard = Guard.of(Progress(), machine.device, spike_limit=None)
+    guard = Guard.of(Progress(), machine.device, grad_norm_spike_sigma=None)
     config = recipe.training
     stepper = Stepper(
         learner.loss, learner.optimiser, config=config, machine=machine, world=world, guard=guard, split=click.echo

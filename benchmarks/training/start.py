@@ -47,7 +47,7 @@ def _first_step(bench: Bench, size: Size, *, prepared: bool) -> float:
     if prepared:
         ours.begin(bench.prepared, folder / "run")
     else:
-        settings = [change for change in settings if not change.startswith("subword.model=")]
+        settings = [change for change in settings if not change.startswith("tokenizer.model_file=")]
     command = ours.train(bench.recipe, settings)
     said = folder / "said.txt"
     with said.open("wb") as stream:

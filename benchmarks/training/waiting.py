@@ -23,7 +23,7 @@ def measure_waiting(bench: Bench, sizes: Sequence[tuple[Size, float]], *, ahead:
     table = Table("Waiting for data, share of a step", ["size", "made", "mean", "largest interval", "tokens/s"])
     for size, seconds in sizes:
         for loaders, made in enumerate(("in between", "ahead, by one process") if ahead else ("in between",)):
-            contestant = bench.ours(size, "bfloat16", f"data.loaders={loaders}")
+            contestant = bench.ours(size, "bfloat16", f"data.num_workers={loaders}")
             rate = measure(contestant, seconds=seconds, keep=True)
             entries = ours.trained(contestant.journal.read_text(encoding="utf-8"))[1:]
             shutil.rmtree(contestant.outputs)

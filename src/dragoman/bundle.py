@@ -164,7 +164,7 @@ def load_bundle(path: Path) -> Bundle:
 def read_bundle(path: Path) -> Bundle:
     """Read a bundle whose digests have been checked."""
     recipe, vocabulary, story = read_config(path)
-    tokeniser = read_tokeniser(path, recipe.subword, source_eos=recipe.model.source_eos)
+    tokeniser = read_tokeniser(path, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
     if (recipe.task.kind == "translation") != isinstance(tokeniser.target, Subword):
         raise BundleError(f"{path / CONFIG}: task.kind = {recipe.task.kind!r}, but the target's vocabulary is another task's")
     if vocabulary != (pieces := (len(tokeniser.source), len(tokeniser.target))):

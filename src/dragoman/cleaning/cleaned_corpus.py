@@ -229,18 +229,18 @@ def _digests(rule: RuleName, place: tuple[Path, int]) -> npt.NDArray[np.uint64]:
 def spool_training(recipe: Recipe, folder: Path, *, processes: int, progress: Progress) -> list[Spool]:
     """Read and clean the corpora that the recipe learns from, each into its files in `folder`."""
     root, cleaning = Path(recipe.data.root), recipe.data.cleaning
-    corpora = recipe.data.to_learn_from()
+    corpora = recipe.data.training_corpora()
     if not corpora:
         raise RecipeError("data.train is not given: name the files to learn from, or those of a mixture in data.corpora")
     sieve = Sieve(cleaning, recipe.task.source_language, recipe.task.target_language)
-    if cleaning.overlap:
+    if cleaning.eval_overlap:
         sieve = replace(sieve, evaluation=EvaluationTexts.of(_evaluation_pairs(recipe, root)))
     folder.mkdir(parents=True, exist_ok=True)
     spools = []
     for name, corpus in corpora.items():
-        own = replace(sieve, exempt=tuple(corpus.exempt))
+        own = replace(sieve, exempt=tuple(corpus.skip_filters))
         spools.append(spool_corpus(folder, name, corpus, root, own, processes=processes, progress=progress))
-    exempt = [corpus.exempt for corpus in corpora.values()]
+    exempt = [corpus.skip_filters for corpus in corpora.values()]
     drop_repeated(spools, folder, cleaning, exempt, processes=processes)
     return spools
 

@@ -51,7 +51,7 @@ def script_finder(share: float, *, source_language: str, target_language: str) -
     try:
         import regex
     except ImportError as error:
-        raise MissingExtraError("regex", "cleaning", "data.cleaning.script") from error
+        raise MissingExtraError("regex", "cleaning", "data.cleaning.min_script_ratio") from error
 
     letter = regex.compile(r"[\p{L}--[\p{Script=Zyyy}\p{Script=Zinh}]]", flags=regex.V1)
 
@@ -62,7 +62,7 @@ def script_finder(share: float, *, source_language: str, target_language: str) -
             foreign = regex.compile(rf"[\p{{L}}--[\p{{Script=Zyyy}}\p{{Script=Zinh}}{own}]]", flags=regex.V1)
         except regex.error:
             raise RecipeError(
-                f"task.{key} = {language!r}: its script {scripts[0]} is not known to data.cleaning.script"
+                f"task.{key} = {language!r}: its script {scripts[0]} is not known to data.cleaning.min_script_ratio"
             ) from None
         is_latin = "Latn" in scripts
 
@@ -83,7 +83,7 @@ def script_finder(share: float, *, source_language: str, target_language: str) -
 
 def _scripts(key: str, language: str) -> tuple[str, ...]:
     """The names of its language's script among Unicode's characters: more than one for Japanese and Korean."""
-    primary, territory, script = _parsed(key, language, "data.cleaning.script")
+    primary, territory, script = _parsed(key, language, "data.cleaning.min_script_ratio")
     if script is None:
         from babel.core import get_global
 
@@ -91,7 +91,7 @@ def _scripts(key: str, language: str) -> tuple[str, ...]:
         whole = likely.get(f"{primary}_{territory}") or likely.get(primary)
         if whole is None:
             raise RecipeError(
-                f"task.{key} = {language!r}: CLDR names no script for it, as data.cleaning.script needs; "
+                f"task.{key} = {language!r}: CLDR names no script for it, as data.cleaning.min_script_ratio needs; "
                 f"write the script too, as in {primary}-Latn, or drop that rule"
             )
         script = str(whole).split("_")[1]
@@ -126,8 +126,8 @@ def language_finder(certainty: float, *, source_language: str, target_language: 
     Raises RecipeError where a language is not given, or not known to the identifier.
     """
     source_label, target_label, classify = _identifier(
-        _parsed("source_language", source_language, "data.cleaning.language")[0],
-        _parsed("target_language", target_language, "data.cleaning.language")[0],
+        _parsed("source_language", source_language, "data.cleaning.min_language_probability")[0],
+        _parsed("target_language", target_language, "data.cleaning.min_language_probability")[0],
     )
 
     def is_other(text: str, own: str) -> bool:
@@ -143,7 +143,7 @@ def _identifier(source: str, target: str) -> tuple[str, str, Callable[[str], tup
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError as error:
-        raise MissingExtraError("py3langid", "cleaning", "data.cleaning.language") from error
+        raise MissingExtraError("py3langid", "cleaning", "data.cleaning.min_language_probability") from error
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     known = set(identifier.labels) - {_NO_LANGUAGE}
     own, kin = list[str](), set[str]()
@@ -152,7 +152,7 @@ def _identifier(source: str, target: str) -> tuple[str, str, Callable[[str], tup
         labels = [label for label in (language, *sorted(family)) if label in known]
         if not labels:
             raise RecipeError(
-                f"task.{key} = {language!r} is none of the {len(known)} languages that data.cleaning.language tells apart; "
+                f"task.{key} = {language!r} is none of the {len(known)} languages that data.cleaning.min_language_probability tells apart; "
                 "drop that rule"
             )
         own.append(labels[0])

@@ -27,9 +27,11 @@ def clean_corpora(
     """
     if form in ("tmx", "xliff") and not (recipe.task.source_language and recipe.task.target_language):
         raise RecipeError(f"a {form} file names its languages: give task.source_language and task.target_language")
-    refuse_missing(recipe, recipe.data.to_learn_from().values())
+    refuse_missing(recipe, recipe.data.training_corpora().values())
     with sealed_folder(folder, overwrite=overwrite) as partial:
-        spools = spool_training(recipe, partial / "text", processes=recipe.data.processes or cores(), progress=progress)
+        spools = spool_training(
+            recipe, partial / "text", processes=recipe.data.preprocessing_workers or cores(), progress=progress
+        )
         for spool in spools:
             write_pairs(
                 partial / spool.name,

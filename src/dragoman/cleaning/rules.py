@@ -23,7 +23,7 @@ DUPLICATES = {
 
 # Cheap ones first; what a pair is dropped for is the first that holds.
 ORDER = (
-    "empty", "length", "ratio", "identical", "control", "urls", "numbers", "markup", "mojibake", "script", "overlap",
+    "empty", "length", "ratio", "source-equals-target", "control", "urls", "numbers", "markup", "mojibake", "script", "eval-overlap",
     "language", *DUPLICATES,
 )  # fmt: skip
 
@@ -67,8 +67,8 @@ def _asked(
     if (most := config.max_ratio) is not None:
         sentence = f"The longer side has over ten characters and more than {most:g} times those of the shorter."
         yield "ratio", sentence, lambda: partial(faults.is_out_of_ratio, max_ratio=most)
-    if config.identical:
-        yield "identical", "The sides are the same, save for case and spaces.", lambda: faults.is_identical
+    if config.source_equals_target:
+        yield "source-equals-target", "The sides are the same, save for case and spaces.", lambda: faults.is_identical
     if config.control_characters:
         sentence = "A side holds control characters, the replacement character, or code points that are nobody's."
         yield "control", sentence, lambda: faults.has_control_characters
@@ -82,18 +82,18 @@ def _asked(
     if config.mojibake:
         yield "mojibake", "In a side, UTF-8 was once read as something else.", faults.mojibake_finder
     languages = {"source_language": source_language, "target_language": target_language}
-    if (share := config.script) is not None:
+    if (share := config.min_script_ratio) is not None:
         sentence = f"Less than {100 * share:g} % of a side's letters are in its language's script."
         yield "script", sentence, lambda: script_finder(share, **languages)
-    if config.overlap:
+    if config.eval_overlap:
         sentence = "The source or target stands in data.valid or data.test, whatever its case and punctuation."
-        yield "overlap", sentence, lambda: _overlap_finder(evaluation)
-    if (certainty := config.language) is not None:
+        yield "eval-overlap", sentence, lambda: _overlap_finder(evaluation)
+    if (certainty := config.min_language_probability) is not None:
         sentence = f"A side is in another language, at a certainty of at least {certainty:g}."
         yield "language", sentence, lambda: language_finder(certainty, **languages)
 
 
 def _overlap_finder(evaluation: EvaluationTexts | None) -> Finder:
     if evaluation is None:
-        raise RecipeError("data.cleaning.overlap has nothing to look for: give data.valid or data.test, or drop that rule")
+        raise RecipeError("data.cleaning.eval_overlap has nothing to look for: give data.valid or data.test, or drop that rule")
     return evaluation.overlap

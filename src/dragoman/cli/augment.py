@@ -174,7 +174,7 @@ def _run(
         config = translator.check(decoding)
     except RecipeError as error:
         raise error if best_of is None else RecipeError(f"--best-of {best_of} asks for nbest = {best_of}: {error}") from None
-    how = replace(how, tokenised=task.tokenised)
+    how = replace(how, tokenised=task.tokenized)
     request = request_of(how, form, [bundle, *others], files, config, precision=str(translator.precision))
     total = sum(1 for _ in _given(how, files, task))
     if not total:

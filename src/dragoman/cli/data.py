@@ -90,14 +90,14 @@ def prepare(recipe: Path, changes: tuple[str, ...], as_json: bool) -> None:
         print_json({"folder": str(folder), "fresh": prepared.fresh, "corpora": fates})
         return
     for name, fate in prepared.fates.items():
-        for sentence in fate.sentences(settings.data.over_long):
+        for sentence in fate.sentences(settings.data.overlong_pairs):
             console.print(f"{name}: {sentence}", markup=False)
     rows = [
         (
             name,
             f"{fate.read:,}",
             f"{sum(fate.dropped.values()):,}",
-            f"{fate.over_long:,}",
+            f"{fate.overlong_pairs:,}",
             f"{fate.kept:,}",
             f"{fate.source_tokens:,}",
             f"{fate.target_tokens:,}",

@@ -208,7 +208,7 @@ def evaluate(
         if stream is not None:
             stream.writelines(text + "\n" for text in texts)
     task = translator.recipe.task
-    scores = all_scores(texts, targets, language or task.target_language, tokenised or task.tokenised, lowercase)
+    scores = all_scores(texts, targets, language or task.target_language, tokenised or task.tokenized, lowercase)
     remarks = Remarks()
     for line, result in zip(lines, results, strict=True):
         remarks.add(line, result)
@@ -220,7 +220,7 @@ def evaluate(
         return
     names = " + ".join(map(str, (bundle, *others)))
     _print_scores(f"{names} on {source} ({len(lines)} sentences, {translator.precision})", scores)
-    for sentence in remarks.sentences(longest_source(translator.speaker.positions, config), config.extra_length):
+    for sentence in remarks.sentences(longest_source(translator.speaker.positions, config), config.max_extra_tokens):
         click.echo(sentence, err=True)
 
 

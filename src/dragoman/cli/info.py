@@ -42,7 +42,7 @@ def info(bundle: Path, as_json: bool) -> None:
         "recipe": f"{recipe.name} (preset {recipe.preset}, size {recipe.size})",
         "layers": f"{model.encoder_layers} encoder, {model.decoder_layers} decoder, {model.norm}-norm",
         "dimensions": f"d_model {model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads of {model.key_width}",
-        "vocabulary": f"{vocabulary[0]} source, {vocabulary[1]} target, {'joint' if recipe.subword.joint else 'separate'}",
+        "vocabulary": f"{vocabulary[0]} source, {vocabulary[1]} target, {'joint' if recipe.tokenizer.joint else 'separate'}",
         "size on disk": f"{size / 2**20:.1f} MiB",
         "decoding": f"{recipe.decoding.method}, beam {recipe.decoding.beam_size}, α {recipe.decoding.alpha}",
     }

@@ -103,7 +103,7 @@ def parse(
         )
         done = _written(stream, results, min_score, as_json=as_json, ranked=nbest is not None, at_once=typed)
     longest = longest_source(parser.speaker.positions, config)
-    for remark in done.remarks(longest, config.extra_length, unconstrained=unconstrained):
+    for remark in done.remarks(longest, config.max_extra_tokens, unconstrained=unconstrained):
         console.print(remark, markup=False)
     if min_score is not None:
         console.print(f"kept {done.kept} of {sum(map(len, done.numbers.values()))} lines", markup=False)
@@ -134,7 +134,7 @@ class Done:
     def remarks(self, longest: int, extra: int, *, unconstrained: bool) -> Iterator[str]:
         """What people are told of them."""
         if refused := self.numbers.get("refused"):
-            why = f"more than {longest} tokens, or decoding.extra_length = {extra} leaves no room for a tree"
+            why = f"more than {longest} tokens, or decoding.max_extra_tokens = {extra} leaves no room for a tree"
             yield f"lines left unparsed ({why}): {named(refused)}"
         if unconstrained:
             malformed = sorted(self.numbers.get("mended", []) + self.numbers.get("truncated", []))

@@ -29,12 +29,12 @@ def train(recipe: Path, changes: tuple[str, ...], devices: int | None, max_resta
     """Train RECIPE and write a run folder with the bundle and a report.
 
     The same command again goes on where the run stopped. KEY=VALUE changes a knob of the recipe. Over several devices,
-    training.accumulation counts the batches of a step on all of them together. Under torchrun, Slurm or Kubernetes' PyTorchJob
+    training.batches_per_update counts the batches of a step on all of them together. Under torchrun, Slurm or Kubernetes' PyTorchJob
     each process joins the others by itself.
 
     \b
     Example:  dragoman train multi30k-ende training.max_minutes=20 run=runs/short
-              dragoman train wmt14-ende-big training.accumulation=8 --devices 8
+              dragoman train wmt14-ende-big training.batches_per_update=8 --devices 8
     """
     from dragoman.config import read_recipe
 
@@ -57,7 +57,7 @@ def start_devices(settings: Recipe, arguments: list[str], devices: int, max_rest
     if "RANK" in os.environ:
         raise click.UsageError("--devices starts processes, but a launcher has started this one; leave it out")
     refuse_uneven(settings, World(size=devices))
-    minutes = settings.training.timeout_minutes
+    minutes = settings.training.distributed_timeout_minutes
     sys.exit(launch(["train", *arguments], devices=devices, max_restarts=max_restarts, minutes=minutes))
 
 
@@ -70,7 +70,7 @@ def run_recipe(settings: Recipe, *, picture_of: str | None = None) -> dict[str, 
     from dragoman.training.distributed.process_group import world_of
     from dragoman.training.run import train as train_recipe
 
-    leads = world_of(os.environ, minutes=settings.training.timeout_minutes).leads
+    leads = world_of(os.environ, minutes=settings.training.distributed_timeout_minutes).leads
     try:
         end_with_launcher()
         if not leads:

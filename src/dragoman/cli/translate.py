@@ -91,7 +91,7 @@ def translate(
             **decoding,
         )
         remarks = _written(stream, links, zip(kept, results, strict=True), as_json=as_json, at_once=typed)
-    for sentence in remarks.sentences(longest_source(translator.speaker.positions, config), config.extra_length):
+    for sentence in remarks.sentences(longest_source(translator.speaker.positions, config), config.max_extra_tokens):
         console.print(sentence, markup=False)
     if remarks.grave:
         sys.exit(3)

@@ -4,9 +4,9 @@ Each knob stands in its section's file with its type, its default, its unit and 
 are refused when the recipe is read, with the key, what was given and what is allowed; nothing later checks them again.
 """
 
-from dragoman.config.cleaning import CleaningConfig, ModifiersConfig
+from dragoman.config.cleaning import CleaningConfig, NoiseConfig
 from dragoman.config.corpus import STANDARD_INPUT, CorpusConfig, Format, listed
-from dragoman.config.data import DataConfig, StageConfig
+from dragoman.config.data import DataConfig, CurriculumStageConfig
 from dragoman.config.decoding import DecodingConfig
 from dragoman.config.fields import RuleName, Section
 from dragoman.config.model import ModelConfig
@@ -21,7 +21,7 @@ from dragoman.config.recipe import (
     shipped_recipe,
 )
 from dragoman.config.task import TaskConfig
-from dragoman.config.tokenizer import SubwordConfig
+from dragoman.config.tokenizer import TokenizerConfig
 from dragoman.config.training import TrainingConfig
 
 __all__ = [
@@ -32,12 +32,12 @@ __all__ = [
     "DecodingConfig",
     "Format",
     "ModelConfig",
-    "ModifiersConfig",
+    "NoiseConfig",
     "Recipe",
     "RuleName",
     "Section",
-    "StageConfig",
-    "SubwordConfig",
+    "CurriculumStageConfig",
+    "TokenizerConfig",
     "TaskConfig",
     "TrainingConfig",
     "listed",

@@ -18,7 +18,7 @@ class CleaningConfig(Section):
     """`length`: drop pairs with more characters than this on a side."""
     max_ratio: Annotated[float, Field(gt=1.0)] | None = None
     """`ratio`: drop pairs whose longer side has over ten characters and more than this many times those of the shorter."""
-    identical: bool = False
+    source_equals_target: bool = False
     """Drop pairs whose sides are the same, save for case and spaces."""
     duplicate_pairs: bool = False
     """Drop all but the first of equal pairs, within a corpus and across those of a mixture."""
@@ -30,19 +30,19 @@ class CleaningConfig(Section):
     """Drop pairs in which UTF-8 was once read as something else (extra `cleaning`)."""
     markup: bool = False
     """Drop pairs with what is left of HTML, XML, wiki or template markup."""
-    script: Share | None = None
+    min_script_ratio: Share | None = None
     """Drop pairs with less than this share of a side's letters in its language's script (extra `cleaning`)."""
-    language: Share | None = None
+    min_language_probability: Share | None = None
     """Drop pairs with a side that is in another language, at no less than this certainty (extra `cleaning`)."""
     numbers: bool = False
     """Drop pairs whose sides do not hold the same numbers, however they are punctuated."""
     urls: bool = False
     """Drop pairs whose sides do not hold the same web and mail addresses."""
-    overlap: bool = False
+    eval_overlap: bool = False
     """Drop pairs whose source or target stands in data.valid or data.test, whatever its case and punctuation."""
 
 
-class ModifiersConfig(Section):
+class NoiseConfig(Section):
     """Changes made to training pairs as they are served, each to this share of the pairs, anew in every epoch."""
 
     upper_case: Share = 0.0
@@ -51,11 +51,11 @@ class ModifiersConfig(Section):
     """Both Sides With Capital Initials."""
     typos: Share = 0.0
     """Typing mistakes in the source: letters dropped, doubled, swapped, or replaced by a neighbour on the keyboard."""
-    dropped_punctuation: Share = 0.0
+    drop_final_punctuation: Share = 0.0
     """Both sides without their final punctuation."""
-    merged: Share = 0.0
+    concat_next: Share = 0.0
     """This pair and the next one as one."""
-    copied_source: Share = 0.0
+    copy_source: Share = 0.0
     """The source as its own target, so that names and code pass through."""
     placeholders: Share = 0.0
     """A number or name that both sides share becomes a placeholder such as {0} or %s; where none is shared, one is put in."""

@@ -56,13 +56,13 @@ class CorpusConfig(Section):
     """Instead or besides: a file that holds both sides (or a list; * stands for any name), or - for standard input."""
     format: Format = "auto"
     """How the files are to be read; `auto` goes by their endings."""
-    fields: Annotated[list[FileName], Field(min_length=2, max_length=2)] | None = None
+    columns: Annotated[list[FileName], Field(min_length=2, max_length=2)] | None = None
     """Where source and target stand: columns of a TSV from "1", or keys of JSON lines and Parquet, "a.b" for b within a."""
     weight: Annotated[Weight, Field(gt=0.0)] | None = None
     """This corpus's share of what an epoch draws from a mixture, relative to the others' weights."""
     alignments: FileNames | None = None
     """For guided alignment: a file (or a list of them) with a line of word links for each pair, `0-0 1-2`, counted from 0."""
-    exempt: list[RuleName] = []
+    skip_filters: list[RuleName] = []
     """Cleaning rules that are not applied to this corpus."""
 
     @model_validator(mode="before")
@@ -97,8 +97,8 @@ class CorpusConfig(Section):
             raise ValueError(f"files go in pairs, but source names {len(sources)} of them and target {len(targets)}")
         if self.format not in ("auto", "lines", "sgm"):
             raise ValueError(f"format = {self.format!r} holds both sides in one file: give file, not source and target")
-        if self.fields is not None and self.file is None:
-            raise ValueError("fields is for a file that holds both sides; drop it, or give file instead of source and target")
+        if self.columns is not None and self.file is None:
+            raise ValueError("columns is for a file that holds both sides; drop it, or give file instead of source and target")
         if self.reads_standard_input:
             raise ValueError("standard input (-) has to hold both sides: give file = '-', with its format")
         return self
@@ -106,12 +106,16 @@ class CorpusConfig(Section):
     def _one_file(self) -> Self:
         if self.format in ("lines", "sgm"):
             raise ValueError(f"format = {self.format!r} holds one side: give source and target instead of file")
-        if self.fields is not None and self.format not in ("auto", "tsv", "jsonl", "parquet"):
+        if self.columns is not None and self.format not in ("auto", "tsv", "jsonl", "parquet"):
             raise ValueError(
-                f"fields is for tsv, jsonl and parquet; format = {self.format!r} says by itself where both sides stand"
+                f"columns is for tsv, jsonl and parquet; format = {self.format!r} says by itself where both sides stand"
             )
-        if self.fields is not None and self.format == "tsv" and not all(re.fullmatch("[1-9][0-9]*", at) for at in self.fields):
-            raise ValueError(f"fields = {show(self.fields)}: the columns of a TSV go by number, such as ['1', '2']")
+        if (
+            self.columns is not None
+            and self.format == "tsv"
+            and not all(re.fullmatch("[1-9][0-9]*", at) for at in self.columns)
+        ):
+            raise ValueError(f"columns = {show(self.columns)}: the columns of a TSV go by number, such as ['1', '2']")
         if self.reads_standard_input and listed(self.file) != [STANDARD_INPUT]:
             raise ValueError("standard input (-) cannot be one of several files: give file = '-' alone")
         if self.reads_standard_input and self.format == "auto":

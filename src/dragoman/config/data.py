@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from dragoman.config.cleaning import CleaningConfig, ModifiersConfig
+from dragoman.config.cleaning import CleaningConfig, NoiseConfig
 from dragoman.config.corpus import CorpusConfig, CorpusName
 from dragoman.config.fields import Count, Section, Temperature, Text, Weight, Whole
 from dragoman.config.validation import instead, show
 
 
-class StageConfig(Section):
-    until_epoch: Count | None = None
+class CurriculumStageConfig(Section):
+    end_epoch: Count | None = None
     """The stage ends before the epoch of this number, counted from 0; the last stage has no end."""
     weights: dict[CorpusName, Weight] | None = None
     """Each corpus's share, relative to the others; those not named rest."""
@@ -39,7 +39,7 @@ class DataConfig(Section):
     """What to learn from, where it is a mixture: corpora by name."""
     temperature: Temperature | None = None
     """An epoch draws from each corpus of a mixture by its size to the power of 1/temperature; 1 sees every pair once."""
-    stages: list[StageConfig] = []
+    curriculum: list[CurriculumStageConfig] = []
     """A mixture that changes with the epochs, instead of weights and temperature."""
     valid: CorpusConfig | None = None
     """What to validate on."""
@@ -47,13 +47,13 @@ class DataConfig(Section):
     """What to score at the end of the run; never looked at before."""
     max_length: Annotated[Count, Field(ge=2)] = 256
     """Longest side of a training pair, in subword tokens with its end-of-sentence token."""
-    over_long: Literal["drop", "truncate", "refuse"] = "drop"
+    overlong_pairs: Literal["drop", "truncate", "error"] = "drop"
     """What becomes of a training pair beyond max_length; whatever is chosen, its count and first lines are reported."""
     cleaning: CleaningConfig = CleaningConfig()
-    modifiers: ModifiersConfig = ModifiersConfig()
-    processes: Annotated[Whole, Field(ge=1, le=1024)] | None = None
+    noise: NoiseConfig = NoiseConfig()
+    preprocessing_workers: Annotated[Whole, Field(ge=1, le=1024)] | None = None
     """Processes that clean and encode; one for each core when not given. Nothing but the time depends on it."""
-    loaders: Annotated[Whole, Field(ge=0, le=1024)] = 0
+    num_workers: Annotated[Whole, Field(ge=0, le=1024)] = 0
     """Processes that make batches ahead while the model trains; 0 makes them in between. Nothing but the time depends on it."""
 
     @field_validator("train", "valid", "test", mode="before")
@@ -73,8 +73,8 @@ class DataConfig(Section):
         if corpus is not None and corpus.weight is not None:
             raise ValueError("weight is for the corpora of a mixture, in data.corpora; drop it")
         if corpus is not None and info.field_name != "train":
-            if corpus.exempt:
-                raise ValueError("exempt is for what is cleaned, which is only what to learn from; drop it")
+            if corpus.skip_filters:
+                raise ValueError("skip_filters is for what is cleaned, which is only what to learn from; drop it")
             if corpus.alignments is not None:
                 raise ValueError("alignments guide what is learnt, and nothing is learnt from this; drop it")
             if corpus.reads_standard_input:
@@ -90,7 +90,9 @@ class DataConfig(Section):
             without = next(name for name in self.corpora if name not in weighted)
             raise ValueError(f"corpora.{without} has no weight, though corpora.{weighted[0]} has; give each one, or none")
         ways = [
-            name for name, given in (("weights", weighted), ("temperature", self.temperature), ("stages", self.stages)) if given
+            name
+            for name, given in (("weights", weighted), ("temperature", self.temperature), ("curriculum", self.curriculum))
+            if given
         ]
         if len(ways) > 1:
             raise ValueError(f"{' and '.join(ways)} are given; the mixture can go by one of them only")
@@ -104,20 +106,22 @@ class DataConfig(Section):
 
     def _check_stages(self) -> None:
         begin = 0
-        for number, stage in enumerate(self.stages):
-            last = number == len(self.stages) - 1
-            if last and stage.until_epoch is not None:
-                raise ValueError(f"stages[{number}].until_epoch = {stage.until_epoch}, but the last stage has no end; drop it")
-            if not last and stage.until_epoch is None:
-                raise ValueError(f"stages[{number}] needs until_epoch: only the last stage goes on without end")
-            if stage.until_epoch is not None and stage.until_epoch <= begin:
+        for number, stage in enumerate(self.curriculum):
+            last = number == len(self.curriculum) - 1
+            if last and stage.end_epoch is not None:
+                raise ValueError(f"curriculum[{number}].end_epoch = {stage.end_epoch}, but the last stage has no end; drop it")
+            if not last and stage.end_epoch is None:
+                raise ValueError(f"curriculum[{number}] needs end_epoch: only the last stage goes on without end")
+            if stage.end_epoch is not None and stage.end_epoch <= begin:
                 raise ValueError(
-                    f"stages[{number}].until_epoch = {stage.until_epoch} must be more than {begin}, where the stage begins"
+                    f"curriculum[{number}].end_epoch = {stage.end_epoch} must be more than {begin}, where the stage begins"
                 )
-            begin = stage.until_epoch or begin
+            begin = stage.end_epoch or begin
             if unknown := [name for name in stage.weights or {} if name not in self.corpora]:
-                raise ValueError(f"stages[{number}].weights.{unknown[0]} is not in corpora{instead(unknown[0], self.corpora)}")
+                raise ValueError(
+                    f"curriculum[{number}].weights.{unknown[0]} is not in corpora{instead(unknown[0], self.corpora)}"
+                )
 
-    def to_learn_from(self) -> dict[str, CorpusConfig]:
+    def training_corpora(self) -> dict[str, CorpusConfig]:
         """The training corpora by name; a single one is called train."""
         return {"train": self.train} if self.train is not None else dict(self.corpora)

@@ -21,13 +21,13 @@ class DecodingConfig(Section):
     """`gnmt`: ((5+|Y|)/6)^α (the paper); `power`: |Y|^α (most other toolkits). |Y| counts the end token."""
     alpha: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
     """α of the length penalty."""
-    extra_length: Annotated[Whole, Field(ge=0, le=100_000)] = 50
+    max_extra_tokens: Annotated[Whole, Field(ge=0, le=100_000)] = 50
     """Longest output is the input's length plus this, in tokens."""
-    max_source: Count = 1024
+    max_source_tokens: Count = 1024
     """Longest input in tokens that the model is given at once."""
-    long_input: Literal["split", "refuse"] = "split"
+    long_input: Literal["split", "error"] = "split"
     """A longer line is cut where a reader would pause and translated in parts, or left untranslated; both are reported."""
-    stop: Literal["worst-finished", "best-finished", "beam-finished"] = "worst-finished"
+    early_stopping: Literal["exhaustive", "best", "beam_full"] = "exhaustive"
     """End early when no hypothesis alive can still beat the worst (the paper's code) or the best (later) of the finished; or,
     as most other toolkits do, once as many as the beam is wide have ended among the best."""
     nbest: Rows = 1
@@ -40,21 +40,21 @@ class DecodingConfig(Section):
     """Sampling: only the likeliest tokens that together reach this probability."""
     seed: Natural = 1
     """Sampling: draws are a function of this and the sentence's place."""
-    groups: Rows = 1
+    num_beam_groups: Rows = 1
     """Diverse alternatives: the beam in so many groups that keep apart; `nbest` gives the best of each first."""
-    diversity: Annotated[float, Field(gt=0.0, le=100.0)] = 0.5
+    diversity_penalty: Annotated[float, Field(gt=0.0, le=100.0)] = 0.5
     """With groups: how much lower, in natural logarithms, a token ranks for each hypothesis before that says it."""
     min_length: Natural = 0
-    """Fewest tokens of an output; where an input's length plus `extra_length` is less, that."""
-    no_repeat: Natural = 0
+    """Fewest tokens of an output; where an input's length plus `max_extra_tokens` is less, that."""
+    no_repeat_ngram_size: Natural = 0
     """No sequence of so many tokens stands twice in an output; 0 lets all stand."""
-    suppressed: list[Annotated[str, Field(min_length=1)]] = []
+    suppress_tokens: list[Annotated[str, Field(min_length=1)]] = []
     """Pieces of the target's subword model that are never said."""
-    loop_tokens: Natural = 32
+    repetition_window: Natural = 32
     """Stop an output as looped where one group of tokens, said four times or more, fills its last so many; 0: never."""
     mbr: Literal["none", "chrf", "bleu"] = "none"
     """Minimum Bayes risk: of several hypotheses, samples or a beam's, the one is returned that by this is most like all."""
-    candidates: Rows | None = None
+    mbr_candidates: Rows | None = None
     """With mbr: hypotheses that are compared; 32 with sampling, and all of a beam when not given."""
     batch_tokens: Count = 4096
     """Padded source tokens in a batch, times the beam."""
@@ -62,7 +62,7 @@ class DecodingConfig(Section):
     @property
     def compared(self) -> int:
         """Hypotheses that a choice by minimum Bayes risk compares."""
-        return self.candidates or (self.beam_size if self.method == "beam" else SAMPLES)
+        return self.mbr_candidates or (self.beam_size if self.method == "beam" else SAMPLES)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -70,16 +70,24 @@ class DecodingConfig(Section):
             raise ValueError(f"nbest = {self.nbest} is more than beam_size = {self.beam_size}")
         if self.method == "greedy" and self.nbest > 1:
             raise ValueError(f"nbest = {self.nbest} needs a beam or sampling; greedy search gives one translation")
-        if self.groups > 1 and self.method != "beam":
-            raise ValueError(f"groups = {self.groups} divide a beam, but method = {self.method!r}: use method = 'beam'")
-        if self.beam_size % self.groups:
-            raise ValueError(f"groups = {self.groups} cannot share beam_size = {self.beam_size} evenly: make it a multiple")
-        if self.mbr == "none" and self.candidates is not None:
-            raise ValueError(f"candidates = {self.candidates} are compared by mbr: set mbr = 'chrf' or 'bleu', or drop them")
+        if self.num_beam_groups > 1 and self.method != "beam":
+            raise ValueError(
+                f"groups = {self.num_beam_groups} divide a beam, but method = {self.method!r}: use method = 'beam'"
+            )
+        if self.beam_size % self.num_beam_groups:
+            raise ValueError(
+                f"groups = {self.num_beam_groups} cannot share beam_size = {self.beam_size} evenly: make it a multiple"
+            )
+        if self.mbr == "none" and self.mbr_candidates is not None:
+            raise ValueError(
+                f"candidates = {self.mbr_candidates} are compared by mbr: set mbr = 'chrf' or 'bleu', or drop them"
+            )
         if self.mbr != "none":
             self._comparable()
-        if 0 < self.loop_tokens < 8:
-            raise ValueError(f"loop_tokens = {self.loop_tokens} would stop what people write: give 8 or more, or 0 for never")
+        if 0 < self.repetition_window < 8:
+            raise ValueError(
+                f"repetition_window = {self.repetition_window} would stop what people write: give 8 or more, or 0 for never"
+            )
         return self
 
     def _comparable(self) -> None:
@@ -87,7 +95,7 @@ class DecodingConfig(Section):
         if self.method == "greedy":
             raise ValueError(f"mbr = {self.mbr!r} compares hypotheses, and greedy search finds one: use sampling or a beam")
         if self.method == "beam" and self.compared > self.beam_size:
-            raise ValueError(f"candidates = {self.candidates} is more than beam_size = {self.beam_size}")
+            raise ValueError(f"candidates = {self.mbr_candidates} is more than beam_size = {self.beam_size}")
         if self.nbest > self.compared:
             raise ValueError(f"nbest = {self.nbest} is more than the {self.compared} candidates that mbr compares")
 
@@ -95,10 +103,10 @@ class DecodingConfig(Section):
         """What a search for trees cannot be asked, in a sentence; nothing where all is well."""
         for wrong, told in (
             (self.mbr != "none", "mbr compares translations, not trees; drop it"),
-            (self.extra_length < 3, "extra_length: a tree has more tokens than words; set it to 300"),
+            (self.max_extra_tokens < 3, "max_extra_tokens: a tree has more tokens than words; set it to 300"),
             (self.min_length, "min_length: a tree is as long as its words ask for; drop it"),
-            (self.no_repeat, "no_repeat: trees repeat their tokens; drop it"),
-            (self.suppressed, "suppressed: a tree may need any of its tokens; drop it"),
+            (self.no_repeat_ngram_size, "no_repeat_ngram_size: trees repeat their tokens; drop it"),
+            (self.suppress_tokens, "suppressed: a tree may need any of its tokens; drop it"),
         ):
             if wrong:
                 return told

@@ -32,15 +32,15 @@ class ModelConfig(Section):
     """ε of layer normalisation."""
     attention_bias: bool = False
     """Biases on the four attention projections; the feed-forward sub-layer always has its own."""
-    positions: Literal["interleaved", "concatenated", "learned"] = "interleaved"
+    position_encoding: Literal["interleaved", "concatenated", "learned"] = "interleaved"
     """Sinusoids as printed (sin, cos, sin, cos, …), as tensor2tensor coded them ([sin …, cos …]), or learned (row E)."""
     max_positions: Width = 1024
     """Rows of the learned positions; sinusoids have no limit."""
-    tying: Literal["three-way", "two-way", "none"] = "three-way"
+    tie_embeddings: Literal["all", "decoder", "none"] = "all"
     """Which of source embedding, target embedding and output matrix are one: all, the last two, or none."""
     scale_embeddings: bool = True
     """Multiply embeddings by √d_model."""
-    initialisation: Literal["glorot", "torch", "normal"] = "glorot"
+    initialization: Literal["glorot", "torch", "normal"] = "glorot"
     """Matrices from Glorot's uniform, PyTorch's own rule, or N(0, 0.02); embeddings are N(0, 1/√d_model) save with normal."""
     residual_dropout: Probability = 0.1
     """On each sub-layer's output, before the residual sum: the paper's P_drop."""
@@ -50,11 +50,11 @@ class ModelConfig(Section):
     """On the attention weights."""
     activation_dropout: Probability = 0.0
     """After the ReLU."""
-    decoder_start: Literal["bos", "eos", "zero"] = "bos"
+    decoder_start_token: Literal["bos", "eos", "zero"] = "bos"
     """What the decoder reads first: a begin token, the end token, or a zero vector."""
-    source_eos: bool = True
+    append_source_eos: bool = True
     """End the source with an end-of-sentence token as well."""
-    target_space: bool = False
+    target_space_embedding: bool = False
     """Add one learned vector to the encoder's input, as tensor2tensor's target-space embedding did."""
     pointer: bool = False
     """Parsing: add to each decoder input what the encoder made of the word that comes next (deterministic attention)."""
@@ -75,6 +75,6 @@ class ModelConfig(Section):
             raise ValueError(
                 f"d_model = {self.d_model} does not divide by num_heads = {self.num_heads}; change one, or give d_k and d_v"
             )
-        if self.positions != "learned" and self.d_model % 2:
+        if self.position_encoding != "learned" and self.d_model % 2:
             raise ValueError(f"d_model = {self.d_model} is odd; sinusoids come in pairs, so make it even or learn positions")
         return self

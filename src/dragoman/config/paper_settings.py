@@ -42,50 +42,50 @@ TRAPS = (
     Trap("model.norm", "section 3.1", "post", "post"),
     Trap("model.final_norm", "section 3.1", False, False),
     Trap("model.attention_bias", "section 3.2.2", False, True),
-    Trap("model.positions", "section 3.5", "interleaved", "concatenated"),
-    Trap("model.tying", "section 3.4", "three-way", "three-way"),
+    Trap("model.position_encoding", "section 3.5", "interleaved", "concatenated"),
+    Trap("model.tie_embeddings", "section 3.4", "all", "all"),
     Trap("model.scale_embeddings", "section 3.4", True, True),
-    Trap("model.initialisation", "nowhere", None, "glorot"),
+    Trap("model.initialization", "nowhere", None, "glorot"),
     Trap("model.norm_epsilon", "nowhere", None, 1e-6),
     Trap("model.attention_dropout", "section 5.4", 0.0, 0.0),
     Trap("model.activation_dropout", "section 5.4", 0.0, 0.0),
     Trap("model.residual_dropout", "section 5.4", 0.1, 0.1),
     Trap("model.embedding_dropout", "section 5.4", 0.1, 0.1),
-    Trap("model.decoder_start", "section 3.1: offset by one", None, "zero"),
-    Trap("model.source_eos", "nowhere", None, True),
-    Trap("model.target_space", "section 3.4", False, True),
+    Trap("model.decoder_start_token", "section 3.1: offset by one", None, "zero"),
+    Trap("model.append_source_eos", "nowhere", None, True),
+    Trap("model.target_space_embedding", "section 3.4", False, True),
     Trap("model.attention_window", "section 4: future work", None, None),
     Trap("training.adam_beta1", "section 5.3", 0.9, 0.9),
     Trap("training.adam_beta2", "section 5.3", 0.98, 0.98),
     Trap("training.adam_epsilon", "section 5.3", 1e-9, 1e-9),
     Trap("training.weight_decay", "nowhere", None, 0.0),
-    Trap("training.schedule", "equation 3", "paper", "paper"),
-    Trap("training.rate_factor", "equation 3", 1.0, 1.0),
+    Trap("training.schedule", "equation 3", "noam", "noam"),
+    Trap("training.lr_factor", "equation 3", 1.0, 1.0),
     Trap("training.warmup_steps", "section 5.3", 4000, 4000),
-    Trap("training.cooldown", "equation 3", 0.0, 0.0),
+    Trap("training.lr_decay_ratio", "equation 3", 0.0, 0.0),
     Trap("training.label_smoothing", "section 5.4", 0.1, 0.1),
-    Trap("training.smoothing_form", "nowhere", None, "others"),
+    Trap("training.label_smoothing_mode", "nowhere", None, "exclude_target"),
     Trap("training.clip_norm", "nowhere", None, None),
     Trap("decoding.beam_size", "section 6.1", 4, 4),
     Trap("decoding.length_penalty", "section 6.1, through [GNMT]", "gnmt", "gnmt"),
     Trap("decoding.alpha", "section 6.1", 0.6, 0.6),
-    Trap("decoding.extra_length", "section 6.1", 50, 50),
-    Trap("decoding.stop", "section 6.1: when possible", None, "worst-finished"),
+    Trap("decoding.max_extra_tokens", "section 6.1", 50, 50),
+    Trap("decoding.early_stopping", "section 6.1: when possible", None, "exhaustive"),
 )
 
 
 TRAPS_OF_PARSING = {
     trap.key: trap
     for trap in (
-        Trap("model.tying", "section 3.4", "three-way", "none"),
+        Trap("model.tie_embeddings", "section 3.4", "all", "none"),
         Trap("model.attention_dropout", "section 6.3: chosen, not printed", None, 0.2),
         Trap("model.residual_dropout", "section 6.3: chosen, not printed", None, 0.2),
         Trap("model.embedding_dropout", "section 6.3: chosen, not printed", None, 0.2),
-        Trap("training.rate_factor", "section 6.3: chosen, not printed", None, 1.0),
+        Trap("training.lr_factor", "section 6.3: chosen, not printed", None, 1.0),
         Trap("training.warmup_steps", "sections 5.3 and 6.3", 4000, 16000),
         Trap("decoding.beam_size", "section 6.3", 21, 4),
         Trap("decoding.alpha", "section 6.3", 0.3, 0.6),
-        Trap("decoding.extra_length", "section 6.3", 300, 50),
+        Trap("decoding.max_extra_tokens", "section 6.3", 300, 50),
     )
 }
 """What section 6.3 and the code's transformer_parsing_base have otherwise."""
@@ -98,7 +98,7 @@ _ROWS: dict[str, dict[str, Any]] = {
     "D-p0.2": {"model.residual_dropout": 0.2, "model.embedding_dropout": 0.2},
     "D-ls0": {"training.label_smoothing": 0.0},
     "D-ls0.2": {"training.label_smoothing": 0.2},
-    "E": {"model.positions": "learned"},
+    "E": {"model.position_encoding": "learned"},
 }
 # Section 6.1 has big with this much of dropout for English to French.
 _BIG_TO_FRENCH = 0.1
@@ -126,7 +126,7 @@ def departures(recipe: Mapping[str, Any]) -> list[Departure]:
         ours = recipe[section][knob]
         if trap.key == "model.final_norm" and ours is None:
             ours = recipe["model"]["norm"] == "pre"
-        if trap.key == "training.rate_factor" and recipe["training"]["schedule"] != "paper":
+        if trap.key == "training.lr_factor" and recipe["training"]["schedule"] != "noam":
             continue
         silent = trap.text is None
         as_code = recipe["preset"] == "t2t-2017"  # which promises the code, so that a departure from that is told as well

@@ -19,7 +19,7 @@ from dragoman.config.fields import Section, SectionT, Text
 from dragoman.config.model import ModelConfig
 from dragoman.config.presets import PRESETS, SIZES
 from dragoman.config.task import TaskConfig
-from dragoman.config.tokenizer import SubwordConfig
+from dragoman.config.tokenizer import TokenizerConfig
 from dragoman.config.training import TrainingConfig
 from dragoman.config.validation import checked, nearest, show
 from dragoman.errors import RecipeError
@@ -36,22 +36,22 @@ class Recipe(Section):
     """The dimensions to start from: base, big, tiny or a row of Table 3."""
     task: TaskConfig = TaskConfig()
     data: DataConfig = DataConfig()
-    subword: SubwordConfig = SubwordConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     decoding: DecodingConfig = DecodingConfig()
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.model.tying == "three-way" and not self.subword.joint:
+        if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError(
-                "model.tying = 'three-way' needs one vocabulary: set subword.joint = true, or tying = 'two-way' or 'none'"
+                "model.tie_embeddings = 'all' needs one vocabulary: set tokenizer.joint = true, or tying = 'decoder' or 'none'"
             )
         needing = [
             name
             for name, needs in (
-                ("average = 'best'", self.training.average == "best"),
-                (f"best_by = {self.training.best_by!r}", self.training.best_by != "loss"),
+                ("average = 'best'", self.training.checkpoint_averaging == "best"),
+                (f"best_metric = {self.training.best_metric!r}", self.training.best_metric != "loss"),
                 ("patience", self.training.patience is not None),
             )
             if needs
@@ -59,33 +59,41 @@ class Recipe(Section):
         if needing and self.data.valid is None:
             raise ValueError(f"training.{needing[0]} needs something to validate on: give data.valid")
         dropouts = ("residual", "embedding", "attention", "activation")
-        if self.training.r_drop and not any(getattr(self.model, f"{place}_dropout") for place in dropouts):
+        if self.training.r_drop_alpha and not any(getattr(self.model, f"{place}_dropout") for place in dropouts):
             raise ValueError(
-                f"training.r_drop = {self.training.r_drop:g} compares two dropouts, but there is none: "
+                f"training.r_drop_alpha = {self.training.r_drop_alpha:g} compares two dropouts, but there is none: "
                 "set model.residual_dropout, such as 0.3, or drop it"
             )
         cleaning = self.data.cleaning
-        for knob, share in (("script", cleaning.script), ("language", cleaning.language)):
+        for knob, share in (
+            ("min_script_ratio", cleaning.min_script_ratio),
+            ("min_language_probability", cleaning.min_language_probability),
+        ):
             if share is not None and not (self.task.source_language and self.task.target_language):
                 raise ValueError(f"data.cleaning.{knob} needs task.source_language and task.target_language")
-        if cleaning.overlap and self.data.valid is None and self.data.test is None:
-            raise ValueError("data.cleaning.overlap has nothing to compare with: give data.valid, data.test or both")
-        if self.subword.joint and self.subword.target_vocabulary_size is not None:
-            raise ValueError("subword.target_vocabulary_size is given but subword.joint is true: drop one of the two")
-        if self.subword.target_model is not None and (self.subword.joint or self.subword.model is None):
-            raise ValueError("subword.target_model goes with subword.model and joint = false")
+        if cleaning.eval_overlap and self.data.valid is None and self.data.test is None:
+            raise ValueError("data.cleaning.eval_overlap has nothing to compare with: give data.valid, data.test or both")
+        if self.tokenizer.joint and self.tokenizer.target_vocab_size is not None:
+            raise ValueError("tokenizer.target_vocab_size is given but tokenizer.joint is true: drop one of the two")
+        if self.tokenizer.target_model_file is not None and (self.tokenizer.joint or self.tokenizer.model_file is None):
+            raise ValueError("tokenizer.target_model_file goes with tokenizer.model_file and joint = false")
         translates = self.task.kind == "translation"
-        if translates and not self.subword.joint and self.subword.model is not None and self.subword.target_model is None:
-            raise ValueError("subword.model with joint = false needs subword.target_model, too")
-        if self.subword.lowercase and (self.data.modifiers.upper_case or self.data.modifiers.title_case):
+        if (
+            translates
+            and not self.tokenizer.joint
+            and self.tokenizer.model_file is not None
+            and self.tokenizer.target_model_file is None
+        ):
+            raise ValueError("tokenizer.model_file with joint = false needs tokenizer.target_model_file, too")
+        if self.tokenizer.lowercase and (self.data.noise.upper_case or self.data.noise.title_case):
             raise ValueError(
-                "data.modifiers.upper_case and title_case do nothing with subword.lowercase = true: drop them, or that"
+                "data.noise.upper_case and title_case do nothing with tokenizer.lowercase = true: drop them, or that"
             )
-        changing = [f"data.modifiers.{name}" for name, share in self.data.modifiers if share]
-        changing += ["subword.sampling"] if self.subword.sampling else []
-        if changing and not self.subword.byte_fallback:
+        changing = [f"data.noise.{name}" for name, share in self.data.noise if share]
+        changing += ["tokenizer.sampling_alpha"] if self.tokenizer.sampling_alpha else []
+        if changing and not self.tokenizer.byte_fallback:
             raise ValueError(
-                f"{changing[0]} needs subword.byte_fallback = true: text is put together from the encoded corpus, "
+                f"{changing[0]} needs tokenizer.byte_fallback = true: text is put together from the encoded corpus, "
                 "and an unknown character would be lost"
             )
         if self.data.max_length > self.training.batch_tokens:
@@ -93,7 +101,7 @@ class Recipe(Section):
                 f"data.max_length = {self.data.max_length} is more than training.batch_tokens = "
                 f"{self.training.batch_tokens}: the longest pair would not fit into a batch"
             )
-        if self.model.positions == "learned" and self.data.max_length > self.model.max_positions:
+        if self.model.position_encoding == "learned" and self.data.max_length > self.model.max_positions:
             raise ValueError(
                 f"data.max_length = {self.data.max_length} is more than the {self.model.max_positions} "
                 "learned positions of model.max_positions"
@@ -114,9 +122,9 @@ class Recipe(Section):
             self._check_parser()
         elif self.model.pointer:
             raise ValueError("model.pointer = true points at the next word of a tree: it is for task.kind = 'parsing'")
-        if self.training.best_by == ("bleu" if parses else "f1"):
-            best_by, other = self.training.best_by, "f1" if parses else "bleu"
-            raise ValueError(f"training.best_by = {best_by!r} is not for {self.task.kind}: set '{other}' or 'loss'")
+        if self.training.best_metric == ("bleu" if parses else "f1"):
+            best_metric, other = self.training.best_metric, "f1" if parses else "bleu"
+            raise ValueError(f"training.best_metric = {best_metric!r} is not for {self.task.kind}: set '{other}' or 'loss'")
         return self
 
     @model_validator(mode="after")
@@ -125,9 +133,9 @@ class Recipe(Section):
         corpora = {f"data.corpora.{name}": corpus for name, corpus in self.data.corpora.items()}
         learnt = corpora | ({} if self.data.train is None else {"data.train": self.data.train})
         given = [f"{key}.alignments" for key, corpus in learnt.items() if corpus.alignments is not None]
-        if not training.guided_alignment:
+        if not training.guided_alignment_weight:
             if given:
-                raise ValueError(f"{given[0]} guides a head: set training.guided_alignment, such as 0.05, or drop it")
+                raise ValueError(f"{given[0]} guides a head: set training.guided_alignment_weight, such as 0.05, or drop it")
             return self
         if given and len(given) < len(learnt):
             without = next(key for key, corpus in learnt.items() if corpus.alignments is None)
@@ -135,31 +143,42 @@ class Recipe(Section):
                 f"{without} has no alignments, though {given[0].removesuffix('.alignments')} has; give all, or none"
             )
         if self.task.kind == "parsing":
-            raise ValueError("training.guided_alignment is for translation: no word of a tree comes from another; drop it")
+            raise ValueError(
+                "training.guided_alignment_weight is for translation: no word of a tree comes from another; drop it"
+            )
         for knob, number, most in (
-            ("guided_layer", training.guided_layer or 1, model.decoder_layers),
-            ("guided_head", training.guided_head, model.num_heads),
+            ("alignment_layer", training.alignment_layer or 1, model.decoder_layers),
+            ("alignment_head", training.alignment_head, model.num_heads),
         ):
             if number > most:
                 raise ValueError(f"training.{knob} = {number}: the decoder has {most}, counted from 1")
         return self
 
     @property
-    def guided_layer(self) -> int:
+    def alignment_layer(self) -> int:
         """The layer of the guided head, counted from 1: as given, or the last but one (Garg et al. 2019)."""
-        return self.training.guided_layer or max(self.model.decoder_layers - 1, 1)
+        return self.training.alignment_layer or max(self.model.decoder_layers - 1, 1)
 
     def _check_parser(self) -> None:
-        subword, tags = self.subword, self.task.tags
+        tokenizer, tags = self.tokenizer, self.task.pos_tags
         for wrong, told in (
-            (subword.joint, "subword.joint = true: a parser's target is a list of labels; set joint = false"),
-            (subword.target_model, "subword.target_model: a parser's target is a list of labels; drop it"),
-            (subword.target_vocabulary_size, "subword.target_vocabulary_size: labels are learnt from the trees; drop it"),
-            (subword.normalisation != "identity", "subword.normalisation = 'nfkc' changes words; set 'identity' for a parser"),
-            (any(share for _, share in self.data.modifiers), "data.modifiers would part words from their trees; drop them"),
-            (self.data.over_long == "truncate", "data.over_long = 'truncate' cuts trees; set 'drop' or 'refuse'"),
-            (self.model.pointer and not self.model.source_eos, "model.pointer = true needs model.source_eos = true"),
-            (self.task.tagging and self.training.r_drop, f"training.r_drop does not go with task.tags = {tags!r}; drop it"),
+            (tokenizer.joint, "tokenizer.joint = true: a parser's target is a list of labels; set joint = false"),
+            (tokenizer.target_model_file, "tokenizer.target_model_file: a parser's target is a list of labels; drop it"),
+            (tokenizer.target_vocab_size, "tokenizer.target_vocab_size: labels are learnt from the trees; drop it"),
+            (
+                tokenizer.normalization != "identity",
+                "tokenizer.normalization = 'nfkc' changes words; set 'identity' for a parser",
+            ),
+            (any(share for _, share in self.data.noise), "data.noise would part words from their trees; drop them"),
+            (self.data.overlong_pairs == "truncate", "data.overlong_pairs = 'truncate' cuts trees; set 'drop' or 'error'"),
+            (
+                self.model.pointer and not self.model.append_source_eos,
+                "model.pointer = true needs model.append_source_eos = true",
+            ),
+            (
+                self.task.tagging and self.training.r_drop_alpha,
+                f"training.r_drop_alpha does not go with task.pos_tags = {tags!r}; drop it",
+            ),
             (fault := self.decoding.fault_for_trees(), f"decoding.{fault}"),
         ):
             if wrong:

@@ -16,29 +16,29 @@ class TaskConfig(Section):
     """Language code of the source: for reports, tokenised scores, cleaning, and files that hold many languages."""
     target_language: str = ""
     """Language code of the target, likewise."""
-    tokenised: bool = False
+    tokenized: bool = False
     """The text is tokenised already: BLEU counts its tokens as they stand."""
-    linearisation: Literal["typed", "tensor2tensor", "topdown"] = "typed"
+    linearization: Literal["typed", "tensor2tensor", "topdown"] = "typed"
     """Parsing: how a tree becomes a sequence of labels; `topdown` has XX for each word, as `typed` has."""
-    functions: Literal["keep", "strip"] = "strip"
+    function_tags: Literal["keep", "strip"] = "strip"
     """Parsing: function tags and indices of brackets, NP-SBJ-1, are learnt or left out."""
     traces: Literal["keep", "strip"] = "strip"
     """Parsing: traces are left out, or stand among the words, as in a text that was annotated with them."""
-    tags: Literal["head", "sequence", "given"] = "head"
+    pos_tags: Literal["head", "sequence", "given"] = "head"
     """Parsing: tags come of a layer above the encoder, of the sequence (`tensor2tensor`), or with the words that are parsed."""
-    tag_weight: Weight = 1.0
+    pos_loss_weight: Weight = 1.0
     """Parsing: what the loss of a word's tag weighs, against that of a token, where tags = 'head'."""
 
     @property
     def tagging(self) -> bool:
         """Whether a layer above the encoder learns the tags."""
-        return self.kind == "parsing" and self.tags == "head"
+        return self.kind == "parsing" and self.pos_tags == "head"
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.kind == "parsing" and (self.linearisation == "tensor2tensor") != (self.tags == "sequence"):
+        if self.kind == "parsing" and (self.linearization == "tensor2tensor") != (self.pos_tags == "sequence"):
             raise ValueError(
-                f"tags = {self.tags!r} with linearisation = {self.linearisation!r}: tensor2tensor's sequence says the tags, so "
+                f"tags = {self.pos_tags!r} with linearization = {self.linearization!r}: tensor2tensor's sequence says the tags, so "
                 "it goes with tags = 'sequence', and the other two with 'head' or 'given'"
             )
         return self

@@ -9,35 +9,35 @@ from pydantic import Field
 from dragoman.config.fields import Count, FileName, Pieces, Section, Share
 
 
-class SubwordConfig(Section):
-    kind: Literal["bpe", "unigram"] = "bpe"
+class TokenizerConfig(Section):
+    model_type: Literal["bpe", "unigram"] = "bpe"
     """SentencePiece model."""
     joint: bool = True
     """One model for both languages; false learns one for each."""
-    vocabulary_size: Pieces = 32_000
+    vocab_size: Pieces = 32_000
     """Pieces in the (joint or source) model, the four special ones included."""
-    target_vocabulary_size: Pieces | None = None
-    """Pieces in the target model where joint is false; as vocabulary_size when not given."""
+    target_vocab_size: Pieces | None = None
+    """Pieces in the target model where joint is false; as vocab_size when not given."""
     byte_fallback: bool = True
     """Spell unknown characters as bytes, so that nothing becomes <unk>."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Share of the corpus's characters that get pieces of their own."""
-    normalisation: Literal["nfkc", "identity"] = "nfkc"
+    normalization: Literal["nfkc", "identity"] = "nfkc"
     """Unicode normalisation inside the model; `identity` leaves the text as it is."""
     split_digits: bool = False
     """Keep every digit a piece of its own, which numbers need to generalise."""
     lowercase: bool = False
     """Lower-case both sides before anything else."""
-    model: FileName | None = None
-    """Take this SentencePiece model (the joint one, or the source's) instead of learning one, whatever vocabulary_size."""
-    target_model: FileName | None = None
+    model_file: FileName | None = None
+    """Take this SentencePiece model (the joint one, or the source's) instead of learning one, whatever vocab_size."""
+    target_model_file: FileName | None = None
     """Take this one for the target, where joint is false."""
-    learn_from: Count | None = None
+    train_sentences: Count | None = None
     """Most lines to learn the pieces from, spread evenly over the corpora; two million for BPE, half a million for unigram."""
-    sampling: Share = 0.0
+    sampling_alpha: Share = 0.0
     """Split training text differently each time: BPE-dropout with this probability, or unigram sampling with this α."""
 
     @property
-    def most_lines(self) -> int:
+    def max_train_sentences(self) -> int:
         """Lines to learn from, so that learning stays within 1.5 GiB where the recipe does not say."""
-        return self.learn_from or (2_000_000 if self.kind == "bpe" else 500_000)
+        return self.train_sentences or (2_000_000 if self.model_type == "bpe" else 500_000)

@@ -72,7 +72,7 @@ def instead(name: Any, known: Iterable[str]) -> str:
 
 
 def _key(location: Location) -> str:
-    """As a recipe writes it: data.stages[0].weights."""
+    """As a recipe writes it: data.curriculum[0].weights."""
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
     return key if key.isprintable() and len(key) <= 80 else show(key)
 

@@ -43,12 +43,12 @@ def link_training(
     """
     if path.exists():
         return
-    files = link_files(recipe.data.to_learn_from()[spool.name], Path(recipe.data.root))
+    files = link_files(recipe.data.training_corpora()[spool.name], Path(recipe.data.root))
     if not files:
         notice(f"aligning the words of {spool.name}")
         link_corpus(corpus, tokeniser, path, processes=processes)
         return
-    given = GivenLinks(files, spool, recipe.data.max_length if recipe.data.over_long == "truncate" else None)
+    given = GivenLinks(files, spool, recipe.data.max_length if recipe.data.overlong_pairs == "truncate" else None)
     if left_out := given.take(corpus, tokeniser, path):
         places = ", ".join(left_out[:NAMED]) + (", …" if left_out[NAMED:] else "")
         notice(f"{spool.name}: {len(left_out)} pairs have no links, since the subword model parts other words ({places})")

@@ -53,8 +53,8 @@ class TrainingBatches(Dataset[list[Batch]]):
         self.folder = folder
         self.start_id = start_id
         # Sorted: where their order changed nothing in what was prepared, it changes no batch either.
-        self.corpus_names = sorted(recipe.data.to_learn_from())
-        self.modifiers = Modifiers(recipe.data.modifiers, seed=recipe.training.seed)
+        self.corpus_names = sorted(recipe.data.training_corpora())
+        self.modifiers = Modifiers(recipe.data.noise, seed=recipe.training.seed)
 
     def __getstate__(self) -> dict[str, object]:
         opened = {"order", "corpora", "tokeniser", "links", "sides"}
@@ -73,7 +73,7 @@ class TrainingBatches(Dataset[list[Batch]]):
 
     @cached_property
     def tokeniser(self) -> Tokeniser:
-        return read_tokeniser(self.folder, self.recipe.subword, source_eos=self.recipe.model.source_eos)
+        return read_tokeniser(self.folder, self.recipe.tokenizer, append_source_eos=self.recipe.model.append_source_eos)
 
     @cached_property
     def links(self) -> list[LinkTable]:
@@ -93,10 +93,10 @@ class TrainingBatches(Dataset[list[Batch]]):
         sources = [self.corpora[corpus].source(pair) for corpus, pair in pairs]
         targets = [self.corpora[corpus].target(pair) for corpus, pair in pairs]
         modified: Iterable[int] = ()
-        if changes := bool(self.modifiers or self.recipe.subword.sampling):
+        if changes := bool(self.modifiers or self.recipe.tokenizer.sampling_alpha):
             modified = self._change(cursor.epoch, chosen, sources, targets)
         looks = None
-        if self.recipe.training.guided_alignment:
+        if self.recipe.training.guided_alignment_weight:
             linked = [self.links[corpus][pair] for corpus, pair in pairs]
             looks = [self.sides.looks(*given) for given in zip(linked, sources, targets, strict=True)]
             for row in modified:  # into other words than those that were linked
@@ -109,7 +109,7 @@ class TrainingBatches(Dataset[list[Batch]]):
 
         Returns the rows that may have been modified.
         """
-        alpha, limit = self.recipe.subword.sampling, self.recipe.data.max_length
+        alpha, limit = self.recipe.tokenizer.sampling_alpha, self.recipe.data.max_length
         modified = self.modifiers.changed(epoch, chosen.slots)
         for row in range(len(chosen)) if alpha else np.flatnonzero(modified).tolist():
             corpus, pair, slot = int(chosen.corpora[row]), int(chosen.pairs[row]), int(chosen.slots[row])
@@ -121,13 +121,13 @@ class TrainingBatches(Dataset[list[Batch]]):
                 seed = sampling_seed(self.recipe.training.seed, epoch, slot, side)
                 ids.append(subword.sample(text, alpha=alpha, seed=seed) if alpha else subword.encode(text))
             if all(ids) and max(map(len, ids)) < limit:
-                sources[row] = np.array([*ids[0], END_ID] if self.tokeniser.source_eos else ids[0])
+                sources[row] = np.array([*ids[0], END_ID] if self.tokeniser.append_source_eos else ids[0])
                 targets[row] = np.array(ids[1])
         return [int(row) for row in np.flatnonzero(modified)]
 
     def _text(self, corpus: int, pair: int) -> tuple[str, str]:
         source = self.corpora[corpus].source(pair).tolist()
-        ended = self.tokeniser.source_eos
+        ended = self.tokeniser.append_source_eos
         target = self.corpora[corpus].target(pair).tolist()
         return self.tokeniser.source.decode(source[:-1] if ended else source), self.tokeniser.target.decode(target)
 
@@ -181,7 +181,7 @@ def telling_of_lost_loaders() -> Iterator[None]:
         if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
             raise
         raise LostProcessError(
-            "a process that makes batches ahead has ended, for want of memory perhaps; lower data.loaders or set it to 0"
+            "a process that makes batches ahead has ended, for want of memory perhaps; lower data.num_workers or set it to 0"
         ) from None
 
 

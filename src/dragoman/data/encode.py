@@ -35,7 +35,7 @@ class Fate:
 
     read: int = 0
     kept: int = 0
-    over_long: int = 0
+    overlong_pairs: int = 0
     source_tokens: int = 0
     target_tokens: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
@@ -51,12 +51,12 @@ class Fate:
         places += [origin][: NAMED - len(places)]
 
     def too_long(self, origin: str) -> None:
-        self.over_long += 1
+        self.overlong_pairs += 1
         self.over_long_at += [origin][: NAMED - len(self.over_long_at)]
 
     def add(self, other: Fate) -> None:
         """Count what became of further pairs."""
-        for name in ("read", "kept", "over_long", "source_tokens", "target_tokens"):
+        for name in ("read", "kept", "overlong_pairs", "source_tokens", "target_tokens"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for rule, count in other.dropped.items():
             self.dropped[rule] = self.dropped.get(rule, 0) + count
@@ -66,7 +66,7 @@ class Fate:
             self.unknown_labels[label] = self.unknown_labels.get(label, 0) + count
         self.over_long_at += other.over_long_at[: NAMED - len(self.over_long_at)]
 
-    def sentences(self, over_long: str, *, examples: str = "examples in cleaning.html") -> list[str]:
+    def sentences(self, overlong_pairs: str, *, examples: str = "examples in cleaning.html") -> list[str]:
         """One line for people on each kind of pair that did not stay as it was."""
         told = []
         if empty := self.dropped.get("empty", 0):
@@ -75,9 +75,11 @@ class Fate:
         if by_rules:
             rules = ", ".join(f"{rule} {count}" for rule, count in by_rules.items())
             told.append(f"{sum(by_rules.values())} pairs dropped by cleaning ({rules}; {examples})")
-        if self.over_long:
-            done = {"drop": "dropped", "truncate": "truncated"}[over_long]
-            told.append(f"{self.over_long} pairs beyond data.max_length {done} ({_some(self.over_long_at, self.over_long)})")
+        if self.overlong_pairs:
+            done = {"drop": "dropped", "truncate": "truncated"}[overlong_pairs]
+            told.append(
+                f"{self.overlong_pairs} pairs beyond data.max_length {done} ({_some(self.over_long_at, self.overlong_pairs)})"
+            )
         if self.unknown_labels:
             labels = [f"{label} {count}" for label, count in self.unknown_labels.items()]
             told.append(f"{len(labels)} labels that no tree to learn from has ({_some(labels[:NAMED], len(labels))})")
@@ -101,7 +103,7 @@ class Encoder:
     tokeniser: Tokeniser
     limit: int | None
     """Longest side in tokens with its end token; none for text that stays as it is."""
-    over_long: Literal["drop", "truncate", "refuse"]
+    overlong_pairs: Literal["drop", "truncate", "error"]
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -157,16 +159,16 @@ class Encoder:
             fate.drop("empty", origin)
             return False
         assert self.limit is not None
-        if self.over_long == "refuse":
+        if self.overlong_pairs == "error":
             longest = max(len(sources[row]), len(targets[row])) + 1
             raise DataError(
-                f"{origin}: {longest} tokens, more than data.max_length = {self.limit}; raise it, or set data.over_long to "
+                f"{origin}: {longest} tokens, more than data.max_length = {self.limit}; raise it, or set data.overlong_pairs to "
                 "'drop' or 'truncate'"
             )
         fate.too_long(origin)
         for side in (sources, targets):
             del side[row][self.limit - 1 :]
-        return self.over_long == "truncate"
+        return self.overlong_pairs == "truncate"
 
 
 def encode_spool(spool: Spool, folder: Path, name: str, encoder: Encoder, *, processes: int, progress: Progress) -> Fate:

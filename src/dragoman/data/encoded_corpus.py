@@ -30,9 +30,9 @@ _ID_TYPES = (pa.uint16(), pa.int32())
 _LENGTHS = pa.schema([("source", pa.int32()), ("target", pa.int32()), ("pairs", pa.list_(pa.uint32()))])
 
 
-def schema_of(vocabulary_size: int) -> pa.Schema:
+def schema_of(vocab_size: int) -> pa.Schema:
     """The columns of a file of pairs."""
-    ids = pa.list_(pa.uint16() if vocabulary_size <= 2**16 else pa.int32())
+    ids = pa.list_(pa.uint16() if vocab_size <= 2**16 else pa.int32())
     return pa.schema([("source", ids), ("target", ids), ("number", pa.int64())])
 
 

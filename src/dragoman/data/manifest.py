@@ -63,14 +63,14 @@ def _file_digest(path: Path) -> str:
 def _input_files(recipe: Recipe) -> list[list[Path]]:
     """The files that go in: those of each corpus, and the subword models."""
     root, data = Path(recipe.data.root), recipe.data
-    models = [root / path for path in (recipe.subword.model, recipe.subword.target_model) if path is not None]
-    links = [path for corpus in data.to_learn_from().values() for path in link_files(corpus, root)]
+    models = [root / path for path in (recipe.tokenizer.model_file, recipe.tokenizer.target_model_file) if path is not None]
+    links = [path for corpus in data.training_corpora().values() for path in link_files(corpus, root)]
     return [*(corpus_files(corpus, root) for corpus in _corpora(recipe)), models, *([links] if links else [])]
 
 
 def _corpora(recipe: Recipe) -> list[CorpusConfig]:
     data = recipe.data
-    corpora = [*data.to_learn_from().values(), data.valid, data.test if data.cleaning.overlap else None]
+    corpora = [*data.training_corpora().values(), data.valid, data.test if data.cleaning.eval_overlap else None]
     return [corpus for corpus in corpora if corpus is not None]
 
 
@@ -107,21 +107,21 @@ def request_digest(recipe: Recipe, inputs: dict[str, dict[str, Any]]) -> str:
     settings = {
         "version": VERSION,
         "corpora": [
-            (name, corpus.model_dump(exclude={"weight", "alignments"})) for name, corpus in data.to_learn_from().items()
+            (name, corpus.model_dump(exclude={"weight", "alignments"})) for name, corpus in data.training_corpora().items()
         ],
         "valid": data.valid.model_dump(exclude={"alignments"}) if data.valid is not None else None,
-        "test": data.test.model_dump(exclude={"alignments"}) if data.test is not None and data.cleaning.overlap else None,
+        "test": data.test.model_dump(exclude={"alignments"}) if data.test is not None and data.cleaning.eval_overlap else None,
         "cleaning": data.cleaning.model_dump(),
         "max_length": data.max_length,
-        "over_long": data.over_long,
+        "overlong_pairs": data.overlong_pairs,
         "languages": [recipe.task.source_language, recipe.task.target_language],
-        "subword": recipe.subword.model_dump(exclude={"sampling"}),
-        "source_eos": recipe.model.source_eos,
+        "tokenizer": recipe.tokenizer.model_dump(exclude={"sampling_alpha"}),
+        "append_source_eos": recipe.model.append_source_eos,
         "seed": recipe.training.seed,
         "inputs": [[inputs[_input_name(path)]["sha256"] for path in paths] for paths in _input_files(recipe)],
     }
-    if recipe.training.guided_alignment:
-        settings["links"] = [corpus.alignments is not None for corpus in data.to_learn_from().values()]
+    if recipe.training.guided_alignment_weight:
+        settings["links"] = [corpus.alignments is not None for corpus in data.training_corpora().values()]
     if recipe.task.kind == "parsing":
-        settings["trees"] = [recipe.task.linearisation, recipe.task.functions, recipe.task.traces]
+        settings["trees"] = [recipe.task.linearization, recipe.task.function_tags, recipe.task.traces]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

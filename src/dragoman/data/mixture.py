@@ -28,8 +28,10 @@ class Mixture:
     @classmethod
     def of(cls, config: DataConfig, sizes: Mapping[str, int]) -> Mixture:
         """From the recipe and the number of pairs of each corpus, in whose order the rounds will be told."""
-        if config.stages:
-            return cls([_Stage(stage.until_epoch, _rounds(sizes, stage.weights, stage.temperature)) for stage in config.stages])
+        if config.curriculum:
+            return cls(
+                [_Stage(stage.end_epoch, _rounds(sizes, stage.weights, stage.temperature)) for stage in config.curriculum]
+            )
         weights = {name: corpus.weight for name, corpus in config.corpora.items() if corpus.weight is not None}
         return cls([_Stage(None, _rounds(sizes, weights or None, config.temperature))])
 

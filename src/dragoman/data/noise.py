@@ -1,7 +1,7 @@
 # ruff: noqa: RUF001  (the punctuation of many scripts looks like that of English)
 """Changes made to training pairs as they are served: which pairs, and how, is a function of (seed, epoch, index) alone.
 
-    merged → placeholders → dropped_punctuation → title_case → upper_case → typos → copied_source
+    merged → placeholders → drop_final_punctuation → title_case → upper_case → typos → copy_source
 
 Each is drawn for itself, so a pair may get several, in this order: what is merged is changed as one, and what is copied is what
 the encoder reads. Case and typing mistakes leave placeholders, tags and addresses as they are. Nothing here knows languages:
@@ -18,10 +18,10 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.config import ModifiersConfig
+from dragoman.config import NoiseConfig
 from dragoman.data.counter_rng import Words, mixed, uniform
 
-ORDER = ("merged", "placeholders", "dropped_punctuation", "title_case", "upper_case", "typos", "copied_source")
+ORDER = ("concat_next", "placeholders", "drop_final_punctuation", "title_case", "upper_case", "typos", "copy_source")
 # Sets these draws apart from all others that are made with the same seed; one number a modifier, in their order.
 _PURPOSES = 2000 + np.arange(len(ORDER))
 
@@ -89,7 +89,7 @@ Pair = tuple[str, str]
 class Modifiers:
     """The recipe's modifiers. `index` is a pair's number; the same numbers give the same change in any process and order."""
 
-    def __init__(self, config: ModifiersConfig, *, seed: int) -> None:
+    def __init__(self, config: NoiseConfig, *, seed: int) -> None:
         self.seed = seed
         self.shares = np.array([getattr(config, name) for name in ORDER])
 
@@ -109,11 +109,11 @@ class Modifiers:
         for place in np.flatnonzero(self._touched(words)[:, 0]).tolist():
             random = Random(int(words[place, 0]))
             match ORDER[place]:
-                case "merged":
+                case "concat_next":
                     source, target = merged((source, target), neighbour())
                 case "placeholders":
                     source, target = with_placeholders(source, target, random)
-                case "dropped_punctuation":
+                case "drop_final_punctuation":
                     source, target = without_final_punctuation(source, target)
                 case "title_case":
                     source, target = in_title_case(source), in_title_case(target)
@@ -121,7 +121,7 @@ class Modifiers:
                     source, target = in_capitals(source), in_capitals(target)
                 case "typos":
                     source = with_typos(source, random)
-                case "copied_source":
+                case "copy_source":
                     target = source
         return source, target
 

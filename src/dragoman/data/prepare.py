@@ -82,7 +82,7 @@ def prepare(
     What stands there is replaced only when the new files are whole and `accept`, which is given the digest of each, lets them
     pass.
     """
-    if not recipe.data.to_learn_from():
+    if not recipe.data.training_corpora():
         raise RecipeError("data.train is not given: name the files to learn from, or those of a mixture in data.corpora")
     refuse_another_tasks_files(recipe)
     work = folder.with_name(f".{folder.name}.partial")
@@ -125,7 +125,7 @@ def refuse_another_tasks_files(recipe: Recipe) -> None:
     """
     parses = recipe.task.kind == "parsing"
     told = "learns from trees (format = 'brackets')" if parses else "does not learn from trees; 'parsing' does"
-    for corpus in (*recipe.data.to_learn_from().values(), recipe.data.valid, recipe.data.test):
+    for corpus in (*recipe.data.training_corpora().values(), recipe.data.valid, recipe.data.test):
         if corpus is None or corpus.file is None:
             continue
         for path in corpus_files(corpus.model_copy(update={"source": None, "target": None}), Path(recipe.data.root)):
@@ -149,8 +149,8 @@ def _begin(work: Path, wanted: str, inputs: dict[str, Any], notice: Notice) -> N
 
 def _make(recipe: Recipe, work: Path, notice: Notice, progress: Progress) -> dict[str, Fate]:
     """Everything that a prepared folder holds save its manifest; what stands in `work` already is not made again."""
-    processes = recipe.data.processes or cores()
-    corpora = recipe.data.to_learn_from() | ({VALID: recipe.data.valid} if recipe.data.valid is not None else {})
+    processes = recipe.data.preprocessing_workers or cores()
+    corpora = recipe.data.training_corpora() | ({VALID: recipe.data.valid} if recipe.data.valid is not None else {})
     root = Path(recipe.data.root)
     for name, corpus in corpora.items():
         notice(f"reading {name}: {_names(corpus, root)}")
@@ -166,14 +166,14 @@ def _make(recipe: Recipe, work: Path, notice: Notice, progress: Progress) -> dic
     if any(knob is not None and knob is not False for _, knob in recipe.data.cleaning):
         page = cleaning_page({spool.name: spool.tally for spool in spools})
         write_lines(work / PAGE, [page], overwrite=True)
-    encoder = Encoder(tokeniser, recipe.data.max_length, recipe.data.over_long)
+    encoder = Encoder(tokeniser, recipe.data.max_length, recipe.data.overlong_pairs)
     fates = {spool.name: _encode(spool, work, training_name(spool.name), encoder, processes, progress) for spool in spools}
     if valid is not None:
-        fates[VALID] = _encode(valid, work, VALID, Encoder(tokeniser, None, recipe.data.over_long), processes, progress)
+        fates[VALID] = _encode(valid, work, VALID, Encoder(tokeniser, None, recipe.data.overlong_pairs), processes, progress)
     for name, fate in fates.items():
         if fate.kept == 0:
             raise _nothing_left(_names(corpora[name], root), fate)
-    if recipe.training.guided_alignment:
+    if recipe.training.guided_alignment_weight:
         for spool in spools:
             name = training_name(spool.name)
             found = Corpus(pair_files(work, name))
@@ -194,20 +194,20 @@ def _learn(recipe: Recipe, spools: Sequence[Spool], work: Path, notice: Notice) 
     """Learn the subword model from the cleaned text, or take the one that the recipe names."""
     if (work / "learnt").is_file():
         return _tokeniser(recipe, work)
-    config = recipe.subword
+    config = recipe.tokenizer
     if recipe.task.kind == "parsing":
         tokeniser = _learn_from_trees(recipe, spools, notice)
-    elif config.model is not None:
-        tokeniser = take_tokeniser(config, root=Path(recipe.data.root), source_eos=recipe.model.source_eos)
+    elif config.model_file is not None:
+        tokeniser = take_tokeniser(config, root=Path(recipe.data.root), append_source_eos=recipe.model.append_source_eos)
     else:
-        notice(f"learning {config.kind} pieces ({config.vocabulary_size})")
+        notice(f"learning {config.model_type} pieces ({config.vocab_size})")
         pairs = sum(map(len, spools))
-        most = max(config.most_lines // 2, 1) if config.joint else config.most_lines
+        most = max(config.max_train_sentences // 2, 1) if config.joint else config.max_train_sentences
         tokeniser = learn_tokeniser(
             _spread_evenly(spools, 0, pairs, most),
             _spread_evenly(spools, 1, pairs, most),
             config,
-            source_eos=recipe.model.source_eos,
+            append_source_eos=recipe.model.append_source_eos,
             seed=recipe.training.seed,
             notice=notice,
         )
@@ -218,19 +218,19 @@ def _learn(recipe: Recipe, spools: Sequence[Spool], work: Path, notice: Notice) 
 
 def _learn_from_trees(recipe: Recipe, spools: Sequence[Spool], notice: Notice) -> Tokeniser:
     """The labels of all trees, and the subword model of their words: learnt, or the one that the recipe names."""
-    config = recipe.subword
+    config = recipe.tokenizer
     pairs = chain.from_iterable(spool.pairs() for spool in spools)
     labels = learn_labels((read_tree(pair.target, name=pair.origin) for pair in pairs), recipe.task)
     notice(f"{len(labels.brackets)} labels of brackets and {len(labels.tags)} tags in the trees")
-    if config.model is not None:
-        source = take_subword(config, "model", Path(recipe.data.root) / config.model)
+    if config.model_file is not None:
+        source = take_subword(config, "model", Path(recipe.data.root) / config.model_file)
     else:
-        notice(f"learning {config.kind} pieces ({config.vocabulary_size})")
-        lines = _spread_evenly(spools, 1, sum(map(len, spools)), config.most_lines)
+        notice(f"learning {config.model_type} pieces ({config.vocab_size})")
+        lines = _spread_evenly(spools, 1, sum(map(len, spools)), config.max_train_sentences)
         texts = (source_text([leaf.word for leaf in leaves(labels.plain(read_tree(line)))]) for line in lines)
-        size, seed = config.vocabulary_size, recipe.training.seed
-        source = learn_subword(texts, config, vocabulary_size=size, seed=seed, notice=notice)
-    return Tokeniser(source, labels, source_eos=recipe.model.source_eos)
+        size, seed = config.vocab_size, recipe.training.seed
+        source = learn_subword(texts, config, vocab_size=size, seed=seed, notice=notice)
+    return Tokeniser(source, labels, append_source_eos=recipe.model.append_source_eos)
 
 
 def _spread_evenly(spools: Sequence[Spool], side: int, pairs: int, most: int) -> Iterator[str]:
@@ -275,7 +275,7 @@ def _put_in_place(work: Path, folder: Path, digests: dict[str, str]) -> None:
 
 
 def _tokeniser(recipe: Recipe, folder: Path) -> Tokeniser:
-    tokeniser = read_tokeniser(folder, recipe.subword, source_eos=recipe.model.source_eos)
+    tokeniser = read_tokeniser(folder, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
     for side in (tokeniser.source, tokeniser.target):
-        refuse_sampling(side, recipe.subword, str(folder))
+        refuse_sampling(side, recipe.tokenizer, str(folder))
     return tokeniser

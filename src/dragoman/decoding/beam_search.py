@@ -38,7 +38,7 @@ def beam_search(
     end_id: int,
     forbidden: Sequence[int] = (),
     penalty: LengthPenalty,
-    stop: str = "worst-finished",
+    stop: str = "exhaustive",
     nbest: int = 1,
     device: torch.device,
     wishes: Sequence[Wish] = (),
@@ -51,8 +51,8 @@ def beam_search(
 
     state: that of B sentences; every step then reads N = B · beam_size tokens, the beam of each sentence together
     limits: longest output of each sentence in tokens, its end token included
-    stop: what the living must still be able to beat: the "worst-finished" (tensor2tensor 1.0.3), or the "best-finished" (its
-        later versions), of which `nbest` are wanted. "beam-finished", as fairseq and CTranslate2 have it: or all R finished
+    stop: what the living must still be able to beat: the "exhaustive" (tensor2tensor 1.0.3), or the "best" (its
+        later versions), of which `nbest` are wanted. "beam_full", as fairseq and CTranslate2 have it: or all R finished
         places are taken, for which only those compete that end among the R best extensions
     wishes: one for each sentence, or none at all
     ranking: PyTorch's where none is given
@@ -121,8 +121,8 @@ class _Beam:
         assert all(len(wish.prefix) < limit for wish, limit in zip(wishes, limits, strict=True)), "a prefix beyond its limit"
         self.limits, self.wishes, self.rows, self.end_id = limits, wishes, rows, end_id
         self.penalty, self.rules, self.groups, self.device = penalty, rules, groups, device
-        self.counted = (rows if stop == "worst-finished" else min(nbest, rows)) - 1
-        self.all_finished = stop == "beam-finished"
+        self.counted = (rows if stop == "exhaustive" else min(nbest, rows)) - 1
+        self.all_finished = stop == "beam_full"
         self.length = 0
         self.left, self.over = list(range(sentences)), [False] * sentences
         self.place = np.arange(sentences)
@@ -143,7 +143,7 @@ class _Beam:
             placed = [placeable(wish, rules, forbidden=forbidden, end_id=end_id, limit=limit) for wish, limit in limited]
             self.phrases = Phrases(placed, rows=rows, end_id=end_id, device=device)
         self.outputs_NT: Tensor | None = None
-        if self.bans.read_outputs or rules.loop_tokens:
+        if self.bans.read_outputs or rules.repetition_window:
             self.outputs_NT = torch.empty(sentences * rows, 0, dtype=torch.long, device=device)
 
     def advance(self, logits_NV: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,7 +164,7 @@ class _Beam:
         self.history.add(grown.parent_BX, grown.token_BX, grown.log_prob_BX, living_BR, self.place)
         if self.outputs_NT is not None:
             self.outputs_NT = torch.cat([self.outputs_NT.index_select(0, rows_N), last_N[:, None]], dim=1)
-            if self.rules.loop_tokens and self.length % EVERY == 0:
+            if self.rules.repetition_window and self.length % EVERY == 0:
                 self._stop_loops(self.outputs_NT, living_BR)
         self._seal(living_BR)
         return rows_N, last_N
@@ -229,7 +229,7 @@ class _Beam:
 
     def _stop_loops(self, outputs_NT: Tensor, living_BR: Tensor) -> None:
         """Hypotheses that go round in circles leave the beam and are remembered."""
-        looping_BR = looping(outputs_NT, self.rules.loop_tokens).view_as(self.score_BR) & (self.score_BR > DEAD)
+        looping_BR = looping(outputs_NT, self.rules.repetition_window).view_as(self.score_BR) & (self.score_BR > DEAD)
         if not bool(looping_BR.any()):
             return
         for row, place in looping_BR.nonzero().tolist():

@@ -27,17 +27,17 @@ class Rules:
     """What holds for all sentences of a batch.
 
     min_length: fewest tokens of an output, its end token not counted
-    no_repeat: no sequence of so many tokens stands twice in an output; 0 lets all stand
+    no_repeat_ngram_size: no sequence of so many tokens stands twice in an output; 0 lets all stand
     suppressed: tokens that are never said
     allow: asked at each step what may come next, as an automaton knows
-    loop_tokens: an output is stopped where one group of tokens, four times or more, fills its last so many; 0 never stops it
+    repetition_window: an output is stopped where one group of tokens, four times or more, fills its last so many; 0 never stops it
     """
 
     min_length: int = 0
-    no_repeat: int = 0
+    no_repeat_ngram_size: int = 0
     suppressed: tuple[int, ...] = ()
     allow: Allow | None = None
-    loop_tokens: int = 0
+    repetition_window: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Bans:
     @property
     def read_outputs(self) -> bool:
         """Whether the outputs so far are needed at all."""
-        return bool(self.rules.no_repeat or self.rules.allow or self.excludes)
+        return bool(self.rules.no_repeat_ngram_size or self.rules.allow or self.excludes)
 
     def __call__(self, logits_NV: Tensor, outputs_NT: Tensor | None, length: int) -> None:
         """Rule out what may not be token number `length` (from 1) after these outputs."""
@@ -147,8 +147,8 @@ class Bans:
         if len(banned_C):
             logits_NV.index_fill_(1, banned_C, DEAD)
         if outputs_NT is not None:
-            if self.rules.no_repeat:
-                self._ban_repeats(logits_NV, outputs_NT, self.rules.no_repeat)
+            if self.rules.no_repeat_ngram_size:
+                self._ban_repeats(logits_NV, outputs_NT, self.rules.no_repeat_ngram_size)
             if self.excludes:
                 self._ban_phrases(logits_NV, outputs_NT)
             if self.rules.allow is not None:

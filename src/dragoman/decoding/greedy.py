@@ -126,10 +126,10 @@ def one_by_one(
         log_probs.append(log_prob_N)
         said = (last_N.where(log_prob_N > DEAD, STUCK) if may_strand else last_N).tolist()
         looped = [False] * len(left)
-        if bans.read_outputs or rules.loop_tokens:
+        if bans.read_outputs or rules.repetition_window:
             outputs.append(last_N)
-        if rules.loop_tokens and length % EVERY == 0:
-            looped = looping(_table(outputs, logits_NV), rules.loop_tokens).tolist()
+        if rules.repetition_window and length % EVERY == 0:
+            looped = looping(_table(outputs, logits_NV), rules.repetition_window).tolist()
         for number, token, loops in zip(left, said, looped, strict=True):
             if number not in over:
                 spoken[number].append(token)

@@ -20,7 +20,7 @@ class Request:
     limits: longest output of each sentence in tokens, its end token included
     may_loop: the sentences that are not stopped for repeating themselves
     never: tokens that are never said
-    min_length, no_repeat, loop_tokens: see `Rules`
+    min_length, no_repeat_ngram_size, repetition_window: see `Rules`
     """
 
     limits: Sequence[int]
@@ -29,8 +29,8 @@ class Request:
     end_id: int
     never: Sequence[int]
     min_length: int
-    no_repeat: int
-    loop_tokens: int
+    no_repeat_ngram_size: int
+    repetition_window: int
     penalty: LengthPenalty
 
     def some(self, sentences: slice) -> Request:
@@ -70,4 +70,14 @@ def plain_request(
         return None
     may_loop = [wish.may_loop for wish in wishes] or [False] * len(limits)
     never = sorted({*forbidden, *rules.suppressed})
-    return Request(limits, may_loop, start_id, end_id, never, rules.min_length, rules.no_repeat, rules.loop_tokens, penalty)
+    return Request(
+        limits,
+        may_loop,
+        start_id,
+        end_id,
+        never,
+        rules.min_length,
+        rules.no_repeat_ngram_size,
+        rules.repetition_window,
+        penalty,
+    )

@@ -84,7 +84,7 @@ def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -
     spec.validate()
     spec.optimize()
     search, remarks = nearest_search(bundle.recipe.decoding, positions=rows)
-    if bundle.recipe.subword.lowercase:
+    if bundle.recipe.tokenizer.lowercase:
         remarks.insert(0, "the model reads lower-cased text: lower-case it before it is split into pieces")
     size = sum(value.num_bytes() for value in spec.variables().values() if not isinstance(value, str))
     with sealed_folder(path, overwrite=overwrite, size=size) as folder:
@@ -109,14 +109,14 @@ def nearest_search(decoding: DecodingConfig, *, positions: int) -> tuple[dict[st
 
     return_end_token lets the length penalty count the end token, as dragoman does; it then stands at the end of each output.
     """
-    longest = min(decoding.max_source + decoding.extra_length, positions)
+    longest = min(decoding.max_source_tokens + decoding.max_extra_tokens, positions)
     alpha = 0.0 if decoding.length_penalty == "none" else decoding.alpha
     # An input of more than 1,024 tokens would be cut without a word; 0 makes it an error where positions end.
     search: dict[str, Any] = {"max_input_length": 0, "min_decoding_length": 0, "max_decoding_length": longest}
     search |= {"beam_size": 1, "length_penalty": alpha, "return_end_token": True}
     remarks = [
         f"an output is cut at {longest} tokens (max_decoding_length); dragoman cuts it at the source's length + "
-        f"{decoding.extra_length}"
+        f"{decoding.max_extra_tokens}"
     ]
     if decoding.method == "sample":
         search |= {"sampling_topk": decoding.top_k, "sampling_topp": decoding.top_p, "num_hypotheses": decoding.nbest}
@@ -143,7 +143,7 @@ def _positions(bundle: Bundle) -> int:
     decoding, positions = bundle.recipe.decoding, bundle.model.encoder.embedding.positions
     if isinstance(positions, LearnedPositions):
         return len(positions.weight)
-    return decoding.max_source + decoding.extra_length
+    return decoding.max_source_tokens + decoding.max_extra_tokens
 
 
 def _put_encoder(spec: Any, encoder: Encoder, config: ModelConfig, rows: int) -> None:
@@ -160,7 +160,7 @@ def _put_encoder(spec: Any, encoder: Encoder, config: ModelConfig, rows: int) ->
 
 def _put_decoder(spec: Any, decoder: Decoder, config: ModelConfig, rows: int) -> None:
     spec.embeddings.weight = decoder.embedding.weight
-    spec.start_from_zero_embedding = config.decoder_start == "zero"
+    spec.start_from_zero_embedding = config.decoder_start_token == "zero"
     _put_stack(spec, decoder, decoder.embedding.positions(0, rows), config)
     for into, layer in zip(spec.layer, decoder.layers, strict=True):
         assert isinstance(layer, DecoderLayer)
@@ -228,7 +228,7 @@ def _put_vocabulary(spec: Any, bundle: Bundle) -> None:
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (target[i] for i in (UNKNOWN_ID, BEGIN_ID, END_ID))
     # Where the decoder starts from a zero vector, any token will do.
     spec.config.decoder_start_token = target[start_id(config)]
-    spec.config.add_source_eos = config.source_eos
+    spec.config.add_source_eos = config.append_source_eos
     spec.config.layer_norm_epsilon = config.norm_epsilon
 
 
@@ -240,13 +240,13 @@ def _refuse_doubles(*sides: Sequence[str]) -> None:
 
 
 def _told(bundle: Bundle, rows: int, search: dict[str, Any], remarks: list[str]) -> dict[str, Any]:
-    task, subword = bundle.recipe.task, bundle.recipe.subword
+    task, tokenizer = bundle.recipe.task, bundle.recipe.tokenizer
     return {
         "recipe": bundle.recipe.name,
         "source_language": task.source_language,
         "target_language": task.target_language,
-        "lowercase": subword.lowercase,
-        "tokenised": task.tokenised,
+        "lowercase": tokenizer.lowercase,
+        "tokenized": task.tokenized,
         "positions": rows,
         "search": search,
         "remarks": remarks,

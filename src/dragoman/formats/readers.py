@@ -135,7 +135,7 @@ def read_pairs(corpus: CorpusConfig, root: Path, *, source_language: str = "", t
         yield from read_sides(source, target, corpus.format)
     languages = {"source_language": source_language, "target_language": target_language}
     for path in _whole(corpus, root):
-        yield from read_file(path, format_of(path, corpus.format), fields=corpus.fields, **languages)
+        yield from read_file(path, format_of(path, corpus.format), fields=corpus.columns, **languages)
 
 
 def read_sides(source: Path, target: Path, format: Format = "auto") -> Iterator[Pair]:

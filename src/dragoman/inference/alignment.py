@@ -50,5 +50,5 @@ class Gaze:
     def links(self, source: Sequence[int], target: Sequence[int], linking_TS: Tensor) -> list[Link]:
         """Between words."""
         tokeniser = self.tokeniser
-        read = tokeniser.source.pieces(source[:-1] if tokeniser.source_eos else source)
+        read = tokeniser.source.pieces(source[:-1] if tokeniser.append_source_eos else source)
         return links(linking_TS.numpy(), read, tokeniser.target.pieces(target))

@@ -74,8 +74,8 @@ def wishes_of(
             raise DataError(f"line {number}: is translated in parts, so that nothing can be asked of its wording")
         if wish.include and config.method != "beam":
             raise DataError(f"line {number}: include needs method = 'beam', not {config.method!r}")
-        if wish.include and config.groups > 1:
-            raise DataError(f"line {number}: include needs groups = 1, not {config.groups}")
+        if wish.include and config.num_beam_groups > 1:
+            raise DataError(f"line {number}: include needs groups = 1, not {config.num_beam_groups}")
         if positions is not None and wish.shortest > positions:
             raise DataError(f"line {number}: what is asked for takes {wish.shortest} tokens; the model says {positions}")
         wishes += [wish] * len(parts)

@@ -173,8 +173,8 @@ class Parser:
             own = None if tags is None else tags[number]
             where = f"sentence {first + number + 1}"
             if own is None:
-                if sentence and self.recipe.task.tags == "given":
-                    raise DataError(f"{where}: has no tags, and this parser predicts none (task.tags = 'given'): give them")
+                if sentence and self.recipe.task.pos_tags == "given":
+                    raise DataError(f"{where}: has no tags, and this parser predicts none (task.pos_tags = 'given'): give them")
                 continue
             if isinstance(own, str):
                 raise DataError(f"{where}: its tags are one text, {own[:40]!r}: give a list, such as ['DT', 'NN']")

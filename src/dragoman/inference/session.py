@@ -25,8 +25,8 @@ MISTAKEN: dict[Task, str] = {
 }
 """What a bundle is that was opened for this task, and does the other."""
 READ_ALIKE: dict[Task, str] = {
-    "translation": "subword models, subword.lowercase",
-    "parsing": "subword models, labels, task.tags",
+    "translation": "subword models, tokenizer.lowercase",
+    "parsing": "subword models, labels, task.pos_tags",
 }
 """What those that vote have in common, besides what the model's section says."""
 
@@ -125,7 +125,7 @@ def _refuse_apart(bundles: Sequence[Bundle], task: Task) -> None:
         if _reading(other) != _reading(first):
             raise BundleError(
                 f"{other.recipe.name} and {first.recipe.name} cannot vote as an ensemble: their {READ_ALIKE[task]}, "
-                "model.source_eos or model.decoder_start differ"
+                "model.append_source_eos or model.decoder_start_token differ"
             )
 
 
@@ -133,5 +133,5 @@ def _reading(bundle: Bundle) -> tuple[object, ...]:
     """All that decides which ids a model reads and says for a text."""
     tokeniser, task = bundle.tokeniser, bundle.recipe.task
     sides = tokeniser.source.model, tokeniser.source.lowercase, tokeniser.target.model
-    tags = task.tags if task.kind == "parsing" else None
-    return (*sides, tags, tokeniser.source_eos, start_id(bundle.recipe.model))
+    tags = task.pos_tags if task.kind == "parsing" else None
+    return (*sides, tags, tokeniser.append_source_eos, start_id(bundle.recipe.model))

@@ -34,7 +34,14 @@ if TYPE_CHECKING:
 WINDOW = 2048
 BEAM = 4
 # How a line is searched once more that went round in circles.
-SECOND_SEARCH = {"method": "beam", "groups": 1, "no_repeat": 3, "stop": "best-finished", "mbr": "none", "candidates": None}
+SECOND_SEARCH = {
+    "method": "beam",
+    "num_beam_groups": 1,
+    "no_repeat_ngram_size": 3,
+    "early_stopping": "best",
+    "mbr": "none",
+    "mbr_candidates": None,
+}
 # The parts of one line draw from streams so far apart that no other line's place comes between.
 PART_PLACES = 1 << 20
 # Tokens that no sign of a line stands for: the space before it, and its end.
@@ -171,12 +178,19 @@ class Translator:
 
         Each goes on by a beam of its own, of decoding.beam_size hypotheses: 1 when not given, which is greedy search.
         """
-        if settled := sorted({"method", "groups", "nbest", "mbr", "candidates"} & decoding.keys()):
+        if settled := sorted({"method", "num_beam_groups", "nbest", "mbr", "mbr_candidates"} & decoding.keys()):
             raise RecipeError(f"{settled[0]} = {decoding[settled[0]]!r}: alternatives have their own; count says how many")
         width = decoding.get("beam_size", 1)
         if not isinstance(width, int) or not isinstance(count, int) or min(width, count) < 1:
             raise RecipeError(f"count = {count!r}, beam_size = {width!r}: whole numbers from 1 are allowed")
-        own = {"method": "beam", "beam_size": width * count, "groups": count, "nbest": count, "mbr": "none", "candidates": None}
+        own = {
+            "method": "beam",
+            "beam_size": width * count,
+            "num_beam_groups": count,
+            "nbest": count,
+            "mbr": "none",
+            "mbr_candidates": None,
+        }
         config = self.check({**decoding, **own})
         wishes = self._wishes([Wording(prefix)], [[text]], config, 0)
         longest = longest_source(self.speaker.positions, config)
@@ -244,7 +258,7 @@ class Translator:
     def _parts(self, text: str, config: DecodingConfig) -> list[str]:
         """The line itself, or the parts of one that is longer than the model reads."""
         longest = longest_source(self.speaker.positions, config)
-        if config.long_input == "refuse" or (text.isascii() and len(text) + SPARE <= longest):  # a sign is one token at most
+        if config.long_input == "error" or (text.isascii() and len(text) + SPARE <= longest):  # a sign is one token at most
             return [text]
         try:
             return split_passage(text, lambda part: len(self.bundle.tokeniser.encode_source(part)) <= longest)

@@ -27,7 +27,7 @@ def build_model(
     word_id: the target's token for a word of the source, in a parser, whose `words` are still to learn
     tagging: a parser tags its words as well
 
-    Raises ValueError where three-way tying is asked of two vocabularies of different sizes.
+    Raises ValueError where all tying is asked of two vocabularies of different sizes.
     """
     model = assemble_model(
         config,
@@ -51,12 +51,12 @@ def assemble_model(
     tagging: bool = False,
 ) -> Transformer:
     """A Transformer whose weights are still to come. Raises ValueError as `build_model` does."""
-    if config.tying == "three-way" and source_vocabulary != target_vocabulary:
-        raise ValueError(f"three-way tying of {source_vocabulary} source and {target_vocabulary} target rows")
+    if config.tie_embeddings == "all" and source_vocabulary != target_vocabulary:
+        raise ValueError(f"all tying of {source_vocabulary} source and {target_vocabulary} target rows")
     source = nn.Parameter(torch.empty(source_vocabulary, config.d_model))
-    target = source if config.tying == "three-way" else nn.Parameter(torch.empty(target_vocabulary, config.d_model))
-    output = target if config.tying != "none" else nn.Parameter(torch.empty(target_vocabulary, config.d_model))
-    extra = nn.Parameter(torch.empty(config.d_model)) if config.target_space else None
+    target = source if config.tie_embeddings == "all" else nn.Parameter(torch.empty(target_vocabulary, config.d_model))
+    output = target if config.tie_embeddings != "none" else nn.Parameter(torch.empty(target_vocabulary, config.d_model))
+    extra = nn.Parameter(torch.empty(config.d_model)) if config.target_space_embedding else None
     final = config.final_norm if config.final_norm is not None else config.norm == "pre"
     words = None
     if word_id is not None:
@@ -117,9 +117,9 @@ def assemble_model(
 
 
 def _positions(config: ModelConfig) -> Sinusoids | LearnedPositions:
-    if config.positions == "learned":
+    if config.position_encoding == "learned":
         return LearnedPositions(d_model=config.d_model, max_positions=config.max_positions)
-    return Sinusoids(d_model=config.d_model, concatenated=config.positions == "concatenated")
+    return Sinusoids(d_model=config.d_model, concatenated=config.position_encoding == "concatenated")
 
 
 @torch.no_grad()
@@ -127,13 +127,13 @@ def initialise(model: Transformer, config: ModelConfig) -> None:
     """Draw the weights: embeddings N(0, 1/√d), matrices by the named rule, biases zero (PyTorch's rule draws them too)."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
-            if config.initialisation == "glorot":
+            if config.initialization == "glorot":
                 nn.init.xavier_uniform_(module.weight)
-            elif config.initialisation == "normal":
+            elif config.initialization == "normal":
                 nn.init.normal_(module.weight, std=0.02)
-            if module.bias is not None and config.initialisation != "torch":
+            if module.bias is not None and config.initialization != "torch":
                 nn.init.zeros_(module.bias)
-    spread = 0.02 if config.initialisation == "normal" else config.d_model**-0.5
+    spread = 0.02 if config.initialization == "normal" else config.d_model**-0.5
     vectors = [model.encoder.embedding.weight, model.decoder.embedding.weight, model.output]
     if model.encoder.embedding.extra is not None:
         vectors.append(model.encoder.embedding.extra)

@@ -165,7 +165,7 @@ def watch(translator: Translator, sentence: str) -> Watched:
     with watch_attention(attentions) as weights:
         bundle.model.encoder(torch.tensor([list(ids)], device=bundle.model.output.device))
     tokens = tuple(bundle.tokeniser.source.pieces(ids))
-    words = numbered_words(tokens, ended=bundle.tokeniser.source_eos)
+    words = numbered_words(tokens, ended=bundle.tokeniser.append_source_eos)
     return Watched(translator.recipe.name, sentence, tokens, words, torch.cat(weights).float().cpu().numpy())
 
 

@@ -150,7 +150,7 @@ def _refuse_twice(runs: Sequence[Reported]) -> None:
 
 
 def _one_test(one: Reported, other: Reported) -> bool:
-    return (one.test, one.recipe.task.tokenised) == (other.test, other.recipe.task.tokenised)
+    return (one.test, one.recipe.task.tokenized) == (other.test, other.recipe.task.tokenized)
 
 
 def _draws(runs: Sequence[Reported]) -> list[Resampled]:
@@ -170,7 +170,7 @@ def _draws(runs: Sequence[Reported]) -> list[Resampled]:
             return []
         if len(lines) != len(references):
             return []
-        found.append(resample(lines, [references], tokenize="none" if recipe.task.tokenised else "13a"))
+        found.append(resample(lines, [references], tokenize="none" if recipe.task.tokenized else "13a"))
     return found
 
 

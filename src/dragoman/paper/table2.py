@@ -144,7 +144,7 @@ def with_both_bleus(cost: Cost) -> Cost:
     pairs = read_text(recipe.data.test, recipe)
     texts = [one.text for one in translator.translate([pair.source for pair in pairs])]
     references = [[pair.target for pair in pairs]]
-    tokenised, language = recipe.task.tokenised, recipe.task.target_language
+    tokenised, language = recipe.task.tokenized, recipe.task.target_language
     if not (tokenised or language):
         raise RecipeError(f"{folder}: its recipe names no task.target_language, by which Moses' tokens are cut")
     first = tokenised_bleu(texts, references) if tokenised else bleu(texts, references)
@@ -213,7 +213,7 @@ def _stretches(record: Record, seconds: float, checkpoints: Sequence[Checkpoint]
         now = min(60.0 * moments.get(entry["step"], 0.0), seconds)
         took[number] += max(now - until, 0.0)
         until = max(now, until)
-        number += entry["kind"] == "run"
+        number += entry["type"] == "run"
     took[-1] += seconds - until
     found = []
     for about, share in zip(begun, took, strict=True):

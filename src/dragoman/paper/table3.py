@@ -35,7 +35,7 @@ from dragoman.training.run import train
 from dragoman.training.validation import read_text
 
 # What a row that stands there may differ in from the one that is asked for: where things are, and how much is told.
-MAY_DIFFER = ("name", "run", "data.root", "data.processes", "data.loaders", "training.log_every_steps")
+MAY_DIFFER = ("name", "run", "data.root", "data.preprocessing_workers", "data.num_workers", "training.log_every_steps")
 
 
 def table3(
@@ -126,7 +126,7 @@ def _resampled(recipes: Mapping[tuple[str, int], Recipe]) -> tuple[dict[str, lis
         except DataError as error:
             lacking.setdefault(row, f"no bootstrap of {row}: {error}")
             continue
-        found[row].append(resample(lines, [references], tokenize="none" if recipe.task.tokenised else "13a"))
+        found[row].append(resample(lines, [references], tokenize="none" if recipe.task.tokenized else "13a"))
     return {row: [] if row in lacking else draws for row, draws in found.items()}, list(lacking.values())
 
 

@@ -73,11 +73,11 @@ class Scale:
 
 # What holds for every row, whatever the recipe says.
 _TRAINING: dict[str, Any] = {
-    "validate_sentences": 0, "best_by": "loss", "patience": None, "average": "none", "trackers": [], "max_epochs": None,
+    "num_validation_translations": 0, "best_metric": "loss", "patience": None, "checkpoint_averaging": "none", "loggers": [], "max_epochs": None,
 }  # fmt: skip
 _DECODING: dict[str, Any] = {
-    "method": "beam", "beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "nbest": 1, "mbr": "none", "candidates": None,
-    "groups": 1,
+    "method": "beam", "beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "nbest": 1, "mbr": "none", "mbr_candidates": None,
+    "num_beam_groups": 1,
 }  # fmt: skip
 
 SCALES = {"paper": Scale(1, 1), "half": Scale(1, 2), "small": Scale(2, 4), "tiny": Scale(2, 16)}

@@ -193,7 +193,7 @@ def parsed(
     advance: Advance = lambda _: None,
 ) -> Result:
     """What a parser comes to, its tags its own. `decoding`: knobs of its recipe's that are set otherwise."""
-    tags: Tags = "gold" if parser.recipe.task.tags == "given" else "own"
+    tags: Tags = "gold" if parser.recipe.task.pos_tags == "given" else "own"
     leaves_of = [leaves(tree) for tree in gold.trees]
     begun = time.perf_counter()
     parses = parser.parse(

@@ -80,7 +80,7 @@ def spread(work: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, processe
             yield waiting.popleft().result()
     except BrokenProcessPool:
         raise LostProcessError(
-            "a process that works ahead has ended, for want of memory perhaps; set data.processes=1 or lower than now. "
+            "a process that works ahead has ended, for want of memory perhaps; set data.preprocessing_workers=1 or lower than now. "
             "(A script that calls dragoman does so under `if __name__ == '__main__':`)"
         ) from None
     finally:

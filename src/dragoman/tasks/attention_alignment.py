@@ -54,7 +54,11 @@ def chosen_head(story: Mapping[str, Any]) -> Head:
 
 def guided_head(recipe: Recipe) -> Head | None:
     """The one that the recipe has looked at the right words in training, if any."""
-    return Head(recipe.guided_layer - 1, recipe.training.guided_head - 1) if recipe.training.guided_alignment else None
+    return (
+        Head(recipe.alignment_layer - 1, recipe.training.alignment_head - 1)
+        if recipe.training.guided_alignment_weight
+        else None
+    )
 
 
 def choose_head(
@@ -89,7 +93,7 @@ def choose_head(
             model, sources_ids, targets_ids, start_id=start_id(recipe.model), finished=[True] * len(some)
         )
         for one, source, target in zip(weights, sources_ids, targets_ids, strict=True):
-            read = tokeniser.source.pieces(source[:-1] if tokeniser.source_eos else source)
+            read = tokeniser.source.pieces(source[:-1] if tokeniser.append_source_eos else source)
             said = tokeniser.target.pieces(target)
             for head in tried:
                 found[head].append(links(head.of(one).numpy(), read, said))

@@ -107,7 +107,7 @@ class Search:
         self, batch: Sequence[int], sources: Sequence[Sequence[int]], places: Sequence[int], wishes: Sequence[Wish]
     ) -> list[list[Hypothesis]]:
         source_BS = pad(sources)
-        limits = [len(source) + self.config.extra_length for source in sources]
+        limits = [len(source) + self.config.max_extra_tokens for source in sources]
         if wishes:
             limits = [max(limit, wish.shortest) for limit, wish in zip(limits, wishes, strict=True)]
         if self.speaker.positions is not None:
@@ -127,7 +127,7 @@ class Search:
         config, searcher = self.config, self.speaker.searcher
         if searcher is None or self.constrain is not None or self.branching or config.method == "sample":
             return False
-        return config.method == "greedy" or (config.groups == 1 and config.beam_size <= searcher.widest)
+        return config.method == "greedy" or (config.num_beam_groups == 1 and config.beam_size <= searcher.widest)
 
     @property
     def _draws(self) -> int:
@@ -152,7 +152,7 @@ class Search:
     ) -> list[list[Hypothesis]]:
         config, penalty = self.config, LengthPenalty(self.config.length_penalty, self.config.alpha)
         # The best of all is found as soon as none can beat it; who wants no other need not wait for them.
-        stop = "best-finished" if config.stop == "worst-finished" and config.nbest == 1 else config.stop
+        stop = "best" if config.early_stopping == "exhaustive" and config.nbest == 1 else config.early_stopping
         ids: dict[str, Any] = {"start_id": self.start_id, "end_id": END_ID, "forbidden": FORBIDDEN, "penalty": penalty}
         if speaker.searcher is not None and self.is_plain:
             request = plain_request(rules, wishes, limits=limits, **ids)
@@ -172,7 +172,11 @@ class Search:
                 device=speaker.device,
                 wishes=wishes,
                 rules=rules,
-                groups=Groups(config.groups, 0.0 if self.branching or config.groups == 1 else config.diversity, self.branching),
+                groups=Groups(
+                    config.num_beam_groups,
+                    0.0 if self.branching or config.num_beam_groups == 1 else config.diversity_penalty,
+                    self.branching,
+                ),
                 ranking=speaker.ranking(),
             )
         draws = self._draws

@@ -61,7 +61,7 @@ def vote(speakers: Sequence[Speaker]) -> Speaker:
 
 def start_id(config: ModelConfig) -> int:
     """What the decoder reads first. Padding is embedded as a zero vector, which is what `zero` asks for."""
-    return {"bos": BEGIN_ID, "eos": END_ID, "zero": PADDING_ID}[config.decoder_start]
+    return {"bos": BEGIN_ID, "eos": END_ID, "zero": PADDING_ID}[config.decoder_start_token]
 
 
 def most_positions(models: Sequence[Transformer]) -> int | None:

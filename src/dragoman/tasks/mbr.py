@@ -19,7 +19,7 @@ def searched(decoding: DecodingConfig) -> DecodingConfig:
     """The search for what is to be compared."""
     if decoding.mbr == "none":
         return decoding
-    return section_with(decoding, {"mbr": "none", "candidates": None, "nbest": decoding.compared}, where="decoding")
+    return section_with(decoding, {"mbr": "none", "mbr_candidates": None, "nbest": decoding.compared}, where="decoding")
 
 
 def most_alike(

@@ -117,7 +117,7 @@ def parse_ids(
     labels, speaker = labels_of(tokeniser), speaker or speaker_of(models)
     longest = longest_source(speaker.positions, decoding)
     sources = [encode_words(tokeniser, words) if words else [] for words in sentences]
-    limits = [min(len(source) + decoding.extra_length, speaker.positions or ENDLESS) for source in sources]
+    limits = [min(len(source) + decoding.max_extra_tokens, speaker.positions or ENDLESS) for source in sources]
     read = [
         number
         for number, (words, source) in enumerate(zip(sentences, sources, strict=True))
@@ -125,7 +125,7 @@ def parse_ids(
     ]
     advance(len(sentences) - len(read))
     tagged = _tags(models, tokeniser, sentences, [sources[number] for number in read], read, recipe, tags)
-    rules = replace(rules_of(decoding, labels), loop_tokens=0)  # XX XX XX … goes round in no circle
+    rules = replace(rules_of(decoding, labels), repetition_window=0)  # XX XX XX … goes round in no circle
     found = generate(
         speaker,
         [sources[number] for number in read],
@@ -213,7 +213,7 @@ def _tag_log_probs(model: Transformer, source_BS: Tensor) -> Tensor:
 
 def gold_tree(task: TaskConfig, pair: Pair) -> Tree:
     """The tree of a pair, as it is learnt. Raises DataError for one that no parse can be scored against."""
-    tree = plain_tree(read_tree(pair.target, name=pair.origin), functions=task.functions, traces=task.traces)
+    tree = plain_tree(read_tree(pair.target, name=pair.origin), functions=task.function_tags, traces=task.traces)
     found = leaves(tree)
     if not found:
         raise DataError(f"{pair.origin}: a tree without words; take it out")

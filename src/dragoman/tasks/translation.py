@@ -55,8 +55,8 @@ def holds_text(line: str, ids: Sequence[int]) -> bool:
 
 
 def longest_source(positions: int | None, decoding: DecodingConfig) -> int:
-    """How many tokens of one line are read: `max_source`, or fewer where the model's positions end before."""
-    return min(decoding.max_source, positions or decoding.max_source)
+    """How many tokens of one line are read: `max_source_tokens`, or fewer where the model's positions end before."""
+    return min(decoding.max_source_tokens, positions or decoding.max_source_tokens)
 
 
 def translate_lines(
@@ -84,7 +84,7 @@ def translate_lines(
     full = [index for index in texts if len(sources[index]) <= longest]
     asked = [wishes[index] for index in full] if wishes else [NO_WISH] * len(full)
     going_round = [
-        any(loops(tokens, decoding.loop_tokens) for tokens in (sources[index], wish.prefix, *wish.include))
+        any(loops(tokens, decoding.repetition_window) for tokens in (sources[index], wish.prefix, *wish.include))
         for index, wish in zip(full, asked, strict=True)
     ]
     if any(going_round):  # what the source or its wording repeats, the translation may repeat
@@ -104,7 +104,7 @@ def translate_lines(
     )
     if decoding.mbr != "none":
         found = [
-            most_alike(some, [tokeniser.target.decode(one.tokens) for one in some], decoding, tokenised=recipe.task.tokenised)
+            most_alike(some, [tokeniser.target.decode(one.tokens) for one in some], decoding, tokenised=recipe.task.tokenized)
             for some in found
         ]
     hypotheses = dict(zip(full, found, strict=True))
@@ -119,11 +119,13 @@ def translate_lines(
 def rules_of(decoding: DecodingConfig, target: Vocabulary) -> Rules:
     """What a config asks of all outputs. Raises RecipeError for a piece that the target's subword model does not have."""
     suppressed = []
-    for piece in decoding.suppressed:
+    for piece in decoding.suppress_tokens:
         if (token := target.id_of(piece)) is None:
-            raise RecipeError(f"decoding.suppressed: {piece!r} is not a piece of the target's subword model")
+            raise RecipeError(f"decoding.suppress_tokens: {piece!r} is not a piece of the target's subword model")
         suppressed.append(token)
-    return Rules(decoding.min_length, decoding.no_repeat, tuple(suppressed), loop_tokens=decoding.loop_tokens)
+    return Rules(
+        decoding.min_length, decoding.no_repeat_ngram_size, tuple(suppressed), repetition_window=decoding.repetition_window
+    )
 
 
 def status_of(hypothesis: Hypothesis, text: str | None = None) -> Status:
@@ -158,7 +160,7 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str], rec
     Of German also BLEU as the paper has it, with compounds split, unless plain text has no Moses tokeniser here to cut it.
     """
     task = recipe.task
-    judge = tokenised_bleu if task.tokenised else bleu
+    judge = tokenised_bleu if task.tokenized else bleu
     scores = {
         "bleu": judge(hypotheses, [references]),
         "chrf": chrf(hypotheses, [references]),
@@ -166,5 +168,5 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str], rec
     }
     if splits_compounds(task.target_language):
         with suppress(MissingExtraError):
-            scores["paper_bleu"] = paper_bleu(hypotheses, [references], task.target_language, tokenised=task.tokenised)
+            scores["paper_bleu"] = paper_bleu(hypotheses, [references], task.target_language, tokenised=task.tokenized)
     return scores

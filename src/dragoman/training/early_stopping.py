@@ -56,7 +56,7 @@ class Judge:
         if not math.isfinite(nll):
             raise RunError(f"step {progress.step}: the loss of the validation is not a finite number; {self.kept()}")
         verdict = replace(found or Verdict(0.0, 0.0, None, ()), loss=loss, nll=nll, bleu=bleu, f1=f1)
-        merit = verdict.merit(self.config.best_by)
+        merit = verdict.merit(self.config.best_metric)
         is_best = progress.best is None or merit > progress.best
         if is_best:
             after = replace(progress, judged=progress.step, best=merit, best_step=progress.step, validations_since_best=0)

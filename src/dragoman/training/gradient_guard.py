@@ -25,12 +25,12 @@ class Guard:
         self,
         device: torch.device,
         *,
-        spike_limit: float | None = None,
+        grad_norm_spike_sigma: float | None = None,
         skipped: int = 0,
         in_a_row: int = 0,
         norms: Sequence[float] = (),
     ) -> None:
-        self.spike_limit = spike_limit
+        self.grad_norm_spike_sigma = grad_norm_spike_sigma
         self._skipped = torch.tensor(skipped, device=device)
         self._in_a_row = torch.tensor(in_a_row, device=device)
         self._count = torch.tensor(len(norms), device=device)
@@ -39,11 +39,11 @@ class Guard:
         self._places = torch.arange(WINDOW, 0, -1, device=device)
 
     @classmethod
-    def of(cls, progress: Progress, device: torch.device, *, spike_limit: float | None) -> Guard:
+    def of(cls, progress: Progress, device: torch.device, *, grad_norm_spike_sigma: float | None) -> Guard:
         """As it was where a run stands."""
         return cls(
             device,
-            spike_limit=spike_limit,
+            grad_norm_spike_sigma=grad_norm_spike_sigma,
             skipped=progress.skipped,
             in_a_row=progress.skipped_in_a_row,
             norms=progress.norms,
@@ -52,8 +52,8 @@ class Guard:
     def admit(self, norm: Tensor, nll: Tensor) -> Tensor:
         """Whether an update with a gradient of this norm, from this likelihood, may be made: a truth value on the device."""
         good = torch.isfinite(norm) & torch.isfinite(nll)
-        if self.spike_limit is not None:
-            highest = self._highest(self.spike_limit)
+        if self.grad_norm_spike_sigma is not None:
+            highest = self._highest(self.grad_norm_spike_sigma)
             # A spike enters as the highest that would have passed, so that a lasting change of level is followed.
             entering = torch.where(norm <= highest, norm.double(), highest)
             moved = torch.cat([self._norms[1:], entering[None]])

@@ -20,17 +20,17 @@ def spent(config: TrainingConfig, *, step: int, epochs: float, minutes: float) -
 def learning_rate(config: TrainingConfig, *, d_model: int, step: int, share_spent: float = 0.0) -> float:
     """The rate of update `step`, counted from 1.
 
-    `paper` is equation 3 times `rate_factor`. A cooldown lowers the end of the run linearly to zero.
+    `paper` is equation 3 times `lr_factor`. A cooldown lowers the end of the run linearly to zero.
     """
     warmup = float(config.warmup_steps)
-    rate = config.peak_rate
+    rate = config.peak_lr
     match config.schedule:
-        case "paper":
-            rate = config.rate_factor / math.sqrt(d_model) * min(1.0 / math.sqrt(step), step * warmup**-1.5)
-        case "inverse-sqrt":
+        case "noam":
+            rate = config.lr_factor / math.sqrt(d_model) * min(1.0 / math.sqrt(step), step * warmup**-1.5)
+        case "inverse_sqrt":
             rate *= min(math.sqrt(warmup / step), step / warmup)
         case "constant":
             rate *= min(1.0, step / warmup)
-    if config.cooldown > 0.0:
-        rate *= min(1.0, max(0.0, 1.0 - share_spent) / config.cooldown)
+    if config.lr_decay_ratio > 0.0:
+        rate *= min(1.0, max(0.0, 1.0 - share_spent) / config.lr_decay_ratio)
     return rate

@@ -38,7 +38,7 @@ def write_report(
 ) -> dict[str, Any]:
     """Score the test set if there is one, and write `report.json`, `curve.svg` and `report.html`."""
     journal = read_journal(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
-    valid = [entry for entry in journal if entry["kind"] == "valid"]
+    valid = [entry for entry in journal if entry["type"] == "valid"]
     report: dict[str, Any] = {"name": recipe.name, "bundle": str(folder / "bundle"), **story}
     if valid:
         judged = "f1" if recipe.task.kind == "parsing" else "bleu"
@@ -107,7 +107,7 @@ def _ids(bundle: Bundle, sample: Sample) -> tuple[list[int], list[int]]:
 
 def draw_curve(journal: Sequence[dict[str, Any]], name: str) -> str:
     """Negative log-likelihood of training and validation, and BLEU or F1 of validation, over the steps."""
-    kinds = {kind: [entry for entry in journal if entry["kind"] == kind] for kind in ("train", "valid")}
+    kinds = {kind: [entry for entry in journal if entry["type"] == kind] for kind in ("train", "valid")}
 
     def points(kind: str, key: str) -> list[tuple[float, float]]:
         return [(entry["step"], entry[key]) for entry in kinds[kind] if entry.get(key) is not None]

@@ -12,11 +12,11 @@ from dragoman.training.checkpoints.checkpoint import Checkpoint
 
 # What may change between two stretches of one run; all else would make it another run.
 MAY_CHANGE = {
-    "name", "run", "data.root", "data.test", "data.processes", "data.loaders", "decoding",
+    "name", "run", "data.root", "data.test", "data.preprocessing_workers", "data.num_workers", "decoding",
     "training.max_steps", "training.max_epochs", "training.max_minutes", "training.patience", "training.log_every_steps",
     "training.checkpoint_every_steps", "training.checkpoint_every_minutes", "training.keep_last", "training.keep_best",
-    "training.average", "training.average_count", "training.parallel", "training.timeout_minutes", "training.trackers",
-    "training.skip_limit", "training.when_lost",
+    "training.checkpoint_averaging", "training.num_averaged_checkpoints", "training.parallel", "training.distributed_timeout_minutes", "training.loggers",
+    "training.max_consecutive_skips", "training.on_divergence",
 }  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def train(
     """
     listener = listener or Silent()
     test = None
-    world = world_of(os.environ, minutes=recipe.training.timeout_minutes)
+    world = world_of(os.environ, minutes=recipe.training.distributed_timeout_minutes)
     with joined(world), ExitStack() as held:
         with world.led():
             if world.leads:
@@ -152,7 +152,7 @@ def _bundle_and_report(
     recipe, folder = trainer.recipe, trainer.folder
     chosen = _whole_ones(trainer, listener)
     listener.notice(f"writing {folder / 'bundle'} from {', '.join(one.path.name for one in chosen)}")
-    weights = final_weights(chosen, recipe.training.average)
+    weights = final_weights(chosen, recipe.training.checkpoint_averaging)
     aligning = _aligning(recipe, trainer.prepared.tokeniser, trainer.judge.pairs, weights, where=folder)
     story = {**tell_story(trainer, chosen), **aligning}
     save_bundle(
@@ -171,7 +171,7 @@ def _whole_ones(trainer: Trainer, listener: Listener) -> list[Checkpoint]:
     training, then = trainer.recipe.training, "the bundle is made without it"
     set_aside_the_unreadable(trainer.checkpoints, listener.notice, then)
     while True:
-        chosen = choose_checkpoints(trainer.checkpoints, training.average, training.average_count)
+        chosen = choose_checkpoints(trainer.checkpoints, training.checkpoint_averaging, training.num_averaged_checkpoints)
         chosen = chosen or choose_checkpoints(trainer.checkpoints, "none", 1)
         if not any([set_aside_if_damaged(one.path, listener.notice, then) for one in chosen]):
             return chosen
@@ -244,7 +244,7 @@ def average_run(run: Path, output: Path, *, rule: str, count: int, overwrite: bo
         "departures": [departure.sentence() for departure in departures(recipe.model_dump(mode="json"))],
     }
     refuse_changed_corpus(newest, prepared_files(run / "data"), run)
-    tokeniser = read_tokeniser(run / "data", recipe.subword, source_eos=recipe.model.source_eos)
+    tokeniser = read_tokeniser(run / "data", recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
     weights = final_weights(chosen, rule)
     story |= _aligning(recipe, tokeniser, _valid_text(recipe), weights, where=run)
     save_bundle(output, recipe=recipe, tokeniser=tokeniser, weights=weights, story=story, overwrite=overwrite)
@@ -256,14 +256,14 @@ def _valid_text(recipe: Recipe) -> list[Pair]:
     if recipe.data.valid is None:
         return []
     with suppress(DataError):
-        return read_text(recipe.data.valid, recipe, most=recipe.training.validate_sentences)
+        return read_text(recipe.data.valid, recipe, most=recipe.training.num_validation_translations)
     return []
 
 
 def trained_on(recipe: Recipe) -> list[str]:
     """The files that a recipe learns from, as it names them: at the end of a run they need not be there any more."""
     root = Path(recipe.data.root)
-    sides = [side for corpus in recipe.data.to_learn_from().values() for side in (corpus.source, corpus.target, corpus.file)]
+    sides = [side for corpus in recipe.data.training_corpora().values() for side in (corpus.source, corpus.target, corpus.file)]
     return [name_of(None if name == STANDARD_INPUT else root / name) for side in sides for name in listed(side)]
 
 
@@ -273,7 +273,7 @@ def tell_story(trainer: Trainer, chosen: Sequence[Checkpoint]) -> dict[str, Any]
     fates = [fate for name, fate in trainer.prepared.fates.items() if name != VALID]
     not_as_given: Counter[str] = Counter()
     for fate in fates:
-        not_as_given.update({**fate.dropped, "over_long": fate.over_long})
+        not_as_given.update({**fate.dropped, "overlong_pairs": fate.overlong_pairs})
     seconds = progress.minutes * 60.0
     return {
         "trained_on": trained_on(recipe),

@@ -70,7 +70,7 @@ def prepare_run(
         if world.leads:
             result = prepared()
             for name, fate in result.fates.items():
-                for sentence in fate.sentences(recipe.data.over_long):
+                for sentence in fate.sentences(recipe.data.overlong_pairs):
                     listener.notice(f"{name}: {sentence}")
             _make_ready(folder, recipe)
     if not world.leads:

@@ -20,7 +20,7 @@ from dragoman.training.device import Machine, compile_layers
 from dragoman.training.distributed.parallelize import ModelLoss, is_divided, put_whole_weights, share_like, spread, whole
 from dragoman.training.distributed.process_group import World
 from dragoman.training.ema import MovingAverage
-from dragoman.training.losses.guided_alignment import Guidance, guided_layer
+from dragoman.training.losses.guided_alignment import Guidance, alignment_layer
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Learner:
         machine.settle(self.model)
         guidance = Guidance.of(recipe)
         if config.compile:
-            compile_layers(self.model, besides=None if guidance is None else guided_layer(self.model, guidance))
+            compile_layers(self.model, besides=None if guidance is None else alignment_layer(self.model, guidance))
         loss = ModelLoss(
             self.model,
             epsilon=config.label_smoothing,
-            form=config.smoothing_form,
-            r_drop=config.r_drop,
-            tag_weight=recipe.task.tag_weight if recipe.task.tagging else 0.0,
+            form=config.label_smoothing_mode,
+            r_drop=config.r_drop_alpha,
+            pos_loss_weight=recipe.task.pos_loss_weight if recipe.task.tagging else 0.0,
             guidance=guidance,
         )
         self.loss = spread(loss, world, machine.device, config.parallel)

@@ -69,7 +69,7 @@ class Trainer:
         self.learner = Learner(recipe, self.prepared.tokeniser, self.machine, self.world, found)
         self.model, self.optimiser = self.learner.model, self.learner.optimiser
         validator = self._validator()
-        self.guard = Guard.of(self.progress, self.machine.device, spike_limit=self.config.spike_limit)
+        self.guard = Guard.of(self.progress, self.machine.device, grad_norm_spike_sigma=self.config.grad_norm_spike_sigma)
         self.stepper = Stepper(
             self.learner.loss,
             self.optimiser,
@@ -82,7 +82,7 @@ class Trainer:
         self.stream = BatchStream(
             TrainingBatches(recipe, self.prepared.folder, start_id=start_id(recipe.model)),
             cursor=self.progress.cursor,
-            loaders=recipe.data.loaders,
+            loaders=recipe.data.num_workers,
             rank=self.world.rank,
             ranks=self.world.size,
             pin=self.machine.device.type == "cuda",
@@ -176,7 +176,7 @@ class Trainer:
         """What is due after a step: a line in the journal, a validation, a checkpoint."""
         step, ends = self.progress.step, self.share_spent() >= 1.0
         validates = step % self.config.validate_every_steps == 0 or ends
-        if validates or step % (1 if self.machine.device.type == "cpu" else self.config.skip_limit) == 0:
+        if validates or step % (1 if self.machine.device.type == "cpu" else self.config.max_consecutive_skips) == 0:
             self._look_at_the_guard()  # before others are judged than those that are kept
         logs = step % self.config.log_every_steps == 0
         if logs:
@@ -212,7 +212,7 @@ class Trainer:
         step = self.progress.step + 1
         started = time.monotonic()
         # Ranks take turns at the batches of a step, so that each batch has the same place whatever their number.
-        places = range(self.world.rank, self.config.accumulation, self.world.size)
+        places = range(self.world.rank, self.config.batches_per_update, self.world.size)
         batches = [(place, self.stream.next()) for place in places]
         waited = time.monotonic() - started
         parts = [part for _, many in batches for part in many]
@@ -286,13 +286,13 @@ class Trainer:
     # What goes wrong
 
     def _look_at_the_guard(self) -> None:
-        """Tell of steps that were skipped since; after skip_limit of them in a row, go back or stop."""
+        """Tell of steps that were skipped since; after max_consecutive_skips of them in a row, go back or stop."""
         skipped, step = self.guard.skipped, self.progress.step
         if skipped == self._skipped_told:
             return
         self.happened("skipped", step, f"step {step}: {self._why_skipped()}; {skipped} skipped so far")
         self._skipped_told = skipped
-        if self.guard.in_a_row >= self.config.skip_limit:
+        if self.guard.in_a_row >= self.config.max_consecutive_skips:
             self._go_back_or_stop(step, skipped)
 
     def _go_back_or_stop(self, step: int, skipped: int) -> None:
@@ -302,8 +302,8 @@ class Trainer:
         )
         newest, good = self.keeper.newest, step - skipped
         # So many good steps in between, and the run had found its way again.
-        returns = 0 if good - self.progress.good_at_return >= self.config.skip_limit else self.progress.returns
-        if self.config.when_lost == "stop" or newest is None or returns == RETURNS:
+        returns = 0 if good - self.progress.good_at_return >= self.config.max_consecutive_skips else self.progress.returns
+        if self.config.on_divergence == "stop" or newest is None or returns == RETURNS:
             raise RunError(f"{diagnosis}; {self.kept()}")
         newest = self.keeper.newest = newest_of_all(self.checkpoints, self.listener.notice, self.world)
         if newest is None:
@@ -315,7 +315,7 @@ class Trainer:
         self.happened("restored", step, f"step {step}: back to {newest.path.name}, on with the data that follow")
 
     def _why_skipped(self) -> str:
-        limit = self.config.spike_limit
+        limit = self.config.grad_norm_spike_sigma
         what = "a loss or gradient that is not a finite number"
         return what if limit is None else f"{what}, or {limit:g} standard deviations above those before"
 

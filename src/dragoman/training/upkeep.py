@@ -13,12 +13,12 @@ def waits_for_data(record: Record) -> Finding | None:
     waiting = second_half(record.points("train", "waiting"))
     if len(waiting) < 2 or fmean(value for _, value in waiting) <= 0.1:
         return None
-    loaders = record.recipe.data.loaders
+    loaders = record.recipe.data.num_workers
     return Finding(
         "waits for data",
         f"{fmean(value for _, value in waiting):.0%} of the time of steps {steps_of(waiting)} was spent waiting for batches",
         "making batches is slower than training on them",
-        f"data.loaders = {max(1, 2 * loaders)} (it is {loaders}); put the run folder on a local disk",
+        f"data.num_workers = {max(1, 2 * loaders)} (it is {loaders}); put the run folder on a local disk",
     )
 
 
@@ -37,7 +37,7 @@ def memory_grows(record: Record) -> Finding | None:
         f"{second:,.0f}, {third:,.0f}, {fourth:,.0f} MiB (medians of the last three quarters, to step {memory[-1][0]:,.0f}): "
         f"{1000.0 * (fourth - second) / steps:,.0f} MiB in a thousand steps",
         "something is kept that should not be; the run may be killed for it",
-        "the same command goes on after a kill; try data.loaders = 0, training.compile = false, a lower training.batch_tokens, "
+        "the same command goes on after a kill; try data.num_workers = 0, training.compile = false, a lower training.batch_tokens, "
         "and report it if it stays",
     )
 
@@ -51,7 +51,7 @@ def short_of_memory(record: Record) -> Finding | None:
         "short of memory",
         f"{len(events)} times, last at step {events[-1]['step']:,}: {events[-1].get('text', '')}",
         "the largest batches do not fit, and are split, which takes time",
-        f"training.batch_tokens below {record.recipe.training.batch_tokens}, and training.accumulation higher for equal steps",
+        f"training.batch_tokens below {record.recipe.training.batch_tokens}, and training.batches_per_update higher for equal steps",
     )
 
 

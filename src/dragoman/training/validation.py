@@ -50,7 +50,7 @@ class Validator:
         self.machine = machine
         self.tokeniser = prepared.tokeniser
         self.corpus = prepared.corpus(VALID)
-        self.pairs = read_text(recipe.data.valid, recipe, most=recipe.training.validate_sentences)
+        self.pairs = read_text(recipe.data.valid, recipe, most=recipe.training.num_validation_translations)
         self.shuffled = shuffled_sources(self.corpus, self.tokeniser)
         longest = max(int(lengths.max()) for lengths in self.corpus.lengths())
         if most is not None and longest > most:
@@ -59,15 +59,15 @@ class Validator:
     def judge(self, model: Transformer) -> Verdict:
         """Loss over the whole set, and BLEU or F1 of some sentences if the recipe asks for that."""
         config = self.recipe.training
-        weight = self.recipe.task.tag_weight if self.recipe.task.tagging else 0.0
+        weight = self.recipe.task.pos_loss_weight if self.recipe.task.tagging else 0.0
         first = start_id(self.recipe.model)
         model.eval()
         try:
-            loss, nll = mean_loss(model, self.corpus, self.machine, config, start_id=first, tag_weight=weight)
+            loss, nll = mean_loss(model, self.corpus, self.machine, config, start_id=first, pos_loss_weight=weight)
             own, other = self._with_other_sources(model) if math.isfinite(nll) else (None, None)
-            if not config.validate_sentences or not math.isfinite(nll):
+            if not config.num_validation_translations or not math.isfinite(nll):
                 return Verdict(loss, nll, None, (), nll_own_source=own, nll_shuffled_source=other)
-            plain = {"method": "greedy", "nbest": 1, "mbr": "none", "candidates": None}
+            plain = {"method": "greedy", "nbest": 1, "mbr": "none", "mbr_candidates": None}
             greedy = section_with(self.recipe.decoding, plain, where="decoding")
             with self.machine.autocast():
                 judgement = judge(model, self.tokeniser, self.recipe, self.pairs, greedy)
@@ -137,16 +137,16 @@ def mean_loss(
     config: TrainingConfig,
     *,
     start_id: int,
-    tag_weight: float = 0.0,
+    pos_loss_weight: float = 0.0,
 ) -> tuple[float, float]:
     """Smoothed loss and un-smoothed negative log-likelihood, each per target token (end tokens counted), in nats."""
     batches = batches_in_order(corpus, batch_tokens=config.batch_tokens, start_id=start_id)
-    return _mean_over(model, batches, machine, config, tag_weight)
+    return _mean_over(model, batches, machine, config, pos_loss_weight)
 
 
 @torch.no_grad()
 def _mean_over(
-    model: Transformer, batches: Iterable[Batch], machine: Machine, config: TrainingConfig, tag_weight: float
+    model: Transformer, batches: Iterable[Batch], machine: Machine, config: TrainingConfig, pos_loss_weight: float
 ) -> tuple[float, float]:
     smoothed = likelihood = 0.0
     tokens = 0
@@ -154,7 +154,7 @@ def _mean_over(
         batch = made.to(machine.device)
         with machine.autocast():
             loss, nll = batch_loss(
-                model, batch, epsilon=config.label_smoothing, form=config.smoothing_form, tag_weight=tag_weight
+                model, batch, epsilon=config.label_smoothing, form=config.label_smoothing_mode, pos_loss_weight=pos_loss_weight
             )
         smoothed += loss.item()
         likelihood += nll.item()
@@ -223,7 +223,7 @@ def _judge_parses(
     """The trees of the gold trees' words, under the automaton; with the gold tags where a recipe has them given."""
     gold = [gold_tree(recipe.task, pair) for pair in pairs]
     words = [[leaf.word for leaf in leaves(tree)] for tree in gold]
-    tags = [[leaf.tag or "" for leaf in leaves(tree)] for tree in gold] if recipe.task.tags == "given" else None
+    tags = [[leaf.tag or "" for leaf in leaves(tree)] for tree in gold] if recipe.task.pos_tags == "given" else None
     parsed = parse_ids([model], tokeniser, words, recipe, decoding, tags=tags)
     scores = score_parses([one.tree for one in parsed], gold)
     samples = tuple(

@@ -145,7 +145,7 @@ class TopDown:
         return Action("word", word=token.removeprefix("\\"))
 
 
-def linearisation(name: Name, *, constituents: Iterable[str] = ()) -> Linearisation:
+def linearization(name: Name, *, constituents: Iterable[str] = ()) -> Linearisation:
     """The way of this name. `constituents` are labels that tensor2tensor's way takes for brackets wherever they stand."""
     match name:
         case "typed":

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import sentencepiece as spm
 
-from dragoman.config import SubwordConfig
+from dragoman.config import TokenizerConfig
 from dragoman.data.counter_rng import mixed
 from dragoman.data.tokenization.sentencepiece_proto import BYTE, read_pieces, renumbered
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
@@ -151,11 +151,11 @@ def _utf8(text: str, *, lowercase: bool) -> bytes:
 
 def learn_subword(
     texts: Iterable[str],
-    config: SubwordConfig,
+    config: TokenizerConfig,
     *,
-    vocabulary_size: int,
+    vocab_size: int,
     seed: int,
-    key: str = "subword.vocabulary_size",
+    key: str = "tokenizer.vocab_size",
     notice: Notice = lambda _: None,
 ) -> Subword:
     """Learn a model from lines of text; `key` names the vocabulary size in a complaint, `notice` is told what was left out.
@@ -185,11 +185,11 @@ def learn_subword(
         spm.SentencePieceTrainer.train(
             sentence_iterator=lines(),
             model_writer=written,
-            model_type=config.kind,
-            vocab_size=vocabulary_size,
+            model_type=config.model_type,
+            vocab_size=vocab_size,
             character_coverage=config.character_coverage,
             byte_fallback=config.byte_fallback,
-            normalization_rule_name={"nfkc": "nmt_nfkc", "identity": "identity"}[config.normalisation],
+            normalization_rule_name={"nfkc": "nmt_nfkc", "identity": "identity"}[config.normalization],
             split_digits=config.split_digits,
             max_sentence_length=LONGEST_LINE_BYTES,
             pad_id=PADDING_ID,
@@ -200,27 +200,27 @@ def learn_subword(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise (stopped[0] if stopped else _why_not_learnt(str(error), key, vocabulary_size)) from None
+        raise (stopped[0] if stopped else _why_not_learnt(str(error), key, vocab_size)) from None
     if too_long:
         what, take = ("line", "takes") if too_long == 1 else ("lines", "take")
         notice(f"{too_long:,} {what} of more than {LONGEST_LINE_BYTES:,} bytes {take} no part in learning the pieces")
     return Subword(written.getvalue(), lowercase=config.lowercase)
 
 
-def _why_not_learnt(message: str, key: str, vocabulary_size: int) -> DataError | RecipeError:
+def _why_not_learnt(message: str, key: str, vocab_size: int) -> DataError | RecipeError:
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return DataError(f"the training corpus is empty: no line of up to {LONGEST_LINE_BYTES} bytes holds any text")
     if (most := re.search(r"value <= (\d+)", message)) is not None:
-        return RecipeError(f"{key} = {vocabulary_size} is more than this text gives pieces for; set it to {most[1]} or less")
+        return RecipeError(f"{key} = {vocab_size} is more than this text gives pieces for; set it to {most[1]} or less")
     if (least := re.search(r"\d+ vs (\d+)", message)) is not None:
         return RecipeError(
-            f"{key} = {vocabulary_size} is too small for the characters of this text; set it to {least[1]} or more, "
-            "or lower subword.character_coverage"
+            f"{key} = {vocab_size} is too small for the characters of this text; set it to {least[1]} or more, "
+            "or lower tokenizer.character_coverage"
         )
     return RecipeError(f"no subword model could be learnt from this text: {' '.join(message.split())}")
 
 
-def take_subword(config: SubwordConfig, key: str, path: Path) -> Subword:
+def take_subword(config: TokenizerConfig, key: str, path: Path) -> Subword:
     """The SentencePiece model in a file that the recipe's `key` names.
 
     Raises DataError for a missing file, BundleError for one that is no such model or has no place for the four special pieces,
@@ -229,8 +229,8 @@ def take_subword(config: SubwordConfig, key: str, path: Path) -> Subword:
     try:
         model = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror} (subword.{key})") from None
-    where = f"{path} (subword.{key})"
+        raise DataError(f"{path}: cannot be read: {error.strerror} (tokenizer.{key})") from None
+    where = f"{path} (tokenizer.{key})"
     ids = _special_ids(_processor_of(model, name=where))
     try:
         model = model if ids == SPECIAL_IDS else renumbered(model)
@@ -242,17 +242,19 @@ def take_subword(config: SubwordConfig, key: str, path: Path) -> Subword:
     taken = Subword(model, lowercase=config.lowercase, name=where)
     if config.byte_fallback and not spells_bytes:
         raise RecipeError(
-            f"{where}: this model cannot spell unknown characters as bytes; set subword.byte_fallback = false, or train "
+            f"{where}: this model cannot spell unknown characters as bytes; set tokenizer.byte_fallback = false, or train "
             "one with --byte_fallback"
         )
     refuse_sampling(taken, config, where)
     return taken
 
 
-def refuse_sampling(subword: Vocabulary, config: SubwordConfig, where: str) -> None:
+def refuse_sampling(subword: Vocabulary, config: TokenizerConfig, where: str) -> None:
     """Raise RecipeError where the recipe asks for sampling of a model that knows one way to split only."""
-    if config.sampling:
+    if config.sampling_alpha:
         try:
-            subword.sample("", alpha=config.sampling, seed=0)
+            subword.sample("", alpha=config.sampling_alpha, seed=0)
         except ValueError as reason:
-            raise RecipeError(f"{where}: subword.sampling = {config.sampling}, but {reason}; set it to 0") from None
+            raise RecipeError(
+                f"{where}: tokenizer.sampling_alpha = {config.sampling_alpha}, but {reason}; set it to 0"
+            ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from dragoman.config import SubwordConfig
+from dragoman.config import TokenizerConfig
 from dragoman.data.tokenization.sentencepiece import Notice, Subword, Vocabulary, learn_subword, take_subword
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import BundleError
@@ -18,10 +18,10 @@ LABELS = "labels.json"
 class Tokeniser:
     """The subword models of both sides; one and the same where they are joint. Of trees, the target is `labels.Labels`."""
 
-    def __init__(self, source: Subword, target: Vocabulary, *, source_eos: bool) -> None:
+    def __init__(self, source: Subword, target: Vocabulary, *, append_source_eos: bool) -> None:
         self.source = source
         self.target = target
-        self.source_eos = source_eos
+        self.append_source_eos = append_source_eos
 
     @property
     def joint(self) -> bool:
@@ -29,7 +29,7 @@ class Tokeniser:
 
     def encode_source(self, text: str) -> list[int]:
         """Ids as the encoder reads them."""
-        return self.source.encode(text) + ([END_ID] if self.source_eos else [])
+        return self.source.encode(text) + ([END_ID] if self.append_source_eos else [])
 
     def encode_target(self, text: str) -> list[int]:
         """Ids without begin and end."""
@@ -44,7 +44,7 @@ def write_tokeniser(folder: Path, tokeniser: Tokeniser) -> None:
         (folder / name).write_bytes(tokeniser.target.model)
 
 
-def read_tokeniser(folder: Path, config: SubwordConfig, *, source_eos: bool) -> Tokeniser:
+def read_tokeniser(folder: Path, config: TokenizerConfig, *, append_source_eos: bool) -> Tokeniser:
     """What `write_tokeniser` wrote. Raises BundleError naming the file that is missing or damaged."""
 
     def model(name: str) -> bytes:
@@ -60,29 +60,31 @@ def read_tokeniser(folder: Path, config: SubwordConfig, *, source_eos: bool) -> 
     if (folder / LABELS).exists():
         from dragoman.data.tokenization.tree_labels import read_labels  # only here, since who translates need not wait for it
 
-        return Tokeniser(source, read_labels(model(LABELS), name=str(folder / LABELS)), source_eos=source_eos)
-    return Tokeniser(source, source if config.joint else read(TARGET_MODEL), source_eos=source_eos)
+        return Tokeniser(source, read_labels(model(LABELS), name=str(folder / LABELS)), append_source_eos=append_source_eos)
+    return Tokeniser(source, source if config.joint else read(TARGET_MODEL), append_source_eos=append_source_eos)
 
 
-def take_tokeniser(config: SubwordConfig, *, root: Path, source_eos: bool) -> Tokeniser:
+def take_tokeniser(config: TokenizerConfig, *, root: Path, append_source_eos: bool) -> Tokeniser:
     """The SentencePiece models that the recipe names, with paths from `root` on, renumbered where that is needed.
 
     Raises what `take_subword` does.
     """
-    assert config.model is not None
-    source = take_subword(config, "model", root / config.model)
+    assert config.model_file is not None
+    source = take_subword(config, "model", root / config.model_file)
     if config.joint:
-        return Tokeniser(source, source, source_eos=source_eos)
-    assert config.target_model is not None
-    return Tokeniser(source, take_subword(config, "target_model", root / config.target_model), source_eos=source_eos)
+        return Tokeniser(source, source, append_source_eos=append_source_eos)
+    assert config.target_model_file is not None
+    return Tokeniser(
+        source, take_subword(config, "target_model", root / config.target_model_file), append_source_eos=append_source_eos
+    )
 
 
 def learn_tokeniser(
     sources: Iterable[str],
     targets: Iterable[str],
-    config: SubwordConfig,
+    config: TokenizerConfig,
     *,
-    source_eos: bool,
+    append_source_eos: bool,
     seed: int,
     notice: Notice = lambda _: None,
 ) -> Tokeniser:
@@ -92,14 +94,14 @@ def learn_tokeniser(
         yield from sources
         yield from targets
 
-    size, target_size = config.vocabulary_size, config.target_vocabulary_size
+    size, target_size = config.vocab_size, config.target_vocab_size
     if config.joint:
-        joint = learn_subword(both(), config, vocabulary_size=size, seed=seed, notice=notice)
-        return Tokeniser(joint, joint, source_eos=source_eos)
-    source = learn_subword(sources, config, vocabulary_size=size, seed=seed, notice=notice)
+        joint = learn_subword(both(), config, vocab_size=size, seed=seed, notice=notice)
+        return Tokeniser(joint, joint, append_source_eos=append_source_eos)
+    source = learn_subword(sources, config, vocab_size=size, seed=seed, notice=notice)
     if target_size is None:
-        target = learn_subword(targets, config, vocabulary_size=size, seed=seed, notice=notice)
+        target = learn_subword(targets, config, vocab_size=size, seed=seed, notice=notice)
     else:
-        key = "subword.target_vocabulary_size"
-        target = learn_subword(targets, config, vocabulary_size=target_size, seed=seed, key=key, notice=notice)
-    return Tokeniser(source, target, source_eos=source_eos)
+        key = "tokenizer.target_vocab_size"
+        target = learn_subword(targets, config, vocab_size=target_size, seed=seed, key=key, notice=notice)
+    return Tokeniser(source, target, append_source_eos=append_source_eos)

@@ -19,7 +19,7 @@ from dragoman.data.tokenization.special_tokens import END_ID, SPECIAL_IDS, SPECI
 from dragoman.errors import BundleError, DataError
 from dragoman.trees import ptb as penn
 from dragoman.trees.constraint_automaton import Automaton
-from dragoman.trees.linearization import XX, Action, Linearisation, Name, TopDown, linearisation
+from dragoman.trees.linearization import XX, Action, Linearisation, Name, TopDown, linearization
 from dragoman.trees.simplify import TOP, Kept, simplify
 from dragoman.trees.tree import Tree, events, leaves
 
@@ -69,7 +69,7 @@ class Labels:
         self.name = name
         self.brackets, self.tags = tuple(brackets), tuple(tag for tag in tags if tag != XX)
         self.functions, self.traces = functions, traces
-        self.how: Linearisation = Wordless() if name == "topdown" else linearisation(name, constituents=self.brackets)
+        self.how: Linearisation = Wordless() if name == "topdown" else linearization(name, constituents=self.brackets)
         closed = [self._bracket_tokens(label) for label in self.brackets]
         named = dict.fromkeys([XX, *(opener for opener, _ in closed), *(closer for _, closer in closed)])
         self._tag_tokens = {tag: self._tag_token(tag) for tag in self.tags}
@@ -105,7 +105,7 @@ class Labels:
     def model(self) -> bytes:
         """What is kept on disk: JSON, from which `read_labels` makes the same list."""
         told = {
-            "linearisation": self.name,
+            "linearization": self.name,
             "functions": self.functions,
             "traces": self.traces,
             "brackets": self.brackets,
@@ -174,24 +174,24 @@ def learn_labels(trees: Iterable[Tree], task: TaskConfig) -> Labels:
     """All labels of a treebank, the most frequent first. Raises DataError where there is no bracket around any word."""
     brackets, tags = Counter[str](), Counter[str]()
     for tree in trees:
-        for kind, label, _ in events(plain_tree(tree, functions=task.functions, traces=task.traces)):
+        for kind, label, _ in events(plain_tree(tree, functions=task.function_tags, traces=task.traces)):
             if kind == "open":
                 brackets[label or ""] += 1
             elif kind == "leaf" and label is not None:
                 tags[label] += 1
     if not brackets:
         raise DataError("the treebank is empty: no tree holds a word")
-    if task.linearisation == "tensor2tensor" and XX in brackets:
-        raise DataError(f"a bracket is labelled {XX}, which stands for a word; set task.linearisation = 'typed'")
+    if task.linearization == "tensor2tensor" and XX in brackets:
+        raise DataError(f"a bracket is labelled {XX}, which stands for a word; set task.linearization = 'typed'")
     ranked = [sorted(found, key=lambda label: (-found[label], label)) for found in (brackets, tags)]
-    return Labels(task.linearisation, *ranked, functions=task.functions, traces=task.traces)
+    return Labels(task.linearization, *ranked, functions=task.function_tags, traces=task.traces)
 
 
 def read_labels(model: bytes, *, name: str) -> Labels:
     """The list that a file holds. Raises BundleError where it is none."""
     try:
         told: dict[str, Any] = json.loads(model)
-        how, lists = told["linearisation"], (told["brackets"], told["tags"])
+        how, lists = told["linearization"], (told["brackets"], told["tags"])
         kept = {"functions": told["functions"], "traces": told["traces"]}
         texts = all(isinstance(one, str) for many in lists for one in many)
         if how not in get_args(Name) or not texts or not lists[0] or {*kept.values()} - {*get_args(Kept)}:

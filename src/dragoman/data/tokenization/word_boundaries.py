@@ -77,7 +77,7 @@ class Sides:
 
     def read(self, source: Ids) -> Ids:
         """A source without the end token that the encoder may be given."""
-        return source[:-1] if self.tokeniser.source_eos else source
+        return source[:-1] if self.tokeniser.append_source_eos else source
 
     def looks(self, links: npt.NDArray[np.int32], source: Ids, target: Ids) -> Looks:
         """Each piece of a word looks at all pieces of the words that it is linked with, and nowhere where it is with none.

@@ -56,7 +56,7 @@ def explain_parse(
     elif len(parser.models) > 1:
         notes.append("Several models voted, so the beam of the first is not shown.")
     else:
-        limit = min(len(source) + config.extra_length, parser.speaker.positions or ENDLESS)
+        limit = min(len(source) + config.max_extra_tokens, parser.speaker.positions or ENDLESS)
         allow = Constraint(parser.labels.automaton(), parser.device).beside([len(parse.words)], [limit])
         start = start_id(parser.recipe.model)
         record = recorded_search(parser.models[0], source, config, start=start, never=never, allow=allow)
@@ -79,9 +79,9 @@ def explain_parse(
 def _word_numbers(parser: Parser, source: Sequence[int]) -> tuple[int, ...]:
     """The number of each token's word; the end token is a word of its own."""
     tokeniser = parser.bundle.tokeniser
-    length = len(source) - tokeniser.source_eos
+    length = len(source) - tokeniser.append_source_eos
     numbers: list[int] = (tokeniser.source.begins[list(source[:length])].cumsum() - 1).tolist()
-    return (*numbers, numbers[-1] + 1) if tokeniser.source_eos else tuple(numbers)
+    return (*numbers, numbers[-1] + 1) if tokeniser.append_source_eos else tuple(numbers)
 
 
 def _one_line(text: str) -> str:

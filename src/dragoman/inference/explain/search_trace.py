@@ -67,10 +67,10 @@ def recorded_search(
     """
     width = config.beam_size if config.method == "beam" else 1
     device, positions = model.output.device, most_positions([model])
-    limit = min(len(source) + config.extra_length, positions or len(source) + config.extra_length)
+    limit = min(len(source) + config.max_extra_tokens, positions or len(source) + config.max_extra_tokens)
     penalty = LengthPenalty(config.length_penalty, config.alpha)
-    counted = width if config.stop == "worst-finished" else config.nbest
-    last_end = width if width == 1 or config.stop == "beam-finished" else 2 * width
+    counted = width if config.early_stopping == "exhaustive" else config.nbest
+    last_end = width if width == 1 or config.early_stopping == "beam_full" else 2 * width
     grown: list[Grown] = []
     finished: list[int] = []
     alive: list[int | None] = [None]
@@ -108,7 +108,7 @@ def recorded_search(
             done = bool(finished)
         else:
             done = len(finished) >= counted and grown[finished[counted - 1]].score >= best_alive / penalty(float(limit))
-            done = done or (config.stop == "beam-finished" and len(finished) == width)
+            done = done or (config.early_stopping == "beam_full" and len(finished) == width)
         alive, sums = [place for place, _, _ in living], [total for _, _, total in living]
         if done or not alive:
             break

@@ -102,7 +102,7 @@ def looked_at(
         source_tokens=source_tokens,
         said=said,
         read=tuple(tokeniser.target.pieces([start, *said_ids][: len(said)])),
-        source_words=numbered_words(source_tokens, ended=tokeniser.source_eos),
+        source_words=numbered_words(source_tokens, ended=tokeniser.append_source_eos),
         said_words=numbered_words(said, ended=finished),
         encoder=weights["encoder"],
         decoder=weights["decoder"],
@@ -119,8 +119,10 @@ def source_ids(translator: Translator, text: str, config: DecodingConfig) -> lis
     source = translator.bundle.tokeniser.encode_source(text)
     if not holds_text(text, source):
         raise DataError("the text is empty: there is nothing to translate, and nothing to explain")
-    if len(source) > config.max_source:
-        raise DataError(f"the text has {len(source)} tokens, and decoding.max_source is {config.max_source}; shorten it")
+    if len(source) > config.max_source_tokens:
+        raise DataError(
+            f"the text has {len(source)} tokens, and decoding.max_source_tokens is {config.max_source_tokens}; shorten it"
+        )
     _refuse_long(len(source), most_positions([translator.bundle.model]), "the text")
     return list(source)
 

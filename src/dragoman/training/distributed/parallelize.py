@@ -33,7 +33,7 @@ class ModelLoss(nn.Module):
         epsilon: float,
         form: str,
         r_drop: float = 0.0,
-        tag_weight: float = 0.0,
+        pos_loss_weight: float = 0.0,
         guidance: Guidance | None = None,
     ) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class ModelLoss(nn.Module):
         self.epsilon = epsilon
         self.form = form
         self.r_drop = r_drop
-        self.tag_weight = tag_weight
+        self.pos_loss_weight = pos_loss_weight
         self.guidance = guidance
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -57,7 +57,7 @@ class ModelLoss(nn.Module):
         if self.r_drop:
             batch = as_said(self.model, batch)
             return r_drop_loss(self.model, batch, epsilon=self.epsilon, form=self.form, alpha=self.r_drop)
-        return batch_loss(self.model, batch, epsilon=self.epsilon, form=self.form, tag_weight=self.tag_weight)
+        return batch_loss(self.model, batch, epsilon=self.epsilon, form=self.form, pos_loss_weight=self.pos_loss_weight)
 
 
 def spread(loss: ModelLoss, world: World, device: torch.device, how: str) -> nn.Module:

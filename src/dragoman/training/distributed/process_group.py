@@ -200,9 +200,9 @@ def _is_of_connection(error: RuntimeError) -> bool:
 def refuse_uneven(recipe: Recipe, world: World) -> None:
     """Raise RecipeError where the batches of a step cannot be shared out evenly."""
     config = recipe.training
-    batches, tokens = config.accumulation, config.batch_tokens
-    modified = any(recipe.data.modifiers.model_dump().values())
-    varied = "subword.sampling" if recipe.subword.sampling else "data.modifiers" if modified else None
+    batches, tokens = config.batches_per_update, config.batch_tokens
+    modified = any(recipe.data.noise.model_dump().values())
+    varied = "tokenizer.sampling_alpha" if recipe.tokenizer.sampling_alpha else "data.noise" if modified else None
     if world.size > 1 and config.parallel == "fsdp" and varied:
         raise RecipeError(
             f"{varied} with training.parallel = 'fsdp': a batch that it makes longer is split on its own rank alone, and FSDP2 "
@@ -211,7 +211,7 @@ def refuse_uneven(recipe: Recipe, world: World) -> None:
     if batches % world.size:
         smaller = max(tokens * batches // world.size, 1)
         raise RecipeError(
-            f"training.accumulation = {batches}: {world.size} devices cannot share the batches of a step; set "
-            f"training.accumulation={world.size} for a batch of {tokens} tokens on each, or training.accumulation={world.size} "
+            f"training.batches_per_update = {batches}: {world.size} devices cannot share the batches of a step; set "
+            f"training.batches_per_update={world.size} for a batch of {tokens} tokens on each, or training.batches_per_update={world.size} "
             f"training.batch_tokens={smaller} for a step as large as before"
         )

@@ -35,10 +35,10 @@ class Guidance:
     def of(cls, recipe: Recipe) -> Guidance | None:
         """None where the recipe guides no head."""
         head = guided_head(recipe)
-        return None if head is None else cls(recipe.training.guided_alignment, head.layer, head.head or 0)
+        return None if head is None else cls(recipe.training.guided_alignment_weight, head.layer, head.head or 0)
 
 
-def guided_layer(model: Transformer, guidance: Guidance) -> DecoderLayer:
+def alignment_layer(model: Transformer, guidance: Guidance) -> DecoderLayer:
     """The layer that has the guided head."""
     return cast(DecoderLayer, model.decoder.layers[guidance.layer])
 
@@ -49,7 +49,7 @@ def watched_head(model: Transformer, guidance: Guidance) -> Iterator[list[Tensor
 
     They are computed apart, in float32, since the ways of attention that are fast keep no weights.
     """
-    module, seen = guided_layer(model, guidance).cross_attention, list[Tensor]()
+    module, seen = alignment_layer(model, guidance).cross_attention, list[Tensor]()
     before = module.attend
 
     def attend_and_keep(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:

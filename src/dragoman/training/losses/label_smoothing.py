@@ -28,16 +28,16 @@ def smoothing_weights(form: str, epsilon: float, vocabulary: int) -> tuple[float
     `uniform`: every class gets ε/V (PyTorch, Marian); `others`: all but the true one share ε (tensor2tensor); `real`: all but
     the true one and padding do (JoeyNMT), where padding's share is taken off again by `smoothed_loss`.
     """
-    share = epsilon / {"uniform": vocabulary, "others": vocabulary - 1, "real": vocabulary - 2}[form]
+    share = epsilon / {"uniform": vocabulary, "exclude_target": vocabulary - 1, "exclude_target_and_pad": vocabulary - 2}[form]
     return 1.0 - epsilon - (0.0 if form == "uniform" else share), share
 
 
 def batch_loss(
-    model: Transformer, batch: Batch, *, epsilon: float, form: str, tag_weight: float = 0.0
+    model: Transformer, batch: Batch, *, epsilon: float, form: str, pos_loss_weight: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Smoothed loss and negative log-likelihood of a batch, summed over its real target tokens. Padding costs no logits.
 
-    tag_weight: of a tag head's loss, which is added to the first
+    pos_loss_weight: of a tag head's loss, which is added to the first
     """
     told, batch = batch, as_said(model, batch)
     memory_BSD = model.encoder(batch.source_BS)
@@ -45,7 +45,7 @@ def batch_loss(
     real_X = batch.real_places()
     outputs_XD, targets_X = outputs_BTD.flatten(0, 1)[real_X], batch.targets_BT.flatten()[real_X]
     loss, nll = smoothed_loss(outputs_XD, model.output, targets_X, epsilon=epsilon, form=form, product=model.product)
-    return (loss + tag_weight * tag_loss(model, memory_BSD, told) if tag_weight else loss), nll
+    return (loss + pos_loss_weight * tag_loss(model, memory_BSD, told) if pos_loss_weight else loss), nll
 
 
 def as_said(model: Transformer, batch: Batch) -> Batch:
@@ -99,10 +99,10 @@ class _Smoothed:
         else:
             norms_Z = torch.cat([_become_probabilities(some_1ZV[0], learns) for some_1ZV, _ in some_rows(logits_PZV)])
         nll, everything = (norms_Z - true_Z).sum(), logits_ZV.shape[1] * norms_Z.sum()
-        if self.form == "real":
+        if self.form == "exclude_target_and_pad":
             everything = everything - (norms_Z - padding_Z).sum()
         if learns:
-            if self.form == "real":
+            if self.form == "exclude_target_and_pad":
                 logits_ZV[:, PADDING_ID] += self.even
             # Of what is left of a likely class, half precision would keep few bits if it were rounded before.
             beyond_Z = (true_Z - norms_Z).exp() - self.true

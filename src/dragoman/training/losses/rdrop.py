@@ -82,10 +82,10 @@ class _Agreeing:
             exact_2ZV = room.exact_2ZV
             norms_2Z, true_2Z = _fill_probabilities(room), exact_2ZV.gather(2, targets_2Z1)[:, :, 0]
             apart_from_true, everything = (norms_2Z - true_2Z).sum(), exact_2ZV.shape[2] * norms_2Z.sum()
-            if self.form == "real":
+            if self.form == "exclude_target_and_pad":
                 everything = everything - (norms_2Z - exact_2ZV[:, :, PADDING_ID]).sum()
             apart = self._apart_to_gradient(room, norms_2Z)
-            if self.form == "real":
+            if self.form == "exclude_target_and_pad":
                 exact_2ZV[:, :, PADDING_ID] += self.even
             exact_2ZV.scatter_add_(2, targets_2Z1, exact_2ZV.new_full(targets_2Z1.shape, -self.true / PASSES))
             if exact_2ZV is not some_2ZV:

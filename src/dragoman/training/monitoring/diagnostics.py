@@ -48,7 +48,7 @@ def rate_too_high(record: Record) -> Finding | None:
             "the learning rate is too high for this model and batch, or bad text came up",
             _calmer(record),
         )
-    uniform = record.about.get("uniform_loss") or math.log(record.recipe.subword.vocabulary_size)
+    uniform = record.about.get("uniform_loss") or math.log(record.recipe.tokenizer.vocab_size)
     if loss[-1][0] > warmup and last > 0.6 * uniform and quarters[1] - last < 0.02 * uniform:
         return Finding(
             "rate too high",
@@ -101,7 +101,7 @@ def gradient_spikes(record: Record) -> Finding | None:
         f"{len(spikes)} of {len(norms)} lines after warm-up have a gradient norm over ten times that of the lines around them, "
         f"usually {usual:.2g}; the highest is {highest:.3g} at step {step:,.0f}",
         "single batches pull the weights out of all proportion: the rate is at its limit, or some lines of the corpus are junk",
-        f"training.clip_norm = {clip:g}, or training.spike_limit = 6; {_rate_knob(record)}; clean the corpus (data.cleaning)",
+        f"training.clip_norm = {clip:g}, or training.grad_norm_spike_sigma = 6; {_rate_knob(record)}; clean the corpus (data.cleaning)",
     )
 
 
@@ -147,13 +147,13 @@ def overfits(record: Record) -> Finding | None:
             "validation gets worse",
             course,
             "the text of validation is of another kind than the corpus, of which nothing was seen twice as yet",
-            "compare some lines of data.valid with the corpus; more text of its kind; training.average = 'best'",
+            "compare some lines of data.valid with the corpus; more text of its kind; training.checkpoint_averaging = 'best'",
         )
     return Finding(
         "overfits",
         course,
         "the model learns its corpus by heart",
-        f"training.patience = {min(len(since), 3)} to end soon after; training.average = 'best'; model.residual_dropout above "
+        f"training.patience = {min(len(since), 3)} to end soon after; training.checkpoint_averaging = 'best'; model.residual_dropout above "
         f"{record.recipe.model.residual_dropout:g}; a smaller model or more text",
     )
 
@@ -177,7 +177,7 @@ def no_progress(record: Record) -> Finding | None:
         f"the training loss was {quarters[1]:.3f} and is {quarters[3]:.3f} (means of steps {steps_of(quarter(loss, 1))} and "
         f"{steps_of(quarter(loss, 3))})",
         "the run has learnt what it can at this rate",
-        "end it (training.patience); let the rate fall to zero at the end (training.cooldown = 0.2); a larger model learns on",
+        "end it (training.patience); let the rate fall to zero at the end (training.lr_decay_ratio = 0.2); a larger model learns on",
     )
 
 
@@ -207,16 +207,16 @@ def small_epochs(record: Record) -> Finding | None:
     if steps < 10:
         return Finding(
             "few batches",
-            f"an epoch is {steps:.1f} steps (batch_tokens = {training.batch_tokens}, accumulation = {training.accumulation})",
+            f"an epoch is {steps:.1f} steps (batch_tokens = {training.batch_tokens}, batches_per_update = {training.batches_per_update})",
             "so few steps see the whole corpus that there is little to learn from one to the next",
-            f"training.{'accumulation' if training.accumulation > 1 else 'batch_tokens'} lower, or more text",
+            f"training.{'batches_per_update' if training.batches_per_update > 1 else 'batch_tokens'} lower, or more text",
         )
     if epochs[-1][1] > 100:
         return Finding(
             "corpus exhausted",
             f"the corpus was seen {epochs[-1][1]:.0f} times by step {epochs[-1][0]:,.0f}",
             "after so many passes there is little left in it to learn",
-            "end the run (training.patience, training.max_epochs), or add text: more corpora, subword.sampling = 0.1",
+            "end the run (training.patience, training.max_epochs), or add text: more corpora, tokenizer.sampling_alpha = 0.1",
         )
     return None
 
@@ -230,10 +230,10 @@ RULES: tuple[Rule, ...] = (
 def _rate_knob(record: Record) -> str:
     """Half the rate, or the paper's for this width and warm-up where that is lower."""
     training = record.recipe.training
-    if training.schedule == "paper":
-        return f"training.rate_factor = {min(training.rate_factor / 2, 1.0):.2g}"
+    if training.schedule == "noam":
+        return f"training.lr_factor = {min(training.lr_factor / 2, 1.0):.2g}"
     paper = (record.recipe.model.d_model * training.warmup_steps) ** -0.5
-    return f"training.peak_rate = {min(training.peak_rate / 2, paper):.2g}"
+    return f"training.peak_lr = {min(training.peak_lr / 2, paper):.2g}"
 
 
 def _calmer(record: Record) -> str:

@@ -54,7 +54,7 @@ class Journal:
     def write(self, kind: str, **values: Any) -> None:
         """Append a line. Where that fails it goes with the next that does not."""
         first = not self._unwritten
-        self._unwritten = [*self._unwritten[1 - _KEPT :], json.dumps({"kind": kind, **_finite(values)}) + "\n"]
+        self._unwritten = [*self._unwritten[1 - _KEPT :], json.dumps({"type": kind, **_finite(values)}) + "\n"]
         try:
             _append(self.path, "".join(self._unwritten).encode())
         except OSError as error:
@@ -93,6 +93,6 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
             entry = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(entry, dict) and "kind" in entry:
+        if isinstance(entry, dict) and "type" in entry:
             entries.append(entry)
     return entries

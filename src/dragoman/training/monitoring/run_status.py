@@ -36,7 +36,7 @@ class Record:
     """Checkpoints that were set aside."""
 
     def of_kind(self, kind: str) -> list[Entry]:
-        return [entry for entry in self.entries if entry["kind"] == kind and isinstance(entry.get("step"), int)]
+        return [entry for entry in self.entries if entry["type"] == kind and isinstance(entry.get("step"), int)]
 
     @property
     def train(self) -> list[Entry]:
@@ -65,7 +65,7 @@ class Record:
     def state(self) -> State:
         if self.finished:
             return "finished"
-        told = [entry for entry in self.entries if entry["kind"] in ("event", "train", "run")]
+        told = [entry for entry in self.entries if entry["type"] in ("event", "train", "run")]
         match told[-1].get("event") if told else None:
             case "stopped":
                 return "stopped"

@@ -33,11 +33,11 @@ _PARAMETERS = 100
 
 def followed(recipe: Recipe, listener: Listener) -> Listener:
     """The listener with the recipe's trackers behind it. Raises MissingExtraError where the library of one is not there."""
-    names = list(dict.fromkeys(recipe.training.trackers))
+    names = list(dict.fromkeys(recipe.training.loggers))
     for name in names:
         found = importlib.util.find_spec(name)
         if found is None or found.origin is None:  # a folder of this name is none of it
-            raise MissingExtraError(name, name, f"training.trackers = ['{name}']")
+            raise MissingExtraError(name, name, f"training.loggers = ['{name}']")
     folder = Path(recipe.run)
     return Several(listener, {name: _TRACKERS[name](folder) for name in names}) if names else listener
 

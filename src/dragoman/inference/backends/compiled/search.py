@@ -116,7 +116,7 @@ class CompiledSearcher:
         ]
 
     def beam(self, source_BS: Tensor, request: Request, *, beam_size: int, stop: str, nbest: int) -> list[list[Hypothesis]]:
-        counted = (beam_size if stop == "worst-finished" else min(nbest, beam_size)) - 1
+        counted = (beam_size if stop == "exhaustive" else min(nbest, beam_size)) - 1
 
         def search(source_BS: Tensor, request: Request, by: Threads) -> list[list[Hypothesis]]:
             grown = _Grown(request, beam_size)
@@ -163,8 +163,8 @@ class CompiledSearcher:
             never=len(request.never),
             end=request.end_id,
             min_length=request.min_length,
-            no_repeat=request.no_repeat,
-            span=request.loop_tokens,
+            no_repeat_ngram_size=request.no_repeat_ngram_size,
+            span=request.repetition_window,
             times=TIMES,
             every=EVERY,
             longest=longest,
@@ -213,7 +213,7 @@ class _Grown:
         self.request, self.rows = request, rows
         sentences, longest, columns = len(request.limits), max(request.limits), 2 * rows
         lengths_M = torch.arange(longest + 1, dtype=torch.float64, device="cpu").clamp(min=1)
-        circles = longest // EVERY if request.loop_tokens else 0
+        circles = longest // EVERY if request.repetition_window else 0
         self.tensors = {
             "length": torch.empty(sentences, **LONGS),
             "score": torch.full((sentences, rows), DEAD, **FLOATS),
@@ -239,7 +239,7 @@ class _Grown:
         return Tree(
             rows=self.rows,
             counted=counted,
-            all_finished=stop == "beam-finished",
+            all_finished=stop == "beam_full",
             sentences=len(self.request.limits),
             **addresses,
         )

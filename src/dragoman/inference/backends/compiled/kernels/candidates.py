@@ -96,7 +96,7 @@ def may_be_said(token, row, length, asked, said):
     for place in range(asked.never + (1 if length <= asked.min_length else 0)):
         if long(asked.banned, place) == token:
             return False
-    size, start = asked.no_repeat, row * asked.longest
+    size, start = asked.no_repeat_ngram_size, row * asked.longest
     for first in range(length - size if size else 0):  # a group that it would close has been said from there on
         alike = np.int64(0)
         while alike < size - 1 and whole(said, start + first + alike) == whole(said, start + length - size + alike):

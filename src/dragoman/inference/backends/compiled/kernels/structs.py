@@ -188,7 +188,7 @@ class Asked(NamedTuple):
 
     limits: (B,), most tokens of each, the end token included. may_loop: (B,), 1 where it may go round in circles
     banned: (C,), `never` tokens that are never said, and behind them the end token, which is not up to min_length tokens
-    no_repeat: no sequence of so many tokens stands twice in an output; 0 lets all stand
+    no_repeat_ngram_size: no sequence of so many tokens stands twice in an output; 0 lets all stand
     span: an output goes round in circles where its last so many tokens do, by as many `times`; 0 where nobody looks. every: at
         what lengths somebody looks
     longest: M
@@ -200,7 +200,7 @@ class Asked(NamedTuple):
     never: int
     end: int
     min_length: int
-    no_repeat: int
+    no_repeat_ngram_size: int
     span: int
     times: int
     every: int
