@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-slow test-gpu check bench bench-data bench-training bench-inference bench-inference-gpu bench-scaling bench-parsing bench-quality clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -39,8 +38,6 @@ bench-inference: $(VENV)/.dev
 bench-inference-gpu: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m inference.gpu $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
-bench-scaling: $(VENV)/.core
-	PYTHONPATH=benchmarks $(BIN)/python -m scaling.run $(if $(JSON),--json $(JSON))
 
 bench-parsing: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m parsing.run $(if $(QUICK),--quick) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))

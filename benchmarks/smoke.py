@@ -25,7 +25,7 @@ from dragoman.model.factory import build_model
 from dragoman.model.positional_encoding import interleaved_sinusoids
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import generate
-from dragoman.tasks.inference_model import speaker_of
+from dragoman.tasks.inference_model import as_inference_model
 from dragoman.training.losses.label_smoothing import batch_loss
 
 VOCABULARY, ROUNDS, STEPS = 10_000, 5, 3
@@ -73,7 +73,7 @@ class TorchPeer(nn.Module):
 
 
 def our_loss(model: Transformer) -> Callable[[Batch], Tensor]:
-    return lambda batch: batch_loss(model, batch, epsilon=0.1, form="uniform")[0]
+    return lambda batch: batch_loss(model, batch, epsilon=0.1, smoothing_mode="uniform")[0]
 
 
 def training_rate(model: nn.Module, loss_of: Callable[[Batch], Tensor], batches: list[Batch]) -> Callable[[], float]:
@@ -93,7 +93,7 @@ def training_rate(model: nn.Module, loss_of: Callable[[Batch], Tensor], batches:
 
 def cached_rate(model: Transformer, sources: list[list[int]]) -> float:
     started = time.perf_counter()
-    found = generate(speaker_of([model]), sources, DecodingConfig(method="greedy", max_extra_tokens=30), start_id=2)
+    found = generate(as_inference_model([model]), sources, DecodingConfig(method="greedy", max_extra_tokens=30), start_id=2)
     return sum(len(hypotheses[0].token_log_probs) for hypotheses in found) / (time.perf_counter() - started)
 
 
@@ -121,7 +121,7 @@ def alternate(measures: dict[str, Callable[[], float]]) -> dict[str, float]:
 
 def main() -> None:
     torch.manual_seed(1)
-    ours = build_model(SETTINGS.model, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    ours = build_model(SETTINGS.model, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
     peer = TorchPeer()
     batches = make_batches(STEPS)
     training = alternate(

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from dragoman.config import Recipe, make_recipe
-from dragoman.io.storage import MANIFEST
+from dragoman.io.storage import MANIFEST_FILE
 from dragoman.training.run import train
 
 WORDS = {
@@ -136,9 +136,9 @@ def reseal(folder: Path) -> None:
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         for path in sorted(folder.iterdir())
-        if path.name != MANIFEST
+        if path.name != MANIFEST_FILE
     }
-    (folder / MANIFEST).write_text(json.dumps({"format": 1, "files": files}, indent=1))
+    (folder / MANIFEST_FILE).write_text(json.dumps({"format": 1, "files": files}, indent=1))
 
 
 def as_version_0_1(recipe: dict[str, Any]) -> None:

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dragoman.viz.explanation import Branch, Candidate, Choice, Explanation, Fate, Focus, Heads, Kind
+from dragoman.viz.explanation import (
+    AttentionHeads,
+    AttentionKind,
+    BeamNode,
+    Explanation,
+    HeadSelection,
+    NodeStatus,
+    TokenCandidate,
+    TokenPrediction,
+)
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -37,7 +46,7 @@ def made(
     names = [(tokens[place % len(tokens)] if tokens else f"▁tok{place}") for place in range(max(source, said))]
     source_tokens, said_tokens = (*names[: source - 1], "</s>"), (*names[: said - 1], "</s>")
 
-    def look(rows: int, columns: int, hidden: bool) -> Heads:
+    def look(rows: int, columns: int, hidden: bool) -> AttentionHeads:
         query, key, value = (
             chance.normal(size=(layers, heads, length, width)).astype(np.float32) for length in (rows, columns, columns)
         )
@@ -46,34 +55,38 @@ def made(
             scores = np.where(np.tril(np.ones((rows, columns), dtype=bool)), scores, -np.inf)
         powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights = (powers / powers.sum(axis=-1, keepdims=True)).astype(np.float32)
-        return Heads(weights, sharpness * query, key, value)
+        return AttentionHeads(weights, sharpness * query, key, value)
 
     log_probs = np.log(0.5) * np.arange(1, 11)
     choices = tuple(
-        Choice(Candidate(token, float(log_probs[0])), 1, tuple(Candidate(token, float(one)) for one in log_probs))
+        TokenPrediction(
+            TokenCandidate(token, float(log_probs[0])), 1, tuple(TokenCandidate(token, float(one)) for one in log_probs)
+        )
         for token in said_tokens
     )
-    branches: list[Branch] = []
+    branches: list[BeamNode] = []
     for step, token in enumerate(said_tokens):
         above = len(branches) - 2 * beam
         for rank in range(2 * beam):
-            fate: Fate = "kept" if rank < beam else "pruned"
+            fate: NodeStatus = "kept" if rank < beam else "pruned"
             parent = None if step == 0 else above + rank % beam
-            branches.append(Branch(parent, step, rank, token, -1.5 * step - rank, fate, won=rank == 0))
-    focus: dict[Kind, Focus] = {kind: Focus(layers - 1, tuple(range(heads))) for kind in ("encoder", "decoder", "cross")}
+            branches.append(BeamNode(parent, step, rank, token, -1.5 * step - rank, fate, is_best=rank == 0))
+    focus: dict[AttentionKind, HeadSelection] = {
+        kind: HeadSelection(layers - 1, tuple(range(heads))) for kind in ("encoder", "decoder", "cross")
+    }
     return Explanation(
         model="made of chance",
         source=" ".join(source_tokens),
         target=" ".join(said_tokens),
         source_tokens=source_tokens,
-        said=said_tokens,
-        read=("<s>", *said_tokens[:-1]),
-        source_words=tuple(range(source)),
-        said_words=tuple(range(said)),
+        output_tokens=said_tokens,
+        decoder_input=("<s>", *said_tokens[:-1]),
+        source_word_ids=tuple(range(source)),
+        output_word_ids=tuple(range(said)),
         encoder=look(source, source, False),
         decoder=look(said, said, True),
         cross=look(said, source, False),
-        focus=focus,
-        choices=choices,
+        selections=focus,
+        predictions=choices,
         beam=tuple(branches),
     )

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import torch
 
-from dragoman.bundle import save_bundle, weights_of
+from dragoman.bundle import collect_weights, save_bundle
 from dragoman.config import make_recipe
-from dragoman.data.tokenization.sentencepiece import learn_subword
-from dragoman.data.tokenization.tokenizer import Tokeniser
-from dragoman.data.tokenization.tree_labels import learn_labels
+from dragoman.data.tokenization.sentencepiece import train_sentencepiece
+from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.data.tokenization.tree_labels import collect_labels
 from dragoman.model.factory import build_model
-from dragoman.tasks.parsing import parser_parts, teach_words
-from dragoman.trees.linearization import Name
+from dragoman.tasks.parsing import fill_word_tables, parser_options
+from dragoman.trees.linearization import LinearizationName
 from dragoman.trees.ptb import read_tree
-from dragoman.trees.tree import words
+from dragoman.trees.tree import get_words
 
 TREES = [
     "(S (NP (DT the) (NN cat)) (VP (VBD sat) (PP (IN on) (NP (DT the) (JJ red) (NN mat)))) (. .))",
@@ -24,7 +24,7 @@ TREES = [
 ]
 
 
-def parser_bundle(path: Path, *settings: str, how: Name = "typed", seed: int = 1, tags: str = "head") -> Path:
+def parser_bundle(path: Path, *settings: str, how: LinearizationName = "typed", seed: int = 1, tags: str = "head") -> Path:
     """A parser of the labels of `TREES` with weights drawn from this seed; settings as a recipe has them."""
     trees = [read_tree(text) for text in TREES]
     recipe = make_recipe(
@@ -50,12 +50,12 @@ def parser_bundle(path: Path, *settings: str, how: Name = "typed", seed: int = 1
         },
         settings,
     )
-    labels = learn_labels(trees, recipe.task)
-    source = learn_subword([" ".join(words(tree)) for tree in trees], recipe.tokenizer, vocab_size=300, seed=1)
-    tokeniser = Tokeniser(source, labels, append_source_eos=recipe.model.append_source_eos)
+    labels = collect_labels(trees, recipe.task)
+    source = train_sentencepiece([" ".join(get_words(tree)) for tree in trees], recipe.tokenizer, vocab_size=300, seed=1)
+    tokeniser = PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
     torch.manual_seed(seed)
-    parts = parser_parts(recipe)
-    model = build_model(recipe.model, source_vocabulary=len(source), target_vocabulary=len(labels), **parts)
-    teach_words(model, tokeniser)
-    save_bundle(path, recipe=recipe, tokeniser=tokeniser, weights=weights_of(model), story={})
+    parts = parser_options(recipe)
+    model = build_model(recipe.model, source_vocab_size=len(source), target_vocab_size=len(labels), **parts)
+    fill_word_tables(model, tokeniser)
+    save_bundle(path, recipe=recipe, tokenizer=tokeniser, weights=collect_weights(model), metadata={})
     return path

@@ -27,12 +27,12 @@ import dragoman.bundle
 import dragoman.io.storage
 from conftest import WORDS, MakeRecipe, as_version_0_1, edit_config, reseal
 from dragoman import Translator
-from dragoman.bundle import Bundle, load_bundle, mean_weights, save_bundle, weights_of
+from dragoman.bundle import Bundle, average_weights, collect_weights, load_bundle, save_bundle
 from dragoman.config import Recipe
-from dragoman.data.tokenization.sentencepiece import Subword
-from dragoman.data.tokenization.tokenizer import Tokeniser, learn_tokeniser
+from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
+from dragoman.data.tokenization.tokenizer import PairTokenizer, train_tokenizer
 from dragoman.errors import BundleError, OutputError
-from dragoman.io.safetensors import CODES, save_tensors
+from dragoman.io.safetensors import DTYPE_CODES, save_tensors
 from dragoman.model.factory import build_model
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -53,11 +53,11 @@ def refused(folder: Path, *, names: str) -> str:
 
 def fresh(recipe: Recipe, *, seed: int = 1) -> Bundle:
     """An untrained model with subword models of its own."""
-    tokeniser = learn_tokeniser(
+    tokeniser = train_tokenizer(
         WORDS, WORDS.values(), recipe.tokenizer, append_source_eos=recipe.model.append_source_eos, seed=recipe.training.seed
     )
     torch.manual_seed(seed)
-    model = build_model(recipe.model, source_vocabulary=len(tokeniser.source), target_vocabulary=len(tokeniser.target)).eval()
+    model = build_model(recipe.model, source_vocab_size=len(tokeniser.source), target_vocab_size=len(tokeniser.target)).eval()
     return Bundle(recipe, tokeniser, model, {"told": "ü"})
 
 
@@ -65,9 +65,9 @@ def save(bundle: Bundle, path: Path, *, overwrite: bool = False) -> None:
     save_bundle(
         path,
         recipe=bundle.recipe,
-        tokeniser=bundle.tokeniser,
-        weights=weights_of(bundle.model),
-        story=bundle.story,
+        tokenizer=bundle.tokenizer,
+        weights=collect_weights(bundle.model),
+        metadata=bundle.metadata,
         overwrite=overwrite,
     )
 
@@ -103,9 +103,9 @@ def test_comes_back_as_it_was_written(shape: str, tiny: MakeRecipe, tmp_path: Pa
     save(before, tmp_path / "bundle")
     after = load_bundle(tmp_path / "bundle")
     assert after.recipe == before.recipe
-    assert after.story == {"told": "ü"}
-    assert after.tokeniser.joint == before.tokeniser.joint
-    assert after.tokeniser.append_source_eos == before.recipe.model.append_source_eos
+    assert after.metadata == {"told": "ü"}
+    assert after.tokenizer.is_joint == before.tokenizer.is_joint
+    assert after.tokenizer.append_source_eos == before.recipe.model.append_source_eos
     mine, theirs = dict(before.model.named_parameters()), dict(after.model.named_parameters())
     assert mine.keys() == theirs.keys()
     for name, weight in mine.items():
@@ -343,7 +343,7 @@ def test_weights_that_do_not_fit_are_refused(
 
 def test_half_precision_weights_are_read_as_float32(bundle: Path, bundle_copy: Path) -> None:
     change_weights(bundle_copy, lambda weights: weights.update({name: value.half() for name, value in weights.items()}))
-    whole, halved = (weights_of(load_bundle(path).model) for path in (bundle, bundle_copy))
+    whole, halved = (collect_weights(load_bundle(path).model) for path in (bundle, bundle_copy))
     for name, weight in whole.items():
         assert halved[name].dtype == torch.float32
         assert torch.equal(halved[name], weight.half().float())
@@ -351,7 +351,7 @@ def test_half_precision_weights_are_read_as_float32(bundle: Path, bundle_copy: P
 
 def test_the_mean_of_weights_is_the_mean() -> None:
     many = [{"a": torch.tensor([1.0, 2.0]), "b": torch.tensor(3.0)}, {"a": torch.tensor([2.0, 6.0]), "b": torch.tensor(0.0)}]
-    mean = mean_weights(many)
+    mean = average_weights(many)
     assert torch.equal(mean["a"], torch.tensor([1.5, 4.0]))
     assert torch.equal(mean["b"], torch.tensor(1.5))
     assert mean["a"].dtype == torch.float32
@@ -360,7 +360,7 @@ def test_the_mean_of_weights_is_the_mean() -> None:
 def test_the_mean_of_weights_is_summed_in_double() -> None:
     # 2²⁵ swallows 1 in float32: a sum in float32 would give 0 and so a mean of 0.
     many = [{"a": torch.tensor([value])} for value in (2.0**25, 1.0, -(2.0**25), 1.0)]
-    assert mean_weights(many)["a"].item() == 0.5
+    assert average_weights(many)["a"].item() == 0.5
 
 
 # Writing
@@ -426,7 +426,7 @@ TENSORS = {
     "half": torch.randn(3, generator=torch.Generator().manual_seed(0)).bfloat16(),
     "parameter": torch.nn.Parameter(torch.ones(2)),
     "n": torch.tensor([2**62, -1]),
-    **{str(dtype): torch.tensor([0, 1, 1]).to(dtype) for dtype in CODES},
+    **{str(dtype): torch.tensor([0, 1, 1]).to(dtype) for dtype in DTYPE_CODES},
     'ä"\n\u2028': torch.ones(1),
 }
 
@@ -480,9 +480,13 @@ def test_a_bundle_of_version_0_1_is_read(bundle: Path, bundle_copy: Path) -> Non
 def test_lowercase_is_kept(tiny: MakeRecipe, tmp_path: Path) -> None:
     new = fresh(tiny(tmp_path, "tokenizer.lowercase=true", "tokenizer.vocab_size=50"))
     save(new, tmp_path / "bundle")
-    tokeniser = load_bundle(tmp_path / "bundle").tokeniser
+    tokeniser = load_bundle(tmp_path / "bundle").tokenizer
     assert tokeniser.encode_source("ONE Two") == tokeniser.encode_source("one two")
-    plain = Tokeniser(Subword(tokeniser.source.model), Subword(tokeniser.target.model), append_source_eos=True)
+    plain = PairTokenizer(
+        SentencePieceTokenizer(tokeniser.source.serialized_model),
+        SentencePieceTokenizer(tokeniser.target.serialized_model),
+        append_source_eos=True,
+    )
     assert plain.encode_source("ONE Two") != plain.encode_source("one two")
 
 

@@ -30,13 +30,13 @@ from conftest import MakeRecipe
 from dragoman import Translator
 from dragoman.bundle import check_bundle, load_bundle
 from dragoman.cleaning import cleaned_corpus as spool
-from dragoman.cli.console import TrainingScreen
-from dragoman.cli.main import COMMANDS, Commands, cli, main
-from dragoman.cli.options import refuse_old
-from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_document, parse_setting, read_recipe, section_with
+from dragoman.cli.console import TrainingProgressBar
+from dragoman.cli.main import COMMANDS, LazyGroup, cli, main
+from dragoman.cli.options import check_output_paths
+from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_setting, parse_toml, read_recipe, update_section
 from dragoman.errors import OutputError
 from dragoman.evaluation.bootstrap import paired_bootstrap
-from dragoman.evaluation.metrics import bleu, chrf, exact_match, ter, tokenised_bleu
+from dragoman.evaluation.metrics import bleu, chrf, exact_match, ter, tokenized_bleu
 from dragoman.formats.readers import read_pairs
 from dragoman.formats.text import read_lines
 from dragoman.training import quickstart
@@ -145,16 +145,16 @@ def test_what_examples_name_is_there(example: str, monkeypatch: pytest.MonkeyPat
     """The command and its options; the recipe, with all that it is given; the run folder that a recipe makes."""
     monkeypatch.chdir(RECIPES.parent)
     name, *words = shlex.split(example)
-    command = Commands().get_command(click.Context(cli), name)
+    command = LazyGroup().get_command(click.Context(cli), name)
     assert command is not None
     given = command.make_context(name, list(words)).params
     settings = [word for word in words if "=" in word]
     if "recipe" in given:
         read_recipe(given["recipe"], settings)
     else:
-        section_with(DecodingConfig(), dict(map(parse_setting, settings)), where=example)
+        update_section(DecodingConfig(), dict(map(parse_setting, settings)), where=example)
     runs = [word.removesuffix("/bundle") for word in words if word.startswith("runs/") and word != str(given.get("output"))]
-    made = {parse_document(path.read_text(encoding="utf-8"), where=path.name).get("run") for path in RECIPES.glob("*.toml")}
+    made = {parse_toml(path.read_text(encoding="utf-8"), where=path.name).get("run") for path in RECIPES.glob("*.toml")}
     assert {run.removesuffix("-2") for run in runs} <= made | {"runs/quickstart-de"}
 
 
@@ -376,11 +376,11 @@ def test_what_is_read_on_standard_input_is_not_written_over(tmp_path: Path, monk
     with text.open() as given:
         monkeypatch.setattr(sys, "stdin", given)
         with pytest.raises(OutputError, match="text: is what is read"):
-            refuse_old(text, overwrite=True)
-        refuse_old(tmp_path / "other", overwrite=True)
+            check_output_paths(text, overwrite=True)
+        check_output_paths(tmp_path / "other", overwrite=True)
     with Path(os.devnull).open() as given:
         monkeypatch.setattr(sys, "stdin", given)
-        refuse_old(Path(os.devnull), overwrite=True)
+        check_output_paths(Path(os.devnull), overwrite=True)
 
 
 def test_a_dash_is_standard_input_and_output(
@@ -619,7 +619,7 @@ def test_score_with_a_language_tokens_and_several_references(
     ]
     assert names == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "TER", "exact match"]
     tokenised, *_ = ask("score", output, "--ref", corpus / "test.de", "--tokenised", "--json").json["scores"]
-    assert (tokenised["name"], tokenised["value"]) == ("tokenised BLEU", tokenised_bleu(translations, [references]).value)
+    assert (tokenised["name"], tokenised["value"]) == ("tokenised BLEU", tokenized_bleu(translations, [references]).value)
     twice, *_ = ask("score", output, "--ref", corpus / "test.de", "--ref", output, "--json").json["scores"]
     assert twice["value"] == bleu(translations, [references, translations]).value
 
@@ -670,10 +670,10 @@ def test_compare(
     wanted = paired_bootstrap(translations, sources, [references], metric="chrf", resamples=50)
     assert found["difference"] == wanted.difference
     assert found["p_value"] == wanted.p_value
-    assert found["significant"] == wanted.significant
+    assert found["significant"] == wanted.is_significant
     assert found["interval"] == list(wanted.interval)
     told = ask("compare", output, corpus / "test.en", "--ref", corpus / "test.de", "--metric", "chrf", "--resamples", "50")
-    assert wanted.verdict(str(output), str(corpus / "test.en")) in told.out
+    assert wanted.describe(str(output), str(corpus / "test.en")) in told.out
     assert told.err.startswith("8 sentences: of fewer than 300, a bootstrap is surer than it should be")
 
 
@@ -684,13 +684,13 @@ def test_info(ask: Ask, bundle: Path) -> None:
     found = ask("info", bundle, "--json").json
     whole = load_bundle(bundle)
     assert Recipe.model_validate(found["recipe"]) == whole.recipe
-    assert found["story"] == whole.story
+    assert found["story"] == whole.metadata
     assert found["vocabulary"] == {"source": 80, "target": 80}
     assert found["bytes"] == sum(path.stat().st_size for path in bundle.iterdir())
     text = ask("info", bundle).out
     for wanted in ("translation en → de", "1 encoder, 1 decoder, pre-norm", "d_model 16, d_ff 32, 2 heads of 8", "80 source"):
         assert wanted in text
-    assert all(sentence in text for sentence in whole.story["departures"])
+    assert all(sentence in text for sentence in whole.metadata["departures"])
 
 
 def test_doctor(ask: Ask) -> None:
@@ -889,7 +889,7 @@ def test_ctrl_c_while_text_is_read(
     command: str, ask: Ask, dirty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is cleaned leaves nothing behind; what is prepared goes on."""
-    chunks = spool._chunks
+    chunks = spool._split_into_chunks
 
     def interrupted(*_: Any, **__: Any) -> NoReturn:
         raise KeyboardInterrupt
@@ -946,16 +946,16 @@ def test_a_stop_names_the_checkpoint_and_the_same_command_goes_on(
     number: signal.Signals, ask: Ask, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
-    advance = TrainingScreen.advance
+    advance = TrainingProgressBar.advance
     steps: list[float] = []
 
-    def stop_at_the_third(self: TrainingScreen, share_spent: float) -> None:
+    def stop_at_the_third(self: TrainingProgressBar, share_spent: float) -> None:
         advance(self, share_spent)
         steps.append(share_spent)
         if len(steps) == 3:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(TrainingScreen, "advance", stop_at_the_third)
+    monkeypatch.setattr(TrainingProgressBar, "advance", stop_at_the_third)
     answer = ask("train", recipe)
     assert answer.code == 130
     assert answer.out == ""

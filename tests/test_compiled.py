@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from dragoman.config import ModelConfig
-from dragoman.decoding.topk import PlainRanking
+from dragoman.decoding.topk import TorchTopK
 from dragoman.inference.backends import device as placement
-from dragoman.inference.backends.device import compiles, fastest_precision
-from dragoman.inference.backends.packed.matmul import Weight
+from dragoman.inference.backends.device import choose_fastest_precision, supports_compiled
+from dragoman.inference.backends.packed.matmul import LazyWeight
 from dragoman.inference.backends.packed.model import PackedTransformer
-from dragoman.inference.backends.select import ready_speaker
+from dragoman.inference.backends.select import build_inference_model
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 
@@ -30,17 +30,31 @@ pytest.importorskip("numba", reason="the extra `fast` is not installed")
 import numba
 
 from dragoman.inference.backends.compiled import jit_cache as entries
-from dragoman.inference.backends.compiled.cpu_features import has_vectors
+from dragoman.inference.backends.compiled.cpu_features import has_avx512_vnni
 from dragoman.inference.backends.compiled.kernels import gemm as products
 from dragoman.inference.backends.compiled.kernels import memory as addresses
 from dragoman.inference.backends.compiled.kernels import simd as vectors
-from dragoman.inference.backends.compiled.kernels.structs import LANES, ONTO, ONTO_FROM_RELU, PUT, RELU, TINY, Heads, Matrices
-from dragoman.inference.backends.compiled.model import PLACES, ROWS_AT_ONCE, CompiledTransformer, Room
-from dragoman.inference.backends.compiled.pack import can_compile, compile_model, in_order, with_words
-from dragoman.inference.backends.compiled.topk import CompiledRanking
+from dragoman.inference.backends.compiled.kernels.structs import (
+    ADD_RESIDUAL,
+    ADD_RESIDUAL_U8,
+    LANES,
+    MIN_SCALE,
+    RELU,
+    STORE,
+    HeadLayout,
+    Int8Weights,
+)
+from dragoman.inference.backends.compiled.model import (
+    ENCODE_BLOCK_TOKENS,
+    INITIAL_POSITIONS,
+    CompiledTransformer,
+    WorkspaceTensors,
+)
+from dragoman.inference.backends.compiled.pack import can_compile, compile_model, pack_int8_weights, restrict_output
+from dragoman.inference.backends.compiled.topk import CompiledTopK
 
 njit: Callable[[Any], Any] = numba.njit
-pytestmark = pytest.mark.skipif(not has_vectors(), reason="this processor has no AVX-512 with VNNI")
+pytestmark = pytest.mark.skipif(not has_avx512_vnni(), reason="this processor has no AVX-512 with VNNI")
 
 VOCABULARY = 90
 D_FF = 80
@@ -72,7 +86,7 @@ def model_of(**switches: Any) -> Transformer:
     shape = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 48, "d_ff": D_FF, "num_heads": 3} | switches
     config = ModelConfig(**shape)
     parts: dict[str, Any] = {"word_id": 4, "tagging": False} if config.pointer else {}
-    model = build_model(config, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, padding_id=PADDING, **parts).eval()
+    model = build_model(config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, padding_id=PADDING, **parts).eval()
     for parameter in model.parameters():
         parameter.add_(0.1 * torch.randn_like(parameter))
     return model
@@ -91,7 +105,7 @@ def sources(sentences: int, longest: int) -> Tensor:
 def product_in_bytes(x: Tensor, weight: Tensor, bias: Tensor | None, *, rectified: bool = False) -> Tensor:
     """A product as it is defined in whole numbers: weights in steps of 1/127 of the greatest of their row, inputs of 1/127 of
     theirs, or 1/255 of it where they come from a ReLU."""
-    step_X1 = (x.abs().amax(-1, keepdim=True).double() / (255 if weight.shape[1] == D_FF else 127)).clamp(min=TINY)
+    step_X1 = (x.abs().amax(-1, keepdim=True).double() / (255 if weight.shape[1] == D_FF else 127)).clamp(min=MIN_SCALE)
     step_O1 = weight.abs().amax(1, keepdim=True) / 127
     inputs, weights = (x * (1 / step_X1).float()).round() * step_X1, (weight / step_O1).round() * step_O1.double()
     result = (inputs @ weights.t() if bias is None else inputs @ weights.t() + bias).float()
@@ -142,9 +156,9 @@ def test_every_switch_gives_the_logits_of_the_model_in_whole_numbers(switches: d
     model = model_of(**switches)
     assert can_compile(model)
     source_BS, leave = sources(6, 21), {3: [1], 11: [0, 4]}
-    exact = walk(model, source_BS, width, leave, PLACES + 8)
-    ours = walk(compile_model(model), source_BS, width, leave, PLACES + 8)
-    theirs = walk(in_bytes(model), source_BS, width, leave, PLACES + 8)
+    exact = walk(model, source_BS, width, leave, INITIAL_POSITIONS + 8)
+    ours = walk(compile_model(model), source_BS, width, leave, INITIAL_POSITIONS + 8)
+    theirs = walk(in_bytes(model), source_BS, width, leave, INITIAL_POSITIONS + 8)
     assert [list(step) for step in ours] == [list(step) for step in theirs]
     apart = differences(ours, theirs)
     assert float((apart < ROUNDING).float().mean()) > 0.5
@@ -163,17 +177,17 @@ def test_no_sentence_hears_of_the_others_in_its_batch(width: int) -> None:
     at first."""
     model = compile_model(model_of())
     source_BS = sources(40, 30)
-    assert int((source_BS != PADDING).sum()) > ROWS_AT_ONCE
-    together = walk(model, source_BS, width, {2: [1, 2], 5: [39]}, 2 * PLACES + 3)
+    assert int((source_BS != PADDING).sum()) > ENCODE_BLOCK_TOKENS
+    together = walk(model, source_BS, width, {2: [1, 2], 5: [39]}, 2 * INITIAL_POSITIONS + 3)
     for number in (0, 1, 17, 39):
         length = int((source_BS[number] != PADDING).sum())
-        alone = walk(model, source_BS[number : number + 1, :length], width, {}, 2 * PLACES + 3)
+        alone = walk(model, source_BS[number : number + 1, :length], width, {}, 2 * INITIAL_POSITIONS + 3)
         # A walk draws by the number of a sentence, and alone it has number 0.
         assert number or all(torch.equal(one[0], other[0]) for one, other in zip(together, alone, strict=True))
     one_BS = source_BS[17:18].repeat(40, 1)
     many, few = model.start(one_BS), model.start(one_BS[:1])
     tokens_N = torch.arange(width)
-    for _ in range(2 * PLACES + 3):
+    for _ in range(2 * INITIAL_POSITIONS + 3):
         many_NV, many = model.step(tokens_N.repeat(40), many)
         few_NV, few = model.step(tokens_N, few)
         assert torch.equal(many_NV, few_NV.repeat(40, 1))
@@ -182,7 +196,7 @@ def test_no_sentence_hears_of_the_others_in_its_batch(width: int) -> None:
 def test_sentences_may_leave_before_anything_is_said() -> None:
     model = compile_model(model_of())
     source_BS, tokens_N = sources(5, 12), torch.tensor([7, 8, 9, 10])
-    kept = model.start(source_BS).reorder(torch.arange(5)).keep(torch.tensor([1, 4]))
+    kept = model.start(source_BS).reorder(torch.arange(5)).select_sentences(torch.tensor([1, 4]))
     found_NV, _ = model.step(tokens_N, kept)
     wanted_NV, _ = model.step(tokens_N, model.start(source_BS[[1, 4]]))
     assert torch.equal(found_NV, wanted_NV)
@@ -203,7 +217,7 @@ def test_what_pytorch_makes_by_default_changes_nothing(dtype: torch.dtype) -> No
     try:
         found = walk(compile_model(model), sources(3, 9), 2, {}, 20)
         logits_NV = torch.randn(4, 50, dtype=torch.float32)
-        best_BX, sums_N = CompiledRanking().top(logits_NV[:, None], None, 3), CompiledRanking().log_sums(logits_NV)
+        best_BX, sums_N = CompiledTopK().topk(logits_NV[:, None], None, 3), CompiledTopK().logsumexp(logits_NV)
     finally:
         torch.set_default_dtype(torch.float32)
     assert all(torch.equal(one[number], other[number]) for one, other in zip(wanted, found, strict=True) for number in one)
@@ -211,7 +225,7 @@ def test_what_pytorch_makes_by_default_changes_nothing(dtype: torch.dtype) -> No
     assert torch.allclose(sums_N, logits_NV.double().logsumexp(-1), atol=1e-6)
 
 
-@pytest.mark.parametrize("then", [PUT, ONTO_FROM_RELU])
+@pytest.mark.parametrize("then", [STORE, ADD_RESIDUAL_U8])
 @pytest.mark.parametrize(("outputs", "inputs"), [(1, 16), (16, 64), (33, 80), (600, 48), (70, 512)])
 def test_weights_are_put_in_order_in_steps_of_a_127th_of_the_greatest_of_their_row(
     outputs: int, inputs: int, then: int
@@ -223,8 +237,10 @@ def test_weights_are_put_in_order_in_steps_of_a_127th_of_the_greatest_of_their_r
     weight[-1] = torch.arange(inputs) % 20 / 2
     weight[-1, -1] = -127.0
     bias = torch.randn(outputs)
-    bytes_LPQ, scale_LO, bias_LO, shift_LO = in_order([Weight(lambda: weight, weight.shape)] * 2, [bias, None], then)
-    step_O = (weight.abs().amax(1) / 127).clamp(min=TINY)
+    bytes_LPQ, scale_LO, bias_LO, shift_LO = pack_int8_weights(
+        [LazyWeight(lambda: weight, weight.shape)] * 2, [bias, None], then
+    )
+    step_O = (weight.abs().amax(1) / 127).clamp(min=MIN_SCALE)
     filled_OI = torch.zeros(scale_LO.shape[1], bytes_LPQ.shape[2] * 4, dtype=torch.int8)
     filled_OI[:outputs, :inputs] = (weight / step_O[:, None]).round()
     wanted_PQ = filled_OI.view(-1, 16, filled_OI.shape[1] // 4, 4).transpose(1, 2)
@@ -233,42 +249,42 @@ def test_weights_are_put_in_order_in_steps_of_a_127th_of_the_greatest_of_their_r
     assert torch.equal(bias_LO[0, :outputs], bias)
     assert not bias_LO[1].any()
     sums_O = filled_OI.sum(1, dtype=torch.int32) * 128
-    assert all(torch.equal(layer_O, sums_O if then == PUT else 0 * sums_O) for layer_O in shift_LO)
+    assert all(torch.equal(layer_O, sums_O if then == STORE else 0 * sums_O) for layer_O in shift_LO)
 
 
 @njit
 def product(x: Any, matrices: Any, y: Any, rows: Any, inputs: Any, space: Any) -> None:
-    products.begin(space)
+    products.configure_amx(space)
     products.multiply(x, matrices, np.int64(0), y, rows, inputs, space)
-    products.end(space)
+    products.release_amx(space)
 
 
-@pytest.mark.parametrize("then", [PUT, RELU, ONTO, ONTO_FROM_RELU])
+@pytest.mark.parametrize("then", [STORE, RELU, ADD_RESIDUAL, ADD_RESIDUAL_U8])
 @pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (80, 100), (128, 321), (512, 64)])
 @pytest.mark.parametrize("rows", [1, 3, 4, 7, 16, 17, 33, 70])
 def test_a_product_is_the_sum_of_its_bytes(then: int, inputs: int, outputs: int, rows: int) -> None:
     """By vectors and by tiles the same to the last bit; beside the same sums in 64 bits, to float32's rounding."""
     numbers = torch.Generator().manual_seed(rows)
     x_NI, y_NO = torch.randn(rows, inputs, generator=numbers), torch.randn(rows, outputs, generator=numbers)
-    x_NI = x_NI.relu() if then == ONTO_FROM_RELU else x_NI
+    x_NI = x_NI.relu() if then == ADD_RESIDUAL_U8 else x_NI
     x_NI[0] = 0.0
     weight, bias = torch.randn(outputs, inputs, generator=numbers), torch.randn(outputs, generator=numbers)
-    kept = in_order([Weight(lambda: weight, weight.shape)], [bias], then)
+    kept = pack_int8_weights([LazyWeight(lambda: weight, weight.shape)], [bias], then)
     places = dict(zip(("weights", "scale", "bias", "shift"), (tensor.data_ptr() for tensor in kept), strict=True))
-    matrices = Matrices(**places, outputs=outputs, filled=kept[1].shape[1], then=then)
-    room = Room(rows, 0, Heads(1, 0, 0), width=inputs, widest=0)
-    room.own[0]["inputs"].fill_(77)  # what is left over meets zeros alone
+    matrices = Int8Weights(**places, num_outputs=outputs, padded_outputs=kept[1].shape[1], epilogue=then)
+    room = WorkspaceTensors(rows, 0, HeadLayout(1, 0, 0), width=inputs, max_outputs=0)
+    room.thread_tensors[0]["inputs"].fill_(77)  # what is left over meets zeros alone
     found = []
-    for described in {0, room.spaces[0].described}:
-        space, result_NO = room.spaces[0]._replace(described=described, x=y_NO.data_ptr()), torch.empty_like(y_NO)
+    for described in {0, room.workspaces[0].described}:
+        space, result_NO = room.workspaces[0]._replace(described=described, x=y_NO.data_ptr()), torch.empty_like(y_NO)
         product(x_NI.data_ptr(), matrices, result_NO.data_ptr(), rows, inputs, space)
         found.append(result_NO)
     assert all(torch.equal(one, found[0]) for one in found)
-    step_N1 = (x_NI.abs().amax(1, keepdim=True) / (255 if then == ONTO_FROM_RELU else 127)).clamp(min=TINY)
+    step_N1 = (x_NI.abs().amax(1, keepdim=True) / (255 if then == ADD_RESIDUAL_U8 else 127)).clamp(min=MIN_SCALE)
     whole_NI = (x_NI * (1 / step_N1)).round().double()
     scale_O = weight.abs().amax(1) / 127
     wanted_NO = (whole_NI @ (weight / scale_O[:, None]).round().double().t()) * (scale_O * step_N1) + bias
-    wanted_NO = {RELU: wanted_NO.relu(), PUT: wanted_NO}.get(then, wanted_NO + y_NO)
+    wanted_NO = {RELU: wanted_NO.relu(), STORE: wanted_NO}.get(then, wanted_NO + y_NO)
     off_NO = (found[0] - wanted_NO).abs()
     # An input in the middle between two steps may go either way, and so may its row.
     assert float((off_NO.amax(1) < 1e-5 * inputs**0.5).double().mean()) > 0.9
@@ -279,7 +295,7 @@ def test_e_to_the_power_of_what_is_not_above_zero() -> None:
     @njit
     def powers(x: int, y: int, count: int) -> None:
         for at in range(0, count, LANES):
-            addresses.store(y, at, vectors.exponential(addresses.load(x, at)))
+            addresses.store_f32x16(y, at, vectors.exp_f32x16(addresses.load_f32x16(x, at)))
 
     x = np.concatenate([np.linspace(-79, 0, 1 << 16), [-80.0, -1e4, -np.inf] * 16]).astype(np.float32)
     y = np.empty_like(x)
@@ -296,17 +312,17 @@ def test_the_sums_and_the_best_are_those_of_pytorch(vocabulary: int) -> None:
     logits_NV[4] = -torch.inf
     logits_NV[4, 7] = 1.0
     logits_NV[5] = 0.25
-    ours, theirs = CompiledRanking(), PlainRanking()
-    assert torch.allclose(ours.log_sums(logits_NV), logits_NV.double().logsumexp(-1), rtol=0, atol=2e-6)
+    ours, theirs = CompiledTopK(), TorchTopK()
+    assert torch.allclose(ours.logsumexp(logits_NV), logits_NV.double().logsumexp(-1), rtol=0, atol=2e-6)
     for rows, count in ((1, 1), (1, 16), (3, 6), (4, 8), (12, 24)):
         shift_BR = torch.randn(12 // rows, rows, generator=numbers)
         shift_BR[0, 1:] = -torch.inf  # as all but one hypothesis are at the first step
         logits_BRV = logits_NV.view(-1, rows, vocabulary)
         raised_BX = (logits_BRV + shift_BR[:, :, None]).flatten(1)
-        ours_BX, theirs_BX = ours.top(logits_BRV, shift_BR, count), theirs.top(logits_BRV, shift_BR, count)
+        ours_BX, theirs_BX = ours.topk(logits_BRV, shift_BR, count), theirs.topk(logits_BRV, shift_BR, count)
         assert torch.equal(raised_BX.gather(1, ours_BX), raised_BX.gather(1, theirs_BX))
         assert all(len(set(row)) == count for row in ours_BX.tolist())
-    assert ours.top(logits_NV[5:6, None], None, 4).tolist() == [[0, 1, 2, 3]]  # of equals the first
+    assert ours.topk(logits_NV[5:6, None], None, 4).tolist() == [[0, 1, 2, 3]]  # of equals the first
 
 
 def test_what_kernels_do_not_know_is_packed() -> None:
@@ -318,7 +334,7 @@ def test_what_kernels_do_not_know_is_packed() -> None:
         {"d_model": 24},
     ):
         model = model_of(**switches)
-        assert not compiles(model)
+        assert not supports_compiled(model)
         assert isinstance(ready(model, "int8"), PackedTransformer)
     assert isinstance(ready(model_of(), "float32"), PackedTransformer)
     assert isinstance(ready(model_of(), "int8"), CompiledTransformer)
@@ -326,39 +342,39 @@ def test_what_kernels_do_not_know_is_packed() -> None:
 
 def test_without_a_numba_that_works_models_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of()
-    assert compiles(model)
-    assert fastest_precision(model) == "int8"
+    assert supports_compiled(model)
+    assert choose_fastest_precision(model) == "int8"
     with monkeypatch.context() as patch:
-        patch.setattr(entries.Entry, "is_kept", lambda entry: False)
-        assert compiles(model)
+        patch.setattr(entries.EntryPoint, "is_kept", lambda entry: False)
+        assert supports_compiled(model)
         with monkeypatch.context() as other:  # Numba is told to compile for another processor
             other.setattr("numba.config.CPU_NAME", "generic")
-            assert not compiles(model)
+            assert not supports_compiled(model)
         patch.setitem(
             sys.modules, "dragoman.inference.backends.compiled.jit", None
         )  # as where its NumPy is not the one that is here
-        assert not compiles(model)
+        assert not supports_compiled(model)
     with monkeypatch.context() as patch:
-        patch.setattr(entries.Entry, "is_kept", lambda entry: True)
+        patch.setattr(entries.EntryPoint, "is_kept", lambda entry: True)
         patch.setitem(sys.modules, "dragoman.inference.backends.compiled.jit", None)
-        assert compiles(model)  # all is there already
+        assert supports_compiled(model)  # all is there already
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "dragoman.inference.backends.compiled.pack", None)
-        assert not compiles(model)
+        assert not supports_compiled(model)
     monkeypatch.setattr(placement, "find_spec", lambda name: None)
-    assert not compiles(model)
+    assert not supports_compiled(model)
     assert isinstance(ready(model, "int8"), PackedTransformer)
 
 
 def ready(model: Transformer, precision: Any) -> object:
-    return cast(Any, ready_speaker([model], torch.device("cpu"), precision, None).step).__self__
+    return cast(Any, build_inference_model([model], torch.device("cpu"), precision, None).step).__self__
 
 
 def test_some_words_are_said_as_all_are() -> None:
     model = model_of()
     whole = compile_model(model)
     words_W = torch.tensor([0, 1, 2, 3, 17, 40, 41, 89])
-    some = with_words(whole, model, words_W)
+    some = restrict_output(whole, model, words_W)
     source_BS, tokens_N = sources(3, 7), torch.tensor([2, 17, 40])
     all_NV, _ = whole.step(tokens_N, whole.start(source_BS))
     some_NW, _ = some.step(tokens_N, some.start(source_BS))
@@ -371,15 +387,15 @@ def test_what_is_kept_hangs_on_every_file_that_is_compiled() -> None:
     sources = {str(path.relative_to(package)): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
     marks = ("@compiled\n", "@entered(", "@inlined\n", "@intrinsic")
     marked = {name for name, source in sources.items() if any(mark in source for mark in marks)}
-    assert marked | {"kernels/structs.py"} == set(entries.SOURCES)
+    assert marked | {"kernels/structs.py"} == set(entries.KERNEL_SOURCES)
 
 
 def test_compiling_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(entries, "_folder", lambda: tmp_path)
     monkeypatch.setattr("dragoman.inference.backends.compiled.jit.assemble", lambda module, name: ("symbol", b"code"))
-    entry = entries.Entry("transformer", "encode")
+    entry = entries.EntryPoint("transformer", "encode")
     with caplog.at_level("INFO", logger="dragoman"):
-        assert entry._made() == entry._kept() == ("symbol", b"code")
+        assert entry._compile() == entry._read_cached() == ("symbol", b"code")
     assert caplog.messages == ["compiling encode for this processor, once: it takes some seconds"]
 
 

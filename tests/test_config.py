@@ -27,15 +27,15 @@ from dragoman.config import (
     DecodingConfig,
     ModelConfig,
     Recipe,
-    listed,
+    as_list,
     make_recipe,
-    parse_document,
     parse_setting,
+    parse_toml,
     read_recipe,
     recipe_from_dict,
-    section_with,
+    update_section,
 )
-from dragoman.config.paper_settings import departures
+from dragoman.config.paper_settings import find_deviations
 from dragoman.config.presets import PRESETS, SIZES
 from dragoman.errors import RecipeError
 
@@ -134,7 +134,10 @@ REFUSALS: dict[str, tuple[list[str], list[str]]] = {
     "misspelt knob": (["training.max_step=3"], ["training.max_step is not a key", "did you mean max_steps?"]),
     "misspelt inner section": (["data.trian.tsv='a'"], ["data.trian is not a key", "did you mean train?"]),
     "misspelt inner knob": (["data.train.sorce='a'"], ["data.train.sorce is not a key", "did you mean source?"]),
-    "a key like no other": (["xyzzy=3"], ["xyzzy is not a key", "one of: name, run, preset, size, task, data, tokenizer, model"]),
+    "a key like no other": (
+        ["xyzzy=3"],
+        ["xyzzy is not a key", "one of: name, run, preset, size, task, data, tokenizer, model"],
+    ),
     "misspelt knob of a corpus": (
         ["data.corpora.weight.wieght=3"],
         ["data.corpora.weight.wieght is not", "did you mean weight?"],
@@ -534,11 +537,11 @@ def test_what_is_no_table_is_no_recipe(document: Any) -> None:
 
 def test_a_section_changes_as_a_recipe_is_read() -> None:
     decoding = DecodingConfig()
-    assert section_with(decoding, {"beam_size": 9}, where="decoding") == DecodingConfig(beam_size=9)
+    assert update_section(decoding, {"beam_size": 9}, where="decoding") == DecodingConfig(beam_size=9)
     with pytest.raises(RecipeError, match=r"^decoding: beam is not a key; did you mean beam_size\?"):
-        section_with(decoding, {"beam": 9}, where="decoding")
+        update_section(decoding, {"beam": 9}, where="decoding")
     with pytest.raises(RecipeError, match=r"^decoding: nbest = 9 is more than beam_size = 4"):
-        section_with(decoding, {"nbest": 9}, where="decoding")
+        update_section(decoding, {"nbest": 9}, where="decoding")
 
 
 @pytest.mark.parametrize(
@@ -649,8 +652,8 @@ def test_what_the_refusals_stop_at_can_be_had() -> None:
     corpora = recipe.data.corpora
     assert corpora["t"] == CorpusConfig(file=["a.tsv", "*.txt"], format="tsv")
     assert [name for name, corpus in corpora.items() if corpus.reads_standard_input] == ["piped"]
-    assert listed(corpora["Europarl-v7"].target) == ["a.en", "b.en"]
-    assert (listed(corpora["memory"].file), listed(corpora["memory"].source)) == (["*.tmx"], [])
+    assert as_list(corpora["Europarl-v7"].target) == ["a.en", "b.en"]
+    assert (as_list(corpora["memory"].file), as_list(corpora["memory"].source)) == (["*.tmx"], [])
 
 
 @pytest.mark.parametrize(
@@ -747,7 +750,7 @@ def test_any_setting_is_taken_or_refused_in_one_line(key: str, value: str, equal
 @settings(max_examples=100, deadline=None)
 @given(st.one_of(st.text(), st.text(alphabet="[]{}=.'\"\n#a1, ")))
 def test_any_text_is_a_document_or_refused_in_one_line(text: str) -> None:
-    assert "\n" not in complaint(lambda: make_recipe(parse_document(text, where=WHERE), where=WHERE))
+    assert "\n" not in complaint(lambda: make_recipe(parse_toml(text, where=WHERE), where=WHERE))
 
 
 # --- traps between the paper's text and its code ----------------------------------------------------------------------
@@ -756,7 +759,7 @@ def test_any_text_is_a_document_or_refused_in_one_line(text: str) -> None:
 def departed(preset: str, size: str = "base", **sections: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The knobs that depart, each with ours and the text's."""
     recipe = make_recipe({"preset": preset, "size": size, **sections})
-    return {one.key: (one.ours, one.text) for one in departures(recipe.model_dump(mode="json"))}
+    return {one.key: (one.recipe_value, one.paper_value) for one in find_deviations(recipe.model_dump(mode="json"))}
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -790,7 +793,9 @@ def test_the_preset_of_the_code_departs_where_the_code_did() -> None:
         "model.target_space_embedding": (False, False),
     }
     recipe = make_recipe({"preset": "t2t-2017"}).model_dump(mode="json")
-    assert [one.key for one in departures(recipe) if one.ours != one.code] == ["model.target_space_embedding"]
+    assert [one.key for one in find_deviations(recipe) if one.recipe_value != one.code_value] == [
+        "model.target_space_embedding"
+    ]
 
 
 def test_the_modern_preset_departs_where_the_field_did() -> None:
@@ -814,7 +819,7 @@ def test_every_trap_is_a_knob_and_a_departure_reads_as_a_sentence() -> None:
         "training": {"clip_norm": 1.0, "weight_decay": 0.1},
     }
     recipe = make_recipe({"preset": "paper", **strange}).model_dump(mode="json")
-    told = [one.sentence() for one in departures(recipe)]
+    told = [one.describe() for one in find_deviations(recipe)]
     assert len(told) == sum(len(section) for section in strange.values())
     for section, values in strange.items():
         for knob in values:

@@ -23,26 +23,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.config import CorpusConfig, TokenizerConfig
-from dragoman.data.batch_sampler import Order
-from dragoman.data.collate import batches_in_order, collate, pad
+from dragoman.data.batch_sampler import BatchSampler
+from dragoman.data.collate import collate, iter_batches_by_length, pad_sequences
 from dragoman.data.encoded_corpus import (
     Corpus,
     LengthTable,
-    lengths_file,
-    pair_file,
-    pair_files,
-    pairs_batch,
-    schema_of,
+    build_pair_batch,
+    build_pair_schema,
+    get_lengths_file,
+    get_pair_file,
+    list_pair_files,
     write_batches,
     write_lengths,
 )
 from dragoman.data.mixture import Mixture
-from dragoman.data.tokenization.sentencepiece import Subword, learn_subword
+from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, UNKNOWN_ID
-from dragoman.data.tokenization.tokenizer import learn_tokeniser
+from dragoman.data.tokenization.tokenizer import train_tokenizer
 from dragoman.errors import BundleError, DataError, DragomanError, RecipeError
 from dragoman.formats.pair import Pair
-from dragoman.formats.readers import corpus_files, read_pairs
+from dragoman.formats.readers import list_corpus_files, read_pairs
 from dragoman.formats.text import read_lines
 from dragoman.formats.tsv import read_aligned, read_tsv
 
@@ -200,7 +200,7 @@ def test_aligned_files_give_pairs_with_their_place(tmp_path: Path) -> None:
     ]
     assert list(read_aligned(source, target)) == pairs
     corpus = CorpusConfig(source="a.en", target="a.de.gz")
-    assert corpus_files(corpus, tmp_path) == [source, target]
+    assert list_corpus_files(corpus, tmp_path) == [source, target]
     assert list(read_pairs(corpus, tmp_path)) == pairs
 
 
@@ -248,9 +248,9 @@ def sentences(count: int, seed: int) -> list[str]:
 
 
 @cache
-def subword(kind: str = "bpe", **settings: Any) -> Subword:
+def subword(kind: str = "bpe", **settings: Any) -> SentencePieceTokenizer:
     config = TokenizerConfig(model_type=kind, normalization="identity", **settings)  # type: ignore[arg-type]
-    return learn_subword(sentences(400, 1), config, vocab_size=VOCABULARY, seed=1)
+    return train_sentencepiece(sentences(400, 1), config, vocab_size=VOCABULARY, seed=1)
 
 
 LINES = st.text(st.characters(exclude_characters="\r\n▁", exclude_categories=["Cs"]))
@@ -272,7 +272,7 @@ def test_pieces_spell_the_text_save_for_spaces(kind: str, text: str) -> None:
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
 def test_many_lines_are_encoded_as_one_by_one(texts: list[str]) -> None:
     model = subword()
-    assert model.encode_many(texts) == [model.encode(text) for text in texts]
+    assert model.encode_batch(texts) == [model.encode(text) for text in texts]
 
 
 @settings(max_examples=200, deadline=None)
@@ -292,7 +292,7 @@ def test_a_line_break_becomes_a_space_and_so_does_the_mark_of_one() -> None:
 def test_the_four_special_pieces_have_their_places() -> None:
     model = subword()
     assert (PADDING_ID, UNKNOWN_ID, BEGIN_ID, END_ID) == (0, 1, 2, 3)
-    assert model.pieces([0, 1, 2, 3, 4, 259]) == ["<pad>", "<unk>", "<s>", "</s>", "<0x00>", "<0xFF>"]
+    assert model.ids_to_pieces([0, 1, 2, 3, 4, 259]) == ["<pad>", "<unk>", "<s>", "</s>", "<0x00>", "<0xFF>"]
     assert len(model) == VOCABULARY
     assert model.decode([BEGIN_ID, *model.encode("bala"), END_ID, PADDING_ID]) == "bala"
 
@@ -303,22 +303,22 @@ def test_settings_reach_the_pieces() -> None:
     numbers = ["1984 bala", "1984 2024", "2024 mara"] * 50
     for split in (False, True):
         config = TokenizerConfig(split_digits=split, normalization="identity")
-        model = learn_subword(numbers, config, vocab_size=282, seed=1)
-        assert any(re.search(r"\d\d", piece) for piece in model.pieces(range(260, len(model)))) is not split
-    composed = learn_subword(sentences(99, 1), TokenizerConfig(normalization="nfkc"), vocab_size=VOCABULARY, seed=1)
+        model = train_sentencepiece(numbers, config, vocab_size=282, seed=1)
+        assert any(re.search(r"\d\d", piece) for piece in model.ids_to_pieces(range(260, len(model)))) is not split
+    composed = train_sentencepiece(sentences(99, 1), TokenizerConfig(normalization="nfkc"), vocab_size=VOCABULARY, seed=1)
     for text, normal in {"\ufb01": "fi", "i\u0301": "\u00ed", "\uff21": "A"}.items():  # ligature, accent, full width: NFKC
         assert composed.encode(text) == composed.encode(normal)
         assert subword().encode(text) != subword().encode(normal)
     without = TokenizerConfig(byte_fallback=False)
-    model = learn_subword(sentences(99, 1), without, vocab_size=40, seed=1)
+    model = train_sentencepiece(sentences(99, 1), without, vocab_size=40, seed=1)
     assert UNKNOWN_ID in model.encode("é")
 
 
 def test_the_same_text_gives_the_same_model() -> None:
     for kind in ("bpe", "unigram"):
         config = TokenizerConfig(model_type=kind, normalization="identity")
-        again = learn_subword(sentences(400, 1), config, vocab_size=VOCABULARY, seed=1)
-        assert again.model == subword(kind).model
+        again = train_sentencepiece(sentences(400, 1), config, vocab_size=VOCABULARY, seed=1)
+        assert again.serialized_model == subword(kind).serialized_model
 
 
 @pytest.mark.parametrize("text", ["\ud800", "bala \udcff", "\udc80" * 99, "\ude00\ud83d"])
@@ -327,24 +327,24 @@ def test_half_a_surrogate_pair_is_no_text(text: str) -> None:
     place = min(text.index(half) for half in text if "\ud800" <= half <= "\udfff") + 1
     for refused in (
         lambda: model.encode(text),
-        lambda: model.encode_many(["bala", text]),
-        lambda: learn_subword(["bala", text], TokenizerConfig(), vocab_size=VOCABULARY, seed=1),
+        lambda: model.encode_batch(["bala", text]),
+        lambda: train_sentencepiece(["bala", text], TokenizerConfig(), vocab_size=VOCABULARY, seed=1),
     ):
         assert f"character {place} is half of a surrogate pair" in told(refused)
 
 
 def test_a_model_that_is_none_is_refused() -> None:
-    whole = subword().model
+    whole = subword().serialized_model
     draw = random.Random(1)
     cut = [whole[: draw.randrange(len(whole))] for _ in range(20)]
     for model in [b"", b"\x00", whole + whole, draw.randbytes(500), *cut]:
-        assert told(partial(Subword, model, name="a.model"), BundleError).startswith("a.model: ")
+        assert told(partial(SentencePieceTokenizer, model, name="a.model"), BundleError).startswith("a.model: ")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_damaged_model_is_refused_or_works(kind: str) -> None:
     """The file's digest finds what is no error here; nothing may come but BundleError, least of all a crash."""
-    whole = subword(kind).model
+    whole = subword(kind).serialized_model
     draw = random.Random(kind)
     refused = 0
     for _ in range(400):
@@ -352,10 +352,10 @@ def test_a_damaged_model_is_refused_or_works(kind: str) -> None:
         for _ in range(draw.choice([1, 1, 1, 30])):
             changed[draw.randrange(len(changed))] = draw.randrange(256)
         try:
-            model = Subword(bytes(changed))
+            model = SentencePieceTokenizer(bytes(changed))
             model.decode(model.encode("bala é mara"))
             model.decode(range(len(model)))
-            model.pieces(range(len(model)))
+            model.ids_to_pieces(range(len(model)))
         except BundleError:
             refused += 1
     assert refused > 100
@@ -368,7 +368,7 @@ def test_ids_elsewhere_are_refused() -> None:
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences(99, 1)), model_writer=out, vocab_size=60, model_type="bpe", minloglevel=2
     )
-    refused = told(lambda: Subword(out.getvalue(), name="a.model"), BundleError)
+    refused = told(lambda: SentencePieceTokenizer(out.getvalue(), name="a.model"), BundleError)
     assert refused == "a.model: padding, unknown, begin and end stand at [-1, 0, 1, 2]; dragoman expects [0, 1, 2, 3]"
 
 
@@ -376,7 +376,7 @@ def least_and_most(config: TokenizerConfig, text: list[str]) -> tuple[int, int]:
     """The limits that the complaints name."""
     limits = []
     for size, words in ((5, "or more"), (2**24 - 1, "or less")):
-        line = told(partial(learn_subword, text, config, vocab_size=size, seed=1), RecipeError)
+        line = told(partial(train_sentencepiece, text, config, vocab_size=size, seed=1), RecipeError)
         match = re.fullmatch(rf"subword\.vocab_size = {size} is .* set it to (\d+) {words}\b.*", line)
         assert match is not None, line
         limits.append(int(match[1]))
@@ -392,26 +392,26 @@ def test_a_vocabulary_that_cannot_be_is_refused_with_the_limit(kind: str, byte_f
     # 4 special pieces, the bytes, the space's mark, and the letters.
     assert least == 4 + (256 if byte_fallback else 0) + 1 + len(set("".join(text)) - {" "})
     if kind == "bpe":
-        assert len(learn_subword(text, config, vocab_size=least, seed=1)) == least
-    assert len(learn_subword(text, config, vocab_size=most, seed=1)) == most
+        assert len(train_sentencepiece(text, config, vocab_size=least, seed=1)) == least
+    assert len(train_sentencepiece(text, config, vocab_size=most, seed=1)) == most
 
 
 def test_the_size_that_is_to_change_is_named() -> None:
     config = TokenizerConfig(joint=False, vocab_size=VOCABULARY, target_vocab_size=9)
     line = told(
-        lambda: learn_tokeniser(sentences(99, 1), sentences(99, 2), config, append_source_eos=True, seed=1), RecipeError
+        lambda: train_tokenizer(sentences(99, 1), sentences(99, 2), config, append_source_eos=True, seed=1), RecipeError
     )
     assert line.startswith("tokenizer.target_vocab_size = 9 is too small")
     config = TokenizerConfig(joint=False, vocab_size=9)
     line = told(
-        lambda: learn_tokeniser(sentences(99, 1), sentences(99, 2), config, append_source_eos=True, seed=1), RecipeError
+        lambda: train_tokenizer(sentences(99, 1), sentences(99, 2), config, append_source_eos=True, seed=1), RecipeError
     )
     assert line.startswith("tokenizer.vocab_size = 9 is too small")
 
 
 @pytest.mark.parametrize("texts", [[], ["", " ", "\t"], ["\u00a0", "\u3000"], ["▁"], ["x" * 70_000]])
 def test_a_text_with_nothing_to_learn_from_is_empty(texts: list[str]) -> None:
-    line = told(lambda: learn_subword(texts, TokenizerConfig(), vocab_size=VOCABULARY, seed=1))
+    line = told(lambda: train_sentencepiece(texts, TokenizerConfig(), vocab_size=VOCABULARY, seed=1))
     assert line == "the training corpus is empty: no line of up to 65536 bytes holds any text"
 
 
@@ -423,19 +423,19 @@ def test_what_reading_raises_comes_through_the_learning(before: int, reason: Bas
         raise reason
 
     with pytest.raises(type(reason)) as caught:
-        learn_subword(texts(), TokenizerConfig(), vocab_size=VOCABULARY, seed=1)
+        train_sentencepiece(texts(), TokenizerConfig(), vocab_size=VOCABULARY, seed=1)
     assert caught.value is reason
 
 
 def test_joint_pieces_are_of_both_sides_and_separate_ones_of_each() -> None:
     sources, targets = sentences(99, 1), [sentence.upper() for sentence in sentences(99, 2)]
     config = TokenizerConfig(vocab_size=VOCABULARY + 20)
-    joint = learn_tokeniser(sources, targets, config, append_source_eos=True, seed=1)
-    assert joint.joint
+    joint = train_tokenizer(sources, targets, config, append_source_eos=True, seed=1)
+    assert joint.is_joint
     assert joint.source is joint.target
     config = TokenizerConfig(joint=False, vocab_size=300, target_vocab_size=310)
-    apart = learn_tokeniser(sources, targets, config, append_source_eos=False, seed=1)
-    assert (apart.joint, len(apart.source), len(apart.target)) == (False, 300, 310)
+    apart = train_tokenizer(sources, targets, config, append_source_eos=False, seed=1)
+    assert (apart.is_joint, len(apart.source), len(apart.target)) == (False, 300, 310)
     assert len(apart.target.encode("BALA")) < len(apart.source.encode("BALA"))  # which spells it in bytes: one each, and a mark
     assert len(apart.source.encode("BALA")) == 5
     assert joint.encode_source("bala") == [*joint.source.encode("bala"), END_ID]
@@ -450,9 +450,9 @@ Rows = list[tuple[list[int], list[int], int]]
 
 def write_rows(path: Path, batches: Sequence[Rows], *, vocabulary: int = 100) -> int:
     """A file of encoded pairs (source, target, number), as many record batches as there are lists of them."""
-    schema = schema_of(vocabulary)
+    schema = build_pair_schema(vocabulary)
     columns = (([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]) for rows in batches)
-    return write_batches(path, (pairs_batch(*sides, schema) for sides in columns), schema)
+    return write_batches(path, (build_pair_batch(*sides, schema) for sides in columns), schema)
 
 
 def files_of_rows(largest: int) -> st.SearchStrategy[list[list[Rows]]]:
@@ -476,25 +476,25 @@ def test_a_corpus_comes_back_as_it_was_written(
     rows = [row for batches in files for batch in batches for row in batch]
     corpus = Corpus(paths)
     assert len(corpus) == len(rows)
-    assert [(corpus.source(i).tolist(), corpus.target(i).tolist(), corpus.number(i)) for i in range(len(corpus))] == rows
+    assert [(corpus.source(i).tolist(), corpus.target(i).tolist(), corpus.pair_number(i)) for i in range(len(corpus))] == rows
     sources, targets = corpus.lengths()
     assert sources.tolist() == [len(source) for source, _, _ in rows]
     assert targets.tolist() == [len(target) + 1 for _, target, _ in rows]  # with the end token
 
 
 def test_ids_take_two_bytes_where_the_vocabulary_allows() -> None:
-    assert schema_of(2**16).field("source").type.value_type == pa.uint16()
-    assert schema_of(2**16 + 1).field("source").type.value_type == pa.int32()
+    assert build_pair_schema(2**16).field("source").type.value_type == pa.uint16()
+    assert build_pair_schema(2**16 + 1).field("source").type.value_type == pa.int32()
 
 
 def test_any_arrow_reader_opens_a_corpus(tmp_path: Path) -> None:
-    path = pair_file(tmp_path, "a", 0)
+    path = get_pair_file(tmp_path, "a", 0)
     write_rows(path, [[([5, END_ID], [6], 1)], [([7, END_ID], [], 3), ([8, END_ID], [9], 4)]])
     with pa.ipc.open_file(path) as reader:
         table = reader.read_all().to_pydict()
     assert table == {"source": [[5, 3], [7, 3], [8, 3]], "target": [[6], [], [9]], "number": [1, 3, 4]}
-    write_lengths(lengths_file(tmp_path, "a"), Corpus([path]))
-    with pa.ipc.open_file(lengths_file(tmp_path, "a")) as reader:
+    write_lengths(get_lengths_file(tmp_path, "a"), Corpus([path]))
+    with pa.ipc.open_file(get_lengths_file(tmp_path, "a")) as reader:
         table = reader.read_all().to_pydict()
     assert table == {"source": [2, 2], "target": [1, 2], "pairs": [[1], [0, 2]]}
 
@@ -502,11 +502,11 @@ def test_any_arrow_reader_opens_a_corpus(tmp_path: Path) -> None:
 def test_the_files_of_one_corpus_are_those_of_its_name(tmp_path: Path) -> None:
     for name in ("train", "train.a", "train.a-00000", "train.lengths"):
         for part in (0, 1):
-            pair_file(tmp_path, name, part).touch()
-        lengths_file(tmp_path, name).touch()
+            get_pair_file(tmp_path, name, part).touch()
+        get_lengths_file(tmp_path, name).touch()
     for name in ("train", "train.a", "train.a-00000", "train.lengths"):
-        assert pair_files(tmp_path, name) == [tmp_path / f"{name}-00000.arrow", tmp_path / f"{name}-00001.arrow"]
-    assert pair_files(tmp_path, "a") == []
+        assert list_pair_files(tmp_path, name) == [tmp_path / f"{name}-00000.arrow", tmp_path / f"{name}-00001.arrow"]
+    assert list_pair_files(tmp_path, "a") == []
 
 
 def test_what_is_no_corpus_is_refused(tmp_path: Path) -> None:
@@ -550,7 +550,7 @@ def test_rows_are_padded_on_the_right(rows: list[list[int]], first: int | None, 
     framed = [[*([] if first is None else [first]), *row, *([] if last is None else [last])] for row in rows]
     width = max(map(len, framed))
     expected = [row + [PADDING_ID] * (width - len(row)) for row in framed]
-    padded = pad(rows if kind is None else [np.array(row, kind) for row in rows], first=first, last=last)
+    padded = pad_sequences(rows if kind is None else [np.array(row, kind) for row in rows], prefix_id=first, suffix_id=last)
     assert padded.dtype == torch.int64
     assert padded.tolist() == expected
 
@@ -576,7 +576,7 @@ def test_validation_reads_each_pair_once_from_short_to_long(
     write_rows(path, [[([5] * source, [6] * target, 1) for source, target in lengths]])
     seen: Counter[tuple[int, int]] = Counter()
     before = 0
-    for batch in batches_in_order(Corpus([path]), batch_tokens=batch_tokens, start_id=BEGIN_ID):
+    for batch in iter_batches_by_length(Corpus([path]), batch_tokens=batch_tokens, start_id=BEGIN_ID):
         rows = list(zip(batch.source_BS.count_nonzero(1).tolist(), batch.targets_BT.count_nonzero(1).tolist(), strict=True))
         longest = max(map(max, rows))
         assert longest * len(rows) <= batch_tokens or len(rows) == 1
@@ -591,17 +591,17 @@ def test_little_of_a_multi30k_batch_is_padding(tmp_path: Path) -> None:
     """At 25,000 tokens a batch there are only 20, each a twentieth of all lengths, so this is the hard end."""
     texts = [list(read_lines(MULTI30K / f"train.{language}.gz")) for language in ("en", "de")]
     config = TokenizerConfig(vocab_size=10_000, normalization="identity")
-    tokeniser = learn_tokeniser(texts[0], texts[1], config, append_source_eos=True, seed=1)
-    sources, targets = (side.encode_many(text) for side, text in zip((tokeniser.source, tokeniser.target), texts, strict=True))
+    tokeniser = train_tokenizer(texts[0], texts[1], config, append_source_eos=True, seed=1)
+    sources, targets = (side.encode_batch(text) for side, text in zip((tokeniser.source, tokeniser.target), texts, strict=True))
     assert len(sources) == 29_000
     rows = [([*source, END_ID], target, 1) for source, target in zip(sources, targets, strict=True)]
-    write_rows(pair_file(tmp_path, "a", 0), [rows], vocabulary=10_000)
-    corpus = Corpus(pair_files(tmp_path, "a"))
-    write_lengths(lengths_file(tmp_path, "a"), corpus)
-    order = Order([LengthTable(lengths_file(tmp_path, "a"))], Mixture.once(), batch_tokens=25_000, seed=1)
+    write_rows(get_pair_file(tmp_path, "a", 0), [rows], vocabulary=10_000)
+    corpus = Corpus(list_pair_files(tmp_path, "a"))
+    write_lengths(get_lengths_file(tmp_path, "a"), corpus)
+    order = BatchSampler([LengthTable(get_lengths_file(tmp_path, "a"))], Mixture.single_pass(), batch_tokens=25_000, seed=1)
     source, target = corpus.lengths()
     longest = np.maximum(source, target)
-    batches = [order.batch(0, number).pairs for number in range(len(order.plan(0)))]
+    batches = [order.get_batch(0, number).pair_indices for number in range(len(order.plan_epoch(0)))]
     counted = sum(len(batch) * int(longest[batch].max()) for batch in batches)
     assert 1 - longest.sum() / counted < 0.05  # what the budget counts: the longer side of each pair
     padded = sum(len(batch) * (int(source[batch].max()) + int(target[batch].max())) for batch in batches)

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from dragoman.config import ModelConfig
 from dragoman.decoding.beam_search import beam_search
-from dragoman.decoding.greedy import Choose, likeliest, one_by_one, sampler
+from dragoman.decoding.greedy import TokenSelector, argmax, decode_tokens, make_sampler
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.interface import EnsembleState, State, Step, ensemble_step
+from dragoman.decoding.interface import EnsembleState, SearchState, StepFn, ensemble_step
 from dragoman.decoding.penalty import LengthPenalty
 from dragoman.decoding.scoring import score_targets
-from dragoman.decoding.topk import PlainRanking
+from dragoman.decoding.topk import TorchTopK
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import DecoderState, Transformer
 
@@ -64,7 +64,7 @@ class Table:
     def start(self, sentences: int, beam: int = 1) -> TableState:
         return TableState(torch.arange(sentences).repeat_interleave(beam) * 31, sentences)
 
-    def step(self, tokens_N: Tensor, state: State) -> tuple[Tensor, TableState]:
+    def step(self, tokens_N: Tensor, state: SearchState) -> tuple[Tensor, TableState]:
         assert isinstance(state, TableState)
         self.steps += 1
         context_N = self.after(state.context_N, tokens_N)
@@ -138,25 +138,25 @@ def search(table: Table, limits: Sequence[int], beam: int, form: str, alpha: flo
     return beam_search(
         table.step,
         table.start(len(limits), beam),
-        limits=limits,
+        max_lengths=limits,
         beam_size=beam,
         start_id=START,
         end_id=END,
-        penalty=LengthPenalty(form, alpha),
+        length_penalty=LengthPenalty(form, alpha),
         device=CPU,
         **rest,
     )
 
 
-def walk(table: Table, limits: Sequence[int], *, choose: Choose = likeliest, **rest: Any) -> list[Hypothesis]:
-    return one_by_one(
+def walk(table: Table, limits: Sequence[int], *, choose: TokenSelector = argmax, **rest: Any) -> list[Hypothesis]:
+    return decode_tokens(
         table.step,
         table.start(len(limits)),
-        limits=limits,
+        max_lengths=limits,
         start_id=START,
         end_id=END,
-        penalty=rest.pop("penalty", LengthPenalty("gnmt", 0.6)),
-        choose=choose,
+        length_penalty=rest.pop("penalty", LengthPenalty("gnmt", 0.6)),
+        select_tokens=choose,
         device=CPU,
         **rest,
     )
@@ -170,7 +170,7 @@ def network(seed: int = 0, vocabulary: int = 12, **knobs: Any) -> Transformer:
     sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "tie_embeddings": "none"}
     config = ModelConfig.model_validate({**sizes, **knobs})
     torch.manual_seed(seed)
-    model = build_model(config, source_vocabulary=vocabulary, target_vocabulary=vocabulary, padding_id=PAD).eval()
+    model = build_model(config, source_vocab_size=vocabulary, target_vocab_size=vocabulary, padding_id=PAD).eval()
     with torch.no_grad():
         model.output.mul_(4.0)
         for name, parameter in model.named_parameters():
@@ -179,8 +179,8 @@ def network(seed: int = 0, vocabulary: int = 12, **knobs: Any) -> Transformer:
     return model.double()
 
 
-def step_of(model: Transformer) -> Step:
-    def step(tokens_N: Tensor, state: State) -> tuple[Tensor, State]:
+def step_of(model: Transformer) -> StepFn:
+    def step(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
         assert isinstance(state, DecoderState)
         return model.step(tokens_N, state)
 
@@ -200,7 +200,7 @@ def translate(model: Transformer, source: Tensor, limits: Sequence[int], beam: i
     return beam_search(
         step_of(model),
         model.start(source),
-        limits=limits,
+        max_lengths=limits,
         beam_size=beam,
         start_id=START,
         end_id=END,
@@ -209,15 +209,15 @@ def translate(model: Transformer, source: Tensor, limits: Sequence[int], beam: i
     )
 
 
-def speak(model: Transformer, source: Tensor, limits: Sequence[int], choose: Choose = likeliest) -> list[Hypothesis]:
-    return one_by_one(
+def speak(model: Transformer, source: Tensor, limits: Sequence[int], choose: TokenSelector = argmax) -> list[Hypothesis]:
+    return decode_tokens(
         step_of(model),
         model.start(source),
-        limits=limits,
+        max_lengths=limits,
         start_id=START,
         end_id=END,
-        penalty=LengthPenalty("gnmt", 0.6),
-        choose=choose,
+        length_penalty=LengthPenalty("gnmt", 0.6),
+        select_tokens=choose,
         device=CPU,
     )
 
@@ -268,13 +268,13 @@ def test_step_by_step_equals_read_at_once(knobs: dict[str, Any]) -> None:
     assert state.length == 10
     outputs, state = model.decoder(inputs[:, :4], model.start(source))
     more, state = model.decoder(inputs[:, 4:], state)
-    torch.testing.assert_close(model.logits(torch.cat([outputs, more], dim=1)), at_once, rtol=0, atol=1e-10)
+    torch.testing.assert_close(model.compute_logits(torch.cat([outputs, more], dim=1)), at_once, rtol=0, atol=1e-10)
 
 
 def test_step_by_step_equals_read_at_once_in_single_precision() -> None:
     config = ModelConfig(encoder_layers=2, decoder_layers=2, d_model=64, d_ff=128, num_heads=4)
     torch.manual_seed(0)
-    model = build_model(config, source_vocabulary=12, target_vocabulary=12).eval()
+    model = build_model(config, source_vocab_size=12, target_vocab_size=12).eval()
     source, inputs = sentences(6, 3, 1), sentences(10, 10, 10, seed=2)
     at_once, state = model(source, inputs), model.start(source)
     for place in range(10):
@@ -299,7 +299,7 @@ def test_rows_of_a_beam_can_be_reordered_and_sentences_dropped(knobs: dict[str, 
         if place in {3, 7}:
             kept = torch.tensor([0, 2, 3] if place == 3 else [2, 1])
             rows_N = (kept[:, None] * beam + torch.arange(beam)).flatten()
-            history_NT, sentence_N, state = history_NT[rows_N], sentence_N[rows_N], state.keep(kept)
+            history_NT, sentence_N, state = history_NT[rows_N], sentence_N[rows_N], state.select_sentences(kept)
         tokens_N = torch.randint(3, 12, (len(history_NT),), generator=generator)
         history_NT = torch.cat([history_NT, tokens_N[:, None]], dim=1)
         logits, state = model.step(tokens_N, state)
@@ -310,7 +310,7 @@ def test_rows_of_a_beam_can_be_reordered_and_sentences_dropped(knobs: dict[str, 
 def test_a_state_can_be_reordered_and_cut_before_the_first_step() -> None:
     model = network()
     source = sentences(5, 2, 3)
-    state = model.start(source).reorder(torch.tensor([0, 1, 2])).keep(torch.tensor([2, 0]))
+    state = model.start(source).reorder(torch.tensor([0, 1, 2])).select_sentences(torch.tensor([2, 0]))
     logits, _ = model.step(torch.tensor([START, START]), state)
     expected = model(source[[2, 0]], torch.tensor([[START], [START]]))[:, 0]
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
@@ -422,7 +422,7 @@ def by_greedy(table: Table, limits: list[int], forbidden: tuple[int, ...]) -> li
 
 
 def by_sampling(table: Table, limits: list[int], forbidden: tuple[int, ...]) -> list[list[Hypothesis]]:
-    choose = sampler(range(len(limits)), temperature=2.0)
+    choose = make_sampler(range(len(limits)), temperature=2.0)
     return [[hypothesis] for hypothesis in walk(table, limits, choose=choose, forbidden=forbidden)]
 
 
@@ -504,7 +504,7 @@ def test_batch_mates_never_change_a_sentence(way: str, knobs: dict[str, Any]) ->
             some = [limits[row] for row in rows]
             if way == "beam":
                 return translate(model, ids, some, 3)
-            choose = likeliest if way == "greedy" else sampler([seeds[row] for row in rows], temperature=1.3, top_p=0.9)
+            choose = argmax if way == "greedy" else make_sampler([seeds[row] for row in rows], temperature=1.3, top_p=0.9)
             return [[hypothesis] for hypothesis in speak(model, ids, some, choose)]
 
         together = run([0, 1, 2, 3, 4])
@@ -525,7 +525,7 @@ def forced(model: Transformer, source: Tensor, outputs: list[tuple[int, ...]], p
     inputs = torch.full((len(outputs), max(map(len, outputs)) + 1), PAD)
     for row, tokens in enumerate(outputs):
         inputs[row, : len(tokens) + 1] = torch.tensor([START, *tokens])
-    return score_targets(model(source, inputs), outputs, end_id=END, penalty=penalty)
+    return score_targets(model(source, inputs), outputs, end_id=END, length_penalty=penalty)
 
 
 @pytest.mark.parametrize("knobs", KNOBS)
@@ -549,7 +549,7 @@ def test_scores_equal_forced_scoring(form: str, alpha: float, knobs: dict[str, A
 def test_forced_scoring_in_closed_form() -> None:
     """Logits that are the logarithms of known probabilities."""
     probs = torch.tensor([[[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1], [0.25] * 4], [[0.7, 0.1, 0.1, 0.1]] * 3])
-    long, empty = score_targets(probs.log() + 5.0, [[3, 0], []], end_id=END, penalty=LengthPenalty("power", 1.0))
+    long, empty = score_targets(probs.log() + 5.0, [[3, 0], []], end_id=END, length_penalty=LengthPenalty("power", 1.0))
     assert long.tokens == (3, 0)
     assert long.token_log_probs == pytest.approx([math.log(0.4), math.log(0.4), math.log(0.25)], abs=1e-6)
     assert long.score == pytest.approx(math.log(0.4 * 0.4 * 0.25) / 3, abs=1e-6)
@@ -569,11 +569,11 @@ def test_an_ensemble_of_one_is_the_model() -> None:
     together = beam_search(
         ensemble_step([table.step]),
         EnsembleState((table.start(3, 3),)),
-        limits=limits,
+        max_lengths=limits,
         beam_size=3,
         start_id=START,
         end_id=END,
-        penalty=LengthPenalty("gnmt", 0.6),
+        length_penalty=LengthPenalty("gnmt", 0.6),
         device=CPU,
     )
     for ours, theirs in zip(together, alone, strict=True):
@@ -583,7 +583,7 @@ def test_an_ensemble_of_one_is_the_model() -> None:
 def test_an_ensemble_of_two_is_the_mean_of_their_probabilities() -> None:
     first, second = Table.random(4), Table.random(5, contexts=499)
     step = ensemble_step([first.step, second.step])
-    state: State = EnsembleState((first.start(2), second.start(2)))
+    state: SearchState = EnsembleState((first.start(2), second.start(2)))
     tokens: list[int] = []
     for token in (START, 3, 5, 4):
         logits, state = step(torch.tensor([token, token]), state)
@@ -601,11 +601,11 @@ def test_an_ensemble_of_two_networks_scores_its_outputs_by_the_mean() -> None:
     found = beam_search(
         ensemble_step([step_of(model) for model in models]),
         EnsembleState(tuple(model.start(source) for model in models)),
-        limits=[10, 3, 7],
+        max_lengths=[10, 3, 7],
         beam_size=3,
         start_id=START,
         end_id=END,
-        penalty=LengthPenalty("none", 0.0),
+        length_penalty=LengthPenalty("none", 0.0),
         device=CPU,
     )
     for row, hypotheses in enumerate(found):
@@ -626,22 +626,22 @@ def test_sampling_from_the_likeliest_alone_is_greedy_search(cut: dict[str, Any])
     limits = [9, 5, 1, 7]
     for seed in range(5):
         table = Table.random(seed)
-        sampled = walk(table, limits, choose=sampler(range(4), **cut))
+        sampled = walk(table, limits, choose=make_sampler(range(4), **cut))
         assert sampled == walk(table, limits)
 
 
 def test_seeds_reproduce_and_differ() -> None:
     table, limits = Table.random(1, vocabulary=50), [12] * 6
-    first = walk(table, limits, choose=sampler(range(6)))
-    assert walk(table, limits, choose=sampler(range(6))) == first
-    others = walk(table, limits, choose=sampler(range(6, 12)))
+    first = walk(table, limits, choose=make_sampler(range(6)))
+    assert walk(table, limits, choose=make_sampler(range(6))) == first
+    others = walk(table, limits, choose=make_sampler(range(6, 12)))
     assert all(one.tokens != other.tokens for one, other in zip(first, others, strict=True))
 
 
 def test_every_bit_of_a_seed_counts() -> None:
     """torch.Generator reads the low 32 bits alone, and the seed of a recipe stands above them."""
     table, limits = Table.random(1, vocabulary=50), [12] * 4
-    drawn = [walk(table, limits, choose=sampler([place + high for place in range(4)])) for high in (0, 1 << 32, 1 << 40)]
+    drawn = [walk(table, limits, choose=make_sampler([place + high for place in range(4)])) for high in (0, 1 << 32, 1 << 40)]
     assert len({tuple(hypothesis.tokens for hypothesis in hypotheses) for hypotheses in drawn}) == 3
 
 
@@ -672,7 +672,7 @@ LOGITS = [0.3, -1.0, 0.9, 1.4, -0.2, 0.0, 0.6, -3.0]
 def test_frequencies_are_the_softmax(cut: dict[str, Any], expected: list[float]) -> None:
     draws = 4000
     table = Table(torch.tensor([LOGITS]))
-    sampled = walk(table, [1] * draws, choose=sampler(range(draws), **cut))
+    sampled = walk(table, [1] * draws, choose=make_sampler(range(draws), **cut))
     counts = [0] * len(LOGITS)
     for hypothesis in sampled:
         (token,) = hypothesis.tokens or (END,)
@@ -686,17 +686,17 @@ def test_frequencies_are_the_softmax(cut: dict[str, Any], expected: list[float])
 def test_one_stream_draws_by_the_softmax_too() -> None:
     """The same bound for one sentence's successive draws as for the first draws of many."""
     logits = torch.tensor(LOGITS).log_softmax(0)
-    choose = sampler([7])
+    choose = make_sampler([7])
     counts = [0] * len(LOGITS)
     for length in range(4000):
-        counts[int(choose(logits[None], [0], length, PlainRanking()))] += 1
+        counts[int(choose(logits[None], [0], length, TorchTopK()))] += 1
     expected = [4000 * probability for probability in softmax(LOGITS)]
     assert sum((count - mean) ** 2 / mean for count, mean in zip(counts, expected, strict=True)) < CHI_SQUARE_999[7]
 
 
 def test_a_sample_is_scored_by_the_model_and_not_by_what_it_was_drawn_from() -> None:
     table = Table.random(2)
-    for row, hypothesis in enumerate(walk(table, [8] * 5, choose=sampler(range(5), temperature=0.3, top_k=2))):
+    for row, hypothesis in enumerate(walk(table, [8] * 5, choose=make_sampler(range(5), temperature=0.3, top_k=2))):
         said = [*hypothesis.tokens, END][: len(hypothesis.token_log_probs)]
         expected = [table.log_probs(row, said[:place])[token] for place, token in enumerate(said)]
         assert hypothesis.token_log_probs == pytest.approx(expected, abs=1e-5)

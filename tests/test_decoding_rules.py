@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.config import DecodingConfig, section_with
+from dragoman.config import DecodingConfig, update_section
 from dragoman.decoding.beam_search import beam_search
-from dragoman.decoding.constraints import Rules, Wish, holds
-from dragoman.decoding.diverse_beam import Groups
-from dragoman.decoding.greedy import drawn, sampler
+from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints, contains_phrase
+from dragoman.decoding.diverse_beam import BeamGroups
+from dragoman.decoding.greedy import make_sampler, sample_tokens
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.decoding.repetition import looping, loops
-from dragoman.decoding.topk import LogSums, best_candidates, top
+from dragoman.decoding.repetition import contains_repetition, is_repeating
+from dragoman.decoding.topk import BlockLogSumExp, find_best_candidates, topk
 from dragoman.errors import RecipeError
 from test_decoding import END, PENALTIES, START, STOPS, Found, Table, assert_found, divisor, search, walk
 
@@ -118,17 +118,17 @@ def test_when_sentences_leave_changes_nothing(leaving: float) -> None:
 @pytest.mark.parametrize(("rows", "vocabulary"), [(1, 5), (3, 1024), (4, 1999), (2, 40_000), (40, 9_001)])
 def test_sums_and_the_best_are_those_of_torch(rows: int, vocabulary: int) -> None:
     logits = torch.randn(2 * rows, vocabulary, generator=torch.Generator().manual_seed(rows)) * 5
-    sums = LogSums()(logits)
+    sums = BlockLogSumExp()(logits)
     # torch's own log_softmax is as far from double precision: 6e-6 at 40,000 such logits
     torch.testing.assert_close(sums, logits.double().logsumexp(-1), rtol=0, atol=1e-5)
     score = torch.randn(2, rows, generator=torch.Generator().manual_seed(1))
     whole = (logits.log_softmax(-1).view(2, rows, -1) + score[:, :, None]).flatten(1)
     count = min(2 * rows, whole.shape[1])
-    ours = best_candidates(logits.view(2, rows, -1), sums.view(2, rows), score, count)
+    ours = find_best_candidates(logits.view(2, rows, -1), sums.view(2, rows), score, count)
     expected = whole.topk(count, dim=1)
     torch.testing.assert_close(ours.score_BX, expected.values, rtol=0, atol=1e-5)
     assert torch.equal(ours.parent_BX * vocabulary + ours.token_BX, expected.indices)
-    assert torch.equal(top(logits[:, None], None, 1)[:, 0], logits.argmax(-1))
+    assert torch.equal(topk(logits[:, None], None, 1)[:, 0], logits.argmax(-1))
 
 
 def test_a_draw_from_the_likeliest_few_is_the_draw_from_all() -> None:
@@ -143,7 +143,7 @@ def test_a_draw_from_the_likeliest_few_is_the_draw_from_all() -> None:
             kept[kept.cumsum(0) - kept >= top_p] = 0
             wanted = int((kept.cumsum(0) <= kept.sum() * uniform[row]).sum())
             one = logits[row : row + 1]
-            given = drawn(one, one.logsumexp(-1), uniform[row : row + 1], top_k=top_k, top_p=top_p)
+            given = sample_tokens(one, one.logsumexp(-1), uniform[row : row + 1], top_k=top_k, top_p=top_p)
             assert int(given) == int(order[row, wanted])
 
 
@@ -184,17 +184,17 @@ PREFIXES = [(3, 3, 5), (), (4,), (0, 0)]
 LIMITS = [9, 6, 10, 4]
 
 CASES: dict[str, tuple[dict[str, Any], Banned]] = {
-    "suppressed": ({"rules": Rules(suppressed=(3, 5))}, lambda sentence, tokens: {3, 5}),
-    "min_length": ({"rules": Rules(min_length=3)}, ends_before(3)),
-    "no token twice": ({"rules": Rules(no_repeat_ngram_size=1)}, repeats(1)),
-    "no pair twice": ({"rules": Rules(no_repeat_ngram_size=2)}, repeats(2)),
-    "no three twice": ({"rules": Rules(no_repeat_ngram_size=3)}, repeats(3)),
-    "excluded": ({"wishes": [Wish(exclude=own) for own in EXCLUDED]}, phrases(EXCLUDED)),
-    "prefix": ({"wishes": [Wish(prefix=own) for own in PREFIXES]}, prefixes(PREFIXES)),
+    "suppressed": ({"rules": DecodingConstraints(suppress_tokens=(3, 5))}, lambda sentence, tokens: {3, 5}),
+    "min_length": ({"rules": DecodingConstraints(min_length=3)}, ends_before(3)),
+    "no token twice": ({"rules": DecodingConstraints(no_repeat_ngram_size=1)}, repeats(1)),
+    "no pair twice": ({"rules": DecodingConstraints(no_repeat_ngram_size=2)}, repeats(2)),
+    "no three twice": ({"rules": DecodingConstraints(no_repeat_ngram_size=3)}, repeats(3)),
+    "excluded": ({"wishes": [SentenceConstraints(exclude=own) for own in EXCLUDED]}, phrases(EXCLUDED)),
+    "prefix": ({"wishes": [SentenceConstraints(prefix=own) for own in PREFIXES]}, prefixes(PREFIXES)),
     "prefix against bans": (
         {
-            "wishes": [Wish(prefix=own) for own in PREFIXES],
-            "rules": Rules(suppressed=(3,), no_repeat_ngram_size=1, min_length=3),
+            "wishes": [SentenceConstraints(prefix=own) for own in PREFIXES],
+            "rules": DecodingConstraints(suppress_tokens=(3,), no_repeat_ngram_size=1, min_length=3),
         },
         prefixes(PREFIXES, lambda sentence, tokens: {3} | repeats(1)(sentence, tokens) | ends_before(3)(sentence, tokens)),
     ),
@@ -210,7 +210,7 @@ def test_bans_are_those_of_the_plain_search(case: str) -> None:
         greedy = walk(table, LIMITS, **rest)
         for sentence, hypothesis in enumerate(greedy):
             assert_found([hypothesis], reference_beam(table, sentence, LIMITS[sentence], 1, "gnmt", 0.6, banned=banned))
-        for sentence, hypothesis in enumerate(walk(table, LIMITS, choose=sampler(range(4), temperature=3.0), **rest)):
+        for sentence, hypothesis in enumerate(walk(table, LIMITS, choose=make_sampler(range(4), temperature=3.0), **rest)):
             said = (*hypothesis.tokens, END)[: len(hypothesis.token_log_probs)]
             assert all(token not in banned(sentence, said[:place]) for place, token in enumerate(said))
 
@@ -233,7 +233,13 @@ def test_an_automaton_decides_what_may_come_next() -> None:
 
     for seed in range(4):
         table = Table.random(seed, vocabulary=9)
-        assert_same(search(table, [9, 3, 7], 5, "gnmt", 0.6, rules=Rules(allow=allow)), table, [9, 3, 7], 5, banned=banned)
+        assert_same(
+            search(table, [9, 3, 7], 5, "gnmt", 0.6, rules=DecodingConstraints(allowed_tokens_fn=allow)),
+            table,
+            [9, 3, 7],
+            5,
+            banned=banned,
+        )
 
 
 def test_where_nothing_is_allowed_the_output_ends_there() -> None:
@@ -241,10 +247,10 @@ def test_where_nothing_is_allowed_the_output_ends_there() -> None:
         return torch.full((len(outputs_NT), 6), outputs_NT.shape[1] < 2) & (torch.arange(6) != END)
 
     table = Table.random(0)
-    (greedy,) = walk(table, [9], rules=Rules(allow=allow))
+    (greedy,) = walk(table, [9], rules=DecodingConstraints(allowed_tokens_fn=allow))
     assert (len(greedy.tokens), len(greedy.token_log_probs), greedy.finished) == (2, 2, False)
     assert greedy.score == pytest.approx(greedy.log_prob / divisor("gnmt", 0.6, 2), abs=1e-5)
-    assert search(table, [9], 3, "gnmt", 0.6, rules=Rules(allow=allow)) == [[]]
+    assert search(table, [9], 3, "gnmt", 0.6, rules=DecodingConstraints(allowed_tokens_fn=allow)) == [[]]
 
 
 # Phrases that must stand in the output
@@ -257,7 +263,7 @@ def best_with(table: Table, sentence: int, limit: int, phrases: Sequence[tuple[i
         (tokens, (sum(table.log_probs(sentence, tokens[:place])[token] for place, token in enumerate(tokens))))
         for length in range(limit)
         for tokens in itertools.product(others, repeat=length)
-        if all(holds(tokens, phrase) for phrase in phrases)
+        if all(contains_phrase(tokens, phrase) for phrase in phrases)
     ]
     ended = [
         (tokens, (log_prob + table.log_probs(sentence, tokens)[END]) / divisor("gnmt", 0.6, len(tokens) + 1), True)
@@ -270,13 +276,18 @@ def best_with(table: Table, sentence: int, limit: int, phrases: Sequence[tuple[i
 def test_a_wide_beam_finds_the_best_output_that_holds_the_phrases(include: tuple[tuple[int, ...], ...]) -> None:
     for seed in range(3):
         table = Table.random(seed, vocabulary=4)
-        (found,) = search(table, [5], 60, "gnmt", 0.6, wishes=[Wish(include=include)])
+        (found,) = search(table, [5], 60, "gnmt", 0.6, wishes=[SentenceConstraints(include=include)])
         assert_found(found[:1], [best_with(table, 0, 5, include)])
-        assert found[0].missing == ()
+        assert found[0].unmet_constraints == ()
 
 
 def test_a_narrow_beam_places_every_phrase_and_leaves_the_others_alone() -> None:
-    wishes = [Wish(include=((5, 6), (7, 7, 4))), Wish(), Wish(include=((4,),), prefix=(3, 3), exclude=((6,),)), Wish()]
+    wishes = [
+        SentenceConstraints(include=((5, 6), (7, 7, 4))),
+        SentenceConstraints(),
+        SentenceConstraints(include=((4,),), prefix=(3, 3), exclude=((6,),)),
+        SentenceConstraints(),
+    ]
     limits = [14, 9, 12, 5]
     for seed in range(8):
         table = Table.random(seed, vocabulary=8)
@@ -287,8 +298,8 @@ def test_a_narrow_beam_places_every_phrase_and_leaves_the_others_alone() -> None
         for hypotheses, wish in zip(found, wishes, strict=True):
             best = hypotheses[0]
             assert best.finished
-            assert best.missing == ()
-            assert all(holds(best.tokens, phrase) for phrase in wish.include)
+            assert best.unmet_constraints == ()
+            assert all(contains_phrase(best.tokens, phrase) for phrase in wish.include)
         assert found[2][0].tokens[:2] == (3, 3)
         assert 6 not in found[2][0].tokens
         for hypothesis in found[0]:
@@ -300,29 +311,41 @@ def test_a_narrow_beam_places_every_phrase_and_leaves_the_others_alone() -> None
 def test_a_phrase_that_begins_anew_within_itself() -> None:
     """3 3 4 after 3 3 3 4: what has been matched falls back, as in Knuth, Morris and Pratt."""
     table = Table.random(1)
-    (found,) = search(table, [9], 3, "gnmt", 0.6, wishes=[Wish(prefix=(3, 3, 3, 4), include=((3, 3, 4),))])
-    (plain,) = search(table, [9], 3, "gnmt", 0.6, wishes=[Wish(prefix=(3, 3, 3, 4))])
-    assert found[0].missing == ()
+    (found,) = search(table, [9], 3, "gnmt", 0.6, wishes=[SentenceConstraints(prefix=(3, 3, 3, 4), include=((3, 3, 4),))])
+    (plain,) = search(table, [9], 3, "gnmt", 0.6, wishes=[SentenceConstraints(prefix=(3, 3, 3, 4))])
+    assert found[0].unmet_constraints == ()
     assert found[0].tokens == plain[0].tokens
 
 
 def test_a_phrase_that_cannot_be_placed_is_named() -> None:
     table = Table.random(2, vocabulary=8)
     cases: list[tuple[dict[str, Any], tuple[tuple[int, ...], ...], int]] = [
-        ({"wishes": [Wish(include=((5, 3), (4,)), exclude=((3,),))]}, ((5, 3),), 12),
-        ({"wishes": [Wish(include=((5, 3), (4,)))], "rules": Rules(suppressed=(5,))}, ((5, 3),), 12),
-        ({"wishes": [Wish(include=((4,), (5, 5, 6, 6, 7, 7)))]}, ((5, 5, 6, 6, 7, 7),), 6),
+        ({"wishes": [SentenceConstraints(include=((5, 3), (4,)), exclude=((3,),))]}, ((5, 3),), 12),
+        (
+            {"wishes": [SentenceConstraints(include=((5, 3), (4,)))], "rules": DecodingConstraints(suppress_tokens=(5,))},
+            ((5, 3),),
+            12,
+        ),
+        ({"wishes": [SentenceConstraints(include=((4,), (5, 5, 6, 6, 7, 7)))]}, ((5, 5, 6, 6, 7, 7),), 6),
     ]
     for rest, missing, limit in cases:
         (found,) = search(table, [limit], 4, "gnmt", 0.6, **rest)
         assert found[0].finished
-        assert found[0].missing == missing
+        assert found[0].unmet_constraints == missing
     # what forbids it shows only on the way: the best output without it is given, ended
-    (found,) = search(table, [12], 4, "gnmt", 0.6, wishes=[Wish(include=((5, 5),))], rules=Rules(no_repeat_ngram_size=1))
+    (found,) = search(
+        table,
+        [12],
+        4,
+        "gnmt",
+        0.6,
+        wishes=[SentenceConstraints(include=((5, 5),))],
+        rules=DecodingConstraints(no_repeat_ngram_size=1),
+    )
     assert found[0].finished
-    assert found[0].missing == ((5, 5),)
-    (greedy,) = walk(table, [12], wishes=[Wish(include=((5, 5),))])
-    assert greedy.missing == (() if holds(greedy.tokens, (5, 5)) else ((5, 5),))
+    assert found[0].unmet_constraints == ((5, 5),)
+    (greedy,) = walk(table, [12], wishes=[SentenceConstraints(include=((5, 5),))])
+    assert greedy.unmet_constraints == (() if contains_phrase(greedy.tokens, (5, 5)) else ((5, 5),))
 
 
 # Groups
@@ -354,7 +377,7 @@ def test_diverse_groups_are_those_of_the_plain_search(strength: float) -> None:
     """Ends are made unlikely until the limit nears, so that no group ends before another and none is cut."""
     for seed in range(6):
         table = Table.random(seed, vocabulary=7)
-        (found,) = search(table, [6], 6, "gnmt", 0.6, groups=Groups(3, strength), early_stopping="exhaustive")
+        (found,) = search(table, [6], 6, "gnmt", 0.6, groups=BeamGroups(3, strength), early_stopping="exhaustive")
         groups = reference_groups(table, 0, 6, 2, 3, strength)
         expected = {tokens: score for group in groups for tokens, score, _ in group}
         ours = {hypothesis.tokens: hypothesis.score for hypothesis in found if hypothesis.finished}
@@ -372,15 +395,18 @@ def test_strong_groups_differ_more() -> None:
         found = search(table, limits, 4, "gnmt", 0.6, **rest)
         return sum(len({hypothesis.tokens[:1] for hypothesis in hypotheses}) for hypotheses in found)
 
-    assert distinct(groups=Groups(4, 4.0)) > distinct()
+    assert distinct(groups=BeamGroups(4, 4.0)) > distinct()
 
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_alternatives_part_after_the_prefix_and_go_on_as_from_that_prefix(width: int) -> None:
-    wishes, limits = [Wish(prefix=(3, 4)), Wish(), Wish(prefix=(5, 5, 5))], [9, 7, 9]
+    wishes, limits = (
+        [SentenceConstraints(prefix=(3, 4)), SentenceConstraints(), SentenceConstraints(prefix=(5, 5, 5))],
+        [9, 7, 9],
+    )
     for seed in range(4):
         table = Table.random(seed)
-        found = search(table, limits, 4 * width, "gnmt", 0.6, wishes=wishes, groups=Groups(4, branching=True))
+        found = search(table, limits, 4 * width, "gnmt", 0.6, wishes=wishes, groups=BeamGroups(4, return_alternatives=True))
         for sentence, (alternatives, wish) in enumerate(zip(found, wishes, strict=True)):
             own = table.log_probs(sentence, wish.prefix)
             parting = sorted(range(6), key=lambda token: -own[token])[:4]
@@ -417,9 +443,9 @@ def test_loops_are_found_by_the_words_of_the_rule() -> None:
         if tokens and chance.random() < 0.3:
             tokens[chance.randrange(len(tokens))] = 9
         expected = plainly_loops(tokens, span)
-        assert bool(looping(torch.tensor([tokens, tokens], dtype=torch.long), span)[1]) == expected
+        assert bool(is_repeating(torch.tensor([tokens, tokens], dtype=torch.long), span)[1]) == expected
         anywhere = any(plainly_loops(tokens[:last], span) for last in range(len(tokens) + 1))
-        assert loops(tokens, span) == anywhere
+        assert contains_repetition(tokens, span) == anywhere
         seen.add((expected, anywhere))
     assert seen == {(True, True), (False, True), (False, False)}
 
@@ -430,24 +456,24 @@ def test_an_output_that_goes_in_circles_is_stopped_and_says_so() -> None:
     for context in range(7):
         table.logits_CV[context, 3 + context % 3] = 9.0
     table.logits_CV[:, END] = -30.0
-    rules, limits = Rules(repetition_window=12), [60, 9, 60]
+    rules, limits = DecodingConstraints(repetition_window=12), [60, 9, 60]
     free = walk(table, limits)
-    assert loops(free[0].tokens, 12)
-    assert not any(hypothesis.looped for hypothesis in free)
+    assert contains_repetition(free[0].tokens, 12)
+    assert not any(hypothesis.has_repetition for hypothesis in free)
     stopped = walk(table, limits, rules=rules)
-    assert [hypothesis.looped for hypothesis in stopped] == [True, False, True]
+    assert [hypothesis.has_repetition for hypothesis in stopped] == [True, False, True]
     assert len(stopped[0].tokens) % 8 == 0
     assert len(stopped[0].tokens) < 40
     assert plainly_loops(stopped[0].tokens, 12)
     assert not stopped[0].finished
-    assert walk(table, limits, rules=rules, wishes=[Wish(may_loop=True)] * 3) == free
+    assert walk(table, limits, rules=rules, wishes=[SentenceConstraints(allow_repetition=True)] * 3) == free
     table.steps = 0
     beam = search(table, limits, 2, "gnmt", 0.6, rules=rules)
-    assert beam[0][0].looped
+    assert beam[0][0].has_repetition
     assert plainly_loops(beam[0][0].tokens, 12)
     assert beam[0][0].tokens == stopped[0].tokens
     assert beam[0][0].score == pytest.approx(stopped[0].score, abs=1e-5)
-    assert not beam[1][0].looped
+    assert not beam[1][0].has_repetition
 
 
 # All at once, and knobs
@@ -455,13 +481,13 @@ def test_an_output_that_goes_in_circles_is_stopped_and_says_so() -> None:
 
 def test_a_sentence_with_wishes_is_no_other_for_its_batch_mates() -> None:
     wishes = [
-        Wish(prefix=(3,), include=((5, 4),)),
-        Wish(exclude=((4,), (5, 3))),
-        Wish(include=((4, 4),), exclude=((3,),)),
-        Wish(prefix=(5, 5)),
-        Wish(),
+        SentenceConstraints(prefix=(3,), include=((5, 4),)),
+        SentenceConstraints(exclude=((4,), (5, 3))),
+        SentenceConstraints(include=((4, 4),), exclude=((3,),)),
+        SentenceConstraints(prefix=(5, 5)),
+        SentenceConstraints(),
     ]
-    limits, rules = [12, 9, 11, 7, 10], Rules(no_repeat_ngram_size=3, min_length=1, repetition_window=8)
+    limits, rules = [12, 9, 11, 7, 10], DecodingConstraints(no_repeat_ngram_size=3, min_length=1, repetition_window=8)
     for seed in range(5):
         table = Table.random(seed, vocabulary=7)
         together = search(table, limits, 4, "gnmt", 0.6, wishes=wishes, rules=rules)
@@ -470,14 +496,14 @@ def test_a_sentence_with_wishes_is_no_other_for_its_batch_mates() -> None:
             (alone,) = beam_search(
                 table.step,
                 start,
-                limits=[limits[row]],
+                max_lengths=[limits[row]],
                 beam_size=4,
                 start_id=START,
                 end_id=END,
-                penalty=LengthPenalty("gnmt", 0.6),
+                length_penalty=LengthPenalty("gnmt", 0.6),
                 device=torch.device("cpu"),
-                wishes=[wishes[row]],
-                rules=rules,
+                constraints=[wishes[row]],
+                decoding_constraints=rules,
             )
             assert_found(together[row], [(one.tokens, one.score, one.finished) for one in alone])
 
@@ -495,6 +521,6 @@ def test_a_sentence_with_wishes_is_no_other_for_its_batch_mates() -> None:
 )
 def test_impossible_knobs_are_refused_in_one_line(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(RecipeError, match="decoding: ") as refused:
-        section_with(DecodingConfig(), changes, where="decoding")
+        update_section(DecodingConfig(), changes, where="decoding")
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)

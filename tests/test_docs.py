@@ -14,7 +14,7 @@ import click
 import pytest
 
 from dragoman.cli.main import COMMANDS, cli
-from dragoman.config import Recipe, Section, read_recipe
+from dragoman.config import Recipe, RecipeSection, read_recipe
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -89,7 +89,7 @@ def test_commands_are_found() -> None:
 
 def knob(key: str) -> bool:
     """Whether a recipe has this knob."""
-    kinds: set[type[Section]] = {Recipe}
+    kinds: set[type[RecipeSection]] = {Recipe}
     named_freely = False
     for name in key.split("."):
         found = [kind.model_fields[name].annotation for kind in kinds if name in kind.model_fields]
@@ -101,9 +101,9 @@ def knob(key: str) -> bool:
     return True
 
 
-def sections(annotation: Any) -> Iterator[type[Section]]:
+def sections(annotation: Any) -> Iterator[type[RecipeSection]]:
     """The recipe's sections that a field may hold, within unions, lists and mappings as well."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+    if isinstance(annotation, type) and issubclass(annotation, RecipeSection):
         yield annotation
     for part in get_args(annotation):
         yield from sections(part)

@@ -18,17 +18,17 @@ import dragoman
 from conftest import WORDS, MakeRecipe, edit_config
 from dragoman import Translation, Translator
 from dragoman.bundle import Bundle, load_bundle
-from dragoman.data.tokenization.tokenizer import learn_tokeniser
+from dragoman.data.tokenization.tokenizer import train_tokenizer
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.formats.text import read_lines
-from dragoman.inference.load import _nothing_collected
+from dragoman.inference.load import _paused_garbage_collection
 from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.local_attention import Mask
-from dragoman.tasks.generation import cross_attention, generate
-from dragoman.tasks.inference_model import most_positions, speaker_of
+from dragoman.tasks.generation import compute_cross_attention, generate
+from dragoman.tasks.inference_model import as_inference_model, get_max_positions
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -47,11 +47,11 @@ def lines(corpus: Path) -> list[str]:
 
 
 def untrained(recipe: Any, *, seed: int = 1) -> Bundle:
-    tokeniser = learn_tokeniser(
+    tokeniser = train_tokenizer(
         WORDS, WORDS.values(), recipe.subword, append_source_eos=recipe.model.append_source_eos, seed=recipe.training.seed
     )
     torch.manual_seed(seed)
-    model = build_model(recipe.model, source_vocabulary=len(tokeniser.source), target_vocabulary=len(tokeniser.target))
+    model = build_model(recipe.model, source_vocab_size=len(tokeniser.source), target_vocab_size=len(tokeniser.target))
     return Bundle(recipe, tokeniser, model.eval(), {})
 
 
@@ -89,7 +89,7 @@ def test_white_space_is_no_text_for_any_normalisation(tiny: MakeRecipe, tmp_path
     recipe = tiny(tmp_path, "tokenizer.normalization='identity'", "tokenizer.byte_fallback=true", "tokenizer.vocab_size=310")
     blank = ["\t", "\u00a0", "\u2003 ", " ", ""]
     one = Translator([untrained(recipe)], device="cpu")
-    assert one.bundle.tokeniser.encode_source("\t") != one.bundle.tokeniser.encode_source("")
+    assert one.bundle.tokenizer.encode_source("\t") != one.bundle.tokenizer.encode_source("")
     assert [result.status for result in one.translate(blank)] == ["empty"] * 5
     with pytest.raises(DataError, match="line 2: the source holds no text"):
         one.score(["one", "\t"], ["eins", "eins"])
@@ -108,7 +108,7 @@ def test_a_string_is_not_a_list_of_lines(translator: Translator) -> None:
 
 def test_progress_is_told_until_all_lines_are_done(translator: Translator, lines: list[str]) -> None:
     told: list[int] = []
-    translator.translate([*lines, "", " "], advance=told.append, batch_tokens=60)
+    translator.translate([*lines, "", " "], on_progress=told.append, batch_tokens=60)
     assert sum(told) == len(lines) + 2
     assert len(told) > 3
 
@@ -215,7 +215,7 @@ def test_a_text_in_parts_is_sampled_like_the_whole(translator: Translator, lines
     knobs: dict[str, Any] = {"method": "sample", "temperature": 2.0, "seed": 2**31 - 1}
     text = [*lines[:5], "", *lines[5:20]]
     whole = translator.translate(text, **knobs)
-    parts = [translator.translate(text[place : place + 4], first=place, **knobs) for place in range(0, len(text), 4)]
+    parts = [translator.translate(text[place : place + 4], start_index=place, **knobs) for place in range(0, len(text), 4)]
     assert_alike(list(itertools.chain(*parts)), whole)
 
 
@@ -270,7 +270,7 @@ def positioned(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Tr
 
 @pytest.mark.parametrize("method", METHODS)
 def test_learned_positions_are_never_left(method: str, positioned: Translator) -> None:
-    encode = positioned.bundle.tokeniser.encode_source
+    encode = positioned.bundle.tokenizer.encode_source
     texts = ["x" * count for count in range(1, 20)]
     lengths = [len(encode(text)) for text in texts]
     assert 16 in lengths
@@ -287,7 +287,7 @@ def test_learned_positions_are_never_left(method: str, positioned: Translator) -
 
 
 def test_learned_positions_bound_what_can_be_scored(positioned: Translator) -> None:
-    tokens = positioned.bundle.tokeniser.encode_target
+    tokens = positioned.bundle.tokenizer.encode_target
     fits, not_fits = " ".join(["ten"] * 5), " ".join(["ten"] * 40)
     assert len(tokens(fits)) < 16 < len(tokens(not_fits))
     assert len(positioned.score(["ten"], [fits])) == 1
@@ -300,8 +300,8 @@ def test_learned_positions_bound_what_can_be_scored(positioned: Translator) -> N
 def test_an_ensemble_reads_what_all_of_it_can(tiny: MakeRecipe, positioned: Translator, tmp_path: Path) -> None:
     settings = ("model.position_encoding='learned'", "model.max_positions=12", "data.max_length=12", "tokenizer.vocab_size=60")
     shorter, unbounded = untrained(tiny(tmp_path, *settings)), untrained(tiny(tmp_path, "tokenizer.vocab_size=60"))
-    assert most_positions([unbounded.model]) is None
-    assert most_positions([positioned.models[0], shorter.model, unbounded.model]) == 12
+    assert get_max_positions([unbounded.model]) is None
+    assert get_max_positions([positioned.models[0], shorter.model, unbounded.model]) == 12
     together = Translator([positioned.bundle, shorter, unbounded], device="cpu")
     texts = [" ".join(["ten"] * count) for count in range(1, 20)]
     results = together.translate(texts, max_extra_tokens=1000, long_input="error")
@@ -343,25 +343,25 @@ def test_attention_is_what_the_model_computes_when_it_says_the_token(translator:
     # By hand: softmax(q·kᵀ/√d_k) of the last layer for each prefix, mean over the heads.
     (one,) = translator.translate(["one two"], attention=True)
     model = translator.models[0]
-    tokeniser = translator.bundle.tokeniser
+    tokeniser = translator.bundle.tokenizer
     source_BS = torch.tensor([tokeniser.encode_source("one two")])
-    inputs_BT = torch.tensor([[2, *[tokeniser.target.id_of(piece) for piece in one.tokens]]])
+    inputs_BT = torch.tensor([[2, *[tokeniser.target.piece_to_id(piece) for piece in one.tokens]]])
     seen: list[tuple[Tensor, Tensor]] = []
     attention = model.decoder.layers[-1].cross_attention
     assert isinstance(attention, Attention)
-    attend = attention.attend
+    attend = attention.attention_impl
 
     def look(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
         seen.append((query, key))
         result: Tensor = attend(query, key, value, mask, dropout_p)
         return result
 
-    attention.attend = look
+    attention.attention_impl = look
     try:
         with torch.no_grad():
             model(source_BS, inputs_BT)
     finally:
-        attention.attend = attend
+        attention.attention_impl = attend
     ((query_BHTK, key_BHSK),) = seen
     weights_BHTS = (query_BHTK @ key_BHSK.transpose(-2, -1) / query_BHTK.shape[-1] ** 0.5).softmax(-1)
     assert one.attention is not None
@@ -369,9 +369,9 @@ def test_attention_is_what_the_model_computes_when_it_says_the_token(translator:
 
 
 def test_the_attention_of_a_cut_output_has_no_row_for_the_end(translator: Translator) -> None:
-    source = translator.bundle.tokeniser.encode_source("one two")
-    whole = cross_attention(translator.models[0], source, [7, 8, 9], start_id=2)
-    cut = cross_attention(translator.models[0], source, [7, 8, 9], start_id=2, finished=False)
+    source = translator.bundle.tokenizer.encode_source("one two")
+    whole = compute_cross_attention(translator.models[0], source, [7, 8, 9], start_id=2)
+    cut = compute_cross_attention(translator.models[0], source, [7, 8, 9], start_id=2, finished=False)
     assert whole.shape == (1, 2, 4, len(source))
     torch.testing.assert_close(cut, whole[:, :, :3], rtol=0, atol=1e-6)
 
@@ -380,10 +380,10 @@ def test_the_attention_of_a_cut_output_has_no_row_for_the_end(translator: Transl
 
 
 def test_a_translation_s_own_score_is_what_scoring_it_gives(translator: Translator, lines: list[str]) -> None:
-    encode = translator.bundle.tokeniser.target
+    encode = translator.bundle.tokenizer.target
     checked = 0
     for line, one in zip(lines, translator.translate(lines, method="greedy"), strict=True):
-        if tuple(encode.pieces(encode.encode(one.text))) == one.tokens and one.status == "ok":
+        if tuple(encode.ids_to_pieces(encode.encode(one.text))) == one.tokens and one.status == "ok":
             (scored,) = translator.score([line], [one.text])
             assert scored.score == pytest.approx(one.score, abs=1e-5)
             assert scored.token_log_probs == pytest.approx(one.token_log_probs, abs=1e-5)
@@ -430,8 +430,8 @@ def test_an_ensemble_is_the_mean_of_probabilities(tiny: MakeRecipe, tmp_path: Pa
     members = [untrained(recipe, seed=seed) for seed in (1, 2)]
     translator = Translator(members, device="cpu", precision="float32")
     (together,) = translator.translate(["one two"], method="greedy", max_extra_tokens=1)
-    source_BS = torch.tensor([members[0].tokeniser.encode_source("one two")])
-    ids = [members[0].tokeniser.target.id_of(piece) for piece in together.tokens]
+    source_BS = torch.tensor([members[0].tokenizer.encode_source("one two")])
+    ids = [members[0].tokenizer.target.piece_to_id(piece) for piece in together.tokens]
     with torch.no_grad():
         probs = [member.model(source_BS, torch.tensor([[2, *ids]])).softmax(-1)[0] for member in members]
     mean_TV = (probs[0] + probs[1]) / 2
@@ -507,7 +507,7 @@ def test_nothing_heavy_is_imported_before_it_is_used() -> None:
 
 def test_recipe_and_story_are_at_hand(translator: Translator, bundle: Path) -> None:
     document = json.loads((bundle / "config.json").read_text(encoding="utf-8"))
-    assert translator.story == document["story"]
+    assert translator.metadata == document["story"]
     assert translator.recipe.name == "tiny"
 
 
@@ -518,10 +518,10 @@ def test_the_recipe_of_the_bundle_decides_how_it_decodes(bundle_copy: Path, tran
 
 
 def test_hypotheses_come_in_the_order_of_their_sources(translator: Translator) -> None:
-    sources = [translator.bundle.tokeniser.encode_source(text) for text in ("one two three four five", "one", "two three")]
-    config = translator.check({"method": "greedy"})
-    found = generate(speaker_of(translator.models), sources, config, start_id=2)
-    alone = [generate(speaker_of(translator.models), [source], config, start_id=2)[0] for source in sources]
+    sources = [translator.bundle.tokenizer.encode_source(text) for text in ("one two three four five", "one", "two three")]
+    config = translator.resolve_decoding({"method": "greedy"})
+    found = generate(as_inference_model(translator.models), sources, config, start_id=2)
+    alone = [generate(as_inference_model(translator.models), [source], config, start_id=2)[0] for source in sources]
     assert [[one.tokens for one in some] for some in found] == [[one.tokens for one in some] for some in alone]
     assert all(isinstance(one, Hypothesis) for some in found for one in some)
 
@@ -541,7 +541,7 @@ def test_a_loaded_bundle_is_ready_to_translate(bundle: Path) -> None:
 
 def test_python_collects_again_once_all_have_loaded() -> None:
     """Several threads may load at once, and one may fail."""
-    one, other = _nothing_collected(), _nothing_collected()
+    one, other = _paused_garbage_collection(), _paused_garbage_collection()
     assert gc.isenabled()
     one.__enter__()
     other.__enter__()
@@ -549,12 +549,12 @@ def test_python_collects_again_once_all_have_loaded() -> None:
     assert not gc.isenabled()
     other.__exit__(None, None, None)
     assert gc.isenabled()
-    with pytest.raises(ZeroDivisionError), _nothing_collected():
+    with pytest.raises(ZeroDivisionError), _paused_garbage_collection():
         raise ZeroDivisionError
     assert gc.isenabled()
     gc.disable()
     try:
-        with _nothing_collected():
+        with _paused_garbage_collection():
             pass
         assert not gc.isenabled()
     finally:

@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 
 from dragoman.cli.main import cli
 from dragoman.errors import DataError
-from dragoman.evaluation.evalb import Scorer, SentenceScore, score_files, score_trees, total
-from dragoman.evaluation.evalb_params import COLLINS, KEYWORDS, Rules, both_orders, read_rules
-from dragoman.evaluation.evalb_report import listing, sentence_line
+from dragoman.evaluation.evalb import EvalbScorer, SentenceScore, score_files, score_trees, sum_scores
+from dragoman.evaluation.evalb_params import COLLINS, KEYWORDS, EvalbParams, read_params, symmetric_pairs
+from dragoman.evaluation.evalb_report import format_report, format_sentence
 from dragoman.trees import ptb as penn
 from dragoman.trees.tree import Tree
 
@@ -30,9 +30,9 @@ def put(path: Path, *lines: str) -> Path:
     return path
 
 
-def scored(gold: str, test: str, rules: Rules = COLLINS) -> SentenceScore:
-    trees = [[placed.tree for placed in penn.read([line], "a")] for line in (gold, test)]
-    return Scorer(rules).score(trees[0], trees[1])
+def scored(gold: str, test: str, rules: EvalbParams = COLLINS) -> SentenceScore:
+    trees = [[placed.tree for placed in penn.iter_trees([line], "a")] for line in (gold, test)]
+    return EvalbScorer(rules).score(trees[0], trees[1])
 
 
 # --- the C program ----------------------------------------------------------------------------------------------------
@@ -40,33 +40,33 @@ def scored(gold: str, test: str, rules: Rules = COLLINS) -> SentenceScore:
 
 @needs_parity
 def test_the_listing_is_that_of_the_c_program_on_three_thousand_pairs() -> None:
-    scores = score_files(PARITY / "gold.mrg.gz", PARITY / "test.mrg.gz", read_rules(PARITY / "collins.prm"))
+    scores = score_files(PARITY / "gold.mrg.gz", PARITY / "test.mrg.gz", read_params(PARITY / "collins.prm"))
     theirs = gzip.decompress((PARITY / "evalb-output.txt.gz").read_bytes()).decode()
-    assert listing(scores, 40).splitlines() == theirs.splitlines()
+    assert format_report(scores, 40).splitlines() == theirs.splitlines()
 
 
 @needs_parity
 def test_the_sample_of_the_c_program_comes_out_as_it_says() -> None:
     """Its result is of an older version, which named the gold tree's words where a sentence had no score."""
-    rules = read_rules(PARITY / "sample.prm")
+    rules = read_params(PARITY / "sample.prm")
     scores = score_files(PARITY / "sample.gld", PARITY / "sample.tst", rules)
     theirs = (PARITY / "sample.rsl").read_text().splitlines()[3:27]
     for line, score in zip(theirs, scores, strict=True):
-        named = sentence_line(score).split()
+        named = format_sentence(score).split()
         named[9] = str(score.words)
         assert named == line.split()
-    summary = [line for line in listing(scores, rules.cutoff).splitlines()[30:] if "FMeasure" not in line]
+    summary = [line for line in format_report(scores, rules.cutoff_length).splitlines()[30:] if "FMeasure" not in line]
     assert summary == (PARITY / "sample.rsl").read_text().splitlines()[30:]
 
 
 # What the C program prints for these pairs. Quotes that one side deletes as punctuation count after all, labels and words
 # have others that are the same, brackets are deleted by label, and their function tags are cut.
-RULES = Rules(
-    deleted=frozenset({"TOP", "-NONE-", "``", "''", ".", "Z"}),
-    not_in_length=frozenset({"-NONE-"}),
-    quotes=frozenset({"``", "''", "POS", "NN"}),
-    same_labels=both_orders([("A", "B"), ("B", "C"), ("Y", "Z")]),
-    same_words=both_orders([("a", "b")]),
+RULES = EvalbParams(
+    deleted_labels=frozenset({"TOP", "-NONE-", "``", "''", ".", "Z"}),
+    length_deleted_labels=frozenset({"-NONE-"}),
+    quote_labels=frozenset({"``", "''", "POS", "NN"}),
+    equal_labels=symmetric_pairs([("A", "B"), ("B", "C"), ("Y", "Z")]),
+    equal_words=symmetric_pairs([("a", "b")]),
 )
 PRINTED = [
     (
@@ -94,7 +94,7 @@ PRINTED = [
 
 @pytest.mark.parametrize(("gold", "test", "line"), PRINTED)
 def test_quotes_and_equivalences_count_as_in_the_c_program(gold: str, test: str, line: str) -> None:
-    assert sentence_line(scored(gold, test, RULES)).strip() == line
+    assert format_sentence(scored(gold, test, RULES)).strip() == line
 
 
 # --- closed forms -----------------------------------------------------------------------------------------------------
@@ -121,8 +121,8 @@ def test_brackets_are_counted(test: str, matched: int, brackets: int, crossing: 
 
 
 def test_labels_may_be_left_aside() -> None:
-    assert scored(GOLD, GOLD.replace("(NP", "(X").replace("(VP", "(Y"), Rules(labelled=False)).matched == 5
-    assert scored(GOLD, GOLD.replace("(NP", "(X").replace("(VP", "(Y"), Rules()).matched == 3
+    assert scored(GOLD, GOLD.replace("(NP", "(X").replace("(VP", "(Y"), EvalbParams(labeled=False)).matched == 5
+    assert scored(GOLD, GOLD.replace("(NP", "(X").replace("(VP", "(Y"), EvalbParams()).matched == 3
 
 
 @pytest.mark.parametrize(
@@ -139,20 +139,20 @@ def test_labels_may_be_left_aside() -> None:
 def test_what_cannot_be_scored_counts_as_zero(test: str, status: int, brackets: int, reason: str) -> None:
     failed, fine = scored(GOLD, test), scored(GOLD, GOLD)
     assert (failed.status, failed.matched, failed.gold, failed.test, failed.words) == (status, 0, 4, brackets, 4)
-    assert (failed.reason, failed.failed) == (reason, True)
-    zero, dropped = total([failed, fine]), total([failed, fine], "dropped")
+    assert (failed.reason, failed.is_failed) == (reason, True)
+    zero, dropped = sum_scores([failed, fine]), sum_scores([failed, fine], "dropped")
     assert (zero.recall, zero.precision) == (50.0, 100 * 4 / (4 + brackets))
     assert zero.f1 == pytest.approx(2 * 4 / (8 + 4 + brackets) * 100)
-    assert (zero.complete, zero.no_crossing, zero.tagging) == (50.0, 50.0, 50.0)
-    assert (dropped.recall, dropped.precision, dropped.f1, dropped.complete, dropped.tagging) == (100.0,) * 5
+    assert (zero.complete_match, zero.no_crossing, zero.tagging_accuracy) == (50.0, 50.0, 50.0)
+    assert (dropped.recall, dropped.precision, dropped.f1, dropped.complete_match, dropped.tagging_accuracy) == (100.0,) * 5
     assert (zero.sentences, zero.scored, zero.errors + zero.skipped) == (2, 1, 1)
 
 
 def test_nothing_is_no_failure_where_there_is_nothing_to_find() -> None:
     score = scored("(S (. .))", "(X (. .))")
-    assert (score.status, score.failed) == (2, False)
-    assert total([score, scored(GOLD, GOLD)]).complete == 100.0
-    assert total([]) == total([score], longest=0)
+    assert (score.status, score.is_failed) == (2, False)
+    assert sum_scores([score, scored(GOLD, GOLD)]).complete_match == 100.0
+    assert sum_scores([]) == sum_scores([score], max_length=0)
 
 
 def test_length_is_no_limit() -> None:
@@ -178,7 +178,7 @@ def test_a_tree_has_all_its_brackets_and_a_shuffled_one_has_not() -> None:
     for _ in range(200):
         size = chance.randint(1, 9)
         gold, test = (_random(chance, [f"w{place}" for place in range(size)]) for _ in range(2))
-        score = scored(gold[0], test[0], Rules())
+        score = scored(gold[0], test[0], EvalbParams())
         left = list(test[1])
         matched = 0
         for one in gold[1]:
@@ -214,21 +214,21 @@ def test_a_parameter_file_is_read(tmp_path: Path) -> None:
         "DELETE_LABEL TOP", "DELETE_LABEL -NONE-", "DELETE_LABEL_FOR_LENGTH -NONE-", "QUOTE_LABEL ``",
         "EQ_LABEL ADVP PRT", "EQ_WORD Example example",
     )  # fmt: skip
-    assert read_rules(path) == Rules(
-        deleted=frozenset({"TOP", "-NONE-"}),
-        not_in_length=frozenset({"-NONE-"}),
-        quotes=frozenset({"``"}),
-        same_labels=frozenset({("ADVP", "PRT"), ("PRT", "ADVP")}),
-        same_words=frozenset({("Example", "example"), ("example", "Example")}),
-        cutoff=70,
-        labelled=False,
+    assert read_params(path) == EvalbParams(
+        deleted_labels=frozenset({"TOP", "-NONE-"}),
+        length_deleted_labels=frozenset({"-NONE-"}),
+        quote_labels=frozenset({"``"}),
+        equal_labels=frozenset({("ADVP", "PRT"), ("PRT", "ADVP")}),
+        equal_words=frozenset({("Example", "example"), ("example", "Example")}),
+        cutoff_length=70,
+        labeled=False,
     )
-    assert read_rules(put(path)) == Rules()
+    assert read_params(put(path)) == EvalbParams()
 
 
 @needs_parity
 def test_the_rules_that_need_no_file_are_those_of_collins() -> None:
-    assert read_rules(PARITY / "collins.prm") == COLLINS
+    assert read_params(PARITY / "collins.prm") == COLLINS
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_the_rules_that_need_no_file_are_those_of_collins() -> None:
 def test_what_no_parameter_file_says_is_refused(tmp_path: Path, line: str, said: str) -> None:
     path = put(tmp_path / "a.prm", "# a", line)
     with pytest.raises(DataError) as caught:
-        read_rules(path)
+        read_params(path)
     assert str(caught.value) == f"{path}, line 2: {said}"
 
 
@@ -316,10 +316,13 @@ def test_the_command_shows_both_ways_to_count(tmp_path: Path) -> None:
         "where only the tags of punctuation differ, --gold-tags has a sentence scored",
     ]
     scores = score_files(gold, test)
-    assert ask("evalb", gold, test, "--sentences").stdout == listing(scores, 40)
+    assert ask("evalb", gold, test, "--sentences").stdout == format_report(scores, 40)
     found = json.loads(ask("evalb", gold, test, "--json", "--sentences").stdout)
-    assert found["failures_zero"] == {"all": asdict(total(scores)), "length<=40": asdict(total(scores, longest=40))}
-    assert found["failures_dropped"]["all"] == asdict(total(scores, "dropped"))
+    assert found["failures_zero"] == {
+        "all": asdict(sum_scores(scores)),
+        "length<=40": asdict(sum_scores(scores, max_length=40)),
+    }
+    assert found["failures_dropped"]["all"] == asdict(sum_scores(scores, "dropped"))
     assert found["sentences"] == [asdict(one) for one in scores]
     assert [one["line"] for one in found["failures"]] == [1, 2, 3, 4, 5, 6, 7]
     assert "sentences" not in json.loads(ask("evalb", gold, test, "--json").stdout)

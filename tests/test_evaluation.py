@@ -16,7 +16,7 @@ import pytest
 import sacrebleu
 import sacremoses
 
-from dragoman.errors import DataError, MissingExtraError, RecipeError
+from dragoman.errors import DataError, MissingDependencyError, RecipeError
 from dragoman.evaluation.bootstrap import paired_bootstrap
 from dragoman.evaluation.metrics import (
     Score,
@@ -25,9 +25,9 @@ from dragoman.evaluation.metrics import (
     compound_split_bleu,
     exact_match,
     moses_bleu,
-    moses_tokenise,
+    moses_tokenize,
     ter,
-    tokenised_bleu,
+    tokenized_bleu,
 )
 
 Scorer = Callable[[Sequence[str], Sequence[Sequence[str]]], Score]
@@ -127,7 +127,7 @@ MULTI_BLEU_REFERENCES = [
 @pytest.mark.parametrize(("sets", "lowercase", "printed"), [(2, False, 73.72), (2, True, 78.46), (1, False, 49.53)])
 def test_tokenised_bleu_is_what_multi_bleu_prints(sets: int, lowercase: bool, printed: float) -> None:
     # Printed by mosesdecoder's scripts/generic/multi-bleu.perl (31473d8), with -lc where lowercase.
-    score = tokenised_bleu(MULTI_BLEU_HYPOTHESES, MULTI_BLEU_REFERENCES[:sets], lowercase=lowercase)
+    score = tokenized_bleu(MULTI_BLEU_HYPOTHESES, MULTI_BLEU_REFERENCES[:sets], lowercase=lowercase)
     assert round(score.value, 2) == printed
     case = "lc" if lowercase else "mixed"
     version = sacrebleu.__version__
@@ -135,14 +135,14 @@ def test_tokenised_bleu_is_what_multi_bleu_prints(sets: int, lowercase: bool, pr
 
 
 def test_tokenised_bleu_neither_smooths_nor_tokenises() -> None:
-    assert tokenised_bleu(["a x b y"], [["a b x y"]]).value == 0.0  # no pair of words in common
-    assert tokenised_bleu(["a b c d e."], [["a b c d e ."]]).value < tokenised_bleu(["a b c d e ."], [["a b c d e ."]]).value
+    assert tokenized_bleu(["a x b y"], [["a b x y"]]).value == 0.0  # no pair of words in common
+    assert tokenized_bleu(["a b c d e."], [["a b c d e ."]]).value < tokenized_bleu(["a b c d e ."], [["a b c d e ."]]).value
 
 
 def test_moses_tokens_are_those_of_the_moses_tokeniser() -> None:
     # The example and its tokens are those of sacremoses' README.
     line = "This ain't funny. It's actually hillarious, yet double Ls. | [] < > [ ] & You're gonna shake it off? Don't?"
-    assert moses_tokenise([line, ""], "en") == [
+    assert moses_tokenize([line, ""], "en") == [
         "This ain &apos;t funny . It &apos;s actually hillarious , yet double Ls . &#124; &#91; &#93; &lt; &gt; "
         "&#91; &#93; &amp; You &apos;re gonna shake it off ? Don &apos;t ?",
         "",
@@ -151,14 +151,14 @@ def test_moses_tokens_are_those_of_the_moses_tokeniser() -> None:
 
 def test_moses_tokens_follow_the_language() -> None:
     # "bzw." stands in Moses' German list of abbreviations; French leaves the apostrophe to the left-hand token.
-    assert moses_tokenise(["bzw. Anna", "l'ami"], "de") == ["bzw. Anna", "l &apos; ami"]
-    assert moses_tokenise(["bzw. Anna", "l'ami"], "en") == ["bzw . Anna", "l &apos;ami"]
-    assert moses_tokenise(["bzw. Anna", "l'ami"], "fr") == ["bzw . Anna", "l&apos; ami"]
+    assert moses_tokenize(["bzw. Anna", "l'ami"], "de") == ["bzw. Anna", "l &apos; ami"]
+    assert moses_tokenize(["bzw. Anna", "l'ami"], "en") == ["bzw . Anna", "l &apos;ami"]
+    assert moses_tokenize(["bzw. Anna", "l'ami"], "fr") == ["bzw . Anna", "l&apos; ami"]
 
 
 def test_compounds_split_as_perl_splits_them() -> None:
     # printf 'rich-text a-b-c ab-cd-ef a--b -b b-' | perl -pe 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'
-    assert moses_tokenise(["rich-text a-b-c ab-cd-ef a--b -b b-"], "de", compounds_split=True) == [
+    assert moses_tokenize(["rich-text a-b-c ab-cd-ef a--b -b b-"], "de", split_hyphens=True) == [
         "rich ##AT##-##AT## text a ##AT##-##AT## b-c ab ##AT##-##AT## cd ##AT##-##AT## ef a ##AT##-##AT## -b -b b-"
     ]
 
@@ -198,7 +198,7 @@ def moses_bleu_en(hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     return moses_bleu(hypotheses, references, "en")
 
 
-@pytest.mark.parametrize("scorer", [bleu, chrf, ter, tokenised_bleu, moses_bleu_en, exact_match])
+@pytest.mark.parametrize("scorer", [bleu, chrf, ter, tokenized_bleu, moses_bleu_en, exact_match])
 def test_unequal_and_empty_sets_are_refused_with_both_counts(scorer: Scorer) -> None:
     with pytest.raises(DataError, match="2 hypotheses against 3 references in set 2"):
         scorer(["a", "b"], [["a", "b"], ["a", "b", "c"]])
@@ -220,7 +220,7 @@ def test_a_tokeniser_that_is_unknown_or_cannot_run_is_one_line(monkeypatch: pyte
 
 def test_without_sacremoses_the_install_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(MissingExtraError, match=r"^Moses-tokenised BLEU needs sacremoses.*'dragoman\[moses\]'$"):
+    with pytest.raises(MissingDependencyError, match=r"^Moses-tokenised BLEU needs sacremoses.*'dragoman\[moses\]'$"):
         compound_split_bleu(["a"], [["a"]], "de")
 
 
@@ -241,8 +241,8 @@ def test_a_system_is_no_better_than_itself() -> None:
     for metric in ("bleu", "chrf", "ter"):
         comparison = paired_bootstrap(system, system, [references], metric=metric, resamples=100)
         assert (comparison.difference, comparison.interval, comparison.p_value) == (0.0, (0.0, 0.0), 1.0)
-        assert not comparison.significant
-        assert comparison.verdict().startswith("The difference is under the noise: ")
+        assert not comparison.is_significant
+        assert comparison.describe().startswith("The difference is under the noise: ")
 
 
 @pytest.mark.parametrize(("tokenize", "warned"), [("none", False), ("13a", True)])
@@ -261,8 +261,8 @@ def test_a_clearly_better_system_wins_from_either_side(metric: str) -> None:
     forth = paired_bootstrap(good, bad, [references], metric=metric, resamples=200)
     back = paired_bootstrap(bad, good, [references], metric=metric, resamples=200)
     assert forth.p_value == back.p_value == pytest.approx(2 / 201)  # good led in every resample
-    assert forth.verdict("good", "bad").startswith("good is better than bad: ")
-    assert back.verdict("bad", "good").startswith("good is better than bad: ")
+    assert forth.describe("good", "bad").startswith("good is better than bad: ")
+    assert back.describe("bad", "good").startswith("good is better than bad: ")
     low, high = forth.interval
     assert forth.difference == -back.difference
     assert back.interval == pytest.approx((-high, -low))
@@ -318,7 +318,7 @@ def test_the_tokeniser_reaches_the_bootstrap() -> None:
     a, b = ["one, two three four five."] * 3, ["one , two three four six ."] * 3
     references = [["one , two three four five ."] * 3]
     comparison = paired_bootstrap(a, b, references, tokenize="none", resamples=50)
-    tokenised = tokenised_bleu(a, references)  # which is not smoothed
+    tokenised = tokenized_bleu(a, references)  # which is not smoothed
     assert (comparison.a.value, comparison.a.signature) == (tokenised.value, tokenised.signature)
     assert comparison.a.value < bleu(a, references).value
 
@@ -334,7 +334,7 @@ def test_a_verdict_is_one_sentence_and_a_comparison_is_json() -> None:
         p_value=0.012,
         lower_is_better=True,
     )
-    assert comparison.verdict("base", "big") == (
+    assert comparison.describe("base", "big") == (
         "big is better than base: TER of base 45.20, of big 40.10, difference +5.10 (95 % interval +2.00 to +8.25), p = 0.012."
     )
     assert json.loads(json.dumps(dataclasses.asdict(comparison)))["interval"] == [2.0, 8.25]

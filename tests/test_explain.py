@@ -25,23 +25,31 @@ from click.testing import CliRunner
 from dragoman import Translator, load
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.cli.main import cli
-from dragoman.config import section_with
+from dragoman.config import update_section
 from dragoman.data.tokenization.sentencepiece import Vocabulary
 from dragoman.data.tokenization.special_tokens import END_ID
-from dragoman.data.tokenization.tokenizer import Tokeniser
-from dragoman.errors import DataError, DragomanError, MissingExtraError, OutputError, RecipeError
-from dragoman.inference.explain.translation import explain, recorded_search
+from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.errors import DataError, DragomanError, MissingDependencyError, OutputError, RecipeError
+from dragoman.inference.explain.translation import explain, trace_search
 from dragoman.inference.translation import Translation
 from dragoman.model.factory import build_model
-from dragoman.tasks.generation import cross_attention
-from dragoman.tasks.inference_model import start_id
+from dragoman.tasks.generation import compute_cross_attention
+from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.viz import figures as figures_module
-from dragoman.viz.attention_page import MOST_TOKENS, SMALL_PAGE, attention_page, framed
-from dragoman.viz.attention_svg import HUES, HUES_IN_THE_DARK, word_matrix
-from dragoman.viz.explanation import KINDS, Explanation, Focus, Heads, Kind, word_texts, word_weights
-from dragoman.viz.figures import figure_names, figures, png_of
-from dragoman.viz.html_report import drawing_width
-from dragoman.viz.png import palette_png, shades
+from dragoman.viz.attention_page import MAX_OPTIONAL_PAGE_BYTES, MAX_TOKENS, embed_in_iframe, render_attention_page
+from dragoman.viz.attention_svg import DARK_HEAD_COLORS, HEAD_COLORS, render_word_matrix
+from dragoman.viz.explanation import (
+    ATTENTION_KINDS,
+    AttentionHeads,
+    AttentionKind,
+    Explanation,
+    HeadSelection,
+    merge_tokens,
+    merge_weights,
+)
+from dragoman.viz.figures import list_figure_names, render_figures, svg_to_png
+from dragoman.viz.html_report import parse_drawing_width
+from dragoman.viz.png import encode_palette_png, interpolate_colors
 from dragoman.viz.svg import DARK, LIGHT
 from explained import HOSTILE, made
 
@@ -64,18 +72,18 @@ def small() -> Explanation:
 
 def test_words_are_what_stands_between_spaces(translator: Translator) -> None:
     explanation = explain(translator, "three red", target="drei rot")
-    assert word_texts(explanation.source_tokens, explanation.source_words) == ["three", "red", "</s>"]
-    assert word_texts(explanation.said, explanation.said_words) == ["drei", "rot", "</s>"]
+    assert merge_tokens(explanation.source_tokens, explanation.source_word_ids) == ["three", "red", "</s>"]
+    assert merge_tokens(explanation.output_tokens, explanation.output_word_ids) == ["drei", "rot", "</s>"]
 
 
 def test_bytes_become_the_letters_they_spell() -> None:
     tokens = ["▁", "<0xE4>", "<0xBD>", "<0xA0>", "x", "▁<0x41>"]  # the last is no byte, but text that looks like one
-    assert word_texts(tokens, [0, 0, 0, 0, 0, 1]) == ["你x", "<0x41>"]
+    assert merge_tokens(tokens, [0, 0, 0, 0, 0, 1]) == ["你x", "<0x41>"]
 
 
 def test_the_weights_of_words_are_sums_over_keys_and_means_over_queries() -> None:
     weights = np.array([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [1.0, 0.0, 0.0]], dtype=np.float32)
-    merged = word_weights(weights, [0, 0, 1], [0, 0, 1])
+    merged = merge_weights(weights, [0, 0, 1], [0, 0, 1])
     assert np.array(merged) == pytest.approx(np.array([[0.45, 0.55], [1.0, 0.0]]))
 
 
@@ -102,9 +110,9 @@ def pixels(png: bytes) -> list[bytes]:
 
 def test_a_png_shows_the_colours_that_its_bytes_name() -> None:
     image = pytest.importorskip("PIL.Image", reason="needs Pillow, which reads PNG on its own")
-    palette = shades((255, 255, 255), (8, 69, 148))
+    palette = interpolate_colors((255, 255, 255), (8, 69, 148))
     rows = [bytes([0, 128, 255]), bytes([1, 2, 254])]
-    read = image.open(io.BytesIO(palette_png(rows, palette))).convert("RGB")
+    read = image.open(io.BytesIO(encode_palette_png(rows, palette))).convert("RGB")
     assert [[read.getpixel((x, y)) for x in range(3)] for y in range(2)] == [[palette[one] for one in row] for row in rows]
     assert (palette[0], palette[255]) == ((255, 255, 255), (8, 69, 148))
 
@@ -152,11 +160,11 @@ def sha(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def hostile() -> Page:
-    return Page(attention_page(made(source=len(HOSTILE), said=len(HOSTILE), layers=1, heads=2, tokens=HOSTILE)))
+    return Page(render_attention_page(made(source=len(HOSTILE), said=len(HOSTILE), layers=1, heads=2, tokens=HOSTILE)))
 
 
 def test_the_policy_names_each_script_and_style_by_its_hash_and_lets_nothing_else_in(small: Explanation) -> None:
-    page = Page(attention_page(small))
+    page = Page(render_attention_page(small))
     policy = next(attributes["content"] for tag, attributes in page.tags if attributes.get("http-equiv")) or ""
     allowed = dict(part.split(" ", 1) for part in policy.split("; "))
     assert allowed["default-src"] == "'none'"
@@ -169,14 +177,14 @@ def test_the_policy_names_each_script_and_style_by_its_hash_and_lets_nothing_els
 
 
 def test_the_page_names_no_other_place(small: Explanation) -> None:
-    page = attention_page(small)
+    page = render_attention_page(small)
     assert set(re.findall(r"\w+://[^\s\"'<>]+", page)) == {"http://www.w3.org/2000/svg"}
     names = {(tag, name) for tag, attributes in Page(page).tags for name in attributes}
     assert {(tag, name) for tag, name in names if name in ("src", "href", "srcset", "action", "style")} == {("img", "src")}
 
 
 def test_hostile_tokens_stay_text(hostile: Page) -> None:
-    plain = {tag for tag, _ in Page(attention_page(made(source=3, said=3, layers=1, heads=2))).tags}
+    plain = {tag for tag, _ in Page(render_attention_page(made(source=3, said=3, layers=1, heads=2))).tags}
     assert {tag for tag, _ in hostile.tags} <= plain
     assert not [name for _, attributes in hostile.tags for name in attributes if name.startswith("on")]
     assert sum(tag == "script" for tag, _ in hostile.tags) == 3
@@ -187,8 +195,8 @@ def test_hostile_tokens_stay_text(hostile: Page) -> None:
 
 
 def test_weights_are_the_pixels_of_the_page(small: Explanation) -> None:
-    page = Page(attention_page(small))
-    shown: tuple[Kind, ...] = ("cross", "encoder", "decoder")
+    page = Page(render_attention_page(small))
+    shown: tuple[AttentionKind, ...] = ("cross", "encoder", "decoder")
     for kind, png in zip(shown, page.images(), strict=True):
         heads, gap = small.heads(kind), page.data()["kinds"][kind]["gap"]
         layers, count, rows, columns = heads.shape
@@ -200,7 +208,7 @@ def test_weights_are_the_pixels_of_the_page(small: Explanation) -> None:
                 assert np.abs(np.array(found) / 255 - heads.weights_LHTS[layer, head]).max() <= 0.5 / 255 + 1e-6
 
 
-def vectors_of(page: Page, heads: Heads, name: str) -> list[Any]:
+def vectors_of(page: Page, heads: AttentionHeads, name: str) -> list[Any]:
     """Query, key and value of a head as the page holds them: three scales, then 16-bit numbers."""
     start, packed = page.data()["vectors"][name], page.vectors()
     scales = np.frombuffer(packed, "<f4", 3, start)
@@ -213,9 +221,9 @@ def vectors_of(page: Page, heads: Heads, name: str) -> list[Any]:
 
 
 def test_vectors_in_the_page_are_those_of_the_model_in_16_bits(small: Explanation) -> None:
-    page = Page(attention_page(small))
+    page = Page(render_attention_page(small))
     assert len(page.data()["vectors"]) == 3 * 2 * 3
-    for kind in KINDS:
+    for kind in ATTENTION_KINDS:
         heads = small.heads(kind)
         query, key, value = vectors_of(page, heads, f"{kind}.1.2")
         for found, whole in ((query, heads.query_LHTK), (key, heads.key_LHSK), (value, heads.value_LHSU)):
@@ -225,50 +233,50 @@ def test_vectors_in_the_page_are_those_of_the_model_in_16_bits(small: Explanatio
 def test_the_largest_promised_page_is_small() -> None:
     """50 × 50 tokens, 6 layers of 8 heads 64 wide; random weights pack worse than those of any model."""
     explanation = made(source=50, said=50, layers=6, heads=8, width=64, beam=4)
-    page = attention_page(explanation)
-    assert len(page.encode()) <= 500_000 == SMALL_PAGE
+    page = render_attention_page(explanation)
+    assert len(page.encode()) <= 500_000 == MAX_OPTIONAL_PAGE_BYTES
     held = Page(page).data()["vectors"]
     assert 0 < len(held) < 3 * 6 * 8
-    wanted: tuple[Kind, int, int] = ("encoder", 0, 0)
+    wanted: tuple[AttentionKind, int, int] = ("encoder", 0, 0)
     assert "encoder.0.0" not in held
-    assert "encoder.0.0" in Page(attention_page(explanation, inside=(wanted,))).data()["vectors"]
+    assert "encoder.0.0" in Page(render_attention_page(explanation, include_heads=(wanted,))).data()["vectors"]
 
 
 def test_without_a_script_all_is_there_to_read(small: Explanation) -> None:
-    page = Page(attention_page(small))
+    page = Page(render_attention_page(small))
     assert sum(tag == "svg" for tag, _ in page.tags) == 3 + 1 + 1 + 1  # lines of each kind, words, the beam, one head
-    for token in (*small.source_tokens, *small.said):
+    for token in (*small.source_tokens, *small.output_tokens):
         assert token.removeprefix("▁") in page.text
-    assert page.text.count("%") >= sum(len(choice.candidates) for choice in small.choices)
+    assert page.text.count("%") >= sum(len(choice.candidates) for choice in small.predictions)
 
 
 def test_a_frame_for_notebooks_holds_the_whole_page_and_may_do_nothing_but_run_it(small: Explanation) -> None:
-    page = attention_page(small)
-    ((tag, attributes),) = Page(framed(page)).tags
+    page = render_attention_page(small)
+    ((tag, attributes),) = Page(embed_in_iframe(page)).tags
     assert (tag, attributes["sandbox"], attributes["srcdoc"]) == ("iframe", "allow-scripts", page)
 
 
 def test_sizes_that_differ_and_sides_that_are_too_long_are_refused(small: Explanation) -> None:
     with pytest.raises(ValueError, match="cross weights are"):
-        attention_page(Explanation(**{**vars(small), "cross": small.encoder}))
-    with pytest.raises(ValueError, match=f"a page holds {MOST_TOKENS}"):
-        attention_page(made(source=MOST_TOKENS + 1, said=2, layers=1, heads=1, width=1))
+        render_attention_page(Explanation(**{**vars(small), "cross": small.encoder}))
+    with pytest.raises(ValueError, match=f"a page holds {MAX_TOKENS}"):
+        render_attention_page(made(source=MAX_TOKENS + 1, said=2, layers=1, heads=1, width=1))
 
 
 # Pictures
 
 
 def test_each_view_is_a_plain_drawing(small: Explanation) -> None:
-    drawn = figures(small)
-    assert list(drawn) == figure_names()
+    drawn = render_figures(small)
+    assert list(drawn) == list_figure_names()
     for svg in drawn.values():
-        assert 100 < drawing_width(svg) < 2000
+        assert 100 < parse_drawing_width(svg) < 2000
 
 
 def test_the_line_of_a_weight_leads_from_its_row_to_its_column_and_is_as_dark_as_it_is_strong() -> None:
     explanation = made(source=3, said=2, layers=1, heads=1)
     explanation.cross.weights_LHTS[0, 0] = [[0.0, 1.0, 0.0], [0.0, 0.0, 0.26]]
-    svg = figures(explanation)["lines-cross"]
+    svg = render_figures(explanation)["lines-cross"]
     y = {side: [float(one) for one in re.findall(rf'class="ink {side}" x="[\d.]+" y="([\d.]+)"', svg)] for side in "qk"}
     lines = re.findall(r'class="line h0" stroke-opacity="([\d.]+)" d="M[\d.]+ ([\d.]+)L[\d.]+ ([\d.]+)"', svg)
     found = sorted((float(opacity), float(start) + 4.5, float(end) + 4.5) for opacity, start, end in lines)
@@ -278,15 +286,15 @@ def test_the_line_of_a_weight_leads_from_its_row_to_its_column_and_is_as_dark_as
 def test_the_matrix_of_words_is_shaded_in_sixteenths() -> None:
     explanation = made(source=2, said=2, layers=1, heads=1)
     explanation.cross.weights_LHTS[0, 0] = [[0.75, 0.25], [0.0, 1.0]]
-    assert re.findall(r'class="cell" fill-opacity="([\d.]+)"', word_matrix(explanation)) == ["0.25", "0.75", "1"]
+    assert re.findall(r'class="cell" fill-opacity="([\d.]+)"', render_word_matrix(explanation)) == ["0.25", "0.75", "1"]
 
 
 def test_a_picture_becomes_pixels(small: Explanation) -> None:
     pytest.importorskip("resvg_py", reason="needs resvg-py (the png extra)")
-    svg = figures(small)["words"]
-    png = png_of(svg, zoom=2)
+    svg = render_figures(small)["words"]
+    png = svg_to_png(svg, scale=2)
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
-    assert int.from_bytes(png[16:20], "big") == pytest.approx(2 * drawing_width(svg), abs=2)
+    assert int.from_bytes(png[16:20], "big") == pytest.approx(2 * parse_drawing_width(svg), abs=2)
 
 
 # What each kind of cone's absence makes of linear sRGB: Machado, Oliveira and Fernandes (2009), severity 1.
@@ -312,7 +320,7 @@ def lab(rgb: Any) -> Any:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-@pytest.mark.parametrize(("hues", "paper"), [(HUES, LIGHT.paper), (HUES_IN_THE_DARK, DARK.paper)], ids=["light", "dark"])
+@pytest.mark.parametrize(("hues", "paper"), [(HEAD_COLORS, LIGHT.paper), (DARK_HEAD_COLORS, DARK.paper)], ids=["light", "dark"])
 def test_heads_can_be_told_apart_by_every_eye(hues: Sequence[str], paper: str) -> None:
     """A difference of 2.3 is just seen; 3 is the contrast that WCAG 2 asks of graphics (1.4.11)."""
     for eye in EYES.values():
@@ -329,35 +337,37 @@ def test_explaining_changes_no_bit_of_the_translation(translator: Translator) ->
     before = translator.translate(["three red five"], nbest=4)
     explanation = explain(translator, "three red five")
     assert translator.translate(["three red five"], nbest=4) == before
-    assert (explanation.target, explanation.said[:-1]) == (before[0].text, before[0].tokens)
+    assert (explanation.target, explanation.output_tokens[:-1]) == (before[0].text, before[0].tokens)
 
 
 def test_the_weights_are_those_of_the_attention_that_ran(translator: Translator) -> None:
     explanation = explain(translator, "three red five")
-    source = translator.bundle.tokeniser.encode_source("three red five")
-    ids = ids_of(translator.bundle.tokeniser.target, explanation.said[:-1])
-    cross = cross_attention(translator.bundle.model, source, ids, start_id=start_id(translator.recipe.model))
+    source = translator.bundle.tokenizer.encode_source("three red five")
+    ids = ids_of(translator.bundle.tokenizer.target, explanation.output_tokens[:-1])
+    cross = compute_cross_attention(
+        translator.bundle.model, source, ids, start_id=get_decoder_start_id(translator.recipe.model)
+    )
     assert torch.equal(torch.from_numpy(explanation.cross.weights_LHTS), cross)
 
 
 def ids_of(subword: Vocabulary, pieces: Sequence[str]) -> list[int]:
-    every = subword.pieces(range(len(subword)))
+    every = subword.ids_to_pieces(range(len(subword)))
     return [every.index(piece) for piece in pieces]
 
 
 def test_the_head_that_a_bundle_names_is_looked_at_first(bundle: Path) -> None:
     named = load(bundle, device="cpu")
     named.bundle.story["alignment"] = {"layer": 0, "head": 1, "error": 0.25}
-    assert explain(named, "three red").focus["cross"] == Focus(0, (1,))
-    assert explain(named, "three red", layer=1).focus["cross"] == Focus(0, (0, 1))
-    assert explain(named, "three red").focus["encoder"] == Focus(0, (0, 1))
+    assert explain(named, "three red").selections["cross"] == HeadSelection(0, (1,))
+    assert explain(named, "three red", layer=1).selections["cross"] == HeadSelection(0, (0, 1))
+    assert explain(named, "three red").selections["encoder"] == HeadSelection(0, (0, 1))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_numbers_inside_a_head_follow_from_each_other(translator: Translator, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", ATTENTION_KINDS)
+def test_the_numbers_inside_a_head_follow_from_each_other(translator: Translator, kind: AttentionKind) -> None:
     """Equation 1 in float64, with the mask's meaning written out, from the page's own 16-bit vectors."""
     explanation = explain(translator, "three red five")
-    page, heads = Page(attention_page(explanation)), explanation.heads(kind)
+    page, heads = Page(render_attention_page(explanation)), explanation.heads(kind)
     layers, count, rows, columns = heads.shape
     for layer in range(layers):
         for head in range(count):
@@ -366,7 +376,9 @@ def test_the_numbers_inside_a_head_follow_from_each_other(translator: Translator
             hidden = np.triu(np.ones((rows, columns), dtype=bool), 1) if kind == "decoder" else np.zeros((rows, columns), bool)
             powers = np.where(hidden, 0.0, np.exp(scores - scores.max()))
             assert np.abs(powers / powers.sum(1, keepdims=True) - heads.weights_LHTS[layer, head]).max() < 1 / 255
-            assert all(explanation.sees(kind, row, column) != hidden[row, column] for row, column in np.ndindex(rows, columns))
+            assert all(
+                explanation.is_visible(kind, row, column) != hidden[row, column] for row, column in np.ndindex(rows, columns)
+            )
 
 
 @pytest.mark.parametrize(
@@ -384,44 +396,46 @@ def test_the_numbers_inside_a_head_follow_from_each_other(translator: Translator
     ids=str,
 )
 def test_the_recorded_search_comes_to_the_translators_output(translator: Translator, settings: dict[str, Any]) -> None:
-    config = section_with(translator.recipe.decoding, settings, where="decoding")
+    config = update_section(translator.recipe.decoding, settings, where="decoding")
     for text in ("three red five", "one", "small green nine blue seven", "xylophone"):
         explanation = explain(translator, text, **settings)
         assert explanation.beam, explanation.notes
-        won = [branch for branch in explanation.beam if branch.won]
-        assert tuple(branch.token for branch in won) == explanation.said
+        won = [branch for branch in explanation.beam if branch.is_best]
+        assert tuple(branch.token for branch in won) == explanation.output_tokens
         width = 1 if settings.get("method") == "greedy" else config.beam_size
-        for step in range(len(explanation.said)):
+        for step in range(len(explanation.output_tokens)):
             same = [branch for branch in explanation.beam if branch.step == step]
-            assert sum(branch.fate == "kept" for branch in same) <= width
+            assert sum(branch.status == "kept" for branch in same) <= width
             assert len(same) <= 2 * width
-            totals = [branch.score for branch in same if branch.fate != "finished"]
+            totals = [branch.score for branch in same if branch.status != "finished"]
             assert totals == sorted(totals, reverse=True)
 
 
 def test_the_score_of_the_winner_is_that_of_the_translation(translator: Translator) -> None:
     result = translator.translate(["three red five"])[0]
-    source = translator.bundle.tokeniser.encode_source("three red five")
-    record = recorded_search(
-        translator.bundle.model, source, translator.recipe.decoding, start=start_id(translator.recipe.model)
+    source = translator.bundle.tokenizer.encode_source("three red five")
+    record = trace_search(
+        translator.bundle.model, source, translator.recipe.decoding, start_id=get_decoder_start_id(translator.recipe.model)
     )
     assert record.ids[-1] == END_ID
-    assert record.grown[record.path[-1]].score == pytest.approx(result.score, rel=1e-6)
+    assert record.hypotheses[record.path[-1]].score == pytest.approx(result.score, rel=1e-6)
 
 
 def test_candidates_and_their_probabilities_are_the_models(translator: Translator) -> None:
     explanation = explain(translator, "three red five", target="drei rot sechs")
     scored = translator.score(["three red five"], ["drei rot sechs"])[0]
-    assert tuple(choice.said.log_prob for choice in explanation.choices) == pytest.approx(scored.token_log_probs, rel=1e-5)
-    assert explanation.forced
+    assert tuple(choice.output.log_prob for choice in explanation.predictions) == pytest.approx(
+        scored.token_log_probs, rel=1e-5
+    )
+    assert explanation.teacher_forced
     assert not explanation.beam
-    for choice in explanation.choices:
+    for choice in explanation.predictions:
         log_probs = [candidate.log_prob for candidate in choice.candidates]
         assert len(log_probs) == 10
         assert log_probs == sorted(log_probs, reverse=True)
         assert sum(np.exp(log_probs)) <= 1 + 1e-6
-        assert choice.rank == 1 + sum(log_prob > choice.said.log_prob for log_prob in log_probs) or choice.rank > 10
-    assert max(choice.rank for choice in explanation.choices) > 1  # it would have said "fünf"
+        assert choice.rank == 1 + sum(log_prob > choice.output.log_prob for log_prob in log_probs) or choice.rank > 10
+    assert max(choice.rank for choice in explanation.predictions) > 1  # it would have said "fünf"
 
 
 @pytest.mark.parametrize(
@@ -436,15 +450,15 @@ def test_candidates_and_their_probabilities_are_the_models(translator: Translato
 def test_models_of_every_shape_are_explained(bundle: Path, change: dict[str, Any]) -> None:
     """Untrained, so that nothing is as one would expect; equation 1 with the mask of section 4 written out."""
     known = load_bundle(bundle)
-    config = section_with(known.recipe.model, change, where="model")
+    config = update_section(known.recipe.model, change, where="model")
     recipe = known.recipe.model_copy(update={"model": config})
-    tokeniser = Tokeniser(known.tokeniser.source, known.tokeniser.target, append_source_eos=config.append_source_eos)
+    tokeniser = PairTokenizer(known.tokenizer.source, known.tokenizer.target, append_source_eos=config.append_source_eos)
     torch.manual_seed(1)
-    model = build_model(config, source_vocabulary=len(tokeniser.source), target_vocabulary=len(tokeniser.target)).eval()
+    model = build_model(config, source_vocab_size=len(tokeniser.source), target_vocab_size=len(tokeniser.target)).eval()
     translator = Translator([Bundle(recipe, tokeniser, model, {})], device="cpu")
     explanation = explain(translator, "three red five")
     assert explanation.beam, explanation.notes
-    for kind in KINDS:
+    for kind in ATTENTION_KINDS:
         heads = explanation.heads(kind)
         _, _, rows, columns = heads.shape
         scores = heads.query_LHTK @ heads.key_LHSK.swapaxes(-1, -2) / np.sqrt(heads.key_LHSK.shape[-1])
@@ -454,9 +468,9 @@ def test_models_of_every_shape_are_explained(bundle: Path, change: dict[str, Any
             hidden = hidden | (abs(row - column) > config.attention_window)
         powers = np.where(hidden, 0.0, np.exp(scores - scores.max()))
         assert np.abs(powers / powers.sum(-1, keepdims=True) - heads.weights_LHTS).max() < 1e-4
-        assert all(explanation.sees(kind, *spot) != hidden[spot] for spot in np.ndindex(rows, columns))
-    assert figures(explanation)
-    assert attention_page(explanation)
+        assert all(explanation.is_visible(kind, *spot) != hidden[spot] for spot in np.ndindex(rows, columns))
+    assert render_figures(explanation)
+    assert render_attention_page(explanation)
 
 
 def test_a_sampled_translation_is_explained_without_a_beam(translator: Translator) -> None:
@@ -469,8 +483,8 @@ def test_a_sampled_translation_is_explained_without_a_beam(translator: Translato
 def test_an_output_that_was_cut_is_explained_as_far_as_it_goes(translator: Translator) -> None:
     explanation = explain(translator, "three red five " * 3, max_extra_tokens=0, alpha=0.0)
     result = translator.translate(["three red five " * 3], max_extra_tokens=0, alpha=0.0)[0]
-    assert explanation.said[: len(result.tokens)] == result.tokens
-    assert attention_page(explanation)
+    assert explanation.output_tokens[: len(result.tokens)] == result.tokens
+    assert render_attention_page(explanation)
 
 
 @pytest.mark.parametrize(
@@ -511,7 +525,7 @@ def test_the_command_writes_the_page_and_the_pictures(bundle: Path, tmp_path: Pa
     assert done.stdout == load(bundle).translate(["three red"])[0].text + "\n"
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert "layer 1, head 2<" in page.read_text(encoding="utf-8")
-    assert {path.name for path in (tmp_path / "svg").iterdir()} == {f"{name}.svg" for name in figure_names()}
+    assert {path.name for path in (tmp_path / "svg").iterdir()} == {f"{name}.svg" for name in list_figure_names()}
     again = ask(bundle, "three red", "-o", page)
     assert isinstance(again.exception, OutputError)
     assert ask(bundle, "three red", "-o", page, "--overwrite").exit_code == 0
@@ -528,7 +542,7 @@ def test_the_command_writes_pixels_or_names_what_is_missing(
     monkeypatch.undo()
     monkeypatch.setitem(__import__("sys").modules, "resvg_py", None)
     done = ask(bundle, "three", "-o", tmp_path / "b.html", "--png", tmp_path / "more")
-    assert isinstance(done.exception, MissingExtraError)
+    assert isinstance(done.exception, MissingDependencyError)
     assert "dragoman[png]" in str(done.exception)
 
 
@@ -567,19 +581,19 @@ def test_a_translation_shows_itself_in_a_frame(translator: Translator, tmp_path:
     (one,) = translator.translate([line], nbest=2, beam_size=2)
     assert "IPython" not in sys.modules
     shown = one.show(height=500)
-    assert shown.page == attention_page(explain(translator, line, nbest=2, beam_size=2))
+    assert shown.html == render_attention_page(explain(translator, line, nbest=2, beam_size=2))
     frame = shown._repr_html_()
     assert 'height="500"' in frame
     beside, page = re.fullmatch(r'<iframe ([^<>]*) srcdoc="([^"]*)"></iframe>', frame).groups()  # type: ignore[union-attr]
-    assert html.unescape(page) == shown.page
+    assert html.unescape(page) == shown.html
     assert beside.startswith('sandbox="allow-scripts"')
     assert "page" not in repr(shown)
     other = one.alternatives[0]
     assert other.text != one.text
-    assert "The translation was given" in other.show().page
+    assert "The translation was given" in other.show().html
     assert translator.translate([line], nbest=2, beam_size=2) == [one]  # bit for bit what it was
     shown.save(tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_text(encoding="utf-8") == shown.page
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == shown.html
     with pytest.raises(OutputError, match=r"page\.html"):
         shown.save(tmp_path / "page.html")
 
@@ -593,8 +607,8 @@ def test_what_was_not_translated_here_is_not_shown(translator: Translator) -> No
         with pytest.raises(DataError, match="only what translate has returned can be shown"):
             strange.show()
     (parts,) = translator.translate(["one two three four five"], max_source_tokens=4)
-    assert parts.parts > 1
-    with pytest.raises(DataError, match=rf"translated in {parts.parts} parts"):
+    assert parts.num_segments > 1
+    with pytest.raises(DataError, match=rf"translated in {parts.num_segments} parts"):
         parts.show()
     with pytest.raises(DataError, match="the text is empty"):
         translator.translate([""])[0].show()

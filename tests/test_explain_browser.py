@@ -18,7 +18,7 @@ import pytest
 
 from dragoman import load
 from dragoman.inference.explain.translation import explain
-from dragoman.viz.attention_page import MOST_TOKENS, attention_page, framed
+from dragoman.viz.attention_page import MAX_TOKENS, embed_in_iframe, render_attention_page
 from dragoman.viz.explanation import Explanation
 from explained import HOSTILE, made
 
@@ -98,8 +98,8 @@ def small() -> Explanation:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_opens_within_a_second_and_asks_for_nothing(open_page: Any, small: Explanation, scheme: str) -> None:
-    page = attention_page(made(source=50, said=50, layers=6, heads=8, width=64, beam=4))
-    open_page(attention_page(small))  # the browser's own first page is not the page's
+    page = render_attention_page(made(source=50, said=50, layers=6, heads=8, width=64, beam=4))
+    open_page(render_attention_page(small))  # the browser's own first page is not the page's
     sights = [open_page(page, color_scheme=scheme) for _ in range(3)]
     for sight in sights:
         assert [url.split(":")[0] for url in sight.asked if not url.startswith("data:")] == ["file"]
@@ -110,7 +110,7 @@ def test_it_opens_within_a_second_and_asks_for_nothing(open_page: Any, small: Ex
 
 def test_numbers_shown_are_the_models(open_page: Any, bundle: Path) -> None:
     explanation = explain(load(bundle, device="cpu"), "three red five", heads=[1, 2])
-    sight = open_page(attention_page(explanation))
+    sight = open_page(render_attention_page(explanation))
     for kind in ("cross", "encoder", "decoder"):
         sight.page.locator(f"input[name=kind][value={kind}]").check(force=True)
         weights = explanation.heads(kind).weights_LHTS[0]
@@ -135,7 +135,7 @@ def test_numbers_shown_are_the_models(open_page: Any, bundle: Path) -> None:
 
 
 def test_heads_and_layers_are_chosen_by_mouse(open_page: Any, small: Explanation) -> None:
-    sight = open_page(attention_page(small))
+    sight = open_page(render_attention_page(small))
     remark = sight.page.locator("figure[data-kind=cross] svg text.muted").first
     assert remark.text_content() == "layer 2, all heads"
     sight.page.locator(".grid[data-kind=cross] button[aria-label='layer 1, head 3']").click()
@@ -160,7 +160,7 @@ def test_heads_and_layers_are_chosen_by_mouse(open_page: Any, small: Explanation
 
 
 def test_all_can_be_reached_by_keyboard(open_page: Any, small: Explanation) -> None:
-    sight = open_page(attention_page(small))
+    sight = open_page(render_attention_page(small))
     keys = sight.page.keyboard
     active = "document.activeElement"
     keys.press("Tab")
@@ -199,7 +199,7 @@ def test_all_can_be_reached_by_keyboard(open_page: Any, small: Explanation) -> N
 
 def test_hostile_tokens_stay_inert(open_page: Any) -> None:
     explanation = made(source=len(HOSTILE), said=len(HOSTILE), layers=1, heads=2, tokens=HOSTILE)
-    sight = open_page(attention_page(explanation))
+    sight = open_page(render_attention_page(explanation))
     for kind in ("cross", "encoder", "decoder"):
         sight.page.locator(f"input[name=kind][value={kind}]").check(force=True)
         for side in "qk":
@@ -222,7 +222,7 @@ def test_what_is_put_into_the_page_cannot_act(open_page: Any, small: Explanation
         acts = "document.title='broken'"
         bad = f"<script>{acts}</script><img src=data:x onerror={acts}><img src={place}><link rel=stylesheet href={place}>"
         sight = open_page(
-            attention_page(small).replace("</header>", f"</header>{bad}<iframe src={place}></iframe>"), offline=False
+            render_attention_page(small).replace("</header>", f"</header>{bad}<iframe src={place}></iframe>"), offline=False
         )
         heard = [b""]
         with suppress(TimeoutError):
@@ -236,7 +236,7 @@ def test_what_is_put_into_the_page_cannot_act(open_page: Any, small: Explanation
 
 
 def test_it_is_readable_without_a_script_and_on_a_phone(open_page: Any, small: Explanation) -> None:
-    page = attention_page(small)
+    page = render_attention_page(small)
     plain = open_page(page, java_script_enabled=False)
     for kind in ("cross", "encoder", "decoder"):
         assert plain.page.locator(f"#lines figure[data-kind={kind}] svg").is_visible()
@@ -250,7 +250,9 @@ def test_it_is_readable_without_a_script_and_on_a_phone(open_page: Any, small: E
 
 def test_a_notebooks_frame_runs_it(open_page: Any, small: Explanation, browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "notebook.html"
-    path.write_text(f"<!DOCTYPE html><meta charset=utf-8><body>{framed(attention_page(small))}", encoding="utf-8")
+    path.write_text(
+        f"<!DOCTYPE html><meta charset=utf-8><body>{embed_in_iframe(render_attention_page(small))}", encoding="utf-8"
+    )
     sight = Sight(browser, path)
     frame = sight.page.frame_locator("iframe")
     frame.locator(READY).wait_for(state="attached")
@@ -278,7 +280,7 @@ FRAMES = """async () => {
 
 def test_a_long_sentence_through_twelve_layers_opens_and_scrolls(open_page: Any) -> None:
     explanation = made(source=100, said=100, layers=12, heads=8, width=16, beam=4)
-    sight = open_page(attention_page(explanation))
+    sight = open_page(render_attention_page(explanation))
     seconds = sight.ready_after()
     gaps = sight.page.evaluate(FRAMES)
     print(f"opened in {seconds:.2f} s; {len(gaps)} frames, median {statistics.median(gaps):.1f} ms, worst {max(gaps):.1f} ms")
@@ -288,11 +290,11 @@ def test_a_long_sentence_through_twelve_layers_opens_and_scrolls(open_page: Any)
 
 
 def test_the_longest_page_is_whole(open_page: Any) -> None:
-    explanation = made(source=MOST_TOKENS, said=MOST_TOKENS, layers=2, heads=2, width=4, beam=2)
-    sight = open_page(attention_page(explanation))
-    assert sight.tokens("cross", "q").count() == MOST_TOKENS
-    assert sight.page.locator("#steps tbody tr").count() == MOST_TOKENS
-    last = sight.tokens("cross", "q").nth(MOST_TOKENS - 1)
+    explanation = made(source=MAX_TOKENS, said=MAX_TOKENS, layers=2, heads=2, width=4, beam=2)
+    sight = open_page(render_attention_page(explanation))
+    assert sight.tokens("cross", "q").count() == MAX_TOKENS
+    assert sight.page.locator("#steps tbody tr").count() == MAX_TOKENS
+    last = sight.tokens("cross", "q").nth(MAX_TOKENS - 1)
     last.hover()
     assert sight.readout().startswith("</s> looks at")
     best = float(explanation.cross.weights_LHTS[1, 0, -1].max())
@@ -309,16 +311,16 @@ def becomes(read: Callable[[], object], wanted: object) -> None:
 
 
 def test_a_step_of_the_beam_and_a_token_of_the_lines_are_chosen_together(open_page: Any, small: Explanation) -> None:
-    sight = open_page(attention_page(small))
+    sight = open_page(render_attention_page(small))
     columns, rows = sight.page.locator("#steps .column"), sight.page.locator("#steps tbody tr")
     picked = sight.page.locator("figure[data-kind=cross] .token.picked")
-    assert columns.count() == rows.count() == len(small.said)
+    assert columns.count() == rows.count() == len(small.output_tokens)
     columns.nth(2).click()
     becomes(lambda: picked.get_attribute("aria-label"), "from tok2")
     becomes(lambda: rows.nth(2).get_attribute("aria-current"), "step")
     becomes(lambda: sight.page.locator("#step").inner_text()[:17], "3. tok2 looks at ")
     told = sight.page.locator("#step").inner_text()
-    weights = small.cross.weights_LHTS[small.focus["cross"].layer][list(small.focus["cross"].heads)].mean(axis=0)[2]
+    weights = small.cross.weights_LHTS[small.selections["cross"].layer][list(small.selections["cross"].heads)].mean(axis=0)[2]
     assert float(re.findall(r"\d\.\d{3}", told)[0]) == pytest.approx(float(weights.max()), abs=1 / 255)
     rows.nth(1).locator("th").click()
     becomes(lambda: picked.get_attribute("aria-label"), "from tok1")

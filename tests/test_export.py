@@ -22,15 +22,15 @@ from dragoman.bundle import Bundle, load_bundle
 from dragoman.cli.main import cli
 from dragoman.config import DecodingConfig, make_recipe
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS
-from dragoman.data.tokenization.tokenizer import Tokeniser
+from dragoman.data.tokenization.tokenizer import PairTokenizer
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.errors import BundleError, DragomanError, MissingExtraError, OutputError
-from dragoman.export.ctranslate2 import export_ctranslate2, nearest_search
-from dragoman.io.storage import check_seal
+from dragoman.errors import BundleError, DragomanError, MissingDependencyError, OutputError
+from dragoman.export.ctranslate2 import convert_decoding_options, export_ctranslate2
+from dragoman.io.storage import verify_checksums
 from dragoman.model.factory import build_model
 from dragoman.tasks.generation import generate
-from dragoman.tasks.inference_model import speaker_of, start_id
+from dragoman.tasks.inference_model import as_inference_model, get_decoder_start_id
 from dragoman.training.run import train
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="compares with CTranslate2, which is not installed")
@@ -69,8 +69,8 @@ def drawn_bundle(trained: Bundle, reading: str) -> Bundle:
         },
         (),
     )
-    tokeniser = trained.tokeniser
-    model = build_model(recipe.model, source_vocabulary=len(tokeniser.source), target_vocabulary=len(tokeniser.target))
+    tokeniser = trained.tokenizer
+    model = build_model(recipe.model, source_vocab_size=len(tokeniser.source), target_vocab_size=len(tokeniser.target))
     chance = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -79,7 +79,7 @@ def drawn_bundle(trained: Bundle, reading: str) -> Bundle:
             weight.copy_(drawn * scale + (1.0 if name.endswith("norm.weight") else 0.0))
     return Bundle(
         recipe,
-        Tokeniser(tokeniser.source, tokeniser.target, append_source_eos=recipe.model.append_source_eos),
+        PairTokenizer(tokeniser.source, tokeniser.target, append_source_eos=recipe.model.append_source_eos),
         model.eval(),
         {},
     )
@@ -94,7 +94,7 @@ def drawn_sources(bundle: Bundle, count: int) -> list[list[int]]:
     """Ids as the encoder reads them, of several lengths."""
     chance = torch.Generator().manual_seed(7)
     end = [END_ID] if bundle.recipe.model.append_source_eos else []
-    size = len(bundle.tokeniser.source)
+    size = len(bundle.tokenizer.source)
     lengths = torch.randint(1, 9, (count,), generator=chance).tolist()
     return [torch.randint(len(SPECIAL_IDS), size, (length,), generator=chance).tolist() + end for length in lengths]
 
@@ -102,17 +102,19 @@ def drawn_sources(bundle: Bundle, count: int) -> list[list[int]]:
 def as_pieces(bundle: Bundle, sources: Sequence[Sequence[int]]) -> list[list[str]]:
     """What CTranslate2 is given: it adds the end token itself."""
     last = -1 if bundle.recipe.model.append_source_eos else None
-    return [bundle.tokeniser.source.pieces(source[:last]) for source in sources]
+    return [bundle.tokenizer.source.ids_to_pieces(source[:last]) for source in sources]
 
 
 def ids_of(bundle: Bundle, pieces: Sequence[str]) -> tuple[int, ...]:
-    known = {piece: index for index, piece in enumerate(bundle.tokeniser.target.pieces(range(len(bundle.tokeniser.target))))}
+    known = {
+        piece: index for index, piece in enumerate(bundle.tokenizer.target.ids_to_pieces(range(len(bundle.tokenizer.target))))
+    }
     return tuple(known[piece] for piece in pieces if known[piece] != END_ID)
 
 
 def masked_log_probs(bundle: Bundle, source: list[int], target: list[int]) -> list[float]:
     """log p of each target token and the end, from the training-side model, with padding and begin left out of the softmax."""
-    inputs = torch.tensor([[start_id(bundle.recipe.model), *target]])
+    inputs = torch.tensor([[get_decoder_start_id(bundle.recipe.model), *target]])
     with torch.no_grad():
         logits_TV: Tensor = bundle.model(torch.tensor([source]), inputs)[0]
     logits_TV[:, [PADDING_ID, BEGIN_ID]] = float("-inf")
@@ -129,7 +131,7 @@ def test_every_reading_scores_alike(reading: str, learnt: Bundle, tmp_path: Path
     sources, targets = drawn_sources(bundle, 6), [source[:5] for source in drawn_sources(bundle, 6)[::-1]]
     targets = [[index for index in target if index != END_ID] for target in targets]
     translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
-    pieces = [bundle.tokeniser.target.pieces(target) for target in targets]
+    pieces = [bundle.tokenizer.target.ids_to_pieces(target) for target in targets]
     told = translator.score_batch(as_pieces(bundle, sources), pieces)
     for source, target, one in zip(sources, targets, told, strict=True):
         assert one.log_probs == pytest.approx(masked_log_probs(bundle, source, target), abs=2e-4, rel=1e-5)
@@ -148,7 +150,7 @@ def test_greedy_search_says_the_same(reading: str, learnt: Bundle, tmp_path: Pat
 
 
 def searched(bundle: Bundle, sources: list[list[int]], decoding: DecodingConfig) -> list[Hypothesis]:
-    found = generate(speaker_of([bundle.model]), sources, decoding, start_id=start_id(bundle.recipe.model))
+    found = generate(as_inference_model([bundle.model]), sources, decoding, start_id=get_decoder_start_id(bundle.recipe.model))
     return [hypotheses[0] for hypotheses in found]
 
 
@@ -161,11 +163,11 @@ BEAMS = {
 
 def translated(bundle: Bundle, folder: Path, sources: list[list[int]], decoding: DecodingConfig) -> list[tuple[int, ...]]:
     """What CTranslate2 says, with the search that the export names; each score is checked against the training-side model."""
-    search, _ = nearest_search(decoding, positions=100)
+    search, _ = convert_decoding_options(decoding, num_positions=100)
     translator = ctranslate2.Translator(str(folder), compute_type="float32", intra_threads=1)
     told = translator.translate_batch(as_pieces(bundle, sources), return_scores=True, **search)
     said = [ids_of(bundle, one.hypotheses[0]) for one in told]
-    end = bundle.tokeniser.target.pieces([END_ID])
+    end = bundle.tokenizer.target.ids_to_pieces([END_ID])
     for source, tokens, one in zip(sources, said, told, strict=True):
         if one.hypotheses[0][-1:] == end:
             assert one.scores[0] == pytest.approx(masked_score(bundle, source, tokens, decoding), abs=1e-4)
@@ -178,7 +180,7 @@ def masked_score(bundle: Bundle, source: list[int], tokens: Sequence[int], decod
 
 
 def encoded(bundle: Bundle, path: Path) -> list[list[int]]:
-    return [bundle.tokeniser.encode_source(text) for text in path.read_text(encoding="utf-8").splitlines()]
+    return [bundle.tokenizer.encode_source(text) for text in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_a_trained_model_searches_greedily_the_same(learnt: Bundle, corpus: Path, tmp_path: Path) -> None:
@@ -241,17 +243,17 @@ def test_padding_and_begin_are_never_said(learnt: Bundle, tmp_path: Path) -> Non
     export_ctranslate2(bundle, tmp_path / "out")
     translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
     told = translator.translate_batch(as_pieces(bundle, drawn_sources(bundle, 8)), beam_size=2, max_decoding_length=10)
-    forbidden = set(bundle.tokeniser.target.pieces([PADDING_ID, BEGIN_ID]))
+    forbidden = set(bundle.tokenizer.target.ids_to_pieces([PADDING_ID, BEGIN_ID]))
     assert not forbidden & {piece for one in told for piece in one.hypotheses[0]}
 
 
 def test_positions_end_in_an_error_not_in_silence(learnt: Bundle, tmp_path: Path) -> None:
     bundle = drawn_bundle(learnt, "learned positions")
     done = export_ctranslate2(bundle, tmp_path / "out")
-    assert done.positions == 40
-    assert done.search["max_decoding_length"] == 40
+    assert done.max_positions == 40
+    assert done.decoding_options["max_decoding_length"] == 40
     translator = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
-    piece = bundle.tokeniser.source.pieces([10])
+    piece = bundle.tokenizer.source.ids_to_pieces([10])
     assert translator.translate_batch([piece * 39], beam_size=1, max_input_length=0, max_decoding_length=2)
     with pytest.raises(RuntimeError, match="positions >= 40"):
         translator.translate_batch([piece * 40], beam_size=1, max_input_length=0, max_decoding_length=2)
@@ -259,7 +261,7 @@ def test_positions_end_in_an_error_not_in_silence(learnt: Bundle, tmp_path: Path
 
 def test_searches_that_differ_are_told() -> None:
     def told(**knobs: Any) -> str:
-        return " ".join(nearest_search(DecodingConfig(**knobs), positions=2000)[1])
+        return " ".join(convert_decoding_options(DecodingConfig(**knobs), num_positions=2000)[1])
 
     assert "((5+|Y|)/6)^α" in told()
     assert "|Y|" not in told(length_penalty="power")
@@ -276,14 +278,14 @@ def test_a_window_is_refused(learnt: Bundle, tmp_path: Path) -> None:
 
 def test_without_the_library_the_extra_is_named(learnt: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'dragoman\[ctranslate2\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'dragoman\[ctranslate2\]'"):
         export_ctranslate2(learnt, tmp_path / "out")
 
 
 def test_the_folder_is_sealed_and_stays_unless_told(learnt: Bundle, tmp_path: Path) -> None:
     out = tmp_path / "out"
     export_ctranslate2(learnt, out)
-    check_seal(out, BundleError)
+    verify_checksums(out, BundleError)
     before = (out / "model.bin").stat().st_mtime_ns
     with pytest.raises(OutputError, match="exists already"):
         export_ctranslate2(learnt, out)
@@ -314,9 +316,9 @@ def test_the_command_writes_what_the_page_reads(
     names: dict[str, Any] = {}
     exec(compile(code, "export.md", "exec"), names)
     copied = load_bundle(bundle_copy)
-    sources = [copied.tokeniser.encode_source(text) for text in texts.splitlines()]
+    sources = [copied.tokenizer.encode_source(text) for text in texts.splitlines()]
     ours = searched(copied, sources, copied.recipe.decoding)
-    assert names["translations"] == [copied.tokeniser.target.decode(one.tokens) for one in ours]
+    assert names["translations"] == [copied.tokenizer.target.decode(one.tokens) for one in ours]
 
 
 def test_mistakes_are_told_in_one_line(bundle: Path, tmp_path: Path) -> None:

@@ -26,13 +26,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.config import CorpusConfig, Format, make_recipe
-from dragoman.errors import DataError, DragomanError, MissingExtraError, OutputError, RecipeError
+from dragoman.errors import DataError, DragomanError, MissingDependencyError, OutputError, RecipeError
 from dragoman.formats import parquet as parquet_room
 from dragoman.formats import text as lines_room
-from dragoman.formats.pair import Pair, one_line
-from dragoman.formats.readers import PIPE, corpus_files, format_of, read_file, read_pairs, read_sides
-from dragoman.formats.text import LONGEST, read_lines
-from dragoman.formats.writers import Written, write_pairs
+from dragoman.formats.pair import Pair, to_single_line
+from dragoman.formats.readers import STDIN_PATH, detect_format, list_corpus_files, read_file, read_pairs, read_sides
+from dragoman.formats.text import MAX_LINE_BYTES, read_lines
+from dragoman.formats.writers import WrittenFiles, write_pairs
 
 CRAFT = Path(__file__).parents[2] / "shared" / "data" / "craft"
 
@@ -58,7 +58,7 @@ def texts(pairs: Iterable[Pair]) -> Texts:
 
 def read(path: Path, **settings: Any) -> list[Pair]:
     """The pairs of a file whose ending tells its format."""
-    return list(read_file(path, format_of(path), **{**LANGUAGES, **settings}))
+    return list(read_file(path, detect_format(path), **{**LANGUAGES, **settings}))
 
 
 def told(reading: Callable[[], object], kind: type[DragomanError] = DataError) -> str:
@@ -102,7 +102,7 @@ def put(path: Path, written: str | bytes) -> Path:
     ],
 )
 def test_a_line_break_becomes_a_space_and_at_the_ends_nothing(written: str, line: str) -> None:
-    assert one_line(written) == line
+    assert to_single_line(written) == line
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -112,9 +112,9 @@ def test_a_line_break_becomes_a_space_and_at_the_ends_nothing(written: str, line
 @pytest.mark.parametrize("end", [b"\n", b""])
 def test_a_line_may_be_as_long_as_the_limit_and_no_longer(tmp_path: Path, ending: str, end: bytes) -> None:
     path = tmp_path / f"a{ending}"
-    path.write_bytes(PACKERS[ending](b"a\n" + b"x" * LONGEST + end))
-    assert [len(line) for line in read_lines(path)] == [1, LONGEST]
-    path.write_bytes(PACKERS[ending](b"a\n" + b"x" * (LONGEST + 1) + end))
+    path.write_bytes(PACKERS[ending](b"a\n" + b"x" * MAX_LINE_BYTES + end))
+    assert [len(line) for line in read_lines(path)] == [1, MAX_LINE_BYTES]
+    path.write_bytes(PACKERS[ending](b"a\n" + b"x" * (MAX_LINE_BYTES + 1) + end))
     assert told(lambda: list(read_lines(path))) == f"{path}, line 2: longer than 16 MiB, which no sentence is"
 
 
@@ -377,7 +377,7 @@ BOMB = "<!ENTITY a0 'ha'>" + "".join(f"<!ENTITY a{n} '{f'&a{n - 1};' * 10}'>" fo
         ("", "a\x00b", ", line 3: not XML that can be read: "),
         ("", "</seg>", ", line 3: not XML that can be read: Opening and ending tag mismatch: tuv line 3 and seg"),
         ("", "<g>" * 300, ", line 3: not XML that can be read: Excessive depth in document: 256"),
-        ("", "<it/>" * (LONGEST // 5 + 2**14), ": no unit ends within 16 MiB after 0 units"),
+        ("", "<it/>" * (MAX_LINE_BYTES // 5 + 2**14), ": no unit ends within 16 MiB after 0 units"),
     ],
 )
 def test_entities_and_damage_are_refused_in_one_line(tmp_path: Path, head: str, text: str, said: str) -> None:
@@ -416,7 +416,7 @@ def test_xml_cut_with_its_archive_is_refused(tmp_path: Path) -> None:
 
 def test_xml_needs_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lxml", None)
-    line = told(lambda: read(put(tmp_path / "a.tmx", tmx())), MissingExtraError)
+    line = told(lambda: read(put(tmp_path / "a.tmx", tmx())), MissingDependencyError)
     assert line == "reading TMX and XLIFF needs lxml, which is not installed: pip install 'dragoman[formats]'"
 
 
@@ -598,7 +598,7 @@ def test_messages_are_those_that_another_reader_finds(tmp_path: Path) -> None:
         for message, form in zip(
             [entry.msgid, entry.msgid_plural][: 1 + bool(entry.msgid_plural)], (forms[0], forms[-1]), strict=False
         ):
-            found.append((one_line(message), "" if entry.fuzzy else one_line(form)))
+            found.append((to_single_line(message), "" if entry.fuzzy else to_single_line(form)))
     assert texts(read(path)) == found
     assert len(found) == 6
 
@@ -787,11 +787,11 @@ def test_parquet_that_is_none_or_damaged_is_refused(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_the_ending_beneath_that_of_an_archive_tells_the_format(name: str, format: Format) -> None:
-    assert format_of(Path(name)) == format
-    assert format_of(Path(name), "tsv") == "tsv"
-    assert format_of(Path(name), one_side=True) == "lines"
+    assert detect_format(Path(name)) == format
+    assert detect_format(Path(name), "tsv") == "tsv"
+    assert detect_format(Path(name), is_one_side=True) == "lines"
     for sided in ("a.sgm", "a.sgml.gz"):
-        assert format_of(Path(sided), one_side=True) == "sgm"
+        assert detect_format(Path(sided), is_one_side=True) == "sgm"
 
 
 @pytest.mark.parametrize(
@@ -804,7 +804,7 @@ def test_the_ending_beneath_that_of_an_archive_tells_the_format(name: str, forma
     ],
 )
 def test_an_ending_that_tells_no_format_is_refused(tmp_path: Path, name: str, said: str) -> None:
-    assert told(lambda: format_of(Path(name))).startswith(said)
+    assert told(lambda: detect_format(Path(name))).startswith(said)
     assert "data.….format" in told(lambda: list(read_pairs(CorpusConfig(file="a.txt"), tmp_path)))
 
 
@@ -815,13 +815,13 @@ def test_files_of_a_corpus_are_chained(tmp_path: Path) -> None:
     put(tmp_path / ".a.tsv.gz", "no\tnein\n")
     (tmp_path / "afolder.tsv.gz").mkdir()
     corpus = CorpusConfig(file=["b.tsv", "a*.gz"])
-    assert corpus_files(corpus, tmp_path) == [tmp_path / name for name in ("b.tsv", "a10.tsv.gz", "a[1].tsv.gz")]
+    assert list_corpus_files(corpus, tmp_path) == [tmp_path / name for name in ("b.tsv", "a10.tsv.gz", "a[1].tsv.gz")]
     assert texts(read_pairs(corpus, tmp_path)) == [("two", "zwei"), ("one", "eins"), ("three", "drei")]
-    assert corpus_files(CorpusConfig(file="*.gz"), tmp_path) == corpus_files(CorpusConfig(file="a*gz"), tmp_path)
-    assert corpus_files(CorpusConfig(file="a[1]*"), tmp_path) == [tmp_path / "a[1].tsv.gz"]
+    assert list_corpus_files(CorpusConfig(file="*.gz"), tmp_path) == list_corpus_files(CorpusConfig(file="a*gz"), tmp_path)
+    assert list_corpus_files(CorpusConfig(file="a[1]*"), tmp_path) == [tmp_path / "a[1].tsv.gz"]
     line = told(lambda: list(read_pairs(CorpusConfig(file=["b.tsv", "c*.tsv"]), tmp_path)))
     assert line.startswith(f"{tmp_path / 'c*.tsv'}: there is no such file; * stands for any name")
-    assert told(lambda: corpus_files(CorpusConfig(file="no/*.tsv"), tmp_path)).startswith(
+    assert told(lambda: list_corpus_files(CorpusConfig(file="no/*.tsv"), tmp_path)).startswith(
         f"{tmp_path / 'no'}: cannot be looked"
     )
 
@@ -846,7 +846,7 @@ def test_a_file_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
         (CorpusConfig(source="c*.en", target="c.de"), tmp_path, tmp_path / "c\udcff.en"),
         (CorpusConfig(file="c.tsv"), folder, folder / "c.tsv"),
     ):
-        for reading in (lambda: corpus_files(corpus, root), lambda: list(read_pairs(corpus, root))):  # noqa: B023
+        for reading in (lambda: list_corpus_files(corpus, root), lambda: list(read_pairs(corpus, root))):  # noqa: B023
             assert told(reading) == f"{str(path)!a}{said}"
     assert texts(read_pairs(CorpusConfig(file="c*.tsv"), tmp_path)) == [("one", "eins")]
     put(tmp_path / "ä 😀\u2028.tsv", "two\tzwei\n")  # a name of any letters
@@ -857,7 +857,7 @@ def test_sides_of_a_corpus_are_chained_file_by_file(tmp_path: Path) -> None:
     for name, written in {"1.en": "one\n", "2.en": "two\n", "1.de": "eins\n", "2.de": "zwei\n", "3.de": "drei\n"}.items():
         put(tmp_path / name, written)
     corpus = CorpusConfig(source=["1.en", "2.en"], target=["1.de", "2.de"])
-    assert corpus_files(corpus, tmp_path) == [tmp_path / name for name in ("1.en", "2.en", "1.de", "2.de")]
+    assert list_corpus_files(corpus, tmp_path) == [tmp_path / name for name in ("1.en", "2.en", "1.de", "2.de")]
     assert list(read_pairs(corpus, tmp_path)) == [
         Pair("one", "eins", f"{tmp_path / '1.en'}:1"),
         Pair("two", "zwei", f"{tmp_path / '2.en'}:1"),
@@ -888,7 +888,7 @@ def test_fields_are_for_formats_that_have_them(tmp_path: Path) -> None:
 def test_pairs_come_from_standard_input(format: Format, written: str, origin: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(written.encode())))
     corpus = CorpusConfig(file="-", format=format)
-    assert corpus_files(corpus, Path("/data")) == [PIPE]
+    assert list_corpus_files(corpus, Path("/data")) == [STDIN_PATH]
     assert list(read_pairs(corpus, Path("/data"), **LANGUAGES)) == [Pair("one", "eins", f"standard input{origin}")]
 
 
@@ -903,7 +903,7 @@ def test_a_corpus_may_have_files_of_both_kinds(tmp_path: Path) -> None:
         put(tmp_path / name, written)
     corpus = CorpusConfig(source="a.en", target="a.de", file="b.tsv")
     assert texts(read_pairs(corpus, tmp_path)) == [("one", "eins"), ("two", "zwei")]
-    assert corpus_files(corpus, tmp_path) == [tmp_path / name for name in ("a.en", "a.de", "b.tsv")]
+    assert list_corpus_files(corpus, tmp_path) == [tmp_path / name for name in ("a.en", "a.de", "b.tsv")]
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -917,7 +917,7 @@ XML_LINE = st.text(
 TEXT_OF = {"tmx": XML_LINE, "xliff": XML_LINE, "tsv": LINE.map(lambda text: text.replace("\t", " "))}
 
 
-def read_back(written: Written, format: Format, **languages: str) -> Iterator[Pair]:
+def read_back(written: WrittenFiles, format: Format, **languages: str) -> Iterator[Pair]:
     return read_sides(*written.files) if len(written.files) == 2 else read_file(written.files[0], format, **languages)
 
 
@@ -933,9 +933,9 @@ def test_what_was_written_is_read(format: Format, tmp_path_factory: pytest.TempP
     )
     def law(pairs: Texts, languages: dict[str, str]) -> None:
         written = write_pairs(
-            folder / f"a{ENDING_OF[format]}", [Pair(*pair) for pair in pairs], format=format, overwrite=True, **languages
+            folder / f"a{ENDING_OF[format]}", [Pair(*pair) for pair in pairs], file_format=format, overwrite=True, **languages
         )
-        assert written.pairs == len(pairs)
+        assert written.num_pairs == len(pairs)
         assert texts(read_back(written, format, **languages)) == pairs
 
     law()
@@ -946,7 +946,7 @@ def test_what_was_written_is_read(format: Format, tmp_path_factory: pytest.TempP
 def test_what_was_written_into_an_archive_is_read(tmp_path: Path, format: Format, ending: str) -> None:
     pairs = [(f"sentence {n}", f"Satz {n} ä") for n in range(5000)]
     written = write_pairs(
-        tmp_path / f"a{ENDING_OF[format]}{ending}", [Pair(*pair) for pair in pairs], format=format, **LANGUAGES
+        tmp_path / f"a{ENDING_OF[format]}{ending}", [Pair(*pair) for pair in pairs], file_format=format, **LANGUAGES
     )
     assert all(file.suffix == ending and file.stat().st_size < 60_000 for file in written.files)
     assert texts(read_back(written, format, **LANGUAGES)) == pairs
@@ -983,7 +983,7 @@ def test_columns_and_keys_are_named_for_their_languages(tmp_path: Path) -> None:
 def test_line_breaks_and_tabs_become_spaces_where_they_cannot_be(tmp_path: Path) -> None:
     pairs = [Pair("a\tb\r\nc", "d\r")]
     for format, source in {"tsv": "a b c", "lines": "a\tb c", "jsonl": "a\tb c", "po": "a\tb c", "sgm": "a\tb c"}.items():
-        written = write_pairs(tmp_path / f"x{format}", pairs, format=cast(Format, format))
+        written = write_pairs(tmp_path / f"x{format}", pairs, file_format=cast(Format, format))
         assert texts(read_back(written, cast(Format, format))) == [(source, "d")]
 
 
@@ -991,7 +991,7 @@ def test_line_breaks_and_tabs_become_spaces_where_they_cannot_be(tmp_path: Path)
 @pytest.mark.parametrize("character", ["\x00", "\x07", "\x1f", "\ufffe"])
 def test_characters_that_xml_cannot_hold_are_refused_by_their_origin(tmp_path: Path, format: Format, character: str) -> None:
     pairs = [Pair("a", "b", "corpus.tsv:1"), Pair("a", f"b{character}", "corpus.tsv:2")]
-    line = told(lambda: write_pairs(tmp_path / "a.xml", pairs, format=format, **LANGUAGES))
+    line = told(lambda: write_pairs(tmp_path / "a.xml", pairs, file_format=format, **LANGUAGES))
     assert line.startswith(f"corpus.tsv:2: holds the character U+{ord(character):04X}, which XML cannot")
     assert not list(tmp_path.iterdir())
 
@@ -1000,7 +1000,7 @@ def test_characters_that_xml_cannot_hold_are_refused_by_their_origin(tmp_path: P
 def test_half_a_surrogate_pair_is_refused_and_nothing_is_left(tmp_path: Path, format: Format) -> None:
     pairs = [Pair("a", "b"), Pair("a\udc80", "b")]
     path = tmp_path / f"a{ENDING_OF[format]}"
-    line = told(lambda: write_pairs(path, pairs, format=format, **LANGUAGES))
+    line = told(lambda: write_pairs(path, pairs, file_format=format, **LANGUAGES))
     assert line == "pair 2: holds half a surrogate pair (\\udc80)"
     assert not list(tmp_path.iterdir())
 
@@ -1078,7 +1078,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, format: Format, endi
     for number in (1_000, 4_000):
         tracemalloc.start()
         path = tmp_path / f"{number}{ENDING_OF[format]}{ending}"
-        written = write_pairs(path, generated(number), format=format, **LANGUAGES)
+        written = write_pairs(path, generated(number), file_format=format, **LANGUAGES)
         assert sum(1 for _ in read_back(written, format, **LANGUAGES)) == number
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
@@ -1108,6 +1108,6 @@ def test_no_library_beyond_the_core_is_needed_for_the_plain_formats(tmp_path: Pa
 
     monkeypatch.setattr(builtins, "__import__", without)
     for format in ENDING_OF:
-        written = write_pairs(tmp_path / f"a{ENDING_OF[format]}", [Pair("a", "b")], format=format, **LANGUAGES)
+        written = write_pairs(tmp_path / f"a{ENDING_OF[format]}", [Pair("a", "b")], file_format=format, **LANGUAGES)
         if format not in ("tmx", "xliff"):
             assert texts(read_back(written, format, **LANGUAGES)) == [("a", "b")]

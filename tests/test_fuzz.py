@@ -33,9 +33,9 @@ from dragoman.errors import DataError
 from dragoman.formats.pair import Pair
 from dragoman.formats.parquet import write_parquet
 from dragoman.formats.readers import read_file, read_sides
-from dragoman.formats.sgm import sgm_of
-from dragoman.formats.tmx import tmx_of
-from dragoman.formats.xliff import xliff_of
+from dragoman.formats.sgm import format_sgm
+from dragoman.formats.tmx import format_tmx
+from dragoman.formats.xliff import format_xliff
 
 SECONDS = 1.0
 """Of processor time that a file may take."""
@@ -102,15 +102,15 @@ def whole(format: Format, chance: random.Random) -> list[bytes]:
             return ["".join(json.dumps(row, ensure_ascii=chance.random() < 0.5) + "\n" for row in rows).encode()]
         case "tmx":
             head = chance.choice(["", '<!DOCTYPE tmx SYSTEM "tmx14.dtd">'])
-            written = "".join(tmx_of(pairs, "en-GB", "de")).replace("<tmx", f"{head}<tmx")
+            written = "".join(format_tmx(pairs, "en-GB", "de")).replace("<tmx", f"{head}<tmx")
             return [written.replace("<seg>", '<seg><bpt i="1">&lt;b></bpt>').encode(chance.choice(["utf-8", "utf-8-sig"]))]
         case "xliff":
-            return ["".join(xliff_of(pairs, "en", "de") if chance.random() < 0.5 else xliff2(pairs)).encode()]
+            return ["".join(format_xliff(pairs, "en", "de") if chance.random() < 0.5 else xliff2(pairs)).encode()]
         case "po":
             head = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n'
             return [(head + "\n".join(po_entry(chance, pair) for pair in pairs)).encode()]
         case "sgm":
-            return ["".join(side).encode() for side in zip(*sgm_of(pairs, "en", "de"), strict=True)]
+            return ["".join(side).encode() for side in zip(*format_sgm(pairs, "en", "de"), strict=True)]
         case "parquet":
             stream = io.BytesIO()
             write_parquet(stream, pairs, ("en", "de"))

@@ -13,21 +13,21 @@ import torch
 import dragoman
 from conftest import NO_DROPOUT, MakeRecipe
 from dragoman.config import Recipe
-from dragoman.data.collate import Batch, Guide, collate, halves
-from dragoman.data.dataloader import Cursor, TrainingBatches
-from dragoman.data.encoded_corpus import Corpus, pair_files
-from dragoman.data.link_table import LinkTable, links_file, write_links
-from dragoman.data.prepare import Prepared, prepare
-from dragoman.data.tokenization.word_boundaries import NOWHERE, Sides, words_of
+from dragoman.data.collate import AlignmentTargets, Batch, collate, split_in_half
+from dragoman.data.dataloader import DataPosition, TrainingBatches
+from dragoman.data.encoded_corpus import Corpus, list_pair_files
+from dragoman.data.link_table import LinkTable, get_links_file, write_links
+from dragoman.data.prepare import PreparedData, prepare
+from dragoman.data.tokenization.word_boundaries import NO_ALIGNMENT, PairTokens, get_word_numbers
 from dragoman.errors import DataError, RecipeError
-from dragoman.evaluation.aer import agreement
-from dragoman.model.attention import watch_attention
+from dragoman.evaluation.aer import score_alignments
+from dragoman.model.attention import record_attention
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.inference_model import start_id
+from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.distributed.parallelize import ModelLoss
-from dragoman.training.losses.guided_alignment import Guidance, alignment_layer, guided_loss, watched_head
+from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_layer, alignment_loss, record_head_weights
 from dragoman.training.run import train
 from test_ranks import free_port, together, train_all
 
@@ -42,43 +42,52 @@ def recipe(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Recipe
 
 
 @pytest.fixture(scope="module")
-def prepared(recipe: Recipe, one_core: None) -> Prepared:
+def prepared(recipe: Recipe, one_core: None) -> PreparedData:
     return prepare(recipe, Path(recipe.run) / "data")
 
 
 @pytest.fixture(scope="module")
-def batch(recipe: Recipe, prepared: Prepared) -> Batch:
-    (found,) = TrainingBatches(recipe, prepared.folder, start_id=start_id(recipe.model))[Cursor()]
+def batch(recipe: Recipe, prepared: PreparedData) -> Batch:
+    (found,) = TrainingBatches(recipe, prepared.folder, start_id=get_decoder_start_id(recipe.model))[DataPosition()]
     return found
 
 
 @pytest.fixture
-def model(recipe: Recipe, prepared: Prepared) -> Transformer:
+def model(recipe: Recipe, prepared: PreparedData) -> Transformer:
     torch.manual_seed(1)
-    source, target = len(prepared.tokeniser.source), len(prepared.tokeniser.target)
-    return build_model(recipe.model, source_vocabulary=source, target_vocabulary=target)
+    source, target = len(prepared.tokenizer.source), len(prepared.tokenizer.target)
+    return build_model(recipe.model, source_vocab_size=source, target_vocab_size=target)
 
 
-def test_ids_make_the_words_that_their_pieces_make(prepared: Prepared) -> None:
-    for side in (prepared.tokeniser.source, prepared.tokeniser.target):
-        words = Sides(prepared.tokeniser).source if side is prepared.tokeniser.source else Sides(prepared.tokeniser).target
+def test_ids_make_the_words_that_their_pieces_make(prepared: PreparedData) -> None:
+    for side in (prepared.tokenizer.source, prepared.tokenizer.target):
+        words = (
+            PairTokens(prepared.tokenizer).source
+            if side is prepared.tokenizer.source
+            else PairTokens(prepared.tokenizer).target
+        )
         for text in ("one two three", "onetwo", "  three ten ", "x", "zwei fünf groß"):
             ids = np.array(side.encode(text), dtype=np.int64)
-            assert words.numbers(ids).tolist() == words_of(side.pieces(ids.tolist()))
-            assert words.count(ids) == len(text.split())
-        one, other = (words.split(np.array(side.encode(text))) for text in ("one two one", "one"))
+            assert words.get_word_numbers(ids).tolist() == get_word_numbers(side.ids_to_pieces(ids.tolist()))
+            assert words.count_words(ids) == len(text.split())
+        one, other = (words.split_words(np.array(side.encode(text))) for text in ("one two one", "one"))
         assert one[0] == one[2] == other[0] != one[1]
-        assert words.split(np.array([], dtype=np.int64)) == []
-        assert words.count(np.array([], dtype=np.int64)) == 0
+        assert words.split_words(np.array([], dtype=np.int64)) == []
+        assert words.count_words(np.array([], dtype=np.int64)) == 0
 
 
-def test_pieces_look_at_the_pieces_of_the_words_they_are_linked_with(prepared: Prepared) -> None:
-    sides = Sides(prepared.tokeniser)
-    source = np.array(prepared.tokeniser.encode_source("three one"))
-    target = np.array(prepared.tokeniser.encode_target("zzz eins drei"))
-    from_words, to_words = words_of(prepared.tokeniser.source.pieces(source[:-1].tolist())), sides.target.numbers(target)
+def test_pieces_look_at_the_pieces_of_the_words_they_are_linked_with(prepared: PreparedData) -> None:
+    sides = PairTokens(prepared.tokenizer)
+    source = np.array(prepared.tokenizer.encode_source("three one"))
+    target = np.array(prepared.tokenizer.encode_target("zzz eins drei"))
+    from_words, to_words = (
+        get_word_numbers(prepared.tokenizer.source.ids_to_pieces(source[:-1].tolist())),
+        sides.target.get_word_numbers(target),
+    )
     # The last link is of a word that a truncated pair has lost.
-    places, looked_at, shares = sides.looks(np.array([[1, 1], [0, 2], [1, 2], [7, 0]], dtype=np.int32), source, target)
+    places, looked_at, shares = sides.build_alignment_target(
+        np.array([[1, 1], [0, 2], [1, 2], [7, 0]], dtype=np.int32), source, target
+    )
     found = np.zeros((len(target), len(source)))
     found[places, looked_at] = shares
     expected = np.zeros_like(found)
@@ -88,8 +97,8 @@ def test_pieces_look_at_the_pieces_of_the_words_they_are_linked_with(prepared: P
         expected[place, columns] = 1 / max(len(columns), 1)
     assert found == pytest.approx(expected)
     assert expected.any()
-    assert [len(part) for part in sides.looks(np.empty((0, 2), np.int32), source, target)] == [0, 0, 0]
-    assert [len(part) for part in sides.looks(np.array([[0, 0]], np.int32), source[-1:], target)] == [0, 0, 0]
+    assert [len(part) for part in sides.build_alignment_target(np.empty((0, 2), np.int32), source, target)] == [0, 0, 0]
+    assert [len(part) for part in sides.build_alignment_target(np.array([[0, 0]], np.int32), source[-1:], target)] == [0, 0, 0]
 
 
 def test_links_are_kept_on_disk(tmp_path: Path) -> None:
@@ -102,29 +111,29 @@ def test_links_are_kept_on_disk(tmp_path: Path) -> None:
         LinkTable(tmp_path / "x.links.arrow")
 
 
-def test_our_own_aligner_links_a_corpus(recipe: Recipe, prepared: Prepared, tmp_path: Path) -> None:
+def test_our_own_aligner_links_a_corpus(recipe: Recipe, prepared: PreparedData, tmp_path: Path) -> None:
     # Words stand in the same order on both sides, one for one.
-    corpus, table = Corpus(pair_files(prepared.folder, "train")), LinkTable(links_file(prepared.folder, "train"))
-    sides = Sides(prepared.tokeniser)
+    corpus, table = Corpus(list_pair_files(prepared.folder, "train")), LinkTable(get_links_file(prepared.folder, "train"))
+    sides = PairTokens(prepared.tokenizer)
     found = [[(int(one), int(other)) for one, other in table[index]] for index in range(len(table))]
-    right = [[(word, word) for word in range(sides.target.count(corpus.target(index)))] for index in range(len(corpus))]
-    assert agreement(found, right).error_rate < 0.02
+    right = [[(word, word) for word in range(sides.target.count_words(corpus.target(index)))] for index in range(len(corpus))]
+    assert score_alignments(found, right).error_rate < 0.02
     again = prepare(recipe, tmp_path / "data")
-    assert links_file(again.folder, "train").read_bytes() == links_file(prepared.folder, "train").read_bytes()
-    assert not prepare(recipe, tmp_path / "data").fresh
-    links_file(again.folder, "train").unlink()
-    assert prepare(recipe, tmp_path / "data").fresh
+    assert get_links_file(again.folder, "train").read_bytes() == get_links_file(prepared.folder, "train").read_bytes()
+    assert not prepare(recipe, tmp_path / "data").is_new
+    get_links_file(again.folder, "train").unlink()
+    assert prepare(recipe, tmp_path / "data").is_new
 
 
-def test_without_guidance_nothing_is_linked(tiny: MakeRecipe, tmp_path: Path, prepared: Prepared) -> None:
+def test_without_guidance_nothing_is_linked(tiny: MakeRecipe, tmp_path: Path, prepared: PreparedData) -> None:
     plain = tiny(tmp_path / "run", "model.decoder_layers=2")
-    assert Guidance.of(plain) is None
+    assert AlignmentLossConfig.from_recipe(plain) is None
     made = prepare(plain, tmp_path / "data")
-    assert not links_file(made.folder, "train").exists()
+    assert not get_links_file(made.folder, "train").exists()
     for name in ("train-00000.arrow", "train.lengths.arrow", "source.model"):
         assert (made.folder / name).read_bytes() == (prepared.folder / name).read_bytes()
-    (found,) = TrainingBatches(plain, made.folder, start_id=start_id(plain.model))[Cursor()]
-    assert found.guide is None
+    (found,) = TrainingBatches(plain, made.folder, start_id=get_decoder_start_id(plain.model))[DataPosition()]
+    assert found.alignment_targets is None
 
 
 # Files that the recipe names
@@ -141,12 +150,12 @@ def given(tiny: MakeRecipe, folder: Path, links: str, *more: str, source: str = 
 def test_links_are_taken_from_a_file(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = given(tiny, tmp_path, "1-0 0-1\n\n0-0 0-1\n")
     made = prepare(recipe, tmp_path / "data")
-    table = LinkTable(links_file(made.folder, "train"))
+    table = LinkTable(get_links_file(made.folder, "train"))
     found = [table[index].tolist() for index in range(len(table))]
     assert found == [[[1, 0], [0, 1]], [[0, 0], [0, 1]]]  # the empty pair is gone
     (tmp_path / "links").write_text("1-0\n\n0-1\n")
-    assert prepare(recipe, tmp_path / "data").fresh
-    assert LinkTable(links_file(made.folder, "train"))[0].tolist() == [[1, 0]]
+    assert prepare(recipe, tmp_path / "data").is_new
+    assert LinkTable(get_links_file(made.folder, "train"))[0].tolist() == [[1, 0]]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +186,7 @@ def test_words_that_the_subword_model_parts_otherwise_are_told_of(tiny: MakeReci
     told: list[str] = []
     recipe = given(tiny, tmp_path, "0-0 0-1\n\n0-0\n", source="one\u200btwo\n\nthree\n")
     made = prepare(recipe, tmp_path / "data", told.append)
-    table = LinkTable(links_file(made.folder, "train"))
+    table = LinkTable(get_links_file(made.folder, "train"))
     assert [len(table[index]) for index in range(2)] == [0, 1]
     assert any("train: 1 pairs have no links" in one and "links, line 1)" in one for one in told)
 
@@ -185,8 +194,8 @@ def test_words_that_the_subword_model_parts_otherwise_are_told_of(tiny: MakeReci
 def test_a_truncated_pair_keeps_the_links_of_what_is_left(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = given(tiny, tmp_path, "1-0 0-1\n\n0-0\n", "data.max_length=3", "data.overlong_pairs=truncate")
     made = prepare(recipe, tmp_path / "data")
-    assert LinkTable(links_file(made.folder, "train"))[0].tolist() == [[1, 0], [0, 1]]
-    looks = Sides(made.tokeniser).looks(np.array([[1, 0], [0, 1]], np.int32), *(
+    assert LinkTable(get_links_file(made.folder, "train"))[0].tolist() == [[1, 0], [0, 1]]
+    looks = PairTokens(made.tokenizer).build_alignment_target(np.array([[1, 0], [0, 1]], np.int32), *(
         side(0) for side in (made.corpus("train").source, made.corpus("train").target)
     ))  # fmt: skip
     assert len(looks[0]) < 4
@@ -208,12 +217,14 @@ def test_impossible_guidance_is_refused(tiny: MakeRecipe, tmp_path: Path, settin
 
 
 def test_the_head_is_that_of_the_last_layer_but_one(tiny: MakeRecipe, tmp_path: Path) -> None:
-    def head(*settings: str) -> Guidance | None:
-        return Guidance.of(tiny(tmp_path, "training.guided_alignment_weight=0.25", *settings))
+    def head(*settings: str) -> AlignmentLossConfig | None:
+        return AlignmentLossConfig.from_recipe(tiny(tmp_path, "training.guided_alignment_weight=0.25", *settings))
 
-    assert head() == Guidance(0.25, 0, 0)
-    assert head("model.decoder_layers=4") == Guidance(0.25, 2, 0)
-    assert head("model.decoder_layers=4", "training.alignment_layer=4", "training.alignment_head=2") == Guidance(0.25, 3, 1)
+    assert head() == AlignmentLossConfig(0.25, 0, 0)
+    assert head("model.decoder_layers=4") == AlignmentLossConfig(0.25, 2, 0)
+    assert head("model.decoder_layers=4", "training.alignment_layer=4", "training.alignment_head=2") == AlignmentLossConfig(
+        0.25, 3, 1
+    )
 
 
 # What it adds to the loss
@@ -223,59 +234,63 @@ def test_a_head_that_looks_everywhere_alike() -> None:
     # Each of three guided places has all its share on weights of 1/4: −log 1/4 for each, whatever the shares.
     looks = [(np.array([0, 2, 2]), np.array([1, 0, 3]), np.array([1, 0.25, 0.75], np.float32)),
              (np.array([1]), np.array([2]), np.array([1], np.float32))]  # fmt: skip
-    guide = Guide.of(looks)
+    guide = AlignmentTargets.from_rows(looks)
     flat_BTS = torch.full((2, 3, 4), math.log(1 / 4))
-    assert guided_loss(flat_BTS, guide).item() == pytest.approx(3 * math.log(4))
-    assert guided_loss(torch.cat([flat_BTS, 2 * flat_BTS]), guide).item() == pytest.approx(1.5 * 3 * math.log(4))
+    assert alignment_loss(flat_BTS, guide).item() == pytest.approx(3 * math.log(4))
+    assert alignment_loss(torch.cat([flat_BTS, 2 * flat_BTS]), guide).item() == pytest.approx(1.5 * 3 * math.log(4))
 
 
 def test_the_loss_is_the_cross_entropy_of_the_heads_weights(model: Transformer, batch: Batch) -> None:
-    guidance = Guidance(0.5, layer=1, head=1)
+    guidance = AlignmentLossConfig(0.5, layer=1, head=1)
     model.eval()
-    assert batch.guide is not None
-    with watch_attention([alignment_layer(model, guidance).cross_attention]) as seen, torch.no_grad():
+    assert batch.alignment_targets is not None
+    with record_attention([alignment_layer(model, guidance).cross_attention]) as seen, torch.no_grad():
         model(batch.source_BS, batch.inputs_BT)
     weights = seen[0][:, guidance.head].double().log()
     shares = torch.zeros_like(weights)
-    shares[tuple(batch.guide.places_3G)] = batch.guide.share_G.double()
+    shares[tuple(batch.alignment_targets.positions_3G)] = batch.alignment_targets.weights_G.double()
     expected = -float((shares * weights.masked_fill(shares == 0, 0.0)).sum())
     # All shares of a place sum to one, and most places are guided here.
     assert sorted(set(shares.sum(dim=2).round(decimals=5).flatten().tolist())) == [0.0, 1.0]
     with torch.no_grad():
-        both = [ModelLoss(model, epsilon=0.1, form="uniform", guidance=one)(batch) for one in (None, guidance)]
+        both = [
+            ModelLoss(model, epsilon=0.1, smoothing_mode="uniform", alignment_config=one)(batch) for one in (None, guidance)
+        ]
     assert float(both[1][0] - both[0][0]) == pytest.approx(0.5 * expected, rel=1e-4)
     assert torch.equal(both[0][1], both[1][1])  # looking on changes no bit of what the model says
 
 
 def test_only_what_leads_to_the_heads_weights_is_pulled(model: Transformer, batch: Batch) -> None:
-    guidance = Guidance(1.0, layer=0, head=0)
-    assert batch.guide is not None
-    with watched_head(model, guidance) as seen:
+    guidance = AlignmentLossConfig(1.0, layer=0, head=0)
+    assert batch.alignment_targets is not None
+    with record_head_weights(model, guidance) as seen:
         model(batch.source_BS, batch.inputs_BT)
-    torch.autograd.backward(guided_loss(seen[0], batch.guide))
+    torch.autograd.backward(alignment_loss(seen[0], batch.alignment_targets))
     attention = alignment_layer(model, guidance).cross_attention
     width = attention.query.weight.shape[0] // 2
     assert attention.query.weight.grad is not None
     assert attention.query.weight.grad[:width].abs().sum() > 0
     assert attention.query.weight.grad[width:].abs().sum() == 0  # the other head
     assert attention.output.weight.grad is None
-    assert alignment_layer(model, Guidance(1.0, 1, 0)).cross_attention.query.weight.grad is None
-    assert attention.attend.__name__ != "attend_and_keep"  # nothing is left behind
+    assert alignment_layer(model, AlignmentLossConfig(1.0, 1, 0)).cross_attention.query.weight.grad is None
+    assert attention.attention_impl.__name__ != "attend_and_keep"  # nothing is left behind
 
 
 def test_the_loss_of_halves_is_the_loss_of_the_whole(model: Transformer, batch: Batch) -> None:
     model.eval()
-    loss = ModelLoss(model, epsilon=0.1, form="uniform", guidance=Guidance(0.7, 1, 0))
-    parts = [quarter for half in halves(batch) for quarter in halves(half)]
-    assert all(part.guide is not None and part.guide.rows == len(part.source_BS) for part in parts)
+    loss = ModelLoss(model, epsilon=0.1, smoothing_mode="uniform", alignment_config=AlignmentLossConfig(0.7, 1, 0))
+    parts = [quarter for half in split_in_half(batch) for quarter in split_in_half(half)]
+    assert all(part.alignment_targets is not None and part.alignment_targets.num_rows == len(part.source_BS) for part in parts)
     with torch.no_grad():
         assert sum(loss(part)[0] for part in parts).item() == pytest.approx(loss(batch)[0].item(), rel=1e-5)
 
 
 def test_two_passes_count_once(tiny: MakeRecipe, tmp_path: Path, model: Transformer, batch: Batch) -> None:
     model.eval()  # no dropout: both passes are alike, and R-Drop's own term is nothing
-    once = ModelLoss(model, epsilon=0.1, form="uniform", guidance=Guidance(0.7, 1, 0))
-    twice = ModelLoss(model, epsilon=0.1, form="uniform", r_drop=1.0, guidance=Guidance(0.7, 1, 0))
+    once = ModelLoss(model, epsilon=0.1, smoothing_mode="uniform", alignment_config=AlignmentLossConfig(0.7, 1, 0))
+    twice = ModelLoss(
+        model, epsilon=0.1, smoothing_mode="uniform", r_drop_alpha=1.0, alignment_config=AlignmentLossConfig(0.7, 1, 0)
+    )
     with torch.no_grad():
         assert twice(batch)[0].item() == pytest.approx(once(batch)[0].item(), rel=1e-4)
 
@@ -283,35 +298,39 @@ def test_two_passes_count_once(tiny: MakeRecipe, tmp_path: Path, model: Transfor
 # In batches
 
 
-def test_another_process_makes_the_same_batches(recipe: Recipe, prepared: Prepared, batch: Batch) -> None:
-    batches = TrainingBatches(recipe, prepared.folder, start_id=start_id(recipe.model))
-    assert batches[Cursor()][0].guide is not None  # everything is opened
-    (again,) = pickle.loads(pickle.dumps(batches))[Cursor()]
-    assert batch.guide is not None
+def test_another_process_makes_the_same_batches(recipe: Recipe, prepared: PreparedData, batch: Batch) -> None:
+    batches = TrainingBatches(recipe, prepared.folder, start_id=get_decoder_start_id(recipe.model))
+    assert batches[DataPosition()][0].alignment_targets is not None  # everything is opened
+    (again,) = pickle.loads(pickle.dumps(batches))[DataPosition()]
+    assert batch.alignment_targets is not None
     assert again.guide is not None
-    assert torch.equal(again.guide.places_3G, batch.guide.places_3G)
-    assert torch.equal(again.guide.share_G, batch.guide.share_G)
-    moved = batch.to(torch.device("cpu")).guide
+    assert torch.equal(again.guide.places_3G, batch.alignment_targets.positions_3G)
+    assert torch.equal(again.guide.share_G, batch.alignment_targets.weights_G)
+    moved = batch.to(torch.device("cpu")).alignment_targets
     assert moved is not None
-    assert torch.equal(moved.share_G, batch.guide.share_G)
+    assert torch.equal(moved.weights_G, batch.alignment_targets.weights_G)
 
 
 def test_texts_split_anew_keep_their_links_and_modified_ones_have_none(tiny: MakeRecipe, tmp_path: Path) -> None:
     def guides(name: str, *settings: str) -> tuple[list[Batch], TrainingBatches]:
         recipe = tiny(tmp_path / name, GUIDED, "tokenizer.byte_fallback=true", "tokenizer.vocab_size=310", *settings)
         made = prepare(recipe, tmp_path / "data" / name)
-        batches = TrainingBatches(recipe, made.folder, start_id=start_id(recipe.model))
-        return [part for number in range(batches.batches_in_epoch(0)) for part in batches[Cursor(0, number)]], batches
+        batches = TrainingBatches(recipe, made.folder, start_id=get_decoder_start_id(recipe.model))
+        return [part for number in range(batches.count_batches(0)) for part in batches[DataPosition(0, number)]], batches
 
     (tmp_path / "data").mkdir()
     for part in guides("sampled", "tokenizer.model_type=unigram", "tokenizer.sampling_alpha=0.2")[0]:
-        assert part.guide is not None
+        assert part.alignment_targets is not None
         # Whatever the pieces, each place of the target but its end is guided: all words of this corpus are linked.
-        guided = torch.unique(part.guide.places_3G[:2], dim=1).shape[1]
+        guided = torch.unique(part.alignment_targets.positions_3G[:2], dim=1).shape[1]
         assert guided >= 0.9 * (part.num_target_tokens - len(part.source_BS))
     upper = guides("upper", "data.noise.upper_case=1.0")[0]
-    assert all(part.guide is not None and part.guide.share_G.numel() == 0 for part in upper)
-    assert all(guided_loss(torch.zeros(part.source_BS.shape[0], 9, 9), part.guide).item() == 0 for part in upper if part.guide)
+    assert all(part.alignment_targets is not None and part.alignment_targets.weights_G.numel() == 0 for part in upper)
+    assert all(
+        alignment_loss(torch.zeros(part.source_BS.shape[0], 9, 9), part.alignment_targets).item() == 0
+        for part in upper
+        if part.alignment_targets
+    )
 
 
 # Learnt
@@ -326,7 +345,7 @@ def test_a_guided_head_aligns_better(tiny: MakeRecipe, tmp_path: Path, bundle: P
     pairs = [(root / f"train.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "de")]  # what it was told
     right = [[(word, word) for word in range(len(line.split()))] for line in pairs[0]]
     plain, guided = (dragoman.load(one, device="cpu", precision="float32") for one in (bundle, tmp_path / "bundle"))
-    errors = [agreement(one.align(*pairs), right).error_rate for one in (plain, guided)]
+    errors = [score_alignments(one.align(*pairs), right).error_rate for one in (plain, guided)]
     print(f"alignment error rate {errors[0]:.3f} without guidance, {errors[1]:.3f} with")
     assert errors[1] < 0.2 * errors[0]
     assert (guided.head.layer, guided.head.head) == (0, 1)  # the bundle names the head that was guided
@@ -335,10 +354,10 @@ def test_a_guided_head_aligns_better(tiny: MakeRecipe, tmp_path: Path, bundle: P
 
 def test_collate_takes_what_rows_look_at() -> None:
     looks = (np.array([0]), np.array([1]), np.array([1], np.float32))
-    made = collate([[5, 6], [7]], [[8], [9]], start_id=2, looks=[looks, NOWHERE])
-    assert made.guide is not None
-    assert made.guide.places_3G.tolist() == [[0], [0], [1]]
-    assert made.guide.rows == 2
+    made = collate([[5, 6], [7]], [[8], [9]], start_id=2, alignment_targets=[looks, NO_ALIGNMENT])
+    assert made.alignment_targets is not None
+    assert made.alignment_targets.positions_3G.tolist() == [[0], [0], [1]]
+    assert made.alignment_targets.num_rows == 2
 
 
 @pytest.mark.slow

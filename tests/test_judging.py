@@ -13,14 +13,14 @@ import pytest
 
 from conftest import MakeRecipe, reseal
 from dragoman.bundle import check_bundle, read_config
-from dragoman.errors import Interrupted, MemoryShortError, OutputError, RunError, WriteError
+from dragoman.errors import InterruptedRun, OutOfMemoryError, OutputError, RunError, WriteError
 from dragoman.training import report
 from dragoman.training.checkpoints import checkpoint
 from dragoman.training.checkpoints import checkpointer as keeper
-from dragoman.training.checkpoints.checkpoint import Checkpoint, Progress, list_checkpoints
-from dragoman.training.monitoring.callbacks import Silent
-from dragoman.training.monitoring.metrics_log import read_journal
-from dragoman.training.monitoring.run_status import read_record
+from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState, list_checkpoints
+from dragoman.training.monitoring.callbacks import NullCallback
+from dragoman.training.monitoring.metrics_log import read_metrics_log
+from dragoman.training.monitoring.run_status import read_run_status
 from dragoman.training.run import average_run, train
 from dragoman.training.trainer import Trainer
 from dragoman.training.validation import Validator
@@ -28,7 +28,7 @@ from dragoman.training.validation import Validator
 pytestmark = pytest.mark.usefixtures("one_core")
 
 
-class Notices(Silent):
+class Notices(NullCallback):
     def __init__(self) -> None:
         self.told: list[str] = []
 
@@ -41,10 +41,10 @@ class Notices(Silent):
 
 def test_a_budget_that_is_cut_to_where_the_run_stands_is_judged_there(tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = ("training.validate_every_steps=4", "training.checkpoint_averaging=best", "training.num_averaged_checkpoints=1")
-    trainer = Trainer(tiny(tmp_path / "run", "training.max_steps=12", *settings), Silent())
+    trainer = Trainer(tiny(tmp_path / "run", "training.max_steps=12", *settings), NullCallback())
     with closing(trainer.stream):
         for _ in range(6):
-            trainer._after_step(trainer._step(), stops=trainer.progress.step == 6)
+            trainer._after_step(trainer._step(), is_stopping=trainer.state.step == 6)
     cut, whole = (train(tiny(tmp_path / run, "training.max_steps=6", *settings)) for run in ("run", "other"))
     assert [name.removesuffix("-2") for name in cut["averaged"]] == whole["averaged"]
     assert cut["valid"] == whole["valid"]
@@ -61,21 +61,21 @@ def test_what_version_0_1_does_not_say_is_no_debt_but_its_next_steps_are_judged(
     del state["progress"]["judged"]
     (newest.path / "state.json").write_text(json.dumps(state))
     reseal(newest.path)
-    trainer = Trainer(tiny(tmp_path / "run", *settings, "training.max_steps=4"), Silent())
+    trainer = Trainer(tiny(tmp_path / "run", *settings, "training.max_steps=4"), NullCallback())
     with closing(trainer.stream):
-        assert not trainer._owes_validation()
+        assert not trainer._is_validation_pending()
         trainer._step()
         trainer._step()
-        assert trainer._owes_validation()
+        assert trainer._is_validation_pending()
 
 
 def test_patience_that_ends_a_run_is_told(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judge, losses = Validator.judge, iter([1.0, 2.0, 3.0])
+    judge, losses = Validator.validate, iter([1.0, 2.0, 3.0])
     monkeypatch.setattr(Validator, "judge", lambda self, model: replace(judge(self, model), nll=next(losses)))
     settings = ("training.validate_every_steps=2", "training.patience=2")
     assert train(tiny(tmp_path / "run", "training.max_steps=100", *settings))["steps"] == 6
     why = "2 validations were no better than that of step 2: training.patience = 2 ends the run"
-    events = [entry for entry in read_journal(tmp_path / "run" / "metrics.jsonl") if entry["type"] == "event"]
+    events = [entry for entry in read_metrics_log(tmp_path / "run" / "metrics.jsonl") if entry["type"] == "event"]
     assert [entry["text"] for entry in events if entry["event"] == "patience"] == [f"step 6: {why}"]
     again = Notices()
     train(tiny(tmp_path / "run", "training.max_steps=200", *settings), again)
@@ -85,24 +85,24 @@ def test_patience_that_ends_a_run_is_told(tiny: MakeRecipe, tmp_path: Path, monk
 def test_a_validation_that_is_no_better_is_no_reason_for_a_checkpoint(
     tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge, losses = Validator.judge, iter([1.0, 2.0, 3.0, 4.0])
+    judge, losses = Validator.validate, iter([1.0, 2.0, 3.0, 4.0])
     monkeypatch.setattr(Validator, "judge", lambda self, model: replace(judge(self, model), nll=next(losses)))
     train(tiny(tmp_path / "run", "training.max_steps=8", "training.validate_every_steps=2"))
-    events = [one for one in read_journal(tmp_path / "run" / "metrics.jsonl") if one.get("event") == "checkpoint"]
+    events = [one for one in read_metrics_log(tmp_path / "run" / "metrics.jsonl") if one.get("event") == "checkpoint"]
     assert [one["step"] for one in events] == [2, 8]
 
 
 def test_a_best_checkpoint_that_was_not_written_is_no_mark_to_beat(
     tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge, losses = Validator.judge, iter([3.0, 1.0, 2.0, 2.5])
+    judge, losses = Validator.validate, iter([3.0, 1.0, 2.0, 2.5])
     monkeypatch.setattr(Validator, "judge", lambda self, model: replace(judge(self, model), nll=next(losses)))
     save = checkpoint.save_checkpoint
 
-    def full(folder: Path, *, progress: Progress, **rest: Any) -> Checkpoint:
+    def full(folder: Path, *, progress: TrainerState, **rest: Any) -> Checkpoint:
         if progress.step == 4:
             raise WriteError("the disk is full")
-        return save(folder, progress=progress, **rest)
+        return save(folder, trainer_state=progress, **rest)
 
     monkeypatch.setattr(keeper, "save_checkpoint", full)
     settings = (
@@ -134,7 +134,7 @@ def test_a_checkpoint_that_cannot_even_be_read_is_set_aside_at_the_end(
 
     def cut_after(trainer: Trainer) -> None:
         run(trainer)
-        state = trainer.checkpoints / "step-00000006" / "state.json"
+        state = trainer.checkpoint_dir / "step-00000006" / "state.json"
         state.write_bytes(state.read_bytes()[:200])
 
     monkeypatch.setattr(Trainer, "run", cut_after)
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_cannot_even_be_read_is_set_aside_at_the_end(
 def test_what_cannot_be_read_is_not_passed_over_by_average(ended: Path, tmp_path: Path) -> None:
     (ended / "checkpoints" / "step-00000006" / "state.json").write_text("")
     with pytest.raises(RunError, match=r"step-00000006/state\.json: this dragoman cannot read it"):
-        average_run(ended, tmp_path / "bundle", rule="last", count=1)
+        average_run(ended, tmp_path / "bundle", averaging="last", count=1)
     assert not (tmp_path / "bundle").exists()
 
 
@@ -164,20 +164,20 @@ def test_a_run_s_bundle_is_replaced_whatever_is_left_of_it(lost: str, tiny: Make
 def test_average_takes_the_place_of_bundles_alone(place: str, ended: Path, tmp_path: Path) -> None:
     before = sorted(ended.rglob("*"))
     with pytest.raises(OutputError, match="holds no bundle, and is left as it is"):
-        average_run(ended, ended / place, rule="last", count=1, overwrite=True)
+        average_run(ended, ended / place, averaging="last", count=1, overwrite=True)
     assert sorted(ended.rglob("*")) == before
-    average_run(ended, ended / "bundle", rule="last", count=1, overwrite=True)
+    average_run(ended, ended / "bundle", averaging="last", count=1, overwrite=True)
 
 
 def test_a_place_that_cannot_be_is_told(ended: Path) -> None:
     with pytest.raises(OutputError, match="File name too long"):
-        average_run(ended, ended / ("x" * 300), rule="last", count=1, overwrite=True)
+        average_run(ended, ended / ("x" * 300), averaging="last", count=1, overwrite=True)
 
 
 def test_an_averaged_bundle_aligns_by_the_head_that_the_run_s_does(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *KEPT)
     train(recipe)
-    average_run(tmp_path / "run", tmp_path / "averaged", rule="last", count=1)
+    average_run(tmp_path / "run", tmp_path / "averaged", averaging="last", count=1)
     heads = [read_config(bundle)[2]["alignment"] for bundle in (tmp_path / "run" / "bundle", tmp_path / "averaged")]
     assert heads[0] == heads[1]
 
@@ -196,8 +196,8 @@ def signalled(*_: Any, **__: Any) -> None:
 @pytest.mark.parametrize(
     ("what", "error", "told", "state"),
     [
-        (short_of_memory, MemoryShortError, "out of memory as the bundle was made and judged; lower decoding.batch", "failed"),
-        (signalled, Interrupted, "interrupted after step 6; .*step-00000006 is kept", "stopped"),
+        (short_of_memory, OutOfMemoryError, "out of memory as the bundle was made and judged; lower decoding.batch", "failed"),
+        (signalled, InterruptedRun, "interrupted after step 6; .*step-00000006 is kept", "stopped"),
     ],
 )
 def test_the_end_of_a_run_that_comes_to_nothing_is_told_and_journaled(
@@ -209,7 +209,7 @@ def test_the_end_of_a_run_that_comes_to_nothing_is_told_and_journaled(
         patched.setattr(report, "judge", what)
         with pytest.raises(error, match=told):
             train(recipe)
-    assert read_record(tmp_path / "run").state == state
+    assert read_run_status(tmp_path / "run").state == state
     assert signal.getsignal(signal.SIGTERM) == before
     assert train(recipe)["steps"] == 6
 

@@ -11,8 +11,8 @@ import torch
 
 from conftest import MakeRecipe
 from dragoman.config import Recipe, recipe_from_dict
-from dragoman.data.collate import Batch, apart, collate_within, cut
-from dragoman.data.dataloader import BatchStream, Cursor, TrainingBatches
+from dragoman.data.collate import Batch, collate_with_budget, split_by_tokens, split_to_reduce_padding
+from dragoman.data.dataloader import BatchStream, DataPosition, TrainingBatches
 from dragoman.data.prepare import prepare
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
 
@@ -34,11 +34,13 @@ def ids(parts: list[Batch]) -> Ids:
     return [(part.source_BS.tolist(), part.targets_BT.tolist()) for part in parts]
 
 
-def served(batches: TrainingBatches, count: int, cursor: Cursor = Cursor(), loaders: int = 0) -> tuple[list[Ids], Cursor]:  # noqa: B008
-    stream = BatchStream(batches, cursor=cursor, loaders=loaders)
-    found = [ids(stream.next()) for _ in range(count)]
+def served(
+    batches: TrainingBatches, count: int, cursor: DataPosition = DataPosition(), loaders: int = 0
+) -> tuple[list[Ids], DataPosition]:  # noqa: B008
+    stream = BatchStream(batches, position=cursor, num_workers=loaders)
+    found = [ids(stream.next_batch()) for _ in range(count)]
     stream.close()
-    return found, stream.cursor
+    return found, stream.position
 
 
 def test_each_epoch_serves_each_pair_once(batches: TrainingBatches) -> None:
@@ -46,10 +48,10 @@ def test_each_epoch_serves_each_pair_once(batches: TrainingBatches) -> None:
         (tuple(batches.corpora[0].source(row).tolist()), tuple(batches.corpora[0].target(row).tolist()))
         for row in range(len(batches.corpora[0]))
     )
-    cursor = Cursor()
+    cursor = DataPosition()
     for epoch in range(3):
-        found, cursor = served(batches, batches.batches_in_epoch(epoch), cursor)
-        assert cursor == Cursor(epoch + 1, 0)
+        found, cursor = served(batches, batches.count_batches(epoch), cursor)
+        assert cursor == DataPosition(epoch + 1, 0)
         pairs = Counter(
             (tuple(_unpadded(source)), tuple(_unpadded(target)[:-1]))
             for [(sources, targets)] in found
@@ -64,9 +66,9 @@ def _unpadded(row: list[int]) -> list[int]:
 
 def test_resuming_anywhere_goes_on_as_if_nothing_had_been(batches: TrainingBatches) -> None:
     """From every batch of two epochs, and once more from the middle of what was resumed."""
-    count = batches.batches_in_epoch(0) + batches.batches_in_epoch(1) + 3
+    count = batches.count_batches(0) + batches.count_batches(1) + 3
     whole, _ = served(batches, count)
-    cursor = Cursor()
+    cursor = DataPosition()
     for place in range(count - 2):
         rest, middle = served(batches, (count - place) // 2, cursor)
         assert rest == whole[place : place + len(rest)]
@@ -78,21 +80,21 @@ def test_resuming_anywhere_goes_on_as_if_nothing_had_been(batches: TrainingBatch
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_ranks_share_one_sequence(batches: TrainingBatches, ranks: int) -> None:
     """Taken by turns, what the ranks get is the sequence of one, also across the end of an epoch; their cursors agree."""
-    steps = (2 * batches.batches_in_epoch(0) + 3) // ranks
+    steps = (2 * batches.count_batches(0) + 3) // ranks
     whole, _ = served(batches, steps * ranks)
-    streams = [BatchStream(batches, cursor=Cursor(), rank=rank, ranks=ranks) for rank in range(ranks)]
+    streams = [BatchStream(batches, position=DataPosition(), rank=rank, world_size=ranks) for rank in range(ranks)]
     found = []
     for _ in range(steps):
-        found += [ids(stream.next()) for stream in streams]
-        assert len({stream.cursor for stream in streams}) == 1
+        found += [ids(stream.next_batch()) for stream in streams]
+        assert len({stream.position for stream in streams}) == 1
     assert found == whole
-    resumed = [BatchStream(batches, cursor=streams[0].cursor, rank=rank, ranks=ranks) for rank in range(ranks)]
-    assert [ids(stream.next()) for stream in resumed] == [ids(stream.next()) for stream in streams]
+    resumed = [BatchStream(batches, position=streams[0].position, rank=rank, world_size=ranks) for rank in range(ranks)]
+    assert [ids(stream.next_batch()) for stream in resumed] == [ids(stream.next_batch()) for stream in streams]
 
 
 def loaders_agree(batches: TrainingBatches, loaders: int) -> None:
-    cursor = Cursor(1, 2)
-    count = batches.batches_in_epoch(1) + 2
+    cursor = DataPosition(1, 2)
+    count = batches.count_batches(1) + 2
     before = torch.get_rng_state()
     assert served(batches, count, cursor, loaders) == served(batches, count, cursor)
     assert torch.equal(torch.get_rng_state(), before), "the loader must not draw from training's own random numbers"
@@ -120,11 +122,11 @@ def changing(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Trai
 
 
 def test_changed_pairs_stay_within_the_budget_and_are_all_there(changing: TrainingBatches) -> None:
-    count = changing.batches_in_epoch(0)
+    count = changing.count_batches(0)
     for number in range(count):
-        parts = changing[Cursor(0, number)]
+        parts = changing[DataPosition(0, number)]
         rows = sum(len(part.source_BS) for part in parts)
-        assert rows == len(changing.order.batch(0, number))
+        assert rows == len(changing.sampler.get_batch(0, number))
         for part in parts:
             longest = max(part.source_BS.shape[1], part.targets_BT.shape[1])
             assert longest * len(part.source_BS) <= 60 or len(part.source_BS) == 1
@@ -133,7 +135,7 @@ def test_changed_pairs_stay_within_the_budget_and_are_all_there(changing: Traini
     texts = [
         _text(changing, row)
         for number in range(count)
-        for part in changing[Cursor(0, number)]
+        for part in changing[DataPosition(0, number)]
         for row in part.source_BS.tolist()
     ]
     assert any(text.isupper() for text in texts)
@@ -141,17 +143,17 @@ def test_changed_pairs_stay_within_the_budget_and_are_all_there(changing: Traini
 
 
 def _text(batches: TrainingBatches, row: list[int]) -> str:
-    return batches.tokeniser.source.decode(_unpadded(row)[:-1])
+    return batches.tokenizer.source.decode(_unpadded(row)[:-1])
 
 
 def test_changes_are_a_function_of_seed_epoch_and_pair(changing: TrainingBatches) -> None:
-    assert ids(changing[Cursor(0, 1)]) == ids(changing[Cursor(0, 1)])
+    assert ids(changing[DataPosition(0, 1)]) == ids(changing[DataPosition(0, 1)])
     sent = pickle.loads(pickle.dumps(changing))
-    assert ids(sent[Cursor(2, 1)]) == ids(changing[Cursor(2, 1)])
+    assert ids(sent[DataPosition(2, 1)]) == ids(changing[DataPosition(2, 1)])
     splits: dict[str, set[tuple[int, ...]]] = {}
     for epoch in range(8):
-        for number in range(changing.batches_in_epoch(epoch)):
-            for part in changing[Cursor(epoch, number)]:
+        for number in range(changing.count_batches(epoch)):
+            for part in changing[DataPosition(epoch, number)]:
                 for row in part.source_BS.tolist():
                     splits.setdefault(_text(changing, row), set()).add(tuple(_unpadded(row)))
     assert max(map(len, splits.values())) > 3, "sampling splits the same text in more than one way"
@@ -176,10 +178,10 @@ def repeating(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Tra
 def test_a_pair_that_comes_again_in_an_epoch_is_changed_anew(repeating: TrainingBatches) -> None:
     """Of a dozen draws, each a capital with 1/2 and split in many ways, not all are alike, or chance would be 1 in 2¹¹."""
     small = repeating.corpus_names.index("small")
-    texts = {repeating._text(small, pair)[0] for pair in range(3)}
+    texts = {repeating._decode_pair(small, pair)[0] for pair in range(3)}
     assert len(texts) == 3
     for epoch in range(2):
-        parts = [part for number in range(repeating.batches_in_epoch(epoch)) for part in repeating[Cursor(epoch, number)]]
+        parts = [part for number in range(repeating.count_batches(epoch)) for part in repeating[DataPosition(epoch, number)]]
         drawn: dict[str, list[tuple[bool, tuple[int, ...]]]] = {text: [] for text in texts}
         for row in (row for part in parts for row in part.source_BS.tolist()):
             text = _text(repeating, row)
@@ -192,7 +194,7 @@ def test_a_pair_that_comes_again_in_an_epoch_is_changed_anew(repeating: Training
 
 
 def test_batches_with_pairs_that_come_again_are_a_function_of_seed_epoch_and_number(repeating: TrainingBatches) -> None:
-    places = [Cursor(epoch, number) for epoch in range(2) for number in range(repeating.batches_in_epoch(epoch))]
+    places = [DataPosition(epoch, number) for epoch in range(2) for number in range(repeating.count_batches(epoch))]
     found = [ids(repeating[place]) for place in places]
     again = TrainingBatches(repeating.recipe, repeating.folder, start_id=BEGIN_ID)
     assert [ids(again[place]) for place in reversed(places)] == found[::-1]
@@ -206,40 +208,50 @@ def test_a_pair_that_would_grow_too_long_stays_as_it_is(tiny: MakeRecipe, tmp_pa
     )
     prepare(recipe, tmp_path / "data")
     batches = TrainingBatches(recipe, tmp_path / "data", start_id=BEGIN_ID)
-    parts = [part for number in range(batches.batches_in_epoch(0)) for part in batches[Cursor(0, number)]]
+    parts = [part for number in range(batches.count_batches(0)) for part in batches[DataPosition(0, number)]]
     assert sum(len(part.source_BS) for part in parts) == len(batches.corpora[0])
     assert max(max(part.source_BS.shape[1], part.targets_BT.shape[1]) for part in parts) <= 7
 
 
 def test_parts_of_a_batch() -> None:
     """Rows of 2, 2, 5 and 9 in a budget of 10: the two short ones together, the others alone."""
-    assert [(part.start, part.stop) for part in cut([2, 2, 5, 9], 10)] == [(0, 2), (2, 3), (3, 4)]
-    assert list(cut([], 10)) == []
-    assert [(part.start, part.stop) for part in cut([99], 10)] == [(0, 1)]
+    assert [(part.start, part.stop) for part in split_by_tokens([2, 2, 5, 9], 10)] == [(0, 2), (2, 3), (3, 4)]
+    assert list(split_by_tokens([], 10)) == []
+    assert [(part.start, part.stop) for part in split_by_tokens([99], 10)] == [(0, 1)]
     rows = [[4] * length for length in (9, 2, 5, 2)]
     targets = [row[:-1] for row in rows]
-    parts = collate_within(rows, targets, batch_tokens=10, start_id=BEGIN_ID)
+    parts = collate_with_budget(rows, targets, batch_tokens=10, start_id=BEGIN_ID)
     assert [tuple(part.source_BS.shape) for part in parts] == [(2, 2), (1, 5), (1, 9)]
     assert sum(part.num_target_tokens for part in parts) == 18
-    assert len(collate_within(rows, targets, batch_tokens=36, start_id=BEGIN_ID)) == 1
+    assert len(collate_with_budget(rows, targets, batch_tokens=36, start_id=BEGIN_ID)) == 1
 
 
 def test_what_would_pad_all_others_goes_by_itself() -> None:
     """Of 20 rows of 10 and two of 30: 660 places together, 260 apart. Nine of 10 and one of 11 save 9 of 110, too few."""
-    assert [(part.start, part.stop) for part in apart([10] * 20 + [30] * 2, slice(0, 22))] == [(0, 20), (20, 22)]
-    assert [(part.start, part.stop) for part in apart([10] * 9 + [11], slice(0, 10))] == [(0, 10)]
-    assert [(part.start, part.stop) for part in apart([5] * 9 + [10] * 9 + [40], slice(0, 19))] == [(0, 18), (18, 19)]
-    assert [(part.start, part.stop) for part in apart([1] * 2 + [10] * 2 + [20] * 2, slice(0, 6))] == [(0, 2), (2, 4), (4, 6)]
+    assert [(part.start, part.stop) for part in split_to_reduce_padding([10] * 20 + [30] * 2, slice(0, 22))] == [
+        (0, 20),
+        (20, 22),
+    ]
+    assert [(part.start, part.stop) for part in split_to_reduce_padding([10] * 9 + [11], slice(0, 10))] == [(0, 10)]
+    assert [(part.start, part.stop) for part in split_to_reduce_padding([5] * 9 + [10] * 9 + [40], slice(0, 19))] == [
+        (0, 18),
+        (18, 19),
+    ]
+    assert [(part.start, part.stop) for part in split_to_reduce_padding([1] * 2 + [10] * 2 + [20] * 2, slice(0, 6))] == [
+        (0, 2),
+        (2, 4),
+        (4, 6),
+    ]
     rows = [[4] * length for length in (30, *[10] * 20, 30)]
     for uneven, shapes in ((False, [(22, 30)]), (True, [(20, 10), (2, 30)])):
-        parts = collate_within(rows, rows, batch_tokens=1000, start_id=BEGIN_ID, uneven=uneven)
+        parts = collate_with_budget(rows, rows, batch_tokens=1000, start_id=BEGIN_ID, reduce_padding=uneven)
         assert [tuple(part.source_BS.shape) for part in parts] == shapes
         assert sum(part.num_target_tokens for part in parts) == 282
 
 
 def test_epochs_are_counted_in_batches(batches: TrainingBatches) -> None:
-    count = batches.batches_in_epoch(0)
-    stream = BatchStream(batches, cursor=Cursor(0, count - 1))
-    assert stream.epochs() == pytest.approx((count - 1) / count)
-    stream.next()
-    assert (stream.cursor, stream.epochs()) == (Cursor(1, 0), 1.0)
+    count = batches.count_batches(0)
+    stream = BatchStream(batches, position=DataPosition(0, count - 1))
+    assert stream.count_epochs() == pytest.approx((count - 1) / count)
+    stream.next_batch()
+    assert (stream.position, stream.count_epochs()) == (DataPosition(1, 0), 1.0)

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from dragoman.inference.backends.packed import attention as lookup
-from dragoman.inference.backends.packed.attention import MANY_HEADS, WIDE_HEAD, best_dtype, found
-from dragoman.model.attention import LONG, KeyValue
+from dragoman.inference.backends.packed.attention import MIN_BF16_HEAD_WIDTH, MIN_BF16_HEADS, attend, choose_kv_dtype
+from dragoman.model.attention import FUSED_MIN_KEYS, KeyValue
 
 # Of a value near 1, half a step of eight bits of fraction in q, k, v and what is found.
 ROUNDING = 4 * 2**-9
 
 
-@pytest.mark.parametrize("queries", [1, 3, LONG])
+@pytest.mark.parametrize("queries", [1, 3, FUSED_MIN_KEYS])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_found_is_equation_1(queries: int, dtype: torch.dtype) -> None:
     """Beside the equation written out in float64; the last places are hidden."""
@@ -27,7 +27,7 @@ def test_what_is_found_is_equation_1(queries: int, dtype: torch.dtype) -> None:
     bias[:, :, -7:] = float("-inf")
     weights = (query.double() @ key.double().mT)[:, :, :-7].softmax(-1)
     wanted = (weights @ value[:, :-7].double()).transpose(0, 1).float()
-    ours = found(query, KeyValue(key.to(dtype), value.to(dtype)), bias.to(dtype))
+    ours = attend(query, KeyValue(key.to(dtype), value.to(dtype)), bias.to(dtype))
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-6 if dtype == torch.float32 else ROUNDING)
 
@@ -39,20 +39,28 @@ def test_one_query_is_measured_once_and_remembered(monkeypatch: pytest.MonkeyPat
 
     def measured(key_width: int) -> bool:
         asked.append(key_width)
-        return key_width == WIDE_HEAD
+        return key_width == MIN_BF16_HEAD_WIDTH
 
     monkeypatch.setattr(lookup, "_measured", measured)
     for _ in range(2):
-        lookup.one_gains.cache_clear()  # as in another process
-        assert best_dtype(MANY_HEADS, WIDE_HEAD, 1) == torch.bfloat16
-        assert best_dtype(MANY_HEADS, 2 * WIDE_HEAD, 1) == torch.float32
-    assert asked == [WIDE_HEAD, 2 * WIDE_HEAD]
-    assert best_dtype(MANY_HEADS - 1, WIDE_HEAD, 1) == best_dtype(MANY_HEADS, WIDE_HEAD - 1, 4) == torch.float32
-    assert best_dtype(MANY_HEADS, WIDE_HEAD, 4) == torch.bfloat16
+        lookup.is_bf16_faster_for_one_query.cache_clear()  # as in another process
+        assert choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 1) == torch.bfloat16
+        assert choose_kv_dtype(MIN_BF16_HEADS, 2 * MIN_BF16_HEAD_WIDTH, 1) == torch.float32
+    assert asked == [MIN_BF16_HEAD_WIDTH, 2 * MIN_BF16_HEAD_WIDTH]
+    assert (
+        choose_kv_dtype(MIN_BF16_HEADS - 1, MIN_BF16_HEAD_WIDTH, 1)
+        == choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH - 1, 4)
+        == torch.float32
+    )
+    assert choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 4) == torch.bfloat16
     monkeypatch.setattr(lookup, "multiplies_bfloat16", lambda: False)
-    assert best_dtype(MANY_HEADS, WIDE_HEAD, 1) == best_dtype(MANY_HEADS, WIDE_HEAD, 4) == torch.float32
-    lookup.one_gains.cache_clear()
+    assert (
+        choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 1)
+        == choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 4)
+        == torch.float32
+    )
+    lookup.is_bf16_faster_for_one_query.cache_clear()
 
 
 def test_the_measurement_answers() -> None:
-    assert lookup._measured(WIDE_HEAD) in (True, False)
+    assert lookup._is_bf16_faster(MIN_BF16_HEAD_WIDTH) in (True, False)

@@ -16,39 +16,39 @@ from torch import Tensor, nn
 from dragoman.config import ModelConfig, make_recipe
 from dragoman.config.presets import SIZES
 from dragoman.model.attention import (
-    Attend,
     Attention,
+    AttentionImpl,
     KeyValue,
+    attention_weights,
+    cpu_attention,
     explicit_attention,
-    explicit_weights,
     fused_attention,
-    lean_attention,
-    use_attention,
-    watch_attention,
+    record_attention,
+    set_attention_impl,
 )
 from dragoman.model.dropout import Dropout, dropout
 from dragoman.model.factory import build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
 from dragoman.model.linear import (
     Linear,
-    Product,
-    in_order,
-    onednn_product,
-    padded_product,
-    plain_product,
-    side_by_side,
-    whole_rows,
+    MatMul,
+    contiguous_rows,
+    fused_linear,
+    onednn_matmul,
+    padded_matmul,
+    round_up_rows,
+    torch_matmul,
 )
 from dragoman.model.local_attention import Mask
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
-from dragoman.model.positional_encoding import LearnedPositions, Sinusoids
-from dragoman.model.transformer import Embedding, Transformer, use_product
+from dragoman.model.positional_encoding import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
+from dragoman.model.transformer import Embedding, Transformer, set_matmul_impl
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 PAD, SOURCE_ROWS, TARGET_ROWS = 0, 11, 13
 CPU = torch.device("cpu")
-ATTENTIONS = [explicit_attention, fused_attention, lean_attention]
+ATTENTIONS = [explicit_attention, fused_attention, cpu_attention]
 NO_DROPOUT = {"residual_dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
 
@@ -61,12 +61,12 @@ def small_model(**knobs: Any) -> Transformer:
     config = small_config(**knobs)
     torch.manual_seed(0)
     rows = (SOURCE_ROWS, SOURCE_ROWS) if config.tie_embeddings == "all" else (SOURCE_ROWS, TARGET_ROWS)
-    return build_model(config, source_vocabulary=rows[0], target_vocabulary=rows[1], padding_id=PAD).eval()
+    return build_model(config, source_vocab_size=rows[0], target_vocab_size=rows[1], padding_id=PAD).eval()
 
 
 def meta_model(config: ModelConfig, rows: int) -> Transformer:
     with torch.device("meta"):
-        return build_model(config, source_vocabulary=rows, target_vocabulary=rows)
+        return build_model(config, source_vocab_size=rows, target_vocab_size=rows)
 
 
 def sentences(*lengths: int, rows: int = SOURCE_ROWS, seed: int = 1) -> Tensor:
@@ -186,7 +186,7 @@ def equation_1(query: Any, key: Any, value: Any, mask: Any) -> Any:
 
 @pytest.mark.parametrize("attend", ATTENTIONS)
 @pytest.mark.parametrize("mask_name", ["none", "padding", "causal", "window"])
-def test_attention_is_equation_1(attend: Attend, mask_name: str) -> None:
+def test_attention_is_equation_1(attend: AttentionImpl, mask_name: str) -> None:
     query, key, value = queries_keys_values()
     mask = masks(4, 6)[mask_name]
     everywhere = np.broadcast_to(True if mask is None else mask.numpy(), (2, 3, 4, 6))
@@ -208,11 +208,11 @@ def test_the_way_of_attention_changes_no_draw(mask_name: str) -> None:
     """Which one is faster is measured, so it may differ from run to run; what dropout drops must not."""
     query, key, value = queries_keys_values()
     found = []
-    for attend in (lean_attention, fused_attention):
+    for attend in (cpu_attention, fused_attention):
         torch.manual_seed(1)
         found.append(attend(query, key, value, masks(4, 6)[mask_name], 0.3))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
-    assert not torch.allclose(found[0], lean_attention(query, key, value, masks(4, 6)[mask_name], 0.0), atol=1e-3)
+    assert not torch.allclose(found[0], cpu_attention(query, key, value, masks(4, 6)[mask_name], 0.0), atol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -224,7 +224,7 @@ def test_lean_attention_has_the_gradients_of_the_explicit_one(mask_name: str, le
     given = [noise(2, 3, rows, width, seed=rows + width).to(dtype) for rows, width in ((4, 8), (length, 8), (length, 5))]
     weight = noise(2, 3, 4, 5, seed=9)
     found = []
-    for attend, kind in ((lean_attention, dtype), (explicit_attention, torch.float64)):
+    for attend, kind in ((cpu_attention, dtype), (explicit_attention, torch.float64)):
         query, key, value = (one.to(kind).requires_grad_() for one in given)
         result = attend(query, key, value, mask, 0.0)
         found.append([result, *torch.autograd.grad((result * weight.to(kind)).sum(), (query, key, value))])
@@ -239,11 +239,11 @@ def test_lean_attention_drops_the_same_weights_on_the_way_back() -> None:
     torch.manual_seed(0)
     query, key = noise(2, 3, 6, 8), noise(2, 3, 20, 8, seed=3)
     value = torch.eye(20).expand(2, 3, 20, 20).clone().requires_grad_()
-    dropped = lean_attention(query, key, value, None, 0.5)
+    dropped = cpu_attention(query, key, value, None, 0.5)
     (to_value,) = torch.autograd.grad(dropped[:, :, 4].sum(), value)
     torch.testing.assert_close(to_value[..., 0], dropped[:, :, 4])
     torch.manual_seed(0)
-    assert torch.equal(lean_attention(query, key, value, None, 0.5), dropped)
+    assert torch.equal(cpu_attention(query, key, value, None, 0.5), dropped)
 
 
 def test_lean_attention_gives_the_gradients_of_what_it_dropped() -> None:
@@ -251,11 +251,11 @@ def test_lean_attention_gives_the_gradients_of_what_it_dropped() -> None:
     query, key, value = (one.requires_grad_() for one in queries_keys_values())
     identity = torch.eye(6).expand(2, 3, 6, 6)
     torch.manual_seed(1)
-    keep = (lean_attention(query, key, identity, None, 0.4) != 0).double() / 0.6
+    keep = (cpu_attention(query, key, identity, None, 0.4) != 0).double() / 0.6
     torch.manual_seed(1)
-    found = torch.autograd.grad(lean_attention(query, key, value, None, 0.4).square().sum(), (query, key, value))
+    found = torch.autograd.grad(cpu_attention(query, key, value, None, 0.4).square().sum(), (query, key, value))
     exact = [one.detach().double().requires_grad_() for one in (query, key, value)]
-    result = (explicit_weights(exact[0], exact[1], None) * keep) @ exact[2]
+    result = (attention_weights(exact[0], exact[1], None) * keep) @ exact[2]
     expected = torch.autograd.grad(result.square().sum(), exact)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)  # p holds to 1.5e-5
@@ -284,7 +284,7 @@ def test_multi_head_attention_is_the_heads_side_by_side() -> None:
         value = memory_BSD @ attention.value.weight[values].T + attention.value.bias[values]
         heads.append((query @ key.transpose(1, 2) / math.sqrt(5)).softmax(-1) @ value)
     expected = torch.cat(heads, dim=-1) @ attention.output.weight.T + attention.output.bias
-    torch.testing.assert_close(attention(x_BTD, attention.remember(memory_BSD), None), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(attention(x_BTD, attention.project_kv(memory_BSD), None), expected, rtol=0, atol=1e-6)
 
 
 def attentions(model: nn.Module) -> list[Attention]:
@@ -299,7 +299,7 @@ def test_use_attention_reaches_every_attention() -> None:
         calls.append(dropout_p)
         return fused_attention(query, key, value, mask, dropout_p)
 
-    use_attention(model, counting)
+    set_attention_impl(model, counting)
     model(sentences(4), sentences(3))
     assert len(calls) == 2 + 2 * 2  # encoder layers, and two in each decoder layer
 
@@ -311,7 +311,7 @@ def test_watching_changes_nothing_and_sees_distributions(training: bool) -> None
     torch.manual_seed(7)
     unseen = model(source, inputs)
     torch.manual_seed(7)
-    with watch_attention(attentions(model)) as seen:
+    with record_attention(attentions(model)) as seen:
         assert torch.equal(model(source, inputs), unseen)
     shapes = [tuple(weights.shape) for weights in seen]
     assert shapes == [(2, 2, 5, 5)] * 2 + [(2, 2, 4, 4), (2, 2, 4, 5)] * 2
@@ -324,9 +324,9 @@ def test_watching_changes_nothing_and_sees_distributions(training: bool) -> None
 
 def test_watching_ends_with_an_error() -> None:
     model = small_model()
-    with pytest.raises(RuntimeError, match="stop"), watch_attention(attentions(model)):
+    with pytest.raises(RuntimeError, match="stop"), record_attention(attentions(model)):
         raise RuntimeError("stop")
-    assert all(module.attend is fused_attention for module in attentions(model))
+    assert all(module.attention_impl is fused_attention for module in attentions(model))
 
 
 # Products
@@ -342,7 +342,7 @@ def test_onednn_product_is_linear_with_its_gradients(shape: tuple[int, ...], bia
     found, expected = (
         [result, *torch.autograd.grad((result * weight.to(result.dtype)).sum(), leaves)]
         for leaves, result in (
-            (ours, onednn_product(ours[0], ours[1], ours[2] if bias else None)),
+            (ours, onednn_matmul(ours[0], ours[1], ours[2] if bias else None)),
             (exact, nn.functional.linear(exact[0], exact[1], exact[2] if bias else None)),
         )
     )
@@ -354,16 +354,16 @@ def test_onednn_product_is_linear_with_its_gradients(shape: tuple[int, ...], bia
 def test_onednn_product_of_transposed_matrices(rows: int) -> None:
     """What the gradient of a weight is: both sides stand on end."""
     x, y = noise(30, rows).t(), noise(30, 20, seed=3).t()
-    torch.testing.assert_close(onednn_product(x, y, None), x @ y.t(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(onednn_matmul(x, y, None), x @ y.t(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("product", [plain_product, onednn_product])
+@pytest.mark.parametrize("product", [torch_matmul, onednn_matmul])
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
-def test_rectified_product_is_relu_of_the_product(product: Product, kind: torch.dtype) -> None:
+def test_rectified_product_is_relu_of_the_product(product: MatMul, kind: torch.dtype) -> None:
     """With its gradients, against PyTorch's own in double precision."""
     linear, exact = Linear(5, 6).to(kind), nn.Linear(5, 6).double()
     exact.load_state_dict(linear.state_dict())
-    linear.product = product
+    linear.matmul = product
     x, weight = noise(2, 7, 5), noise(2, 7, 6, seed=5)
     found, expected = (
         [result, *torch.autograd.grad((result * weight.to(result.dtype)).sum(), [leaf, *module.parameters()])]
@@ -386,7 +386,7 @@ def test_padded_product_is_linear_with_its_gradients(shape: tuple[int, ...], bia
     to_result = noise(*rows, outer, seed=5).bfloat16()
     ours, exact = ([one.to(kind).requires_grad_() for one in given] for kind in (torch.float32, torch.float64))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        result = padded_product(ours[0], ours[1], ours[2] if bias else None, rectified=rectified)
+        result = padded_matmul(ours[0], ours[1], ours[2] if bias else None, relu=rectified)
     expected = nn.functional.linear(exact[0], exact[1], exact[2] if bias else None)
     assert result.dtype == torch.bfloat16
     if rectified:  # where rounding took a number below zero, or above, no gradient can be compared
@@ -408,47 +408,47 @@ def test_padded_product_meets_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(nn.functional, "linear", meeting)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for rows in range(1, 130):
-            assert padded_product(noise(rows, 5), noise(6, 5), None).shape == (rows, 6)
-    assert met == {whole_rows(rows) for rows in range(1, 130)}
+            assert padded_matmul(noise(rows, 5), noise(6, 5), None).shape == (rows, 6)
+    assert met == {round_up_rows(rows) for rows in range(1, 130)}
     assert {64, 72, 80, 88, 96, 104, 112, 120, 128, 144} == {rows for rows in met if rows >= 64}
 
 
 def test_padded_product_leaves_all_but_autocast_to_pytorch() -> None:
     x, weight = noise(3, 5), noise(6, 5, seed=3)
-    assert torch.equal(padded_product(x, weight, None), nn.functional.linear(x, weight))
-    assert torch.equal(padded_product(x, weight, None, rectified=True), nn.functional.linear(x, weight).relu())
+    assert torch.equal(padded_matmul(x, weight, None), nn.functional.linear(x, weight))
+    assert torch.equal(padded_matmul(x, weight, None, relu=True), nn.functional.linear(x, weight).relu())
 
 
 def test_padded_product_of_transposed_matrices() -> None:
     """What the gradient of the vocabulary's vectors is: both sides stand on end."""
     for outer, inner in ((600, 520), (520, 600), (30, 20)):
         x, y = noise(50, outer).bfloat16(), noise(50, inner, seed=3).bfloat16()
-        found, wanted = padded_product(x.t(), y.t(), None), x.double().t() @ y.double()
+        found, wanted = padded_matmul(x.t(), y.t(), None), x.double().t() @ y.double()
         assert (found.double() - wanted).norm() <= 2**-7 * wanted.norm()
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (33, 70), (70, 33)])
 def test_putting_a_matrix_in_order_changes_no_number(shape: tuple[int, int]) -> None:
     turned = noise(*shape).t()
-    ordered = in_order(turned)
+    ordered = contiguous_rows(turned)
     assert ordered.is_contiguous()
     assert torch.equal(ordered, turned)
 
 
 def test_onednn_product_leaves_other_types_to_pytorch() -> None:
     x, weight = noise(3, 5), noise(6, 5, seed=3)
-    assert onednn_product(x.double(), weight.double(), None).dtype == torch.float64
+    assert onednn_matmul(x.double(), weight.double(), None).dtype == torch.float64
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert onednn_product(x, weight, None).dtype == torch.bfloat16
+        assert onednn_matmul(x, weight, None).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_products_side_by_side_are_each_alone(bias: bool) -> None:
     torch.manual_seed(0)
     linears, x = [Linear(5, width, bias=bias) for width in (4, 4, 7)], noise(3, 2, 5)
-    together = side_by_side(linears, x)
+    together = fused_linear(linears, x)
     with torch.no_grad():
-        alone = side_by_side(linears, x)
+        alone = fused_linear(linears, x)
     for one, other, linear in zip(together, alone, linears, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
         assert torch.equal(other, linear(x))
@@ -460,11 +460,11 @@ def test_use_product_reaches_every_product_with_weights() -> None:
 
     def counting(x: Tensor, weight: Tensor, bias: Tensor | None, *, rectified: bool = False) -> Tensor:
         seen.append(tuple(weight.shape))
-        return plain_product(x, weight, bias, rectified=rectified)
+        return torch_matmul(x, weight, bias, relu=rectified)
 
     source, inputs = sentences(4), sentences(3)
     expected = model(source, inputs)
-    use_product(model, counting)
+    set_matmul_impl(model, counting)
     torch.testing.assert_close(model(source, inputs), expected, rtol=0, atol=1e-5)
     # A layer of the encoder: query, key and value in one, output, inner, outer; of the decoder: query, key and value in one,
     # output, query, output, inner, outer, and key and value of the source; and the logits.
@@ -491,7 +491,7 @@ def sinusoid(position: int, column: int, width: int, kind: str) -> float:
 
 @pytest.mark.parametrize("kind", ["interleaved", "concatenated"])
 def test_sinusoids_in_closed_form_also_beyond_the_table(kind: str) -> None:
-    positions = Sinusoids(d_model=6, concatenated=kind == "concatenated", rows=4)
+    positions = SinusoidalPositionalEmbedding(d_model=6, concatenated=kind == "concatenated", num_positions=4)
     for start, length in [(0, 4), (1, 2), (3, 9), (700, 2), (0, 1)]:
         expected = [[sinusoid(start + t, column, 6, kind) for column in range(6)] for t in range(length)]
         torch.testing.assert_close(positions(start, length), torch.tensor(expected), rtol=0, atol=1e-6)
@@ -539,9 +539,9 @@ def test_padding_vector_is_zero_whatever_its_row_holds() -> None:
 def test_target_space_is_one_vector_on_the_encoder_alone() -> None:
     model, without = small_model(target_space_embedding=True), small_model()
     assert model.num_parameters() == without.num_parameters() + 16
-    extra = model.encoder.embedding.extra
+    extra = model.encoder.embedding.target_space_embedding
     assert extra is not None
-    assert model.decoder.embedding.extra is None
+    assert model.decoder.embedding.target_space_embedding is None
     ids = sentences(4)
     torch.testing.assert_close(model.encoder.embedding(ids), model.decoder.embedding(ids) + extra, rtol=0, atol=1e-6)
 
@@ -557,7 +557,7 @@ def test_learned_positions_end_where_their_table_ends() -> None:
 
 def test_learned_positions_are_scaled_rows() -> None:
     torch.manual_seed(0)
-    positions = LearnedPositions(d_model=9, max_positions=7)
+    positions = LearnedPositionalEmbedding(d_model=9, max_positions=7)
     torch.testing.assert_close(positions(2, 3), positions.weight[2:5] * 3.0)
     model = small_model(position_encoding="learned", max_positions=5)
     ours = (model.encoder.embedding.positions.weight, model.decoder.embedding.positions.weight)
@@ -640,8 +640,8 @@ def test_each_dropout_stands_where_the_paper_puts_it() -> None:
     assert_dropped(feed_forward(x) - 7.0, x, 0.5)
     embedding = Embedding(
         weight=nn.Parameter(noise(9, 16)),
-        positions=Sinusoids(d_model=16, concatenated=False),
-        scaled=True,
+        positions=SinusoidalPositionalEmbedding(d_model=16, concatenated=False),
+        scale_embeddings=True,
         dropout=0.25,
         padding_id=PAD,
     )
@@ -650,7 +650,7 @@ def test_each_dropout_stands_where_the_paper_puts_it() -> None:
     for attend in ATTENTIONS:
         query, key = noise(2, 3, 8, 4), noise(2, 3, 16, 4, seed=3)
         identity = torch.eye(16).expand(2, 3, 16, 16)  # with the identity for values, the result is the weights
-        assert_dropped(attend(query, key, identity, None, 0.25), explicit_weights(query, key, None), 0.25)
+        assert_dropped(attend(query, key, identity, None, 0.25), attention_weights(query, key, None), 0.25)
 
 
 @pytest.mark.parametrize("knob", NO_DROPOUT)
@@ -677,7 +677,7 @@ def test_attention_dropout_reaches_every_attention_in_training_alone() -> None:
         given_p.append(dropout_p)
         return explicit_attention(query, key, value, mask, dropout_p)
 
-    use_attention(model, recording)
+    set_attention_impl(model, recording)
     model(sentences(4), sentences(3))
     model.train()(sentences(4), sentences(3))
     assert given_p == [0.0] * 6 + [0.3] * 6
@@ -717,9 +717,9 @@ def test_final_norm_follows_the_norm_unless_given(norm: str, final_norm: bool | 
 @pytest.mark.parametrize(
     "knobs", [{}, {"norm": "pre"}, {"attention_window": 2}, {"position_encoding": "learned", "max_positions": 8}]
 )
-def test_a_later_target_token_never_changes_an_earlier_logit(knobs: dict[str, Any], attend: Attend) -> None:
+def test_a_later_target_token_never_changes_an_earlier_logit(knobs: dict[str, Any], attend: AttentionImpl) -> None:
     model = small_model(**knobs)
-    use_attention(model, attend)
+    set_attention_impl(model, attend)
     source, inputs = sentences(5, 3), sentences(7, 7, seed=3)
     before = model(source, inputs)
     for place in range(7):
@@ -736,9 +736,9 @@ def real_places(ids_BT: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("attend", ATTENTIONS)
 @pytest.mark.parametrize("window", [None, 1])
-def test_what_stands_at_padding_never_counts(window: int | None, attend: Attend) -> None:
+def test_what_stands_at_padding_never_counts(window: int | None, attend: AttentionImpl) -> None:
     model = small_model(attention_window=window)
-    use_attention(model, attend)
+    set_attention_impl(model, attend)
     source, inputs = sentences(7, 3, 1), sentences(4, 4, 4)
     keep = real_places(source)
     mask = padding_mask(keep) if window is None else windowed_padding_mask(keep, window)
@@ -754,7 +754,7 @@ def test_what_stands_at_padding_never_counts(window: int | None, attend: Attend)
     assert torch.equal(encode(model.encoder.embedding(source) + rubbish)[keep], memory[keep])
 
     def decode(memory_BSD: Tensor) -> Tensor:
-        return model.logits(model.decoder(inputs, model.decoder.start(memory_BSD, source))[0])
+        return model.compute_logits(model.decoder(inputs, model.decoder.start(memory_BSD, source))[0])
 
     assert torch.equal(decode(memory + rubbish), decode(memory))
 
@@ -776,10 +776,10 @@ def test_the_amount_of_padding_never_counts(knobs: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("attend", ATTENTIONS)
 @pytest.mark.parametrize("radius", [1, 2, 3])
-def test_one_layer_sees_its_window_and_no_further(radius: int, attend: Attend) -> None:
+def test_one_layer_sees_its_window_and_no_further(radius: int, attend: AttentionImpl) -> None:
     """The gradient of place t by place s is exactly zero where |t − s| > r, or s > t in the decoder, and not elsewhere."""
     model = small_model(encoder_layers=1, decoder_layers=1, attention_window=radius)
-    use_attention(model, attend)
+    set_attention_impl(model, attend)
     embedded: list[Tensor] = []
 
     def keep_it(module: nn.Module, arguments: Any, result: Tensor) -> None:
@@ -805,10 +805,10 @@ def test_one_layer_sees_its_window_and_no_further(radius: int, attend: Attend) -
 
 @pytest.mark.parametrize("attend", ATTENTIONS)
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_window_with_padding_has_no_nan(norm: str, attend: Attend) -> None:
+def test_window_with_padding_has_no_nan(norm: str, attend: AttentionImpl) -> None:
     """Beyond the window of every real token stand padding queries that could look at nothing but themselves."""
     model = small_model(attention_window=1, norm=norm)
-    use_attention(model, attend)
+    set_attention_impl(model, attend)
     source, inputs = sentences(12, 1, 5), sentences(9, 9, 9)
     memory = model.encoder(source)
     logits = model(source, inputs)
@@ -852,7 +852,7 @@ def test_first_weights(initialization: str) -> None:
     }
     config = small_config(**knobs, initialization=initialization, target_space_embedding=True)
     torch.manual_seed(0)
-    model = build_model(config, source_vocabulary=500, target_vocabulary=300)
+    model = build_model(config, source_vocab_size=500, target_vocab_size=300)
     for linear in linears(model):
         fan_out, fan_in = linear.weight.shape
         if initialization == "glorot":
@@ -863,7 +863,7 @@ def test_first_weights(initialization: str) -> None:
         else:
             assert_normal(linear.weight, 0.02)
         assert bool(linear.bias.any()) == (initialization == "torch")
-    extra = model.encoder.embedding.extra
+    extra = model.encoder.embedding.target_space_embedding
     assert extra is not None
     assert extra.any()
     for table in (model.encoder.embedding.weight, model.decoder.embedding.weight, model.output):
@@ -877,7 +877,7 @@ def test_first_weights(initialization: str) -> None:
 def test_first_learned_positions() -> None:
     model = small_model(position_encoding="learned", max_positions=500)
     for stack in (model.encoder, model.decoder):
-        assert_normal(cast(LearnedPositions, stack.embedding.positions).weight, 1 / 4)
+        assert_normal(cast(LearnedPositionalEmbedding, stack.embedding.positions).weight, 1 / 4)
 
 
 def test_first_weights_are_drawn_from_the_seed() -> None:
@@ -925,16 +925,16 @@ def test_every_combination_of_knobs_builds_runs_and_learns(knobs: dict[str, Any]
         assert torch.isfinite(parameter.grad).all()
     model.eval()
     fused = model(source, inputs)
-    use_attention(model, explicit_attention)
+    set_attention_impl(model, explicit_attention)
     torch.testing.assert_close(model(source, inputs), fused, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("attend", ATTENTIONS)
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_bfloat16_autocast_stays_near_float32(norm: str, attend: Attend) -> None:
+def test_bfloat16_autocast_stays_near_float32(norm: str, attend: AttentionImpl) -> None:
     """bfloat16 keeps 8 bits, so each product is right to 2⁻⁹ of itself; some dozen of them add up here."""
     model = small_model(norm=norm, attention_dropout=0.1)
-    use_attention(model, attend)
+    set_attention_impl(model, attend)
     source, inputs = sentences(6, 3), sentences(5, 5)
     exact = model(source, inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -952,10 +952,10 @@ def test_bfloat16_autocast_stays_near_float32(norm: str, attend: Attend) -> None
 
 def test_key_values_follow_one_another_and_are_picked_by_row() -> None:
     first, second = KeyValue(noise(3, 2, 4, 5), noise(3, 2, 4, 6)), KeyValue(noise(3, 2, 1, 5), noise(3, 2, 1, 6))
-    both = first.then(second)
+    both = first.append(second)
     assert both.key.shape == (3, 2, 5, 5)
     assert torch.equal(both.value[:, :, 4:], second.value)
-    picked = both.rows(torch.tensor([2, 2, 0]))
+    picked = both.select(torch.tensor([2, 2, 0]))
     assert torch.equal(picked.key[1], both.key[2])
     assert torch.equal(picked.value[2], both.value[0])
 
@@ -964,7 +964,7 @@ def figure_1(x: Tensor, layer: nn.Module, memory: Tensor | None) -> Tensor:
     """One layer of Figure 1 with post-norm, for one sentence, from its sub-layers."""
 
     def look(attention: Attention, y: Tensor, at: Tensor, mask: Tensor | None) -> Tensor:
-        return cast(Tensor, attention(y, attention.remember(at), mask))
+        return cast(Tensor, attention(y, attention.project_kv(at), mask))
 
     if memory is None:
         assert isinstance(layer, EncoderLayer)

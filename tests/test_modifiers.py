@@ -21,15 +21,15 @@ from hypothesis import strategies as st
 
 from dragoman.config import NoiseConfig
 from dragoman.data.noise import (
-    _NAMES,
-    ORDER,
-    Modifiers,
-    in_capitals,
-    in_title_case,
-    merged,
-    with_placeholders,
-    with_typos,
-    without_final_punctuation,
+    _PLACEHOLDER_NAMES,
+    NOISE_TYPES,
+    PairNoise,
+    add_typos,
+    concat_pairs,
+    drop_final_punctuation,
+    insert_placeholders,
+    to_title_case,
+    to_upper_case,
 )
 
 PAIRS = [
@@ -54,38 +54,38 @@ SOUP = st.lists(
 TEXT = st.one_of(LINE, SOUP.filter(str.strip))
 
 
-def modifiers(*seed: int, **shares: float) -> Modifiers:
-    return Modifiers(NoiseConfig(**shares), seed=sum(seed))
+def modifiers(*seed: int, **shares: float) -> PairNoise:
+    return PairNoise(NoiseConfig(**shares), seed=sum(seed))
 
 
-def served(chosen: Modifiers, epoch: int, index: int) -> tuple[str, str]:
+def served(chosen: PairNoise, epoch: int, index: int) -> tuple[str, str]:
     source, target = PAIRS[index % len(PAIRS)]
     return chosen.apply(epoch, index, source, target, lambda: PAIRS[(index + 1) % len(PAIRS)])
 
 
-ALL = dict.fromkeys(ORDER, 0.3)
+ALL = dict.fromkeys(NOISE_TYPES, 0.3)
 
 # --- who is changed ---------------------------------------------------------------------------------------------------
 
 
 def test_each_knob_of_the_recipe_has_its_modifier() -> None:
-    assert set(ORDER) == set(NoiseConfig.model_fields)
+    assert set(NOISE_TYPES) == set(NoiseConfig.model_fields)
 
 
 def test_nothing_changes_without_a_share() -> None:
     none = modifiers()
     assert not none
-    assert all(modifiers(**{name: 0.001}) for name in ORDER)
-    assert not none.changed(0, np.arange(100)).any()
+    assert all(modifiers(**{name: 0.001}) for name in NOISE_TYPES)
+    assert not none.select_noisy(0, np.arange(100)).any()
     assert all(served(none, epoch, index) == PAIRS[index % len(PAIRS)] for epoch in range(3) for index in range(50))
 
 
-@pytest.mark.parametrize("name", ORDER)
+@pytest.mark.parametrize("name", NOISE_TYPES)
 @pytest.mark.parametrize("share", [0.01, 0.5, 1.0])
 def test_so_many_pairs_are_changed_as_the_share_says(name: str, share: float) -> None:
     """Within five standard deviations of the binomial distribution, in each of two epochs and in both of them."""
     count = 20_000
-    first, second = (modifiers(**{name: share}).changed(epoch, np.arange(count)) for epoch in (0, 1))
+    first, second = (modifiers(**{name: share}).select_noisy(epoch, np.arange(count)) for epoch in (0, 1))
     for changed, expected in ((first, share), (second, share), (first & second, share**2)):
         assert abs(changed.sum() - count * expected) <= 5 * (count * expected * (1 - expected)) ** 0.5
 
@@ -93,15 +93,15 @@ def test_so_many_pairs_are_changed_as_the_share_says(name: str, share: float) ->
 def test_one_modifier_does_not_look_at_another() -> None:
     count = 20_000
     shares = {"typos": 0.5, "upper_case": 0.5}
-    alone = [modifiers(**{name: share}).changed(4, np.arange(count)) for name, share in shares.items()]
+    alone = [modifiers(**{name: share}).select_noisy(4, np.arange(count)) for name, share in shares.items()]
     assert abs((alone[0] & alone[1]).sum() - count / 4) <= 5 * (count * 3 / 16) ** 0.5
-    assert np.array_equal(modifiers(**shares).changed(4, np.arange(count)), alone[0] | alone[1])
+    assert np.array_equal(modifiers(**shares).select_noisy(4, np.arange(count)), alone[0] | alone[1])
 
 
 def test_pairs_that_are_not_named_are_not_changed_and_the_others_are() -> None:
     """Capitals change each of the pairs, so what `changed` says must be what `apply` does."""
     chosen = modifiers(upper_case=0.4)
-    changed = chosen.changed(7, np.arange(2000))
+    changed = chosen.select_noisy(7, np.arange(2000))
     for index in range(2000):
         assert (served(chosen, 7, index) != PAIRS[index % len(PAIRS)]) == changed[index]
 
@@ -110,7 +110,7 @@ def test_the_next_pair_is_read_only_to_merge_with_it() -> None:
     def unread() -> tuple[str, str]:
         raise AssertionError("read")
 
-    chosen = modifiers(**{name: 0.5 for name in ORDER if name != "concat_next"})
+    chosen = modifiers(**{name: 0.5 for name in NOISE_TYPES if name != "concat_next"})
     for index in range(200):
         chosen.apply(0, index, *PAIRS[0], unread)
     with pytest.raises(AssertionError, match="read"):
@@ -167,7 +167,7 @@ def test_another_process_with_another_hash_seed_serves_the_same() -> None:
 def test_no_side_is_emptied_and_none_gets_a_line_break(
     source: str, target: str, next_source: str, next_target: str, index: int
 ) -> None:
-    for chosen in (modifiers(**dict.fromkeys(ORDER, 0.6)), *(modifiers(**{name: 1.0}) for name in ORDER)):
+    for chosen in (modifiers(**dict.fromkeys(NOISE_TYPES, 0.6)), *(modifiers(**{name: 1.0}) for name in NOISE_TYPES)):
         for side in chosen.apply(0, index, source, target, lambda: (next_source, next_target)):
             assert side.strip()
             assert not {"\r", "\n"} & set(side)
@@ -213,8 +213,8 @@ def test_they_are_applied_in_their_order() -> None:
     ],
 )
 def test_capitals(text: str, capitals: str, title: str) -> None:
-    assert in_capitals(text) == capitals
-    assert in_title_case(text) == title
+    assert to_upper_case(text) == capitals
+    assert to_title_case(text) == title
 
 
 @pytest.mark.parametrize(
@@ -244,14 +244,14 @@ def test_capitals(text: str, capitals: str, title: str) -> None:
     ],
 )
 def test_final_punctuation_goes_from_both_sides(text: str, without: str) -> None:
-    assert without_final_punctuation(text, "x") == (without, "x")
-    assert without_final_punctuation("x!", text) == ("x", without)
+    assert drop_final_punctuation(text, "x") == (without, "x")
+    assert drop_final_punctuation("x!", text) == ("x", without)
 
 
 @pytest.mark.parametrize("text", ["...", "?!", "。", " … "])
 def test_a_side_of_nothing_but_marks_keeps_the_pair_as_it_is(text: str) -> None:
-    assert without_final_punctuation(text, "Well.") == (text, "Well.")
-    assert without_final_punctuation("Well.", text) == ("Well.", text)
+    assert drop_final_punctuation(text, "Well.") == (text, "Well.")
+    assert drop_final_punctuation("Well.", text) == ("Well.", text)
 
 
 @pytest.mark.parametrize(
@@ -268,8 +268,8 @@ def test_a_side_of_nothing_but_marks_keeps_the_pair_as_it_is(text: str) -> None:
     ],
 )
 def test_two_pairs_become_one(first: str, second: str, both: str) -> None:
-    assert merged((first, "a"), (second, "b")) == (both, "a b")
-    assert merged(("a", first), ("b", second)) == ("a b", both)
+    assert concat_pairs((first, "a"), (second, "b")) == (both, "a b")
+    assert concat_pairs(("a", first), ("b", second)) == ("a b", both)
 
 
 def test_every_way_to_mistype_a_word_comes_and_no_other() -> None:
@@ -282,11 +282,11 @@ def test_every_way_to_mistype_a_word_comes_and_no_other() -> None:
         return drops | doubles | swaps | {word[:i] + key + word[i + 1 :] for i in range(len(word)) for key in keys[word[i]]}
 
     latin = {"a": "qwsz", "B": "VGHN", "c": "xdfv", "g": "ftyhbv"}
-    assert {with_typos("aBcg", Random(seed)) for seed in range(3000)} == ways("aBcg", latin)
+    assert {add_typos("aBcg", Random(seed)) for seed in range(3000)} == ways("aBcg", latin)
     russian = {"м": "сапи", "е": "капн", "т": "ироь", "о": "рлгшть"}
-    cyrillic = {with_typos("метро", Random(seed)) for seed in range(3000)}
+    cyrillic = {add_typos("метро", Random(seed)) for seed in range(3000)}
     assert cyrillic == ways("метро", russian | {"р": "пнгоит"}) - {"метро"}
-    greek = {with_typos("λόγος", Random(seed)) for seed in range(3000)}  # no keyboard is known: dropped, doubled, swapped
+    greek = {add_typos("λόγος", Random(seed)) for seed in range(3000)}  # no keyboard is known: dropped, doubled, swapped
     assert greek == ways("λόγος", dict.fromkeys("λόγος", "")) - {"λόγος"}
 
 
@@ -294,7 +294,7 @@ def test_every_way_to_mistype_a_word_comes_and_no_other() -> None:
 def test_one_letter_in_sixteen_is_mistyped_in_as_many_words(words: int, typos: int) -> None:
     text = " ".join(f"{'abcdefgh'[place % 8]}onderful"[:8] for place in range(words))  # words of eight letters
     for seed in range(50):
-        changed = with_typos(text, Random(seed)).split()
+        changed = add_typos(text, Random(seed)).split()
         assert sum(a != b for a, b in zip(text.split(), changed, strict=True)) == typos
 
 
@@ -304,10 +304,10 @@ def test_one_letter_in_sixteen_is_mistyped_in_as_many_words(words: int, typos: i
      "我昨天买了很多书", "ありがとうございます", "__street__ [[street]] &nbsp;", "ame\u0301lie", ""],
 )  # fmt: skip
 def test_short_words_numbers_addresses_placeholders_and_han_are_typed_right(text: str) -> None:
-    assert all(with_typos(text, Random(seed)) == text for seed in range(50))
+    assert all(add_typos(text, Random(seed)) == text for seed in range(50))
     mixed = f"{text} street"
     for seed in range(50):
-        changed = with_typos(mixed, Random(seed))
+        changed = add_typos(mixed, Random(seed))
         assert changed.startswith(f"{text} ")
         assert changed != mixed
 
@@ -326,7 +326,7 @@ def test_both_sides_get_the_same_placeholders_and_keep_those_they_have(pair: tup
     before = Counter(found(pair[0]))
     assert before == Counter(found(pair[1]))
     for seed in range(300):
-        source, target = with_placeholders(*pair, Random(seed))
+        source, target = insert_placeholders(*pair, Random(seed))
         after = Counter(found(source))
         assert after == Counter(found(target))
         assert before < after
@@ -348,7 +348,7 @@ def test_both_sides_get_the_same_placeholders_and_keep_those_they_have(pair: tup
 def test_what_both_sides_share_becomes_a_placeholder(pair: tuple[str, str], becoming: set[str]) -> None:
     became = set()
     for seed in range(100):
-        source, target = with_placeholders(*pair, Random(seed))
+        source, target = insert_placeholders(*pair, Random(seed))
         gone = {name for name in becoming if name not in source}
         assert gone
         assert gone == {name for name in becoming if name not in target}
@@ -373,7 +373,7 @@ def test_what_both_sides_share_becomes_a_placeholder(pair: tuple[str, str], beco
 def test_a_pair_that_shares_nothing_gets_one_in_front_or_before_the_final_marks(pair: tuple[str, str]) -> None:
     places = set()
     for seed in range(60):
-        source, target = with_placeholders(*pair, Random(seed))
+        source, target = insert_placeholders(*pair, Random(seed))
         (placeholder,) = found(source)
         assert found(target) == [placeholder]
         assert all(
@@ -389,24 +389,24 @@ def test_a_pair_that_shares_nothing_gets_one_in_front_or_before_the_final_marks(
 def test_the_placeholders_of_a_pair_are_all_different_and_new() -> None:
     held = "{0} {1} {2} {name} {{name}} ${name} %(name)s %1$s %s %d"
     for seed in range(200):
-        source, target = with_placeholders(f"{held} Tom Mary 70", f"{held} 70 Mary Tom", Random(seed))
+        source, target = insert_placeholders(f"{held} Tom Mary 70", f"{held} 70 Mary Tom", Random(seed))
         assert Counter(found(source)) == Counter(found(target))
         assert all(times == 1 for times in Counter(found(source)).values())
     full = "%s %d " + " ".join(f"{{{i}}} {{{{{i}}}}} %{i}$s __PH{i}__ [[{i}]]" for i in range(30))
-    names = " ".join(f"{{{name}}} {{{{{name}}}}} ${{{name}}} %({name})s" for name in _NAMES)
+    names = " ".join(f"{{{name}}} {{{{{name}}}}} ${{{name}}} %({name})s" for name in _PLACEHOLDER_NAMES)
     tags = " ".join(f'<x id="{i}"/> <ph id="{i}"/>' for i in range(30))
     crowded = f"{full} {names} {tags}", f"{tags} {names} {full}"
-    assert with_placeholders(*crowded, Random(1)) == crowded  # which holds all there are
+    assert insert_placeholders(*crowded, Random(1)) == crowded  # which holds all there are
 
 
 @pytest.mark.parametrize(
     "work",
     [
-        in_capitals,
-        in_title_case,
-        lambda text: without_final_punctuation(text, text),
-        lambda text: with_typos(text, Random(1)),
-        lambda text: with_placeholders(text, text, Random(1)),
+        to_upper_case,
+        to_title_case,
+        lambda text: drop_final_punctuation(text, text),
+        lambda text: add_typos(text, Random(1)),
+        lambda text: insert_placeholders(text, text, Random(1)),
     ],
 )
 def test_long_lines_of_anything_take_no_long_time(work: Callable[[str], object]) -> None:

@@ -14,12 +14,18 @@ import torch
 from torch import Tensor
 
 from dragoman.config import ModelConfig
-from dragoman.inference.backends.packed.kv_cache import NOT_SEEN
-from dragoman.inference.backends.packed.matmul import FEW_ROWS, FEW_SUMS, Precision, multiplies_int8, pack_product
+from dragoman.inference.backends.packed.kv_cache import MASKED_BIAS
+from dragoman.inference.backends.packed.matmul import (
+    SMALL_BATCH_ROWS,
+    SMALL_MATMUL_MACS,
+    Precision,
+    has_int8_matmul,
+    pack_matmul,
+)
 from dragoman.inference.backends.packed.model import PackedTransformer
-from dragoman.inference.backends.packed.pack import pack
+from dragoman.inference.backends.packed.pack import pack_model
 from dragoman.model.factory import build_model
-from dragoman.model.linear import whole_rows
+from dragoman.model.linear import round_up_rows
 from dragoman.model.transformer import Transformer
 
 VOCABULARY = 50
@@ -55,11 +61,11 @@ def model_of(**switches: Any) -> Transformer:
     torch.manual_seed(1)
     config = ModelConfig(encoder_layers=2, decoder_layers=2, d_model=24, d_ff=40, num_heads=4, **switches)
     parts: dict[str, Any] = {"word_id": WORD, "tagging": False} if config.pointer else {}
-    model = build_model(config, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, padding_id=PADDING, **parts).eval()
+    model = build_model(config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, padding_id=PADDING, **parts).eval()
     for parameter in model.parameters():
         parameter.add_(0.1 * torch.randn_like(parameter))
     if model.words is not None:
-        model.words.learn(begins=range(3, VOCABULARY, 2), shifts=range(WORD, VOCABULARY, 3), hidden=[])
+        model.words.fill(begins=range(3, VOCABULARY, 2), shifts=range(WORD, VOCABULARY, 3), hidden=[])
     return model
 
 
@@ -94,7 +100,7 @@ def differences(
         ours, theirs = ours.reorder(rows_N), theirs.reorder(rows_N)
         if going := leave.get(step, 0):
             rest_B = torch.tensor(sorted(chance.sample(range(left), left - going)), dtype=torch.long)
-            ours, theirs, left = ours.keep(rest_B), theirs.keep(rest_B), left - going
+            ours, theirs, left = ours.select_sentences(rest_B), theirs.select_sentences(rest_B), left - going
     return worst
 
 
@@ -102,7 +108,7 @@ def differences(
 @pytest.mark.parametrize("width", [1, 3])
 def test_every_switch_gives_the_logits_of_the_model(switches: dict[str, Any], width: int) -> None:
     model = model_of(**switches)
-    packed = pack(model, "float32")
+    packed = pack_model(model, "float32")
     assert differences(model, packed, sources(5, 9), width, steps=24, leave={3: 1, 11: 2}) < ROUNDING
 
 
@@ -110,63 +116,63 @@ def test_sources_longer_than_a_vector_and_without_padding() -> None:
     model = model_of()
     whole_BS = sources(1, 40)
     assert bool((whole_BS != PADDING).all())
-    assert differences(model, pack(model, "float32"), whole_BS.repeat(2, 1), 4, steps=6, leave={}) < ROUNDING
+    assert differences(model, pack_model(model, "float32"), whole_BS.repeat(2, 1), 4, steps=6, leave={}) < ROUNDING
 
 
 def test_sources_so_long_that_attention_goes_to_the_kernel() -> None:
     model = model_of(attention_window=5)
-    assert differences(model, pack(model, "float32"), sources(2, 300), 2, steps=3, leave={}) < ROUNDING
+    assert differences(model, pack_model(model, "float32"), sources(2, 300), 2, steps=3, leave={}) < ROUNDING
     model = model_of()
-    assert differences(model, pack(model, "float32"), sources(2, 300), 2, steps=3, leave={}) < ROUNDING
+    assert differences(model, pack_model(model, "float32"), sources(2, 300), 2, steps=3, leave={}) < ROUNDING
 
 
 def test_finished_sentences_are_computed_on_while_they_are_few_and_never_seen() -> None:
     model = model_of()
-    packed = pack(model, "float32")
+    packed = pack_model(model, "float32")
     sentences = 24
     assert differences(model, packed, sources(sentences, 6), 2, steps=14, leave={1: 1, 2: 1, 5: 5, 9: 2}) < ROUNDING
     _, state = packed.step(torch.ones(2 * sentences, dtype=torch.long), packed.start(sources(sentences, 6)))
-    rest = state.keep(torch.arange(1, sentences))
-    assert (rest.sentences, rest.wanted) == (sentences, sentences - 1)
-    rest = rest.keep(torch.arange(1, sentences - 1))
-    assert (rest.sentences, rest.wanted) == (sentences - 2, sentences - 2)
-    rest = rest.keep(torch.arange(5, sentences - 2))
-    assert (rest.sentences, rest.wanted) == (18, 17)
+    rest = state.select_sentences(torch.arange(1, sentences))
+    assert (rest.num_stored, rest.num_active) == (sentences, sentences - 1)
+    rest = rest.select_sentences(torch.arange(1, sentences - 1))
+    assert (rest.num_stored, rest.num_active) == (sentences - 2, sentences - 2)
+    rest = rest.select_sentences(torch.arange(5, sentences - 2))
+    assert (rest.num_stored, rest.num_active) == (18, 17)
 
 
 @pytest.mark.parametrize("switches", [SWITCHES["as printed"], SWITCHES["pointed at words"]], ids=["as printed", "pointed"])
 def test_a_batch_of_an_unusual_size_is_filled_up_with_sentences_that_are_never_seen(switches: dict[str, Any]) -> None:
     model = model_of(**switches)
-    packed = pack(model, "float32")
+    packed = pack_model(model, "float32")
     assert differences(model, packed, sources(19, 6), 2, steps=8, leave={2: 1, 4: 1}) < ROUNDING
     state = packed.start(sources(19, 6))
-    assert (state.sentences, state.wanted) == (20, 19)
+    assert (state.num_stored, state.num_active) == (20, 19)
 
 
 def test_usual_numbers_of_rows_are_eight_from_a_number_to_its_double() -> None:
-    assert [whole_rows(count) for count in (1, 7, 16, 17, 18, 33, 65, 100, 4097)] == [1, 7, 16, 18, 18, 36, 72, 104, 4608]
+    assert [round_up_rows(count) for count in (1, 7, 16, 17, 18, 33, 65, 100, 4097)] == [1, 7, 16, 18, 18, 36, 72, 104, 4608]
     for count in range(1, 3000):
-        assert count <= whole_rows(count) <= count * 9 / 8
-    assert len({whole_rows(count) for count in range(257, 513)}) == 8
+        assert count <= round_up_rows(count) <= count * 9 / 8
+    assert len({round_up_rows(count) for count in range(257, 513)}) == 8
 
 
 def test_slots_from_which_nothing_descends_are_used_again() -> None:
     """A beam that always goes on from its first hypothesis has one ancestor a step, so T of R·T slots are alive."""
-    packed = pack(model_of(), "float32")
+    packed = pack_model(model_of(), "float32")
     width, steps = 4, 60
     state = packed.start(sources(2, 5))
     for _ in range(steps):
         _, state = packed.step(torch.ones(2 * width, dtype=torch.long), state)
         state = state.reorder(torch.tensor([0] * width + [width] * width))
-    assert state.past is not None
-    assert state.lineage_CRW is not None
-    assert (state.lineage_CRW == 0).sum(-1).tolist() == [[steps] * width] * 2
-    assert state.lineage_CRW[state.lineage_CRW != 0].eq(NOT_SEEN).all()
-    assert state.past[0].key.shape[1] < width * steps / 2
+    assert state.self_kv is not None
+    assert state.ancestors_CRW is not None
+    assert (state.ancestors_CRW == 0).sum(-1).tolist() == [[steps] * width] * 2
+    assert state.ancestors_CRW[state.ancestors_CRW != 0].eq(MASKED_BIAS).all()
+    assert state.self_kv[0].key.shape[1] < width * steps / 2
 
 
 def test_batch_mates_change_nothing_in_float32() -> None:
-    packed = pack(model_of(), "float32")
+    packed = pack_model(model_of(), "float32")
     source_BS = sources(6, 12)
     together_NV, _ = packed.step(torch.full((6,), 3), packed.start(source_BS))
     for row, source_S in enumerate(source_BS):
@@ -188,12 +194,12 @@ def largest_error(x: Tensor, weight: Tensor, precision: Precision) -> Tensor:
     return x_step * weight.sum(1) + x.sum(1, keepdim=True) * weight_step / 2 + x.shape[1] * x_step * weight_step / 2 + 1e-5
 
 
-needs_int8 = pytest.mark.skipif(not multiplies_int8(), reason="this build of torch has no int8 products")
+needs_int8 = pytest.mark.skipif(not has_int8_matmul(), reason="this build of torch has no int8 products")
 PRECISIONS = ["float32", "bfloat16", pytest.param("int8", marks=needs_int8)]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("rows", [1, FEW_ROWS, FEW_ROWS + 1, 70])
+@pytest.mark.parametrize("rows", [1, SMALL_BATCH_ROWS, SMALL_BATCH_ROWS + 1, 70])
 @pytest.mark.parametrize("kind", ["bias", "no bias", "relu", "positive"])
 def test_a_product_is_the_product(precision: Precision, rows: int, kind: str, none_is_small: None) -> None:
     """Against float64. `positive` products are of what a ReLU let through."""
@@ -201,13 +207,13 @@ def test_a_product_is_the_product(precision: Precision, rows: int, kind: str, no
     x, weight = torch.randn(rows, 64), torch.randn(48, 64) * torch.rand(48, 1)
     x = x.abs() if kind == "positive" else x
     bias = None if kind == "no bias" else torch.randn(48)
-    product = pack_product(weight, bias, precision, relu=kind == "relu", positive=kind == "positive")
+    product = pack_matmul(weight, bias, precision, relu=kind == "relu", nonnegative_input=kind == "positive")
     expected = x.double() @ weight.double().T + (0.0 if bias is None else bias.double())
     expected = expected.relu() if kind == "relu" else expected
     allowed = largest_error(x, weight, precision)
     assert bool(((product(x).double() - expected).abs() < allowed).all())
     residual = torch.randn(rows, 48)
-    assert bool(((product.onto(residual, x).double() - expected - residual.double()).abs() < allowed).all())
+    assert bool(((product.add_to(residual, x).double() - expected - residual.double()).abs() < allowed).all())
     assert product(x).dtype == torch.float32
 
 
@@ -217,20 +223,20 @@ def test_a_product_with_few_weights_is_torchs_own_for_few_rows(precision: Precis
     """Then in float32, whatever was asked for; int8's many rows are multiplied in bfloat16 where the processor does."""
     torch.manual_seed(rows)
     x, weight, bias, residual = torch.randn(rows, 64), torch.randn(48, 64), torch.randn(48), torch.randn(rows, 48)
-    product = pack_product(weight, bias, precision, relu=True)
+    product = pack_matmul(weight, bias, precision, relu=True)
     expected = (x.double() @ weight.double().T + bias.double()).relu()
-    kinds: list[Precision] = ["float32"] if rows * weight.numel() <= FEW_SUMS else [precision, "bfloat16"]
+    kinds: list[Precision] = ["float32"] if rows * weight.numel() <= SMALL_MATMUL_MACS else [precision, "bfloat16"]
     allowed = torch.stack([largest_error(x, weight, kind).expand_as(expected) for kind in kinds]).amax(0)
     assert bool(((product(x).double() - expected).abs() < allowed).all())
-    assert bool(((product.onto(residual, x).double() - expected - residual.double()).abs() < allowed + 1e-6).all())
+    assert bool(((product.add_to(residual, x).double() - expected - residual.double()).abs() < allowed + 1e-6).all())
 
 
 @needs_int8
 def test_int8_gives_each_of_many_rows_a_scale_of_its_own(none_is_small: None) -> None:
     """A row a thousand times as large as the others costs them nothing; one of zeros is zeros."""
     torch.manual_seed(1)
-    x, weight = torch.randn(FEW_ROWS + 2, 64), torch.randn(32, 64)
-    product = pack_product(weight, None, "int8")
+    x, weight = torch.randn(SMALL_BATCH_ROWS + 2, 64), torch.randn(32, 64)
+    product = pack_matmul(weight, None, "int8")
     before = product(x)
     x[-1] *= 1000
     x[-2] = 0
@@ -249,7 +255,7 @@ def test_lower_precisions_stay_near(
     monkeypatch.setattr("dragoman.inference.backends.packed.attention.one_gains", lambda key_width: True)
     monkeypatch.setattr("dragoman.inference.backends.packed.attention.multiplies_bfloat16", lambda: True)
     model = model_of()
-    packed = pack(model, precision)
+    packed = pack_model(model, precision)
     spread = float(model.step(torch.ones(sentences, dtype=torch.long), model.start(sources(sentences, 9)))[0].std())
     worst = differences(model, packed, sources(sentences, 9), width, steps=12, leave={4: 1, 6: sentences // 3})
     assert 1e-5 < worst / spread < 0.5

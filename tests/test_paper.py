@@ -26,33 +26,41 @@ from torch import Tensor
 from conftest import MakeRecipe
 from dragoman.cli.main import cli
 from dragoman.config import Recipe, make_recipe
-from dragoman.config.paper_settings import TRAPS, departures
+from dragoman.config.paper_settings import PAPER_SETTINGS, find_deviations
 from dragoman.config.presets import PRESETS, SIZES
-from dragoman.errors import DataError, DragomanError, Interrupted, RecipeError, RunError
-from dragoman.evaluation.bootstrap import Resampled
+from dragoman.errors import DataError, DragomanError, InterruptedRun, RecipeError, RunError
+from dragoman.evaluation.bootstrap import ResampledScore
 from dragoman.evaluation.metrics import Score
 from dragoman.model.attention import explicit_attention
 from dragoman.model.factory import build_model
-from dragoman.model.local_attention import BLOCK, restricted_attention
+from dragoman.model.local_attention import MIN_BLOCK_SIZE, local_attention
 from dragoman.model.masks import causal_mask, window_mask, windowed_padding_mask
 from dragoman.paper import parallel_runs as beside
 from dragoman.paper import table1 as table1_file
-from dragoman.paper.differences import ITEMS, differences
-from dragoman.paper.flop_counter import count, path_length, sequential_products
-from dragoman.paper.table1 import Point, Sweep, exponent, picture, table1
-from dragoman.paper.table1_layers import KINDS, Kind, mixer
-from dragoman.paper.table2 import PRINTED, cost_of, paper_flops, with_both_bleus
-from dragoman.paper.table3 import table3, trained_row
-from dragoman.paper.table3_results import Budget, Ordering, Table3, Trained, read_budget
-from dragoman.paper.table3_results import Result as RowResult
-from dragoman.paper.table3_results import picture as picture_of_rows
-from dragoman.paper.table3_rows import ROWS, SCALES, SERIES, PaperRow, chosen_rows, row_model, row_recipe
+from dragoman.paper.differences import PAPER_ITEMS, find_differences
+from dragoman.paper.flop_counter import count_operations, count_sequential_matmuls, find_path_length
+from dragoman.paper.table1 import LayerSize, Sweep, draw_table1, fit_exponent, measure_table1
+from dragoman.paper.table1_layers import LAYER_KINDS, LayerKind, build_layer
+from dragoman.paper.table2 import PAPER_COSTS, add_bleu_scores, compute_run_cost, estimate_paper_flops
+from dragoman.paper.table3 import read_trained_row, train_table3
+from dragoman.paper.table3_results import Budget, Ordering, Table3, TrainedRow, parse_budget
+from dragoman.paper.table3_results import Table3Result as RowResult
+from dragoman.paper.table3_results import draw_table3 as picture_of_rows
+from dragoman.paper.table3_rows import (
+    MODEL_SCALES,
+    PAPER_ROWS,
+    ROW_SERIES,
+    PaperRow,
+    make_row_model,
+    make_row_recipe,
+    select_rows,
+)
 from dragoman.training import device as machine
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
-from dragoman.training.device import Routes
-from dragoman.training.monitoring.callbacks import Silent
-from dragoman.training.monitoring.metrics_log import read_journal
-from dragoman.training.report import TRANSLATIONS
+from dragoman.training.device import KernelChoice
+from dragoman.training.monitoring.callbacks import NullCallback
+from dragoman.training.monitoring.metrics_log import read_metrics_log
+from dragoman.training.report import TRANSLATIONS_FILE
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -87,13 +95,13 @@ def refusal(*words: object) -> str:
 
 
 def test_every_trap_has_its_item_and_all_31_are_there() -> None:
-    assert [item.number for item in ITEMS] == list(range(1, 33))
-    knobs = [knob for item in ITEMS for knob in item.knobs]
-    assert sorted(knobs) == sorted(trap.key for trap in TRAPS)
+    assert [item.number for item in PAPER_ITEMS] == list(range(1, 33))
+    knobs = [knob for item in PAPER_ITEMS for knob in item.recipe_keys]
+    assert sorted(knobs) == sorted(trap.key for trap in PAPER_SETTINGS)
     recipe = make_recipe({}).model_dump(mode="json")
-    for item in ITEMS:
-        assert item.knobs or item.ours or item.told_by, item.name
-        for knob in item.told_by:
+    for item in PAPER_ITEMS:
+        assert item.recipe_keys or item.value or item.decided_by, item.name
+        for knob in item.decided_by:
             section, _, key = knob.rpartition(".")
             assert key in (recipe[section] if section else recipe), knob
 
@@ -102,10 +110,10 @@ def test_every_trap_has_its_item_and_all_31_are_there() -> None:
 @pytest.mark.parametrize("size", ["base", "big", "tiny", "E", "D-p0.2"])
 def test_differences_are_the_departures_that_a_run_prints(preset: str, size: str) -> None:
     recipe = make_recipe({"preset": preset, "size": size}).model_dump(mode="json")
-    found = differences(recipe)
-    told = [departure for one in found for departure in one.departures]
-    assert sorted(one.key for one in told) == sorted(one.key for one in departures(recipe))
-    assert all((one.state == "departs") == bool(one.departures) for one in found)
+    found = find_differences(recipe)
+    told = [departure for one in found for departure in one.deviations]
+    assert sorted(one.key for one in told) == sorted(one.key for one in find_deviations(recipe))
+    assert all((one.state == "departs") == bool(one.deviations) for one in found)
 
 
 def test_a_preset_is_told_in_words_and_as_json() -> None:
@@ -133,8 +141,8 @@ def gradients(*inputs: Tensor, found: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad((found * weight).sum(), inputs))
 
 
-@pytest.mark.parametrize("length", [1, 2 * BLOCK, 90])
-@pytest.mark.parametrize("radius", [1, BLOCK, 40, 200])
+@pytest.mark.parametrize("length", [1, 2 * MIN_BLOCK_SIZE, 90])
+@pytest.mark.parametrize("radius", [1, MIN_BLOCK_SIZE, 40, 200])
 @pytest.mark.parametrize("form", ["plain", "padded", "causal"])
 def test_restricted_attention_is_the_masked_one(length: int, radius: int, form: str) -> None:
     torch.manual_seed(length + radius)
@@ -146,7 +154,7 @@ def test_restricted_attention_is_the_masked_one(length: int, radius: int, form: 
         mask = windowed_padding_mask(keep_BT, radius)
     elif form == "causal":
         mask = mask & causal_mask(length, length, device=device)
-    found = restricted_attention(query, key, value, radius, keep_BT=keep_BT, causal=form == "causal")
+    found = local_attention(query, key, value, radius, token_mask_BT=keep_BT, causal=form == "causal")
     expected = explicit_attention(query, key, value, mask, 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     for ours, theirs in zip(
@@ -158,8 +166,10 @@ def test_restricted_attention_is_the_masked_one(length: int, radius: int, form: 
 def test_restricted_attention_never_holds_all_pairs() -> None:
     """Four times the length takes four times the bytes and operations, where the mask takes sixteen times."""
 
-    def grown(kind: Kind) -> tuple[float, float]:
-        small, large = (count(mixer(kind, 8, 16), torch.randn(1, n, 8, requires_grad=True)) for n in (256, 1024))
+    def grown(kind: LayerKind) -> tuple[float, float]:
+        small, large = (
+            count_operations(build_layer(kind, 8, 16), torch.randn(1, n, 8, requires_grad=True)) for n in (256, 1024)
+        )
         return large.peak_bytes / small.peak_bytes, large.operations / small.operations
 
     assert grown("restricted self-attention") == pytest.approx((4, 4), rel=0.02)
@@ -169,7 +179,7 @@ def test_restricted_attention_never_holds_all_pairs() -> None:
 def test_restricted_attention_drops_weights() -> None:
     torch.manual_seed(1)
     ones = torch.ones(1, 1, 400, 4)
-    found = restricted_attention(ones, ones, ones, 30, dropout_p=0.5)[0, 0, :, 0]
+    found = local_attention(ones, ones, ones, 30, dropout_p=0.5)[0, 0, :, 0]
     assert found.std() > 0.05
     assert found.mean().item() == pytest.approx(1.0, abs=0.03)
 
@@ -183,9 +193,9 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("kind", OPERATIONS)
-def test_operations_are_those_of_the_equations(kind: Kind) -> None:
+def test_operations_are_those_of_the_equations(kind: LayerKind) -> None:
     n, d = 40, 8
-    found = count(mixer(kind, d, 3), torch.randn(1, n, d, requires_grad=True)).operations
+    found = count_operations(build_layer(kind, d, 3), torch.randn(1, n, d, requires_grad=True)).operations
     assert found == OPERATIONS[kind](n, d)
 
 
@@ -195,15 +205,15 @@ def test_bytes_are_those_that_are_alive() -> None:
         return (doubled + 1) * 1
 
     x_BND = torch.randn(1, 100, 10, requires_grad=True)
-    found = count(three_at_once, x_BND)
+    found = count_operations(three_at_once, x_BND)
     # 4,000 bytes a tensor: forwards two live at once; then the result, its gradient, and what becomes of that.
     assert 2 * 4000 <= found.peak_bytes <= 4 * 4000
     assert found.operations == 0
 
 
 def test_what_waits_and_how_far_it_is() -> None:
-    def path(kind: Kind, reach: int) -> list[int]:
-        return [path_length(kind, n, 4, reach) for n in (9, 27)]
+    def path(kind: LayerKind, reach: int) -> list[int]:
+        return [find_path_length(kind, n, 4, reach) for n in (9, 27)]
 
     assert path("self-attention", 0) == [1, 1]
     assert path("restricted self-attention", 2) == [4, 13]  # (n−1)/r
@@ -211,24 +221,26 @@ def test_what_waits_and_how_far_it_is() -> None:
     assert path("convolution", 3) == [4, 13]  # (n−1)/(k−1)
     assert path("dilated convolution", 3) == [2, 3]  # log_k n
     assert path("separable convolution", 3) == [4, 13]
-    waits = {kind: [sequential_products(mixer(kind, 4, 3), n, 4) for n in (5, 20)] for kind in KINDS}
+    waits = {kind: [count_sequential_matmuls(build_layer(kind, 4, 3), n, 4) for n in (5, 20)] for kind in LAYER_KINDS}
     assert waits.pop("recurrent (LSTM)") == [5, 20]
     assert all(few == more <= 2 for few, more in waits.values())
 
 
 def test_an_exponent_is_the_slope_of_logarithms() -> None:
-    assert exponent([1, 2, 4, 8], [9.0, 3 * 2**1.5, 3 * 4**1.5, 3 * 8**1.5]) == pytest.approx(1.5)  # of the last three
+    assert fit_exponent([1, 2, 4, 8], [9.0, 3 * 2**1.5, 3 * 4**1.5, 3 * 8**1.5]) == pytest.approx(1.5)  # of the last three
 
 
 def few_sweeps() -> list[Sweep]:
     return [
         Sweep(
-            kind, axis, tuple(Point(16 * size if axis == "n" else 16, 4 * size if axis == "d" else 4, 3) for size in (1, 2, 4))
+            kind,
+            axis,
+            tuple(LayerSize(16 * size if axis == "n" else 16, 4 * size if axis == "d" else 4, 3) for size in (1, 2, 4)),
         )
-        for kind in KINDS
+        for kind in LAYER_KINDS
         for axis in ("n", "d")
     ] + [
-        Sweep(kind, "reach", tuple(Point(32, 4, reach) for reach in (3, 5, 9)))
+        Sweep(kind, "reach", tuple(LayerSize(32, 4, reach) for reach in (3, 5, 9)))
         for kind in ("restricted self-attention", "convolution", "dilated convolution")
     ]
 
@@ -242,7 +254,7 @@ def test_table_1_at_a_tiny_scale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert (tmp_path / "table1.svg").read_text().startswith("<svg")
     assert "exists already" in refusal("table1", "--budget", 1, "-o", tmp_path / "table1.svg")
     document = json.loads(answer("table1", "--budget", 1, "--json"))
-    assert [row["kind"] for row in document["rows"]] == list(KINDS)
+    assert [row["kind"] for row in document["rows"]] == list(LAYER_KINDS)
     recurrent = document["rows"][2]
     assert recurrent["sweeps"]["n"]["exponents"]["operations"] == pytest.approx(
         1.0, abs=0.01
@@ -261,37 +273,37 @@ def test_a_budget_too_small_for_table_1_is_one_line(monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_table_1_has_the_printed_exponents() -> None:
     """Loosely, for who knows what else is at work here; the page tells what a quiet machine measures."""
-    rows = table1(25.0)
-    assert "recurrent" in picture(rows)
+    rows = measure_table1(25.0)
+    assert "recurrent" in draw_table1(rows)
     for row in rows:
-        for axis, (fitted, printed) in row.time_exponents().items():
+        for axis, (fitted, printed) in row.get_time_exponents().items():
             assert fitted == pytest.approx(printed, abs=0.4), (row.kind, axis)
-            assert row.sweeps[axis].exponents()["operations"] == pytest.approx(printed, abs=0.05), (row.kind, axis)
-        assert row.sequential_exponent == pytest.approx(row.printed.sequential_n, abs=0.01)
-        assert row.path_exponent == pytest.approx(1.0 if row.printed.path_n is None else row.printed.path_n, abs=0.03)
-    restricted = rows[1].sweeps
-    assert restricted["n"].exponents()["memory"] == pytest.approx(1.0, abs=0.05)
+            assert row.sweeps_by_axis[axis].fit_exponents()["operations"] == pytest.approx(printed, abs=0.05), (row.kind, axis)
+        assert row.sequential_exponent == pytest.approx(row.paper_row.sequential_n, abs=0.01)
+        assert row.path_exponent == pytest.approx(1.0 if row.paper_row.path_n is None else row.paper_row.path_n, abs=0.03)
+    restricted = rows[1].sweeps_by_axis
+    assert restricted["n"].fit_exponents()["memory"] == pytest.approx(1.0, abs=0.05)
 
 
 # --- table 2 -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_paper_s_own_estimates_come_out() -> None:
-    base, big = PRINTED[-2:]
+    base, big = PAPER_COSTS[-2:]
     p100 = 9.5e12
-    assert f"{paper_flops(12 * 3600, 8, p100):.1e}" == f"{base.german_flops:.1e}" == "3.3e+18"
-    assert f"{paper_flops(3.5 * 86400, 8, p100):.1e}" == f"{big.german_flops:.1e}" == "2.3e+19"
+    assert f"{estimate_paper_flops(12 * 3600, 8, p100):.1e}" == f"{base.en_de_flops:.1e}" == "3.3e+18"
+    assert f"{estimate_paper_flops(3.5 * 86400, 8, p100):.1e}" == f"{big.en_de_flops:.1e}" == "2.3e+19"
 
 
 def test_a_finished_run_costs_what_its_report_says(trained: Path) -> None:
     report = json.loads((trained / "report.json").read_text())
-    run = read_journal(trained / "metrics.jsonl")[0]
-    cost = cost_of(trained)
+    run = read_metrics_log(trained / "metrics.jsonl")[0]
+    cost = compute_run_cost(trained)
     assert (cost.steps, cost.seconds, cost.counted_flops) == (200, report["seconds"], report["flops"])
-    assert cost.sustained == pytest.approx(run["ceiling"])
+    assert cost.sustained_flops == pytest.approx(run["ceiling"])
     assert cost.paper_flops == pytest.approx(report["seconds"] * run["ceiling"])
-    assert cost_of(trained, sustained=2e12).paper_flops == pytest.approx(report["seconds"] * 2e12)
-    both = with_both_bleus(cost)
+    assert compute_run_cost(trained, sustained_flops=2e12).paper_flops == pytest.approx(report["seconds"] * 2e12)
+    both = add_bleu_scores(cost)
     assert both.bleu == pytest.approx(report["bleu"], abs=0.01)
     assert "compounds:split" in (both.paper_bleu_signature or "")
     said = answer("table2", trained, "--tflops", 1)
@@ -306,7 +318,7 @@ def test_an_unfinished_run_is_counted_by_its_journal(trained: Path, tmp_path: Pa
     for name in ("recipe.json", "metrics.jsonl"):
         (tmp_path / name).write_bytes((trained / name).read_bytes())
     whole = json.loads((trained / "report.json").read_text())
-    cost = cost_of(tmp_path)
+    cost = compute_run_cost(tmp_path)
     assert cost.steps == 180
     assert cost.counted_flops == pytest.approx(0.9 * whole["flops"], rel=0.1)
     assert 0 < cost.seconds < whole["seconds"] + 0.1
@@ -314,7 +326,7 @@ def test_an_unfinished_run_is_counted_by_its_journal(trained: Path, tmp_path: Pa
     (tmp_path / "metrics.jsonl").write_text("")
     assert "no line of a step" in refusal("table2", tmp_path)
     with pytest.raises(RunError, match="has no bundle"):
-        with_both_bleus(cost)
+        add_bleu_scores(cost)
 
 
 def test_a_gpu_of_the_paper_sustains_what_the_paper_says(trained: Path, tmp_path: Path) -> None:
@@ -322,8 +334,8 @@ def test_a_gpu_of_the_paper_sustains_what_the_paper_says(trained: Path, tmp_path
     lines = (trained / "metrics.jsonl").read_text().splitlines()
     first = {**json.loads(lines[0]), "machine": "cuda (Tesla P100-PCIE-16GB), float32", "devices": 8}
     (tmp_path / "metrics.jsonl").write_text("\n".join([json.dumps(first), *lines[1:]]) + "\n")
-    cost = cost_of(tmp_path)
-    assert (cost.sustained, cost.devices) == (9.5e12, 8)
+    cost = compute_run_cost(tmp_path)
+    assert (cost.sustained_flops, cost.devices) == (9.5e12, 8)
     assert cost.paper_flops == pytest.approx(cost.seconds * 8 * 9.5e12)
 
 
@@ -339,12 +351,12 @@ def test_a_run_that_went_on_on_others_is_charged_for_each(trained: Path, tmp_pat
         {**line, "step": 160, "share_spent": 0.5, "minutes_left": 160 / 60},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    cost = cost_of(tmp_path)
+    cost = compute_run_cost(tmp_path)
     assert cost.seconds == pytest.approx(160)
     assert cost.devices == pytest.approx((100 * 2 + 60) / 160)
     assert cost.paper_flops == pytest.approx(100 * 6e12 + 60 * 4e12)
-    assert (cost.machine, cost.sustained_by) == ("cpu; cuda (Quadro P1000)", "measured in matrix products")
-    assert cost_of(tmp_path, sustained=1e12).paper_flops == pytest.approx(260e12)
+    assert (cost.machine, cost.sustained_source) == ("cpu; cuda (Quadro P1000)", "measured in matrix products")
+    assert compute_run_cost(tmp_path, sustained_flops=1e12).paper_flops == pytest.approx(260e12)
 
 
 def test_an_unfinished_run_is_counted_by_its_newest_checkpoint(trained: Path, tmp_path: Path) -> None:
@@ -353,7 +365,7 @@ def test_an_unfinished_run_is_counted_by_its_newest_checkpoint(trained: Path, tm
         (tmp_path / name).write_bytes((trained / name).read_bytes())
     shutil.copytree(trained / "checkpoints", tmp_path / "checkpoints")
     whole = json.loads((trained / "report.json").read_text())
-    cost = cost_of(tmp_path)
+    cost = compute_run_cost(tmp_path)
     assert (cost.steps, cost.counted_flops) == (whole["steps"], whole["flops"])
     assert cost.seconds == pytest.approx(whole["seconds"], abs=0.1)
 
@@ -367,32 +379,32 @@ def plain(tiny: MakeRecipe, tmp_path: Path) -> Recipe:
 
 
 def small_table(
-    plain: Recipe, folder: Path, listener: Silent | None = None, *, seeds: int = 1, steps: int = 4, processes: int = 1
+    plain: Recipe, folder: Path, listener: NullCallback | None = None, *, seeds: int = 1, steps: int = 4, processes: int = 1
 ) -> Table3:
-    return table3(
+    return train_table3(
         plain,
-        rows=chosen_rows("C-n2"),
+        rows=select_rows("C-n2"),
         scale_name="tiny",
-        scale=SCALES["tiny"],
+        scale=MODEL_SCALES["tiny"],
         budget=Budget(steps=steps),
         seeds=seeds,
         folder=folder,
-        listener=lambda name: listener.called(name) if isinstance(listener, Names) else listener or Silent(),
+        make_callback=lambda name: listener.called(name) if isinstance(listener, Names) else listener or NullCallback(),
         processes=processes,
     )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", PAPER_ROWS, ids=lambda row: row.name)
 def test_a_row_at_the_paper_s_scale_is_its_size(row: PaperRow) -> None:
     expected = make_recipe({"size": row.name}).model
-    assert make_recipe({"model": row_model(row.name, SCALES["paper"])}).model == expected
+    assert make_recipe({"model": make_row_model(row.name, MODEL_SCALES["paper"])}).model == expected
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", MODEL_SCALES)
 def test_a_row_differs_from_base_as_printed_at_every_scale(scale: str) -> None:
-    base, whole = row_model("base", SCALES[scale]), SIZES["base"]["model"]
-    for row in ROWS:
-        ours, printed = row_model(row.name, SCALES[scale]), SIZES[row.name]["model"]
+    base, whole = make_row_model("base", MODEL_SCALES[scale]), SIZES["base"]["model"]
+    for row in PAPER_ROWS:
+        ours, printed = make_row_model(row.name, MODEL_SCALES[scale]), SIZES[row.name]["model"]
         for key in ("encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads"):
             assert ours[key] / base[key] == printed[key] / whole[key], (row.name, key)
         model = make_recipe({"model": ours}).model
@@ -400,26 +412,28 @@ def test_a_row_differs_from_base_as_printed_at_every_scale(scale: str) -> None:
 
 
 def test_printed_rows_are_in_series_and_in_presets() -> None:
-    assert {row.name for row in ROWS} == SIZES.keys() - {"tiny"} == {name for names in SERIES.values() for name in names}
-    assert chosen_rows(None) == list(ROWS)
-    assert [row.name for row in chosen_rows("B, big")] == ["base", "B-dk16", "B-dk32", "big"]
+    assert (
+        {row.name for row in PAPER_ROWS} == SIZES.keys() - {"tiny"} == {name for names in ROW_SERIES.values() for name in names}
+    )
+    assert select_rows(None) == list(PAPER_ROWS)
+    assert [row.name for row in select_rows("B, big")] == ["base", "B-dk16", "B-dk32", "big"]
 
 
 def test_printed_parameters_are_those_of_the_rows() -> None:
     """With the 40,960 rows of the code of 2017, and biases on the projections; big had about 36,000."""
-    for row in ROWS:
+    for row in PAPER_ROWS:
         if row.million_parameters is not None and row.name != "big":
             config = make_recipe({"preset": "t2t-2017", "size": row.name}).model
             with torch.device("meta"):
-                found = build_model(config, source_vocabulary=40960, target_vocabulary=40960).num_parameters()
+                found = build_model(config, source_vocab_size=40960, target_vocab_size=40960).num_parameters()
             assert round(found / 1e6) == row.million_parameters, row.name
 
 
 def test_a_row_s_recipe_is_scored_as_the_table_is(plain: Recipe, tmp_path: Path) -> None:
-    settings = {"scale": SCALES["small"], "seed": 2, "run": tmp_path / "row"}
-    rows = {row.name: row for row in ROWS}
+    settings = {"scale": MODEL_SCALES["small"], "seed": 2, "run": tmp_path / "row"}
+    rows = {row.name: row for row in PAPER_ROWS}
     found = {
-        name: row_recipe(plain, rows[name], budget=Budget(minutes=3.0).knobs(), **settings)  # type: ignore[arg-type]
+        name: make_row_recipe(plain, rows[name], budget_settings=Budget(minutes=3.0).to_training_settings(), **settings)  # type: ignore[arg-type]
         for name in ("E", "D-ls0.2", "D-p0", "big")
     }
     for recipe in found.values():
@@ -439,7 +453,7 @@ def test_a_row_s_recipe_is_scored_as_the_table_is(plain: Recipe, tmp_path: Path)
     [("2000", Budget(steps=2000)), ("1", Budget(steps=1)), ("50 steps", Budget(steps=50)), ("1.5min", Budget(minutes=1.5))],
 )
 def test_a_budget_is_steps_or_minutes(text: str, budget: Budget) -> None:
-    assert read_budget(text) == budget
+    assert parse_budget(text) == budget
 
 
 @pytest.mark.parametrize(
@@ -500,8 +514,8 @@ def test_rows_are_compared_over_one_text(plain: Recipe, corpus: Path, tmp_path: 
 
     table = small_table(at(text), folder)
     assert table.remarks == []
-    assert all(one.p_value is not None for one in table.orderings("bleu"))
-    assert small_table(at(corpus), folder).as_json() == table.as_json()  # the same text, in another place
+    assert all(one.p_value is not None for one in table.compare_rows("bleu"))
+    assert small_table(at(corpus), folder).to_dict() == table.to_dict()  # the same text, in another place
     kept = (text / "valid.de").read_text()
     (text / "valid.de").write_text(kept.replace("e", "a"))
     with pytest.raises(RunError, match=r"base-seed1 learnt from another text than data\.root = \S+ now holds; [^\n]*--folder$"):
@@ -510,14 +524,14 @@ def test_rows_are_compared_over_one_text(plain: Recipe, corpus: Path, tmp_path: 
     without = small_table(at(text), folder)
     (remark,) = without.remarks
     assert remark.startswith(f"no bootstrap: {text / 'valid.de'}: there is no such file")
-    assert [one.p_value for one in without.orderings("bleu")] == [None]
+    assert [one.p_value for one in without.compare_rows("bleu")] == [None]
     shutil.rmtree(folder / "C-n2-seed1")
     with pytest.raises(DataError, match=r"valid\.de: there is no such file"):
         small_table(at(text), folder)
     (text / "valid.de").write_text(kept)
     shutil.rmtree(folder)
     small_table(at(text), folder)
-    (folder / "C-n2-seed1" / TRANSLATIONS).write_text("one\n")
+    (folder / "C-n2-seed1" / TRANSLATIONS_FILE).write_text("one\n")
     (remark,) = small_table(at(text), folder).remarks
     assert "translations.txt: has 1 lines, but data.valid has 10" in remark
 
@@ -525,13 +539,13 @@ def test_rows_are_compared_over_one_text(plain: Recipe, corpus: Path, tmp_path: 
 def test_minutes_that_one_step_used_up_are_too_few() -> None:
     report = {"seconds": 30.0, "steps": 1, "valid": {"perplexity": 9.0}, "bleu": 1.0, "parameters": 5}
     with pytest.raises(RecipeError, match=r"too small to train one step of C-n2, which took 30\.0 seconds"):
-        trained_row("C-n2", 1, report, Budget(minutes=0.1))
-    assert trained_row("C-n2", 1, report, Budget(minutes=1.0)).steps == 1
-    assert trained_row("C-n2", 1, {**report, "steps": 2}, Budget(minutes=0.1)).steps == 2
-    assert trained_row("C-n2", 1, report, Budget(steps=1)).perplexity == 9.0
+        read_trained_row("C-n2", 1, report, Budget(minutes=0.1))
+    assert read_trained_row("C-n2", 1, report, Budget(minutes=1.0)).steps == 1
+    assert read_trained_row("C-n2", 1, {**report, "steps": 2}, Budget(minutes=0.1)).steps == 2
+    assert read_trained_row("C-n2", 1, report, Budget(steps=1)).perplexity == 9.0
 
 
-class StopsAt(Silent):
+class StopsAt(NullCallback):
     """Presses Ctrl-C once this share of the first run is spent."""
 
     def __init__(self, share: float) -> None:
@@ -543,7 +557,7 @@ class StopsAt(Silent):
 
 
 def scores(table: Table3) -> list[tuple[object, ...]]:
-    return [(one.row, one.seed, one.perplexity, one.bleu, one.steps) for each in table.results for one in each.trained]
+    return [(one.row, one.seed, one.perplexity, one.bleu, one.steps) for each in table.results for one in each.trained_rows]
 
 
 @pytest.mark.slow
@@ -552,7 +566,7 @@ def test_rows_side_by_side_stop_together_go_on_and_are_the_rows_one_by_one(
 ) -> None:
     monkeypatch.setattr(beside, "cores", lambda: 2)  # a thread each, which adds up in one order
     # Ways that no process would find by itself, lean attention being faster: so each was told.
-    routes = Routes("oneDNN", "fused")
+    routes = KernelChoice("oneDNN", "fused")
     monkeypatch.setattr(machine, "_fastest_routes", lambda _: routes)
     folder, told = tmp_path / "both", list[str]()
 
@@ -566,9 +580,9 @@ def test_rows_side_by_side_stop_together_go_on_and_are_the_rows_one_by_one(
 
     with monkeypatch.context() as patch:
         patch.setattr(beside, "wait", press)
-        with pytest.raises(Interrupted, match="the same command goes on"):
+        with pytest.raises(InterruptedRun, match="the same command goes on"):
             small_table(plain, folder, steps=150, processes=2)
-    journals = [read_journal(path) for path in folder.glob("*-seed1/metrics.jsonl")]
+    journals = [read_metrics_log(path) for path in folder.glob("*-seed1/metrics.jsonl")]
     assert any(one.get("event") == "stopped" for journal in journals for one in journal)
     names = {"base": "base, seed 1 (1 of 2)", "C-n2": "C-n2, seed 1 (2 of 2)"}
     left = [name for row, name in names.items() if not (folder / f"{row}-seed1" / "report.json").exists()]
@@ -588,7 +602,7 @@ def test_rows_side_by_side_stop_together_go_on_and_are_the_rows_one_by_one(
         small_table(plain, folder, steps=150, processes=2)
 
 
-class Names(Silent):
+class Names(NullCallback):
     """Keeps what each run is called."""
 
     def __init__(self, told: list[str]) -> None:
@@ -602,10 +616,10 @@ class Names(Silent):
 @pytest.mark.slow
 def test_table_3_goes_on_where_it_stopped_and_is_the_table_that_did_not(plain: Recipe, tmp_path: Path) -> None:
     unbroken = small_table(plain, tmp_path / "unbroken", seeds=2)
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRun):
         small_table(plain, tmp_path / "broken", StopsAt(0.5), seeds=2)
     broken = small_table(plain, tmp_path / "broken", seeds=2)
-    events = [one.get("event") for one in read_journal(tmp_path / "broken" / "base-seed1" / "metrics.jsonl")]
+    events = [one.get("event") for one in read_metrics_log(tmp_path / "broken" / "base-seed1" / "metrics.jsonl")]
     assert "resumed" in events
 
     assert scores(broken) == scores(unbroken)
@@ -650,26 +664,26 @@ def test_table_3_from_the_command_line(plain: Recipe, corpus: Path, tmp_path: Pa
 
 
 def results(**perplexities: list[float]) -> Table3:
-    rows = {row.name.replace("-", "_"): row for row in ROWS}
+    rows = {row.name.replace("-", "_"): row for row in PAPER_ROWS}
     found = [
         RowResult(
-            rows[name], [Trained(rows[name].name, seed, one, 30.0 - one, "", 1, 10, 1.0) for seed, one in enumerate(values)]
+            rows[name], [TrainedRow(rows[name].name, seed, one, 30.0 - one, "", 1, 10, 1.0) for seed, one in enumerate(values)]
         )
         for name, values in perplexities.items()
     ]
     return Table3("words", "tiny", Budget(steps=10), 2, found)
 
 
-def resampled(value: float, *draws: float) -> Resampled:
-    return Resampled(Score("BLEU", value, "signature"), np.array([value + one for one in draws] * 100), 1, False)
+def resampled(value: float, *draws: float) -> ResampledScore:
+    return ResampledScore(Score("BLEU", value, "signature"), np.array([value + one for one in draws] * 100), 1, False)
 
 
 def test_a_difference_that_other_sentences_would_turn_round_is_under_the_noise() -> None:
     """Means over the seeds, draw by draw: of base 21, 20, 22, of one layer 20, 21, 20: it leads in two draws of three."""
-    rows = {row.name: row for row in ROWS}
+    rows = {row.name: row for row in PAPER_ROWS}
 
     def row(name: str, first: list[float], second: list[float]) -> RowResult:
-        trained = [Trained(name, seed, 5.0, values[0], "", 1, 10, 1.0) for seed, values in enumerate((first, second))]
+        trained = [TrainedRow(name, seed, 5.0, values[0], "", 1, 10, 1.0) for seed, values in enumerate((first, second))]
         draws = [resampled(0.0, *values[1:]) for values in (first, second)]
         return RowResult(rows[name], trained, draws)
 
@@ -679,32 +693,32 @@ def test_a_difference_that_other_sentences_would_turn_round_is_under_the_noise()
         (row("C-n2", [20.0, 19, 18, 20], [20.1, 21, 20, 22]), 2 * 1 / 301, "held"),
     ):
         table = Table3("words", "tiny", Budget(steps=10), 2, [base, other])
-        (found,) = table.orderings("bleu")
+        (found,) = table.compare_rows("bleu")
         assert found.p_value == pytest.approx(p_value)
         assert found.outcome == outcome
-        assert found.measured == pytest.approx(1.0)
-        assert all(one.p_value is None for one in table.orderings("perplexity"))
-        assert table.as_json()["orderings"][-1]["p_value"] == found.p_value
-    lacking = Table3("words", "tiny", Budget(steps=10), 2, [base, RowResult(rows["C-n2"], other.trained)])
-    assert [one.p_value for one in lacking.orderings("bleu")] == [None]
+        assert found.measured_margin == pytest.approx(1.0)
+        assert all(one.p_value is None for one in table.compare_rows("perplexity"))
+        assert table.to_dict()["orderings"][-1]["p_value"] == found.p_value
+    lacking = Table3("words", "tiny", Budget(steps=10), 2, [base, RowResult(rows["C-n2"], other.trained_rows)])
+    assert [one.p_value for one in lacking.compare_rows("bleu")] == [None]
 
 
 def test_an_ordering_holds_only_beyond_the_spread() -> None:
     # Printed: base 4.92, N = 2 6.11, N = 4 5.19. The deviations of 5 and 6, 9 and 10, 5.5 and 6 are √½, √½ and √⅛.
     table = results(base=[5.0, 6.0], C_n2=[9.0, 10.0], C_n4=[5.5, 6.0])
-    found = {(one.better, one.worse): one for one in table.orderings("perplexity")}
+    found = {(one.better_row, one.worse_row): one for one in table.compare_rows("perplexity")}
     assert found.keys() == {("base", "C-n2"), ("base", "C-n4"), ("C-n4", "C-n2")}
     best = found["base", "C-n2"]
     assert best.series == "C: layers"
-    assert (best.printed, best.measured) == pytest.approx((1.19, 4.0))
-    assert best.spread == pytest.approx(1.0)
-    assert found["C-n4", "C-n2"].spread == pytest.approx(math.sqrt(0.5 + 0.125))
+    assert (best.paper_margin, best.measured_margin) == pytest.approx((1.19, 4.0))
+    assert best.margin_std == pytest.approx(1.0)
+    assert found["C-n4", "C-n2"].margin_std == pytest.approx(math.sqrt(0.5 + 0.125))
     assert [found[pair].outcome for pair in found] == ["held", "within the spread", "held"]
-    assert {one.outcome for one in results(base=[9.0, 9.1], C_n2=[5.0, 5.1]).orderings("perplexity")} == {"reversed"}
-    assert {one.outcome for one in results(base=[5.0], C_n2=[9.0]).orderings("bleu")} == {"one seed"}
+    assert {one.outcome for one in results(base=[9.0, 9.1], C_n2=[5.0, 5.1]).compare_rows("perplexity")} == {"reversed"}
+    assert {one.outcome for one in results(base=[5.0], C_n2=[9.0]).compare_rows("bleu")} == {"one seed"}
     # E and base are printed with the same perplexity, so there is no order to hold; their BLEU differs.
-    assert results(base=[5.0, 6.0], E=[5.0, 7.0]).orderings("perplexity") == []
-    assert [one.better for one in results(base=[5.0, 6.0], E=[5.0, 7.0]).orderings("bleu")] == ["base"]
+    assert results(base=[5.0, 6.0], E=[5.0, 7.0]).compare_rows("perplexity") == []
+    assert [one.better_row for one in results(base=[5.0, 6.0], E=[5.0, 7.0]).compare_rows("bleu")] == ["base"]
     assert "C: layers" in picture_of_rows(table)
     assert isinstance(found["base", "C-n2"], Ordering)
 

@@ -17,22 +17,22 @@ from click.testing import CliRunner, Result
 from dragoman import Translator, load
 from dragoman.cli.main import cli
 from dragoman.errors import DataError, DragomanError, RecipeError
-from dragoman.model.attention import explicit_weights
+from dragoman.model.attention import attention_weights
 from dragoman.model.layers import EncoderLayer
 from dragoman.paper.figures import (
-    PRINTED_SENTENCES,
-    PRINTED_WORDS,
+    PAPER_SENTENCES,
+    PAPER_WORDS,
+    EncoderAttention,
     Figure,
-    Watched,
-    _farthest,
-    _heads,
-    _layer,
-    _sharpest,
-    _word,
-    figures,
-    watch,
+    _find_farthest_word,
+    _find_sharpest_word,
+    _resolve_heads,
+    _resolve_layer,
+    _resolve_word,
+    build_figures,
+    record_encoder_attention,
 )
-from dragoman.viz.paper_figures import Look, paper_figure
+from dragoman.viz.paper_figures import FigurePanel, render_paper_figure
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -57,7 +57,9 @@ def refusal(*words: object) -> str:
     return str(result.exception)
 
 
-def made(words: Sequence[str], looks: dict[tuple[int, int, int], float], *, layers: int = 1, heads: int = 2) -> Watched:
+def made(
+    words: Sequence[str], looks: dict[tuple[int, int, int], float], *, layers: int = 1, heads: int = 2
+) -> EncoderAttention:
     """A sentence of words that are tokens each; (head, from, to) → weight in the first layer, the rest at the end token."""
     length = len(words) + 1
     weights_LHTS = np.zeros((layers, heads, length, length), dtype=np.float32)
@@ -65,46 +67,46 @@ def made(words: Sequence[str], looks: dict[tuple[int, int, int], float], *, laye
         weights_LHTS[0, head, row, column] = weight
     weights_LHTS[..., -1] = 1 - weights_LHTS.sum(axis=-1)
     tokens = (*(f"▁{word}" for word in words), "</s>")
-    return Watched("made", " ".join(words), tokens, tuple(range(length)), weights_LHTS)
+    return EncoderAttention("made", " ".join(words), tokens, tuple(range(length)), weights_LHTS)
 
 
 # What is chosen
 
 
 def test_layer_and_heads_are_the_printed_ones_where_there_are_so_many() -> None:
-    assert [_layer(None, layers) + 1 for layers in (1, 2, 4, 6, 12)] == [1, 1, 3, 5, 11]
-    assert [_heads((), count) for count in (2, 4, 5, 6, 8, 16)] == [(0, 1), (2, 3), (3, 4), (4, 5), (4, 5), (4, 5)]
-    assert _heads((8, 2), 8) == (7, 1)
+    assert [_resolve_layer(None, layers) + 1 for layers in (1, 2, 4, 6, 12)] == [1, 1, 3, 5, 11]
+    assert [_resolve_heads((), count) for count in (2, 4, 5, 6, 8, 16)] == [(0, 1), (2, 3), (3, 4), (4, 5), (4, 5), (4, 5)]
+    assert _resolve_heads((8, 2), 8) == (7, 1)
 
 
 def test_the_word_is_the_paper_s_if_it_stands_there() -> None:
-    for number, word in PRINTED_WORDS.items():
-        words = PRINTED_SENTENCES[number].split()
+    for number, word in PAPER_WORDS.items():
+        words = PAPER_SENTENCES[number].split()
         watched = made(words, {})
-        assert words[_word(watched, None, number, watched.weights_LHTS[0])] == word
+        assert words[_resolve_word(watched, None, number, watched.weights_LHTS[0])] == word
 
 
 def test_without_it_the_word_that_looks_farthest_or_sharpest() -> None:
     # "a" looks half at "e", 4 away; "b" wholly at "c", 1 away; the end token is nobody's distant word.
     watched = made(list("abcde"), {(0, 0, 4): 0.5, (1, 0, 4): 0.5, (0, 1, 2): 1.0, (1, 1, 2): 1.0})
-    assert _farthest(watched, watched.weights_LHTS[0]) == 0
-    assert _sharpest(watched, watched.weights_LHTS[0]) == 1
+    assert _find_farthest_word(watched, watched.weights_LHTS[0]) == 0
+    assert _find_sharpest_word(watched, watched.weights_LHTS[0]) == 1
     # Punctuation is no word, and a word that looks at itself looks at no other.
     watched = made([",", "a", "b"], {(0, 0, 2): 1.0, (1, 0, 2): 1.0, (0, 1, 1): 1.0, (1, 1, 1): 1.0, (0, 2, 1): 0.1})
-    assert _sharpest(watched, watched.weights_LHTS[0]) == 2
+    assert _find_sharpest_word(watched, watched.weights_LHTS[0]) == 2
 
 
 def test_a_word_is_named_by_its_letters_or_its_place() -> None:
     watched = made(["the", "2", "saw", "the", "dog"], {})
     weights_HTS = watched.weights_LHTS[0]
-    assert [_word(watched, asked, 3, weights_HTS) for asked in ("saw", "2", "3", "6")] == [2, 1, 2, 5]
+    assert [_resolve_word(watched, asked, 3, weights_HTS) for asked in ("saw", "2", "3", "6")] == [2, 1, 2, 5]
     with pytest.raises(DataError, match=r"--word the stands there 2 times: give its place, 1 or 4$"):
-        _word(watched, "the", 3, weights_HTS)
+        _resolve_word(watched, "the", 3, weights_HTS)
     with pytest.raises(DataError, match=r"--word 'cat' does not stand in the sentence, whose words are the, 2, saw, the, dog"):
-        _word(watched, "cat", 3, weights_HTS)
+        _resolve_word(watched, "cat", 3, weights_HTS)
     for asked in ("0", "7", "-1"):
         with pytest.raises(DataError, match="does not stand"):
-            _word(watched, asked, 3, weights_HTS)
+            _resolve_word(watched, asked, 3, weights_HTS)
 
 
 # What is seen
@@ -113,28 +115,28 @@ def test_a_word_is_named_by_its_letters_or_its_place() -> None:
 @torch.no_grad()
 def test_the_weights_are_equation_1_of_the_chosen_layer(translator: Translator) -> None:
     """By the projections of the first layer, whose inputs are the embeddings; that norm is before it, the recipe says."""
-    watched = watch(translator, SENTENCE)
+    watched = record_encoder_attention(translator, SENTENCE)
     model = translator.bundle.model
-    ids_BS = torch.tensor([translator.bundle.tokeniser.encode_source(SENTENCE)])
+    ids_BS = torch.tensor([translator.bundle.tokenizer.encode_source(SENTENCE)])
     layer = model.encoder.layers[0]
     assert isinstance(layer, EncoderLayer)
     assert translator.recipe.model.norm == "pre"
-    query, remembered = layer.attention.look_within(layer.attention_residual.norm(model.encoder.embedding(ids_BS)))
-    expected = explicit_weights(query, remembered.key, None)
+    query, remembered = layer.attention.project_qkv(layer.attention_residual.norm(model.encoder.embedding(ids_BS)))
+    expected = attention_weights(query, remembered.key, None)
     np.testing.assert_allclose(watched.weights_LHTS, expected.numpy(), atol=1e-6)
-    assert watched.spelled() == [*SENTENCE.split(), "</s>"]
-    assert watched.tokens == tuple(translator.bundle.tokeniser.source.pieces(ids_BS[0].tolist()))
+    assert watched.spell_words() == [*SENTENCE.split(), "</s>"]
+    assert watched.tokens == tuple(translator.bundle.tokenizer.source.ids_to_pieces(ids_BS[0].tolist()))
 
 
 def test_each_figure_shows_what_the_paper_s_does(translator: Translator) -> None:
-    three, four, five = figures(translator, SENTENCE, heads=(2, 1), word="red")
-    red = three.watched.places(2)
-    assert three.looks == (Look((0, 1), red),)
-    assert four.looks == (Look((1,)), Look((1, 0), red))
-    assert five.looks == (Look((1,)), Look((0,)))
+    three, four, five = build_figures(translator, SENTENCE, heads=(2, 1), word="red")
+    red = three.attention.token_positions(2)
+    assert three.panels == (FigurePanel((0, 1), red),)
+    assert four.panels == (FigurePanel((1,)), FigurePanel((1, 0), red))
+    assert five.panels == (FigurePanel((1,)), FigurePanel((0,)))
     assert (three.word, four.word, five.word) == (2, 2, None)
-    assert three.remark == "encoder self-attention, layer 1 of 1, all heads, from “red”"
-    assert [one.number for one in figures(translator, SENTENCE, numbers=(5, 3, 5))] == [3, 5]
+    assert three.caption == "encoder self-attention, layer 1 of 1, all heads, from “red”"
+    assert [one.number for one in build_figures(translator, SENTENCE, numbers=(5, 3, 5))] == [3, 5]
 
 
 def lines_of(svg: str) -> list[tuple[int, float, int]]:
@@ -146,12 +148,12 @@ def lines_of(svg: str) -> list[tuple[int, float, int]]:
 def test_lines_are_the_weights_and_only_those_of_the_word() -> None:
     watched = made(["a", "b", "c"], {(0, 0, 2): 1.0, (0, 1, 0): 0.25, (1, 1, 2): 0.5, (1, 1, 0): 0.03})
     weights_HTS = watched.weights_LHTS[0]
-    one_word = paper_figure(watched.tokens, weights_HTS, [Look((0, 1), (1,))], title="3", remark="r")
+    one_word = render_paper_figure(watched.tokens, weights_HTS, [FigurePanel((0, 1), (1,))], title="3", subtitle="r")
     # From "b": head 1 a quarter at "a", the rest at the end; head 2 half at "c", .47 at the end, and .03 too faint to see.
     assert sorted(lines_of(one_word)) == [(0, 0.25, 1), (0, 0.75, 1), (1, 0.5, 2)]
     boxes = re.findall(r'class="f(\d)" fill-opacity="([0-9.]+)"', one_word)
     assert sorted(boxes) == [("0", "0.25"), ("0", "0.75"), ("1", "0.47"), ("1", "0.5")]
-    whole = paper_figure(watched.tokens, weights_HTS, [Look((0,)), Look((1,))], title="5", remark="r")
+    whole = render_paper_figure(watched.tokens, weights_HTS, [FigurePanel((0,)), FigurePanel((1,))], title="5", subtitle="r")
     # "a" at "c", "c" and "</s>" at the end are whole in head 1; in head 2 all but "b" look at the end.
     assert sorted(lines_of(whole)) == [(0, 0.25, 1), (0, 0.75, 1), (0, 1.0, 3), (1, 0.5, 2), (1, 1.0, 3)]
     assert "f0" not in re.findall(r'<rect class="(\w+)"', whole)
@@ -160,7 +162,9 @@ def test_lines_are_the_weights_and_only_those_of_the_word() -> None:
 def test_hostile_tokens_and_many_heads_stay_a_picture() -> None:
     tokens = ["▁<script>", '▁"&', "▁" + "long" * 40, "\u202e", "</s>"]
     weights_HTS = np.full((20, 5, 5), 0.2, dtype=np.float32)
-    svg = paper_figure(tokens, weights_HTS, [Look(tuple(range(20)), (0, 1)), Look((19,))], title="<t>", remark="&")
+    svg = render_paper_figure(
+        tokens, weights_HTS, [FigurePanel(tuple(range(20)), (0, 1)), FigurePanel((19,))], title="<t>", subtitle="&"
+    )
     root = ElementTree.fromstring(svg)
     assert "<script>" not in svg
     assert float(root.attrib["height"]) < 1500
@@ -225,10 +229,10 @@ def test_other_mistakes_are_one_line_too(bundle: Path, translator: Translator, t
     assert "nowhere" in refusal(tmp_path / "nowhere", SENTENCE, "-o", tmp_path / "f")
     assert ask(bundle, SENTENCE, "--figure", "6").exit_code == 2
     with pytest.raises(DataError, match=r"one head a layer.*--figure 3"):
-        _heads((), 1)
+        _resolve_heads((), 1)
     with pytest.raises(RecipeError):
-        _heads((1, 2, 3), 8)
+        _resolve_heads((1, 2, 3), 8)
     alone = made(["a"], {}, heads=1)
-    assert isinstance(Figure(3, alone, 0, (Look((0,), (0,)),), 0).svg(), str)
+    assert isinstance(Figure(3, alone, 0, (FigurePanel((0,), (0,)),), 0).to_svg(), str)
     # The paper's own sentences where none is given, for whatever their tokens are worth here.
-    assert [one.watched.sentence for one in figures(translator)] == list(PRINTED_SENTENCES.values())
+    assert [one.attention.sentence for one in build_figures(translator)] == list(PAPER_SENTENCES.values())

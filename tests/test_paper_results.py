@@ -19,9 +19,9 @@ from dragoman.config import Recipe
 from dragoman.errors import DragomanError, RunError
 from dragoman.evaluation.bootstrap import compare_resampled, paired_bootstrap, resample
 from dragoman.evaluation.metrics import paper_bleu
-from dragoman.paper.results_table import markdown, results
+from dragoman.paper.results_table import build_rows, format_markdown
 from dragoman.tasks.translation import score_translations
-from dragoman.training.report import TRANSLATIONS
+from dragoman.training.report import TRANSLATIONS_FILE
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -39,9 +39,9 @@ def run(trained: Path, tmp_path: Path) -> MakeRun:
         recipe["training"] |= {"seed": seed, **knobs}
         (folder / "recipe.json").write_text(json.dumps(recipe))
         shutil.copy(trained / "metrics.jsonl", folder)
-        shutil.copy(trained / TRANSLATIONS, folder)
+        shutil.copy(trained / TRANSLATIONS_FILE, folder)
         if lines is not None:
-            (folder / TRANSLATIONS).write_text("".join(line + "\n" for line in lines))
+            (folder / TRANSLATIONS_FILE).write_text("".join(line + "\n" for line in lines))
         report = json.loads((trained / "report.json").read_text())
         (folder / "report.json").write_text(json.dumps({**report, "bleu": bleu}))
         return folder
@@ -50,54 +50,54 @@ def run(trained: Path, tmp_path: Path) -> MakeRun:
 
 
 def test_seeds_are_one_row_with_mean_and_spread(run: MakeRun) -> None:
-    (row,) = results([run("one", seed=1, bleu=80.0), run("two", seed=2, bleu=81.0), run("three", seed=3, bleu=85.0)])
+    (row,) = build_rows([run("one", seed=1, bleu=80.0), run("two", seed=2, bleu=81.0), run("three", seed=3, bleu=85.0)])
     assert row.seeds == (1, 2, 3)
     assert row.scores["bleu"].mean == pytest.approx(82)
-    assert row.scores["bleu"].spread == pytest.approx(math.sqrt((4 + 1 + 9) / 2))
-    assert (row.steps.mean, row.steps.spread, row.changed, row.against) == (200, 0, (), None)
-    assert "| 1 2 3 | 200 |" in markdown([row])
-    assert "| 82.00 ± 2.65 |" in markdown([row])
-    assert f"- bleu: `{row.scores['bleu'].signature}`" in markdown([row])
-    assert "against" not in markdown([row])
+    assert row.scores["bleu"].std == pytest.approx(math.sqrt((4 + 1 + 9) / 2))
+    assert (row.steps.mean, row.steps.std, row.changed_settings, row.comparison) == (200, 0, (), None)
+    assert "| 1 2 3 | 200 |" in format_markdown([row])
+    assert "| 82.00 ± 2.65 |" in format_markdown([row])
+    assert f"- bleu: `{row.scores['bleu'].signature}`" in format_markdown([row])
+    assert "against" not in format_markdown([row])
 
 
 def test_rows_are_set_against_the_first_by_paired_bootstrap(run: MakeRun, trained: Path, corpus: Path) -> None:
     references = (corpus / "test.de").read_text().splitlines()
-    kept = (trained / TRANSLATIONS).read_text().splitlines()
+    kept = (trained / TRANSLATIONS_FILE).read_text().splitlines()
     assert len(kept) == len(references) == 8
     worse = [references[0], *["null"] * 7]
     ours = [run("a1", seed=1, lines=references), run("a2", seed=2, lines=references)]
     theirs = [run("b1", seed=1, lines=worse, label_smoothing=0.0), run("b2", seed=2, lines=kept, label_smoothing=0.0)]
-    first, second = results([*ours, *theirs])
-    assert (first.against, second.changed) == (None, ("training.label_smoothing=0.0",))
+    first, second = build_rows([*ours, *theirs])
+    assert (first.comparison, second.changed_settings) == (None, ("training.label_smoothing=0.0",))
     draws = [[resample(lines, [references]) for lines in pair] for pair in ((worse, kept), (references, references))]
-    assert second.against == compare_resampled(*draws)
+    assert second.comparison == compare_resampled(*draws)
     means = [sum(one.score.value for one in some) / 2 for some in draws]
-    assert second.against is not None
-    assert second.against.difference == pytest.approx(means[0] - means[1])
-    assert "`training.label_smoothing=0.0`" in markdown([first, second]).splitlines()[3]
-    same = results([ours[0], run("c", lines=references, peak_lr=0.5)])[1]
-    assert same.against is not None
-    assert (same.against.difference, same.against.p_value) == (0.0, 1.0)
-    assert "+0.00 (+0.00 to +0.00), p = 1.000, under the noise" in markdown([first, same])
+    assert second.comparison is not None
+    assert second.comparison.difference == pytest.approx(means[0] - means[1])
+    assert "`training.label_smoothing=0.0`" in format_markdown([first, second]).splitlines()[3]
+    same = build_rows([ours[0], run("c", lines=references, peak_lr=0.5)])[1]
+    assert same.comparison is not None
+    assert (same.comparison.difference, same.comparison.p_value) == (0.0, 1.0)
+    assert "+0.00 (+0.00 to +0.00), p = 1.000, under the noise" in format_markdown([first, same])
 
 
 def test_one_run_each_is_the_comparison_of_their_files(run: MakeRun, corpus: Path) -> None:
     references = (corpus / "test.de").read_text().splitlines()
     worse = [*references[:5], "eins", "zwei", "drei"]
-    (_, row) = results([run("a"), run("b", lines=worse, label_smoothing=0.0)])
-    kept = (run("c") / TRANSLATIONS).read_text().splitlines()
-    assert row.against == paired_bootstrap(worse, kept, [references])
+    (_, row) = build_rows([run("a"), run("b", lines=worse, label_smoothing=0.0)])
+    kept = (run("c") / TRANSLATIONS_FILE).read_text().splitlines()
+    assert row.comparison == paired_bootstrap(worse, kept, [references])
 
 
 def test_without_translations_there_is_no_comparison(run: MakeRun) -> None:
     first, second = run("a"), run("b", label_smoothing=0.0)
-    (second / TRANSLATIONS).unlink()
-    assert results([first, second])[1].against is None
+    (second / TRANSLATIONS_FILE).unlink()
+    assert build_rows([first, second])[1].comparison is None
     third = run("c", label_smoothing=0.2)
-    assert all(row.against is None for row in results([second, first, third]))  # not even with the second for the first
-    (first / TRANSLATIONS).write_text("one\n")  # of another test set
-    assert results([first, third])[1].against is None
+    assert all(row.comparison is None for row in build_rows([second, first, third]))  # not even with the second for the first
+    (first / TRANSLATIONS_FILE).write_text("one\n")  # of another test set
+    assert build_rows([first, third])[1].comparison is None
 
 
 def write_recipe(run: Path, recipe: dict[str, Any]) -> None:
@@ -111,13 +111,13 @@ def test_runs_over_other_texts_are_other_rows(run: MakeRun, corpus: Path, tmp_pa
     recipe = json.loads((runs[2] / "recipe.json").read_text())
     recipe["data"]["root"] = str(folder)
     write_recipe(runs[2], recipe)
-    assert [row.seeds for row in results(runs)] == [(1, 2, 3)]  # the same text, in another place
+    assert [row.seeds for row in build_rows(runs)] == [(1, 2, 3)]  # the same text, in another place
     (folder / "test.de").write_text((folder / "test.de").read_text().replace("e", "a"))
-    first, second = results(runs)
-    assert (first.seeds, second.seeds, second.against) == ((1, 2), (3,), None)
-    assert second.changed == (f"data.root={folder}",)
+    first, second = build_rows(runs)
+    assert (first.seeds, second.seeds, second.comparison) == ((1, 2), (3,), None)
+    assert second.changed_settings == (f"data.root={folder}",)
     (folder / "test.de").unlink()
-    assert [row.seeds for row in results(runs)] == [(1, 2, 3)]  # nobody can tell
+    assert [row.seeds for row in build_rows(runs)] == [(1, 2, 3)]  # nobody can tell
     for name, digest in zip("abc", "112", strict=True):
         inputs = {"train.en": {"sha256": digest}}
         (tmp_path / name / "data").mkdir()
@@ -125,14 +125,14 @@ def test_runs_over_other_texts_are_other_rows(run: MakeRun, corpus: Path, tmp_pa
         (tmp_path / name / "data" / "prepared.json").write_text(json.dumps(found))
     recipe["data"]["root"] = str(corpus)
     write_recipe(runs[2], recipe)
-    assert [row.seeds for row in results(runs)] == [(1, 2), (3,)]
+    assert [row.seeds for row in build_rows(runs)] == [(1, 2), (3,)]
 
 
 def test_scores_of_two_flavours_have_no_mean(run: MakeRun) -> None:
     one, two = run("one", seed=1), run("two", seed=2)
     report = json.loads((two / "report.json").read_text())
     (two / "report.json").write_text(json.dumps({**report, "signatures": {**report["signatures"], "bleu": "other"}}))
-    (row,) = results([one, two])
+    (row,) = build_rows([one, two])
     assert "bleu" not in row.scores
     assert "chrf" in row.scores
 
@@ -153,7 +153,7 @@ def test_what_makes_no_row_is_one_line(run: MakeRun, tmp_path: Path, trained: Pa
     assert "report.json: cannot be read" in refusal(one)
     (one / "report.json").unlink()
     with pytest.raises(RunError, match="has not come to its end"):
-        results([one])
+        build_rows([one])
     said = CliRunner().invoke(cli, ["paper", "results", str(trained), "--json"])
     (row,) = json.loads(said.stdout)["rows"]
     assert (row["seeds"], row["against"], row["significant"]) == ([1], None, None)
@@ -184,7 +184,7 @@ def test_other_languages_have_no_compounds_to_split(tiny: MakeRecipe, tmp_path: 
     lines, references = ["c'est-à-dire un porte-clés"], ["c'est-à-dire deux porte-clés ici"]
     assert "paper_bleu" not in score_translations(lines, references, recipe_of(tiny, tmp_path, "fr", tokenised=True))
     assert paper_bleu(lines, [references], "fr").name == "Moses BLEU"
-    assert "compounds" not in paper_bleu(lines, [references], "fr", tokenised=True).signature
+    assert "compounds" not in paper_bleu(lines, [references], "fr", tokenized=True).signature
 
 
 def test_plain_text_is_scored_without_moses_where_there_is_none(

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import ModelConfig
-from dragoman.decoding.greedy import one_by_one
-from dragoman.decoding.interface import State
+from dragoman.decoding.greedy import decode_tokens
+from dragoman.decoding.interface import SearchState
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.model.attention import Attend, Attention, explicit_attention, fused_attention, use_attention
+from dragoman.model.attention import Attention, AttentionImpl, explicit_attention, fused_attention, set_attention_impl
 from dragoman.model.factory import build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.masks import causal_mask, padding_mask
-from dragoman.model.positional_encoding import Sinusoids
+from dragoman.model.positional_encoding import SinusoidalPositionalEmbedding
 from dragoman.model.transformer import DecoderState, Transformer
 
 PAD = 0
@@ -102,7 +102,7 @@ def torch_pair(norm: str) -> tuple[Transformer, nn.Transformer]:
             "attention_bias": True,
         }
     )
-    ours = build_model(config, source_vocabulary=20, target_vocabulary=20, padding_id=PAD)
+    ours = build_model(config, source_vocab_size=20, target_vocab_size=20, padding_id=PAD)
     for stack, other in ((ours.encoder, theirs.encoder), (ours.decoder, theirs.decoder)):
         for layer, other_layer in zip(stack.layers, other.layers, strict=True):
             copy_torch_layer(layer, other_layer)
@@ -112,9 +112,9 @@ def torch_pair(norm: str) -> tuple[Transformer, nn.Transformer]:
 
 @pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_stacks_equal_torch_transformer(norm: str, attend: Attend) -> None:
+def test_stacks_equal_torch_transformer(norm: str, attend: AttentionImpl) -> None:
     ours, theirs = torch_pair(norm)
-    use_attention(ours, attend)
+    set_attention_impl(ours, attend)
     generator = torch.Generator().manual_seed(1)
     source_BSD = torch.randn(3, 7, 32, generator=generator)
     target_BTD = torch.randn(3, 5, 32, generator=generator)
@@ -132,7 +132,7 @@ def test_stacks_equal_torch_transformer(norm: str, attend: Attend) -> None:
     x_BTD = target_BTD
     for layer in ours.decoder.layers:
         assert isinstance(layer, DecoderLayer)
-        memory = layer.cross_attention.remember(memory_BSD)
+        memory = layer.cross_attention.project_kv(memory_BSD)
         x_BTD, _ = layer(x_BTD, None, memory, causal_mask(5, 5, device=CPU), padding_mask(keep_BS))
     x_BTD = ours.decoder.norm(x_BTD)
     their_x = theirs(
@@ -261,14 +261,14 @@ def marian_pair(seed: int, spreads: Mapping[str, float]) -> tuple[Transformer, A
             "decoder_start_token": "zero",
         }
     )
-    ours = build_model(config, source_vocabulary=MARIAN_ROWS, target_vocabulary=MARIAN_ROWS, padding_id=MARIAN_PAD).eval()
+    ours = build_model(config, source_vocab_size=MARIAN_ROWS, target_vocab_size=MARIAN_ROWS, padding_id=MARIAN_PAD).eval()
     ours.output.data.copy_(table)
     for stack, other in ((ours.encoder, theirs.model.encoder), (ours.decoder, theirs.model.decoder)):
         for layer, other_layer in zip(stack.layers, other.layers, strict=True):
             copy_marian_layer(layer, other_layer)
         # Marian's halves are [sin …, cos …] like tensor2tensor's, but its exponent is the paper's 2i/d and not i/(d/2 − 1):
         # neither of our two kinds, so its table is copied.
-        assert isinstance(stack.embedding.positions, Sinusoids)
+        assert isinstance(stack.embedding.positions, SinusoidalPositionalEmbedding)
         assert not torch.allclose(stack.embedding.positions.table[:64], other.embed_positions.weight, atol=1e-2)
         stack.embedding.positions.table = other.embed_positions.weight.detach().clone()
     return ours, theirs
@@ -276,9 +276,9 @@ def marian_pair(seed: int, spreads: Mapping[str, float]) -> tuple[Transformer, A
 
 @pytest.mark.slow  # its library alone takes a quarter of a minute to come
 @pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
-def test_logits_equal_marian(attend: Attend) -> None:
+def test_logits_equal_marian(attend: AttentionImpl) -> None:
     ours, theirs = marian_pair(0, {})
-    use_attention(ours, attend)
+    set_attention_impl(ours, attend)
     source = padded([9, 5, 1], MARIAN_PAD, padding=MARIAN_PAD, seed=4)
     start = torch.full((3, 1), MARIAN_PAD)
     inputs = torch.cat([start, padded([6, 6, 6], MARIAN_PAD, padding=MARIAN_PAD, seed=5)], dim=1)
@@ -306,17 +306,17 @@ def test_greedy_output_equals_marian_generate() -> None:
             max_new_tokens=limit,
         )
 
-        def step(tokens_N: Tensor, state: State, model: Transformer = ours) -> tuple[Tensor, DecoderState]:
+        def step(tokens_N: Tensor, state: SearchState, model: Transformer = ours) -> tuple[Tensor, DecoderState]:
             assert isinstance(state, DecoderState)
             return model.step(tokens_N, state)
 
-        hypotheses = one_by_one(
+        hypotheses = decode_tokens(
             step,
             ours.start(source),
-            limits=[limit] * len(source),
+            max_lengths=[limit] * len(source),
             start_id=MARIAN_PAD,
             end_id=MARIAN_EOS,
-            penalty=LengthPenalty("none", 0.0),
+            length_penalty=LengthPenalty("none", 0.0),
             device=CPU,
         )
         for row, hypothesis in zip(generated.tolist(), hypotheses, strict=True):

@@ -16,11 +16,11 @@ from dragoman import Parser
 from dragoman.cli.main import cli
 from dragoman.errors import DataError
 from dragoman.inference.explain.parse import explain_parse
-from dragoman.viz.attention_page import attention_page
-from dragoman.viz.explanation import Bracketed, Explanation
-from dragoman.viz.figures import figure_names, figures
-from dragoman.viz.tree_attention import tree_view
-from dragoman.viz.tree_diagram import Drawing, trees_picture
+from dragoman.viz.attention_page import render_attention_page
+from dragoman.viz.explanation import Explanation, ExplanationTree
+from dragoman.viz.figures import list_figure_names, render_figures
+from dragoman.viz.tree_attention import render_tree_attention
+from dragoman.viz.tree_diagram import TreeDrawing, render_trees
 from explained import HOSTILE, made
 from parsers import parser_bundle
 
@@ -34,7 +34,7 @@ BRACKETS = (("S", 0, 5), ("NP", 0, 2), ("VP", 2, 5), ("PP", 3, 5))
 def of_chance(words: tuple[str, ...] = WORDS, *, points: bool = False) -> Explanation:
     """A parse of chance: weights of 6 source tokens, of which the first two are the first word's; brackets at 0, 1, 4 and 6."""
     looked = made(source=7, said=12, layers=2, heads=2, sharpness=4.0)
-    tree = Bracketed(words, ("DT", "NN", "VBD", "IN", "NNS"), BRACKETS, (0, 1, 4, 6), points)
+    tree = ExplanationTree(words, ("DT", "NN", "VBD", "IN", "NNS"), BRACKETS, (0, 1, 4, 6), points)
     return replace(looked, source_words=(0, 0, 1, 2, 3, 4, 5), said_words=tuple(range(12)), tree=tree)
 
 
@@ -58,7 +58,7 @@ def rows(svg: str) -> list[tuple[str, list[tuple[float, float]]]]:
 def test_a_row_is_what_the_brackets_token_looked_at() -> None:
     explanation = of_chance()
     mean_TS = explanation.cross.weights_LHTS[1].mean(axis=0)  # the last layer, both heads
-    drawn = rows(tree_view(explanation))
+    drawn = rows(render_tree_attention(explanation))
     assert len(drawn) == len(BRACKETS)
     for (name, start, end), opener, (hint, cells) in zip(BRACKETS, (0, 1, 4, 6), drawn, strict=True):
         weights = [float(mean_TS[opener, :2].sum()), *map(float, mean_TS[opener, 2:])]
@@ -69,7 +69,7 @@ def test_a_row_is_what_the_brackets_token_looked_at() -> None:
 
 
 def test_a_cell_stands_below_its_word() -> None:
-    svg = tree_view(of_chance())
+    svg = render_tree_attention(of_chance())
     words = {text.text: float(text.get("x", "")) for text in ElementTree.fromstring(svg).iter(SVG + "text")}
     places = sorted({place for _, cells in rows(svg) for place, _ in cells})
     centres = [words[word] for word in (*WORDS, "end")]
@@ -80,38 +80,38 @@ def test_the_pointer_is_shown_where_there_is_one() -> None:
     def triangles(svg: str) -> int:
         return svg.count("l6 4l-6 4z")
 
-    assert triangles(tree_view(of_chance())) == 0
-    assert triangles(tree_view(of_chance(points=True))) == len(BRACKETS)
+    assert triangles(render_tree_attention(of_chance())) == 0
+    assert triangles(render_tree_attention(of_chance(points=True))) == len(BRACKETS)
 
 
 def test_foreign_words_are_inert() -> None:
     hostile = tuple(HOSTILE[:5])
-    page = attention_page(of_chance(hostile))
+    page = render_attention_page(of_chance(hostile))
     for word in hostile:
         assert word not in page.replace("</script>", "", 0).split('<section id="tree">')[1].split("</section>")[0]
-    ElementTree.fromstring(tree_view(of_chance(hostile)))
+    ElementTree.fromstring(render_tree_attention(of_chance(hostile)))
 
 
 def test_only_a_parse_has_a_tree() -> None:
     explanation = of_chance()
-    assert '<section id="tree">' in attention_page(explanation)
-    assert set(figures(explanation)) == set(figure_names(tree=True))
+    assert '<section id="tree">' in render_attention_page(explanation)
+    assert set(render_figures(explanation)) == set(list_figure_names(include_tree=True))
     plain = replace(explanation, tree=None)
-    assert '<section id="tree">' not in attention_page(plain)
-    assert "tree" not in figures(plain)
+    assert '<section id="tree">' not in render_attention_page(plain)
+    assert "tree" not in render_figures(plain)
     with pytest.raises(ValueError, match="of no parse"):
-        tree_view(plain)
+        render_tree_attention(plain)
 
 
 def test_every_style_of_the_page_is_in_its_policy() -> None:
     """One style for all its pictures, the tree among them: the policy names the first one's hash alone."""
-    page = attention_page(of_chance())
+    page = render_attention_page(of_chance())
     assert len(set(re.findall(r"<style>.*?</style>", page.split("<body>")[1], re.DOTALL))) == 1
 
 
 def test_several_trees_stand_below_each_other() -> None:
-    one = Drawing(WORDS, BRACKETS, (), "first")
-    root = ElementTree.fromstring(trees_picture([one, replace(one, title="second")]))
+    one = TreeDrawing(WORDS, BRACKETS, (), "first")
+    root = ElementTree.fromstring(render_trees([one, replace(one, title="second")]))
     heights = {text.text: float(text.get("y", "")) for text in root.iter(SVG + "text")}
     words = [float(text.get("y", "")) for text in root.iter(SVG + "text") if text.text == "cat"]
     assert heights["first"] < words[0] < heights["second"] < words[1] < float(root.get("height", ""))
@@ -127,7 +127,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parser(bundle: Path) -> Parser:
-    found = dragoman.load(bundle, device="cpu", threads=1, replicas=1)
+    found = dragoman.load(bundle, device="cpu", intra_threads=1, inter_threads=1)
     assert isinstance(found, Parser)
     return found
 
@@ -138,15 +138,15 @@ def test_it_explains_the_parse_that_it_gives(parser: Parser, method: str) -> Non
     parse = parser.parse(text, method=method)
     told = explain_parse(parser, text, method=method)
     assert (told.target, told.source) == (parse.brackets, text)
-    assert told.said == (*parse.tokens, "</s>")
+    assert told.output_tokens == (*parse.tokens, "</s>")
     assert told.tree is not None
     assert (told.tree.words, told.tree.tags) == (parse.words, parse.tags)
-    assert [told.said[place] for place in told.tree.openers] == [f"({label}" for label, _, _ in parse.spans]
-    assert told.source_words[-1] == len(parse.words)
-    won = [branch.token for branch in told.beam if branch.won]
-    assert won == list(told.said)  # the recorded search, which the same automaton constrains, came to the same parse
-    for choice, log_prob in zip(told.choices, parse.token_log_probs, strict=True):
-        assert choice.said.log_prob == pytest.approx(log_prob, abs=1e-4)
+    assert [told.output_tokens[place] for place in told.tree.opener_positions] == [f"({label}" for label, _, _ in parse.spans]
+    assert told.source_word_ids[-1] == len(parse.words)
+    won = [branch.token for branch in told.beam if branch.is_best]
+    assert won == list(told.output_tokens)  # the recorded search, which the same automaton constrains, came to the same parse
+    for choice, log_prob in zip(told.predictions, parse.token_log_probs, strict=True):
+        assert choice.output.log_prob == pytest.approx(log_prob, abs=1e-4)
     assert not {branch.token for branch in told.beam} & set(parser.labels.tags)
 
 

@@ -20,15 +20,15 @@ from dragoman import Parse, Parser
 from dragoman.cli.main import cli
 from dragoman.errors import BundleError, DataError, DeviceError, DragomanError, RecipeError
 from dragoman.inference.parser import load_parser
-from dragoman.inference.translator import load
-from dragoman.tasks.inference_model import speaker_of
-from dragoman.tasks.tree_constraint import Constraint
-from dragoman.trees.constraint_automaton import Automaton
-from dragoman.trees.linearization import NAMES, Name, linearization
-from dragoman.trees.ptb import read_tree, split_words, write
-from dragoman.trees.ptb_tokenizer import penn_words
-from dragoman.trees.repair import mend
-from dragoman.trees.tree import leaves, spans, words
+from dragoman.inference.translator import load_translator
+from dragoman.tasks.inference_model import as_inference_model
+from dragoman.tasks.tree_constraint import TreeConstraint
+from dragoman.trees.constraint_automaton import ConstraintAutomaton
+from dragoman.trees.linearization import LINEARIZATION_NAMES, LinearizationName, linearization
+from dragoman.trees.ptb import format_tree, read_tree, split_words
+from dragoman.trees.ptb_tokenizer import tokenize_ptb
+from dragoman.trees.repair import repair_tree
+from dragoman.trees.tree import get_leaves, get_spans, get_words
 from parsers import parser_bundle
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -76,103 +76,103 @@ def assert_tree(parse: Parse, given: Sequence[str]) -> None:
     """A tree over exactly these words, on one line, with no empty bracket, that a reader finds again."""
     assert parse.words == tuple(given)
     assert parse.tree is not None
-    assert words(parse.tree) == list(given)
-    assert [leaf.tag for leaf in leaves(parse.tree)] == list(parse.tags)
-    assert all(start < end for _, start, end in spans(parse.tree))
+    assert get_words(parse.tree) == list(given)
+    assert [leaf.tag for leaf in get_leaves(parse.tree)] == list(parse.tags)
+    assert all(start < end for _, start, end in get_spans(parse.tree))
     assert "\n" not in parse.brackets
     again = read_tree(parse.brackets)
-    assert [leaf.word for leaf in leaves(again)] == [word.replace("(", "-LRB-").replace(")", "-RRB-") for word in given]
-    assert spans(again) == spans(parse.tree)
+    assert [leaf.word for leaf in get_leaves(again)] == [word.replace("(", "-LRB-").replace(")", "-RRB-") for word in given]
+    assert get_spans(again) == get_spans(parse.tree)
 
 
 # The automaton beside a search
 
 
-TOKENS: dict[Name, list[str]] = {
+TOKENS: dict[LinearizationName, list[str]] = {
     "typed": ["(S", ")S", "(NP", ")NP", "XX", "(LOST", ")NEVER", "junk"],
     "tensor2tensor": ["S", "/S", "NP", "/NP", "DT", "+NP"],
     "topdown": ["(S", ")", "(NP", "the", "\\(", "cat"],
 }
 
 
-def made(name: Name, chance: random.Random) -> Automaton:
+def made(name: LinearizationName, chance: random.Random) -> ConstraintAutomaton:
     vocabulary = ["<pad>", "<unk>", "<s>", "</s>", *TOKENS[name]]
     limits = {"deepest": chance.choice([2, 5, 64]), "most_opens": chance.choice([1, 3, 16])}
-    return Automaton(linearization(name), vocabulary, end=3, special=[0, 1, 2], **limits)
+    return ConstraintAutomaton(linearization(name), vocabulary, end_id=3, special_ids=[0, 1, 2], **limits)
 
 
-def sentences(automaton: Automaton, chance: random.Random) -> tuple[list[int], list[int], list[list[int]] | None]:
+def sentences(automaton: ConstraintAutomaton, chance: random.Random) -> tuple[list[int], list[int], list[list[int]] | None]:
     """Lengths, limits and words."""
     lengths = [chance.randint(1, 7) for _ in range(5)]
-    own = [[chance.choice([7, 8, 9]) for _ in range(length)] for length in lengths] if automaton.tells_words else None
-    return lengths, [automaton.least_room(length) + chance.randint(0, 25) for length in lengths], own
+    own = [[chance.choice([7, 8, 9]) for _ in range(length)] for length in lengths] if automaton.has_word_tokens else None
+    return lengths, [automaton.min_tokens(length) + chance.randint(0, 25) for length in lengths], own
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_constraint_allows_what_the_automaton_does(name: Name) -> None:
+@pytest.mark.parametrize("name", LINEARIZATION_NAMES)
+def test_the_constraint_allows_what_the_automaton_does(name: LinearizationName) -> None:
     """Along random walks whose rows a search drops, doubles and moves; the automaton's state goes along, and is the source."""
     for seed in range(8):
         chance = random.Random(seed)
         one = made(name, chance)
         lengths, limits, own = sentences(one, chance)
-        allow = Constraint(one, torch.device("cpu")).beside(lengths, limits, own)
-        state, of_N, outputs_NT = one.start(lengths, limits, own), np.arange(5), np.zeros((5, 0), dtype=np.int64)
+        allow = TreeConstraint(one, torch.device("cpu")).build_allowed_tokens_fn(lengths, limits, own)
+        state, of_N, outputs_NT = one.initial_state(lengths, limits, own), np.arange(5), np.zeros((5, 0), dtype=np.int64)
         for _ in range(max(limits) + 2):
             allowed_NV = allow(torch.from_numpy(outputs_NT), torch.from_numpy(of_N)).numpy()
-            np.testing.assert_array_equal(allowed_NV, one.allowed(state))
+            np.testing.assert_array_equal(allowed_NV, one.get_allowed_mask(state))
             rows = np.array(chance.choices(range(len(of_N)), k=6))
             tokens = np.array([chance.choice(np.flatnonzero(allowed_V)) for allowed_V in allowed_NV[rows]])
             state, of_N = one.advance(state.reorder(rows), tokens), of_N[rows]
             outputs_NT = np.concatenate([outputs_NT[rows], tokens[:, None]], axis=1)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_row_alone_is_under_the_same_masks(name: Name) -> None:
+@pytest.mark.parametrize("name", LINEARIZATION_NAMES)
+def test_a_row_alone_is_under_the_same_masks(name: LinearizationName) -> None:
     """One sentence after the other, some of them cut short, as a search with a beam of one goes."""
     for seed in range(8):
         chance = random.Random(seed)
         one = made(name, chance)
         lengths, limits, own = sentences(one, chance)
-        allow = Constraint(one, torch.device("cpu")).beside(lengths, limits, own)
+        allow = TreeConstraint(one, torch.device("cpu")).build_allowed_tokens_fn(lengths, limits, own)
         for sentence in [*range(5), 2, 2]:
-            state = one.start([lengths[sentence]], [limits[sentence]], own and [own[sentence]])
+            state = one.initial_state([lengths[sentence]], [limits[sentence]], own and [own[sentence]])
             said: list[int] = []
             for _ in range(chance.randint(1, limits[sentence] + 1)):
                 allowed_NV = allow(torch.tensor([said], dtype=torch.long), torch.tensor([sentence])).numpy()
-                np.testing.assert_array_equal(allowed_NV, one.allowed(state))
+                np.testing.assert_array_equal(allowed_NV, one.get_allowed_mask(state))
                 said.append(int(chance.choice(np.flatnonzero(allowed_NV[0]))))
                 state = one.advance(state, said[-1:])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_dead_row_disturbs_nothing(name: Name) -> None:
+@pytest.mark.parametrize("name", LINEARIZATION_NAMES)
+def test_a_dead_row_disturbs_nothing(name: LinearizationName) -> None:
     """What a search says in rows that are dead already may be anything; the masks of the others stay what they were."""
     for seed in range(20):
         chance = random.Random(seed)
         one = made(name, chance)
         lengths, limits, own = sentences(one, chance)
-        allow = Constraint(one, torch.device("cpu")).beside(lengths, limits, own)
+        allow = TreeConstraint(one, torch.device("cpu")).build_allowed_tokens_fn(lengths, limits, own)
         size = len(one.kind_V)
         dead_T = [chance.randrange(size) for _ in range(9)]
         alive = [next(token for token in range(size) if one.kind_V[token] == 1)]  # any bracket that opens
-        state = one.advance(one.start(lengths[:1], limits[:1], own and own[:1]), alive)
+        state = one.advance(one.initial_state(lengths[:1], limits[:1], own and own[:1]), alive)
         both = torch.tensor([alive, dead_T[:1]])
-        np.testing.assert_array_equal(allow(both, torch.tensor([0, 1]))[:1].numpy(), one.allowed(state))
+        np.testing.assert_array_equal(allow(both, torch.tensor([0, 1]))[:1].numpy(), one.get_allowed_mask(state))
         assert allow(torch.tensor([dead_T]), torch.tensor([4])).shape == (1, size)
 
 
 def test_no_room_for_a_tree_is_said_at_once() -> None:
     one = made("typed", random.Random(1))
     with pytest.raises(ValueError, match="a tree over 4 words takes 7 tokens at least, not 6"):
-        Constraint(one, torch.device("cpu")).beside([4], [6])
+        TreeConstraint(one, torch.device("cpu")).build_allowed_tokens_fn([4], [6])
 
 
 # Parsers
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LINEARIZATION_NAMES)
 @pytest.mark.parametrize("method", ["greedy", "beam", "sample"])
-def test_every_sentence_becomes_a_tree_over_its_words(tmp_path: Path, name: Name, method: str) -> None:
+def test_every_sentence_becomes_a_tree_over_its_words(tmp_path: Path, name: LinearizationName, method: str) -> None:
     parser = opened(parser_bundle(tmp_path / "bundle", how=name))
     for text, parse in zip(ODD, parser.parse(ODD, method=method, nbest=1 if method == "greedy" else 2), strict=True):
         given = text.split()
@@ -181,7 +181,7 @@ def test_every_sentence_becomes_a_tree_over_its_words(tmp_path: Path, name: Name
             continue
         assert len(parse.alternatives) == (method != "greedy")
         for one in (parse, *parse.alternatives):
-            assert (one.status, one.mended) == ("ok", ())
+            assert (one.status, one.repairs) == ("ok", ())
             assert_tree(one, given)
             assert len(one.token_log_probs) == len(one.tokens) + 1
         scores = [one.score for one in (parse, *parse.alternatives)]
@@ -221,14 +221,14 @@ def test_unconstrained_output_is_mended_and_told(parser: Parser) -> None:
     assert any(parse.status == "mended" for parse in parses)
     for parse in parses:
         assert_tree(parse, lines[0].split())
-        same = mend(parser.labels.how, parse.tokens, parse.words, parse.tags)
-        assert parse.mended == tuple(map(str, same.mendings))
-        assert bool(parse.mended) == (parse.status != "ok")
-        assert write(same.tree) == parse.brackets
+        same = repair_tree(parser.labels.linearization, parse.tokens, parse.words, parse.tags)
+        assert parse.repairs == tuple(map(str, same.repairs))
+        assert bool(parse.repairs) == (parse.status != "ok")
+        assert format_tree(same.tree) == parse.brackets
 
 
 def test_two_parsers_vote(bundle: Path, parser: Parser, tmp_path: Path) -> None:
-    twice = Parser([parser.bundle, parser.bundle], device="cpu", threads=1, replicas=1)
+    twice = Parser([parser.bundle, parser.bundle], device="cpu", intra_threads=1, inter_threads=1)
     assert_alike(twice.parse(ODD), parser.parse(ODD))
     other = parser_bundle(tmp_path / "other", seed=2)
     assert_tree(opened(bundle, other).parse("the cat"), ["the", "cat"])
@@ -239,7 +239,7 @@ def test_two_parsers_vote(bundle: Path, parser: Parser, tmp_path: Path) -> None:
 
 def test_a_translator_and_a_parser_cannot_vote(bundle: Path, trained: Path) -> None:
     said = "tiny and parser: a translator and a parser cannot vote together"
-    openers: list[Callable[..., object]] = [dragoman.load, load_parser, load]
+    openers: list[Callable[..., object]] = [dragoman.load, load_parser, load_translator]
     for first, second in ((bundle, trained / "bundle"), (trained / "bundle", bundle)):
         for open_both in openers:
             with pytest.raises(BundleError, match=said):
@@ -261,7 +261,7 @@ def test_packed_and_plain_models_say_the_same(tmp_path: Path, pointer: str) -> N
     path = parser_bundle(tmp_path / "bundle", f"model.pointer={pointer}")
     parser = opened(path, precision="float32")
     plain = opened(path, precision="float32")
-    plain.speaker = speaker_of(plain.models)
+    plain.inference_model = as_inference_model(plain.models)
     assert_alike(parser.parse(ODD), plain.parse(ODD))
     assert_alike(parser.parse(ODD, beam_size=3, nbest=3), plain.parse(ODD, beam_size=3, nbest=3))
 
@@ -283,7 +283,7 @@ def test_odd_spaces_stay_in_their_words(parser: Parser) -> None:
     """CRAFT has such words: brackets part words by plain spaces and tabs alone."""
     (parse,) = parser.parse([["Bmp7\u2009", "a\u00a0b"]])
     assert parser.parse("Bmp7\u2009 a\u00a0b").brackets == parse.brackets
-    assert words(read_tree(parse.brackets)) == ["Bmp7\u2009", "a\u00a0b"]
+    assert get_words(read_tree(parse.brackets)) == ["Bmp7\u2009", "a\u00a0b"]
     assert parser.parse("\u3000 ").status == "empty"
 
 
@@ -355,12 +355,12 @@ def test_mistakes_are_answered(parser: Parser, bundle: Path, trained: Path) -> N
     ],
 )
 def test_text_becomes_words(text: str, wanted: str) -> None:
-    assert penn_words(text) == wanted.split()
-    assert penn_words(" ".join(penn_words(text))) == wanted.split()
+    assert tokenize_ptb(text) == wanted.split()
+    assert tokenize_ptb(" ".join(tokenize_ptb(text))) == wanted.split()
 
 
 def test_hyphens_part_words_where_it_is_asked() -> None:
-    assert penn_words("a well-known and/or non-smoking 3-fold", hyphens="split") == (
+    assert tokenize_ptb("a well-known and/or non-smoking 3-fold", hyphens="split") == (
         ["a", "well", "-", "known", "and", "/", "or", "non-smoking", "3-fold"]
     )
 
@@ -528,7 +528,10 @@ def strange_lines(count: int, seed: int) -> Iterator[str]:
 def fuzzed(tmp_path: Path, count: int) -> int:
     """Parse so many lines in every way, all of them well-formed; how many had words."""
     ways = [
-        (name, method, pointer) for name in NAMES for method in ("greedy", "beam", "sample") for pointer in ("true", "false")
+        (name, method, pointer)
+        for name in LINEARIZATION_NAMES
+        for method in ("greedy", "beam", "sample")
+        for pointer in ("true", "false")
     ]
     parsed = 0
     for number, (name, method, pointer) in enumerate(ways):

@@ -22,24 +22,24 @@ from dragoman.bundle import load_bundle
 from dragoman.config import ModelConfig, Recipe, TaskConfig, make_recipe
 from dragoman.data.collate import collate
 from dragoman.data.prepare import prepare
-from dragoman.data.tokenization.sentencepiece import Subword, learn_subword
+from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
-from dragoman.data.tokenization.tokenizer import LABELS
-from dragoman.data.tokenization.tree_labels import XX_ID, Labels, learn_labels, read_labels, source_text
+from dragoman.data.tokenization.tokenizer import LABELS_FILE
+from dragoman.data.tokenization.tree_labels import XX_ID, TreeLabels, collect_labels, read_labels, to_source_text
 from dragoman.errors import BundleError, DataError, RecipeError
-from dragoman.evaluation.evalb import score_files, total
-from dragoman.inference.translator import load
+from dragoman.evaluation.evalb import score_files, sum_scores
+from dragoman.inference.translator import load_translator
 from dragoman.model.factory import build_model
-from dragoman.model.pointer import Words
+from dragoman.model.pointer import WordTables
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.parsing import parse_ids, score_parses
-from dragoman.training.losses.label_smoothing import batch_loss, tag_loss
+from dragoman.tasks.parsing import parse_sentences, score_parses
+from dragoman.training.losses.label_smoothing import batch_loss, pos_tag_loss
 from dragoman.training.monitoring.diagnostics import diagnose
-from dragoman.training.monitoring.run_status import Record, read_record
+from dragoman.training.monitoring.run_status import RunStatus, read_run_status
 from dragoman.training.run import train
-from dragoman.trees.linearization import NAMES, restore
-from dragoman.trees.ptb import read_tree, write
-from dragoman.trees.tree import leaves
+from dragoman.trees.linearization import LINEARIZATION_NAMES, delinearize
+from dragoman.trees.ptb import format_tree, read_tree
+from dragoman.trees.tree import get_leaves
 
 CAT = "(S (NP (DT the) (NN cat)) (VP (VBD sat)) (. .))"
 WORDS = {
@@ -134,7 +134,7 @@ def run(parsing: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Labels
 
 
-@pytest.mark.parametrize("how", NAMES)
+@pytest.mark.parametrize("how", LINEARIZATION_NAMES)
 def test_ids_tell_the_tree_and_its_tags(how: Any) -> None:
     """The decoder says the linearization of `trees`, which is tested by itself; the tags stand where words are consumed."""
     task = TaskConfig(kind="parsing", linearization=how, pos_tags="sequence" if how == "tensor2tensor" else "head")
@@ -142,27 +142,27 @@ def test_ids_tell_the_tree_and_its_tags(how: Any) -> None:
         read_tree("(NN word)"),
         read_tree("(NP (JJ x) y)"),
     ]
-    labels = learn_labels(trees[:-1] if how == "tensor2tensor" else trees, task)
-    again = read_labels(labels.model, name="labels.json")
-    assert (again.tokens, again.shifts, again.hidden) == (labels.tokens, labels.shifts, labels.hidden)
+    labels = collect_labels(trees[:-1] if how == "tensor2tensor" else trees, task)
+    again = read_labels(labels.serialized_model, name="labels.json")
+    assert (again.tokens, again.shift_ids, again.hidden_ids) == (labels.tokens, labels.shift_ids, labels.hidden_ids)
     assert labels.tokens[:5] == ["<pad>", "<unk>", "<s>", "</s>", "XX"]
-    for tree in map(labels.plain, trees[:-1]):
-        words = [leaf.word for leaf in leaves(tree)]
+    for tree in map(labels.normalize, trees[:-1]):
+        words = [leaf.word for leaf in get_leaves(tree)]
         ids = labels.encode_tree(tree)
-        told = [labels.tokens[index] for index in ids if index in labels.shifts]
-        assert told == [leaf.tag for leaf in leaves(tree)]
+        told = [labels.tokens[index] for index in ids if index in labels.shift_ids]
+        assert told == [leaf.tag for leaf in get_leaves(tree)]
         tags = None if how == "tensor2tensor" else told
-        assert restore(labels.how, labels.pieces(labels.said(ids)), words, tags) == tree
+        assert delinearize(labels.linearization, labels.ids_to_pieces(labels.hide_tags(ids)), words, tags) == tree
         assert labels.encode(labels.decode(ids)) == ids
-        assert not set(labels.said(ids)) & set(labels.hidden)
+        assert not set(labels.hide_tags(ids)) & set(labels.hidden_ids)
 
 
 def test_labels_that_were_not_learnt_are_counted() -> None:
-    labels = learn_labels([read_tree(CAT)], TaskConfig(kind="parsing"))
+    labels = collect_labels([read_tree(CAT)], TaskConfig(kind="parsing"))
     unknown = Counter[str]()
     ids = labels.encode_tree(read_tree("(S (QP (CD two) (NN x)) (. .))"), unknown)
     tokens = ["(S", "<unk>", "XX", "NN", "<unk>", ".", ")S"]
-    assert (labels.pieces(ids), dict(unknown)) == (tokens, {"QP": 1, "CD": 1})
+    assert (labels.ids_to_pieces(ids), dict(unknown)) == (tokens, {"QP": 1, "CD": 1})
     assert ids[1] == UNKNOWN_ID
     assert ids[2] == XX_ID
 
@@ -184,26 +184,26 @@ def test_damaged_labels_are_refused(written: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def pieces() -> Subword:
-    texts = [" ".join(leaf.word for leaf in leaves(read_tree(sentence(random.Random(seed))))) for seed in range(200)]
+def pieces() -> SentencePieceTokenizer:
+    texts = [" ".join(leaf.word for leaf in get_leaves(read_tree(sentence(random.Random(seed))))) for seed in range(200)]
     config = make_recipe({"tokenizer": {"normalization": "identity"}}).tokenizer
-    return learn_subword(texts, config, vocab_size=350, seed=1)
+    return train_sentencepiece(texts, config, vocab_size=350, seed=1)
 
 
 @settings(max_examples=40, deadline=None, database=None)
 @given(
     words=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), min_size=1, max_size=6), alpha=st.floats(0, 1)
 )
-def test_every_word_begins_once_whatever_it_holds(pieces: Subword, words: list[str], alpha: float) -> None:
+def test_every_word_begins_once_whatever_it_holds(pieces: SentencePieceTokenizer, words: list[str], alpha: float) -> None:
     """Of any characters, brackets, white space and ▁ among them; however its pieces are drawn."""
-    text = source_text(words)
-    assert int(pieces.begins[pieces.encode(text)].sum()) == len(words)
-    assert int(pieces.begins[pieces.sample(text, alpha=alpha, seed=1)].sum()) == len(words)
+    text = to_source_text(words)
+    assert int(pieces.word_start_mask[pieces.encode(text)].sum()) == len(words)
+    assert int(pieces.word_start_mask[pieces.sample_encode(text, alpha=alpha, seed=1)].sum()) == len(words)
     assert pieces.decode(pieces.encode(text)) == text
 
 
 def test_words_are_read_as_a_treebank_has_them() -> None:
-    assert source_text(["(", "-LRB-", "a\u2581b", "no\u00a0break", "", "x)"]) == "-LRB- -LRB- a_b no_break _ x-RRB-"
+    assert to_source_text(["(", "-LRB-", "a\u2581b", "no\u00a0break", "", "x)"]) == "-LRB- -LRB- a_b no_break _ x-RRB-"
 
 
 # Pointer and tag head
@@ -219,22 +219,22 @@ def parser(*, pointer: bool = True, tagging: bool = True) -> Transformer:
         residual_dropout=0.0, embedding_dropout=0.0,
     )  # fmt: skip
     torch.manual_seed(1)
-    model = build_model(config, source_vocabulary=8, target_vocabulary=12, word_id=4, tagging=tagging)
+    model = build_model(config, source_vocab_size=8, target_vocab_size=12, word_id=4, tagging=tagging)
     assert model.words is not None
-    model.words.learn(begins=BEGINS, shifts=SHIFTS, hidden=HIDDEN)
+    model.words.fill(begins=BEGINS, shifts=SHIFTS, hidden=HIDDEN)
     return model.eval()
 
 
 def test_the_places_of_words() -> None:
     """Word by word, then the end token: by hand."""
-    words = Words(source_vocabulary=8, target_vocabulary=12, word_id=4, padding_id=0)
-    words.learn(begins=BEGINS, shifts=SHIFTS, hidden=HIDDEN)
+    words = WordTables(source_vocab_size=8, target_vocab_size=12, word_id=4, padding_id=0)
+    words.fill(begins=BEGINS, shifts=SHIFTS, hidden=HIDDEN)
     source_BS = torch.tensor([[*SOURCES[0], 0], SOURCES[1]])
-    assert words.places(source_BS).tolist() == [[0, 2, 3, 4, 4, 4], [0, 1, 5, 5, 5, 5]]
+    assert words.find_word_starts(source_BS).tolist() == [[0, 2, 3, 4, 4, 4], [0, 1, 5, 5, 5, 5]]
     target_BT = torch.tensor(TARGETS)
-    assert words.said(target_BT).tolist() == [[10, 4, 4, 11, 4, 11], [10, 10, 4, 11, 4, 11]]
-    assert words.tags(target_BT, 4).tolist() == [[8, 4, 9, 0], [8, 9, 0, 0]]
-    assert words.tags(target_BT, 1).tolist() == [[8], [8]]
+    assert words.hide_tags(target_BT).tolist() == [[10, 4, 4, 11, 4, 11], [10, 10, 4, 11, 4, 11]]
+    assert words.gather_tags(target_BT, 4).tolist() == [[8, 4, 9, 0], [8, 9, 0, 0]]
+    assert words.gather_tags(target_BT, 1).tolist() == [[8], [8]]
 
 
 def test_the_pointer_shows_the_next_word() -> None:
@@ -269,12 +269,12 @@ def test_steps_and_reordered_rows_point_as_teacher_forcing_does() -> None:
             true_BV = logits_NV.view(2, 2, -1)[:, place % 2]
             torch.testing.assert_close(true_BV, forced_BTV[:, place], atol=1e-5, rtol=1e-5)
             state = state.reorder(rows_N)
-        kept = state.keep(torch.tensor([1]))
-    assert state.pointed is not None
-    assert state.pointed.count_N is not None
-    assert kept.pointed is not None
-    assert kept.pointed.count_N is not None
-    assert kept.pointed.count_N.tolist() == state.pointed.count_N.tolist()[2:]
+        kept = state.select_sentences(torch.tensor([1]))
+    assert state.pointer is not None
+    assert state.pointer.num_words_N is not None
+    assert kept.pointer is not None
+    assert kept.pointer.num_words_N is not None
+    assert kept.pointer.num_words_N.tolist() == state.pointer.num_words_N.tolist()[2:]
 
 
 def test_a_model_without_pointer_is_what_it_was() -> None:
@@ -283,7 +283,7 @@ def test_a_model_without_pointer_is_what_it_was() -> None:
     models = []
     for word_id in (None, 4):
         torch.manual_seed(1)
-        models.append(build_model(config, source_vocabulary=8, target_vocabulary=12, word_id=word_id).eval())
+        models.append(build_model(config, source_vocab_size=8, target_vocab_size=12, word_id=word_id).eval())
     plain, with_words = models
     source_BS, inputs_BT = torch.tensor([SOURCES[1]]), torch.tensor([[2, *TARGETS[1]]])
     assert [*plain.state_dict()] == [name for name in with_words.state_dict() if not name.startswith("words.")]
@@ -298,7 +298,7 @@ def test_the_tags_loss_is_that_of_each_words_tag() -> None:
     batch = collate(SOURCES, TARGETS, start_id=2)
     with torch.no_grad():
         memory_BSD = model.encoder(batch.source_BS)
-        found = tag_loss(model, memory_BSD, batch)
+        found = pos_tag_loss(model, memory_BSD, batch)
         expected = 0.0
         for row, places in enumerate(([0, 2, 3], [0, 1])):
             tags = [token for token in TARGETS[row] if token in SHIFTS]
@@ -306,8 +306,8 @@ def test_the_tags_loss_is_that_of_each_words_tag() -> None:
                 logits_V = model.tagger.projection(memory_BSD[row, place])
                 expected -= float(logits_V[SHIFTS].log_softmax(0)[SHIFTS.index(tag)])
         assert float(found) == pytest.approx(expected, rel=1e-5)
-        alone, nll = batch_loss(model, batch, epsilon=0.1, form="uniform")
-        both, same = batch_loss(model, batch, epsilon=0.1, form="uniform", pos_loss_weight=0.5)
+        alone, nll = batch_loss(model, batch, epsilon=0.1, smoothing_mode="uniform")
+        both, same = batch_loss(model, batch, epsilon=0.1, smoothing_mode="uniform", pos_loss_weight=0.5)
     assert float(both) == pytest.approx(float(alone) + 0.5 * expected, rel=1e-5)
     assert nll == same
 
@@ -316,7 +316,10 @@ def test_the_decoder_never_reads_a_tag() -> None:
     """Other tags in the places of XX: the same likelihood."""
     model = parser()
     others = [[{8: 9, 9: 8}.get(token, token) for token in target] for target in TARGETS]
-    nlls = [batch_loss(model, collate(SOURCES, some, start_id=2), epsilon=0.1, form="uniform")[1] for some in (TARGETS, others)]
+    nlls = [
+        batch_loss(model, collate(SOURCES, some, start_id=2), epsilon=0.1, smoothing_mode="uniform")[1]
+        for some in (TARGETS, others)
+    ]
     assert nlls[0] == nlls[1]
 
 
@@ -394,20 +397,20 @@ def test_a_run_leaves_a_parser(run: Path, treebank: Path) -> None:
     assert report["valid"]["f1"] > 0
     assert report["test_sentences"] == SPLITS["test"]
     assert "F1" in (run / "report.html").read_text()
-    valid = [entry for entry in read_record(run).valid]
+    valid = [entry for entry in read_run_status(run).valid]
     assert [entry["step"] for entry in valid] == [30, 60]
     assert all(entry["f1_gold_tags"] >= entry["f1"] > 0 and entry["bleu"] is None for entry in valid)
     # A parser that points at its words is the worse for those of another sentence.
     assert valid[-1]["nll_shuffled_source"] > 1.2 * valid[-1]["nll_own_source"]
     bundle = load_bundle(run / "bundle")
-    told = json.loads((run / "bundle" / LABELS).read_bytes())
+    told = json.loads((run / "bundle" / LABELS_FILE).read_bytes())
     counted = Counter(re.findall(r"\((\w+|\.)", (treebank / "train.mrg").read_text()))
     for which, known in (("brackets", ["NP", "PP", "S", "VP"]), ("tags", [*WORDS, "."])):
         assert sorted(told[which]) == sorted(known)
         assert told[which] == sorted(known, key=lambda label: (-counted[label], label))
     assert bundle.model.words is not None
     begins = bundle.model.words.begins_V.numpy() > 0
-    assert np.array_equal(begins, bundle.tokeniser.source.begins)
+    assert np.array_equal(begins, bundle.tokenizer.source.word_start_mask)
 
 
 def test_parses_are_trees_over_the_words(run: Path) -> None:
@@ -415,27 +418,27 @@ def test_parses_are_trees_over_the_words(run: Path) -> None:
     words = [["the", "cat", "sees", "a", "dog", "."], [], ["("] * 3, ["\u2581", "x y", "\N{GRINNING FACE}"], ["the"] * 400]
     tagged: Sequence[Sequence[str] | None] = [["A", "B", "C", "D", "E", "F"], None, None, None, None]
     decoding = bundle.recipe.decoding.model_copy(update={"max_source_tokens": 300})
-    found = parse_ids([bundle.model], bundle.tokeniser, words, bundle.recipe, decoding, tags=tagged)
+    found = parse_sentences([bundle.model], bundle.tokenizer, words, bundle.recipe, decoding, tags=tagged)
     assert [one.status for one in found] == ["ok", "empty", "ok", "ok", "refused"]
     for one, own in zip(found, words, strict=True):
-        assert one.tree is None or [leaf.word for leaf in leaves(one.tree)] == own
+        assert one.tree is None or [leaf.word for leaf in get_leaves(one.tree)] == own
     assert found[0].tags == tuple(tagged[0] or ())
     assert {*found[2].tags} <= {*WORDS, "."}
     assert len(found[0].hypotheses) == 1
-    free = parse_ids([bundle.model], bundle.tokeniser, words[:4], bundle.recipe, decoding, constrained=False)
+    free = parse_sentences([bundle.model], bundle.tokenizer, words[:4], bundle.recipe, decoding, constrained=False)
     assert all(
-        one.tree is None or [leaf.word for leaf in leaves(one.tree)] == own for one, own in zip(free, words, strict=False)
+        one.tree is None or [leaf.word for leaf in get_leaves(one.tree)] == own for one, own in zip(free, words, strict=False)
     )
     with pytest.raises(DataError, match="sentence 1: 1 tags for 6 words"):
-        parse_ids([bundle.model], bundle.tokeniser, words[:1], bundle.recipe, decoding, tags=[["A"]])
+        parse_sentences([bundle.model], bundle.tokenizer, words[:1], bundle.recipe, decoding, tags=[["A"]])
 
 
 def test_tables_of_words_come_from_the_bundle(run: Path, tmp_path: Path) -> None:
     """A bundle whose labels are gone, or whose task is another, is refused; a translator does not open a parser."""
     copy = Path(shutil.copytree(run / "bundle", tmp_path / "bundle"))
     with pytest.raises(BundleError, match="dragoman parse"):
-        load(copy)
-    (copy / LABELS).unlink()
+        load_translator(copy)
+    (copy / LABELS_FILE).unlink()
     reseal(copy)
     with pytest.raises(BundleError, match=r"target\.model: cannot be read"):
         load_bundle(copy)
@@ -461,9 +464,9 @@ def test_f1_is_that_of_evalb_over_files(tmp_path: Path) -> None:
         read_tree("(S (NP (NN dogs)) (VP (VBP run) (RB far)) (. .))"),
         None,
     ]
-    (tmp_path / "gold").write_text("".join(write(tree) + "\n" for tree in gold))
-    (tmp_path / "test").write_text("".join(f"{write(tree) if tree is not None else ''}\n" for tree in parses))
-    expected = total(score_files(tmp_path / "gold", tmp_path / "test"))
+    (tmp_path / "gold").write_text("".join(format_tree(tree) + "\n" for tree in gold))
+    (tmp_path / "test").write_text("".join(f"{format_tree(tree) if tree is not None else ''}\n" for tree in parses))
+    expected = sum_scores(score_files(tmp_path / "gold", tmp_path / "test"))
     found = score_parses(parses, gold)
     assert found["f1"].value == expected.f1
     assert found["tagging"].value == 80.0  # 8 of 10 words: the third sentence has no tree
@@ -471,13 +474,13 @@ def test_f1_is_that_of_evalb_over_files(tmp_path: Path) -> None:
 
 
 def test_doctor_sees_a_source_that_is_not_read(run: Path) -> None:
-    record = read_record(run)
+    record = read_run_status(run)
     assert not any(one.name == "ignores the source" for one in diagnose(record))
     blind = [{**entry, "nll_shuffled_source": entry.get("nll_own_source")} for entry in record.entries]
-    [found] = [one for one in diagnose(Record(run, record.recipe, blind)) if one.name == "ignores the source"]
-    assert "with the sources of other sentences as long" in found.seen
+    [found] = [one for one in diagnose(RunStatus(run, record.recipe, blind)) if one.name == "ignores the source"]
+    assert "with the sources of other sentences as long" in found.evidence
     early = [{**entry, "epoch": 1.0} if entry["type"] == "train" else entry for entry in blind]
-    assert not any(one.name == "ignores the source" for one in diagnose(Record(run, record.recipe, early)))
+    assert not any(one.name == "ignores the source" for one in diagnose(RunStatus(run, record.recipe, early)))
 
 
 @pytest.mark.slow
@@ -510,5 +513,5 @@ def test_other_ways_are_learnt_as_well(parsing: Make, tmp_path: Path, ways: tupl
     report = train(parsing(tmp_path / "run", *changes))
     assert report["f1"] > 40
     bundle = load_bundle(tmp_path / "run" / "bundle")
-    assert isinstance(bundle.tokeniser.target, Labels)
-    assert bundle.tokeniser.target.name == how
+    assert isinstance(bundle.tokenizer.target, TreeLabels)
+    assert bundle.tokenizer.target.name == how

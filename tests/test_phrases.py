@@ -10,8 +10,8 @@ from functools import cache
 
 import pytest
 
-from dragoman.data.synthetic_corpus import _KINDS, LANGUAGES, PhraseSplit, _Kind, _pairs, make_phrases
-from dragoman.errors import DataError, MissingExtraError
+from dragoman.data.synthetic_corpus import _KINDS, LANGUAGES, PhraseSplit, _iter_pairs, _PhraseKind, make_phrases
+from dragoman.errors import DataError, MissingDependencyError
 from dragoman.formats.pair import Pair
 
 KINDS = {"date", "time", "moment", "duration", "relative", "price", "measure", "number"}
@@ -103,7 +103,7 @@ def test_every_source_is_made_once() -> None:
 
 
 @pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.name)
-def test_no_two_forms_say_the_same_english(kind: _Kind) -> None:
+def test_no_two_forms_say_the_same_english(kind: _PhraseKind) -> None:
     from babel import Locale
 
     english = Locale("en")
@@ -139,7 +139,7 @@ def said(kind: str, value: int, language: str) -> set[tuple[str, str]]:
     from babel import Locale
 
     chosen = next(each for each in _KINDS if each.name == kind)
-    return {(pair.source, pair.target) for pair in _pairs(chosen, [value], Locale("en"), Locale(language))}
+    return {(pair.source, pair.target) for pair in _iter_pairs(chosen, [value], Locale("en"), Locale(language))}
 
 
 # The German and French texts are CLDR's, checked by hand; the numbers in words are those of any dictionary.
@@ -209,5 +209,5 @@ def test_the_limit_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("missing", ["babel", "num2words"])
 def test_a_missing_library_names_the_install_line(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(MissingExtraError, match=r"Babel and num2words.*dragoman\[demo\]"):
+    with pytest.raises(MissingDependencyError, match=r"Babel and num2words.*dragoman\[demo\]"):
         make_phrases("de", seed=1, train=1, valid=1, test=1)

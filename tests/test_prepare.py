@@ -28,22 +28,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.cleaning import cleaned_corpus as spool_room
-from dragoman.cleaning.cleaned_corpus import Sieve, spool_corpus
-from dragoman.cleaning.deduplication import DuplicateSearch
+from dragoman.cleaning.cleaned_corpus import FilterPipeline, clean_corpus
+from dragoman.cleaning.deduplication import DuplicateFinder
 from dragoman.config import CleaningConfig, CorpusConfig, Recipe, make_recipe
 from dragoman.data import encoded_corpus as corpus_room
 from dragoman.data import manifest as manifest_room
 from dragoman.data import prepare as prepare_room
-from dragoman.data.encode import Fate
-from dragoman.data.encoded_corpus import LengthTable, lengths_file
-from dragoman.data.prepare import Prepared, prepare, training_name
-from dragoman.data.tokenization.sentencepiece import learn_subword
+from dragoman.data.encode import PairStats
+from dragoman.data.encoded_corpus import LengthTable, get_lengths_file
+from dragoman.data.prepare import PreparedData, get_training_prefix, prepare
+from dragoman.data.tokenization.sentencepiece import train_sentencepiece
 from dragoman.data.tokenization.special_tokens import END_ID
-from dragoman.data.tokenization.tokenizer import learn_tokeniser
-from dragoman.errors import DataError, DragomanError, LostProcessError, MissingExtraError, OutputError, RecipeError, RunError
+from dragoman.data.tokenization.tokenizer import train_tokenizer
+from dragoman.errors import (
+    DataError,
+    DragomanError,
+    MissingDependencyError,
+    OutputError,
+    RecipeError,
+    RunError,
+    WorkerLostError,
+)
 from dragoman.formats.pair import Pair
 from dragoman.formats.tsv import read_aligned, read_tsv
-from dragoman.io.storage import alone_in
+from dragoman.io.storage import lock_dir
 
 # A small language: every word of two consonants and vowels, known to give the pieces asked for.
 WORDS = [f"{a}{b}{c}{d}" for a in "bdgklmnprst" for b in "aeiou" for c in "lmnrst" for d in "aeiou"]
@@ -113,7 +121,7 @@ def recipe_for(text: Path, *overrides: str, **data: Any) -> Recipe:
     return make_recipe(document, overrides)
 
 
-def prepared(text: Path, *overrides: str, notice: Notice = lambda _: None, **data: Any) -> Prepared:
+def prepared(text: Path, *overrides: str, notice: Notice = lambda _: None, **data: Any) -> PreparedData:
     return prepare(recipe_for(text, *overrides, **data), text.parent / "data", notice)
 
 
@@ -125,10 +133,10 @@ def nothing_else_beside(text: Path) -> bool:
     return {path.name for path in text.parent.iterdir()} <= {"text", "data"}
 
 
-def numbers(result: Prepared, name: str) -> list[int]:
+def numbers(result: PreparedData, name: str) -> list[int]:
     """Which of the pairs that were read are there, from 1."""
     corpus = result.corpus(name)
-    return [corpus.number(index) for index in range(len(corpus))]
+    return [corpus.pair_number(index) for index in range(len(corpus))]
 
 
 # --- what is prepared -------------------------------------------------------------------------------------------------
@@ -137,7 +145,7 @@ def numbers(result: Prepared, name: str) -> list[int]:
 def test_a_corpus_is_prepared_as_its_text_says(text: Path) -> None:
     notices: list[str] = []
     result = prepared(text, notice=notices.append)
-    assert result.fresh
+    assert result.is_new
     assert notices == [
         f"reading train: {text / 'train.en'}, {text / 'train.de'}",
         f"reading valid: {text / 'valid.tsv'}",
@@ -150,19 +158,19 @@ def test_a_corpus_is_prepared_as_its_text_says(text: Path) -> None:
         corpus = result.corpus(name)
         assert len(corpus) == len(pairs)
         for index, pair in enumerate(pairs):
-            assert corpus.source(index).tolist() == result.tokeniser.encode_source(pair.source)
-            assert corpus.target(index).tolist() == result.tokeniser.encode_target(pair.target)
-            assert corpus.number(index) == index + 1
+            assert corpus.source(index).tolist() == result.tokenizer.encode_source(pair.source)
+            assert corpus.target(index).tolist() == result.tokenizer.encode_target(pair.target)
+            assert corpus.pair_number(index) == index + 1
         sources, targets = corpus.lengths()
         kept = len(pairs)
-        assert result.fates[name] == Fate(
+        assert result.pair_counts[name] == PairStats(
             read=kept, kept=kept, source_tokens=int(sources.sum()), target_tokens=int(targets.sum())
         )
-        table = LengthTable(lengths_file(result.folder, name))
-        assert sorted(table.pairs.tolist()) == list(range(kept))
+        table = LengthTable(get_lengths_file(result.folder, name))
+        assert sorted(table.pair_indices.tolist()) == list(range(kept))
         for row, (first, last) in enumerate(pairwise(table.starts)):
-            for pair_number in table.pairs[first:last]:
-                assert (table.source[row], table.target[row]) == (sources[pair_number], targets[pair_number])
+            for pair_number in table.pair_indices[first:last]:
+                assert (table.source_lengths[row], table.target_lengths[row]) == (sources[pair_number], targets[pair_number])
     assert set(files(text.parent / "data")) == {
         "source.model", "train-00000.arrow", "train.lengths.arrow", "valid-00000.arrow", "valid.lengths.arrow", "prepared.json",
     }  # fmt: skip
@@ -175,8 +183,8 @@ def test_prepared_files_open_with_plain_pyarrow(text: Path) -> None:
         table = reader.read_all()
     assert table.schema.names == ["source", "target", "number"]
     pairs = list(read_aligned(text / "train.en", text / "train.de"))
-    assert [result.tokeniser.source.decode(ids[:-1]) for ids in table["source"].to_pylist()] == [pair.source for pair in pairs]
-    assert [result.tokeniser.target.decode(ids) for ids in table["target"].to_pylist()] == [pair.target for pair in pairs]
+    assert [result.tokenizer.source.decode(ids[:-1]) for ids in table["source"].to_pylist()] == [pair.source for pair in pairs]
+    assert [result.tokenizer.target.decode(ids) for ids in table["target"].to_pylist()] == [pair.target for pair in pairs]
     assert table["number"].to_pylist() == list(range(1, 61))
 
 
@@ -196,8 +204,8 @@ def test_a_large_vocabulary_takes_four_bytes_an_id(tmp_path: Path) -> None:
         assert reader.schema.field("source").type.value_type == pa.int32()
     assert max(int(corpus.source(row).max()) for row in range(len(corpus))) == len(characters) + 260
     for row, line in enumerate(lines):
-        assert result.tokeniser.source.decode(corpus.source(row).tolist()) == line
-        assert result.tokeniser.target.decode(corpus.target(row).tolist()) == lines[-1 - row]
+        assert result.tokenizer.source.decode(corpus.source(row).tolist()) == line
+        assert result.tokenizer.target.decode(corpus.target(row).tolist()) == lines[-1 - row]
 
 
 def test_pairs_with_an_empty_side_are_counted_and_named(text: Path) -> None:
@@ -208,22 +216,22 @@ def test_pairs_with_an_empty_side_are_counted_and_named(text: Path) -> None:
     written(text / "train.de", others)
     written(text / "valid.tsv", ["bala\t", "bala\tmara"])
     result = prepared(text)
-    fate = result.fates["train"]
+    fate = result.pair_counts["train"]
     assert (fate.read, fate.kept, fate.overlong_pairs, fate.dropped) == (38, 30, 0, {"empty": 8})
     places = {f"{source}:{line}" for line in range(31, 39)}
-    named = fate.dropped_at["empty"]
+    named = fate.dropped_examples["empty"]
     assert len(set(named)) == 5
     assert set(named) < places
-    assert fate.sentences("drop") == [f"8 pairs with an empty side dropped ({', '.join(named)}, …)"]
-    assert result.fates["valid"].sentences("drop") == [f"1 pairs with an empty side dropped ({text / 'valid.tsv'}:1)"]
+    assert fate.summarize("drop") == [f"8 pairs with an empty side dropped ({', '.join(named)}, …)"]
+    assert result.pair_counts["valid"].summarize("drop") == [f"1 pairs with an empty side dropped ({text / 'valid.tsv'}:1)"]
     assert numbers(result, "valid") == [2]
 
 
-def overlong_pairs(text: Path, choice: str) -> tuple[Prepared, list[Pair], list[int]]:
+def overlong_pairs(text: Path, choice: str) -> tuple[PreparedData, list[Pair], list[int]]:
     """A preparation with room for 12 tokens a side; its pairs, and the lines (from 0) of those that do not fit."""
     pairs = list(read_aligned(text / "train.en", text / "train.de"))
     result = prepared(text, "data.max_length=12", f"data.overlong_pairs={choice}")
-    encoder = result.tokeniser
+    encoder = result.tokenizer
     longest = [max(len(encoder.encode_source(pair.source)), len(encoder.encode_target(pair.target)) + 1) for pair in pairs]
     beyond = [line for line, length in enumerate(longest) if length > 12]
     assert 5 < len(beyond) < 55
@@ -233,25 +241,27 @@ def overlong_pairs(text: Path, choice: str) -> tuple[Prepared, list[Pair], list[
 
 def test_over_long_pairs_are_dropped_counted_and_named(text: Path) -> None:
     result, pairs, beyond = overlong_pairs(text, "drop")
-    fate = result.fates["train"]
+    fate = result.pair_counts["train"]
     assert (fate.read, fate.kept, fate.overlong_pairs) == (60, 60 - len(beyond), len(beyond))
-    assert fate.over_long_at == [pairs[line].origin for line in beyond[:5]]
+    assert fate.overlong_examples == [pairs[line].origin for line in beyond[:5]]
     assert numbers(result, "train") == [line + 1 for line in range(60) if line not in beyond]
-    assert fate.sentences("drop") == [f"{len(beyond)} pairs beyond data.max_length dropped ({', '.join(fate.over_long_at)}, …)"]
-    assert result.fates["valid"].overlong_pairs == 0  # what is judged on is never shortened
+    assert fate.summarize("drop") == [
+        f"{len(beyond)} pairs beyond data.max_length dropped ({', '.join(fate.overlong_examples)}, …)"
+    ]
+    assert result.pair_counts["valid"].overlong_pairs == 0  # what is judged on is never shortened
 
 
 def test_over_long_pairs_are_truncated_counted_and_named(text: Path) -> None:
     result, pairs, beyond = overlong_pairs(text, "truncate")
-    fate = result.fates["train"]
+    fate = result.pair_counts["train"]
     assert (fate.read, fate.kept, fate.overlong_pairs) == (60, 60, len(beyond))
     corpus = result.corpus("train")
     for line, pair in enumerate(pairs):
-        assert corpus.source(line).tolist() == [*result.tokeniser.source.encode(pair.source)[:11], END_ID]
-        assert corpus.target(line).tolist() == result.tokeniser.target.encode(pair.target)[:11]
+        assert corpus.source(line).tolist() == [*result.tokenizer.source.encode(pair.source)[:11], END_ID]
+        assert corpus.target(line).tolist() == result.tokenizer.target.encode(pair.target)[:11]
     sources, targets = corpus.lengths()
     assert max(sources.max(), targets.max()) == 12
-    assert "truncated" in fate.sentences("truncate")[0]
+    assert "truncated" in fate.summarize("truncate")[0]
 
 
 def test_an_over_long_pair_may_be_refused(text: Path) -> None:
@@ -277,17 +287,19 @@ def test_the_lines_to_learn_from_are_spread_evenly(text: Path) -> None:
     result = prepared(text, *settings, corpora=mixture)
     config = recipe_for(text, *settings, corpora=mixture).tokenizer
     sources, targets = ([everything[row][side] for row in chosen] for side in (0, 1))
-    expected = learn_tokeniser(sources, targets, config, append_source_eos=True, seed=1)
-    assert result.tokeniser.source.model == expected.source.model
+    expected = train_tokenizer(sources, targets, config, append_source_eos=True, seed=1)
+    assert result.tokenizer.source.serialized_model == expected.source.serialized_model
     whole = prepared(text, "tokenizer.vocab_size=290", "tokenizer.train_sentences=200", corpora=mixture)
     sources, targets = ([pair[side] for pair in everything] for side in (0, 1))
-    expected = learn_tokeniser(sources, targets, config, append_source_eos=True, seed=1)
-    assert whole.tokeniser.source.model == expected.source.model
+    expected = train_tokenizer(sources, targets, config, append_source_eos=True, seed=1)
+    assert whole.tokenizer.source.serialized_model == expected.source.serialized_model
 
 
 @pytest.mark.parametrize("joint", [True, False])
 def test_a_subword_model_may_be_given(text: Path, joint: bool) -> None:
-    one, other = (learn_subword(sentences(300, seed), SUBWORD, vocab_size=280 + seed, seed=1).model for seed in (7, 8))
+    one, other = (
+        train_sentencepiece(sentences(300, seed), SUBWORD, vocab_size=280 + seed, seed=1).serialized_model for seed in (7, 8)
+    )
     (text / "one.model").write_bytes(one)
     (text / "other.model").write_bytes(other)
     settings = ["tokenizer.model_file=one.model", f"tokenizer.joint={str(joint).lower()}", "model.tie_embeddings=decoder"]
@@ -295,12 +307,15 @@ def test_a_subword_model_may_be_given(text: Path, joint: bool) -> None:
     notices: list[str] = []
     result = prepared(text, *settings, notice=notices.append)
     assert not any("learning" in notice for notice in notices)
-    assert (result.tokeniser.source.model, result.tokeniser.target.model) == (one, one if joint else other)
-    assert not prepared(text, *settings).fresh
+    assert (result.tokenizer.source.serialized_model, result.tokenizer.target.serialized_model) == (
+        one,
+        one if joint else other,
+    )
+    assert not prepared(text, *settings).is_new
     (text / "one.model").write_bytes(other)
     again = prepared(text, *settings)
-    assert again.fresh
-    assert again.tokeniser.source.model == other
+    assert again.is_new
+    assert again.tokenizer.source.serialized_model == other
     (text / "one.model").unlink()
     line = told(lambda: prepared(text, *settings))
     assert line.startswith(f"{text / 'one.model'}: cannot be read: No such file")
@@ -316,7 +331,7 @@ def test_a_model_that_is_to_be_sampled_from_is_sent_to_processes(
 ) -> None:
     monkeypatch.setattr(spool_room, "CHUNK", 5)
     config = SUBWORD.model_copy(update={"model_type": kind})
-    (text / "given.model").write_bytes(learn_subword(sentences(300, 7), config, vocab_size=290, seed=1).model)
+    (text / "given.model").write_bytes(train_sentencepiece(sentences(300, 7), config, vocab_size=290, seed=1).serialized_model)
     settings = [
         "tokenizer.model_file=given.model",
         "tokenizer.sampling_alpha=0.2",
@@ -338,16 +353,16 @@ def test_corpora_may_be_called_anything_that_a_recipe_allows(text: Path) -> None
         tsv(text / f"{name}.tsv", pairs_of(10 + seed, seed))
     corpora = {name: {"file": f"{name}.tsv"} for name in NAMES}
     result = prepared(text, "data.cleaning.duplicate_pairs=true", corpora=corpora)
-    assert list(result.fates) == [*NAMES, "valid"]
+    assert list(result.pair_counts) == [*NAMES, "valid"]
     for seed, name in enumerate(NAMES):
         corpus = result.corpus(name)
         pairs = pairs_of(10 + seed, seed)
         assert [corpus.target(row).tolist() for row in range(len(corpus))] == [
-            result.tokeniser.encode_target(target) for _, target in pairs
+            result.tokenizer.encode_target(target) for _, target in pairs
         ]
-        assert len(LengthTable(lengths_file(result.folder, training_name(name)))) == len(pairs)
-    assert result.fates["valid"].kept == 10
-    assert not prepared(text, "data.cleaning.duplicate_pairs=true", corpora=corpora).fresh
+        assert len(LengthTable(get_lengths_file(result.folder, get_training_prefix(name)))) == len(pairs)
+    assert result.pair_counts["valid"].kept == 10
+    assert not prepared(text, "data.cleaning.duplicate_pairs=true", corpora=corpora).is_new
 
 
 def test_a_mixture_is_cleaned_across_its_corpora(text: Path) -> None:
@@ -361,18 +376,18 @@ def test_a_mixture_is_cleaned_across_its_corpora(text: Path) -> None:
     corpora["third"]["skip_filters"] = ["duplicate-pair", "source-equals-target", "duplicate-source"]
     rules = ["duplicate_pairs", "duplicate_sources", "source_equals_target"]
     result = prepared(text, *(f"data.cleaning.{rule}=true" for rule in rules), corpora=corpora)
-    fates = result.fates
+    fates = result.pair_counts
     assert numbers(result, "first") == list(range(1, 16))
     assert numbers(result, "second") == list(range(6, 16))
     assert numbers(result, "third") == list(range(1, 12))
     assert fates["first"].dropped == {"duplicate-pair": 1}
-    assert fates["first"].dropped_at == {"duplicate-pair": [f"{text / 'first.tsv'}:16"]}
+    assert fates["first"].dropped_examples == {"duplicate-pair": [f"{text / 'first.tsv'}:16"]}
     assert fates["second"].dropped == {"source-equals-target": 1, "duplicate-pair": 5, "duplicate-source": 4}
     assert fates["third"].dropped == {}
     page = (result.folder / "cleaning.html").read_text(encoding="utf-8")
     assert "An equal pair came before." in page
     assert "baba" in page
-    assert not prepared(text, *(f"data.cleaning.{rule}=true" for rule in rules), corpora=corpora).fresh
+    assert not prepared(text, *(f"data.cleaning.{rule}=true" for rule in rules), corpora=corpora).is_new
     assert "cleaning.html" not in files(prepared(text, corpora=corpora).folder)
 
 
@@ -395,7 +410,7 @@ def test_what_is_judged_on_is_kept_out_of_training(text: Path, spread_over: str)
     result = prepared(text, "data.cleaning.eval_overlap=true", train={"file": "train.tsv"}, **data)
     gone = {"both": [21, 22], "valid": [21], "test": [22]}[spread_over]
     assert numbers(result, "train") == [number for number in range(1, 24) if number not in gone]
-    assert result.fates["train"].dropped == {"eval-overlap": len(gone)}
+    assert result.pair_counts["train"].dropped == {"eval-overlap": len(gone)}
 
 
 @pytest.mark.parametrize("overlong_pairs", ["drop", "truncate"])
@@ -418,17 +433,17 @@ def test_what_became_of_the_pairs_adds_up(text: Path, overlong_pairs: str, monke
     settings = [f"data.overlong_pairs={overlong_pairs}", "data.max_length=30", *(f"data.cleaning.{rule}" for rule in rules)]
     result = prepared(text, *settings, corpora=corpora)
     told = json.loads((result.folder / "prepared.json").read_bytes())["fates"]
-    assert told == {name: asdict(fate) for name, fate in result.fates.items()}
+    assert told == {name: asdict(fate) for name, fate in result.pair_counts.items()}
     for name, size in (("a", 95), ("b", 60), ("valid", 10)):
-        fate, corpus = result.fates[name], result.corpus(name)
+        fate, corpus = result.pair_counts[name], result.corpus(name)
         gone = sum(fate.dropped.values()) + (fate.overlong_pairs if overlong_pairs == "drop" else 0)
         assert fate.read == size == fate.kept + gone
         assert len(corpus) == fate.kept
         sources, targets = corpus.lengths()
         assert (sources.sum(), targets.sum()) == (fate.source_tokens, fate.target_tokens)
         assert numbers(result, name) == sorted(set(numbers(result, name)))
-    assert result.fates["a"].overlong_pairs > 0
-    assert set(result.fates["a"].dropped) == {"empty", "source-equals-target", "duplicate-pair", "ratio"}
+    assert result.pair_counts["a"].overlong_pairs > 0
+    assert set(result.pair_counts["a"].dropped) == {"empty", "source-equals-target", "duplicate-pair", "ratio"}
 
 
 @pytest.mark.parametrize("size", [1, 10, 19, 20, 21, 40])
@@ -443,9 +458,11 @@ def test_parts_may_end_anywhere(text: Path, size: int, monkeypatch: pytest.Monke
     result = prepared(text, corpora={"some": {"file": "some.tsv"}, "more": {"file": "more.tsv"}})
     assert numbers(result, "more") == [row + 1 for row in range(size) if not 10 <= row < 20]
     corpus = result.corpus("more")
-    expected = [result.tokeniser.encode_source(source) for source, _ in emptied if source]
+    expected = [result.tokenizer.encode_source(source) for source, _ in emptied if source]
     assert [corpus.source(row).tolist() for row in range(len(corpus))] == expected
-    assert sorted(LengthTable(lengths_file(result.folder, "train.more")).pairs.tolist()) == list(range(len(expected)))
+    assert sorted(LengthTable(get_lengths_file(result.folder, "train.more")).pair_indices.tolist()) == list(
+        range(len(expected))
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=40), st.integers(1, 8), st.integers(0, 60))
@@ -454,7 +471,7 @@ def test_a_chunk_ends_at_so_many_pairs_or_so_many_characters(lengths: list[tuple
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spool_room, "CHUNK", most)
         patch.setattr(spool_room, "CHUNK_CHARACTERS", room)
-        chunks = list(spool_room._chunks(iter(pairs), first=7))
+        chunks = list(spool_room._split_into_chunks(iter(pairs), start_number=7))
     assert [pair for _, chunk in chunks for pair in chunk] == pairs
     sizes = [[len(pair.source) + len(pair.target) for pair in chunk] for _, chunk in chunks]
     assert [first for first, _ in chunks] == [7 + sum(map(len, sizes[:number])) for number in range(len(sizes))]
@@ -466,15 +483,15 @@ def test_long_lines_take_no_more_memory_than_short_ones(tmp_path: Path, monkeypa
     """A chunk of 16,384 pairs would hold all 3,000 here, 6 MB of letters; of so many characters, it holds some 60 KB."""
     monkeypatch.setattr(spool_room, "CHUNK_CHARACTERS", 2**16)
     written(tmp_path / "long.tsv", [f"{number:01000}\t{number:01000}" for number in range(3_000)])
-    corpus, sieve = CorpusConfig.model_validate({"file": "long.tsv"}), Sieve(CleaningConfig())
+    corpus, sieve = CorpusConfig.model_validate({"file": "long.tsv"}), FilterPipeline(CleaningConfig())
     tracemalloc.start()
     try:
-        spool = spool_corpus(tmp_path, "long", corpus, tmp_path, sieve, processes=1, progress=lambda *_: None)
+        spool = clean_corpus(tmp_path, "long", corpus, tmp_path, sieve, processes=1, on_progress=lambda *_: None)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 2**20
-    assert [(pair.source, pair.target) for pair in spool.pairs()] == [(f"{number:01000}",) * 2 for number in range(3_000)]
+    assert [(pair.source, pair.target) for pair in spool.iter_pairs()] == [(f"{number:01000}",) * 2 for number in range(3_000)]
 
 
 def chunked(text: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dict[str, Any]]:
@@ -511,11 +528,11 @@ def test_there_is_nothing_to_do_the_second_time(text: Path) -> None:
     before = files(text.parent / "data")
     notices: list[str] = []
     second = prepared(text, notice=notices.append)
-    assert (second.fresh, notices) == (False, [])
+    assert (second.is_new, notices) == (False, [])
     assert files(text.parent / "data") == before
-    assert second.fates == first.fates
-    assert second.tokeniser.source.model == first.tokeniser.source.model
-    assert second.tokeniser.joint
+    assert second.pair_counts == first.pair_counts
+    assert second.tokenizer.source.serialized_model == first.tokenizer.source.serialized_model
+    assert second.tokenizer.is_joint
     corpora = [one.corpus("train") for one in (first, second)]
     assert [corpora[1].source(row).tolist() for row in range(60)] == [corpora[0].source(row).tolist() for row in range(60)]
 
@@ -524,7 +541,7 @@ def test_there_is_nothing_to_do_the_second_time(text: Path) -> None:
 def digested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that were read to the end to compare them."""
     seen: list[str] = []
-    digest = manifest_room._file_digest
+    digest = manifest_room._hash_file
 
     def watched(path: Path) -> str:
         seen.append(path.name)
@@ -541,15 +558,15 @@ def test_inputs_are_read_again_only_where_size_or_time_changed(text: Path, diges
     prepared(text)
     assert set(digested) > INPUTS
     digested.clear()
-    assert not prepared(text).fresh
+    assert not prepared(text).is_new
     assert not INPUTS & set(digested)
     os.utime(text / "train.en")  # touched, and no more than that
     digested.clear()
-    assert not prepared(text).fresh
+    assert not prepared(text).is_new
     assert INPUTS & set(digested) == {"train.en"}
     written(text / "train.en", sentences(61, 1)[1:])
     digested.clear()
-    assert prepared(text).fresh
+    assert prepared(text).is_new
     assert INPUTS & set(digested) == {"train.en"}
 
 
@@ -558,7 +575,7 @@ def test_a_file_that_was_only_touched_is_read_once_more_and_then_not_again(text:
     aged(text / "train.en")  # another time, and the same bytes
     for read_again in ({"train.en"}, set[str](), set[str]()):
         digested.clear()
-        assert not prepared(text).fresh
+        assert not prepared(text).is_new
         assert INPUTS & set(digested) == read_again
 
 
@@ -573,13 +590,13 @@ def test_a_file_rewritten_at_once_is_noticed_though_size_and_time_are_the_same(t
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert path.stat().st_size == before.st_size
     second = prepared(text)
-    assert second.fresh
-    assert second.corpus("train").source(59).tolist() == second.tokeniser.encode_source(lines[0])
+    assert second.is_new
+    assert second.corpus("train").source(59).tolist() == second.tokenizer.encode_source(lines[0])
     # When it has grown old, it is read once more to be sure, and then no more.
     aged(path)
     for read_again in ({"train.en"}, set[str]()):
         digested.clear()
-        assert not prepared(text).fresh
+        assert not prepared(text).is_new
         assert INPUTS & set(digested) == read_again
 
 
@@ -615,9 +632,9 @@ def test_settings_that_changed_are_noticed(text: Path, change: str) -> None:
     more = ["model.tie_embeddings=decoder"]
     prepared(text, *more)
     before = files(text.parent / "data")
-    assert prepared(text, *more, change).fresh
-    assert not prepared(text, *more, change).fresh
-    assert prepared(text, *more).fresh
+    assert prepared(text, *more, change).is_new
+    assert not prepared(text, *more, change).is_new
+    assert prepared(text, *more).is_new
     assert files(text.parent / "data") == before
 
 
@@ -638,7 +655,7 @@ def test_settings_that_changed_are_noticed(text: Path, change: str) -> None:
 )
 def test_settings_that_make_no_other_corpus_change_nothing(text: Path, change: str) -> None:
     prepared(text)
-    assert not prepared(text, change).fresh
+    assert not prepared(text, change).is_new
 
 
 def test_how_corpora_are_mixed_makes_no_other_corpora(text: Path) -> None:
@@ -647,20 +664,20 @@ def test_how_corpora_are_mixed_makes_no_other_corpora(text: Path) -> None:
     plain: dict[str, Any] = {name: {"file": f"{name}.tsv"} for name in "ab"}
     weighted = {name: {**corpus, "weight": weight} for weight, (name, corpus) in zip((3.0, 1.0), plain.items(), strict=True)}
     stages = [{"end_epoch": 2, "weights": {"a": 1.0}}, {}]
-    assert prepared(text, corpora=plain).fresh
-    assert not prepared(text, corpora=weighted).fresh
-    assert not prepared(text, corpora=plain, temperature=3.0).fresh
-    assert not prepared(text, corpora=plain, stages=stages).fresh
+    assert prepared(text, corpora=plain).is_new
+    assert not prepared(text, corpora=weighted).is_new
+    assert not prepared(text, corpora=plain, temperature=3.0).is_new
+    assert not prepared(text, corpora=plain, stages=stages).is_new
     assert prepared(
         text, corpora={name: {**corpus, "skip_filters": ["source-equals-target"]} for name, corpus in plain.items()}
-    ).fresh
-    assert prepared(text, corpora=dict(reversed(plain.items()))).fresh
+    ).is_new
+    assert prepared(text, corpora=dict(reversed(plain.items()))).is_new
 
 
 def test_a_folder_that_moved_is_the_same_text(text: Path) -> None:
     prepared(text)
     moved = Path(shutil.copytree(text, text.parent / "moved"))
-    assert not prepare(recipe_for(moved), text.parent / "data").fresh
+    assert not prepare(recipe_for(moved), text.parent / "data").is_new
 
 
 @pytest.mark.parametrize("name", ["train.en", "train.de", "valid.tsv"])
@@ -668,21 +685,21 @@ def test_an_input_that_changed_is_noticed(text: Path, name: str) -> None:
     prepared(text)
     lines = (text / name).read_text(encoding="utf-8").splitlines()
     written(text / name, [*lines[1:], lines[0]])
-    assert prepared(text).fresh
-    assert not prepared(text).fresh
+    assert prepared(text).is_new
+    assert not prepared(text).is_new
 
 
 def test_the_test_set_counts_where_it_is_compared_with(text: Path) -> None:
     settings = ["data.cleaning.eval_overlap=true", "data.test={file='test.tsv'}"]
     prepared(text, *settings)
-    assert not prepared(text, *settings).fresh
+    assert not prepared(text, *settings).is_new
     tsv(text / "test.tsv", pairs_of(10, 6))
-    assert prepared(text, *settings).fresh
+    assert prepared(text, *settings).is_new
     # Of a third column, other texts are compared with, though no file has changed.
     written(text / "test.tsv", [f"{source}\t{target}\tbala" for source, target in pairs_of(10, 6)])
     settings[1] = "data.test={file='test.tsv', fields=['1', '2']}"
     prepared(text, *settings)
-    assert prepared(text, settings[0], "data.test={file='test.tsv', fields=['1', '3']}").fresh
+    assert prepared(text, settings[0], "data.test={file='test.tsv', fields=['1', '3']}").is_new
 
 
 def test_a_file_that_went_from_one_corpus_to_another_is_noticed(text: Path) -> None:
@@ -691,10 +708,14 @@ def test_a_file_that_went_from_one_corpus_to_another_is_noticed(text: Path) -> N
     for name, seed in (("a/1", 1), ("a/2", 2), ("b/3", 3)):
         tsv(text / f"{name}.tsv", pairs_of(20, seed))
     corpora = {name: {"file": f"{name}/*.tsv"} for name in "ab"}
-    assert {name: fate.kept for name, fate in prepared(text, corpora=corpora).fates.items()} == {"a": 40, "b": 20, "valid": 10}
+    assert {name: fate.kept for name, fate in prepared(text, corpora=corpora).pair_counts.items()} == {
+        "a": 40,
+        "b": 20,
+        "valid": 10,
+    }
     (text / "a" / "2.tsv").rename(text / "b" / "2.tsv")
     moved = prepared(text, corpora=corpora)
-    assert {name: fate.kept for name, fate in moved.fates.items()} == {"a": 20, "b": 40, "valid": 10}
+    assert {name: fate.kept for name, fate in moved.pair_counts.items()} == {"a": 20, "b": 40, "valid": 10}
 
 
 OUTPUTS = [
@@ -721,10 +742,10 @@ def test_an_output_that_changed_is_made_anew(text: Path, name: str, damage: str)
         case _:
             (folder / name).write_bytes(b"")
     notices: list[str] = []
-    assert prepared(text, *apart, notice=notices.append).fresh
+    assert prepared(text, *apart, notice=notices.append).is_new
     assert notices[0] == f"{folder}: a prepared file is missing or was changed; preparing anew"
     assert files(folder) == before
-    assert not prepared(text, *apart).fresh
+    assert not prepared(text, *apart).is_new
 
 
 def test_a_file_too_many_would_be_read_and_so_goes(text: Path) -> None:
@@ -732,11 +753,11 @@ def test_a_file_too_many_would_be_read_and_so_goes(text: Path) -> None:
     folder = text.parent / "data"
     before = files(folder)
     shutil.copy(folder / "valid-00000.arrow", folder / "train-00001.arrow")
-    assert prepared(text).fresh
+    assert prepared(text).is_new
     assert files(folder) == before
 
 
-FATE = json.dumps(asdict(Fate()))
+FATE = json.dumps(asdict(PairStats()))
 
 
 @pytest.mark.parametrize(
@@ -774,7 +795,7 @@ def test_a_damaged_note_of_what_was_prepared_is_made_anew(text: Path, damage: st
     for name, value in places.items():
         damage = damage.replace(name, value)
     path.write_bytes(damage.encode("utf-8", "surrogatepass"))
-    assert prepared(text).fresh
+    assert prepared(text).is_new
     assert path.read_bytes() == before
 
 
@@ -793,9 +814,9 @@ def test_what_version_0_1_prepared_is_made_anew(text: Path) -> None:
     for name in ("source.model", "train.arrow", "valid.arrow"):
         (folder / name).write_bytes(b"old")
     (folder / "prepared.json").write_text(json.dumps({"digest": "old", "files": {}, "fates": {"train": fate}}))
-    assert prepared(text).fresh
+    assert prepared(text).is_new
     assert not {"train.arrow", "valid.arrow"} & set(files(folder))
-    assert not prepared(text).fresh
+    assert not prepared(text).is_new
 
 
 # --- interrupted ------------------------------------------------------------------------------------------------------
@@ -821,23 +842,23 @@ def test_a_preparation_goes_on_wherever_it_was_interrupted(text: Path, monkeypat
     settings, data = chunked(text, monkeypatch)
     recipe = recipe_for(text, *settings, **data)
     undisturbed: Done = []
-    prepare(recipe, text.parent / "undisturbed", progress=stopping(undisturbed))
+    prepare(recipe, text.parent / "undisturbed", on_progress=stopping(undisturbed))
     expected = files(text.parent / "undisturbed")
     assert len(undisturbed) == 24
     for place in range(len(undisturbed)):
         folder = text.parent / f"stopped-{place}"
         before: Done = []
         with pytest.raises(KeyboardInterrupt):
-            prepare(recipe, folder, progress=stopping(before, place))
+            prepare(recipe, folder, on_progress=stopping(before, place))
         after: Done = []
         notices: list[str] = []
-        assert prepare(recipe, folder, notices.append, progress=stopping(after)).fresh
+        assert prepare(recipe, folder, notices.append, on_progress=stopping(after)).is_new
         assert notices[0] == "going on with a preparation that was interrupted"
         assert files(folder) == expected
         assert not (text.parent / f".stopped-{place}.partial").exists()
         # A part is two chunks, so that the one at work, and the one that had just come, are done again.
         assert len(before) + len(after) <= len(undisturbed) + 2
-        assert not prepare(recipe, folder).fresh
+        assert not prepare(recipe, folder).is_new
 
 
 def test_a_preparation_may_be_interrupted_again_and_again(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -847,7 +868,7 @@ def test_a_preparation_may_be_interrupted_again_and_again(text: Path, monkeypatc
     interruptions = 0
     while not (text.parent / "data").exists():
         with suppress(KeyboardInterrupt):
-            prepare(recipe, text.parent / "data", progress=stopping([], 3))
+            prepare(recipe, text.parent / "data", on_progress=stopping([], 3))
         interruptions += 1
     assert 3 < interruptions < 20
     assert files(text.parent / "data") == files(text.parent / "undisturbed")
@@ -901,7 +922,7 @@ def test_an_interrupted_preparation_of_something_else_is_begun_anew(text: Path, 
     settings, data = chunked(text, monkeypatch)
     recipe = recipe_for(text, *settings, **data)
     with pytest.raises(KeyboardInterrupt):
-        prepare(recipe, text.parent / "data", progress=stopping([], 12))
+        prepare(recipe, text.parent / "data", on_progress=stopping([], 12))
     other = recipe_for(text, *settings, "tokenizer.vocab_size=310", **data)
     prepare(other, text.parent / "other")
     notices: list[str] = []
@@ -910,7 +931,7 @@ def test_an_interrupted_preparation_of_something_else_is_begun_anew(text: Path, 
     assert files(text.parent / "data") == files(text.parent / "other")
     shutil.rmtree(text.parent / "data")
     with pytest.raises(KeyboardInterrupt):
-        prepare(recipe, text.parent / "data", progress=stopping([], 12))
+        prepare(recipe, text.parent / "data", on_progress=stopping([], 12))
     tsv(text / "three.tsv", pairs_of(20, 8))
     prepare(recipe, text.parent / "changed")
     prepare(recipe, text.parent / "data")
@@ -926,7 +947,7 @@ def test_a_preparation_goes_on_when_there_is_room_on_the_disk(text: Path, monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("dragoman.cleaning.cleaned_corpus.DuplicateSearch", partial(DuplicateSearch, rows_at_once=2))
+        patch.setattr("dragoman.cleaning.cleaned_corpus.DuplicateSearch", partial(DuplicateFinder, max_rows_in_memory=2))
         patch.setattr("dragoman.cleaning.deduplication._append", full)
         assert "the disk is full (" in told(lambda: prepare(recipe, folder), OutputError)
     notices: list[str] = []
@@ -986,7 +1007,7 @@ def test_a_preparation_goes_on_after_a_process_was_killed(text: Path, monkeypatc
         for process in multiprocessing.active_children():
             os.kill(process.pid or 0, signal.SIGKILL)
 
-    line = told(lambda: prepare(recipe, folder, progress=kill), LostProcessError)
+    line = told(lambda: prepare(recipe, folder, on_progress=kill), WorkerLostError)
     assert line.startswith(
         "a process that works ahead has ended, for want of memory perhaps; set data.preprocessing_workers=1 or lower"
     )
@@ -1059,7 +1080,7 @@ def test_two_preparations_at_once_are_not_mixed(text: Path, monkeypatch: pytest.
         for one in (recipe, other):
             refused.append(told(lambda one=one: prepare(one, folder), OutputError))  # type: ignore[misc]
 
-    prepare(recipe, folder, progress=begin_another)
+    prepare(recipe, folder, on_progress=begin_another)
     assert set(refused) == {f"{work}: {BUSY}"}
     assert len(refused) == 2 * 24
     assert not work.exists()
@@ -1072,7 +1093,7 @@ def test_what_stands_there_is_served_while_something_else_is_prepared(text: Path
     prepare(old, folder)
     prepare(new, text.parent / "undisturbed")
     fresh = []
-    prepare(new, folder, progress=lambda *_: fresh.append(prepare(old, folder).fresh))
+    prepare(new, folder, on_progress=lambda *_: fresh.append(prepare(old, folder).is_new))
     assert fresh == [False] * 4
     assert files(folder) == files(text.parent / "undisturbed")
 
@@ -1094,7 +1115,7 @@ vocab_size = {VOCABULARY}
         return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
 
     work.mkdir()
-    with alone_in(work):
+    with lock_dir(work):
         done = run()
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"dragoman: {work}: {BUSY}\n")
     assert not folder.exists()
@@ -1189,7 +1210,7 @@ def test_a_mistake_is_told_as_well_by_several_processes(text: Path, mistake: str
 def test_a_missing_extra_leaves_nothing_behind(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ftfy", None)
     monkeypatch.setitem(sys.modules, "ftfy.badness", None)
-    assert "pip install 'dragoman[" in told(lambda: prepared(text, "data.cleaning.mojibake=true"), MissingExtraError)
+    assert "pip install 'dragoman[" in told(lambda: prepared(text, "data.cleaning.mojibake=true"), MissingDependencyError)
     assert nothing_else_beside(text)
 
 
@@ -1208,7 +1229,7 @@ def test_what_is_not_accepted_replaces_nothing(text: Path) -> None:
         assert nothing_else_beside(text)
     assert sorted(asked[0]) == sorted(before.keys() - {"prepared.json"})
     told_again: list[dict[str, str]] = []
-    assert not prepare(recipe_for(text), text.parent / "data", accept=told_again.append).fresh
+    assert not prepare(recipe_for(text), text.parent / "data", accept=told_again.append).is_new
     assert told_again == [json.loads(before["prepared.json"])["files"]]
 
 
@@ -1265,7 +1286,7 @@ def test_a_place_where_nothing_can_be_prepared_is_named(text: Path, monkeypatch:
         with monkeypatch.context() as patch:
             patch.setattr(room, name, full)
             assert told(lambda: prepared(text), OutputError).startswith(f"{folder}: the disk is full (")
-        assert prepared(text).fresh
+        assert prepared(text).is_new
         shutil.rmtree(folder)
 
 
@@ -1305,14 +1326,14 @@ def test_standard_input_is_prepared_and_not_read_again(
     notices: list[str] = []
     first = prepared(text, notice=notices.append, **PIPE)
     assert notices[0] == "reading train: standard input"
-    assert first.fates["train"].kept == 60
-    assert first.corpus("train").source(0).tolist() == first.tokeniser.encode_source(pairs_of(60, 1)[0][0])
+    assert first.pair_counts["train"].kept == 60
+    assert first.corpus("train").source(0).tolist() == first.tokenizer.encode_source(pairs_of(60, 1)[0][0])
     pipe(None)
     second = prepared(text, **PIPE)
-    assert not second.fresh
-    assert second.fates == first.fates
+    assert not second.is_new
+    assert second.pair_counts == first.pair_counts
     pipe(pairs_of(50, 1))
-    assert prepared(text, "tokenizer.vocab_size=310", **PIPE).fates["train"].kept == 50
+    assert prepared(text, "tokenizer.vocab_size=310", **PIPE).pair_counts["train"].kept == 50
 
 
 def test_a_mixture_may_have_standard_input_in_it(text: Path, pipe: Callable[[Sequence[tuple[str, str]] | None], None]) -> None:
@@ -1320,8 +1341,8 @@ def test_a_mixture_may_have_standard_input_in_it(text: Path, pipe: Callable[[Seq
     pipe([*pairs_of(5, 3), ("bala", "")])
     corpora = {"more": {"file": "more.tsv"}, "piped": {"file": "-", "format": "tsv"}}
     result = prepared(text, "data.cleaning.duplicate_pairs=true", corpora=corpora)
-    assert {name: fate.kept for name, fate in result.fates.items()} == {"more": 20, "piped": 5, "valid": 10}
-    assert result.fates["piped"].dropped_at == {"empty": ["standard input:6"]}
+    assert {name: fate.kept for name, fate in result.pair_counts.items()} == {"more": 20, "piped": 5, "valid": 10}
+    assert result.pair_counts["piped"].dropped_examples == {"empty": ["standard input:6"]}
 
 
 def test_an_empty_pipe_is_told(text: Path, pipe: Callable[[Sequence[tuple[str, str]] | None], None]) -> None:
@@ -1341,7 +1362,7 @@ def test_what_came_through_a_pipe_before_an_interruption_is_not_mixed_with_what_
     for place in (3, 10, 14):
         pipe(pairs_of(60, 1))
         with pytest.raises(KeyboardInterrupt):
-            prepare(recipe, text.parent / f"data-{place}", progress=stopping([], place))
+            prepare(recipe, text.parent / f"data-{place}", on_progress=stopping([], place))
         pipe(pairs_of(60, 2))
         prepare(recipe, text.parent / f"data-{place}")
         assert files(text.parent / f"data-{place}") == files(text.parent / "undisturbed")

@@ -27,27 +27,27 @@ from torch import Tensor
 from conftest import MakeRecipe
 from dragoman import Translator, load
 from dragoman.cli.main import cli, main
-from dragoman.config import CorpusConfig, DecodingConfig, ModelConfig, make_recipe, parse_document, recipe_from_dict
-from dragoman.data.collate import collate, halves
+from dragoman.config import CorpusConfig, DecodingConfig, ModelConfig, make_recipe, parse_toml, recipe_from_dict
+from dragoman.data.collate import collate, split_in_half
 from dragoman.data.prepare import prepare
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.errors import DataError, DragomanError, Interrupted, OutputError, RecipeError
+from dragoman.errors import DataError, DragomanError, InterruptedRun, OutputError, RecipeError
 from dragoman.evaluation.pairwise_similarity import pairwise_bleu, pairwise_chrf
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import read_pairs
-from dragoman.formats.resumable import growing_file
+from dragoman.formats.resumable import resumable_file
 from dragoman.formats.text import read_lines
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks import synthetic_data as augmentation
-from dragoman.tasks.mbr import most_alike
+from dragoman.tasks.mbr import rerank_by_mbr
 from dragoman.tasks.synthetic_data import Augmentation, augment
-from dragoman.tasks.translation import Status
+from dragoman.tasks.translation import TranslationStatus
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.losses.label_smoothing import batch_loss
-from dragoman.training.losses.rdrop import agreeing_loss, r_drop_loss
-from dragoman.training.monitoring.callbacks import Silent
-from dragoman.training.resume_checks import refuse_changes
+from dragoman.training.losses.rdrop import consistency_loss, r_drop_loss
+from dragoman.training.monitoring.callbacks import NullCallback
+from dragoman.training.resume_checks import check_recipe_unchanged
 from dragoman.training.run import train
 from dragoman.training.trainer import Trainer
 from test_ranks import free_port, losses, together, train_all
@@ -94,7 +94,7 @@ def test_r_drop_and_its_gradients_are_the_equation(
         monkeypatch.setattr("dragoman.training.losses.chunked.AT_ONCE", slices[1])
     outputs_2XD, output_VD, targets_X = drawn_places()
     given = {"epsilon": 0.1, "form": form, "alpha": ALPHA}
-    loss, nll = agreeing_loss(outputs_2XD, output_VD, targets_X, **given)  # type: ignore[arg-type]
+    loss, nll = consistency_loss(outputs_2XD, output_VD, targets_X, **given)  # type: ignore[arg-type]
     wanted = as_printed(outputs_2XD, output_VD, targets_X, form=form, alpha=ALPHA)
     torch.testing.assert_close(loss, wanted)
     log_probs_2XV = (outputs_2XD @ output_VD.t()).log_softmax(-1)
@@ -104,7 +104,7 @@ def test_r_drop_and_its_gradients_are_the_equation(
         torch.testing.assert_close(mine, theirs)
 
     def by(outputs_2XD: Tensor, output_VD: Tensor) -> Tensor:
-        return agreeing_loss(outputs_2XD, output_VD, targets_X, **given)[0]  # type: ignore[arg-type]
+        return consistency_loss(outputs_2XD, output_VD, targets_X, **given)[0]  # type: ignore[arg-type]
 
     if slices is None:
         assert torch.autograd.gradcheck(by, leaves)  # finite differences
@@ -119,7 +119,7 @@ def test_r_drop_never_holds_the_logits_of_a_batch(monkeypatch: pytest.MonkeyPatc
         return F.linear(x, weight, bias)
 
     outputs_2XD, output_VD, targets_X = drawn_places()
-    agreeing_loss(outputs_2XD, output_VD, targets_X, epsilon=0.1, form="uniform", alpha=1.0, product=product)
+    consistency_loss(outputs_2XD, output_VD, targets_X, epsilon=0.1, smoothing_mode="uniform", alpha=1.0, matmul=product)
     assert max(rows * columns for rows, columns in made) <= 88 < 2 * PLACES * VOCABULARY
 
 
@@ -134,7 +134,7 @@ def small_model(dropout: float) -> Transformer:
         residual_dropout=dropout,
         embedding_dropout=dropout,
     )
-    return build_model(config, source_vocabulary=17, target_vocabulary=17)
+    return build_model(config, source_vocab_size=17, target_vocab_size=17)
 
 
 BATCH = collate([[5, 6, 7, 3], [8, 3], [9, 10, 3]], [[4, 5], [6, 7, 8, 9], [10]], start_id=2)
@@ -142,20 +142,23 @@ BATCH = collate([[5, 6, 7, 3], [8, 3], [9, 10, 3]], [[4, 5], [6, 7, 8, 9], [10]]
 
 def test_without_dropout_r_drop_is_the_plain_loss() -> None:
     model = small_model(0.3).eval()
-    plain, told = batch_loss(model, BATCH, epsilon=0.1, form="uniform"), {"epsilon": 0.1, "form": "uniform", "alpha": 7.0}
+    plain, told = (
+        batch_loss(model, BATCH, epsilon=0.1, smoothing_mode="uniform"),
+        {"epsilon": 0.1, "form": "uniform", "alpha": 7.0},
+    )
     ours = r_drop_loss(model, BATCH, **told)  # type: ignore[arg-type]
     torch.testing.assert_close(torch.stack(ours), torch.stack(plain))
-    in_halves = [r_drop_loss(model, half, **told) for half in halves(BATCH)]  # type: ignore[arg-type]
+    in_halves = [r_drop_loss(model, half, **told) for half in split_in_half(BATCH)]  # type: ignore[arg-type]
     torch.testing.assert_close(torch.stack([sum(part) for part in zip(*in_halves, strict=True)]), torch.stack(plain))
 
 
 def test_r_drop_draws_another_dropout_for_each_pass() -> None:
     model, twice = small_model(0.3), BATCH.source_BS.repeat(2, 1)
     torch.manual_seed(3)
-    loss, _ = r_drop_loss(model, BATCH, epsilon=0.1, form="uniform", alpha=ALPHA)
+    loss, _ = r_drop_loss(model, BATCH, epsilon=0.1, smoothing_mode="uniform", alpha=ALPHA)
     torch.manual_seed(3)
     outputs_BTD, _ = model.decoder(BATCH.inputs_BT.repeat(2, 1), model.start(twice))
-    real_X = BATCH.real_places()
+    real_X = BATCH.find_nonpad_positions()
     outputs_2XD = torch.stack([half.flatten(0, 1)[real_X] for half in outputs_BTD.chunk(2)])
     targets_X = BATCH.targets_BT.flatten()[real_X]
     wanted = as_printed(outputs_2XD, model.output, targets_X, form="uniform", alpha=ALPHA)
@@ -170,7 +173,7 @@ def test_r_drop_draws_another_dropout_for_each_pass() -> None:
 R_DROP = ("training.r_drop_alpha=5", "training.batches_per_update=2", "training.max_steps=4", "training.batch_tokens=60")
 
 
-class StopsAfter(Silent):
+class StopsAfter(NullCallback):
     """Interrupts a run as a signal does, after so many steps."""
 
     def __init__(self, steps: int) -> None:
@@ -184,11 +187,12 @@ class StopsAfter(Silent):
 
 def test_a_step_with_r_drop_costs_two(tiny: MakeRecipe, tmp_path: Path) -> None:
     trainers = {
-        alpha: Trainer(tiny(tmp_path / alpha, *R_DROP, f"training.r_drop_alpha={alpha}"), Silent()) for alpha in ("5", "0")
+        alpha: Trainer(tiny(tmp_path / alpha, *R_DROP, f"training.r_drop_alpha={alpha}"), NullCallback())
+        for alpha in ("5", "0")
     }
     for trainer in trainers.values():
         trainer._step()
-    assert trainers["5"].progress.flops == 2 * trainers["0"].progress.flops
+    assert trainers["5"].state.flops == 2 * trainers["0"].state.flops
     twice, once = ([one.detach().clone() for one in trainer.model.parameters()] for trainer in trainers.values())
     assert not all(torch.equal(one, other) for one, other in zip(twice, once, strict=True))
     nll = {alpha: float(trainer._nll_since_log / trainer._tokens_since_log) for alpha, trainer in trainers.items()}
@@ -201,7 +205,7 @@ def test_a_run_with_r_drop_goes_on_where_it_stopped(tiny: MakeRecipe, tmp_path: 
     settings = (*R_DROP, "training.validate_every_steps=2", "decoding.method='sample'", "decoding.mbr='chrf'")
     train(tiny(tmp_path / "whole", *settings, "decoding.mbr_candidates=3"))
     recipe = tiny(tmp_path / "parts", *settings, "decoding.mbr_candidates=3")
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRun):
         train(recipe, StopsAfter(3))
     train(recipe)
     whole, parts = (list_checkpoints(tmp_path / name / "checkpoints")[-1] for name in ("whole", "parts"))
@@ -230,9 +234,9 @@ def test_a_run_of_before_a_knob_goes_on(tiny: MakeRecipe, tmp_path: Path) -> Non
     recipe = tiny(tmp_path / "run")
     before = recipe.model_dump(mode="json")
     del before["training"]["r_drop_alpha"]
-    refuse_changes(before, recipe, tmp_path)
+    check_recipe_unchanged(before, recipe, tmp_path)
     with pytest.raises(DragomanError, match=r"training.r_drop_alpha was 0.0 and is 1.0"):
-        refuse_changes(before, tiny(tmp_path / "run", "training.r_drop_alpha=1"), tmp_path)
+        check_recipe_unchanged(before, tiny(tmp_path / "run", "training.r_drop_alpha=1"), tmp_path)
 
 
 # Minimum Bayes risk
@@ -277,7 +281,7 @@ FOUND = [
 def test_the_choice_is_what_is_expected_of_each(utility: str, method: str) -> None:
     hypotheses, texts = (list(side) for side in zip(*FOUND, strict=True))
     decoding = DecodingConfig(method=method, mbr=utility, beam_size=8, nbest=4)  # type: ignore[arg-type]
-    ranked = most_alike(hypotheses, texts, decoding, tokenised=False)
+    ranked = rerank_by_mbr(hypotheses, texts, decoding, tokenized=False)
     judge = CHRF_SENTENCE if utility == "chrf" else BLEU_SENTENCE
     weights = [np.exp(one.log_prob) if method == "beam" else 1.0 for one, _ in FOUND]
     expected = {
@@ -288,7 +292,7 @@ def test_the_choice_is_what_is_expected_of_each(utility: str, method: str) -> No
     whole = sorted({text for one, text in FOUND if one.finished}, key=lambda text: -expected[text])
     assert [texts[hypotheses.index(replace(one, utility=None))] for one in ranked] == [*whole, "the dog runs"]
     for one in ranked:
-        assert one.utility == pytest.approx(expected[texts[hypotheses.index(replace(one, utility=None))]])
+        assert one.mbr_score == pytest.approx(expected[texts[hypotheses.index(replace(one, utility=None))]])
     assert ranked[0].score == (-1.5 if whole[0] == "the dog runs fast" else -1.0)  # of one text the likelier
 
 
@@ -309,7 +313,7 @@ def test_a_translation_is_the_best_of_its_candidates(translator: Translator, set
         if not line:
             assert given.text == ""
             continue
-        (listed,) = translator.translate([line], first=LINES.index(line), nbest=6, **plain)
+        (listed,) = translator.translate([line], start_index=LINES.index(line), nbest=6, **plain)
         found = [listed, *listed.alternatives]
         whole = [one.text for one in found if one.status not in ("truncated", "looped")] or [one.text for one in found]
         weights = np.exp([sum(one.token_log_probs) if "beam_size" in settings else 0.0 for one in found])
@@ -322,8 +326,8 @@ def test_a_translation_is_the_best_of_its_candidates(translator: Translator, set
         }
         best = max(scores[text] for text in whole)  # what came to no end stands behind
         assert scores[given.text] == pytest.approx(best)
-        assert given.utility == pytest.approx(best / sum(weights), rel=1e-5)  # logarithms of some tens, rounded to float32
-    assert all(one.utility is None for one in translator.translate(LINES, **plain))
+        assert given.mbr_score == pytest.approx(best / sum(weights), rel=1e-5)  # logarithms of some tens, rounded to float32
+    assert all(one.mbr_score is None for one in translator.translate(LINES, **plain))
 
 
 @pytest.mark.parametrize(
@@ -367,7 +371,7 @@ class Answer:
     """What a model is said to have made."""
 
     text: str
-    status: Status = "ok"
+    status: TranslationStatus = "ok"
     score: float = -1.0
     alternatives: tuple[Answer, ...] = field(default=())
 
@@ -389,8 +393,8 @@ class Answer:
     ids=lambda value: getattr(value, "status", None),
 )
 def test_what_becomes_of_a_line(given: Pair, made: Answer, fate: str, source: str | None) -> None:
-    how = Augmentation("back-translate", tag="<BT>", kept=frozenset({"looped"}))
-    found, pair, _ = how.use(given, made)
+    how = Augmentation("back-translate", tag="<BT>", keep_statuses=frozenset({"looped"}))
+    found, pair, _ = how.apply(given, made)
     assert (found, pair and pair.source) == (fate, source)
     assert pair is None or pair.target == given.target or pair.target == given.source
 
@@ -400,11 +404,11 @@ def test_the_teacher_s_output_that_is_most_like_the_target() -> None:
     pair = Pair("ein Hund rennt schnell", "a dog is running fast", "x:1")
     made = Answer(texts[0], alternatives=(Answer(texts[1]), Answer(texts[2]), Answer(pair.target, "truncated")))
     for by, judge in (("bleu", BLEU_SENTENCE), ("chrf", CHRF_SENTENCE)):
-        _, found, _ = Augmentation("distil", by=by).use(pair, made)  # type: ignore[arg-type]
+        _, found, _ = Augmentation("distil", similarity=by).apply(pair, made)  # type: ignore[arg-type]
         assert found == Pair(pair.source, max(texts, key=lambda one: judge.sentence_score(one, [pair.target]).score), "x:1")
     looped = Answer("a a", "looped")
-    assert Augmentation("distil").use(pair, looped) == ("looped", None, None)
-    assert Augmentation("distil", original=True).use(pair, looped) == ("original", pair, None)
+    assert Augmentation("distil").apply(pair, looped) == ("looped", None, None)
+    assert Augmentation("distil", fallback_to_reference=True).apply(pair, looped) == ("original", pair, None)
 
 
 def shouted(lines: Sequence[str], first: int) -> list[Answer]:
@@ -425,17 +429,17 @@ def test_what_was_killed_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypat
     pairs = [Pair(f"line {number}" if number % 4 else "", "", f"x:{number}") for number in range(20)]
     how, request = Augmentation("self-train"), {"text": "one"}
     for form in ("tsv", "jsonl"):
-        with growing_file(tmp_path / f"whole.{form}", request) as output:
-            fates = augment(pairs, how, shouted, output, form=form)
+        with resumable_file(tmp_path / f"whole.{form}", request) as output:
+            fates = augment(pairs, how, shouted, output, file_format=form)
         assert fates == {"written": 15, "blank": 5, **({"tabs": 15} if form == "tsv" else {})}
         parts = tmp_path / f"parts.{form}"
         for window in range(8):  # each time killed one window later
             dies = partial(killed, tmp_path / f"parts.{form}.part" / "content", 3 * window)
             told: list[int] = []
             try:
-                with growing_file(parts, request) as output:
-                    assert output.read == min(max(0, window - 1) * 3, 18)
-                    assert augment(pairs, how, dies, output, form=form, advance=told.append) == fates
+                with resumable_file(parts, request) as output:
+                    assert output.num_read == min(max(0, window - 1) * 3, 18)
+                    assert augment(pairs, how, dies, output, file_format=form, on_progress=told.append) == fates
             except KeyboardInterrupt:
                 assert not parts.exists()
         assert sum(told) == 20
@@ -446,9 +450,9 @@ def test_what_was_killed_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypat
 
 def begin(path: Path, request: dict[str, Any], *, overwrite: bool = False) -> int:
     """Write a line and be killed; returns how many there were before."""
-    with suppress(KeyboardInterrupt), growing_file(path, request, overwrite=overwrite) as output:
-        before = output.read
-        output.add("a line\n", read=1, tally={"written": 1})
+    with suppress(KeyboardInterrupt), resumable_file(path, request, overwrite=overwrite) as output:
+        before = output.num_read
+        output.append("a line\n", num_read=1, counts={"written": 1})
         raise KeyboardInterrupt
     return before
 
@@ -461,20 +465,20 @@ def test_what_was_begun_with_other_settings_is_left_alone(tmp_path: Path) -> Non
         ({**first, "text": ["y"]}, "another text"),
         ({**first, "decoding": {"beam_size": 5, "seed": 1}}, r"decoding.beam_size = 4, not 5"),
     ):
-        with pytest.raises(OutputError, match=f"was begun with {told}; .*--overwrite"), growing_file(path, other):
+        with pytest.raises(OutputError, match=f"was begun with {told}; .*--overwrite"), resumable_file(path, other):
             pass
     content = (tmp_path / "a.tsv.part" / "content").read_text()
     assert content == "a line\na line\n"
     assert begin(path, {**first, "text": ["y"]}, overwrite=True) == 0
     assert begin(path, {**first, "text": ["y"]}, overwrite=True) == 1  # the same again goes on
     (tmp_path / "a.tsv.part" / "progress.json").write_text("{")
-    with pytest.raises(OutputError, match="is damaged"), growing_file(path, first):
+    with pytest.raises(OutputError, match="is damaged"), resumable_file(path, first):
         pass
     (tmp_path / "a.tsv.part" / "mine").write_text("")
-    with pytest.raises(OutputError, match="holds 'mine', which dragoman did not write"), growing_file(path, first):
+    with pytest.raises(OutputError, match="holds 'mine', which dragoman did not write"), resumable_file(path, first):
         pass
     path.write_text("somebody's\n")
-    with pytest.raises(OutputError, match="exists already"), growing_file(path, first):
+    with pytest.raises(OutputError, match="exists already"), resumable_file(path, first):
         pass
     assert path.read_text() == "somebody's\n"
 
@@ -604,13 +608,13 @@ def test_the_recipes_of_the_page_are_recipes(tmp_path: Path) -> None:
     found = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert len(found) >= 2
     for text in found:
-        make_recipe(parse_document(text, where=str(PAGE)))
+        make_recipe(parse_toml(text, where=str(PAGE)))
 
 
 def test_the_mixture_of_the_page_is_learnt_from(tmp_path: Path, corpus: Path, tiny: MakeRecipe) -> None:
     """With the very names of the page, over files that `augment` would have written."""
     found = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    document = next(one for one in (parse_document(text, where="page") for text in found) if "corpora" in one.get("data", {}))
+    document = next(one for one in (parse_toml(text, where="page") for text in found) if "corpora" in one.get("data", {}))
     corpora = document["data"]["corpora"]
     for one in corpora.values():
         if "file" in one:
@@ -622,6 +626,6 @@ def test_the_mixture_of_the_page_is_learnt_from(tmp_path: Path, corpus: Path, ti
     base = tiny(tmp_path / "run").model_dump(mode="json")
     base["data"] = {**document["data"], "root": str(tmp_path), "max_length": 40}
     prepared = prepare(recipe_from_dict(base, where="page"), tmp_path / "data", lambda _: None)
-    assert {name: fate.kept for name, fate in prepared.fates.items()} == {
+    assert {name: fate.kept for name, fate in prepared.pair_counts.items()} == {
         name: (2 if "file" in one else 60) for name, one in corpora.items()
     }

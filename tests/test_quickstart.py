@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import dragoman
 from dragoman.cli.main import cli
 from dragoman.errors import DataError
-from dragoman.evaluation.aer import agreement
+from dragoman.evaluation.aer import score_alignments
 from dragoman.training.quickstart import prepare_quickstart
 from dragoman.word_aligner import align_pairs
 
@@ -52,8 +52,8 @@ def test_a_short_run_leaves_bundle_report_and_pictures(tmp_path: Path, monkeypat
 def test_the_pictured_phrase_is_a_date_of_the_test_set(tmp_path: Path) -> None:
     ready = prepare_quickstart("de", tmp_path, seed=1, changes=[], notice=lambda _: None)
     tests = (tmp_path / "text" / "test.en").read_text(encoding="utf-8").splitlines()
-    assert ready.picture_of in tests
-    assert "," in ready.picture_of
+    assert ready.attention_source in tests
+    assert "," in ready.attention_source
 
 
 def test_the_same_seed_makes_the_same_corpus_and_another_seed_another(prepared: Path, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_dates_come_with_the_links_that_are_known(prepared: Path) -> None:
     # A lexical aligner finds nearly all of them by itself: 0.04.
     found = align_pairs([line.split() for line in english], [line.split() for line in german])
     right = [[(int(one), int(other)) for one, other in (link.split("-") for link in line.split())] for line in links]
-    assert agreement(found, right).error_rate < 0.05
+    assert score_alignments(found, right).error_rate < 0.05
 
 
 def test_an_unknown_language_is_refused_with_those_there_are(tmp_path: Path) -> None:

@@ -26,16 +26,26 @@ from safetensors.torch import load_file
 from conftest import MakeRecipe
 from dragoman.config import Recipe, make_recipe
 from dragoman.data.dataloader import TrainingBatches
-from dragoman.errors import DataError, FollowedError, Interrupted, LostProcessError, MemoryShortError, RecipeError, RunError
+from dragoman.errors import DataError, InterruptedRun, OutOfMemoryError, RankZeroError, RecipeError, RunError, WorkerLostError
 from dragoman.model.transformer import Transformer
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
-from dragoman.training.distributed.exit_status import LAUNCHER, VERDICT, end_with_launcher, leave_verdict
-from dragoman.training.distributed.launch import _leave_out_timers
-from dragoman.training.distributed.process_group import World, joined, refuse_uneven, world_of
-from dragoman.training.monitoring.callbacks import Silent
-from dragoman.training.monitoring.metrics_log import read_journal
+from dragoman.training.distributed.exit_status import (
+    EXIT_STATUS_FILE_VARIABLE,
+    LAUNCHER_PID_VARIABLE,
+    exit_with_launcher,
+    write_exit_status,
+)
+from dragoman.training.distributed.launch import _ignore_timer_errors
+from dragoman.training.distributed.process_group import (
+    DistributedContext,
+    check_even_split,
+    context_from_environment,
+    init_process_group,
+)
+from dragoman.training.monitoring.callbacks import NullCallback
+from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.run import train
-from dragoman.training.train_state import Learner
+from dragoman.training.train_state import TrainState
 from dragoman.training.trainer import Trainer
 from dragoman.training.validation import Validator
 
@@ -54,23 +64,26 @@ FOUR = (
 @pytest.mark.parametrize(
     ("environment", "world"),
     [
-        ({}, World(0, 1, 0)),
-        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, World(0, 1, 0)),
-        ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "a"}, World(5, 8, 1)),
-        ({"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}, World(3, 4, 0)),
-        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "MASTER_ADDR": "a"}, World(3, 4, 1)),
+        ({}, DistributedContext(0, 1, 0)),
+        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, DistributedContext(0, 1, 0)),
+        ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "a"}, DistributedContext(5, 8, 1)),
+        ({"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}, DistributedContext(3, 4, 0)),
+        (
+            {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "MASTER_ADDR": "a"},
+            DistributedContext(3, 4, 1),
+        ),
         # A batch script is no task of a step, whatever the job was given.
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}, World(0, 1, 0)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}, DistributedContext(0, 1, 0)),
         # torchrun under srun: the launcher that is nearest counts.
         (
             {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "RANK": "9", "WORLD_SIZE": "16", "MASTER_ADDR": "a"},
-            World(9, 16, 0),
+            DistributedContext(9, 16, 0),
         ),
     ],
     ids=str,
 )
-def test_a_launcher_tells_each_process_who_it_is(environment: Mapping[str, str], world: World) -> None:
-    assert world_of(environment, minutes=30.0) == world
+def test_a_launcher_tells_each_process_who_it_is(environment: Mapping[str, str], world: DistributedContext) -> None:
+    assert context_from_environment(environment, timeout_minutes=30.0) == world
 
 
 @pytest.mark.parametrize(
@@ -86,18 +99,18 @@ def test_a_launcher_tells_each_process_who_it_is(environment: Mapping[str, str],
 )
 def test_a_launcher_that_makes_no_sense_is_told(environment: Mapping[str, str], told: str) -> None:
     with pytest.raises(RunError, match=re.escape(told)) as caught:
-        world_of(environment, minutes=30.0)
+        context_from_environment(environment, timeout_minutes=30.0)
     assert "\n" not in str(caught.value)
 
 
 def test_batches_that_cannot_be_shared_out_are_refused_with_both_ways_out() -> None:
     config = make_recipe({"preset": "modern", "training": {"batches_per_update": 2, "batch_tokens": 4096}})
-    refuse_uneven(config, World(size=2))
-    refuse_uneven(config, World(size=1))
+    check_even_split(config, DistributedContext(world_size=2))
+    check_even_split(config, DistributedContext(world_size=1))
     with pytest.raises(
         RecipeError, match=r"batches_per_update = 2: 4 devices .* training.batches_per_update=4 for .* 4096 tokens on each"
     ) as told:
-        refuse_uneven(config, World(size=4))
+        check_even_split(config, DistributedContext(world_size=4))
     assert "training.batch_tokens=2048" in str(told.value)  # 2 batches of 4,096 are 4 of 2,048
 
 
@@ -105,43 +118,43 @@ def test_batches_that_cannot_be_shared_out_are_refused_with_both_ways_out() -> N
 def test_what_makes_batches_longer_is_refused_with_fsdp(knob: str, tiny: MakeRecipe, tmp_path: Path) -> None:
     """FSDP2 gathers weights for each part of a batch, on all ranks at once."""
     settings = ("training.batches_per_update=2", "tokenizer.byte_fallback=true", knob)
-    refuse_uneven(tiny(tmp_path / "run", *settings), World(size=2))
-    refuse_uneven(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), World(size=1))
+    check_even_split(tiny(tmp_path / "run", *settings), DistributedContext(world_size=2))
+    check_even_split(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), DistributedContext(world_size=1))
     with pytest.raises(
         RecipeError, match=r"^(tokenizer.sampling_alpha|data.noise) with training.parallel = 'fsdp'.*parallel=ddp$"
     ):
-        refuse_uneven(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), World(size=2))
+        check_even_split(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), DistributedContext(world_size=2))
 
 
 def test_a_process_by_itself_agrees_with_itself() -> None:
-    world = World()
-    assert world.leads
-    assert world.total(2.5, True) == [2.5, True]
-    assert world.from_leader({"a": 1}) == {"a": 1}
+    world = DistributedContext()
+    assert world.is_rank_zero
+    assert world.all_reduce_sum(2.5, True) == [2.5, True]
+    assert world.broadcast_object({"a": 1}) == {"a": 1}
     value = torch.tensor(3.0)
-    assert world.total_on_device(value) is value
+    assert world.all_reduce_tensor(value) is value
 
 
 def test_what_a_rank_ended_with_is_left_for_the_launcher_and_for_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VERDICT, str(tmp_path / "verdict"))
-    leave_verdict(LostProcessError("that is what restarts are for"))
+    monkeypatch.setenv(EXIT_STATUS_FILE_VARIABLE, str(tmp_path / "verdict"))
+    write_exit_status(WorkerLostError("that is what restarts are for"))
     assert not (tmp_path / "verdict").exists()
-    end_with_launcher()
-    monkeypatch.setenv(LAUNCHER, str(os.getppid()))
-    end_with_launcher()
+    exit_with_launcher()
+    monkeypatch.setenv(LAUNCHER_PID_VARIABLE, str(os.getppid()))
+    exit_with_launcher()
     if sys.platform == "linux":
-        monkeypatch.setenv(LAUNCHER, str(os.getpid()))  # so nobody's that it could end with any more
-        with pytest.raises(FollowedError):
-            end_with_launcher()
-    leave_verdict(Interrupted("stopped"))
-    leave_verdict(RunError("what another rank makes of it"))
-    with pytest.raises(FollowedError) as told:
-        end_with_launcher()
-    assert told.value.exit_code == Interrupted.exit_code
-    monkeypatch.delenv(VERDICT)
-    end_with_launcher()
+        monkeypatch.setenv(LAUNCHER_PID_VARIABLE, str(os.getpid()))  # so nobody's that it could end with any more
+        with pytest.raises(RankZeroError):
+            exit_with_launcher()
+    write_exit_status(InterruptedRun("stopped"))
+    write_exit_status(RunError("what another rank makes of it"))
+    with pytest.raises(RankZeroError) as told:
+        exit_with_launcher()
+    assert told.value.exit_code == InterruptedRun.exit_code
+    monkeypatch.delenv(EXIT_STATUS_FILE_VARIABLE)
+    exit_with_launcher()
 
 
 # Several in one place
@@ -184,7 +197,7 @@ def train_all(recipes: dict[int, Recipe]) -> None:
 
 
 def losses(run: Path) -> dict[tuple[str, int], float]:
-    entries = [entry for entry in read_journal(run / "metrics.jsonl") if entry["type"] in ("train", "valid")]
+    entries = [entry for entry in read_metrics_log(run / "metrics.jsonl") if entry["type"] in ("train", "valid")]
     return {(entry["type"], entry["step"]): entry["loss"] for entry in entries}
 
 
@@ -217,8 +230,8 @@ def test_any_number_of_ranks_makes_the_same_run(size: int, alone: Path, tiny: Ma
         assert mine.progress.flops == pytest.approx(theirs.progress.flops)
         for name, weight in mine.weights().items():
             torch.testing.assert_close(weight, theirs.weights()[name], rtol=0, atol=1e-5)
-        for name, value in mine.optimiser_state().items():
-            assert value.shape == theirs.optimiser_state()[name].shape
+        for name, value in mine.optimizer_state().items():
+            assert value.shape == theirs.optimizer_state()[name].shape
 
 
 @pytest.mark.slow
@@ -233,12 +246,12 @@ def test_a_run_goes_on_with_another_number_of_ranks(alone: Path, tiny: MakeRecip
 
 def seen_batches(recipe: Recipe, folder: Path, steps: int) -> None:
     """Write down, for each rank, the sources that each step saw."""
-    with joined(world_of(os.environ, minutes=1.0)) as world:
-        trainer = Trainer(recipe, Silent(), world)
+    with init_process_group(context_from_environment(os.environ, timeout_minutes=1.0)) as world:
+        trainer = Trainer(recipe, NullCallback(), world)
         seen = []
         for _ in range(steps):
-            places = range(world.rank, recipe.training.batches_per_update, world.size)
-            seen.append([(place, [part.source_BS.tolist() for part in trainer.stream.next()]) for place in places])
+            places = range(world.rank, recipe.training.batches_per_update, world.world_size)
+            seen.append([(place, [part.source_BS.tolist() for part in trainer.stream.next_batch()]) for place in places])
         (folder / f"{world.rank}.json").write_text(json.dumps(seen))
 
 
@@ -248,18 +261,18 @@ def test_ranks_share_out_the_very_batches_of_one(tiny: MakeRecipe, tmp_path: Pat
     together(2, seen_batches, recipe, tmp_path, 6)
     told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     batches = TrainingBatches(recipe, tmp_path / "run" / "data", start_id=2)
-    stream = Trainer(recipe, Silent()).stream
+    stream = Trainer(recipe, NullCallback()).stream
     for step in range(6):
         both = dict(sorted(told[0][step] + told[1][step]))
-        assert list(both.values()) == [[part.source_BS.tolist() for part in stream.next()] for _ in range(4)]
-    assert stream.cursor.epoch > 0 or batches.batches_in_epoch(0) > 24
+        assert list(both.values()) == [[part.source_BS.tolist() for part in stream.next_batch()] for _ in range(4)]
+    assert stream.position.epoch > 0 or batches.count_batches(0) > 24
 
 
 def spoilt(recipe: Recipe, how: str) -> None:
     """Train, but spoil a number on the last rank in two steps; or leave these steps out on all ranks (`skip`)."""
-    with joined(world_of(os.environ, minutes=1.0)) as world:
-        trainer = Trainer(recipe, Silent(), world)
-        take, backward = trainer.stepper.take, trainer.stepper._backward
+    with init_process_group(context_from_environment(os.environ, timeout_minutes=1.0)) as world:
+        trainer = Trainer(recipe, NullCallback(), world)
+        take, backward = trainer.train_step.__call__, trainer.train_step._backward
         now = 0
 
         def taking(step: int, *arguments: Any, **named: Any) -> Any:
@@ -268,8 +281,8 @@ def spoilt(recipe: Recipe, how: str) -> None:
             return take(step, *arguments, **named)
 
         def poisoned(step: int, part: Any, tokens: int, *, last: bool) -> torch.Tensor:
-            nll = backward(step, part, tokens, last=last)
-            if step in (3, 7) and world.rank == world.size - 1 and last:
+            nll = backward(step, part, tokens, is_last=last)
+            if step in (3, 7) and world.rank == world.world_size - 1 and last:
                 if how == "loss":
                     return nll * math.inf
                 # Before ranks share their gradients this would reach them all; here it reaches one rank's share or sum.
@@ -282,12 +295,12 @@ def spoilt(recipe: Recipe, how: str) -> None:
         def skipped(norm: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
             return admit(norm, nll * (math.nan if now in (3, 7) else 1.0))
 
-        admit = trainer.guard.admit
-        trainer.stepper.take = taking  # type: ignore[method-assign]
+        admit = trainer.guard.should_apply
+        trainer.train_step.__call__ = taking  # type: ignore[method-assign]
         if how == "skip":
-            trainer.guard.admit = skipped  # type: ignore[method-assign]
+            trainer.guard.should_apply = skipped  # type: ignore[method-assign]
         else:
-            trainer.stepper._backward = poisoned  # type: ignore[method-assign]
+            trainer.train_step._backward = poisoned  # type: ignore[method-assign]
         trainer.run()
 
 
@@ -316,18 +329,18 @@ def test_what_is_no_number_on_one_rank_is_skipped_on_all(tiny: MakeRecipe, tmp_p
         wanted = list_checkpoints(tmp_path / ("skip" if way == "ddp" else "skip-fsdp") / "checkpoints")[-1]
         for name, weight in wanted.weights().items():
             assert torch.equal(last.weights()[name], weight), (how, name)
-        for name, value in wanted.optimiser_state().items():
-            assert torch.equal(last.optimiser_state()[name], value), (how, name)
-        assert last.optimiser_state()["output/step"] == 10.0
+        for name, value in wanted.optimizer_state().items():
+            assert torch.equal(last.optimizer_state()[name], value), (how, name)
+        assert last.optimizer_state()["output/step"] == 10.0
 
 
 def train_short_of_memory(recipe: Recipe, port: int) -> None:
     os.environ["MASTER_PORT"] = str(port)
     if recipe.training.parallel == "fsdp":
-        Learner._new_model = memory_for_one(Learner._new_model)  # type: ignore[method-assign, assignment]
+        TrainState._build_model = memory_for_one(TrainState._build_model)  # type: ignore[method-assign, assignment]
     else:
-        Validator.judge = refuse_to_judge  # type: ignore[method-assign, assignment]
-    with pytest.raises((MemoryShortError, FollowedError)) as told:
+        Validator.validate = refuse_to_judge  # type: ignore[method-assign, assignment]
+    with pytest.raises((OutOfMemoryError, RankZeroError)) as told:
         train(recipe)
     said = {"raised": type(told.value).__name__, "told": str(told.value)}
     Path(recipe.run, f"told-{os.environ['RANK']}.json").write_text(json.dumps(said))
@@ -337,11 +350,11 @@ def refuse_to_judge(*_: object) -> NoReturn:
     raise MemoryError
 
 
-def memory_for_one(make: Callable[[Learner], Transformer]) -> Callable[[Learner], Transformer]:
+def memory_for_one(make: Callable[[TrainState], Transformer]) -> Callable[[TrainState], Transformer]:
     """The model that learns, but no twin of it to judge by."""
     made: list[bool] = []
 
-    def new_model(learner: Learner) -> Transformer:
+    def new_model(learner: TrainState) -> Transformer:
         if made:
             raise MemoryError
         made.append(True)
@@ -542,8 +555,8 @@ def test_a_killed_rank_ends_all_and_restarts_go_on_bit_for_bit(written: Path, tm
         assert last.step == 200
         for name, weight in wanted.weights().items():
             assert torch.equal(last.weights()[name], weight)
-        for name, value in wanted.optimiser_state().items():
-            assert torch.equal(last.optimiser_state()[name], value)
+        for name, value in wanted.optimizer_state().items():
+            assert torch.equal(last.optimizer_state()[name], value)
         same = [load_file(one / "bundle" / "weights.safetensors") for one in (run, tmp_path / "unbroken")]
         assert all(torch.equal(same[0][name], same[1][name]) for name in same[0])
         assert losses(run) == losses(tmp_path / "unbroken")
@@ -558,7 +571,7 @@ def test_a_signal_to_one_stops_all_at_the_same_step(to: str, written: Path, tmp_
         wait_for(tmp_path / "run" / "checkpoints" / "step-00000004")
         os.kill(process.pid if to == "launcher" else ranks_of(written)[1], signal.SIGTERM)
         told = process.communicate(timeout=60)[1]
-        assert process.returncode == Interrupted.exit_code
+        assert process.returncode == InterruptedRun.exit_code
         (step,) = set(re.findall(r"stopped after step (\d+); .*is kept", told))
         assert list_checkpoints(tmp_path / "run" / "checkpoints")[-1].step == int(step)
         assert "Traceback" not in told
@@ -574,7 +587,7 @@ def test_a_signal_before_any_rank_trains_is_a_request_to_stop_as_well(written: P
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
         told = process.communicate(timeout=60)[1]
-        assert process.returncode == Interrupted.exit_code, told
+        assert process.returncode == InterruptedRun.exit_code, told
         assert "Traceback" not in told
         assert "SIGTERM: stopped; the same command goes on from the newest checkpoint, if there is one" in told
 
@@ -616,7 +629,7 @@ def test_ranks_do_not_outlive_their_launcher(written: Path, tmp_path: Path) -> N
             assert time.monotonic() < end
             time.sleep(0.1)
     last = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
-    assert not last.due or last.step % 4 == 0
+    assert not last.scheduled or last.step % 4 == 0
 
 
 @pytest.mark.parametrize(("what", "told"), [("cannot join current thread", False), ("another", True)])
@@ -626,8 +639,8 @@ def test_a_timer_that_lets_go_of_itself_is_no_news(
     def end() -> None:
         raise RuntimeError(what)
 
-    monkeypatch.setattr(sys, "unraisablehook", _leave_out_timers)
-    timer = World()
+    monkeypatch.setattr(sys, "unraisablehook", _ignore_timer_errors)
+    timer = DistributedContext()
     weakref.finalize(timer, end)
     del timer
     assert (what in capsys.readouterr().err) == told

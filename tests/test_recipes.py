@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cleaning.pipeline import clean_corpora
-from dragoman.cleaning.report import table_of
+from dragoman.cleaning.report import format_table
 from dragoman.config import read_recipe
 from dragoman.data.prepare import prepare
 
@@ -31,7 +31,7 @@ def test_cleaning_drops_what_is_documented(name: str, tmp_path: Path) -> None:
         pytest.skip(f"needs the corpora that the recipe names, in {CORPORA}")
     recipe = read_recipe(ROOT / "recipes" / f"{name}.toml", [f"data.root={CORPORA}"])
     tallies = clean_corpora(recipe, tmp_path / "cleaned")
-    header, rows = table_of(tallies)
+    header, rows = format_table(tallies)
     assert {rule: counts[: len(tallies)] for rule, *counts in rows} == documented(name)
     assert header[1:-1] == list(recipe.data.corpora)
 
@@ -42,7 +42,7 @@ def test_the_smaller_mixture_is_prepared(tmp_path: Path) -> None:
     settings = [f"data.root={CORPORA}", f"run={tmp_path}", "tokenizer.train_sentences=20_000", "tokenizer.vocab_size=4_000"]
     recipe = read_recipe(ROOT / "recipes" / "general-zhen.toml", [*settings, "tokenizer.target_vocab_size=2_000"])
     prepared = prepare(recipe, tmp_path / "data")
-    for name, fate in prepared.fates.items():
+    for name, fate in prepared.pair_counts.items():
         assert fate.read == fate.kept + fate.overlong_pairs + sum(fate.dropped.values())
         assert len(prepared.corpus(name)) == fate.kept > 1000
-    assert prepare(recipe, tmp_path / "data").fresh is False
+    assert prepare(recipe, tmp_path / "data").is_new is False

@@ -31,24 +31,24 @@ import torch
 from torch import Tensor
 
 from conftest import NO_DROPOUT, WORDS, MakeRecipe, reseal
-from dragoman.bundle import save_bundle, weights_of
+from dragoman.bundle import collect_weights, save_bundle
 from dragoman.config import Recipe, recipe_from_dict
-from dragoman.data.dataloader import Cursor
-from dragoman.data.tokenization.tokenizer import learn_tokeniser
-from dragoman.errors import Interrupted, OutputError, RunError, WriteError
-from dragoman.io.storage import MANIFEST, alone_in, check_seal
+from dragoman.data.dataloader import DataPosition
+from dragoman.data.tokenization.tokenizer import train_tokenizer
+from dragoman.errors import InterruptedRun, OutputError, RunError, WriteError
+from dragoman.io.storage import MANIFEST_FILE, lock_dir, verify_checksums
 from dragoman.model.factory import build_model
 from dragoman.training.checkpoints.checkpoint import (
     Checkpoint,
-    Progress,
+    TrainerState,
+    find_latest_checkpoint,
     list_checkpoints,
-    newest_checkpoint,
     prune_checkpoints,
     read_checkpoint,
     save_checkpoint,
 )
-from dragoman.training.monitoring.callbacks import Silent
-from dragoman.training.monitoring.metrics_log import read_journal
+from dragoman.training.monitoring.callbacks import NullCallback
+from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.run import train
 from dragoman.training.trainer import Trainer
 
@@ -76,10 +76,17 @@ def tensors(value: int) -> dict[str, dict[str, Tensor]]:
 
 def save(folder: Path, step: int, value: int | None = None, *, merit: float | None = None) -> Checkpoint:
     value = step if value is None else value
-    progress = Progress(step=step, target_tokens=value, norms=(0.1 * value, value / 3))
+    progress = TrainerState(step=step, target_tokens=value, grad_norms=(0.1 * value, value / 3))
     corpus = {"train-00000.arrow": "0" * 64}
     return save_checkpoint(
-        folder, progress=progress, recipe={"name": "x"}, merit=merit, corpus=corpus, due=True, machine={}, **tensors(value)
+        folder,
+        trainer_state=progress,
+        recipe={"name": "x"},
+        metric=merit,
+        data_digests=corpus,
+        scheduled=True,
+        compute_plan={},
+        **tensors(value),
     )
 
 
@@ -91,14 +98,14 @@ def keep(folder: Path, step: int, value: int | None = None) -> None:
 
 def kept(folder: Path, notices: list[str] | None = None) -> int | None:
     """The value of the newest checkpoint, every number of which is looked at."""
-    found = newest_checkpoint(folder, (notices if notices is not None else []).append)
+    found = find_latest_checkpoint(folder, (notices if notices is not None else []).append)
     if found is None:
         return None
     value = found.progress.target_tokens
-    assert found.progress.norms == (0.1 * value, value / 3)
-    averages = found.averages()
+    assert found.progress.grad_norms == (0.1 * value, value / 3)
+    averages = found.ema_weights()
     assert averages is not None
-    for held, wanted in zip((found.weights(), found.optimiser_state(), averages), tensors(value).values(), strict=True):
+    for held, wanted in zip((found.weights(), found.optimizer_state(), averages), tensors(value).values(), strict=True):
         assert held.keys() == wanted.keys()
         assert all(torch.equal(held[name], wanted[name]) for name in wanted)
     return value
@@ -263,7 +270,7 @@ def test_r2_at_every_crash_point_of_the_protocol_the_old_state_or_the_new_is_who
         assert kept(folder, notices) == (99 if committed(disk) else old), disk.done[-1:]
         assert notices == []
         for checkpoint in list_checkpoints(folder):
-            check_seal(checkpoint.path, RunError)
+            verify_checksums(checkpoint.path, RunError)
         outcomes.append(committed(disk))
         keep(folder, step + 1, 100)
         assert names(folder) == [f"step-{step + 1:08d}"]
@@ -500,12 +507,12 @@ def sealed_bundle(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) ->
     """A bundle that nobody has trained."""
     folder = tmp_path_factory.mktemp("bundle")
     recipe = tiny(folder)
-    tokeniser = learn_tokeniser(
+    tokeniser = train_tokenizer(
         WORDS, WORDS.values(), recipe.tokenizer, append_source_eos=recipe.model.append_source_eos, seed=1
     )
     sizes = len(tokeniser.source), len(tokeniser.target)
-    weights = weights_of(build_model(recipe.model, source_vocabulary=sizes[0], target_vocabulary=sizes[1]))
-    save_bundle(folder / "bundle", recipe=recipe, tokeniser=tokeniser, weights=weights, story={})
+    weights = collect_weights(build_model(recipe.model, source_vocab_size=sizes[0], target_vocab_size=sizes[1]))
+    save_bundle(folder / "bundle", recipe=recipe, tokenizer=tokeniser, weights=weights, metadata={})
     return folder / "bundle"
 
 
@@ -521,7 +528,7 @@ BOTH = pytest.mark.parametrize("sealed", ["checkpoint", "bundle"], indirect=True
 
 def refusal(folder: Path) -> str:
     with pytest.raises(RunError) as caught:
-        check_seal(folder, RunError)
+        verify_checksums(folder, RunError)
     return str(caught.value)
 
 
@@ -553,9 +560,9 @@ def test_r4_every_flip_and_every_truncation_is_found_and_its_file_named(flips: i
         else:
             os.truncate(path, place)
         line = refusal(sealed)
-        assert str(path) in line or path.name == MANIFEST, line
+        assert str(path) in line or path.name == MANIFEST_FILE, line
         path.write_bytes(held[path])
-    check_seal(sealed, RunError)
+    verify_checksums(sealed, RunError)
 
 
 @BOTH
@@ -572,10 +579,10 @@ def test_r4_missing_extra_and_swapped_files_are_found(sealed: Path) -> None:
             if held[other] != content:
                 path.write_bytes(held[other])
                 other.write_bytes(content)
-                assert {path.name, other.name, MANIFEST} & set(refusal(sealed).replace(":", "/").split("/"))
+                assert {path.name, other.name, MANIFEST_FILE} & set(refusal(sealed).replace(":", "/").split("/"))
                 other.write_bytes(held[other])
                 path.write_bytes(content)
-    check_seal(sealed, RunError)
+    verify_checksums(sealed, RunError)
 
 
 def test_r4_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(tmp_path: Path) -> None:
@@ -590,7 +597,7 @@ def test_r4_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(tmp_path: P
         assert kept(folder, notices) == 2
         (told,) = notices
         assert told.startswith(f"{folder / 'step-00000003'}/")  # of a digest that was changed, the file it is of
-        assert path.name in told.partition(": ")[0] or path.name == MANIFEST
+        assert path.name in told.partition(": ")[0] or path.name == MANIFEST_FILE
         assert told.endswith("and the run goes back to the checkpoint before it")
 
 
@@ -625,9 +632,9 @@ def test_r5_a_disk_that_is_full_at_any_byte_leaves_the_last_checkpoint_and_the_n
         folder = tmp_path / f"step-{step:08d}"
         with watching(Full(room, code)), pytest.raises(WriteError) as caught:
             save(tmp_path, step)
-        assert (caught.value.needed or 0) > size
-        assert (caught.value.available or 0) > 0
-        needed = (caught.value.needed or 0) / 2**20
+        assert (caught.value.needed_bytes or 0) > size
+        assert (caught.value.available_bytes or 0) > 0
+        needed = (caught.value.needed_bytes or 0) / 2**20
         why = "the disk is full" if code == errno.ENOSPC else "the quota is used up"
         assert str(caught.value).startswith(f"{folder}: {why} ({needed:.1f} MiB needed, ")
         assert str(caught.value).endswith(f" MiB free in {tmp_path}); make room")
@@ -650,8 +657,8 @@ def test_r5_what_is_needed_is_known_before_anything_is_written(tmp_path: Path, m
     def save_many(step: int) -> Checkpoint:
         with watching(disk):
             return save_checkpoint(
-                tmp_path, progress=Progress(step=step), recipe={}, merit=None, corpus={}, due=True, weights=many,
-                optimiser_state=moments,
+                tmp_path, trainer_state=TrainerState(step=step), recipe={}, metric=None, data_digests={}, scheduled=True, weights=many,
+                optimizer_state=moments,
             )  # fmt: skip
 
     first = save_many(1)
@@ -660,8 +667,8 @@ def test_r5_what_is_needed_is_known_before_anything_is_written(tmp_path: Path, m
     with pytest.raises(WriteError) as caught:
         save_many(2)
     assert disk.done == []
-    assert caught.value.needed == pytest.approx(1.1 * numbers * (4 + 8), rel=0.01)
-    assert size_of(first.path) < (caught.value.needed or 0)
+    assert caught.value.needed_bytes == pytest.approx(1.1 * numbers * (4 + 8), rel=0.01)
+    assert size_of(first.path) < (caught.value.needed_bytes or 0)
     told = f"{tmp_path / 'step-00000002'}: the disk is full (1.3 MiB needed, 1.0 MiB free in {tmp_path}); make room"
     assert str(caught.value) == told
 
@@ -851,7 +858,11 @@ def test_what_is_no_checkpoint_of_ours_is_neither_read_nor_removed(tmp_path: Pat
 def test_what_is_loaded_stands_in_memory_of_its_own(tmp_path: Path) -> None:
     """At multiples of 64 bytes, as torch makes tensors: a sum of float32 comes out differently at others."""
     checkpoint = save(tmp_path, 3)
-    loaded = [*checkpoint.weights().values(), *checkpoint.optimiser_state().values(), *(checkpoint.averages() or {}).values()]
+    loaded = [
+        *checkpoint.weights().values(),
+        *checkpoint.optimizer_state().values(),
+        *(checkpoint.ema_weights() or {}).values(),
+    ]
     assert [tensor.data_ptr() % 64 for tensor in loaded] == [0] * 10
     for path in checkpoint.path.iterdir():
         path.write_bytes(b"")
@@ -861,19 +872,26 @@ def test_what_is_loaded_stands_in_memory_of_its_own(tmp_path: Path) -> None:
 def test_progress_comes_back_bit_for_bit(tmp_path: Path) -> None:
     chance = random.Random(0)
     norms = tuple(chance.uniform(0, 1) * 10.0 ** chance.randint(-300, 300) for _ in range(128))
-    progress = Progress(
-        step=3, cursor=Cursor(2, 5), minutes=0.1 + 0.2, target_tokens=2**60, nll_since_log=1 / 3, tokens_since_log=9,
+    progress = TrainerState(
+        step=3, cursor=DataPosition(2, 5), minutes=0.1 + 0.2, target_tokens=2**60, nll_since_log=1 / 3, tokens_since_log=9,
         best=-1e-17, best_step=2, validations_since_best=1, skipped=4, skipped_in_a_row=2, restored=1,
-        norms=(*norms, 5e-324, float("inf")),
+        grad_norms=(*norms, 5e-324, float("inf")),
         flops=1.2345678901234567e21, waited_minutes=1e-9, joules=0.1,
     )  # fmt: skip
     path = save_checkpoint(
-        tmp_path, progress=progress, recipe={}, merit=0.3, corpus={}, due=False, weights={}, optimiser_state={}
+        tmp_path,
+        trainer_state=progress,
+        recipe={},
+        metric=0.3,
+        data_digests={},
+        scheduled=False,
+        weights={},
+        optimizer_state={},
     ).path
     found = read_checkpoint(path)
     assert found.progress == progress
-    assert isinstance(found.progress.norms, tuple)
-    assert (found.merit, found.due, found.averages()) == (0.3, False, None)
+    assert isinstance(found.progress.grad_norms, tuple)
+    assert (found.metric, found.scheduled, found.ema_weights()) == (0.3, False, None)
 
 
 def test_a_checkpoint_of_before_has_what_was_not_counted_at_its_beginning(tmp_path: Path) -> None:
@@ -884,10 +902,10 @@ def test_a_checkpoint_of_before_has_what_was_not_counted_at_its_beginning(tmp_pa
     (path / "state.json").write_text(json.dumps(state, indent=1))
     (path / "averages.safetensors").unlink()
     reseal(path)
-    found = newest_checkpoint(tmp_path, lambda _: None)
+    found = find_latest_checkpoint(tmp_path, lambda _: None)
     assert found is not None
-    assert found.progress == Progress(step=3, target_tokens=3)
-    assert found.averages() is None
+    assert found.progress == TrainerState(step=3, target_tokens=3)
+    assert found.ema_weights() is None
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------------
@@ -912,16 +930,16 @@ def digest(*many: Mapping[str, Tensor]) -> str:
 
 
 def digest_of(checkpoint: Checkpoint) -> str:
-    return digest(checkpoint.weights(), checkpoint.optimiser_state(), checkpoint.averages() or {})
+    return digest(checkpoint.weights(), checkpoint.optimizer_state(), checkpoint.ema_weights() or {})
 
 
 def journal(run: Path) -> list[dict[str, Any]]:
     """The numbers in a journal that do not depend on the clock."""
-    entries = [entry for entry in read_journal(run / "metrics.jsonl") if entry["type"] in ("train", "valid")]
+    entries = [entry for entry in read_metrics_log(run / "metrics.jsonl") if entry["type"] in ("train", "valid")]
     return [{key: value for key, value in entry.items() if key not in CLOCK} for entry in entries]
 
 
-class Watcher(Silent):
+class Watcher(NullCallback):
     """Keeps the digest of a run's state after each step, and asks it to stop after some."""
 
     def __init__(self, stop_after: int | None = None) -> None:
@@ -931,16 +949,16 @@ class Watcher(Silent):
 
     def advance(self, share_spent: float) -> None:
         assert self.trainer is not None
-        state = self.trainer.learner.state()
-        assert state.averages is not None
-        self.digests.append(digest(state.weights, state.optimiser, state.averages))
+        state = self.trainer.train_state.gather_state()
+        assert state.ema_weights is not None
+        self.digests.append(digest(state.weights, state.optimizer, state.ema_weights))
         if len(self.digests) == self.stop_after:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 def newest(recipe: Recipe) -> Checkpoint:
     """The newest checkpoint of a run, none of which may be damaged."""
-    found = newest_checkpoint(Path(recipe.run) / "checkpoints", fail)
+    found = find_latest_checkpoint(Path(recipe.run) / "checkpoints", fail)
     assert found is not None
     return found
 
@@ -956,7 +974,7 @@ def go_on(recipe: Recipe, *, stop_after: int | None = None) -> list[str]:
     if stop_after is None:
         watcher.trainer.run()
     else:
-        with pytest.raises(Interrupted):
+        with pytest.raises(InterruptedRun):
             watcher.trainer.run()
     return watcher.digests
 
@@ -989,7 +1007,7 @@ def test_r1_a_run_that_is_stopped_after_every_step_is_the_run_that_was_not(tiny:
 def test_r6_two_runs_in_one_folder_are_refused(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run")
     (tmp_path / "run").mkdir()
-    with alone_in(tmp_path / "run"), pytest.raises(OutputError, match=r"run: another process is at work in there; wait for it"):
+    with lock_dir(tmp_path / "run"), pytest.raises(OutputError, match=r"run: another process is at work in there; wait for it"):
         train(recipe)
     assert names(tmp_path / "run") == []
 
@@ -1016,11 +1034,11 @@ def recipe_at(path: str) -> Recipe:
     torch.set_num_threads(1)
     training = recipe.training.model_copy(update={"max_steps": 2})
     run = Path(recipe.run).with_name(f"{Path(recipe.run).name}-before")
-    Trainer(recipe.model_copy(update={"run": str(run), "training": training}), Silent()).run()
+    Trainer(recipe.model_copy(update={"run": str(run), "training": training}), NullCallback()).run()
     return recipe
 
 
-class Teller(Silent):
+class Teller(NullCallback):
     """Writes the number of each step into a pipe."""
 
     def __init__(self, pipe: int) -> None:
@@ -1029,7 +1047,7 @@ class Teller(Silent):
 
     def advance(self, share_spent: float) -> None:
         assert self.trainer is not None
-        os.write(self.pipe, f"{self.trainer.progress.step}\n".encode())
+        os.write(self.pipe, f"{self.trainer.state.step}\n".encode())
 
 
 class Child:
@@ -1052,7 +1070,7 @@ class Child:
         try:
             listener.trainer = Trainer(recipe, listener)
             listener.trainer.run()
-        except Interrupted as error:
+        except InterruptedRun as error:
             return error.exit_code
         except BaseException:
             traceback.print_exc()
@@ -1105,7 +1123,7 @@ def kill_often(recipe: Recipe, kills: int) -> dict[str, int]:
         code, told = child.end()
         assert code == -signal.SIGKILL
         counts["saving" if any(checkpoints.glob(".step-*.partial")) else "elsewhere"] += 1
-        found = newest_checkpoint(checkpoints, fail)
+        found = find_latest_checkpoint(checkpoints, fail)
         step = found.step if found is not None else 0
         assert step >= kept
         lost = max(lost, told - step)
@@ -1145,9 +1163,9 @@ def stop_often(recipe: Recipe, stops: int) -> dict[str, float]:
         codes.append(code)
         assert newest(recipe).step == told > kept
         kept = told
-    assert set(codes[::2]) == {Interrupted.exit_code}
+    assert set(codes[::2]) == {InterruptedRun.exit_code}
     # A second SIGTERM may come when the run has ended and its process not yet.
-    assert set(codes[1::2]) <= {Interrupted.exit_code, -signal.SIGTERM}
+    assert set(codes[1::2]) <= {InterruptedRun.exit_code, -signal.SIGTERM}
     steps = kept + 3
     assert to_the_end(recipe, run, steps=steps) == to_the_end(recipe, run.with_name(f"{run.name}-unbroken"), steps=steps)
     return {"steps": kept, "slowest": slowest, "late": codes.count(-signal.SIGTERM)}
@@ -1165,7 +1183,7 @@ def run_long(recipe: Recipe, every: int) -> dict[str, Any]:
     """Memory in MiB, open files and threads of a run, looked at every so many steps."""
     looks: list[tuple[float, int, int]] = []
 
-    class Looker(Silent):
+    class Looker(NullCallback):
         taken = 0
 
         def advance(self, share_spent: float) -> None:

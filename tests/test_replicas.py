@@ -17,21 +17,21 @@ import torch
 import dragoman
 from conftest import WORDS
 from dragoman.bundle import load_bundle
-from dragoman.decoding.constraints import Rules, Wish
+from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
 from dragoman.errors import DeviceError
-from dragoman.inference.backends.device import checked_count, place
-from dragoman.inference.parallel.scheduler import TRIED, Crew, Replicas, _Shared, ways
-from dragoman.inference.parallel.worker import answer_to, is_portable, request_of
+from dragoman.inference.backends.device import resolve_device, validate_count
+from dragoman.inference.parallel.scheduler import TRIALS, BatchScheduler, SharedQueue, WorkerLayout, list_worker_counts
+from dragoman.inference.parallel.worker import encode_request, is_serializable, run_request
 from dragoman.inference.translator import Translator
 from dragoman.runtime import autotune_cache as remembered
-from dragoman.runtime.autotune_cache import cache_file, machine_key, recall, remember
-from dragoman.tasks.generation import Search, Work
+from dragoman.runtime.autotune_cache import get_cache_path, get_machine_key, get_measurement, put_measurement
+from dragoman.tasks.generation import BatchSearch, GenerationJob
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return cache_file()
+    return get_cache_path()
 
 
 @pytest.fixture
@@ -44,14 +44,14 @@ def test_what_is_searched_in_one_call_takes_no_more_than_a_quota(four_cores: Non
     """Of two processors; unless the caller says what it is to take."""
     monkeypatch.setattr("dragoman.inference.parallel.scheduler.processors", lambda: 2)
     for count, threads, pieces, crew in (
-        (None, None, 9, Crew(2, 1)),
-        (None, None, 1, Crew(1, 2)),
-        (1, None, 9, Crew(1, 2)),
-        (3, None, 9, Crew(3, 1)),
-        (None, 3, 9, Crew(3, 1)),
-        (2, 4, 9, Crew(2, 4)),
+        (None, None, 9, WorkerLayout(2, 1)),
+        (None, None, 1, WorkerLayout(1, 2)),
+        (1, None, 9, WorkerLayout(1, 2)),
+        (3, None, 9, WorkerLayout(3, 1)),
+        (None, 3, 9, WorkerLayout(3, 1)),
+        (2, 4, 9, WorkerLayout(2, 4)),
     ):
-        assert Replicas(count, threads, "which")._plain_crew(pieces) == crew
+        assert BatchScheduler(count, threads, "which")._choose_native_layout(pieces) == crew
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 5])
@@ -60,8 +60,8 @@ def test_results_come_in_order(replicas: int) -> None:
         time.sleep(0.002 * (number % 3))
         return number * number
 
-    assert list(Crew(replicas, 1).map(work, range(20))) == [number * number for number in range(20)]
-    assert list(Crew(replicas, 1).map(work, [])) == []
+    assert list(WorkerLayout(replicas, 1).map(work, range(20))) == [number * number for number in range(20)]
+    assert list(WorkerLayout(replicas, 1).map(work, [])) == []
 
 
 def test_no_more_is_begun_than_is_done_and_waited_for() -> None:
@@ -74,14 +74,14 @@ def test_no_more_is_begun_than_is_done_and_waited_for() -> None:
             yield number
             number += 1
 
-    results = Crew(2, 1).map(lambda number: number, endless())
+    results = WorkerLayout(2, 1).map(lambda number: number, endless())
     assert [next(results) for _ in range(10)] == list(range(10))
     assert len(taken) <= 10 + 2 * 2
 
 
 def test_each_replica_has_its_own_threads() -> None:
     before = torch.get_num_threads()
-    seen = set(Crew(2, 1).map(lambda _: (torch.get_num_threads(), threading.current_thread().name), range(8)))
+    seen = set(WorkerLayout(2, 1).map(lambda _: (torch.get_num_threads(), threading.current_thread().name), range(8)))
     assert {threads for threads, _ in seen} == {1}
     assert torch.get_num_threads() == before
     assert all(name.startswith("replica") for _, name in seen)
@@ -91,7 +91,7 @@ def test_threads_that_others_begin_later_compute_as_before() -> None:
     usual = torch.get_num_threads()
     seen: list[int] = []
     for threads in (usual + 1, 1):
-        list(Crew(2, threads).map(str, range(4)))
+        list(WorkerLayout(2, threads).map(str, range(4)))
         later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
         later.start()
         later.join()
@@ -100,8 +100,8 @@ def test_threads_that_others_begin_later_compute_as_before() -> None:
 
 @pytest.mark.parametrize("answer", ["0 x 1", "1 x 0", "1 x 99999", "two", ""])
 def test_an_answer_that_cannot_be_is_not_believed(answer: str, cache: Path) -> None:
-    remember("kind", answer)
-    assert list(Replicas(None, None, "kind").map(str, range(3))) == ["0", "1", "2"]
+    put_measurement("kind", answer)
+    assert list(BatchScheduler(None, None, "kind").map(str, range(3))) == ["0", "1", "2"]
 
 
 def test_a_mistake_in_one_piece_ends_all() -> None:
@@ -114,7 +114,7 @@ def test_a_mistake_in_one_piece_ends_all() -> None:
         return number
 
     with pytest.raises(ValueError, match="three"):
-        list(Crew(2, 1).map(work, range(1000)))
+        list(WorkerLayout(2, 1).map(work, range(1000)))
     assert len(done) < 10
 
 
@@ -124,38 +124,38 @@ def test_the_fastest_way_is_found_and_remembered(four_cores: None, cache: Path) 
         time.sleep(0.01)
         return number
 
-    assert ways() == [1, 2, 4]
-    pieces = range(TRIED * 7 + 3)
-    many = Replicas(None, None, "sleeping")
+    assert list_worker_counts() == [1, 2, 4]
+    pieces = range(TRIALS * 7 + 3)
+    many = BatchScheduler(None, None, "sleeping")
     assert list(many.map(work, pieces)) == list(pieces)
-    assert recall("sleeping") == "4 x 1"
-    assert json.loads(cache.read_text()) == {machine_key(): {"sleeping": "4 x 1"}}
-    remember("sleeping", "2 x 2")
-    again = Replicas(None, None, "sleeping")
+    assert get_measurement("sleeping") == "4 x 1"
+    assert json.loads(cache.read_text()) == {get_machine_key(): {"sleeping": "4 x 1"}}
+    put_measurement("sleeping", "2 x 2")
+    again = BatchScheduler(None, None, "sleeping")
     assert list(again.map(work, pieces)) == list(pieces)
-    assert again._crew == Crew(2, 2)
+    assert again._layout == WorkerLayout(2, 2)
 
 
 def test_a_short_job_is_not_measured(four_cores: None, cache: Path) -> None:
-    few = Replicas(None, None, "few")
-    assert list(few.map(str, range(TRIED * 7 - 1))) == [str(number) for number in range(TRIED * 7 - 1)]
+    few = BatchScheduler(None, None, "few")
+    assert list(few.map(str, range(TRIALS * 7 - 1))) == [str(number) for number in range(TRIALS * 7 - 1)]
     assert not cache.exists()
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', "\x00", '{"KEY": []}', '{"KEY": {"question": 3}}'])
 def test_what_cannot_be_recalled_is_measured_again(content: str, cache: Path) -> None:
     cache.parent.mkdir(parents=True)
-    cache.write_text(content.replace("KEY", machine_key()))
-    assert recall("question") is None
-    remember("question", "answer")
-    assert recall("question") == "answer"
+    cache.write_text(content.replace("KEY", get_machine_key()))
+    assert get_measurement("question") is None
+    put_measurement("question", "answer")
+    assert get_measurement("question") == "answer"
 
 
 def test_a_cache_that_cannot_be_written_harms_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    remember("question", "answer")
-    assert recall("question") is None
+    put_measurement("question", "answer")
+    assert get_measurement("question") is None
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -163,8 +163,8 @@ LINES = [f"{one} {other}" for one in list(WORDS)[:6] for other in list(WORDS)[:5
 
 
 def test_replicas_never_change_a_translation(bundle: Path) -> None:
-    plain = dragoman.load(bundle, device="cpu", precision="float32", threads=1, replicas=1)
-    many = Translator([load_bundle(bundle)], device="cpu", precision="float32", threads=1, replicas=3)
+    plain = dragoman.load(bundle, device="cpu", precision="float32", intra_threads=1, inter_threads=1)
+    many = Translator([load_bundle(bundle)], device="cpu", precision="float32", intra_threads=1, inter_threads=3)
     assert many.translate(LINES, batch_tokens=60) == plain.translate(LINES, batch_tokens=60)
     assert list(many.stream(iter(LINES), window=7)) == list(plain.stream(iter(LINES), window=7))
 
@@ -173,33 +173,35 @@ def test_replicas_never_change_a_translation(bundle: Path) -> None:
     "decoding", [{"method": "greedy"}, {"method": "beam", "beam_size": 3, "nbest": 2}, {"method": "sample"}]
 )
 def test_a_batch_that_was_written_down_is_searched_alike(bundle: Path, decoding: dict[str, Any]) -> None:
-    translator = dragoman.load(bundle, device="cpu", precision="float32", replicas=1)
+    translator = dragoman.load(bundle, device="cpu", precision="float32", inter_threads=1)
     sources = [translator.bundle.tokeniser.encode_source(line) for line in LINES]
     config, start = translator.check(decoding), 2
-    rules = Rules(min_length=2, no_repeat_ngram_size=3, suppressed=(7,), repetition_window=8)
-    wishes = [Wish(prefix=(9, 8), exclude=((5, 6), (11,)), may_loop=True)] * len(sources)
-    work = Work(Search(translator.speaker, config, start, rules, None, False), sources, range(len(sources)), wishes)
-    assert is_portable(work)
-    told = json.loads(json.dumps(request_of(work, [3, 1, 4])))
-    assert answer_to(told, translator.speaker) == work([3, 1, 4])
+    rules = DecodingConstraints(min_length=2, no_repeat_ngram_size=3, suppress_tokens=(7,), repetition_window=8)
+    wishes = [SentenceConstraints(prefix=(9, 8), exclude=((5, 6), (11,)), allow_repetition=True)] * len(sources)
+    work = GenerationJob(
+        BatchSearch(translator.speaker, config, start, rules, None, False), sources, range(len(sources)), wishes
+    )
+    assert is_serializable(work)
+    told = json.loads(json.dumps(encode_request(work, [3, 1, 4])))
+    assert run_request(told, translator.speaker) == work([3, 1, 4])
     anything = replace(rules, allow=lambda outputs, sentences: outputs)
-    assert not is_portable(replace(work, search=replace(work.search, rules=anything)))
+    assert not is_serializable(replace(work, search=replace(work.search, rules=anything)))
 
 
 def test_what_others_give_back_is_done_here() -> None:
-    job = _Shared(lambda number: number * number, [3, 4, 5])
+    job = SharedQueue(lambda number: number * number, [3, 4, 5])
     assert [job.take(), job.take()] == [0, 1]
-    threading.Timer(0.05, job.give_back, [0]).start()
-    job.found[1] = 16
+    threading.Timer(0.05, job.requeue, [0]).start()
+    job.completed[1] = 16
     assert list(job.results()) == [9, 16, 25]
     assert job.take() is None
 
 
 @pytest.mark.slow
 def test_processes_say_the_same_even_when_they_are_killed(bundle: Path) -> None:
-    plain = dragoman.load(bundle, device="cpu", precision="float32", threads=1, replicas=1)
+    plain = dragoman.load(bundle, device="cpu", precision="float32", intra_threads=1, inter_threads=1)
     expected = plain.translate(LINES, batch_tokens=60)
-    many = dragoman.load(bundle, device="cpu", precision="float32", threads=1, replicas=2)
+    many = dragoman.load(bundle, device="cpu", precision="float32", intra_threads=1, inter_threads=2)
     assert many.translate(LINES, batch_tokens=60) == expected
     (worker,) = many.replicas._workers
     assert worker.process.poll() is None
@@ -220,10 +222,10 @@ def test_processes_say_the_same_even_when_they_are_killed(bundle: Path) -> None:
 @pytest.mark.slow
 def test_a_bundle_that_became_another_is_not_read_by_a_second_process(bundle: Path, tmp_path: Path) -> None:
     there = shutil.copytree(bundle, tmp_path / "bundle")
-    many = dragoman.load(there, device="cpu", precision="float32", threads=1, replicas=2)
+    many = dragoman.load(there, device="cpu", precision="float32", intra_threads=1, inter_threads=2)
     assert many.replicas.opening is not None
     many.replicas.opening = replace(many.replicas.opening, seals=("0" * 64,))
-    plain = dragoman.load(bundle, device="cpu", precision="float32", threads=1, replicas=1)
+    plain = dragoman.load(bundle, device="cpu", precision="float32", intra_threads=1, inter_threads=1)
     expected = plain.translate(LINES, batch_tokens=60)
     assert many.translate(LINES, batch_tokens=60) == expected
     assert many.replicas._workers[0].over.is_set()
@@ -242,16 +244,16 @@ def test_a_bundle_that_became_another_is_not_read_by_a_second_process(bundle: Pa
 )
 def test_a_place_that_is_not_here(device: str, precision: str, says: str) -> None:
     with pytest.raises(DeviceError) as caught:
-        place(device, precision)
+        resolve_device(device, precision)
     assert str(caught.value).startswith(says)
 
 
 @pytest.mark.parametrize("count", [0, -1, 1025, 2.5, True, "2"])
 def test_impossible_counts(count: Any) -> None:
     with pytest.raises(DeviceError, match=f"threads = {count!r}: a whole number from 1 to 1024"):
-        checked_count("threads", count)
+        validate_count("threads", count)
 
 
 def test_processors_are_told_apart() -> None:
-    assert torch.__version__ in machine_key()
-    assert f"{remembered.cores()} cores" in machine_key()
+    assert torch.__version__ in get_machine_key()
+    assert f"{remembered.count_threads()} cores" in get_machine_key()

@@ -37,7 +37,7 @@ FREE_DEVICES = replace(H200, rate=math.inf, kernel_seconds=0.0, memory=math.inf,
 def test_weights_are_those_of_the_model(preset: str, size: str, tying: str) -> None:
     config = make_recipe({"preset": preset, "size": size, "model": {"tying": tying}}).model
     with torch.device("meta"):
-        model = build_model(config, source_vocabulary=1000, target_vocabulary=1000)
+        model = build_model(config, source_vocab_size=1000, target_vocab_size=1000)
     assert num_weights(blocks_of(config, vocabulary=1000)) == model.num_parameters()
 
 

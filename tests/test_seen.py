@@ -28,26 +28,26 @@ from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import MakeRecipe
-from dragoman.cli.console import TrainingScreen, cost_line
+from dragoman.cli.console import TrainingProgressBar, format_cost
 from dragoman.cli.info import doctor
 from dragoman.cli.watch import watch
 from dragoman.config import ModelConfig, Recipe, make_recipe
 from dragoman.data.collate import collate
-from dragoman.errors import MissingExtraError, OutputError, RunError
-from dragoman.model.attention import explicit_attention, use_attention
+from dragoman.errors import MissingDependencyError, OutputError, RunError
+from dragoman.model.attention import explicit_attention, set_attention_impl
 from dragoman.model.factory import build_model
 from dragoman.model.masks import causal_mask, window_mask
-from dragoman.training.monitoring.callbacks import EventKind, RunReport, Several, Silent, StepReport, ValidationReport
-from dragoman.training.monitoring.dashboard import duration, run_page
-from dragoman.training.monitoring.diagnostics import RULES, diagnose
+from dragoman.training.monitoring.callbacks import CallbackList, EventKind, NullCallback, RunInfo, StepReport, ValidationReport
+from dragoman.training.monitoring.dashboard import format_duration, render_run_page
+from dragoman.training.monitoring.diagnostics import DIAGNOSTIC_RULES, diagnose
 from dragoman.training.monitoring.energy import EnergyMeter
-from dragoman.training.monitoring.flops import Work, batch_work, forward_flops, resident_mib
-from dragoman.training.monitoring.metrics_log import Journal, read_journal
-from dragoman.training.monitoring.run_status import Record, read_record, standing
-from dragoman.training.monitoring.trackers import followed
+from dragoman.training.monitoring.flops import BatchCost, compute_batch_cost, count_forward_flops, read_resident_mib
+from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
+from dragoman.training.monitoring.run_status import RunStatus, read_run_status, summarize_run
+from dragoman.training.monitoring.trackers import with_loggers
 from dragoman.training.run import train
 from dragoman.training.validation import Sample
-from dragoman.viz.run_dashboard import changed
+from dragoman.viz.run_dashboard import diff_text
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -59,7 +59,7 @@ def step_report(step: int, **values: Any) -> StepReport:
     return StepReport(step, **{**usual, "share_spent": step / 100, "minutes_left": 3.0, **values})
 
 
-class Heard(Silent):
+class Heard(NullCallback):
     """A listener that remembers what it heard, and fails where it is told to."""
 
     def __init__(self, *, fails_at: str = "") -> None:
@@ -75,7 +75,7 @@ class Heard(Silent):
     def notice(self, text: str) -> None:
         self.notices.append(text)
 
-    def begin(self, about: RunReport) -> None:
+    def begin(self, about: RunInfo) -> None:
         self._hear("begin")
 
     def step(self, report: StepReport) -> None:
@@ -101,9 +101,11 @@ SAMPLES = [Sample("one red", "eins rot", "eins"), Sample("two", "zwei", "zwei")]
 ALL = ["begin", "step", "event", "validation", "samples", "finish", "close"]
 
 
-def play(listener: Silent, folder: Path, *, recipe: Mapping[str, Any] | None = None, first: int = 1, last: int = 2) -> None:
+def play(
+    listener: NullCallback, folder: Path, *, recipe: Mapping[str, Any] | None = None, first: int = 1, last: int = 2
+) -> None:
     """A run from step `first` to `last` as a trainer would tell it."""
-    listener.begin(RunReport("tiny", recipe or {"training": {"seed": 1}}, str(folder), "cpu", 1000, step=first - 1))
+    listener.begin(RunInfo("tiny", recipe or {"training": {"seed": 1}}, str(folder), "cpu", 1000, step=first - 1))
     for step in range(first, last + 1):
         listener.step(step_report(step, loss=3.0 - 0.1 * step))
     listener.event("skipped", last, "left out")
@@ -118,7 +120,7 @@ def play(listener: Silent, folder: Path, *, recipe: Mapping[str, Any] | None = N
 
 def test_everyone_hears_everything() -> None:
     own, first, second = Heard(), Heard(), Heard()
-    several = Several(own, {"first": first, "second": second})
+    several = CallbackList(own, {"first": first, "second": second})
     several.notice("hello")
     play(several, Path("run"))
     calls = [name for name in ALL for _ in range(2 if name == "step" else 1)]
@@ -129,7 +131,7 @@ def test_everyone_hears_everything() -> None:
 @pytest.mark.parametrize("fails_at", ALL)
 def test_a_tracker_that_fails_ends_no_run_and_is_told_once(fails_at: str) -> None:
     own, failing, other = Heard(), Heard(fails_at=fails_at), Heard()
-    play(Several(own, {"failing": failing, "other": other}), Path("run"))
+    play(CallbackList(own, {"failing": failing, "other": other}), Path("run"))
     assert own.notices == ["failing failed and hears no more of this run: no route"]
     assert own.heard == other.heard
     assert failing.heard[: failing.heard.index(fails_at) + 1] == other.heard[: other.heard.index(fails_at) + 1]
@@ -139,12 +141,12 @@ def test_a_tracker_that_fails_ends_no_run_and_is_told_once(fails_at: str) -> Non
 
 def test_a_failure_of_our_own_is_no_tracker_s() -> None:
     with pytest.raises(ConnectionError):
-        play(Several(Heard(fails_at="step"), {"other": Heard()}), Path("run"))
+        play(CallbackList(Heard(fails_at="step"), {"other": Heard()}), Path("run"))
 
 
 def test_trackers_of_a_run_that_never_began_hear_nothing() -> None:
     tracker = Heard()
-    several = Several(Silent(), {"one": tracker})
+    several = CallbackList(NullCallback(), {"one": tracker})
     several.finish({})
     several.close()
     assert tracker.heard == []
@@ -154,11 +156,11 @@ def test_trackers_of_a_run_that_never_began_hear_nothing() -> None:
 
 
 def test_the_journal_holds_events_samples_and_what_the_run_is(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "metrics.jsonl", step=0)
-    journal.begin(RunReport("tiny", {"name": "tiny"}, "runs/tiny", "cpu", 1000, ceiling=1e9))
+    journal = MetricsLog(tmp_path / "metrics.jsonl", step=0)
+    journal.begin(RunInfo("tiny", {"name": "tiny"}, "runs/tiny", "cpu", 1000, ceiling=1e9))
     journal.event("skipped", 3, "left out")
     journal.samples(4, SAMPLES[:1])
-    about, event, samples = read_journal(tmp_path / "metrics.jsonl")
+    about, event, samples = read_metrics_log(tmp_path / "metrics.jsonl")
     assert (about["type"], about["step"], about["ceiling"], "recipe" in about) == ("run", 0, 1e9, False)
     assert event == {"type": "event", "step": 3, "event": "skipped", "text": "left out"}
     line = {"source": "one red", "reference": "eins rot", "translation": "eins"}
@@ -166,8 +168,8 @@ def test_the_journal_holds_events_samples_and_what_the_run_is(tmp_path: Path) ->
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
-    Journal(tmp_path / "metrics.jsonl", step=0).write("train", step=1, loss=math.nan, gradient_norm=math.inf, rate=0.5)
-    assert read_journal(tmp_path / "metrics.jsonl")[0] == {
+    MetricsLog(tmp_path / "metrics.jsonl", step=0).write("train", step=1, loss=math.nan, gradient_norm=math.inf, rate=0.5)
+    assert read_metrics_log(tmp_path / "metrics.jsonl")[0] == {
         "type": "train", "step": 1, "loss": None, "gradient_norm": None, "rate": 0.5,
     }  # fmt: skip
 
@@ -177,7 +179,7 @@ def test_what_finds_no_room_is_written_when_there_is_some(tells: bool, tmp_path:
     """A limit on the size of files lets half of the line through, as a full disk does."""
     path = tmp_path / "metrics.jsonl"
     told: list[str] = []
-    journal = Journal(path, step=0, trouble=told.append if tells else None)
+    journal = MetricsLog(path, step=0, on_error=told.append if tells else None)
     journal.write("train", step=1)
     whole = path.read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -191,12 +193,12 @@ def test_what_finds_no_room_is_written_when_there_is_some(tells: bool, tmp_path:
     assert path.read_bytes() == whole
     assert len(told) == tells
     journal.write("train", step=4)
-    assert [entry["step"] for entry in read_journal(path)] == [1, 2, 3, 4]
+    assert [entry["step"] for entry in read_metrics_log(path)] == [1, 2, 3, 4]
 
 
 def test_lines_that_are_no_entries_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('[1]\n{"type": "train", "step": 1}\n3\n{"step": 2}\n' + "[" * 100_000 + "\n")
-    assert read_journal(tmp_path / "metrics.jsonl") == [{"type": "train", "step": 1}]
+    assert read_metrics_log(tmp_path / "metrics.jsonl") == [{"type": "train", "step": 1}]
 
 
 # Cost
@@ -204,18 +206,18 @@ def test_lines_that_are_no_entries_are_left_out(tmp_path: Path) -> None:
 
 def test_operations_are_those_that_torch_counts() -> None:
     """Torch multiplies the future as well, which the mask then takes out: T(T − 1)/2 pairs a sentence, head and layer."""
-    model = build_model(SMALL, source_vocabulary=50, target_vocabulary=61)
-    use_attention(model, explicit_attention)
+    model = build_model(SMALL, source_vocab_size=50, target_vocab_size=61)
+    set_attention_impl(model, explicit_attention)
     batch = collate([[5] * 9] * 4, [[6] * 6] * 4, start_id=2)
     with FlopCounterMode(display=False) as forward:
         model(batch.source_BS, batch.inputs_BT)
     with FlopCounterMode(display=False) as both:
         model(batch.source_BS, batch.inputs_BT).sum().backward()
     future = 2 * 3 * 4 * 3 * (5 + 7) * (7 * 6 // 2)
-    counted = forward_flops(SMALL, 61, np.full(4, 9), np.full(4, 7))
+    counted = count_forward_flops(SMALL, 61, np.full(4, 9), np.full(4, 7))
     assert forward.get_total_flops() == counted + future
     assert both.get_total_flops() == 3 * (counted + future)
-    assert batch_work(SMALL, 61, batch).flops == 3 * counted
+    assert compute_batch_cost(SMALL, 61, batch).flops == 3 * counted
 
 
 def test_one_layer_of_width_one_by_hand() -> None:
@@ -225,7 +227,7 @@ def test_one_layer_of_width_one_by_hand() -> None:
     encoder = 2 * (weights + 4) + 2 * 2 * 2
     decoder = 3 * (weights + 4 + 4) + 2 * 4 + (3 + 2 + 1) * 2 + 3 * 2 * 2
     output = 3 * 2 * 10
-    assert forward_flops(config, 10, np.array([2]), np.array([3])) == 2 * (encoder + decoder + output)
+    assert count_forward_flops(config, 10, np.array([2]), np.array([3])) == 2 * (encoder + decoder + output)
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
@@ -237,29 +239,29 @@ def test_attention_is_counted_where_its_mask_lets_places_see(window: int | None)
         past = sees & causal_mask(length, length, device=torch.device("cpu"))
         lengths = np.array([length])
         without = SMALL.model_copy(update={"attention_window": 0})  # each place itself, which is `length` pairs
-        more = forward_flops(wide, 61, lengths, lengths) - forward_flops(without, 61, lengths, lengths)
+        more = count_forward_flops(wide, 61, lengths, lengths) - count_forward_flops(without, 61, lengths, lengths)
         pairs = 2 * (int(sees.sum()) - length) + 3 * (int(past.sum()) - length)
         assert more == 2 * 3 * (5 + 7) * pairs
 
 
 def test_padding_costs_nothing_and_is_told() -> None:
     sources, targets = [[5] * 2, [5] * 9, [5] * 4], [[6] * 8, [6], [6] * 3]
-    together = batch_work(SMALL, 61, collate(sources, targets, start_id=2))
-    alone = [batch_work(SMALL, 61, collate([s], [t], start_id=2)) for s, t in zip(sources, targets, strict=True)]
+    together = compute_batch_cost(SMALL, 61, collate(sources, targets, start_id=2))
+    alone = [compute_batch_cost(SMALL, 61, collate([s], [t], start_id=2)) for s, t in zip(sources, targets, strict=True)]
     assert together.flops == sum(work.flops for work in alone)
-    assert (together.tokens, together.places) == (15 + 15, 3 * 9 + 3 * 9)
-    assert together.padding == pytest.approx(24 / 54)
-    assert [work.padding for work in alone] == [0.0] * 3
-    assert sum(alone, Work()).tokens == together.tokens
-    assert Work().padding == 0.0
+    assert (together.tokens, together.padded_tokens) == (15 + 15, 3 * 9 + 3 * 9)
+    assert together.padding_fraction == pytest.approx(24 / 54)
+    assert [work.padding_fraction for work in alone] == [0.0] * 3
+    assert sum(alone, BatchCost()).tokens == together.tokens
+    assert BatchCost().padding_fraction == 0.0
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_memory_is_what_the_system_says() -> None:
     told = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
-    assert resident_mib() == pytest.approx(int(told.split()[1]) / 1024, rel=0.05)
+    assert read_resident_mib() == pytest.approx(int(told.split()[1]) / 1024, rel=0.05)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    assert resident_mib(Path("/no/such/file")) == pytest.approx(peak, rel=0.05)
+    assert read_resident_mib(Path("/no/such/file")) == pytest.approx(peak, rel=0.05)
 
 
 # Energy
@@ -280,25 +282,25 @@ def test_energy_is_that_of_the_packages_over_the_ends_of_their_counters(tmp_path
     package(tmp_path, "intel-rapl:0:0", "core", 0)
     package(tmp_path, "intel-rapl:2", "psys", 0)
     meter = EnergyMeter(torch.device("cpu"), powercap=tmp_path)
-    assert meter.joules() == 0.0
+    assert meter.read_joules() == 0.0
     (first / "energy_uj").write_text("950000")
     (second / "energy_uj").write_text("250100")
     for other in ("intel-rapl:0:0", "intel-rapl:2"):
         (tmp_path / other / "energy_uj").write_text("999999")
-    assert meter.joules() == pytest.approx(0.3)
+    assert meter.read_joules() == pytest.approx(0.3)
     (first / "energy_uj").write_text("50000")  # 50,000 to the end of the counter, 50,000 after it
-    assert meter.joules() == pytest.approx(0.4)
-    assert meter.joules() == pytest.approx(0.4)
+    assert meter.read_joules() == pytest.approx(0.4)
+    assert meter.read_joules() == pytest.approx(0.4)
 
 
 def test_no_energy_is_told_where_nothing_tells_it(tmp_path: Path) -> None:
-    assert EnergyMeter(torch.device("cpu"), powercap=tmp_path / "none").joules() is None
+    assert EnergyMeter(torch.device("cpu"), powercap=tmp_path / "none").read_joules() is None
     folder = package(tmp_path, "intel-rapl:0", "package-0", 5)
-    assert EnergyMeter(torch.device("cpu"), processor=False, powercap=tmp_path).joules() is None
+    assert EnergyMeter(torch.device("cpu"), count_cpu=False, powercap=tmp_path).read_joules() is None
     meter = EnergyMeter(torch.device("cpu"), powercap=tmp_path)
     (folder / "energy_uj").unlink()
-    assert meter.joules() is None
-    assert EnergyMeter(torch.device("cpu"), powercap=tmp_path).joules() is None
+    assert meter.read_joules() is None
+    assert EnergyMeter(torch.device("cpu"), powercap=tmp_path).read_joules() is None
 
 
 # Trackers
@@ -309,8 +311,8 @@ def tracked(folder: Path, *names: str) -> Recipe:
 
 
 def test_no_tracker_is_no_wrapper(tmp_path: Path) -> None:
-    own = Silent()
-    assert followed(tracked(tmp_path), own) is own
+    own = NullCallback()
+    assert with_loggers(tracked(tmp_path), own) is own
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
@@ -319,7 +321,7 @@ def test_a_missing_extra_is_told_before_anything_is_done(
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda wanted: None if wanted == name else find(wanted))
-    with pytest.raises(MissingExtraError, match=rf"training.loggers = .* pip install 'dragoman\[{name}\]'"):
+    with pytest.raises(MissingDependencyError, match=rf"training.loggers = .* pip install 'dragoman\[{name}\]'"):
         train(tiny(tmp_path / "run", f"training.loggers=['{name}']"))
     assert not (tmp_path / "run").exists()
 
@@ -331,8 +333,8 @@ def test_tensorboard_holds_each_step_once_after_a_run_that_went_on(tmp_path: Pat
 
     own = Heard()
     recipe = tracked(tmp_path, "tensorboard")
-    play(followed(recipe, own), tmp_path, recipe=recipe.model_dump(mode="json"), last=4)  # type: ignore[arg-type]
-    play(followed(recipe, own), tmp_path, first=3, last=6)  # type: ignore[arg-type]
+    play(with_loggers(recipe, own), tmp_path, recipe=recipe.model_dump(mode="json"), last=4)  # type: ignore[arg-type]
+    play(with_loggers(recipe, own), tmp_path, first=3, last=6)  # type: ignore[arg-type]
     assert own.notices == []
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -426,8 +428,8 @@ def test_mlflow_goes_on_in_the_same_run(
     install("mlflow.entities", {"Metric": metric, "Param": lambda key, value: (key, value)})
     install("mlflow.tracking", {"MlflowClient": Client})
     recipe, own = tracked(tmp_path, "mlflow"), Heard()
-    play(followed(recipe, own), tmp_path, recipe=recipe.model_dump(mode="json"))  # type: ignore[arg-type]
-    play(followed(recipe, own), tmp_path, recipe=recipe.model_dump(mode="json"), first=3, last=3)  # type: ignore[arg-type]
+    play(with_loggers(recipe, own), tmp_path, recipe=recipe.model_dump(mode="json"))  # type: ignore[arg-type]
+    play(with_loggers(recipe, own), tmp_path, recipe=recipe.model_dump(mode="json"), first=3, last=3)  # type: ignore[arg-type]
     assert own.notices == []
     assert list(Client.stores) == [uri or f"sqlite:///{tmp_path / 'mlflow.db'}"]
     store = next(iter(Client.stores.values()))
@@ -463,8 +465,8 @@ def test_wandb_goes_on_in_the_same_run(
 
     install("wandb", {"init": init, "Table": lambda columns, data: {"columns": columns, "data": data}})
     recipe, own = tracked(tmp_path, "wandb"), Heard()
-    play(followed(recipe, own), tmp_path)  # type: ignore[arg-type]
-    play(followed(recipe, own), tmp_path, first=2, last=3)  # type: ignore[arg-type]
+    play(with_loggers(recipe, own), tmp_path)  # type: ignore[arg-type]
+    play(with_loggers(recipe, own), tmp_path, first=2, last=3)  # type: ignore[arg-type]
     assert own.notices == []
     assert asked[0]["id"] == asked[1]["id"] == json.loads((tmp_path / "trackers.json").read_text())["wandb"]
     assert {(one["mode"], one["resume"], one["project"]) for one in asked} == {(mode or "offline", "allow", "dragoman")}
@@ -538,14 +540,14 @@ def age(folder: Path, seconds: float) -> None:
 def test_a_run_is_running_then_silent_and_running_again(tmp_path: Path) -> None:
     """Its lines lie 25 steps of 1000 in 50 minutes apart: 75 s. After ten times that it is silent."""
     run = written(tmp_path / "run", lines(20))
-    assert read_record(run).state == "running"
+    assert read_run_status(run).state == "running"
     age(run, 740)
-    assert read_record(run).state == "running"
+    assert read_run_status(run).state == "running"
     age(run, 20)
-    assert read_record(run).state == "silent"
+    assert read_run_status(run).state == "silent"
     with (run / "metrics.jsonl").open("a") as stream:
         stream.write(json.dumps(lines(21)[-1]) + "\n")
-    assert read_record(run).state == "running"
+    assert read_run_status(run).state == "running"
 
 
 def test_a_run_goes_on_after_the_end_of_its_budget(tmp_path: Path) -> None:
@@ -553,28 +555,28 @@ def test_a_run_goes_on_after_the_end_of_its_budget(tmp_path: Path) -> None:
     ended = lines(40)
     assert ended[-1]["share_spent"] == 1.0
     run = written(tmp_path / "run", [*ended, {**lines(20)[-1], "step": 1025}])
-    assert read_record(run).state == "running"
-    assert standing(read_record(run))["step"] == 1025
+    assert read_run_status(run).state == "running"
+    assert summarize_run(read_run_status(run))["step"] == 1025
 
 
 def test_a_run_that_was_stopped_or_finished_is_so(tmp_path: Path) -> None:
     run = written(tmp_path / "run", [*lines(20), event("stopped", 500)])
-    assert read_record(run).state == "stopped"
+    assert read_run_status(run).state == "stopped"
     written(run, [*lines(20), event("stopped", 500), event("resumed", 500)])
-    assert read_record(run).state == "running"
+    assert read_run_status(run).state == "running"
     (run / "report.json").write_text("{}")
-    assert read_record(run).state == "finished"
-    assert standing(read_record(run))["step"] == 500
+    assert read_run_status(run).state == "finished"
+    assert summarize_run(read_run_status(run))["step"] == 500
     written(run, [*lines(20), event("checkpoint", 507)])  # the last line of training is of step 500
-    assert standing(read_record(run))["step"] == 507
+    assert summarize_run(read_run_status(run))["step"] == 507
     age(run, 10)
     written(run, lines(21))  # a larger budget, and it goes on
-    assert read_record(run).state == "running"
+    assert read_run_status(run).state == "running"
 
 
 def test_standing_is_json_for_every_length_of_journal(tmp_path: Path) -> None:
     for entries in ([], lines(1), [*lines(40), *validations(2.5, 2.2), event("skipped", 900)]):
-        now = standing(read_record(written(tmp_path / "run", entries)))
+        now = summarize_run(read_run_status(written(tmp_path / "run", entries)))
         assert json.loads(json.dumps(now)) == now
     assert (now["step"], now["state"], now["best"]["step"], now["valid"]["bleu"]) == (1000, "running", 400, 10.0)
     assert now["last_event"] == {"event": "skipped", "step": 900, "text": "so it was"}
@@ -584,7 +586,7 @@ def test_standing_is_json_for_every_length_of_journal(tmp_path: Path) -> None:
 def test_what_is_no_run_is_told_in_one_line(damage: str, tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises(RunError, match=r"holds no recipe\.json"):
-            read_record(folder)
+            read_run_status(folder)
     (tmp_path / "recipe.json").write_text(damage)
     result = CliRunner().invoke(doctor, [str(tmp_path)])
     assert result.exit_code != 0
@@ -596,7 +598,7 @@ def test_what_is_no_run_is_told_in_one_line(damage: str, tmp_path: Path) -> None
 
 
 def the_page(entries: Sequence[Mapping[str, Any]], folder: Path, **settings: Any) -> str:
-    return run_page(read_record(written(folder, entries)), written="now", **settings)
+    return render_run_page(read_run_status(written(folder, entries)), timestamp="now", **settings)
 
 
 def test_the_page_shows_curves_events_and_sentences_as_text(tmp_path: Path) -> None:
@@ -661,7 +663,7 @@ def test_a_journal_of_before_has_a_page(tmp_path: Path) -> None:
     old = [{name: value for name, value in entry.items() if name not in new} for entry in lines(30)]
     page = the_page([*old, *validations(2.5)], tmp_path / "run")
     assert page.count("<svg") == 6
-    assert diagnose(read_record(tmp_path / "run")) == []
+    assert diagnose(read_run_status(tmp_path / "run")) == []
 
 
 def test_the_page_is_written_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -742,19 +744,19 @@ def test_the_page_of_a_whole_run(trained: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_new_in_a_translation(before: str | None, text: str, parts: list[tuple[str, bool]]) -> None:
-    assert changed(before, text) == parts
+    assert diff_text(before, text) == parts
 
 
 @pytest.mark.parametrize(("minutes", "told"), [(0.5, "30 s"), (59.4, "59 min"), (59.9, "1 h 0 min"), (200, "3 h 20 min")])
 def test_durations_in_words(minutes: float, told: str) -> None:
-    assert duration(minutes) == told
+    assert format_duration(minutes) == told
 
 
 # The doctor
 
 
-def record(entries: Sequence[dict[str, Any]], *settings: str, **values: Any) -> Record:
-    return Record(Path("run"), make_recipe(RECIPE, settings), list(entries), **values)
+def record(entries: Sequence[dict[str, Any]], *settings: str, **values: Any) -> RunStatus:
+    return RunStatus(Path("run"), make_recipe(RECIPE, settings), list(entries), **values)
 
 
 def course(*corners: float) -> Callable[[float], float]:
@@ -763,7 +765,7 @@ def course(*corners: float) -> Callable[[float], float]:
 
 
 HEALTHY = record([*lines(), *validations(2.6, 2.4, 2.3, 2.25), event("checkpoint", 1000)])
-ILL: dict[str, Record] = {
+ILL: dict[str, RunStatus] = {
     "rate_too_high": record(lines(loss=course(9, 4, 3, 6, 7))),
     "ignores_source": record(
         [
@@ -793,8 +795,8 @@ def test_a_run_that_is_well_has_no_finding() -> None:
         assert diagnose(record(lines(40)[:count])) == []
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.__name__))
-def test_each_rule_fires_where_it_should_and_nowhere_else(rule: Callable[[Record], Any]) -> None:
+@pytest.mark.parametrize("rule", DIAGNOSTIC_RULES, ids=lambda rule: str(rule.__name__))
+def test_each_rule_fires_where_it_should_and_nowhere_else(rule: Callable[[RunStatus], Any]) -> None:
     finding = rule(ILL[rule.__name__])
     assert finding is not None
     assert all(text and "\n" not in text and not text.endswith(".") for text in vars(finding).values())
@@ -825,15 +827,15 @@ def test_each_rule_fires_where_it_should_and_nowhere_else(rule: Callable[[Record
 )
 def test_a_finding_has_the_numbers_and_the_knob(name: str, seen: str, turn: str) -> None:
     (finding,) = diagnose(ILL[name])
-    assert re.search(seen, finding.seen), finding.seen
-    assert re.search(turn, finding.turn), finding.turn
+    assert re.search(seen, finding.evidence), finding.evidence
+    assert re.search(turn, finding.remedy), finding.remedy
 
 
 def test_compiling_is_advised_where_it_may_pay() -> None:
     turns = {}
     for machine in ("cpu (2 threads), float32", "cuda (some GPU), bfloat16"):
         (finding,) = diagnose(record([{"type": "run", "step": 0, "machine": machine}, *lines(ceiling=lambda t: 0.1)]))
-        turns[machine[:4]] = "training.compile = true" in finding.turn
+        turns[machine[:4]] = "training.compile = true" in finding.remedy
     assert turns == {"cpu ": False, "cuda": True}
 
 
@@ -841,7 +843,7 @@ def test_a_loss_that_never_left_the_uniform_one_is_told() -> None:
     """ln 32,000 = 10.37 where the run does not say itself what its vocabulary is."""
     (finding,) = diagnose(record(lines(loss=lambda t: 7.0)))
     assert finding.name == "rate too high"
-    assert "ln V = 10.37" in finding.seen
+    assert "ln V = 10.37" in finding.evidence
     about = {"type": "run", "step": 0, "uniform_loss": math.log(100_000_000)}
     assert all(one.name != "rate too high" for one in diagnose(record([about, *lines(loss=lambda t: 7.0)])))
     assert all(one.name != "rate too high" for one in diagnose(record(lines(loss=lambda t: 7.0), "training.warmup_steps=1000")))
@@ -849,7 +851,7 @@ def test_a_loss_that_never_left_the_uniform_one_is_told() -> None:
 
 def test_many_epochs_and_damaged_checkpoints_are_told() -> None:
     (finding,) = diagnose(record(lines(epoch=lambda t: 120 * t, every=100)))
-    assert (finding.name, "120 times" in finding.seen) == ("corpus exhausted", True)
+    assert (finding.name, "120 times" in finding.evidence) == ("corpus exhausted", True)
     (finding,) = diagnose(record(lines(), damaged=["damaged-step-00000100-1"]))
     assert finding.name == "damaged checkpoints"
 
@@ -857,13 +859,13 @@ def test_many_epochs_and_damaged_checkpoints_are_told() -> None:
 def test_a_failure_is_told_in_its_own_words() -> None:
     ended = record([*lines(20), event("failed", 510, "the disk is full.")])
     assert ended.state == "failed"
-    assert [(one.name, one.seen) for one in diagnose(ended)] == [("failed", "the disk is full")]
+    assert [(one.name, one.evidence) for one in diagnose(ended)] == [("failed", "the disk is full")]
     assert record([*lines(20), event("failed", 510), event("resumed", 500)]).state == "running"
 
 
 def test_steps_that_were_left_out_before_the_first_line_are_told() -> None:
     (finding,) = diagnose(record([event("skipped", step) for step in range(2, 12)]))
-    assert (finding.name, finding.seen) == ("skipped steps", "10 of 11 steps were left out")
+    assert (finding.name, finding.evidence) == ("skipped steps", "10 of 11 steps were left out")
 
 
 def test_norms_that_fall_are_no_spikes() -> None:
@@ -874,7 +876,7 @@ def test_norms_that_fall_are_no_spikes() -> None:
 def test_what_is_not_yet_a_pass_is_not_learnt_by_heart() -> None:
     (finding,) = diagnose(record([*lines(epoch=lambda t: 0.9 * t), *validations(2.6, 2.3, 2.4, 2.6, 2.9)]))
     assert finding.name == "validation gets worse"
-    assert "data.valid" in finding.turn
+    assert "data.valid" in finding.remedy
 
 
 @pytest.mark.parametrize(
@@ -894,7 +896,7 @@ def test_what_is_not_yet_a_pass_is_not_learnt_by_heart() -> None:
 def test_no_knob_is_to_be_turned_that_stands_there_already(settings: list[str], turn: str) -> None:
     """Far too high a rate becomes the paper's: (512 · 100)^-0.5 = 0.0044 for this width and warm-up."""
     (finding,) = diagnose(record(lines(loss=course(9, 4, 3, 6, 7)), *settings))
-    assert finding.turn == turn
+    assert finding.remedy == turn
 
 
 def test_caches_that_fill_are_no_growth() -> None:
@@ -927,7 +929,7 @@ def shown(console: Console) -> str:
 
 
 def test_a_line_tells_norm_and_share_of_the_ceiling_where_it_is_known(console: Console) -> None:
-    screen = TrainingScreen(console)
+    screen = TrainingProgressBar(console)
     screen.step(step_report(50, gradient_norm=1.234, ceiling=0.637))
     screen.step(step_report(100))
     first, second = shown(console).splitlines()
@@ -945,7 +947,7 @@ def test_a_line_tells_norm_and_share_of_the_ceiling_where_it_is_known(console: C
 )
 def test_the_bar_fits_the_screen(width: int, told: str) -> None:
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    screen = TrainingScreen(console)
+    screen = TrainingProgressBar(console)
     screen.advance(0.4)
     screen.step(step_report(12_200, loss=2.123, perplexity=8.36, tokens_per_second=18_800, gradient_norm=0.8123, ceiling=0.637))
     screen.bar.refresh()
@@ -959,7 +961,7 @@ def test_the_bar_fits_the_screen(width: int, told: str) -> None:
 def test_time_left_is_reckoned_by_what_this_stretch_of_the_run_took() -> None:
     now = 100.0
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None, get_time=lambda: now)
-    screen = TrainingScreen(console)
+    screen = TrainingProgressBar(console)
     now = 400.0  # corpora are prepared meanwhile
     screen.advance(0.90)
     screen.bar.refresh()
@@ -972,11 +974,11 @@ def test_time_left_is_reckoned_by_what_this_stretch_of_the_run_took() -> None:
 
 
 def test_events_are_lines_but_for_checkpoints(console: Console) -> None:
-    screen = TrainingScreen(console)
+    screen = TrainingProgressBar(console)
     screen.event("checkpoint", 1, "kept")
     screen.event("stopped", 3, "what the command ends with")
     screen.event("skipped", 2, "step 2: [left] out")
-    screen.begin(RunReport("tiny", {}, "run", "cpu (2 threads)", 44_000_000, ceiling=2.9e11, devices=2))
+    screen.begin(RunInfo("tiny", {}, "run", "cpu (2 threads)", 44_000_000, ceiling=2.9e11, devices=2))
     assert shown(console).splitlines() == [
         "step 2: [left] out",
         "44,000,000 parameters on 2 devices, each cpu (2 threads), 0.29 TFLOP/s in matrix products",
@@ -985,7 +987,7 @@ def test_events_are_lines_but_for_checkpoints(console: Console) -> None:
 
 def test_losses_of_training_and_validation_can_be_compared(console: Console) -> None:
     """Both are the logarithm of the perplexity beside them; that of a run that was lost stays short."""
-    screen = TrainingScreen(console)
+    screen = TrainingProgressBar(console)
     screen.validation(ValidationReport(100, 2.5, math.exp(1.25), 12.5, True))
     screen.step(step_report(150, loss=600.0, perplexity=math.exp(600)))
     first, second = shown(console).splitlines()
@@ -998,13 +1000,13 @@ def test_the_cost_of_a_run_in_a_line() -> None:
         "seconds": 90.0, "steps": 1000, "target_tokens": 90_000, "target_tokens_per_second": 1000, "flops": 1.5e12,
         "share_of_ceiling": 0.61, "kilowatt_hours": 0.0123, "share_waiting_for_batches": 0.004, "skipped_steps": 2,
     }  # fmt: skip
-    assert cost_line(report) == (
+    assert format_cost(report) == (
         "cost: 1.5 min, 1,000 steps, 90,000 target tokens (1,000 a second), 1.50e+12 floating-point operations, "
         "61% of this machine's ceiling, 0.0123 kWh, 0.4% waiting for batches, 2 steps skipped"
     )
-    assert "104% of this machine's ceiling, which was measured while" in cost_line({**report, "share_of_ceiling": 1.04})
+    assert "104% of this machine's ceiling, which was measured while" in format_cost({**report, "share_of_ceiling": 1.04})
     del report["share_of_ceiling"], report["kilowatt_hours"]
-    assert "ceiling" not in cost_line(report)
+    assert "ceiling" not in format_cost(report)
 
 
 def test_the_report_of_a_run_tells_its_cost(trained: Path) -> None:
@@ -1012,4 +1014,4 @@ def test_the_report_of_a_run_tells_its_cost(trained: Path) -> None:
     assert report["flops"] > 0
     assert 0 <= report["share_waiting_for_batches"] <= 1
     assert report["skipped_steps"] == 0
-    assert "floating-point operations" in cost_line(report)
+    assert "floating-point operations" in format_cost(report)

@@ -15,8 +15,8 @@ from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import BundleError, DataError, OutputError
-from dragoman.inference.constraints import Wording
-from dragoman.inference.shortlist import SPECIAL, Shortlist, learn_shortlist, read_shortlist
+from dragoman.inference.constraints import TranslationConstraints
+from dragoman.inference.shortlist import NUM_SPECIAL_TOKENS, Shortlist, build_shortlist, read_shortlist
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -26,35 +26,35 @@ TARGETS = [" ".join(WORDS[word] for word in source.split()) for source in SOURCE
 
 @pytest.fixture(scope="module")
 def learnt(bundle: Path, one_core: None) -> Shortlist:
-    found, left_out = learn_shortlist(load_bundle(bundle), SOURCES, TARGETS, each=6, usual=5)
+    found, left_out = build_shortlist(load_bundle(bundle), SOURCES, TARGETS, per_token=6, num_frequent=5)
     assert left_out == 0
     return found
 
 
 def test_what_is_learnt(learnt: Shortlist, bundle: Path) -> None:
     found = load_bundle(bundle)
-    source, target = found.tokeniser.source, found.tokeniser.target
-    assert learnt.near_VK.shape == (len(source), 6)
-    assert int(learnt.near_VK.max()) < len(target)
+    source, target = found.tokenizer.source, found.tokenizer.target
+    assert learnt.candidates_VK.shape == (len(source), 6)
+    assert int(learnt.candidates_VK.max()) < len(target)
     # The most frequent tokens of the targets, counted here once more; which of equals is of no matter.
     counts = torch.zeros(len(target))
     for text in TARGETS:
         for token in target.encode(text):
             counts[token] += 1
-    assert counts[learnt.usual_F].tolist() == counts.sort(descending=True).values[:5].tolist()
-    assert END_ID not in learnt.near_VK
+    assert counts[learnt.frequent_F].tolist() == counts.sort(descending=True).values[:5].tolist()
+    assert END_ID not in learnt.candidates_VK
 
 
 def test_the_words_of_a_batch(learnt: Shortlist) -> None:
-    words = learnt.words(torch.tensor([[7, 9, 0], [7, 3, 0]]))
-    assert words[:SPECIAL].tolist() == [0, 1, 2, 3]
+    words = learnt.select_tokens(torch.tensor([[7, 9, 0], [7, 3, 0]]))
+    assert words[:NUM_SPECIAL_TOKENS].tolist() == [0, 1, 2, 3]
     assert words.tolist() == sorted(set(words.tolist()))
-    wanted = {0, 1, 2, 3, *learnt.usual_F.tolist(), *learnt.near_VK[[0, 3, 7, 9]].flatten().tolist()}
-    assert set(words.tolist()) == (wanted | {7, 9} if learnt.joint else wanted)
+    wanted = {0, 1, 2, 3, *learnt.frequent_F.tolist(), *learnt.candidates_VK[[0, 3, 7, 9]].flatten().tolist()}
+    assert set(words.tolist()) == (wanted | {7, 9} if learnt.is_joint else wanted)
 
 
 def test_with_every_word_nothing_changes(bundle: Path, learnt: Shortlist, tmp_path: Path) -> None:
-    size = len(load_bundle(bundle).tokeniser.target)
+    size = len(load_bundle(bundle).tokenizer.target)
     replace(learnt, usual_F=torch.arange(size)).save(tmp_path / "all")
     plain = dragoman.load(bundle, device="cpu", precision="float32")
     short = dragoman.load(bundle, device="cpu", precision="float32", shortlist=tmp_path / "all")
@@ -69,7 +69,7 @@ def test_only_listed_words_are_said(bundle: Path, learnt: Shortlist, tmp_path: P
     translator = dragoman.load(bundle, device="cpu", precision="float32", shortlist=tmp_path / "short")
     tokeniser = translator.bundle.tokeniser
     for line, one in zip(SOURCES[:10], translator.translate(SOURCES[:10], batch_tokens=1), strict=True):
-        allowed = set(learnt.words(torch.tensor([tokeniser.encode_source(line)])).tolist())
+        allowed = set(learnt.select_tokens(torch.tensor([tokeniser.encode_source(line)])).tolist())
         assert {tokeniser.target.id_of(token) for token in one.tokens} <= allowed
     twice = dragoman.load(bundle, bundle, device="cpu", precision="float32", shortlist=tmp_path / "short")
     assert [one.text for one in twice.translate(SOURCES[:5])] == [one.text for one in translator.translate(SOURCES[:5])]
@@ -77,11 +77,11 @@ def test_only_listed_words_are_said(bundle: Path, learnt: Shortlist, tmp_path: P
 
 def test_what_is_asked_for_is_always_listed(bundle: Path, learnt: Shortlist, tmp_path: Path) -> None:
     found = load_bundle(bundle)
-    rows = len(found.tokeniser.source)
+    rows = len(found.tokenizer.source)
     nothing = replace(learnt, near_VK=torch.zeros(rows, 1, dtype=torch.long), usual_F=torch.tensor([4]))
     nothing.save(tmp_path / "none")
     translator = dragoman.load(bundle, device="cpu", precision="float32", shortlist=tmp_path / "none")
-    (one,) = translator.translate(["one"], wordings=[Wording(prefix="grün", include=("zwei",))])
+    (one,) = translator.translate(["one"], wordings=[TranslationConstraints(prefix="grün", include=("zwei",))])
     assert one.text.startswith("grün")
     assert "zwei" in one.text or one.missing == ("zwei",)
     assert len(translator.alternatives("one", count=20)) == 20  # which may be any words
@@ -90,7 +90,7 @@ def test_what_is_asked_for_is_always_listed(bundle: Path, learnt: Shortlist, tmp
 def test_pairs_longer_than_the_model_learnt_from_are_left_out_and_counted(bundle: Path) -> None:
     found = load_bundle(bundle)
     long = " ".join(["one"] * found.recipe.data.max_length)
-    _, left_out = learn_shortlist(found, [*SOURCES, long], [*TARGETS, "eins"], each=6, usual=5)
+    _, left_out = build_shortlist(found, [*SOURCES, long], [*TARGETS, "eins"], per_token=6, num_frequent=5)
     assert left_out == 1
 
 
@@ -109,7 +109,7 @@ def test_another_vocabulary_is_refused(bundle: Path, learnt: Shortlist, tmp_path
     with pytest.raises(BundleError):
         read_shortlist(tmp_path / "nowhere", found)
     with pytest.raises(DataError, match="there are none"):
-        learn_shortlist(found, [], [], each=1, usual=1)
+        build_shortlist(found, [], [], per_token=1, num_frequent=1)
 
 
 def test_the_command(bundle: Path, tmp_path: Path) -> None:

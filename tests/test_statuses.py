@@ -11,8 +11,8 @@ from torch import Tensor
 import dragoman
 from dragoman import Translation, Translator
 from dragoman.data.tokenization.special_tokens import END_ID
-from dragoman.decoding.interface import State
-from dragoman.inference.translation import joined
+from dragoman.decoding.interface import SearchState
+from dragoman.inference.translation import merge_segments
 from dragoman.tasks.translation import is_copy
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -53,7 +53,7 @@ def test_nothing_said_is_empty(bundle: Path) -> None:
     silent = dragoman.load(bundle, device="cpu", precision="float32")
     plain = silent.speaker.step
 
-    def ends_at_once(tokens_N: Tensor, state: State) -> tuple[Tensor, State]:
+    def ends_at_once(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
         logits_NV, state = plain(tokens_N, state)
         logits_NV[:, END_ID] = 50.0
         return logits_NV, state
@@ -69,7 +69,7 @@ def test_a_space_and_no_more_is_nothing_said(bundle: Path) -> None:
     assert space is not None
     said = iter([space, END_ID])
 
-    def says_a_space(tokens_N: Tensor, state: State) -> tuple[Tensor, State]:
+    def says_a_space(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
         logits_NV, state = plain(tokens_N, state)
         logits_NV[:, next(said)] = 50.0
         return logits_NV, state
@@ -81,13 +81,13 @@ def test_a_space_and_no_more_is_nothing_said(bundle: Path) -> None:
 
 def test_a_copying_model_is_found_out(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "one two three four"
-    monkeypatch.setattr(translator.bundle.tokeniser.target, "decode", lambda ids: line)
+    monkeypatch.setattr(translator.bundle.tokenizer.target, "decode", lambda ids: line)
     assert translator.translate([line])[0].status == "copied"
 
 
 def test_a_copying_task_may_copy(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "one two three four"
-    monkeypatch.setattr(translator.bundle.tokeniser.target, "decode", lambda ids: line)
+    monkeypatch.setattr(translator.bundle.tokenizer.target, "decode", lambda ids: line)
     task = translator.recipe.task.model_copy(update={"target_language": translator.recipe.task.source_language})
     recipe = translator.recipe.model_copy(update={"task": task})
     monkeypatch.setattr(translator, "bundle", replace(translator.bundle, recipe=recipe))
@@ -100,7 +100,7 @@ def test_what_goes_round_in_circles_is_stopped_and_searched_again(bundle: Path) 
     assert word is not None
     lengths: list[int] = []
 
-    def insists(tokens_N: Tensor, state: State) -> tuple[Tensor, State]:
+    def insists(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
         logits_NV, state = plain(tokens_N, state)
         lengths.append(len(logits_NV))
         logits_NV[:, word] += 30.0
@@ -122,7 +122,7 @@ def test_what_the_source_repeats_may_be_repeated(bundle: Path) -> None:
     looping = dragoman.load(bundle, device="cpu", precision="float32")
     plain, word = looping.speaker.step, looping.bundle.tokeniser.target.id_of("▁")
 
-    def insists(tokens_N: Tensor, state: State) -> tuple[Tensor, State]:
+    def insists(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
         logits_NV, state = plain(tokens_N, state)
         logits_NV[:, word] += 30.0
         return logits_NV, state
@@ -136,6 +136,6 @@ def test_a_part_of_which_nothing_came_is_not_passed_over() -> None:
     said = Translation("eins", tokens=("eins",), token_log_probs=(-0.1, -0.1), source_tokens=("one",))
     nothing = Translation("", token_log_probs=(-0.1,), status="empty", source_tokens=("two",))
     blank = Translation(" ", status="empty")
-    assert joined([said, nothing], ["one ", "two"], "de").status == "empty"
-    assert joined([said, blank], ["one", " "], "de").status == "ok"
-    assert joined([blank, blank], [" ", " "], "de").status == "empty"
+    assert merge_segments([said, nothing], ["one ", "two"], "de").status == "empty"
+    assert merge_segments([said, blank], ["one", " "], "de").status == "ok"
+    assert merge_segments([blank, blank], [" ", " "], "de").status == "empty"

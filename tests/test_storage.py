@@ -25,25 +25,25 @@ from hypothesis import strategies as st
 
 from dragoman.errors import BundleError, OutputError, RunError, WriteError
 from dragoman.io.storage import (
-    FORMAT,
-    MANIFEST,
-    alone_in,
-    cannot_write,
-    check_seal,
-    make_folder,
-    new_file,
-    refuse_existing,
-    sealed_folder,
-    write_file,
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    atomic_dir,
+    atomic_write,
+    check_path_is_free,
+    describe_write_error,
+    lock_dir,
+    make_dirs,
+    verify_checksums,
     write_json,
     write_lines,
+    write_with_digest,
 )
 
 CONTENTS = {"config.json": b'{"a": 1}\n', "empty": b"", "weights.safetensors": bytes(range(64)), "z.model": b"\x00\xff" * 8}
 
 
 def write_folder(path: Path, contents: dict[str, bytes] = CONTENTS, *, overwrite: bool = False) -> None:
-    with sealed_folder(path, overwrite=overwrite) as folder:
+    with atomic_dir(path, overwrite=overwrite) as folder:
         for name, held in contents.items():
             (folder / name).write_bytes(held)
 
@@ -56,7 +56,7 @@ def tree(folder: Path) -> dict[str, bytes | None]:
 def refusal(folder: Path) -> str:
     """The one line with which the seal of a folder is refused."""
     with pytest.raises(BundleError) as caught:
-        check_seal(folder, BundleError)
+        verify_checksums(folder, BundleError)
     line = str(caught.value)
     assert str(folder) in line
     assert line.isprintable(), line
@@ -74,12 +74,12 @@ def test_a_file_holds_its_lines_and_nothing_else_is_left(tmp_path: Path) -> None
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    with new_file(path) as stream:
+    with atomic_write(path) as stream:
         stream.write("half")
         stream.flush()
         assert not path.exists()
     path.write_text("old")
-    with new_file(path, overwrite=True) as stream:
+    with atomic_write(path, overwrite=True) as stream:
         stream.write("new")
         stream.flush()
         assert path.read_text() == "old"
@@ -101,7 +101,7 @@ def test_a_file_that_breaks_off_leaves_things_as_they_were(
     before = tree(tmp_path)
 
     def break_off() -> None:
-        with new_file(path, overwrite=True) as stream:
+        with atomic_write(path, overwrite=True) as stream:
             stream.write("half")
             raise reason
 
@@ -116,7 +116,7 @@ def test_a_file_that_exists_is_not_touched(tmp_path: Path) -> None:
     writers: list[Callable[[], None]] = [
         lambda: write_lines(path, ["new"]),
         lambda: write_json(path, 1),
-        lambda: refuse_existing(path),
+        lambda: check_path_is_free(path),
     ]
     for write in writers:
         with pytest.raises(OutputError, match=r"a\.txt: exists already; give another name, or --overwrite"):
@@ -128,7 +128,7 @@ def test_a_file_that_came_to_exist_meanwhile_is_not_touched(tmp_path: Path) -> N
     path = tmp_path / "a.txt"
 
     def both() -> None:
-        with new_file(path) as stream:
+        with atomic_write(path) as stream:
             stream.write("mine")
             path.write_text("theirs")
 
@@ -172,29 +172,29 @@ def test_places_where_nothing_can_be_written_are_named(tmp_path: Path) -> None:
 def test_a_folder_is_sealed_with_size_and_digest_of_each_file(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "bundle"
     write_folder(path)
-    check_seal(path, BundleError)
-    manifest = json.loads((path / MANIFEST).read_bytes())
+    verify_checksums(path, BundleError)
+    manifest = json.loads((path / MANIFEST_FILE).read_bytes())
     assert manifest == {
-        "format": FORMAT,
+        "format": FORMAT_VERSION,
         "files": {
             name: {"bytes": len(held), "sha256": hashlib.sha256(held).hexdigest()} for name, held in sorted(CONTENTS.items())
         },
     }
-    assert tree(path) == {**CONTENTS, MANIFEST: (path / MANIFEST).read_bytes()}
+    assert tree(path) == {**CONTENTS, MANIFEST_FILE: (path / MANIFEST_FILE).read_bytes()}
     assert [entry.name for entry in path.parent.iterdir()] == ["bundle"]
 
 
 def test_a_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "bundle"
-    with sealed_folder(path) as folder:
+    with atomic_dir(path) as folder:
         (folder / "a").write_text("first")
         assert not path.exists()
     before = tree(path)
-    with sealed_folder(path, overwrite=True) as folder:
+    with atomic_dir(path, overwrite=True) as folder:
         (folder / "a").write_text("second")
         assert tree(path) == before
     assert (path / "a").read_text() == "second"
-    check_seal(path, BundleError)
+    verify_checksums(path, BundleError)
     assert [entry.name for entry in tmp_path.iterdir()] == ["bundle"]
 
 
@@ -207,7 +207,7 @@ def test_a_folder_that_breaks_off_leaves_things_as_they_were(tmp_path: Path, rea
     before = tree(tmp_path)
 
     def break_off() -> None:
-        with sealed_folder(path, overwrite=True) as folder:
+        with atomic_dir(path, overwrite=True) as folder:
             (folder / "config.json").write_text("half")
             raise reason
 
@@ -230,13 +230,13 @@ def test_a_folder_that_came_to_exist_meanwhile_is_not_touched(tmp_path: Path) ->
     path = tmp_path / "bundle"
 
     def both() -> None:
-        with sealed_folder(path) as folder:
+        with atomic_dir(path) as folder:
             (folder / "config.json").write_text("mine")
             write_folder(path, {"config.json": b"theirs"})
 
     with pytest.raises(OutputError, match=r"bundle: exists already"):
         both()
-    check_seal(path, BundleError)
+    verify_checksums(path, BundleError)
     assert (path / "config.json").read_text() == "theirs"
     assert [entry.name for entry in tmp_path.iterdir()] == ["bundle"]
 
@@ -244,7 +244,7 @@ def test_a_folder_that_came_to_exist_meanwhile_is_not_touched(tmp_path: Path) ->
 def test_a_folder_of_other_things_with_a_manifest_is_never_replaced(tmp_path: Path) -> None:
     path = tmp_path / "project"
     path.mkdir()
-    (path / MANIFEST).write_text("{}")
+    (path / MANIFEST_FILE).write_text("{}")
     (path / "thesis.txt").write_text("all of it")
     before = tree(tmp_path)
     with pytest.raises(OutputError, match=r"project: holds 'thesis.txt', which dragoman did not write"):
@@ -266,7 +266,7 @@ def test_a_folder_of_other_things_is_never_replaced(tmp_path: Path) -> None:
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("left", [[], ["weights.safetensors"], [MANIFEST]])
+@pytest.mark.parametrize("left", [[], ["weights.safetensors"], [MANIFEST_FILE]])
 def test_a_damaged_or_empty_folder_is_replaced(tmp_path: Path, left: list[str]) -> None:
     path = tmp_path / "step-00000100"
     write_folder(path)
@@ -274,7 +274,7 @@ def test_a_damaged_or_empty_folder_is_replaced(tmp_path: Path, left: list[str]) 
         if entry.name not in left:
             entry.unlink()
     write_folder(path, overwrite=True)
-    check_seal(path, BundleError)
+    verify_checksums(path, BundleError)
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-00000100"]
 
 
@@ -282,13 +282,13 @@ def test_a_damaged_or_empty_folder_is_replaced(tmp_path: Path, left: list[str]) 
 def test_modes_follow_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
-        with sealed_folder(tmp_path / "bundle") as folder:
+        with atomic_dir(tmp_path / "bundle") as folder:
             (folder / "weights.safetensors").touch(mode=0o600)  # as the safetensors library does
         write_lines(tmp_path / "a.txt", ["x"])
     finally:
         os.umask(before)
     assert (tmp_path / "bundle").stat().st_mode & 0o777 == 0o777 & ~umask
-    for path in (tmp_path / "a.txt", tmp_path / "bundle" / "weights.safetensors", tmp_path / "bundle" / MANIFEST):
+    for path in (tmp_path / "a.txt", tmp_path / "bundle" / "weights.safetensors", tmp_path / "bundle" / MANIFEST_FILE):
         assert path.stat().st_mode & 0o777 == 0o666 & ~umask
 
 
@@ -312,13 +312,13 @@ def test_each_folder_that_is_made_is_synced_into_the_one_around_it(tmp_path: Pat
     """Else a power cut could take a folder away whose files were synced."""
     synced: list[Path] = []
     monkeypatch.setattr("dragoman.io.storage.sync_folder", synced.append)
-    make_folder(tmp_path / "a" / "b" / "c")
+    make_dirs(tmp_path / "a" / "b" / "c")
     assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
-    make_folder(tmp_path / "a" / "b" / "c")
+    make_dirs(tmp_path / "a" / "b" / "c")
     assert len(synced) == 3
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
-        make_folder(tmp_path / "file" / "a")
+        make_dirs(tmp_path / "file" / "a")
 
 
 # --- what a seal finds ------------------------------------------------------------------------------------------------
@@ -330,26 +330,26 @@ def sealed(tmp_path: Path) -> Path:
     return tmp_path / "bundle"
 
 
-@pytest.mark.parametrize("name", [*(name for name, held in CONTENTS.items() if held), MANIFEST])
+@pytest.mark.parametrize("name", [*(name for name, held in CONTENTS.items() if held), MANIFEST_FILE])
 def test_every_changed_byte_is_found(sealed: Path, name: str) -> None:
     """Each byte of each file in turn, xor a random pattern; and each bit of the manifest's first bytes."""
     path = sealed / name
     whole = path.read_bytes()
     draw = random.Random(name)
     patterns = [(place, draw.randrange(1, 256)) for place in range(len(whole))]
-    if name == MANIFEST:
+    if name == MANIFEST_FILE:
         patterns += [(place, 1 << bit) for place in range(40) for bit in range(8)]
     for place, pattern in patterns:
         changed = bytearray(whole)
         changed[place] ^= pattern
         path.write_bytes(changed)
         line = refusal(sealed)
-        assert (name in line) or name == MANIFEST, line
+        assert (name in line) or name == MANIFEST_FILE, line
     path.write_bytes(whole)
-    check_seal(sealed, BundleError)
+    verify_checksums(sealed, BundleError)
 
 
-@pytest.mark.parametrize("name", [*(name for name, held in CONTENTS.items() if held), MANIFEST])
+@pytest.mark.parametrize("name", [*(name for name, held in CONTENTS.items() if held), MANIFEST_FILE])
 def test_every_truncation_and_lengthening_is_found(sealed: Path, name: str) -> None:
     path = sealed / name
     whole = path.read_bytes()
@@ -362,7 +362,7 @@ def test_every_truncation_and_lengthening_is_found(sealed: Path, name: str) -> N
 
 
 def test_whitespace_in_the_manifest_is_a_change(sealed: Path) -> None:
-    path = sealed / MANIFEST
+    path = sealed / MANIFEST_FILE
     path.write_bytes(json.dumps(json.loads(path.read_bytes())).encode())
     assert refusal(sealed) == f"{path}: is damaged; take the folder from where it came once more"
 
@@ -396,32 +396,32 @@ def test_an_added_file_is_found(sealed: Path, make: Callable[[Path], object], na
 
 def test_hidden_files_of_other_programs_do_no_harm(sealed: Path) -> None:
     (sealed / ".DS_Store").touch()
-    check_seal(sealed, BundleError)
+    verify_checksums(sealed, BundleError)
 
 
 def test_what_is_no_sealed_folder_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none").endswith("none: there is no such folder; it is not something that dragoman wrote")
-    assert refusal(tmp_path).endswith(f"holds no {MANIFEST}; it is not something that dragoman wrote")
+    assert refusal(tmp_path).endswith(f"holds no {MANIFEST_FILE}; it is not something that dragoman wrote")
     (tmp_path / "file").touch()
     assert refusal(tmp_path / "file").endswith("file: is not a folder, as all are that dragoman wrote")
-    (tmp_path / MANIFEST).mkdir()
-    assert refusal(tmp_path).endswith(f"{MANIFEST}: cannot be read: Is a directory")
+    (tmp_path / MANIFEST_FILE).mkdir()
+    assert refusal(tmp_path).endswith(f"{MANIFEST_FILE}: cannot be read: Is a directory")
 
 
 def test_the_error_is_of_the_kind_asked_for(tmp_path: Path) -> None:
     with pytest.raises(RunError):
-        check_seal(tmp_path, RunError)
+        verify_checksums(tmp_path, RunError)
 
 
 def test_another_format_is_named(sealed: Path) -> None:
-    path = sealed / MANIFEST
-    path.write_text(json.dumps({"format": FORMAT + 1, "files": ["of another make"]}))
-    assert refusal(sealed) == f"{sealed}: written in format {FORMAT + 1}; this dragoman reads format {FORMAT}"
+    path = sealed / MANIFEST_FILE
+    path.write_text(json.dumps({"format": FORMAT_VERSION + 1, "files": ["of another make"]}))
+    assert refusal(sealed) == f"{sealed}: written in format {FORMAT_VERSION + 1}; this dragoman reads format {FORMAT_VERSION}"
 
 
 def manifest(files: Any) -> bytes:
     """A manifest in the form in which ours are written."""
-    return json.dumps({"format": FORMAT, "files": files}, indent=1).encode()
+    return json.dumps({"format": FORMAT_VERSION, "files": files}, indent=1).encode()
 
 
 SECRET = b"not yours"
@@ -432,7 +432,7 @@ ENTRY = {"bytes": len(SECRET), "sha256": hashlib.sha256(SECRET).hexdigest()}
     "written",
     [
         *(manifest({name: ENTRY}) for name in ("../secret", "/etc/passwd", "", ".", "..", "a/b", "a\nb", "a\x00b", "\ud800")),
-        manifest({MANIFEST: ENTRY}),
+        manifest({MANIFEST_FILE: ENTRY}),
         manifest({"config.json": None}),
         manifest({"config.json": [ENTRY]}),
         manifest({"config.json": {"bytes": "nine", "sha256": 3}}),
@@ -459,7 +459,7 @@ def test_a_hostile_manifest_is_refused_and_nothing_outside_is_read(
 ) -> None:
     write_folder(tmp_path / "bundle")
     (tmp_path / "secret").write_bytes(SECRET)
-    (tmp_path / "bundle" / MANIFEST).write_bytes(written)
+    (tmp_path / "bundle" / MANIFEST_FILE).write_bytes(written)
     opened: list[Path] = []
     open_file = io.open
 
@@ -484,7 +484,7 @@ def test_any_other_manifest_is_refused(tmp_path_factory: pytest.TempPathFactory,
     path = tmp_path_factory.getbasetemp() / "any-manifest"
     if not path.exists():
         write_folder(path)
-    (path / MANIFEST).write_bytes(manifest(files))
+    (path / MANIFEST_FILE).write_bytes(manifest(files))
     refusal(path)
 
 
@@ -554,7 +554,7 @@ def test_a_folder_that_cannot_be_written_leaves_things_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, old: Callable[[Path], object], last: int
 ) -> None:
     def write(path: Path) -> None:
-        with sealed_folder(path, overwrite=True) as folder:
+        with atomic_dir(path, overwrite=True) as folder:
             for name in CONTENTS:
                 (folder / name).touch()
 
@@ -574,7 +574,7 @@ def test_a_file_that_cannot_be_written_leaves_things_as_they_were(
     assert fail_everywhere(tmp_path, monkeypatch, code, old=old, write=write) == 3  # open, sync, rename
 
 
-@pytest.mark.parametrize("writer", [new_file, sealed_folder])
+@pytest.mark.parametrize("writer", [atomic_write, atomic_dir])
 def test_a_disk_that_fills_while_writing_is_told_with_the_room(
     tmp_path: Path, writer: Callable[[Path], AbstractContextManager[object]]
 ) -> None:
@@ -586,8 +586,8 @@ def test_a_disk_that_fills_while_writing_is_told_with_the_room(
     assert line.startswith(f"{path}: the disk is full (")
     assert line.endswith(f" MiB free in {tmp_path}); make room")
     assert isinstance(caught.value, WriteError)
-    assert caught.value.needed is None
-    assert caught.value.available == pytest.approx(free * 2**20, rel=0.2)
+    assert caught.value.needed_bytes is None
+    assert caught.value.available_bytes == pytest.approx(free * 2**20, rel=0.2)
     told = float(line.partition("(")[2].partition(" ")[0])
     assert told == pytest.approx(free, rel=0.2)
     assert tree(tmp_path) == {}
@@ -598,13 +598,13 @@ def test_a_full_disk_of_a_system_that_knows_no_room_is_told(tmp_path: Path, monk
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr(shutil, "disk_usage", refuse)
-    assert cannot_write(tmp_path / "a", OSError(errno.ENOSPC, "x")) == f"{tmp_path / 'a'}: the disk is full; make room"
-    with sealed_folder(tmp_path / "bundle", size=2**60):
+    assert describe_write_error(tmp_path / "a", OSError(errno.ENOSPC, "x")) == f"{tmp_path / 'a'}: the disk is full; make room"
+    with atomic_dir(tmp_path / "bundle", size=2**60):
         pass
 
 
 def test_a_full_disk_is_told_of_the_nearest_folder_that_is_there(tmp_path: Path) -> None:
-    line = cannot_write(tmp_path / "not" / "yet" / "a.txt", OSError(errno.ENOSPC, "x"))
+    line = describe_write_error(tmp_path / "not" / "yet" / "a.txt", OSError(errno.ENOSPC, "x"))
     assert f"MiB free in {tmp_path})" in line
 
 
@@ -625,19 +625,19 @@ def test_a_folder_for_which_there_is_no_room_is_refused_before_anything_is_writt
     filled: list[Path] = []
 
     def write() -> None:
-        with sealed_folder(path, size=10 * 2**20) as folder:
+        with atomic_dir(path, size=10 * 2**20) as folder:
             filled.append(folder)
 
     monkeypatch.setattr(shutil, "disk_usage", disk_with(11 * 2**20 - 1))
     with pytest.raises(WriteError) as caught:
         write()
     assert str(caught.value) == f"{path}: the disk is full (11.0 MiB needed, 11.0 MiB free in {tmp_path}); make room"
-    assert (caught.value.needed, caught.value.available) == (11 * 2**20, 11 * 2**20 - 1)
+    assert (caught.value.needed_bytes, caught.value.available_bytes) == (11 * 2**20, 11 * 2**20 - 1)
     assert filled == []
     assert tree(tmp_path) == {}
     monkeypatch.setattr(shutil, "disk_usage", disk_with(11 * 2**20))
     write()
-    check_seal(path, BundleError)
+    verify_checksums(path, BundleError)
 
 
 def test_the_room_that_is_told_is_what_there_is_when_the_attempt_is_gone(
@@ -650,7 +650,7 @@ def test_the_room_that_is_told_is_what_there_is_when_the_attempt_is_gone(
     monkeypatch.setattr(shutil, "disk_usage", usage)
 
     def write() -> None:
-        with sealed_folder(tmp_path / "bundle", size=50 * 2**20) as folder:
+        with atomic_dir(tmp_path / "bundle", size=50 * 2**20) as folder:
             (folder / "weights").write_bytes(bytes(2**20))
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
@@ -675,11 +675,11 @@ def test_a_file_is_written_whole_by_a_system_that_takes_a_few_bytes_at_once(
     monkeypatch.setattr(Path, "open", lambda path, mode, **_: Reluctant(path, mode))
     monkeypatch.setattr("dragoman.io.storage.PIECE", 100)
     pieces = [random.Random(size).randbytes(size) for size in (0, 1, 99, 100, 101, 250)]
-    digest = write_file(tmp_path / "a", [pieces[0], *(memoryview(piece) for piece in pieces[1:])])
+    digest = write_with_digest(tmp_path / "a", [pieces[0], *(memoryview(piece) for piece in pieces[1:])])
     assert (tmp_path / "a").read_bytes() == b"".join(pieces)
     assert digest == hashlib.sha256(b"".join(pieces)).hexdigest()
     with pytest.raises(FileExistsError):
-        write_file(tmp_path / "a", [])
+        write_with_digest(tmp_path / "a", [])
 
 
 def test_a_file_that_does_not_read_back_as_it_was_written_is_never_put_in_place(tmp_path: Path) -> None:
@@ -687,8 +687,8 @@ def test_a_file_that_does_not_read_back_as_it_was_written_is_never_put_in_place(
 
     def write(change: Callable[[Path], object]) -> None:
         written: dict[str, str] = {}
-        with sealed_folder(path, written=written) as folder:
-            written["weights"] = write_file(folder / "weights", [b"as it should be"])
+        with atomic_dir(path, written=written) as folder:
+            written["weights"] = write_with_digest(folder / "weights", [b"as it should be"])
             change(folder / "weights")
 
     for change in (lambda path: path.write_bytes(b"as it Should be"), Path.unlink):
@@ -698,7 +698,7 @@ def test_a_file_that_does_not_read_back_as_it_was_written_is_never_put_in_place(
         assert str(caught.value) == f"{path}: cannot be written: {why}"
         assert tree(tmp_path) == {}
     write(Path.exists)
-    check_seal(path, BundleError)
+    verify_checksums(path, BundleError)
 
 
 def test_a_folder_that_may_not_be_read_is_told(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -706,7 +706,7 @@ def test_a_folder_that_may_not_be_read_is_told(sealed: Path, monkeypatch: pytest
         with monkeypatch.context() as patch:
             patch.setattr(Path, "open", Failing(Path.open, after, errno.EACCES).method())
             assert refusal(sealed).endswith("cannot be read: Permission denied")
-    check_seal(sealed, BundleError)
+    verify_checksums(sealed, BundleError)
 
 
 # --- one at a time ----------------------------------------------------------------------------------------------------
@@ -741,17 +741,17 @@ def said(process: subprocess.Popen[str]) -> str:
 def test_a_folder_is_held_by_one_process(tmp_path: Path) -> None:
     """Until it lets go of it, fails, or is killed."""
     (tmp_path / "other").mkdir()
-    with alone_in(tmp_path), alone_in(tmp_path / "other"), holder(tmp_path) as second:
+    with lock_dir(tmp_path), lock_dir(tmp_path / "other"), holder(tmp_path) as second:
         assert said(second) == f"{tmp_path}: {BUSY}"
     with holder(tmp_path) as second:
         assert said(second) == "held"
-        with pytest.raises(OutputError) as caught, alone_in(tmp_path):
+        with pytest.raises(OutputError) as caught, lock_dir(tmp_path):
             raise AssertionError("two hold it")
         assert str(caught.value) == f"{tmp_path}: {BUSY}"
         second.send_signal(signal.SIGKILL)
-    with pytest.raises(ZeroDivisionError), alone_in(tmp_path):
+    with pytest.raises(ZeroDivisionError), lock_dir(tmp_path):
         raise ZeroDivisionError
-    with alone_in(tmp_path):
+    with lock_dir(tmp_path):
         pass
     assert tree(tmp_path) == {"other": None}
 
@@ -765,8 +765,8 @@ def test_a_file_system_without_locks_is_as_good(tmp_path: Path, monkeypatch: pyt
 
         with monkeypatch.context() as patch:
             patch.setattr("dragoman.io.storage.fcntl.flock", refuse)
-            with alone_in(tmp_path):
+            with lock_dir(tmp_path):
                 pass
     monkeypatch.setattr("dragoman.io.storage.fcntl", None)
-    with alone_in(tmp_path), alone_in(tmp_path):
+    with lock_dir(tmp_path), lock_dir(tmp_path):
         pass

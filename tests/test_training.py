@@ -37,33 +37,33 @@ import dragoman.training.report
 import dragoman.training.trainer
 import dragoman.training.validation
 from conftest import NO_DROPOUT, MakeRecipe, as_version_0_1, reseal
-from dragoman.bundle import load_bundle, put_weights, weights_of
+from dragoman.bundle import collect_weights, load_bundle, load_weights
 from dragoman.config import Recipe, TrainingConfig, recipe_from_dict
-from dragoman.data.collate import Batch, batches_in_order, collate
-from dragoman.data.dataloader import Cursor, TrainingBatches
-from dragoman.data.encoded_corpus import Corpus, pair_files
+from dragoman.data.collate import Batch, collate, iter_batches_by_length
+from dragoman.data.dataloader import DataPosition, TrainingBatches
+from dragoman.data.encoded_corpus import Corpus, list_pair_files
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
-from dragoman.errors import DataError, Interrupted, LostProcessError, OutputError, RecipeError, RunError
+from dragoman.errors import DataError, InterruptedRun, OutputError, RecipeError, RunError, WorkerLostError
 from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match
 from dragoman.formats.text import read_lines
 from dragoman.io.safetensors import save_tensors
 from dragoman.model.factory import build_model
 from dragoman.training.checkpoints.checkpoint import (
-    Progress,
+    TrainerState,
+    find_latest_checkpoint,
     list_checkpoints,
-    newest_checkpoint,
     prune_checkpoints,
     save_checkpoint,
 )
-from dragoman.training.device import Machine
-from dragoman.training.losses.label_smoothing import batch_loss, smoothed_loss
-from dragoman.training.lr_schedule import learning_rate, spent
-from dragoman.training.monitoring.callbacks import Silent, StepReport, ValidationReport
-from dragoman.training.monitoring.metrics_log import Journal, read_journal
+from dragoman.training.device import ComputePlan
+from dragoman.training.losses.label_smoothing import batch_loss, label_smoothed_loss
+from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate
+from dragoman.training.monitoring.callbacks import NullCallback, StepReport, ValidationReport
+from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
 from dragoman.training.run import average_run, train
-from dragoman.training.train_step import random_stream
+from dragoman.training.train_step import derive_seed
 from dragoman.training.trainer import Trainer
-from dragoman.training.validation import Judgement, Sample, mean_loss, perplexity
+from dragoman.training.validation import EvaluationResult, Sample, compute_mean_loss, compute_perplexity
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -71,7 +71,7 @@ pytestmark = pytest.mark.usefixtures("one_core")
 CLOCK = {"tokens_per_second", "minutes_left", "seconds", "waiting", "flops_per_second", "ceiling", "memory_mib", "padding"}
 
 
-class Recorder(Silent):
+class Recorder(NullCallback):
     """A listener that remembers, and that sends this process a signal after its n-th step."""
 
     def __init__(self, *, stop_after: int | None = None, by: Sequence[signal.Signals] = (signal.SIGTERM,)) -> None:
@@ -158,7 +158,7 @@ def test_smoothed_loss_and_its_gradients_are_those_of_the_distribution(
     torch.testing.assert_close(q_XV.sum(dim=1), torch.ones(6, dtype=torch.float64))
     ours = [one.clone().requires_grad_() for one in (outputs_XD, output_VD)]
     theirs = [one.double().requires_grad_() for one in (outputs_XD, output_VD)]
-    loss, nll = smoothed_loss(ours[0], ours[1], TARGETS_X, epsilon=epsilon, form=form)
+    loss, nll = label_smoothed_loss(ours[0], ours[1], TARGETS_X, epsilon=epsilon, smoothing_mode=form)
     expected = -(q_XV * F.linear(*theirs).log_softmax(dim=-1)).sum()
     torch.testing.assert_close(loss.double(), expected, rtol=1e-6, atol=0)
     (3 * loss).backward()  # type: ignore[no-untyped-call]
@@ -173,7 +173,7 @@ def test_smoothed_loss_and_its_gradients_are_those_of_the_distribution(
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.6])
 def test_the_uniform_form_is_pytorch_s(epsilon: float, outputs_XD: Tensor, output_VD: Tensor) -> None:
-    loss, _ = smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=epsilon, form="uniform")
+    loss, _ = label_smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=epsilon, smoothing_mode="uniform")
     logits_XV = F.linear(outputs_XD, output_VD)
     torch.testing.assert_close(loss, F.cross_entropy(logits_XV, TARGETS_X, label_smoothing=epsilon, reduction="sum"))
 
@@ -199,10 +199,10 @@ def test_a_loss_without_gradients_makes_none(outputs_XD: Tensor, output_VD: Tens
     monkeypatch.setattr("dragoman.training.losses.chunked.SLICE", 14)
     outputs_XD, output_VD = outputs_XD.requires_grad_(), output_VD.requires_grad_()
     with Made() as learning:
-        loss, nll = smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, form="uniform")
+        loss, nll = label_smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, smoothing_mode="uniform")
     assert {(7, 5), (6, 5)} <= learning.shapes
     with torch.no_grad(), Made() as judging:
-        found = smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, form="uniform")
+        found = label_smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, smoothing_mode="uniform")
     assert found[0].grad_fn is None
     assert found == (loss, nll)
     assert (2, 7) in judging.shapes  # two rows of logits at a time
@@ -210,12 +210,14 @@ def test_a_loss_without_gradients_makes_none(outputs_XD: Tensor, output_VD: Tens
 
 
 def test_validation_makes_no_gradient(trained: Path) -> None:
-    bundle, corpus = load_bundle(trained / "bundle"), Corpus(pair_files(trained / "data", "valid"))
+    bundle, corpus = load_bundle(trained / "bundle"), Corpus(list_pair_files(trained / "data", "valid"))
     model, config = bundle.model, bundle.recipe.training
     with Made() as judging:
-        mean_loss(model, corpus, Machine(torch.device("cpu"), torch.float32), config, start_id=2)
+        compute_mean_loss(model, corpus, ComputePlan(torch.device("cpu"), torch.float32), config, start_id=2)
     with Made() as learning:
-        batch_loss(model, next(batches_in_order(corpus, batch_tokens=99, start_id=2)), epsilon=0.1, form="uniform")
+        batch_loss(
+            model, next(iter_batches_by_length(corpus, batch_tokens=99, start_id=2)), epsilon=0.1, smoothing_mode="uniform"
+        )
     assert tuple(model.output.shape) in learning.shapes - judging.shapes
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -224,12 +226,14 @@ def test_the_loss_of_half_precision_is_summed_in_float32() -> None:
     """Projected by the identity, the logits are the halved outputs themselves, so nothing but the sums could differ."""
     halved = (torch.randn(6, 7, generator=torch.Generator().manual_seed(3)) * 2).bfloat16()
     with torch.no_grad():
-        loss, nll = smoothed_loss(halved, torch.eye(7).bfloat16(), TARGETS_X, epsilon=0.1, form="exclude_target")
+        loss, nll = label_smoothed_loss(
+            halved, torch.eye(7).bfloat16(), TARGETS_X, epsilon=0.1, smoothing_mode="exclude_target"
+        )
     assert loss.dtype == nll.dtype == torch.float32
-    exact = smoothed_loss(halved.float(), torch.eye(7), TARGETS_X, epsilon=0.1, form="exclude_target")
+    exact = label_smoothed_loss(halved.float(), torch.eye(7), TARGETS_X, epsilon=0.1, smoothing_mode="exclude_target")
     assert (loss.item(), nll.item()) == (exact[0].item(), exact[1].item())
     # While it learns the likelihoods are rounded, by at most one part in 2**9 each, which shifts their logarithms by as much.
-    learning = smoothed_loss(halved, torch.eye(7).bfloat16(), TARGETS_X, epsilon=0.1, form="exclude_target")
+    learning = label_smoothed_loss(halved, torch.eye(7).bfloat16(), TARGETS_X, epsilon=0.1, smoothing_mode="exclude_target")
     for one, other in zip(learning, exact, strict=True):
         assert one.dtype == torch.float32
         torch.testing.assert_close(one, other, rtol=0, atol=len(TARGETS_X) * 2**-9)
@@ -249,7 +253,7 @@ def test_in_half_precision_gradients_are_off_by_its_rounding_alone(form: str, su
     ours = [one.clone().requires_grad_() for one in (outputs_XD, output_VD)]
     theirs = [one.bfloat16().double().requires_grad_() for one in (outputs_XD, output_VD)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, nll = smoothed_loss(ours[0], ours[1], targets_X, epsilon=0.1, form=form)
+        loss, nll = label_smoothed_loss(ours[0], ours[1], targets_X, epsilon=0.1, smoothing_mode=form)
     log_probs_XV = F.linear(*theirs).log_softmax(dim=-1)
     expected = -(target_distribution(form, 0.1, targets_X, 300) * log_probs_XV).sum()
     loss.backward()  # type: ignore[no-untyped-call]
@@ -267,7 +271,9 @@ def test_in_half_precision_what_is_taken_from_the_true_class_is_given_to_the_oth
     """The gradient by the logits sums to nothing over the classes: projected by the identity, it is that by the outputs."""
     outputs_XV = torch.randn(2000, 64, generator=torch.Generator().manual_seed(6)).requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, _ = smoothed_loss(outputs_XV, torch.eye(64), torch.arange(2000) % 63 + 1, epsilon=0.1, form="uniform")
+        loss, _ = label_smoothed_loss(
+            outputs_XV, torch.eye(64), torch.arange(2000) % 63 + 1, epsilon=0.1, smoothing_mode="uniform"
+        )
     loss.backward()  # type: ignore[no-untyped-call]
     assert outputs_XV.grad is not None
     assert abs(outputs_XV.grad.sum(dim=1).mean().item()) < 2**-13  # a systematic rounding of 0.9 alone would make 2**-9
@@ -277,7 +283,7 @@ def test_a_class_that_float32_cannot_hold_teaches_all_the_same() -> None:
     """Two classes 200 apart: the true one's probability is e⁻²⁰⁰."""
     outputs_1D = torch.tensor([[200.0, 0.0]], requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, nll = smoothed_loss(outputs_1D, torch.eye(2), torch.tensor([1]), epsilon=0.0, form="uniform")
+        loss, nll = label_smoothed_loss(outputs_1D, torch.eye(2), torch.tensor([1]), epsilon=0.0, smoothing_mode="uniform")
     loss.backward()  # type: ignore[no-untyped-call]
     assert nll.item() == 200.0
     assert outputs_1D.grad is not None
@@ -290,7 +296,7 @@ def test_a_row_whose_first_classes_are_all_impossible_costs_a_finite_loss() -> N
     outputs_1V[0, 299] = 200.0
     outputs_1V.requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, nll = smoothed_loss(outputs_1V, torch.eye(300), torch.tensor([1]), epsilon=0.0, form="uniform")
+        loss, nll = label_smoothed_loss(outputs_1V, torch.eye(300), torch.tensor([1]), epsilon=0.0, smoothing_mode="uniform")
     loss.backward()  # type: ignore[no-untyped-call]
     assert nll.item() == pytest.approx(-math.log(torch.finfo(torch.float32).tiny))
     assert outputs_1V.grad is not None
@@ -300,7 +306,7 @@ def test_a_row_whose_first_classes_are_all_impossible_costs_a_finite_loss() -> N
 def test_under_autocast_products_are_halved_and_gradients_are_not(outputs_XD: Tensor, output_VD: Tensor) -> None:
     ours = [one.clone().requires_grad_() for one in (outputs_XD, output_VD)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, _ = smoothed_loss(ours[0], ours[1], TARGETS_X, epsilon=0.1, form="uniform")
+        loss, _ = label_smoothed_loss(ours[0], ours[1], TARGETS_X, epsilon=0.1, smoothing_mode="uniform")
     loss.backward()  # type: ignore[no-untyped-call]
     halved = [one.bfloat16().requires_grad_() for one in (outputs_XD, output_VD)]
     expected = F.cross_entropy(F.linear(*halved).float(), TARGETS_X, label_smoothing=0.1, reduction="sum")
@@ -315,13 +321,13 @@ def test_under_autocast_products_are_halved_and_gradients_are_not(outputs_XD: Te
 
 def test_padding_costs_nothing(tiny: MakeRecipe, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = build_model(tiny(tmp_path).model, source_vocabulary=20, target_vocabulary=20).eval()
+    model = build_model(tiny(tmp_path).model, source_vocab_size=20, target_vocab_size=20).eval()
     sources, targets = [[5, 6, 7, 3], [8, 3]], [[9, 10, 11], [12]]
     alone = [
-        batch_loss(model, collate([s], [t], start_id=2), epsilon=0.1, form="uniform")
+        batch_loss(model, collate([s], [t], start_id=2), epsilon=0.1, smoothing_mode="uniform")
         for s, t in zip(sources, targets, strict=True)
     ]
-    together = batch_loss(model, collate(sources, targets, start_id=2), epsilon=0.1, form="uniform")
+    together = batch_loss(model, collate(sources, targets, start_id=2), epsilon=0.1, smoothing_mode="uniform")
     torch.testing.assert_close(together[0], alone[0][0] + alone[1][0])
     torch.testing.assert_close(together[1], alone[0][1] + alone[1][1])
     # By hand: the decoder reads start, 9, 10, 11 and should say 9, 10, 11, end.
@@ -330,16 +336,16 @@ def test_padding_costs_nothing(tiny: MakeRecipe, tmp_path: Path) -> None:
 
 
 def test_perplexity_is_the_exponential_and_json_can_hold_it() -> None:
-    assert perplexity(0.0) == 1.0
-    assert perplexity(math.log(80)) == pytest.approx(80)
-    assert math.isfinite(perplexity(1e6))
+    assert compute_perplexity(0.0) == 1.0
+    assert compute_perplexity(math.log(80)) == pytest.approx(80)
+    assert math.isfinite(compute_perplexity(1e6))
 
 
 # Schedule
 
 
 def rate(step: int, share_spent: float = 0.0, /, **knobs: Any) -> float:
-    return learning_rate(TrainingConfig(**knobs), d_model=512, step=step, share_spent=share_spent)
+    return compute_learning_rate(TrainingConfig(**knobs), d_model=512, step=step, progress=share_spent)
 
 
 def test_the_paper_s_rate_is_equation_3() -> None:
@@ -370,20 +376,20 @@ def test_the_cooldown_falls_linearly_to_zero() -> None:
 
 def test_the_nearest_limit_spends_the_budget() -> None:
     config = TrainingConfig(max_steps=100, max_epochs=4, max_minutes=10)
-    assert spent(config, step=50, epochs=1, minutes=1) == 0.5
-    assert spent(config, step=1, epochs=3, minutes=1) == 0.75
-    assert spent(config, step=1, epochs=1, minutes=12) == 1.2
-    assert spent(TrainingConfig(max_steps=100), step=50, epochs=1e9, minutes=1e9) == 0.5
+    assert compute_budget_fraction(config, step=50, epochs=1, minutes=1) == 0.5
+    assert compute_budget_fraction(config, step=1, epochs=3, minutes=1) == 0.75
+    assert compute_budget_fraction(config, step=1, epochs=1, minutes=12) == 1.2
+    assert compute_budget_fraction(TrainingConfig(max_steps=100), step=50, epochs=1e9, minutes=1e9) == 0.5
 
 
 @pytest.mark.parametrize(("limit", "passes"), [("max_steps=5", None), ("max_epochs=1.5", 1.5), ("max_epochs=1", 1.0)])
 def test_a_run_ends_where_its_budget_does(limit: str, passes: float | None, tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", "training.max_steps=1000", f"training.{limit}")
-    trainer = Trainer(recipe, Silent())
+    trainer = Trainer(recipe, NullCallback())
     trainer.run()
     epochs, _ = walked(recipe, 20)
-    assert trainer.progress.step == (5 if passes is None else 1 + sum(one < passes for one in epochs))
-    assert trainer.epochs() == epochs[trainer.progress.step - 1]
+    assert trainer.state.step == (5 if passes is None else 1 + sum(one < passes for one in epochs))
+    assert trainer.epochs() == epochs[trainer.state.step - 1]
 
 
 def walked(recipe: Recipe, count: int) -> tuple[list[float], list[int]]:
@@ -393,9 +399,9 @@ def walked(recipe: Recipe, count: int) -> tuple[list[float], list[int]]:
     epochs: list[float] = []
     tokens: list[int] = []
     for epoch in range(count):
-        in_epoch = batches.batches_in_epoch(epoch)
+        in_epoch = batches.count_batches(epoch)
         epochs += [epoch + number / in_epoch for number in range(1, in_epoch + 1)]
-        tokens += [int(lengths[batches.order.batch(epoch, number).pairs].sum()) for number in range(in_epoch)]
+        tokens += [int(lengths[batches.sampler.get_batch(epoch, number).pair_indices].sum()) for number in range(in_epoch)]
     return epochs[:count], tokens[:count]
 
 
@@ -407,7 +413,7 @@ class Given:
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self.batches = iter(batches)
-        self.cursor = Cursor()
+        self.cursor = DataPosition()
 
     def next(self) -> list[Batch]:
         return [next(self.batches)]
@@ -418,7 +424,7 @@ class Given:
 
 def one_step(recipe: Recipe, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
     """Gradients as the optimiser gets them, weights after it, and the norm that is reported."""
-    trainer = Trainer(recipe, Silent())
+    trainer = Trainer(recipe, NullCallback())
     trainer.stream = Given(batches)  # type: ignore[assignment]
     gradients: dict[str, Tensor] = {}
 
@@ -427,10 +433,10 @@ def one_step(recipe: Recipe, batches: Sequence[Batch]) -> tuple[dict[str, Tensor
             assert parameter.grad is not None
             gradients[name] = parameter.grad.clone()
 
-    trainer.optimiser.register_step_pre_hook(look)
+    trainer.optimizer.register_step_pre_hook(look)
     trainer.model.train()
     norm = trainer._step().item()
-    return gradients, weights_of(trainer.model), norm
+    return gradients, collect_weights(trainer.model), norm
 
 
 # Targets of unequal length, so that a mean of means would be another number than the mean over all tokens.
@@ -455,7 +461,7 @@ def test_four_small_batches_make_the_step_of_one_large_one(tiny: MakeRecipe, tmp
 def test_the_gradient_is_of_the_loss_a_target_token(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *NO_DROPOUT, "training.label_smoothing=0.1")
     gradients, _, norm = one_step(recipe, [batch(PAIRS)])
-    model = Trainer(replace_run(recipe, tmp_path / "other"), Silent()).model.eval()
+    model = Trainer(replace_run(recipe, tmp_path / "other"), NullCallback()).model.eval()
     whole = batch(PAIRS)
     logits_BTV = model(whole.source_BS, whole.inputs_BT)
     loss = F.cross_entropy(logits_BTV.transpose(1, 2), whole.targets_BT, ignore_index=PADDING_ID, label_smoothing=0.1)
@@ -484,8 +490,8 @@ def test_a_long_gradient_is_clipped_and_a_short_one_is_not(tiny: MakeRecipe, tmp
 
 def test_adam_is_the_recipe_s(tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = ("training.adam_beta1=0.8", "training.adam_beta2=0.95", "training.adam_epsilon=1e-8")
-    plain = Trainer(tiny(tmp_path / "a", *settings), Silent()).optimiser
-    decayed = Trainer(tiny(tmp_path / "b", *settings, "training.weight_decay=0.1"), Silent()).optimiser
+    plain = Trainer(tiny(tmp_path / "a", *settings), NullCallback()).optimizer
+    decayed = Trainer(tiny(tmp_path / "b", *settings, "training.weight_decay=0.1"), NullCallback()).optimizer
     assert type(plain) is torch.optim.Adam
     assert type(decayed) is torch.optim.AdamW
     for optimiser, decay in ((plain, 0.0), (decayed, 0.1)):
@@ -496,7 +502,7 @@ def test_adam_is_the_recipe_s(tiny: MakeRecipe, tmp_path: Path) -> None:
 def test_the_first_step_moves_each_weight_by_the_rate(tiny: MakeRecipe, tmp_path: Path) -> None:
     # Adam's first update is rate · g/(|g| + ε'), so ± the rate wherever the gradient is not tiny.
     recipe = tiny(tmp_path / "run", *NO_DROPOUT)
-    before = weights_of(Trainer(replace_run(recipe, tmp_path / "other"), Silent()).model)
+    before = collect_weights(Trainer(replace_run(recipe, tmp_path / "other"), NullCallback()).model)
     gradients, after, _ = one_step(recipe, [batch(PAIRS)])
     for name, gradient in gradients.items():
         clear = gradient.abs() > 1e-4
@@ -505,7 +511,7 @@ def test_the_first_step_moves_each_weight_by_the_rate(tiny: MakeRecipe, tmp_path
 
 
 def test_each_step_and_batch_has_a_dropout_of_its_own() -> None:
-    streams = {random_stream(seed, step, place) for seed in range(4) for step in range(200) for place in range(8)}
+    streams = {derive_seed(seed, step, place) for seed in range(4) for step in range(200) for place in range(8)}
     assert len(streams) == 4 * 200 * 8
     assert all(0 <= stream < 2**64 for stream in streams)
 
@@ -529,7 +535,7 @@ def unbroken(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path
     last = list_checkpoints(run / "checkpoints")[-1]
     assert last.step == 9
     batches = TrainingBatches(recipe, run / "data", start_id=2)
-    before = sum(batches.batches_in_epoch(epoch) for epoch in range(last.progress.cursor.epoch))
+    before = sum(batches.count_batches(epoch) for epoch in range(last.progress.cursor.epoch))
     assert before + last.progress.cursor.batch == 18
     assert last.progress.cursor.epoch >= 2
     return run
@@ -540,17 +546,17 @@ def assert_same_run(run: Path, other: Path) -> None:
     assert checkpoint_names(run) == checkpoint_names(other)
     for mine, theirs in zip(list_checkpoints(run / "checkpoints"), list_checkpoints(other / "checkpoints"), strict=True):
         assert untimed(mine.progress) == untimed(theirs.progress)
-        assert mine.merit == theirs.merit
+        assert mine.metric == theirs.metric
         for mine_tensors, theirs_tensors in (
             (mine.weights(), theirs.weights()),
-            (mine.optimiser_state(), theirs.optimiser_state()),
+            (mine.optimizer_state(), theirs.optimizer_state()),
         ):
             assert_same_tensors(mine_tensors, theirs_tensors)
-    assert timeless(read_journal(run / "metrics.jsonl")) == timeless(read_journal(other / "metrics.jsonl"))
+    assert timeless(read_metrics_log(run / "metrics.jsonl")) == timeless(read_metrics_log(other / "metrics.jsonl"))
     assert_same_tensors(*(load_file(one / "bundle" / "weights.safetensors") for one in (run, other)))
 
 
-def untimed(progress: Progress) -> Progress:
+def untimed(progress: TrainerState) -> TrainerState:
     return replace(progress, minutes=0.0, waited_minutes=0.0, joules=None)
 
 
@@ -572,7 +578,7 @@ def test_a_run_that_stops_and_goes_on_is_the_run_that_did_not(
 ) -> None:
     recipe = tiny(tmp_path / "run", *LONG)
     for stop in stops:
-        with pytest.raises(Interrupted, match=r"SIGTERM: stopped after step \d+; .*step-0000000\d is kept"):
+        with pytest.raises(InterruptedRun, match=r"SIGTERM: stopped after step \d+; .*step-0000000\d is kept"):
             train(recipe, Recorder(stop_after=stop))
     listener = Recorder()
     train(recipe, listener)
@@ -594,7 +600,7 @@ def test_more_steps_go_on_from_the_end(unbroken: Path, tiny: MakeRecipe, tmp_pat
     assert listener.taken == 6
     mine, theirs = (list_checkpoints(run / "checkpoints")[-1] for run in (tmp_path / "run", unbroken))
     assert_same_tensors(mine.weights(), theirs.weights())
-    assert_same_tensors(mine.optimiser_state(), theirs.optimiser_state())
+    assert_same_tensors(mine.optimizer_state(), theirs.optimizer_state())
     assert_same_tensors(*(load_file(run / "bundle" / "weights.safetensors") for run in (tmp_path / "run", unbroken)))
 
 
@@ -679,7 +685,7 @@ def test_a_run_of_version_0_1_can_be_averaged_and_not_gone_on_with(unbroken: Pat
         (checkpoint / "state.json").write_text(json.dumps(state | {"corpus": digests}))
         reseal(checkpoint)
     before = files_of(run)
-    average_run(run, tmp_path / "mean", rule="last", count=2)
+    average_run(run, tmp_path / "mean", averaging="last", count=2)
     averaged = [path.name for path in (checkpoint.path for checkpoint in list_checkpoints(run / "checkpoints"))][-2:]
     steps = [int(name.removeprefix("step-")) for name in averaged]
     assert_same_tensors(load_file(tmp_path / "mean" / "weights.safetensors"), mean_of(run, *steps))
@@ -712,7 +718,7 @@ def test_a_run_over_a_mixture_that_stops_and_goes_on_is_the_run_that_did_not(
     assert report["pairs"] == 70
     assert report["trained_on"] == [str(corpus / f"{name}.{side}") for name in ("train", "valid") for side in ("en", "de")]
     for stop in (2, 3):
-        with pytest.raises(Interrupted):
+        with pytest.raises(InterruptedRun):
             train(recipe(tmp_path / "run"), Recorder(stop_after=stop))
     train(recipe(tmp_path / "run"))
     assert_same_run(tmp_path / "run", tmp_path / "unbroken")
@@ -730,14 +736,14 @@ def test_a_run_ends_well_where_the_text_is_gone(tiny: MakeRecipe, corpus: Path, 
                 path.unlink()
 
     assert train(recipe, Thief())["steps"] == 6
-    average_run(tmp_path / "run", tmp_path / "out", rule="last", count=1)
+    average_run(tmp_path / "run", tmp_path / "out", averaging="last", count=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loaders", [1, 2])
 def test_batches_made_ahead_make_the_same_run(loaders: int, unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *LONG, f"data.num_workers={loaders}")
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRun):
         train(recipe, Recorder(stop_after=4))
     train(recipe)
     assert_same_run(tmp_path / "run", unbroken)
@@ -800,7 +806,7 @@ def test_a_loader_that_was_killed_is_told(tiny: MakeRecipe, tmp_path: Path) -> N
                 killed.append(time.monotonic())
 
     says = r"a process that makes batches ahead has ended, .* lower data\.loaders or set it to 0"
-    with pytest.raises(LostProcessError, match=says):
+    with pytest.raises(WorkerLostError, match=says):
         train(tiny(tmp_path / "run", "data.num_workers=1", "training.max_steps=100000"), Killer())
     assert time.monotonic() - killed[0] < 10
     assert multiprocessing.active_children() == []
@@ -829,7 +835,7 @@ def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before(
     damage: Callable[[Path], object], unbroken: Path, tiny: MakeRecipe, tmp_path: Path
 ) -> None:
     recipe = tiny(tmp_path / "run", *LONG)
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRun):
         train(recipe, Recorder(stop_after=7))
     newest = tmp_path / "run" / "checkpoints" / "step-00000007"
     damage(newest)
@@ -920,7 +926,7 @@ def test_a_damaged_checkpoint_is_not_averaged(unbroken: Path, tmp_path: Path) ->
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     flip(list_checkpoints(run / "checkpoints")[-1].path / "model.safetensors")
     with pytest.raises(RunError, match=r"model.safetensors: was changed or cut short"):
-        average_run(run, tmp_path / "out", rule="last", count=2)
+        average_run(run, tmp_path / "out", averaging="last", count=2)
     assert not (tmp_path / "out").exists()
 
 
@@ -949,7 +955,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_the_run_goes_on(
     assert not any("\n" in text for text in told)
     last, theirs = (list_checkpoints(run / "checkpoints")[-1] for run in (tmp_path / "run", unbroken))
     assert_same_tensors(last.weights(), theirs.weights())
-    assert_same_tensors(last.optimiser_state(), theirs.optimiser_state())
+    assert_same_tensors(last.optimizer_state(), theirs.optimizer_state())
 
 
 def test_a_disk_that_stays_full_ends_the_run_without_the_last_good_checkpoint_lost(
@@ -970,7 +976,7 @@ def test_a_disk_that_stays_full_ends_the_run_without_the_last_good_checkpoint_lo
     # The second checkpoint is better than the first.
     assert checkpoint_names(tmp_path / "run") == names(4)
     notices: list[str] = []
-    assert newest_checkpoint(tmp_path / "run" / "checkpoints", notices.append) is not None
+    assert find_latest_checkpoint(tmp_path / "run" / "checkpoints", notices.append) is not None
     assert notices == []
     train(recipe)
     assert_same_run(tmp_path / "run", unbroken)
@@ -978,7 +984,7 @@ def test_a_disk_that_stays_full_ends_the_run_without_the_last_good_checkpoint_lo
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_under_the_journal_is_told(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "metrics.jsonl", step=0)
+    journal = MetricsLog(tmp_path / "metrics.jsonl", step=0)
     journal.path = Path("/dev/full")
     with pytest.raises(OutputError, match="/dev/full: the disk is full"):
         journal.write("train", step=1)
@@ -998,7 +1004,7 @@ def test_a_run_folder_that_cannot_be_made_is_told(tiny: MakeRecipe, tmp_path: Pa
 def test_a_signal_keeps_everything_and_names_it(number: signal.Signals, tiny: MakeRecipe, tmp_path: Path) -> None:
     before = signal.getsignal(number)
     kept = tmp_path / "run" / "checkpoints" / "step-00000003"
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(InterruptedRun) as caught:
         train(tiny(tmp_path / "run"), Recorder(stop_after=3, by=[number]))
     assert str(caught.value) == f"{number.name}: stopped after step 3; {kept} is kept, and the same command goes on from there"
     assert caught.value.exit_code == 130
@@ -1008,10 +1014,12 @@ def test_a_signal_keeps_everything_and_names_it(number: signal.Signals, tiny: Ma
 
 def test_a_second_ctrl_c_stops_at_once(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", "training.checkpoint_every_steps=2")
-    with pytest.raises(Interrupted, match=r"interrupted after step 3; .*step-00000002 is kept, and the same command goes on"):
+    with pytest.raises(
+        InterruptedRun, match=r"interrupted after step 3; .*step-00000002 is kept, and the same command goes on"
+    ):
         train(recipe, Recorder(stop_after=3, by=[signal.SIGINT, signal.SIGINT]))
     assert checkpoint_names(tmp_path / "run") == ["step-00000002"]
-    with pytest.raises(Interrupted, match="interrupted after step 1; nothing was kept yet"):
+    with pytest.raises(InterruptedRun, match="interrupted after step 1; nothing was kept yet"):
         train(tiny(tmp_path / "other"), Recorder(stop_after=1, by=[signal.SIGINT, signal.SIGINT]))
 
 
@@ -1022,7 +1030,7 @@ def test_ctrl_c_while_the_report_is_made_loses_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(dragoman.training.report, "judge", interrupted)
-    with pytest.raises(Interrupted, match=r"step-00000006 is kept"):
+    with pytest.raises(InterruptedRun, match=r"step-00000006 is kept"):
         train(tiny(tmp_path / "run"))
     monkeypatch.undo()
     listener = Recorder()
@@ -1051,8 +1059,8 @@ def pretend(
         value = next(losses)
         return value + 0.5, value
 
-    def judge(*_: object, **__: object) -> Judgement:
-        return Judgement({"bleu": Score("BLEU", next(scores), "")}, (), {})
+    def judge(*_: object, **__: object) -> EvaluationResult:
+        return EvaluationResult({"bleu": Score("BLEU", next(scores), "")}, (), {})
 
     monkeypatch.setattr(dragoman.training.validation, "mean_loss", mean_loss)
     if bleu is not None:
@@ -1063,16 +1071,16 @@ EVERY_STEP = ("training.validate_every_steps=1", "training.max_steps=12")
 
 
 def journal_of(recipe: Recipe, kind: str) -> list[dict[str, Any]]:
-    return [entry for entry in read_journal(Path(recipe.run) / "metrics.jsonl") if entry["type"] == kind]
+    return [entry for entry in read_metrics_log(Path(recipe.run) / "metrics.jsonl") if entry["type"] == kind]
 
 
 def test_patience_ends_a_run(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, nll=[5, 4, 4, 3.9, 4, 3.9, 4, 0, 0])
     recipe = tiny(tmp_path / "run", *EVERY_STEP, "training.patience=3", "training.num_validation_translations=0")
-    trainer = Trainer(recipe, Silent())
+    trainer = Trainer(recipe, NullCallback())
     trainer.run()
     # 3.9 at step 4 is the best; 4, an equal 3.9 and 4 are the three without a better one.
-    assert (trainer.progress.step, trainer.progress.best_step, trainer.progress.best) == (7, 4, -3.9)
+    assert (trainer.state.step, trainer.state.best_step, trainer.state.best) == (7, 4, -3.9)
     assert [entry["step"] for entry in journal_of(recipe, "valid")] == [1, 2, 3, 4, 5, 6, 7]
     assert [entry["step"] for entry in journal_of(recipe, "valid") if entry["best"]] == [1, 2, 4]
     assert checkpoint_names(tmp_path / "run")[-1] == "step-00000007"
@@ -1087,9 +1095,9 @@ def test_better_means_what_the_recipe_says(
 ) -> None:
     pretend(monkeypatch, nll=[3, 1, 2, 4], bleu=[10, 20, 30, 25])
     recipe = tiny(tmp_path / "run", "training.validate_every_steps=1", "training.max_steps=4", f"training.best_metric='{by}'")
-    trainer = Trainer(recipe, Silent())
+    trainer = Trainer(recipe, NullCallback())
     trainer.run()
-    assert trainer.progress.best_step == best_step
+    assert trainer.state.best_step == best_step
     assert [entry["bleu"] for entry in journal_of(recipe, "valid")] == [10, 20, 30, 25]
 
 
@@ -1099,7 +1107,7 @@ def test_the_end_of_a_run_is_validated_once(tiny: MakeRecipe, tmp_path: Path) ->
             tmp_path / f"run{steps}", f"training.max_steps={steps}", "training.validate_every_steps=3",
             "training.checkpoint_every_steps=2",
         )  # fmt: skip
-        Trainer(recipe, Silent()).run()
+        Trainer(recipe, NullCallback()).run()
         assert [entry["step"] for entry in journal_of(recipe, "valid")] == ([3, 4] if steps == 4 else [3, 6])
 
 
@@ -1108,10 +1116,10 @@ def test_validation_numbers_are_what_forced_scoring_says(trained: Path, corpus: 
     lines = [list(read_lines(corpus / f"valid.{language}")) for language in ("en", "de")]
     checkpoint = list_checkpoints(trained / "checkpoints")[-1]
     bundle = load_bundle(trained / "bundle")
-    put_weights(bundle.model, checkpoint.weights(), where=checkpoint.path)
+    load_weights(bundle.model, checkpoint.weights(), location=checkpoint.path)
     scored = dragoman.Translator([bundle], device="cpu").score(*lines)
     log_probs = [value for one in scored for value in one.token_log_probs]
-    last = [entry for entry in read_journal(trained / "metrics.jsonl") if entry["type"] == "valid"][-1]
+    last = [entry for entry in read_metrics_log(trained / "metrics.jsonl") if entry["type"] == "valid"][-1]
     assert last["step"] == checkpoint.step == 200
     assert last["nll"] == pytest.approx(-sum(log_probs) / len(log_probs), rel=1e-5)
     assert last["perplexity"] == pytest.approx(math.exp(last["nll"]))
@@ -1125,15 +1133,15 @@ def test_a_journal_line_is_the_mean_over_its_steps(tiny: MakeRecipe, tmp_path: P
     trainer.run()
     assert [report.step for report in grouped.steps] == [3, 6]
     epochs, tokens = walked(trainer.recipe, 6)
-    assert trainer.progress.target_tokens == sum(tokens)
+    assert trainer.state.target_tokens == sum(tokens)
     for place, report in enumerate(grouped.steps):
         part = slice(3 * place, 3 * place + 3)
         mean = sum(n * one.loss for n, one in zip(tokens[part], single.steps[part], strict=True)) / sum(tokens[part])
         assert report.loss == pytest.approx(mean, rel=1e-5)
         assert report.perplexity == pytest.approx(math.exp(mean), rel=1e-4)
-        assert report.rate == pytest.approx(1e-2 * report.step / 20)
+        assert report.lr == pytest.approx(1e-2 * report.step / 20)
         assert report.epoch == epochs[report.step - 1]
-        assert report.share_spent == report.step / 6
+        assert report.progress == report.step / 6
 
 
 def names(*steps: int) -> list[str]:
@@ -1159,7 +1167,7 @@ def test_the_newest_and_the_best_checkpoints_stay(
         tmp_path / "run", "training.validate_every_steps=1", "training.checkpoint_every_steps=1", "training.checkpoint_averaging='none'",
         "training.num_validation_translations=0", f"training.keep_last={keep_last}", f"training.keep_best={keep_best}",
     )  # fmt: skip
-    Trainer(recipe, Silent()).run()
+    Trainer(recipe, NullCallback()).run()
     # The best in order: 3 (1.0), 2 (3.0), 5 (3.5), which were there when it was their turn.
     assert checkpoint_names(tmp_path / "run") == left
 
@@ -1170,7 +1178,7 @@ def test_of_equals_the_later_is_the_best(tiny: MakeRecipe, tmp_path: Path, monke
         tmp_path / "run", "training.max_steps=3", "training.validate_every_steps=1", "training.checkpoint_every_steps=1",
         "training.num_validation_translations=0", "training.checkpoint_averaging='none'", "training.keep_last=1", "training.keep_best=1",
     )  # fmt: skip
-    Trainer(recipe, Silent()).run()
+    Trainer(recipe, NullCallback()).run()
     assert checkpoint_names(tmp_path / "run") == names(2, 3)
 
 
@@ -1179,7 +1187,7 @@ def test_a_better_model_is_kept_when_it_is_found(tiny: MakeRecipe, tmp_path: Pat
     recipe = tiny(
         tmp_path / "run", "training.max_steps=4", "training.validate_every_steps=1", "training.num_validation_translations=0"
     )
-    Trainer(recipe, Silent()).run()
+    Trainer(recipe, NullCallback()).run()
     assert checkpoint_names(tmp_path / "run") == names(2, 4)
 
 
@@ -1200,7 +1208,7 @@ def told_the_time(monkeypatch: pytest.MonkeyPatch, *, minutes_a_step: float) -> 
 def test_checkpoints_by_the_clock(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told_the_time(monkeypatch, minutes_a_step=1.0)
     recipe = tiny(tmp_path / "run", "training.checkpoint_every_minutes=2.5", "training.max_minutes=8", "training.max_steps=99")
-    Trainer(recipe, Silent()).run()
+    Trainer(recipe, NullCallback()).run()
     assert checkpoint_names(tmp_path / "run") == names(3, 6, 8)
 
 
@@ -1243,41 +1251,41 @@ def test_the_bundle_is_the_mean_that_the_recipe_asks_for(
 def test_there_is_no_best_of_a_run_that_was_never_validated(tiny: MakeRecipe, tmp_path: Path) -> None:
     train(without(tiny(tmp_path / "run"), "valid"))
     with pytest.raises(RunError, match="1 validated checkpoints asked for, but 0 are there"):
-        average_run(tmp_path / "run", tmp_path / "out", rule="best", count=1)
+        average_run(tmp_path / "run", tmp_path / "out", averaging="best", count=1)
 
 
 def test_an_interrupted_run_can_be_averaged(tiny: MakeRecipe, tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRun):
         train(tiny(tmp_path / "run", *LONG), Recorder(stop_after=5))
-    story = average_run(tmp_path / "run", tmp_path / "out", rule="last", count=1)
+    story = average_run(tmp_path / "run", tmp_path / "out", averaging="last", count=1)
     assert story["steps"] == 5
-    assert load_bundle(tmp_path / "out").story == story
+    assert load_bundle(tmp_path / "out").metadata == story
     (tmp_path / "run" / "data" / "source.model").write_bytes(b"another")
     with pytest.raises(RunError, match=r"source\.model came out differently"):
-        average_run(tmp_path / "run", tmp_path / "other", rule="last", count=1)
+        average_run(tmp_path / "run", tmp_path / "other", averaging="last", count=1)
     assert not (tmp_path / "other").exists()
 
 
 def test_checkpoints_of_a_run_are_averaged_elsewhere(trained: Path, tmp_path: Path) -> None:
-    story = average_run(trained, tmp_path / "last", rule="last", count=2)
+    story = average_run(trained, tmp_path / "last", averaging="last", count=2)
     assert story["averaged"] == names(150, 200)
     assert story["steps"] == 200
     assert_same_tensors(load_file(tmp_path / "last" / "weights.safetensors"), mean_of(trained, 150, 200))
-    assert load_bundle(tmp_path / "last").story == story
+    assert load_bundle(tmp_path / "last").metadata == story
     with pytest.raises(RunError, match=r"99 checkpoints asked for, but 4 are there; training.keep_last keeps more"):
-        average_run(trained, tmp_path / "many", rule="last", count=99)
+        average_run(trained, tmp_path / "many", averaging="last", count=99)
     with pytest.raises(OutputError, match=r"exists already"):
-        average_run(trained, tmp_path / "last", rule="last", count=1)
+        average_run(trained, tmp_path / "last", averaging="last", count=1)
     with pytest.raises(RunError, match="nowhere"):
-        average_run(tmp_path / "nowhere", tmp_path / "none", rule="last", count=1)
+        average_run(tmp_path / "nowhere", tmp_path / "none", averaging="last", count=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last"]
 
 
 def test_a_stop_leaves_no_checkpoint_of_its_own_behind(tmp_path: Path) -> None:
     for step, due, merit in ((1, True, None), (2, False, None), (3, True, -5.0), (4, False, None)):
         save_checkpoint(
-            tmp_path, progress=Progress(step=step), recipe={}, merit=merit, corpus={}, due=due,
-            weights={"a": torch.zeros(1)}, optimiser_state={},
+            tmp_path, trainer_state=TrainerState(step=step), recipe={}, metric=merit, data_digests={}, scheduled=due,
+            weights={"a": torch.zeros(1)}, optimizer_state={},
         )  # fmt: skip
         prune_checkpoints(tmp_path, keep_last=2, keep_best=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == names(3, 4)
@@ -1285,7 +1293,7 @@ def test_a_stop_leaves_no_checkpoint_of_its_own_behind(tmp_path: Path) -> None:
 
 def test_what_a_killed_run_left_half_written_is_removed(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *LONG)
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRun):
         train(recipe, Recorder(stop_after=2))
     half = tmp_path / "run" / "checkpoints" / ".step-00000004.0123456789abcdef.partial"
     half.mkdir()
@@ -1378,7 +1386,7 @@ def test_a_journal_is_cut_at_the_step_that_the_run_goes_on_from(tmp_path: Path) 
     path = tmp_path / "metrics.jsonl"
     lines = [{"type": "train", "step": step} for step in (1, 2, 3)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"type": "train", "st')
-    Journal(path, step=2).write("train", step=3, loss=1.5)
+    MetricsLog(path, step=2).write("train", step=3, loss=1.5)
     assert strict_journal(path) == [*lines[:2], {"type": "train", "step": 3, "loss": 1.5}]
 
 
@@ -1417,7 +1425,7 @@ def test_the_report_tells_the_run(trained: Path, corpus: Path) -> None:
     recipe = recipe_from_dict(json.loads((trained / "recipe.json").read_text(encoding="utf-8")), where="recipe.json")
     epochs, tokens = walked(recipe, 200)
     assert report["epochs"] == round(epochs[-1], 2)
-    last = [entry for entry in read_journal(trained / "metrics.jsonl") if entry["type"] == "valid"][-1]
+    last = [entry for entry in read_metrics_log(trained / "metrics.jsonl") if entry["type"] == "valid"][-1]
     assert report["valid"] == {key: last[key] for key in ("step", "loss", "perplexity", "bleu")}
     assert report["signatures"].keys() == {"bleu", "paper_bleu", "chrf", "exact_match"}
     assert {"machine", "torch", "dragoman", "finished", "seconds", "target_tokens_per_second", "departures"} <= report.keys()
@@ -1465,7 +1473,7 @@ def test_a_short_run_without_a_line_in_its_journal_ends_well(tiny: MakeRecipe, t
 def test_a_run_in_bfloat16(tiny: MakeRecipe, tmp_path: Path) -> None:
     report = train(tiny(tmp_path / "run", "training.precision='bfloat16'", "training.max_steps=10"))
     assert ", bfloat16, " in report["machine"]
-    losses = [entry["loss"] for entry in read_journal(tmp_path / "run" / "metrics.jsonl") if entry["type"] == "train"]
+    losses = [entry["loss"] for entry in read_metrics_log(tmp_path / "run" / "metrics.jsonl") if entry["type"] == "train"]
     assert losses[-1] < losses[0]
     weights = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
@@ -1488,8 +1496,8 @@ def test_learned_positions_to_the_end(tiny: MakeRecipe, corpus: Path, tmp_path: 
 def test_the_picture_is_of_a_sample_that_can_be_drawn(tiny: MakeRecipe, bundle: Path, tmp_path: Path) -> None:
     whole = load_bundle(bundle)
     recipe = tiny(tmp_path, "model.position_encoding='learned'", "model.max_positions=12", "data.max_length=12")
-    pieces = len(whole.tokeniser.source)
-    short = replace(whole, recipe=recipe, model=build_model(recipe.model, source_vocabulary=pieces, target_vocabulary=pieces))
+    pieces = len(whole.tokenizer.source)
+    short = replace(whole, recipe=recipe, model=build_model(recipe.model, source_vocab_size=pieces, target_vocab_size=pieces))
     empty, long = Sample("one two three", "", ""), Sample("one two three", "", "zehn " * 20)
     one, fits = Sample("one", "", "eins"), Sample("one two three", "", "zwei")
     for made, samples, asked, drawn in (
@@ -1500,7 +1508,7 @@ def test_the_picture_is_of_a_sample_that_can_be_drawn(tiny: MakeRecipe, bundle: 
         (short, [long, one], None, one),
         (short, [empty, long], "one two three", None),
     ):
-        found = dragoman.training.report._pictured(made, samples, asked)
+        found = dragoman.training.report._select_attention_sample(made, samples, asked)
         assert found == drawn
         if found is not None:
             ElementTree.fromstring(dragoman.training.report.draw_attention(made, found))

@@ -16,10 +16,21 @@ from hypothesis import strategies as st
 from dragoman.errors import DataError
 from dragoman.formats.treebank import read_trees
 from dragoman.trees import ptb as penn
-from dragoman.trees.linearization import NAMES, Linearisation, Name, linearization, restore
-from dragoman.trees.repair import Mended, mend
-from dragoman.trees.simplify import Kept, Root, simplify
-from dragoman.trees.tree import Leaf, Span, Tree, brackets, build, depth, events, leaves, spans, words
+from dragoman.trees.linearization import LINEARIZATION_NAMES, Linearization, LinearizationName, delinearize, linearization
+from dragoman.trees.repair import RepairedTree, repair_tree
+from dragoman.trees.simplify import AnnotationMode, RootMode, simplify
+from dragoman.trees.tree import (
+    Leaf,
+    Span,
+    Tree,
+    build_tree,
+    format_brackets,
+    get_depth,
+    get_leaves,
+    get_spans,
+    get_words,
+    iter_events,
+)
 
 CRAFT = Path(__file__).parents[2] / "shared" / "data" / "craft"
 needs_craft = pytest.mark.skipif(not CRAFT.is_dir(), reason="the CRAFT trees are not here")
@@ -31,7 +42,7 @@ LABELS = ["S", "NP", "NP-SBJ-1", "VP", "/NP", "+NP", "\\NP", "XX", "-LRB-", "NN"
 
 def tagged(tree: Tree) -> tuple[list[str], list[str]]:
     """The words and their tags, of which there is one for each."""
-    told = leaves(tree)
+    told = get_leaves(tree)
     return [leaf.word for leaf in told], [leaf.tag for leaf in told if leaf.tag is not None]
 
 
@@ -59,7 +70,7 @@ def random_tree(chance: random.Random, size: int, labels: Sequence[str] = LABELS
 
 
 trees = st.builds(lambda seed, size: random_tree(random.Random(seed), size), st.integers(0, 2**32), st.integers(1, 15))
-ways = st.sampled_from(NAMES).map(linearization)
+ways = st.sampled_from(LINEARIZATION_NAMES).map(linearization)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -80,35 +91,35 @@ def test_a_tree_is_a_value() -> None:
 
 def test_what_is_in_a_tree() -> None:
     tree = penn.read_tree("(S (NP (-NONE- *)) (VP (VB Go) (ADV) (NP (NN home))) (. .))")
-    assert words(tree) == ["Go", "home", "."]
-    assert leaves(tree) == [Leaf("*", "-NONE-"), Leaf("Go", "VB"), Leaf("home", "NN"), Leaf(".", ".")]
-    assert spans(tree) == [Span("S", 0, 4), Span("NP", 0, 1), Span("VP", 1, 3), Span("ADV", 2, 2), Span("NP", 2, 3)]
-    assert depth(tree) == 3
-    assert depth(penn.read_tree("(NN x)")) == 0
+    assert get_words(tree) == ["Go", "home", "."]
+    assert get_leaves(tree) == [Leaf("*", "-NONE-"), Leaf("Go", "VB"), Leaf("home", "NN"), Leaf(".", ".")]
+    assert get_spans(tree) == [Span("S", 0, 4), Span("NP", 0, 1), Span("VP", 1, 3), Span("ADV", 2, 2), Span("NP", 2, 3)]
+    assert get_depth(tree) == 3
+    assert get_depth(penn.read_tree("(NN x)")) == 0
 
 
 @pytest.mark.parametrize("kinds", ["open", "leaf leaf", "close", "open close close", "open close leaf", "leaf close", ""])
 def test_a_walk_that_is_none_builds_nothing(kinds: str) -> None:
-    step = {str(one.kind): one for one in events(penn.read_tree("(S (NN x) (NN y))"))}
+    step = {str(one.kind): one for one in iter_events(penn.read_tree("(S (NN x) (NN y))"))}
     with pytest.raises(ValueError, match="do not walk through one tree"):
-        build(step[kind] for kind in kinds.split())
+        build_tree(step[kind] for kind in kinds.split())
 
 
 def test_depth_is_no_limit() -> None:
     tree = nested(2_000)
-    written = penn.write(tree)
+    written = penn.format_tree(tree)
     assert written == "(NP " * 2_000 + "(NN x)" + ")" * 2_000
     assert penn.read_tree(written) == tree
     assert pickle.loads(pickle.dumps(tree)) == tree
     assert len({tree, nested(2_000)}) == 1
     assert len(repr(tree)) == len(written) + len("<Tree >")
-    assert spans(tree)[-1] == Span("NP", 0, 1)
+    assert get_spans(tree)[-1] == Span("NP", 0, 1)
     assert simplify(tree) == tree
-    for name in NAMES:
+    for name in LINEARIZATION_NAMES:
         how = linearization(name)
-        tokens = how.tokens(tree)
-        assert restore(how, tokens, ["x"], ["NN"]) == tree
-        assert mend(how, tokens[:-1], ["x"], ["NN"]).tree == tree
+        tokens = how.linearize(tree)
+        assert delinearize(how, tokens, ["x"], ["NN"]) == tree
+        assert repair_tree(how, tokens[:-1], ["x"], ["NN"]).tree == tree
 
 
 # --- brackets ---------------------------------------------------------------------------------------------------------
@@ -128,7 +139,7 @@ def test_trees_may_span_lines_and_share_them() -> None:
         "(())",
         "( S (T u))",
     ]
-    assert [(brackets(tree), line) for tree, line in penn.read(lines, "a.mrg")] == [
+    assert [(format_brackets(tree), line) for tree, line in penn.iter_trees(lines, "a.mrg")] == [
         ("( (S (NP x) (VP y)))", 2),
         ("(A (B c))", 5),
         ("(D e)", 5),
@@ -151,18 +162,18 @@ def test_trees_may_span_lines_and_share_them() -> None:
 )
 def test_brackets_out_of_balance_are_named(lines: list[str], said: str) -> None:
     with pytest.raises(DataError) as caught:
-        list(penn.read(lines, "a", deepest=10))
+        list(penn.iter_trees(lines, "a", max_depth=10))
     assert str(caught.value) == said
 
 
 def test_a_tree_without_end_is_refused() -> None:
     with pytest.raises(DataError, match="a, line 17: the tree that begins in line 1 is longer than 16 MiB"):
-        list(penn.read(["(S"] + [" " * 2**20] * 17, "a"))
+        list(penn.iter_trees(["(S"] + [" " * 2**20] * 17, "a"))
 
 
 def test_reading_streams() -> None:
     lines = iter(["(A (B c))", "(D", "(E f))", ")"])
-    reading = penn.read(lines, "a", first=5)
+    reading = penn.iter_trees(lines, "a", start_line=5)
     assert next(reading) == (Tree("A", (Tree("B", ("c",)),)), 5)
     assert next(lines) == "(D"
     with pytest.raises(DataError, match="a, line 6: a bracket closes"):
@@ -177,30 +188,32 @@ def test_one_tree_is_one(text: str) -> None:
 
 def test_bracket_words_have_names() -> None:
     text = "(S (-LRB- -LRB-) (X -LSB-) (Y x) (Z {) (-RRB- -RRB-))"
-    kept, plain = penn.read_tree(text), penn.read_tree(text, words="plain")
-    assert words(kept) == ["-LRB-", "-LSB-", "x", "{", "-RRB-"]
-    assert words(plain) == ["(", "[", "x", "{", ")"]
-    assert penn.write(kept) == text
-    assert penn.write(plain, words="plain") == text.replace("{", "-LCB-")
-    assert penn.write(plain) == text.replace("-LSB-", "[")
-    assert [penn.escaped(word) for word in ("(", "f(x)", "[0]", "]")] == ["-LRB-", "f-LRB-x-RRB-", "[0]", "-RSB-"]
+    kept, plain = penn.read_tree(text), penn.read_tree(text, word_form="plain")
+    assert get_words(kept) == ["-LRB-", "-LSB-", "x", "{", "-RRB-"]
+    assert get_words(plain) == ["(", "[", "x", "{", ")"]
+    assert penn.format_tree(kept) == text
+    assert penn.format_tree(plain, word_form="plain") == text.replace("{", "-LCB-")
+    assert penn.format_tree(plain) == text.replace("-LSB-", "[")
+    assert [penn.escape_word(word) for word in ("(", "f(x)", "[0]", "]")] == ["-LRB-", "f-LRB-x-RRB-", "[0]", "-RSB-"]
 
 
 @pytest.mark.parametrize("tree", [Tree("S", ("a b",)), Tree("A B", (Tree("N", ("x",)),)), Tree("S", ("",)), Tree("", ("x",))])
 def test_what_brackets_cannot_hold_is_not_written(tree: Tree) -> None:
     with pytest.raises(ValueError, match="brackets cannot hold"):
-        penn.write(tree)
+        penn.format_tree(tree)
 
 
 @given(trees)
 @settings(deadline=None)
 def test_what_is_written_is_read_again(tree: Tree) -> None:
-    written = penn.write(tree)
-    assert penn.write(penn.read_tree(written)) == written
-    assert penn.read_tree(penn.write(tree, words="plain"), words="plain") == penn.read_tree(written, words="plain")
+    written = penn.format_tree(tree)
+    assert penn.format_tree(penn.read_tree(written)) == written
+    assert penn.read_tree(penn.format_tree(tree, word_form="plain"), word_form="plain") == penn.read_tree(
+        written, word_form="plain"
+    )
     harmless = penn.read_tree(written)
-    assert penn.read_tree(penn.write(harmless)) == harmless
-    assert build(events(tree)) == tree
+    assert penn.read_tree(penn.format_tree(harmless)) == harmless
+    assert build_tree(iter_events(tree)) == tree
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------------
@@ -218,8 +231,10 @@ FULL = "( (S=2 (NP-SBJ-1 (-NONE- *)) (VP (VBZ is) (NP=1 (-LRB- -LRB-) (NN-X it))
         ("strip", "strip", "top", "(TOP (S (VP (VBZ is) (NP (-LRB- -LRB-) (NN-X it))) (. .)))"),
     ],
 )
-def test_annotation_is_kept_or_stripped_by_choice(functions: Kept, traces: Kept, root: Root, wanted: str) -> None:
-    assert penn.write(simplify(penn.read_tree(FULL), functions=functions, traces=traces, root=root)) == wanted
+def test_annotation_is_kept_or_stripped_by_choice(
+    functions: AnnotationMode, traces: AnnotationMode, root: RootMode, wanted: str
+) -> None:
+    assert penn.format_tree(simplify(penn.read_tree(FULL), function_tags=functions, traces=traces, root=root)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -235,9 +250,9 @@ def test_annotation_is_kept_or_stripped_by_choice(functions: Kept, traces: Kept,
 )
 def test_a_root_is_bare_or_named(text: str, bare: str, top: str) -> None:
     tree = penn.read_tree(text)
-    assert penn.write(simplify(tree)) == bare
-    assert penn.write(simplify(tree, root="top")) == top
-    assert words(simplify(Tree("-NONE-", ("*",)))) == []
+    assert penn.format_tree(simplify(tree)) == bare
+    assert penn.format_tree(simplify(tree, root="top")) == top
+    assert get_words(simplify(Tree("-NONE-", ("*",)))) == []
 
 
 # --- linearisations ---------------------------------------------------------------------------------------------------
@@ -259,37 +274,37 @@ def test_a_root_is_bare_or_named(text: str, bare: str, top: str) -> None:
         ("topdown", "(S (X \\a) (NN -LRB-))", "(S \\\\a -LRB- )"),
     ],
 )
-def test_tokens_are_those_of_the_sources(name: Name, text: str, tokens: str) -> None:
-    assert linearization(name).tokens(penn.read_tree(text)) == tokens.split()
+def test_tokens_are_those_of_the_sources(name: LinearizationName, text: str, tokens: str) -> None:
+    assert linearization(name).linearize(penn.read_tree(text)) == tokens.split()
 
 
 @given(trees, ways)
 @settings(max_examples=150, deadline=None)
-def test_each_way_goes_back(tree: Tree, how: Linearisation) -> None:
+def test_each_way_goes_back(tree: Tree, how: Linearization) -> None:
     told, tags = tagged(tree)
-    assert restore(how, how.tokens(tree), told, None if how.name == "tensor2tensor" else tags) == tree
-    without_empty = simplify(tree, functions="keep", root="keep")
-    assert mend(how, how.tokens(without_empty), told, tags) == Mended(without_empty, ())
+    assert delinearize(how, how.linearize(tree), told, None if how.name == "tensor2tensor" else tags) == tree
+    without_empty = simplify(tree, function_tags="keep", root="keep")
+    assert repair_tree(how, how.linearize(without_empty), told, tags) == RepairedTree(without_empty, ())
 
 
 def test_constituents_that_are_known_need_not_close_to_be_brackets() -> None:
     known = linearization("tensor2tensor", constituents=["S", "NP"])
     tree = penn.read_tree("(S (NP (NP x)))")
-    assert known.tokens(tree) == linearization("tensor2tensor").tokens(tree) == ["S", "NP", "+NP", "/NP", "/S"]
-    assert known.tokens(penn.read_tree("(S (NP x))")) == ["S", "+NP", "/S"]
+    assert known.linearize(tree) == linearization("tensor2tensor").linearize(tree) == ["S", "NP", "+NP", "/NP", "/S"]
+    assert known.linearize(penn.read_tree("(S (NP x))")) == ["S", "+NP", "/S"]
     cut = ["S", "NP", "DT"]
-    assert penn.write(mend(known, cut, ["a"]).tree) == "(S (NP (DT a)))"
-    assert penn.write(mend(linearization("tensor2tensor"), cut, ["a"]).tree) == "(TOP (S a))"
+    assert penn.format_tree(repair_tree(known, cut, ["a"]).tree) == "(S (NP (DT a)))"
+    assert penn.format_tree(repair_tree(linearization("tensor2tensor"), cut, ["a"]).tree) == "(TOP (S a))"
 
 
 def test_words_without_tags_go_back_where_tags_are_not_in_the_tokens() -> None:
     tree = penn.read_tree("(S a (NP b c))")
     for name in ("typed", "topdown"):
         how = linearization(name)
-        assert restore(how, how.tokens(tree), ["a", "b", "c"], [None] * 3) == tree
+        assert delinearize(how, how.linearize(tree), ["a", "b", "c"], [None] * 3) == tree
     with pytest.raises(DataError, match="the word 'a' stands in its bracket without a tag"):
-        linearization("tensor2tensor").tokens(tree)
-    assert penn.write(restore(linearization("typed"), ["(S", "XX", ")S"], ["a"])) == "(S (XX a))"
+        linearization("tensor2tensor").linearize(tree)
+    assert penn.format_tree(delinearize(linearization("typed"), ["(S", "XX", ")S"], ["a"])) == "(S (XX a))"
 
 
 @pytest.mark.parametrize(
@@ -306,14 +321,14 @@ def test_words_without_tags_go_back_where_tags_are_not_in_the_tokens() -> None:
         ("tensor2tensor", "S A /S", "after 3 tokens: 0 brackets are open, 1 words have not been"),
     ],
 )
-def test_what_is_no_tree_does_not_go_back(name: Name, tokens: str, said: str) -> None:
+def test_what_is_no_tree_does_not_go_back(name: LinearizationName, tokens: str, said: str) -> None:
     with pytest.raises(DataError) as caught:
-        restore(linearization(name), tokens.split(), ["a", "b"])
+        delinearize(linearization(name), tokens.split(), ["a", "b"])
     assert str(caught.value) == said
 
 
 def test_tags_are_as_many_as_words() -> None:
-    for undo in (restore, mend):
+    for undo in (delinearize, repair_tree):
         with pytest.raises(ValueError, match="1 tags for 2 words"):
             undo(linearization("typed"), [], ["a", "b"], ["X"])
 
@@ -346,32 +361,32 @@ def test_tags_are_as_many_as_words() -> None:
         ("tensor2tensor", "S A /NP B /S C", "(S (A a) (B b) (C c))", ["stray closer", "word outside"]),
     ],
 )  # fmt: skip
-def test_mending_says_what_it_did(name: Name, tokens: str, wanted: str, kinds: list[str]) -> None:
-    found = mend(linearization(name), tokens.split(), ["a", "b", "c"])
-    assert re.sub(r"\(XX (\w)\)", r"\1", penn.write(found.tree)) == wanted
-    assert sorted(one.kind for one in found.mendings) == sorted(kinds)
+def test_mending_says_what_it_did(name: LinearizationName, tokens: str, wanted: str, kinds: list[str]) -> None:
+    found = repair_tree(linearization(name), tokens.split(), ["a", "b", "c"])
+    assert re.sub(r"\(XX (\w)\)", r"\1", penn.format_tree(found.tree)) == wanted
+    assert sorted(one.kind for one in found.repairs) == sorted(kinds)
 
 
 def test_a_mending_is_a_sentence() -> None:
-    found = mend(linearization("typed"), ["(S", "what", "XX", ")VP"], ["a", "b"], root="X")
-    assert [str(one) for one in found.mendings] == [
+    found = repair_tree(linearization("typed"), ["(S", "what", "XX", ")VP"], ["a", "b"], root="X")
+    assert [str(one) for one in found.repairs] == [
         "token 2: 'what' is no token: dropped",
         "token 4: ')VP' closes what is not open: dropped",
         "token 5: the word 'b' was missing: added",
         "token 5: the bracket 'S' never closed: closed at the end",
     ]
-    assert brackets(mend(linearization("typed"), [], ["a", "b"], root="X").tree) == "(X (XX a) (XX b))"
-    assert mend(linearization("typed"), ["(S", ")S"], []).tree == Tree("TOP", ())
+    assert format_brackets(repair_tree(linearization("typed"), [], ["a", "b"], root="X").tree) == "(X (XX a) (XX b))"
+    assert repair_tree(linearization("typed"), ["(S", ")S"], []).tree == Tree("TOP", ())
 
 
 def fuzz(seed: int) -> None:
     """Tokens of no sense, and tokens of a tree that were cut, doubled, dropped and put elsewhere."""
     chance = random.Random(seed)
-    how = linearization(chance.choice(NAMES))
+    how = linearization(chance.choice(LINEARIZATION_NAMES))
     size = chance.choice([0, 1, 2, 5, 9, 400 if seed % 50 == 0 else 20])
     tree = random_tree(chance, size) if size else Tree("TOP", ())
     told, tags = tagged(tree)
-    tokens = how.tokens(tree)
+    tokens = how.linearize(tree)
     pool = [*tokens, *AWKWARD, *(f"({label}" for label in LABELS), *(f"){label}" for label in LABELS), "", "XX", ")", "/S"]
     if seed % 3 == 0:
         tokens = chance.choices(pool, k=chance.randint(0, 2 * size + 20))
@@ -386,16 +401,16 @@ def fuzz(seed: int) -> None:
                 tokens = tokens[:place] + tokens[place + chance.randint(1, 3) :]
             case _:
                 tokens = tokens[place:] + tokens[:place]
-    found = mend(how, tokens, told, chance.choice([None, tags]))
-    assert [leaf.word for leaf in leaves(found.tree)] == told, seed
-    assert not size or not found.tree.is_tag or size == 1
-    assert all(start < end for _, start, end in spans(found.tree)) or not size
-    written = penn.write(found.tree)
-    assert len(leaves(penn.read_tree(written))) == size
-    anew = how.tokens(found.tree)
+    found = repair_tree(how, tokens, told, chance.choice([None, tags]))
+    assert [leaf.word for leaf in get_leaves(found.tree)] == told, seed
+    assert not size or not found.tree.is_preterminal or size == 1
+    assert all(start < end for _, start, end in get_spans(found.tree)) or not size
+    written = penn.format_tree(found.tree)
+    assert len(get_leaves(penn.read_tree(written))) == size
+    anew = how.linearize(found.tree)
     if size:
-        assert mend(how, anew, *tagged(found.tree)) == Mended(found.tree, ())
-        assert restore(how, anew, *tagged(found.tree)) == found.tree
+        assert repair_tree(how, anew, *tagged(found.tree)) == RepairedTree(found.tree, ())
+        assert delinearize(how, anew, *tagged(found.tree)) == found.tree
 
 
 def test_any_tokens_become_a_tree_over_the_words() -> None:
@@ -418,12 +433,12 @@ def test_ten_thousand_sequences_become_trees_over_the_words() -> None:
 def test_every_tree_of_craft_comes_back(split: str, number: int) -> None:
     counted = 0
     for full, _ in read_trees(CRAFT / f"{split}.tsv.gz"):
-        assert penn.read_tree(penn.write(full)) == full
+        assert penn.read_tree(penn.format_tree(full)) == full
         counted += 1
         for tree in (full, simplify(full)) if split == "dev" else (simplify(full),):
             told, tags = tagged(tree)
-            for name in NAMES:
+            for name in LINEARIZATION_NAMES:
                 how = linearization(name)
-                tokens = how.tokens(tree)
-                assert restore(how, tokens, told, None if name == "tensor2tensor" else tags) == tree
+                tokens = how.linearize(tree)
+                assert delinearize(how, tokens, told, None if name == "tensor2tensor" else tags) == tree
     assert counted == number

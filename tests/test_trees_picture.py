@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from dragoman.cli.main import cli
 from dragoman.trees import ptb as penn
-from dragoman.trees.tree import leaves, spans
-from dragoman.viz import tree_picture
+from dragoman.trees.tree import get_leaves, get_spans
+from dragoman.viz import render_tree
 
 SVG = "{http://www.w3.org/2000/svg}"
 TEXT = "(S (NP (DT The) (NN cat)) (VP (VBD sat) (ADVP (RB down))) (. .))"
@@ -24,8 +24,8 @@ Corner = tuple[float, float]
 
 def drawn(text: str) -> str:
     tree = penn.read_tree(text)
-    told = leaves(tree)
-    return tree_picture([leaf.word for leaf in told], spans(tree), tags=[leaf.tag for leaf in told], title="A <tree>")
+    told = get_leaves(tree)
+    return render_tree([leaf.word for leaf in told], get_spans(tree), tags=[leaf.tag for leaf in told], title="A <tree>")
 
 
 def texts(svg: str, kind: str) -> list[tuple[str, float, float]]:
@@ -69,7 +69,7 @@ def test_no_line_crosses_another() -> None:
     for _ in range(40):
         length = chance.randint(1, 12)
         brackets = _random_spans(chance, 0, length)
-        lines = edges(tree_picture(["word"[: chance.randint(1, 4)] for _ in range(length)], brackets))
+        lines = edges(render_tree(["word"[: chance.randint(1, 4)] for _ in range(length)], brackets))
         assert len(lines) == len(brackets) - 1 + length
         down = [(x, top, bottom) for corners in lines for (x, top), (_, bottom) in (corners[:2], corners[2:])]
         across = [(min(a, b), max(a, b), y) for _, (a, y), (b, _), _ in lines]
@@ -90,7 +90,7 @@ def _random_spans(chance: random.Random, start: int, end: int) -> list[tuple[str
 
 def test_foreign_text_is_inert() -> None:
     hostile = ["<script>alert(1)</script>", '"/><image href="http://example.com/x">', "\u202eabc", "nul\0", "x" * 500]
-    svg = tree_picture(hostile, [(word, 0, 5) for word in hostile], tags=hostile, title=hostile[0])
+    svg = render_tree(hostile, [(word, 0, 5) for word in hostile], tags=hostile, title=hostile[0])
     root = ElementTree.fromstring(svg)
     assert {element.tag.removeprefix(SVG) for element in root.iter()} == {
         "svg", "title", "desc", "style", "rect", "path", "g", "text",
@@ -100,8 +100,8 @@ def test_foreign_text_is_inert() -> None:
 
 
 def test_an_empty_tree_is_a_picture_too() -> None:
-    ElementTree.fromstring(tree_picture([], []))
-    svg = tree_picture(["a"], [("S", 0, 1), ("NP", 1, 1), ("", 0, 1)], title="")
+    ElementTree.fromstring(render_tree([], []))
+    svg = render_tree(["a"], [("S", 0, 1), ("NP", 1, 1), ("", 0, 1)], title="")
     assert [text for text, _, _ in texts(svg, "bracket")] == ["S", ""]
     assert texts(svg, "muted") == []
 
@@ -117,7 +117,7 @@ def test_an_empty_tree_is_a_picture_too() -> None:
 )
 def test_what_is_no_tree_is_not_drawn(brackets: list[tuple[str, int, int]], tags: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        tree_picture(["a", "b"], brackets, tags=tags)
+        render_tree(["a", "b"], brackets, tags=tags)
 
 
 def test_the_command_draws_a_tree_of_a_file(tmp_path: Path) -> None:

@@ -16,10 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.viz import Mark, Panel, Series, Table, attention_heatmap, learning_curve, report_page
-from dragoman.viz.axis import log_axis, round_axis, tick_labels, tight_axis
-from dragoman.viz.line_chart import thinned
-from dragoman.viz.svg import fitted, inert, text_width, visible
+from dragoman.viz import (
+    Panel,
+    ReportTable,
+    Series,
+    VerticalMarker,
+    render_attention_heatmap,
+    render_learning_curve,
+    render_report,
+)
+from dragoman.viz.axis import format_ticks, make_log_axis, make_round_axis, make_tight_axis
+from dragoman.viz.line_chart import downsample
+from dragoman.viz.svg import escape_hidden, escape_text, estimate_text_width, truncate_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = [
@@ -42,7 +50,7 @@ def marks(svg: str, tag: str, kind: str = "") -> list[Element]:
 
 
 def curve(*series: Series) -> str:
-    return learning_curve([Panel("loss", series)], title="Loss", x_label="updates")
+    return render_learning_curve([Panel("loss", series)], title="Loss", x_label="updates")
 
 
 def path_points(element: Element) -> list[tuple[float, float]]:
@@ -76,38 +84,38 @@ def texts(svg: str) -> list[str]:
 
 
 def test_hidden_characters_become_marks_and_escapes() -> None:
-    assert visible("a\0b\x1bc\x1f\x7f") == "a␀b␛c␟␡"
-    assert visible("\u202e\u200b\u2028\u2029\x85") == "\\u202e\\u200b\\u2028\\u2029\\u0085"
-    assert visible("\ud800\ufffe\U0001ffff\U000e0041") == "\\ud800\\ufffe\\U0001ffff\\U000e0041"
+    assert escape_hidden("a\0b\x1bc\x1f\x7f") == "a␀b␛c␟␡"
+    assert escape_hidden("\u202e\u200b\u2028\u2029\x85") == "\\u202e\\u200b\\u2028\\u2029\\u0085"
+    assert escape_hidden("\ud800\ufffe\U0001ffff\U000e0041") == "\\ud800\\ufffe\\U0001ffff\\U000e0041"
 
 
 def test_ordinary_text_of_any_script_is_left_alone() -> None:
     persian = "\u0645\u06cc\u200c\u062e\u0648"
     for text in ("▁Straße", "مرحبا", persian, "犬が", "n\u0303", "100\u00a0%", "👩\u200d🔬", ""):
-        assert visible(text) == text
+        assert escape_hidden(text) == text
 
 
 def test_a_joiner_that_joins_nothing_is_shown() -> None:
-    assert visible("\u200d") == "\\u200d"
-    assert visible("a\u200c") == "a\\u200c"
-    assert visible("a\u200d\u200db") == "a\u200d\\u200db"
+    assert escape_hidden("\u200d") == "\\u200d"
+    assert escape_hidden("a\u200c") == "a\\u200c"
+    assert escape_hidden("a\u200d\u200db") == "a\u200d\\u200db"
 
 
 @given(st.text(st.characters(codec=None), max_size=30))
 def test_inert_text_reads_back_as_the_visible_text(text: str) -> None:
-    content = inert(text)
+    content = escape_text(text)
     element = ElementTree.fromstring(f'<a b="{content}">{content}</a>')
-    assert (element.text or "") == element.get("b") == visible(text)
-    assert visible(visible(text)) == visible(text)
+    assert (element.text or "") == element.get("b") == escape_hidden(text)
+    assert escape_hidden(escape_hidden(text)) == escape_hidden(text)
 
 
 @given(st.text(max_size=60), st.floats(20, 200))
 def test_fitted_text_is_the_text_or_its_beginning_within_the_width(text: str, width: float) -> None:
-    result = fitted(text, width, 10)
-    if result != visible(text):
+    result = truncate_text(text, width, 10)
+    if result != escape_hidden(text):
         assert result.endswith("…")
-        assert visible(text).startswith(result[:-1])
-    assert text_width(result, 10) <= width + 1e-9
+        assert escape_hidden(text).startswith(result[:-1])
+    assert estimate_text_width(result, 10) <= width + 1e-9
 
 
 # Axes
@@ -118,24 +126,24 @@ def test_fitted_text_is_the_text_or_its_beginning_within_the_width(text: str, wi
     [(0, 10, [0, 2, 4, 6, 8, 10]), (1.3, 8.9, [0, 2, 4, 6, 8, 10]), (-1, 1, [-1, -0.5, 0, 0.5, 1])],
 )
 def test_a_round_axis_ends_at_ticks(low: float, high: float, ticks: list[float]) -> None:
-    axis = round_axis([low, high], 5)
+    axis = make_round_axis([low, high], 5)
     assert axis.ticks() == pytest.approx(ticks)
     assert (axis.low, axis.high) == pytest.approx((ticks[0], ticks[-1]))
 
 
 def test_a_tight_axis_ends_at_the_values_and_counts_whole_things_in_whole_steps() -> None:
-    assert tight_axis([1, 2, 3], 6).ticks() == [1, 2, 3]
-    assert tight_axis([1, 2, 3.5], 6).ticks() == [1, 1.5, 2, 2.5, 3, 3.5]
-    assert (tight_axis([300, 999], 6).low, tight_axis([300, 999], 6).high) == (300, 999)
-    assert tight_axis([1, 999], 6).low == 0
+    assert make_tight_axis([1, 2, 3], 6).ticks() == [1, 2, 3]
+    assert make_tight_axis([1, 2, 3.5], 6).ticks() == [1, 1.5, 2, 2.5, 3, 3.5]
+    assert (make_tight_axis([300, 999], 6).low, make_tight_axis([300, 999], 6).high) == (300, 999)
+    assert make_tight_axis([1, 999], 6).low == 0
 
 
 @given(st.lists(st.floats(-1e300, 1e300), max_size=5), st.integers(3, 8))
 def test_every_axis_holds_its_values_and_has_a_few_ticks(values: list[float], most: int) -> None:
-    axis = round_axis(values, most)
+    axis = make_round_axis(values, most)
     assert 2 <= len(axis.ticks()) <= most + 3
     for value in values:
-        assert -1e-5 <= axis.at(value, 0, 1) <= 1 + 1e-5
+        assert -1e-5 <= axis.transform(value, 0, 1) <= 1 + 1e-5
 
 
 @pytest.mark.parametrize(
@@ -148,32 +156,32 @@ def test_every_axis_holds_its_values_and_has_a_few_ticks(values: list[float], mo
     ],
 )
 def test_a_logarithmic_axis_ends_at_round_ticks(values: list[float], ticks: list[float], labels: list[str]) -> None:
-    axis = log_axis(values, 5)
+    axis = make_log_axis(values, 5)
     assert axis is not None
     assert axis.ticks() == pytest.approx(ticks)
     assert axis.labels() == labels
-    assert axis.at(math.sqrt(ticks[0] * ticks[-1]), 0, 1) == pytest.approx(0.5)
+    assert axis.transform(math.sqrt(ticks[0] * ticks[-1]), 0, 1) == pytest.approx(0.5)
 
 
 @given(st.lists(st.floats(1e-280, 1e280), min_size=1, max_size=5))
 def test_every_logarithmic_axis_holds_its_values_and_has_a_few_ticks(values: list[float]) -> None:
-    axis = log_axis(values, 5)
+    axis = make_log_axis(values, 5)
     assert (axis is None) == (max(values) < 10 * min(values))
     if axis is not None:
         assert 2 <= len(axis.ticks()) <= 8
-        assert all(-1e-6 <= axis.at(value, 0, 1) <= 1 + 1e-6 for value in values)
+        assert all(-1e-6 <= axis.transform(value, 0, 1) <= 1 + 1e-6 for value in values)
 
 
 def test_there_is_no_logarithmic_axis_of_zero_or_nothing() -> None:
-    assert log_axis([], 5) is None
-    assert log_axis([0, 10], 5) is None
-    assert log_axis([-1, 10], 5) is None
+    assert make_log_axis([], 5) is None
+    assert make_log_axis([0, 10], 5) is None
+    assert make_log_axis([-1, 10], 5) is None
 
 
 @given(finite, st.floats(1e-9, 1e12))
 def test_tick_labels_differ_and_name_their_ticks(low: float, span: float) -> None:
-    axis = round_axis([low, low + span], 5)
-    labels = tick_labels(axis.ticks(), axis.step)
+    axis = make_round_axis([low, low + span], 5)
+    labels = format_ticks(axis.ticks(), axis.step)
     assert len(set(labels)) == len(labels)
     for tick, text in zip(axis.ticks(), labels, strict=True):
         value = float(text.replace("k", "e3").replace("M", "e6"))
@@ -192,14 +200,14 @@ def test_tick_labels_differ_and_name_their_ticks(low: float, span: float) -> Non
     ],
 )
 def test_tick_labels_are_short(values: list[float], labels: list[str]) -> None:
-    assert tick_labels(values, values[1] - values[0]) == labels
+    assert format_ticks(values, values[1] - values[0]) == labels
 
 
 # Curves
 
 
 def test_points_at_the_limits_are_at_the_corners_of_the_panel() -> None:
-    svg = learning_curve(
+    svg = render_learning_curve(
         [Panel("loss", [Series("train", [(0, 0), (5, 5), (10, 10)])])],
         title="Loss",
         x_label="updates",
@@ -245,7 +253,7 @@ def test_one_point_is_a_dot_and_no_point_says_so() -> None:
 def test_panels_stand_above_one_another_and_share_the_x_axis_and_the_colours() -> None:
     loss = Panel("loss", [Series("train", [(0, 9), (100, 1)]), Series("dev", [(0, 8), (50, 2)])])
     bleu = Panel("BLEU", [Series("dev", [(0, 0), (50, 20)])])
-    svg = learning_curve([loss, bleu], title="Run", x_label="updates", panel_height=150)
+    svg = render_learning_curve([loss, bleu], title="Run", x_label="updates", panel_height=150)
     train, dev, dev_bleu = drawn_lines(svg)
     assert [x for x, _ in dev_bleu] == [x for x, _ in dev]
     assert train[1][0] > dev[1][0]
@@ -265,7 +273,7 @@ def test_a_long_legend_stays_inside_the_picture() -> None:
     svg = curve(*(Series(f"series {index} " * 20, []) for index in range(4)))
     for text in marks(svg, "text"):
         if text.get("text-anchor") == "start":
-            right = float(text.get("x", "")) + text_width(text.text or "", float(text.get("font-size", "")))
+            right = float(text.get("x", "")) + estimate_text_width(text.text or "", float(text.get("font-size", "")))
             assert right <= 720
     assert svg.count("…") == 4
 
@@ -274,7 +282,7 @@ def test_a_long_legend_stays_inside_the_picture() -> None:
 def test_thinning_keeps_the_spikes_the_gaps_and_the_ends(length: int) -> None:
     points = [(float(x), math.sin(x / 1000)) for x in range(length)]
     points[777], points[901], points[length // 2] = (777.0, 99.0), (901.0, -99.0), (5.0, math.nan)
-    kept = thinned(points)
+    kept = downsample(points)
     assert len(kept) <= 1202
     assert (kept[0], kept[-1]) == (points[0], points[-1])
     assert (777.0, 99.0) in kept
@@ -284,7 +292,7 @@ def test_thinning_keeps_the_spikes_the_gaps_and_the_ends(length: int) -> None:
 
 @given(st.lists(st.tuples(finite, finite), max_size=60), st.integers(1, 8))
 def test_a_thinned_series_is_part_of_the_series_in_order(points: list[tuple[float, float]], buckets: int) -> None:
-    kept = thinned(points, buckets)
+    kept = downsample(points, buckets)
     remaining = iter(points)
     assert all(point in remaining for point in kept)
     assert len(kept) <= 3 * buckets + 2
@@ -309,35 +317,44 @@ def test_extreme_numbers_are_drawn_inside_the_panel() -> None:
 
 def test_marks_are_upright_lines_through_all_panels_and_neighbours_are_one() -> None:
     panels = [Panel(name, [Series("one", [(0, 1), (1000, 2)])]) for name in ("loss", "BLEU")]
-    happened = [Mark(500, "<b>"), Mark(501, "second"), Mark(1000, "last"), Mark(2000, "outside")]
-    drawn = marks(learning_curve(panels, title="t", x_label="x", marks=happened), "path", "mark")
+    happened = [
+        VerticalMarker(500, "<b>"),
+        VerticalMarker(501, "second"),
+        VerticalMarker(1000, "last"),
+        VerticalMarker(2000, "outside"),
+    ]
+    drawn = marks(render_learning_curve(panels, title="t", x_label="x", markers=happened), "path", "mark")
     assert len(drawn) == 4
     assert [mark[0].text for mark in drawn] == ["<b>; second", "last"] * 2
-    many = learning_curve(panels[:1], title="t", x_label="x", marks=[Mark(500, str(number)) for number in range(9)])
+    many = render_learning_curve(
+        panels[:1], title="t", x_label="x", markers=[VerticalMarker(500, str(number)) for number in range(9)]
+    )
     assert [mark[0].text for mark in marks(many, "path", "mark")] == ["0; 1; 2; 3; 4; and 4 more"]
 
 
 def test_a_panel_may_be_logarithmic_or_hold_zero_and_share_a_range() -> None:
     points = [(10, 1), (20, 10), (30, 100)]
     plain = Panel("loss", [Series("one", points)])
-    (logarithmic,) = drawn_lines(learning_curve([replace(plain, logarithmic=True)], title="t", x_label="x"))
+    (logarithmic,) = drawn_lines(render_learning_curve([replace(plain, logarithmic=True)], title="t", x_label="x"))
     heights = [y for _, y in logarithmic]
     assert heights[0] - heights[1] == pytest.approx(heights[1] - heights[2], abs=0.02)
     near = replace(plain, series=[Series("one", [(10, 99), (20, 100)])])
-    assert "0" not in texts(learning_curve([near], title="t", x_label="x"))
-    assert "0" in texts(learning_curve([replace(near, from_zero=True)], title="t", x_label="x"))
-    wide = learning_curve([near], title="t", x_label="x", x_range=(0, 1000))
+    assert "0" not in texts(render_learning_curve([near], title="t", x_label="x"))
+    assert "0" in texts(render_learning_curve([replace(near, from_zero=True)], title="t", x_label="x"))
+    wide = render_learning_curve([near], title="t", x_label="x", x_range=(0, 1000))
     assert "1000" in texts(wide)
 
 
 def test_a_series_keeps_the_colour_that_it_is_given() -> None:
-    picture = learning_curve([Panel("BLEU", [Series("validation", [(1, 2), (2, 3)], tone=1)])], title="t", x_label="x")
+    picture = render_learning_curve(
+        [Panel("BLEU", [Series("validation", [(1, 2), (2, 3)], color_index=1)])], title="t", x_label="x"
+    )
     assert [group.get("class") for group in marks(picture, "g")] == ["tone1"]
 
 
 def test_a_curve_needs_a_panel() -> None:
     with pytest.raises(ValueError, match="at least one panel"):
-        learning_curve([], title="Loss", x_label="updates")
+        render_learning_curve([], title="Loss", x_label="updates")
 
 
 # Heatmaps
@@ -349,7 +366,7 @@ def cells(svg: str) -> list[Element]:
 
 def heatmap(weights: list[list[float]]) -> str:
     rows, columns = [f"t{i}" for i in range(len(weights))], [f"s{j}" for j in range(len(weights[0]))]
-    return attention_heatmap(weights, rows=rows, columns=columns, title="Head 1")
+    return render_attention_heatmap(weights, rows=rows, columns=columns, title="Head 1")
 
 
 unit_rows = st.integers(1, 5).flatmap(
@@ -376,7 +393,7 @@ def test_all_256_shades_differ() -> None:
 
 
 def test_cells_are_a_matrix_with_row_and_column_labels() -> None:
-    svg = attention_heatmap(
+    svg = render_attention_heatmap(
         [[0, 0.25, 1], [1, 0.5, 0]],
         rows=["▁the", "▁dog"],
         columns=["▁der", "▁Hund", "</s>"],
@@ -398,7 +415,7 @@ def test_cells_are_a_matrix_with_row_and_column_labels() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (3, 40), (40, 3), (50, 50)])
 def test_a_heatmap_lies_inside_its_frame(size: tuple[int, int]) -> None:
     height, width = size
-    svg = attention_heatmap(
+    svg = render_attention_heatmap(
         [[0.5] * width] * height,
         rows=["W" * 80] * height,
         columns=["犬" * 80] * width,
@@ -410,7 +427,7 @@ def test_a_heatmap_lies_inside_its_frame(size: tuple[int, int]) -> None:
         assert float(cell.get("x", "")) + float(cell.get("width", "")) < float(root.get("width", ""))
         assert float(cell.get("y", "")) + float(cell.get("height", "")) < float(root.get("height", ""))
     for text in marks(svg, "text"):
-        x, drawn = float(text.get("x", "")), text_width(text.text or "", float(text.get("font-size", "")))
+        x, drawn = float(text.get("x", "")), estimate_text_width(text.text or "", float(text.get("font-size", "")))
         if text.get("transform"):
             slant = math.radians(55)
             assert x + drawn * math.cos(slant) <= float(root.get("width", ""))
@@ -439,7 +456,7 @@ def test_fifty_tokens_by_fifty_are_under_half_a_megabyte() -> None:
 )
 def test_weights_that_do_not_fit_are_refused(weights: list[list[float]], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        attention_heatmap(weights, rows=["a", "b"], columns=["c", "d"], title="")
+        render_attention_heatmap(weights, rows=["a", "b"], columns=["c", "d"], title="")
 
 
 def test_a_weight_that_rounding_carried_past_one_is_drawn_as_one() -> None:
@@ -448,14 +465,14 @@ def test_a_weight_that_rounding_carried_past_one_is_drawn_as_one() -> None:
 
 
 def test_an_empty_matrix_is_an_empty_picture() -> None:
-    assert cells(attention_heatmap([], rows=[], columns=[], title="Nothing")) == []
+    assert cells(render_attention_heatmap([], rows=[], columns=[], title="Nothing")) == []
 
 
 # Foreign text in pictures
 
 
 def hostile_pictures() -> Iterator[str]:
-    yield attention_heatmap(
+    yield render_attention_heatmap(
         [[0.5] * len(HOSTILE)] * len(HOSTILE),
         rows=HOSTILE,
         columns=HOSTILE,
@@ -465,7 +482,7 @@ def hostile_pictures() -> Iterator[str]:
     )
     for text in HOSTILE:
         series = Series(text, [(0, 1), (1, 2)])
-        yield learning_curve([Panel(text, [series])], title=text, x_label=text)
+        yield render_learning_curve([Panel(text, [series])], title=text, x_label=text)
 
 
 def test_hostile_text_adds_no_element_and_no_attribute_and_hides_nothing() -> None:
@@ -481,8 +498,8 @@ def test_hostile_text_adds_no_element_and_no_attribute_and_hides_nothing() -> No
 
 def test_a_hostile_token_is_whole_in_its_tooltip() -> None:
     for row, token in enumerate(HOSTILE):
-        svg = attention_heatmap([[1.0]] * len(HOSTILE), rows=HOSTILE, columns=["a"], title="")
-        assert cells(svg)[row][0].text == f"target: {visible(token)}\nsource: a\nweight: 1.000"
+        svg = render_attention_heatmap([[1.0]] * len(HOSTILE), rows=HOSTILE, columns=["a"], title="")
+        assert cells(svg)[row][0].text == f"target: {escape_hidden(token)}\nsource: a\nweight: 1.000"
 
 
 def test_a_picture_is_named_and_described_for_who_cannot_see_it() -> None:
@@ -532,11 +549,11 @@ class PageReader(HTMLParser):
 
 
 def hostile_page() -> str:
-    return report_page(
+    return render_report(
         HOSTILE[0],
         facts=[(text, text) for text in HOSTILE],
         figures=[(text, svg) for text, svg in zip(HOSTILE, hostile_pictures(), strict=False)],
-        tables=[Table(text, HOSTILE, [HOSTILE]) for text in HOSTILE],
+        tables=[ReportTable(text, HOSTILE, [HOSTILE]) for text in HOSTILE],
         notes=HOSTILE,
     )
 
@@ -558,7 +575,7 @@ def test_a_page_asks_for_nothing_and_runs_nothing() -> None:
 
 
 def test_the_policy_comes_before_everything_it_governs() -> None:
-    tags = PageReader(report_page("Report")).tags
+    tags = PageReader(render_report("Report")).tags
     assert [tag for tag, _ in tags[:5]] == ["html", "head", "meta", "meta", "meta"]
     assert tags[3][1]["http-equiv"] == "Content-Security-Policy"
     policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -570,17 +587,17 @@ def test_foreign_text_in_a_page_reads_as_itself() -> None:
     text = "".join(PageReader(hostile_page()).text)
     for token in HOSTILE:
         for line in token.split("\n"):
-            assert text.count(visible(line)) >= 4
+            assert text.count(escape_hidden(line)) >= 4
     assert all(character.isprintable() or character == "\n" for character in hostile_page())
 
 
 def test_a_page_holds_what_it_was_given_in_order() -> None:
     picture = curve(Series("train", [(0, 1), (1, 2)]))
-    page = report_page(
+    page = render_report(
         "Report",
         facts=[("BLEU", "27.3")],
         figures=[("Loss", picture), ("Loss again", picture)],
-        tables=[Table("Scores", ["system", "BLEU"], [["ours", "27.3"]])],
+        tables=[ReportTable("Scores", ["system", "BLEU"], [["ours", "27.3"]])],
         notes=["First\nsecond"],
     )
     assert page.count(picture) == 2
@@ -591,14 +608,14 @@ def test_a_page_holds_what_it_was_given_in_order() -> None:
 
 
 def test_a_figure_shrinks_to_two_thirds_at_most() -> None:
-    page = report_page("Report", figures=[("Loss", curve())])
+    page = render_report("Report", figures=[("Loss", curve())])
     assert '<div style="min-width:480px">' in page
 
 
 def test_columns_of_numbers_are_set_flush_right() -> None:
     first = ["base", "27.3", "12,000", "1e-4", "28.1 ± 0.4", "3 %", "−2", "12 min"]
     rows = [first, ["big", "—", "7", "2", "3", "4", "5", "6"]]
-    page = report_page("Report", tables=[Table("Scores", list("abcdefgh"), rows)])
+    page = render_report("Report", tables=[ReportTable("Scores", list("abcdefgh"), rows)])
     kinds = [attributes.get("class") for attributes in PageReader(page).having("td")]
     assert kinds == [None, *["number"] * 6, None] * 2
     assert [attributes.get("class") for attributes in PageReader(page).having("th")] == kinds[:8]
@@ -606,7 +623,7 @@ def test_columns_of_numbers_are_set_flush_right() -> None:
 
 def test_a_table_with_rows_of_other_lengths_is_refused() -> None:
     with pytest.raises(ValueError, match="row 1 of 'Scores' has 1 cells for 2 columns"):
-        report_page("Report", tables=[Table("Scores", ["a", "b"], [["1", "2"], ["1"]])])
+        render_report("Report", tables=[ReportTable("Scores", ["a", "b"], [["1", "2"], ["1"]])])
 
 
 @pytest.mark.parametrize(
@@ -626,15 +643,15 @@ def test_a_table_with_rows_of_other_lengths_is_refused() -> None:
 )
 def test_a_figure_that_is_more_than_a_drawing_is_refused(inside: str, complaint: str) -> None:
     frame = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9">{}</svg>'
-    report_page("Report", figures=[("fine", frame.format('<rect width="9"/>'))])
+    render_report("Report", figures=[("fine", frame.format('<rect width="9"/>'))])
     with pytest.raises(ValueError, match=complaint):
-        report_page("Report", figures=[("bad", frame.format(inside))])
+        render_report("Report", figures=[("bad", frame.format(inside))])
 
 
 @pytest.mark.parametrize("svg", ["", "text", "<b width='1'/>", '<svg xmlns="http://www.w3.org/2000/svg"/>'])
 def test_a_figure_that_is_no_svg_is_refused(svg: str) -> None:
     with pytest.raises(ValueError, match="a figure must be"):
-        report_page("Report", figures=[("bad", svg)])
+        render_report("Report", figures=[("bad", svg)])
 
 
 def test_equal_arguments_give_equal_text_in_every_process() -> None:

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 import dragoman
-from dragoman import Translator, Wording
+from dragoman import TranslationConstraints, Translator
 from dragoman.cli.main import cli
 from dragoman.errors import DataError, RecipeError
-from dragoman.inference.constraints import wording_from_json
+from dragoman.inference.constraints import parse_constraints
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -28,14 +28,19 @@ def translator(bundle: Path, one_core: None) -> Translator:
 
 def test_nothing_asked_changes_nothing(translator: Translator) -> None:
     plain = translator.translate(LINES)
-    assert translator.translate(LINES, wordings=[None] * 4) == plain
-    assert translator.translate(LINES, wordings=[Wording()] * 4) == plain
+    assert translator.translate(LINES, constraints=[None] * 4) == plain
+    assert translator.translate(LINES, constraints=[TranslationConstraints()] * 4) == plain
 
 
 def test_a_translation_begins_as_is_asked(translator: Translator) -> None:
-    asked = [Wording(prefix="grün blau"), None, Wording(prefix="rot"), Wording(prefix="zwei")]
+    asked = [
+        TranslationConstraints(prefix="grün blau"),
+        None,
+        TranslationConstraints(prefix="rot"),
+        TranslationConstraints(prefix="zwei"),
+    ]
     for method in ("beam", "greedy", "sample"):
-        results = translator.translate(LINES, wordings=asked, method=method)
+        results = translator.translate(LINES, constraints=asked, method=method)
         assert results[0].text.startswith("grün blau")
         assert results[2].status == "empty"
         assert results[3].text.startswith("zwei")
@@ -43,23 +48,33 @@ def test_a_translation_begins_as_is_asked(translator: Translator) -> None:
 
 
 def test_phrases_are_there_or_named(translator: Translator) -> None:
-    asked = [Wording(include=("rot", "sieben")), Wording(include=("grün",)), None, Wording(exclude=("groß",))]
-    results = translator.translate(LINES, wordings=asked)
-    assert results[0].missing == results[1].missing == ()
+    asked = [
+        TranslationConstraints(include=("rot", "sieben")),
+        TranslationConstraints(include=("grün",)),
+        None,
+        TranslationConstraints(exclude=("groß",)),
+    ]
+    results = translator.translate(LINES, constraints=asked)
+    assert results[0].unmet_constraints == results[1].unmet_constraints == ()
     assert "grün" in results[1].text
     assert "rot" in results[0].text
     assert "sieben" in results[0].text
     free = translator.translate(["big"])[0]
-    banned = translator.translate(["big"], wordings=[Wording(exclude=(free.text,))])[0]
+    banned = translator.translate(["big"], constraints=[TranslationConstraints(exclude=(free.text,))])[0]
     assert banned.text != free.text
 
 
 def test_batches_never_change_what_is_asked_for(translator: Translator) -> None:
-    asked = [Wording(include=("rot",)), Wording(prefix="zwei"), None, Wording(exclude=("groß",))] * 3
-    whole = translator.translate(LINES * 3, wordings=asked)
-    alone = [translator.translate([line], wordings=[wording])[0] for line, wording in zip(LINES * 3, asked, strict=True)]
+    asked = [
+        TranslationConstraints(include=("rot",)),
+        TranslationConstraints(prefix="zwei"),
+        None,
+        TranslationConstraints(exclude=("groß",)),
+    ] * 3
+    whole = translator.translate(LINES * 3, constraints=asked)
+    alone = [translator.translate([line], constraints=[wording])[0] for line, wording in zip(LINES * 3, asked, strict=True)]
     assert [one.tokens for one in whole] == [one.tokens for one in alone]
-    streamed = translator.stream(LINES * 3, wordings=asked, window=5)
+    streamed = translator.stream(LINES * 3, constraints=asked, window=5)
     assert [one.tokens for one in streamed] == [one.tokens for one in whole]
 
 
@@ -67,19 +82,23 @@ def test_batches_never_change_what_is_asked_for(translator: Translator) -> None:
 def test_what_is_asked_of_one_line_changes_no_other(beam_size: int, translator: Translator) -> None:
     lines = [line for line in LINES if line] * 3
     plain = translator.translate(lines, beam_size=beam_size)
-    asked = translator.translate(lines, beam_size=beam_size, wordings=[None] * 8 + [Wording(include=("rot",))])
+    asked = translator.translate(
+        lines, beam_size=beam_size, constraints=[None] * 8 + [TranslationConstraints(include=("rot",))]
+    )
     assert [one.tokens for one in asked[:8]] == [one.tokens for one in plain[:8]]
 
 
 def test_a_prefix_may_repeat_itself(translator: Translator) -> None:
-    (one,) = translator.translate(["one"], wordings=[Wording(prefix="eins " * 40)], max_extra_tokens=200)
+    (one,) = translator.translate(["one"], constraints=[TranslationConstraints(prefix="eins " * 40)], max_extra_tokens=200)
     assert one.text.startswith("eins " * 39 + "eins")
 
 
 def test_what_a_line_without_translation_lacks_is_named(translator: Translator) -> None:
-    asked = Wording(include=("rot",))
-    blank, refused = translator.translate(["", "one " * 20], wordings=[asked, asked], max_source_tokens=9, long_input="error")
-    assert blank.missing == refused.missing == ("rot",)
+    asked = TranslationConstraints(include=("rot",))
+    blank, refused = translator.translate(
+        ["", "one " * 20], constraints=[asked, asked], max_source_tokens=9, long_input="error"
+    )
+    assert blank.unmet_constraints == refused.unmet_constraints == ("rot",)
 
 
 def test_a_stream_drops_nothing_in_silence(translator: Translator) -> None:
@@ -88,41 +107,49 @@ def test_a_stream_drops_nothing_in_silence(translator: Translator) -> None:
     with pytest.raises(TypeError, match=r"write stream\(\[text\]\)"):
         translator.stream("one two")
     with pytest.raises(DataError, match="more wordings than lines, of which there are 4"):
-        list(translator.stream(LINES, wordings=[None] * 5, window=2))
+        list(translator.stream(LINES, constraints=[None] * 5, window=2))
     with pytest.raises(DataError, match="more lines than wordings, of which there are 3"):
-        list(translator.stream(LINES, wordings=[None] * 3, window=2))
+        list(translator.stream(LINES, constraints=[None] * 3, window=2))
 
 
 def test_a_phrase_is_no_list_of_phrases(translator: Translator) -> None:
     with pytest.raises(TypeError, match=r"write include=\('rot',\)"):
-        Wording(include="rot")  # type: ignore[arg-type]
+        TranslationConstraints(include="rot")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"line 1: \{\} is no Wording"):
-        translator.translate(["one"], wordings=[{}])  # type: ignore[list-item]
+        translator.translate(["one"], constraints=[{}])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
     ("wordings", "knobs", "says"),
     [
         ([None], {}, "4 lines but 1 wordings"),
-        ([Wording(prefix=" "), None, None, None], {}, "line 1: prefix: ' ' holds no text"),
-        ([None, Wording(include=("語",)), None, None], {}, "line 2: include: '語' holds characters"),
-        ([None, Wording(include=("rot",)), None, None], {"method": "greedy"}, "line 2: include needs method = 'beam'"),
-        ([Wording(prefix="rot"), None, None, None], {"max_source_tokens": 6}, "line 1: is translated in parts"),
-        ([Wording(include=("rot",)), None, None, None], {"num_beam_groups": 2}, "line 1: include needs groups = 1"),
+        ([TranslationConstraints(prefix=" "), None, None, None], {}, "line 1: prefix: ' ' holds no text"),
+        ([None, TranslationConstraints(include=("語",)), None, None], {}, "line 2: include: '語' holds characters"),
+        (
+            [None, TranslationConstraints(include=("rot",)), None, None],
+            {"method": "greedy"},
+            "line 2: include needs method = 'beam'",
+        ),
+        ([TranslationConstraints(prefix="rot"), None, None, None], {"max_source_tokens": 6}, "line 1: is translated in parts"),
+        (
+            [TranslationConstraints(include=("rot",)), None, None, None],
+            {"num_beam_groups": 2},
+            "line 1: include needs groups = 1",
+        ),
     ],
 )
 def test_what_nobody_could_fulfil(
-    wordings: list[Wording | None], knobs: dict[str, Any], says: str, translator: Translator
+    wordings: list[TranslationConstraints | None], knobs: dict[str, Any], says: str, translator: Translator
 ) -> None:
     with pytest.raises(DataError) as caught:
-        translator.translate(LINES, wordings=wordings, **knobs)
+        translator.translate(LINES, constraints=wordings, **knobs)
     assert str(caught.value).startswith(says)
 
 
 def test_alternatives_part_where_the_prefix_ends(translator: Translator) -> None:
-    ways = translator.alternatives("one two three", "eins", count=4)
+    ways = translator.list_alternatives("one two three", "eins", count=4)
     assert len(ways) == 4
-    prefix = tuple(translator.bundle.tokeniser.target.pieces(translator.bundle.tokeniser.target.encode("eins")))
+    prefix = tuple(translator.bundle.tokenizer.target.ids_to_pieces(translator.bundle.tokenizer.target.encode("eins")))
     assert all(one.tokens[: len(prefix)] == prefix for one in ways)
     after = [one.tokens[len(prefix)] if len(one.tokens) > len(prefix) else "the end" for one in ways]
     assert len(set(after)) == 4
@@ -130,18 +157,18 @@ def test_alternatives_part_where_the_prefix_ends(translator: Translator) -> None
     parting = [one.token_log_probs[len(prefix)] for one in ways]
     assert parting == sorted(parting, reverse=True)
     assert all(one.alternatives == () for one in ways)
-    assert translator.alternatives("", count=2) == []
-    wide = translator.alternatives("one two three", "eins", count=2, beam_size=3)
+    assert translator.list_alternatives("", count=2) == []
+    wide = translator.list_alternatives("one two three", "eins", count=2, beam_size=3)
     assert [one.tokens[: len(prefix) + 1] for one in wide] == [one.tokens[: len(prefix) + 1] for one in ways[:2]]
 
 
 def test_alternatives_of_the_impossible(translator: Translator) -> None:
     with pytest.raises(RecipeError, match="count = 0"):
-        translator.alternatives("one", count=0)
+        translator.list_alternatives("one", count=0)
     with pytest.raises(RecipeError, match="nbest = 2: alternatives have their own"):
-        translator.alternatives("one", nbest=2)
+        translator.list_alternatives("one", nbest=2)
     with pytest.raises(DataError, match="more than the 5 tokens"):
-        translator.alternatives("one two three", max_source_tokens=5)
+        translator.list_alternatives("one two three", max_source_tokens=5)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +183,7 @@ def test_alternatives_of_the_impossible(translator: Translator) -> None:
 )
 def test_wordings_that_are_none(document: object, says: str) -> None:
     with pytest.raises(DataError) as caught:
-        wording_from_json(document, where="here")
+        parse_constraints(document, location="here")
     assert str(caught.value).startswith(says)
 
 
@@ -166,7 +193,7 @@ def test_the_command(bundle: Path, tmp_path: Path, translator: Translator) -> No
     (tmp_path / "asked").write_text("".join(json.dumps(one) + "\n" for one in asked), encoding="utf-8")
     words = ["translate", str(bundle), str(tmp_path / "in"), "--precision", "float32", "--wordings", str(tmp_path / "asked")]
     result = CliRunner().invoke(cli, words)
-    wanted = translator.translate(LINES, wordings=[wording_from_json(one, where="") for one in asked])
+    wanted = translator.translate(LINES, constraints=[parse_constraints(one, location="") for one in asked])
     assert result.stdout.splitlines() == [one.text for one in wanted]
     (tmp_path / "asked").write_text('{"include": ["rot"]}\n{\n', encoding="utf-8")
     with pytest.raises(DataError, match="asked, line 2: is not JSON"):

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.config import Recipe, read_recipe
-from dragoman.data.dataloader import BatchStream, Cursor, TrainingBatches
+from dragoman.data.dataloader import BatchStream, DataPosition, TrainingBatches
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, PADDING_ID
 
 SEEKS = 9
@@ -38,29 +38,29 @@ def first(recipe: Recipe, started: str) -> dict[str, Any]:
     """Seconds from when the parent process started this one, and of each seek in the open folder."""
     imported = time.monotonic() - float(started)
     batches = open_batches(recipe)
-    BatchStream(batches, cursor=Cursor()).next()
+    BatchStream(batches, position=DataPosition()).next_batch()
     whole = time.monotonic() - float(started)
     chance = random.Random(1)
     seeks = []
     for _ in range(SEEKS):
         epoch, place = chance.choice(LATE_EPOCHS), chance.random()
         begun = time.monotonic()
-        number = int(place * batches.batches_in_epoch(epoch))
-        BatchStream(batches, cursor=Cursor(epoch, number)).next()
+        number = int(place * batches.count_batches(epoch))
+        BatchStream(batches, position=DataPosition(epoch, number)).next_batch()
         seeks.append(time.monotonic() - begun)
     return {"import_seconds": imported, "first_batch_seconds": whole, "seek_seconds": seeks}
 
 
 def rate(recipe: Recipe, seconds: str) -> dict[str, Any]:
     """Target tokens a second, as the training journal counts them: the median of some windows."""
-    stream = BatchStream(open_batches(recipe), cursor=Cursor())
+    stream = BatchStream(open_batches(recipe), position=DataPosition())
     for _ in range(WARM_UP):
-        stream.next()
+        stream.next_batch()
     rates = []
     for _ in range(WINDOWS):
         begun, tokens = time.monotonic(), 0
         while (spent := time.monotonic() - begun) < float(seconds) / WINDOWS:
-            tokens += sum(batch.num_target_tokens for batch in stream.next())
+            tokens += sum(batch.num_target_tokens for batch in stream.next_batch())
         rates.append(tokens / spent)
     return {"target_tokens_per_second": statistics.median(rates), "windows": rates}
 
@@ -71,9 +71,9 @@ def lengths(recipe: Recipe, epochs: str, path: str) -> dict[str, Any]:
     columns: list[list[np.ndarray[Any, np.dtype[np.int32]]]] = [[], [], [], []]
     number = 0
     for epoch in range(int(epochs)):
-        stream = BatchStream(batches, cursor=Cursor(epoch))
-        while stream.cursor.epoch == epoch:
-            for batch in stream.next():
+        stream = BatchStream(batches, position=DataPosition(epoch))
+        while stream.position.epoch == epoch:
+            for batch in stream.next_batch():
                 source, target = (
                     (side != PADDING_ID).sum(dim=1).numpy().astype(np.int32) for side in (batch.source_BS, batch.targets_BT)
                 )

@@ -29,14 +29,14 @@ from torch.profiler import ProfilerActivity, profile
 from dragoman.config import make_recipe
 from dragoman.data.tokenization.special_tokens import END_ID, SPECIAL_IDS
 from dragoman.decoding.beam_search import beam_search
-from dragoman.decoding.constraints import Rules
-from dragoman.decoding.greedy import one_by_one
+from dragoman.decoding.constraints import DecodingConstraints
+from dragoman.decoding.greedy import decode_tokens
 from dragoman.decoding.penalty import LengthPenalty
-from dragoman.inference.backends.cuda.graphs import CudaGraphs
-from dragoman.inference.backends.cuda.model import fixed_speaker
+from dragoman.inference.backends.cuda.graphs import CudaGraphRecorder
+from dragoman.inference.backends.cuda.model import build_cuda_inference_model
 from dragoman.model.factory import build_model
-from dragoman.tasks.generation import FORBIDDEN
-from dragoman.tasks.inference_model import Speaker, speaker_of, start_id
+from dragoman.tasks.generation import FORBIDDEN_IDS
+from dragoman.tasks.inference_model import InferenceModel, as_inference_model, get_decoder_start_id
 
 from .ceiling import Shape, once_a_sentence, once_a_token
 from .models import VOCABULARY
@@ -85,10 +85,10 @@ class Contest:
         self.device = device
         self.config = make_recipe({"preset": "t2t-2017", "size": "base"}, ()).model
         torch.manual_seed(1)
-        made = build_model(self.config, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+        made = build_model(self.config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
         model = made.to(device, PRECISION).eval()
-        self.fixed, self.plain = fixed_speaker(model), speaker_of([model])
-        self.graphs = CudaGraphs(device)
+        self.fixed, self.plain = build_cuda_inference_model(model), as_inference_model([model])
+        self.graphs = CudaGraphRecorder(device)
         self.products: dict[tuple[int, Shape], float] = {}
 
     def sources(self, batch: int) -> Tensor:
@@ -96,19 +96,19 @@ class Contest:
         rows = [[chance.randrange(len(SPECIAL_IDS), VOCABULARY) for _ in range(SOURCE_TOKENS - 1)] for _ in range(batch)]
         return torch.tensor([[*row, END_ID] for row in rows], device=self.device)
 
-    def search(self, speaker: Speaker, cell: Cell, source_BS: Tensor) -> None:
+    def search(self, speaker: InferenceModel, cell: Cell, source_BS: Tensor) -> None:
         state = speaker.start(source_BS)
         how: dict[str, Any] = {
             "limits": [TARGET_TOKENS] * cell.batch,
-            "start_id": start_id(self.config),
+            "start_id": get_decoder_start_id(self.config),
             "end_id": END_ID,
-            "forbidden": FORBIDDEN,
+            "forbidden": FORBIDDEN_IDS,
             "penalty": LengthPenalty("gnmt", 0.6),
-            "rules": Rules(min_length=TARGET_TOKENS),
+            "rules": DecodingConstraints(min_length=TARGET_TOKENS),
             "device": self.device,
         }
         if cell.beam == 1:
-            one_by_one(speaker.step, state, **how)
+            decode_tokens(speaker.step, state, **how)
         else:
             beam_search(speaker.step, state, beam_size=cell.beam, **how)
         torch.cuda.synchronize(self.device)

@@ -19,15 +19,15 @@ from torch import Tensor
 
 from dragoman.bundle import Bundle, load_bundle, save_bundle
 from dragoman.config import TokenizerConfig, make_recipe
-from dragoman.data.tokenization.sentencepiece import learn_subword
+from dragoman.data.tokenization.sentencepiece import train_sentencepiece
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
-from dragoman.data.tokenization.tokenizer import Tokeniser
-from dragoman.export.ctranslate2 import NEVER, export_ctranslate2
+from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.export.ctranslate2 import SUPPRESSED_LOGIT, export_ctranslate2
 from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.transformer import Decoder, Encoder
-from dragoman.tasks.inference_model import start_id
+from dragoman.tasks.inference_model import get_decoder_start_id
 
 VOCABULARY = 37_000
 POSITIONS = 1024
@@ -64,21 +64,21 @@ def random_base(folder: Path) -> Forms:
             {"preset": "t2t-2017", "size": "base", "model": {"decoder_start_token": "bos"}, "tokenizer": subword}, ()
         )
         torch.manual_seed(1)
-        made = build_model(recipe.model, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+        made = build_model(recipe.model, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
         tokeniser = made_up_words()
         weights = {name: weight.detach() for name, weight in made.named_parameters()}
-        save_bundle(forms.bundle, recipe=recipe, tokeniser=tokeniser, weights=weights, story={"weights": "random"})
+        save_bundle(forms.bundle, recipe=recipe, tokenizer=tokeniser, weights=weights, metadata={"weights": "random"})
         _write_forms(forms)
     return forms
 
 
-def made_up_words() -> Tokeniser:
+def made_up_words() -> PairTokenizer:
     """As many words as the vocabulary has ids, each a piece of its own, so that any ids are the ids of a text."""
     letters = "bcdfghjklmnpqrstvwxz"
     words = (a + "aeiou"[i % 5] + b + c + d for i, a in enumerate(letters) for b in letters for c in letters for d in "aeiouy")
     config = TokenizerConfig.model_construct(**{**TokenizerConfig().model_dump(), "model_type": "word", "byte_fallback": False})
-    made = learn_subword(islice(words, VOCABULARY), config, vocab_size=VOCABULARY, seed=1)
-    return Tokeniser(made, made, append_source_eos=True)
+    made = train_sentencepiece(islice(words, VOCABULARY), config, vocab_size=VOCABULARY, seed=1)
+    return PairTokenizer(made, made, append_source_eos=True)
 
 
 def forms_of(bundle: Path, folder: Path) -> Forms:
@@ -115,7 +115,7 @@ def marian_has(bundle: Bundle) -> bool:
 def write_marian(bundle: Bundle, folder: Path) -> None:
     folder.mkdir()
     model, config = bundle.model, bundle.recipe.model
-    source, target = len(bundle.tokeniser.source), len(bundle.tokeniser.target)
+    source, target = len(bundle.tokenizer.source), len(bundle.tokenizer.target)
     shared = config.tie_embeddings == "all"
     weights: dict[str, Tensor] = {
         "model.encoder.embed_tokens.weight": model.encoder.embedding.weight,
@@ -128,7 +128,7 @@ def write_marian(bundle: Bundle, folder: Path) -> None:
     for name in list(weights):
         weights[name] = weights[name].detach().index_fill(0, torch.tensor([PADDING_ID]), 0.0)
     never = torch.zeros(1, target)
-    never[0, [PADDING_ID, BEGIN_ID]] = NEVER
+    never[0, [PADDING_ID, BEGIN_ID]] = SUPPRESSED_LOGIT
     weights["final_logits_bias"] = never
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         weights[f"model.{side}.embed_positions.weight"] = stack.embedding.positions(0, POSITIONS)
@@ -152,7 +152,7 @@ def write_marian(bundle: Bundle, folder: Path) -> None:
         "pad_token_id": PADDING_ID,
         "bos_token_id": BEGIN_ID,
         "eos_token_id": END_ID,
-        "decoder_start_token_id": start_id(config),
+        "decoder_start_token_id": get_decoder_start_id(config),
         "forced_eos_token_id": None,
         "norm_epsilon": config.norm_epsilon,  # of ours; Marian's own config has none
     }

@@ -12,7 +12,7 @@ from .serve import LEAST_SECONDS, SOURCE_TOKENS, TARGET_TOKENS, each_timed, serv
 
 @lru_cache(maxsize=8)
 def opened(folder: str, precision: str, replicas: int | None, threads: int | None) -> Any:
-    return load(folder, device="cpu", precision=precision, replicas=replicas, threads=threads)
+    return load(folder, device="cpu", precision=precision, inter_threads=replicas, intra_threads=threads)
 
 
 def exactly(length: int) -> dict[str, Any]:

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import torch
 
-from dragoman.bundle import save_bundle, weights_of
+from dragoman.bundle import collect_weights, save_bundle
 from dragoman.config import read_recipe
-from dragoman.data.tokenization.sentencepiece import learn_subword
-from dragoman.data.tokenization.tokenizer import Tokeniser
-from dragoman.data.tokenization.tree_labels import Labels, learn_labels, source_text
+from dragoman.data.tokenization.sentencepiece import train_sentencepiece
+from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.data.tokenization.tree_labels import TreeLabels, collect_labels, to_source_text
 from dragoman.formats.treebank import read_trees
 from dragoman.model.factory import build_model
-from dragoman.tasks.parsing import parser_parts, teach_words
+from dragoman.tasks.parsing import fill_word_tables, parser_options
 from dragoman.trees.simplify import simplify
-from dragoman.trees.tree import Tree, words
+from dragoman.trees.tree import Tree, get_words
 
 RECIPE = Path("parsing-craft")
 # Where there is no treebank: as many labels as CRAFT has, by made-up names, and sentences as long as its own.
@@ -52,7 +52,7 @@ def sentences_of(treebank: Treebank, count: int) -> list[list[str]]:
     if not treebank.dev:
         return _made_up_sentences(count, seed=2)
     stride = max(1, len(treebank.dev) // count)
-    return [words(tree) for tree in islice(treebank.dev[::stride], count)]
+    return [get_words(tree) for tree in islice(treebank.dev[::stride], count)]
 
 
 def _made_up_sentences(count: int, *, seed: int) -> list[list[str]]:
@@ -69,15 +69,15 @@ def random_bundle(treebank: Treebank, folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     recipe = read_recipe(RECIPE)
-    known = [words(tree) for tree in treebank.train] or _made_up_sentences(_MADE_UP, seed=1)
-    labels = learn_labels(treebank.train, recipe.task) if treebank.train else Labels("typed", _BRACKETS, _TAGS)
+    known = [get_words(tree) for tree in treebank.train] or _made_up_sentences(_MADE_UP, seed=1)
+    labels = collect_labels(treebank.train, recipe.task) if treebank.train else TreeLabels("typed", _BRACKETS, _TAGS)
     size = recipe.tokenizer.vocab_size if treebank.train else _PIECES
-    source = learn_subword(map(source_text, known), recipe.tokenizer, vocab_size=size, seed=1)
-    tokeniser = Tokeniser(source, labels, append_source_eos=recipe.model.append_source_eos)
+    source = train_sentencepiece(map(to_source_text, known), recipe.tokenizer, vocab_size=size, seed=1)
+    tokeniser = PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
     torch.manual_seed(1)
-    parts = parser_parts(recipe)
-    model = build_model(recipe.model, source_vocabulary=len(source), target_vocabulary=len(labels), **parts)
-    teach_words(model, tokeniser)
-    save_bundle(bundle, recipe=recipe, tokeniser=tokeniser, weights=weights_of(model), story={"weights": "random"})
+    parts = parser_options(recipe)
+    model = build_model(recipe.model, source_vocab_size=len(source), target_vocab_size=len(labels), **parts)
+    fill_word_tables(model, tokeniser)
+    save_bundle(bundle, recipe=recipe, tokenizer=tokeniser, weights=collect_weights(model), metadata={"weights": "random"})
     (folder / "whole").touch()
     return bundle

@@ -9,11 +9,11 @@ from common.results import Section, Table
 
 from dragoman.evaluation.evalb import score_trees
 from dragoman.inference.parser import Parser
-from dragoman.paper.table4 import QUOTED, Result, baselines, open_parsers, parsed
-from dragoman.paper.table4 import Treebank as Trees
-from dragoman.tasks.parse_confidence import certainty, thresholds
-from dragoman.trees.simplify import with_tags_of
-from dragoman.trees.tree import Tree, words
+from dragoman.paper.table4 import LATER_PARSERS, Table4Result, load_parsers, score_baselines, score_parser
+from dragoman.paper.table4 import SimplifiedTreebank as Trees
+from dragoman.tasks.parse_confidence import compute_mean_log_prob, evaluate_thresholds
+from dragoman.trees.simplify import copy_tags
+from dragoman.trees.tree import Tree, get_words
 
 from .models import Treebank
 
@@ -27,11 +27,11 @@ def measure_quality(treebank: Treebank, bundle: Path | None, *, say: Callable[[s
         return Section(remarks=[NO_TREEBANK])
     gold = Trees("CRAFT dev", _some(treebank.dev, quick))
     say(f"counting a grammar over {len(treebank.train):,} trees, and parsing {len(gold.trees):,} with it twice")
-    results: list[Result] = baselines(gold, Trees("CRAFT train", treebank.train))
+    results: list[Table4Result] = score_baselines(gold, Trees("CRAFT train", treebank.train))
     if bundle is not None:
         say("parsing them with the bundle")
-        [parser] = open_parsers([bundle], {})
-        results.append(parsed(str(bundle), parser, gold, decoding={}))
+        [parser] = load_parsers([bundle], {})
+        results.append(score_parser(str(bundle), parser, gold, decoding={}))
     title = f"F1 on CRAFT dev, {len(gold.trees):,} trees" + (f" of up to {QUICK_LONGEST} words" if quick else "")
     header = ["parser", "tags", "F1", "to 40 words", "precision", "recall", "no tree", "sentences/s"]
     table = Table(title, header)
@@ -39,7 +39,7 @@ def measure_quality(treebank: Treebank, bundle: Path | None, *, say: Callable[[s
         figures = [f"{value:.2f}" for value in (one.f1, one.f1_short, one.precision, one.recall)]
         rate = one.sentences / max(one.seconds, 1e-9)
         table.rows.append([one.parser, one.tags, *figures, str(one.failures), f"{rate:,.1f}"])
-    quoted = ", ".join(f"{row.f1:g} ({row.training})" for row in QUOTED)
+    quoted = ", ".join(f"{row.f1:g} ({row.training})" for row in LATER_PARSERS)
     return Section(
         tables=[table],
         remarks=[
@@ -56,13 +56,15 @@ def measure_confidence(parser: Parser, treebank: Treebank, *, say: Callable[[str
         return Section(remarks=[NO_TREEBANK])
     gold = _some(treebank.dev, quick)
     say(f"parsing {len(gold):,} sentences")
-    parses = parser.parse([words(tree) for tree in gold])
-    retagged = [one.tree and with_tags_of([tree], [one.tree])[0] for one, tree in zip(parses, gold, strict=True)]
-    kept = thresholds([certainty(one.token_log_probs) for one in parses], score_trees(gold, retagged))
+    parses = parser.parse([get_words(tree) for tree in gold])
+    retagged = [one.tree and copy_tags([tree], [one.tree])[0] for one, tree in zip(parses, gold, strict=True)]
+    kept = evaluate_thresholds([compute_mean_log_prob(one.token_log_probs) for one in parses], score_trees(gold, retagged))
     table = Table("what is kept at a threshold (--min-score)", ["kept", "threshold", "F1", "F1 of the rest"])
-    table.rows = [[f"{one.share:.0%}", f"{one.least:.4f}", f"{one.f1:.2f}", f"{one.f1_rest:.2f}"] for one in kept]
+    table.rows = [
+        [f"{one.fraction:.0%}", f"{one.min_mean_log_prob:.4f}", f"{one.f1:.2f}", f"{one.f1_rejected:.2f}"] for one in kept
+    ]
     return Section(tables=[table], figures={"thresholds": [vars(one) for one in kept]})
 
 
 def _some(trees: Sequence[Tree], quick: bool) -> list[Tree]:
-    return [tree for tree in trees[::QUICK_STRIDE] if len(words(tree)) <= QUICK_LONGEST] if quick else list(trees)
+    return [tree for tree in trees[::QUICK_STRIDE] if len(get_words(tree)) <= QUICK_LONGEST] if quick else list(trees)

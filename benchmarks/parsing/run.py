@@ -61,7 +61,7 @@ def main(
 
     treebank = find_treebank((shared or here.parents[1].parent / "shared" / "data").resolve())
     try:
-        parser = load_parser(bundle or random_bundle(treebank, work / "random"), threads=cores, replicas=1)
+        parser = load_parser(bundle or random_bundle(treebank, work / "random"), intra_threads=cores, inter_threads=1)
     except DragomanError as error:
         console.print(str(error), markup=False)
         sys.exit(error.exit_code)

@@ -10,7 +10,7 @@ from statistics import mean, stdev
 from common.results import Ratio, Section, Table
 
 import dragoman
-from dragoman.evaluation.bootstrap import Resampled, compare_resampled, resample
+from dragoman.evaluation.bootstrap import ResampledScore, compare_resampled, resample
 from dragoman.evaluation.metrics import chrf
 
 from .learn import School
@@ -25,7 +25,7 @@ class Judged:
     what: str
     over: str
     minutes: float | None
-    draws: list[Resampled]
+    draws: list[ResampledScore]
     chrf: float
 
 
@@ -53,7 +53,7 @@ def judge(school: School, rows: Sequence[Row], seeds: int, *, say: Callable[[str
             continue
         compared = compare_resampled(one.draws, by_name[one.over].draws)
         low, high = compared.interval
-        verdict = "" if compared.significant else "under the noise"
+        verdict = "" if compared.is_significant else "under the noise"
         between = [one.over, f"{compared.difference:+.2f}", f"{low:+.2f} to {high:+.2f}", f"{compared.p_value:.3f}", verdict]
         table.rows.append([*cells, *between])
         section.figures[one.name] |= {"over": one.over, "difference": compared.difference, "p": compared.p_value}

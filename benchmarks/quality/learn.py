@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from common.usage import CommandError
 
 from dragoman.config import read_recipe
-from dragoman.training.monitoring.run_status import read_record
+from dragoman.training.monitoring.run_status import read_run_status
 
 from .corpus import Corpus, Pairs
 from .rows import MADE, Row
@@ -49,7 +49,7 @@ class School:
         if not (run / "recipe.json").is_file():
             return None
         recipe, settings = self._settings(row, seed)
-        if read_record(run).recipe != read_recipe(Path(recipe), settings):
+        if read_run_status(run).recipe != read_recipe(Path(recipe), settings):
             told = f"{run}: begun with another recipe than row {row.name} has now; remove it, or give another --work"
             raise CommandError(told)
         if not (run / "report.json").is_file():

@@ -16,7 +16,7 @@ from common.report import open_console, show, tell_end, tell_machine
 from common.results import Section
 from common.usage import CommandError
 
-from dragoman.runtime.processes import cores
+from dragoman.runtime.processes import count_cores
 
 from .corpus import NoText, find_corpus
 from .judge import judge
@@ -62,7 +62,7 @@ def main(
     work.mkdir(parents=True, exist_ok=True)
     (work / ".gitignore").write_text("*\n", encoding="utf-8")
     console = open_console()
-    most = processes or cores()
+    most = processes or count_cores()
     told = tell_machine(console, cores=most, quick=quick, libraries=("dragoman", "torch", "numpy"))
 
     def say(line: str) -> None:

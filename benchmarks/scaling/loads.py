@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.data.batch_sampler import Order
+from dragoman.data.batch_sampler import BatchSampler
 from dragoman.data.encoded_corpus import LengthTable
 from dragoman.data.mixture import Mixture
 
@@ -27,9 +27,9 @@ class DrawnLengths(LengthTable):
 
     def __init__(self, source: npt.NDArray[np.int64], target: npt.NDArray[np.int64]) -> None:
         found, counts = np.unique(np.stack([source, target], axis=1), axis=0, return_counts=True)
-        self.source, self.target = found[:, 0], found[:, 1]
+        self.source_lengths, self.target_lengths = found[:, 0], found[:, 1]
         self.starts = np.concatenate([[0], np.cumsum(counts)])
-        self.pairs = np.arange(len(source), dtype=np.uint32)
+        self.pair_indices = np.arange(len(source), dtype=np.uint32)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def draw_lengths(longest: int) -> DrawnLengths:
 
 def loads_of(*, batch_tokens: int, ranks: int, steps: int, seed: int = 1) -> Loads:
     """What `ranks` ranks get in so many steps, a batch of at most `batch_tokens` padded tokens a side to each."""
-    order = Order([draw_lengths(batch_tokens)], Mixture.once(), batch_tokens=batch_tokens, seed=seed)
+    order = BatchSampler([draw_lengths(batch_tokens)], Mixture.single_pass(), batch_tokens=batch_tokens, seed=seed)
     parts, found, epoch = [], 0, 0
     while found < ranks * steps:
         parts.append(_epoch(order, epoch))
@@ -69,19 +69,19 @@ def even_loads(*, batch_tokens: int, ranks: int) -> Loads:
     return Loads(full, full, full)
 
 
-def _epoch(order: Order, epoch: int) -> npt.NDArray[np.int64]:
+def _epoch(order: BatchSampler, epoch: int) -> npt.NDArray[np.int64]:
     """Padded source tokens, padded target tokens and target tokens of each batch of an epoch, in the order of serving."""
-    plan = order.plan(epoch)
-    begins, ends = plan.starts[:-1], plan.starts[1:]
-    first = np.searchsorted(plan.ends_K, begins, side="right")
-    last = np.searchsorted(plan.ends_K, ends - 1, side="right")
+    plan = order.plan_epoch(epoch)
+    begins, ends = plan.batch_starts[:-1], plan.batch_starts[1:]
+    first = np.searchsorted(plan.run_ends_K, begins, side="right")
+    last = np.searchsorted(plan.run_ends_K, ends - 1, side="right")
     spans = np.stack([first, last + 1], axis=1).ravel()
-    sides = [np.maximum.reduceat(np.append(side, 0), spans)[::2] for side in (order.source_K, order.target_K)]
-    sizes_K = plan.drawn_CK.sum(axis=0)
-    before_K = np.cumsum(sizes_K * order.target_K) - sizes_K * order.target_K
+    sides = [np.maximum.reduceat(np.append(side, 0), spans)[::2] for side in (order.source_lengths_K, order.target_lengths_K)]
+    sizes_K = plan.draws_CK.sum(axis=0)
+    before_K = np.cumsum(sizes_K * order.target_lengths_K) - sizes_K * order.target_lengths_K
     upto = [
-        before_K[run] + (slot - (plan.ends_K[run] - sizes_K[run])) * order.target_K[run]
+        before_K[run] + (slot - (plan.run_ends_K[run] - sizes_K[run])) * order.target_lengths_K[run]
         for run, slot in ((first, begins), (last, ends))
     ]
     rows = ends - begins
-    return np.stack([rows * sides[0], rows * sides[1], upto[1] - upto[0]])[:, plan.turns]
+    return np.stack([rows * sides[0], rows * sides[1], upto[1] - upto[0]])[:, plan.batch_order]

@@ -11,7 +11,7 @@ from typing import Any
 from common.results import Ratio, Section, Table
 from common.usage import run
 
-from dragoman.viz import Panel, Series, learning_curve
+from dragoman.viz import Panel, Series, render_learning_curve
 
 from . import ours
 from .bench import Bench
@@ -78,7 +78,7 @@ def _tell(section: Section, bench: Bench, size: Size, curves: dict[str, Curve], 
         Panel(what, [Series(name, sorted(curve.items())) for name, curve in told.items()])
         for what, told in (("training, nats a token", curves), ("validation", valid))
     ]
-    picture.write_text(learning_curve(panels, title=f"{size.name}: loss", x_label="step"), encoding="utf-8")
+    picture.write_text(render_learning_curve(panels, title=f"{size.name}: loss", x_label="step"), encoding="utf-8")
     section.remarks.append(f"{size.name}: drawn in {picture}")
     figures: dict[str, Any] = {"train": curves, "valid": valid, "apart_on_validation": apart}
     section.figures[size.name] = figures

@@ -16,14 +16,14 @@ from common.report import open_console, show
 from common.results import Section, Table
 from common.usage import keep_to_cores
 
-from dragoman.model.linear import Product, padded_product, plain_product
-from dragoman.runtime.malloc import keep_freed_memory
+from dragoman.model.linear import MatMul, padded_matmul, torch_matmul
+from dragoman.runtime.malloc import tune_malloc
 
 # Inputs and outputs of base's and tiny's products.
 SHAPES = [(512, 1536), (512, 512), (512, 2048), (2048, 512), (128, 384), (128, 256), (256, 128)]
 ROWS = [2034, 2041, 1727, 1808, 2000, 1950, 2048, 1900, 1999, 2010]
 TURNS = 4
-WAYS: dict[str, Product] = {"PyTorch": plain_product, "padded": padded_product}
+WAYS: dict[str, MatMul] = {"PyTorch": torch_matmul, "padded": padded_matmul}
 
 
 @click.command()
@@ -31,7 +31,7 @@ def main() -> None:
     """Tell milliseconds of both ways, of rows that are new and of rows that are known."""
     keep_to_cores(1)
     torch.set_num_threads(1)
-    keep_freed_memory()
+    tune_malloc()
     columns = ["inputs x outputs", *(f"{name}, {kind}" for kind in ("new rows", "known rows") for name in WAYS)]
     table = Table("A product and its gradients, ms", columns)
     for inner, outer in SHAPES:

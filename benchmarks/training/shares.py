@@ -21,14 +21,14 @@ from common.usage import keep_to_cores
 from torch.profiler import ProfilerActivity, profile
 
 from dragoman.config import read_recipe
-from dragoman.data.dataloader import BatchStream, Cursor, TrainingBatches
-from dragoman.tasks.inference_model import start_id
-from dragoman.training.checkpoints.checkpoint import Progress
-from dragoman.training.device import Machine, bound_kernel_cache, choose_machine
-from dragoman.training.distributed.process_group import World
-from dragoman.training.gradient_guard import Guard
-from dragoman.training.train_state import Learner
-from dragoman.training.train_step import Stepper
+from dragoman.data.dataloader import BatchStream, DataPosition, TrainingBatches
+from dragoman.tasks.inference_model import get_decoder_start_id
+from dragoman.training.checkpoints.checkpoint import TrainerState
+from dragoman.training.device import ComputePlan, choose_compute_plan, limit_kernel_cache
+from dragoman.training.distributed.process_group import DistributedContext
+from dragoman.training.gradient_guard import GradientGuard
+from dragoman.training.train_state import TrainState
+from dragoman.training.train_step import TrainStep
 
 from . import ours
 from .sizes import SIZES
@@ -69,29 +69,29 @@ def main(size: str, precision: str, steps: int) -> None:
     show(console, _tell(profiled.events() or [], size, steps))
 
 
-def _prepare(name: str, precision: str) -> tuple[Stepper, BatchStream, Machine]:
+def _prepare(name: str, precision: str) -> tuple[TrainStep, BatchStream, ComputePlan]:
     here = Path(__file__).resolve().parent
     work, size = here / ".work", SIZES[name]
     corpus = make_corpus(here.parents[1].parent / "shared" / "data", work / "text")
     path = ours.write_recipe(work)
     prepared = ours.prepare(corpus, path, work / "out" / "shares")
     recipe = read_recipe(path, ours.changes(corpus, size, work / "out" / "shares", f"training.precision={precision}"))
-    bound_kernel_cache()
-    machine, world = choose_machine(recipe.training), World()
-    batches = TrainingBatches(recipe, prepared, start_id=start_id(recipe.model))
-    learner = Learner(recipe, batches.tokeniser, machine, world)
+    limit_kernel_cache()
+    machine, world = choose_compute_plan(recipe.training), DistributedContext()
+    batches = TrainingBatches(recipe, prepared, start_id=get_decoder_start_id(recipe.model))
+    learner = TrainState(recipe, batches.tokenizer, machine, world)
     learner.model.train()
-    guard = Guard.of(Progress(), machine.device, grad_norm_spike_sigma=None)
+    guard = GradientGuard.from_state(TrainerState(), machine.device, grad_norm_spike_sigma=None)
     config = recipe.training
-    stepper = Stepper(
-        learner.loss, learner.optimiser, config=config, machine=machine, world=world, guard=guard, split=click.echo
+    stepper = TrainStep(
+        learner.loss, learner.optimizer, config=config, plan=machine, distributed=world, guard=guard, on_split=click.echo
     )
-    return stepper, BatchStream(batches, cursor=Cursor()), machine
+    return stepper, BatchStream(batches, position=DataPosition()), machine
 
 
-def _take(stepper: Stepper, stream: BatchStream, step: int) -> None:
-    parts = stream.next()
-    stepper.take(step, [(0, parts)], tokens=sum(part.num_target_tokens for part in parts))
+def _take(stepper: TrainStep, stream: BatchStream, step: int) -> None:
+    parts = stream.next_batch()
+    stepper.__call__(step, [(0, parts)], tokens=sum(part.num_target_tokens for part in parts))
 
 
 def _tell(events: Iterable[Any], size: str, steps: int) -> Section:

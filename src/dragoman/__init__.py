@@ -16,7 +16,7 @@ from dragoman.version import __version__
 if TYPE_CHECKING:
     from dragoman.config import Recipe, read_recipe
     from dragoman.errors import DragomanError
-    from dragoman.inference.constraints import Wording
+    from dragoman.inference.constraints import TranslationConstraints
     from dragoman.inference.load import load
     from dragoman.inference.parse import Parse
     from dragoman.inference.parser import Parser
@@ -30,15 +30,15 @@ __all__ = [
     "Parser",
     "Recipe",
     "Translation",
+    "TranslationConstraints",
     "Translator",
-    "Wording",
     "__version__",
     "load",
     "read_recipe",
     "train",
 ]
 
-_ROOMS = {
+_MODULES = {
     "DragomanError": "dragoman.errors",
     "Parse": "dragoman.inference.parse",
     "Parser": "dragoman.inference.parser",
@@ -53,12 +53,12 @@ _ROOMS = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
+    if name not in _MODULES:
         raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_ROOMS[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_ROOMS])
+    return sorted([*globals(), *_MODULES])

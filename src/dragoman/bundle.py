@@ -22,17 +22,17 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from dragoman.config import Recipe, recipe_from_dict
-from dragoman.data.tokenization.sentencepiece import Subword
-from dragoman.data.tokenization.tokenizer import Tokeniser, read_tokeniser, write_tokeniser
+from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
+from dragoman.data.tokenization.tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
 from dragoman.errors import BundleError, OutputError, RecipeError
 from dragoman.io.safetensors import MappedTensors, save_tensors
-from dragoman.io.storage import cannot_write, check_seal, sealed_folder
+from dragoman.io.storage import atomic_dir, describe_write_error, verify_checksums
 from dragoman.model.factory import assemble_model
 from dragoman.model.transformer import Transformer
 
-CONFIG, WEIGHTS = "config.json", "weights.safetensors"
-OUTPUT = "output"
-LOOKED_AT = 2**22
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "weights.safetensors"
+OUTPUT_WEIGHT = "output"
+CHECK_CHUNK_SIZE = 2**22
 """Numbers that are looked through at once."""
 
 
@@ -45,25 +45,25 @@ class Bundle:
     """
 
     recipe: Recipe
-    tokeniser: Tokeniser
+    tokenizer: PairTokenizer
     model: Transformer
-    story: dict[str, Any]
-    forget: Callable[[], None] = lambda: None
+    metadata: dict[str, Any]
+    release: Callable[[], None] = lambda: None
 
 
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
+def collect_weights(model: nn.Module) -> dict[str, Tensor]:
     """Each parameter and each table that is part of the model's state once, by name."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()} | tables_of(model)
+    return {name: parameter.detach() for name, parameter in model.named_parameters()} | collect_buffers(model)
 
 
-def tables_of(model: nn.Module) -> dict[str, Tensor]:
+def collect_buffers(model: nn.Module) -> dict[str, Tensor]:
     """What is part of a model's state and not learnt by gradients."""
-    kept = model.state_dict().keys()
-    return {name: table for name, table in model.named_buffers() if name in kept}
+    state_names = model.state_dict().keys()
+    return {name: table for name, table in model.named_buffers() if name in state_names}
 
 
-def put_weights(
-    model: nn.Module, weights: Mapping[str, Tensor], *, where: Path, forget: Callable[[], None] = lambda: None
+def load_weights(
+    model: nn.Module, weights: Mapping[str, Tensor], *, location: Path, release: Callable[[], None] = lambda: None
 ) -> None:
     """Give the model these weights, shared ones shared as before. Raises BundleError where names or shapes differ.
 
@@ -71,43 +71,46 @@ def put_weights(
 
     forget: called whenever weights were looked through
     """
-    tables = tables_of(model)
-    wanted = dict(model.named_parameters()) | tables
-    if missing := sorted(wanted.keys() - weights.keys()):
-        raise BundleError(f"{where}: weight {missing[0]} of the model that the config describes is missing")
-    if added := sorted(weights.keys() - wanted.keys()):
-        raise BundleError(f"{where}: weight {added[0]!r} does not belong to the model that the config describes")
-    for name, parameter in wanted.items():
+    buffers = collect_buffers(model)
+    expected = dict(model.named_parameters()) | buffers
+    if missing := sorted(expected.keys() - weights.keys()):
+        raise BundleError(f"{location}: weight {missing[0]} of the model that the config describes is missing")
+    if extra := sorted(weights.keys() - expected.keys()):
+        raise BundleError(f"{location}: weight {extra[0]!r} does not belong to the model that the config describes")
+    for name, parameter in expected.items():
         if parameter.shape != weights[name].shape:
             raise BundleError(
-                f"{where}: {name} has shape {tuple(weights[name].shape)}, but the config describes {tuple(parameter.shape)}"
+                f"{location}: {name} has shape {tuple(weights[name].shape)}, but the config describes {tuple(parameter.shape)}"
             )
-        if not weights[name].is_floating_point() or not _is_finite(weights[name], forget):
-            raise BundleError(f"{where}: {name} holds values that are not finite numbers; a model cannot compute with them")
-    whole = {name: weights[name].float() for name in wanted}
-    fresh = {id(one): whole[name] if name in tables else nn.Parameter(whole[name]) for name, one in wanted.items()}
+        if not weights[name].is_floating_point() or not _is_finite(weights[name], release):
+            raise BundleError(f"{location}: {name} holds values that are not finite numbers; a model cannot compute with them")
+    float_weights = {name: weights[name].float() for name in expected}
+    new_tensors = {
+        id(tensor): float_weights[name] if name in buffers else nn.Parameter(float_weights[name])
+        for name, tensor in expected.items()
+    }
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            setattr(module, name, fresh[id(parameter)])
+            setattr(module, name, new_tensors[id(parameter)])
         for name, table in module.named_buffers(recurse=False):
-            if id(table) in fresh:
-                setattr(module, name, fresh[id(table)])
+            if id(table) in new_tensors:
+                setattr(module, name, new_tensors[id(table)])
 
 
-def _is_finite(weight: Tensor, forget: Callable[[], None]) -> bool:
+def _is_finite(weight: Tensor, release: Callable[[], None]) -> bool:
     """Without a copy of a matrix that may be most of the model: a NaN is its own least and greatest."""
-    for part in torch.split(weight.flatten(), LOOKED_AT):
-        if not all(bool(end.isfinite()) for end in part.aminmax()):
+    for chunk in torch.split(weight.flatten(), CHECK_CHUNK_SIZE):
+        if not all(bool(extreme.isfinite()) for extreme in chunk.aminmax()):
             return False
-        forget()
+        release()
     return True
 
 
-def mean_weights(many: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def average_weights(weight_sets: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The mean of several models' weights, summed in float64. All must have the same names and shapes."""
     return {
-        name: torch.stack([weights[name].double() for weights in many]).mean(dim=0).to(tensor.dtype)
-        for name, tensor in many[0].items()
+        name: torch.stack([weights[name].double() for weights in weight_sets]).mean(dim=0).to(tensor.dtype)
+        for name, tensor in weight_sets[0].items()
     }
 
 
@@ -115,9 +118,9 @@ def save_bundle(
     path: Path,
     *,
     recipe: Recipe,
-    tokeniser: Tokeniser,
+    tokenizer: PairTokenizer,
     weights: Mapping[str, Tensor],
-    story: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     overwrite: bool = False,
 ) -> None:
     """Write a bundle, whole or not at all. Raises OutputError where it exists or the disk is full.
@@ -125,34 +128,34 @@ def save_bundle(
     With `overwrite`, in the place of another bundle, and of nothing else.
     """
     if overwrite:
-        _refuse_other_folders(path)
+        _check_replaceable(path)
     config = {
         "recipe": recipe.model_dump(mode="json"),
-        "vocabulary": {"source": len(tokeniser.source), "target": len(tokeniser.target)},
-        "story": dict(story),
+        "vocabulary": {"source": len(tokenizer.source), "target": len(tokenizer.target)},
+        "story": dict(metadata),
     }
     size = sum(weight.numel() * weight.element_size() for weight in weights.values())
-    written: dict[str, str] = {}
-    with sealed_folder(path, overwrite=overwrite, size=size, written=written) as folder:
-        (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
-        written[WEIGHTS] = save_tensors(folder / WEIGHTS, weights)
-        write_tokeniser(folder, tokeniser)
+    digests: dict[str, str] = {}
+    with atomic_dir(path, overwrite=overwrite, size=size, written=digests) as folder:
+        (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
+        digests[WEIGHTS_FILE] = save_tensors(folder / WEIGHTS_FILE, weights)
+        write_tokenizer(folder, tokenizer)
 
 
-def _refuse_other_folders(path: Path) -> None:
+def _check_replaceable(path: Path) -> None:
     try:
-        names = {one.name for one in path.iterdir()} if path.is_dir() else set()
+        names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
     except OSError as error:
-        raise OutputError(cannot_write(path, error)) from None
-    if any(not name.startswith(".") for name in names) and not names & {CONFIG, WEIGHTS}:
+        raise OutputError(describe_write_error(path, error)) from None
+    if any(not name.startswith(".") for name in names) and not names & {CONFIG_FILE, WEIGHTS_FILE}:
         raise OutputError(f"{path}: holds no bundle, and is left as it is; give another name")
 
 
 def check_bundle(path: Path) -> None:
     """Raise BundleError where a file of the bundle is missing, cut or changed, or where `path` is the run around it."""
-    if (path / "bundle").is_dir() and not (path / CONFIG).exists():
+    if (path / "bundle").is_dir() and not (path / CONFIG_FILE).exists():
         raise BundleError(f"{path}: is a run folder; its model is {path / 'bundle'}")
-    check_seal(path, BundleError)
+    verify_checksums(path, BundleError)
 
 
 def load_bundle(path: Path) -> Bundle:
@@ -163,60 +166,62 @@ def load_bundle(path: Path) -> Bundle:
 
 def read_bundle(path: Path) -> Bundle:
     """Read a bundle whose digests have been checked."""
-    recipe, vocabulary, story = read_config(path)
-    tokeniser = read_tokeniser(path, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
-    if (recipe.task.kind == "translation") != isinstance(tokeniser.target, Subword):
-        raise BundleError(f"{path / CONFIG}: task.kind = {recipe.task.kind!r}, but the target's vocabulary is another task's")
-    if vocabulary != (pieces := (len(tokeniser.source), len(tokeniser.target))):
-        raise BundleError(f"{path / CONFIG}: names {vocabulary} pieces, but the subword models have {pieces}")
+    recipe, vocabulary, metadata = read_config(path)
+    tokenizer = read_tokenizer(path, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
+    if (recipe.task.kind == "translation") != isinstance(tokenizer.target, SentencePieceTokenizer):
+        raise BundleError(
+            f"{path / CONFIG_FILE}: task.kind = {recipe.task.kind!r}, but the target's vocabulary is another task's"
+        )
+    if vocabulary != (pieces := (len(tokenizer.source), len(tokenizer.target))):
+        raise BundleError(f"{path / CONFIG_FILE}: names {vocabulary} pieces, but the subword models have {pieces}")
     try:
-        weights = MappedTensors(path / WEIGHTS)
+        weights = MappedTensors(path / WEIGHTS_FILE)
     except (SafetensorError, OSError) as error:
-        raise BundleError(f"{path / WEIGHTS}: cannot be read: {error}") from None
-    model = _model_without_memory(recipe, vocabulary, weights, where=path / CONFIG)
-    put_weights(model, weights, where=path / WEIGHTS, forget=weights.forget)
-    return Bundle(recipe, tokeniser, model.eval(), story, weights.forget)
+        raise BundleError(f"{path / WEIGHTS_FILE}: cannot be read: {error}") from None
+    model = _build_meta_model(recipe, vocabulary, weights, location=path / CONFIG_FILE)
+    load_weights(model, weights, location=path / WEIGHTS_FILE, release=weights.release)
+    return Bundle(recipe, tokenizer, model.eval(), metadata, weights.release)
 
 
-def _model_without_memory(
-    recipe: Recipe, vocabulary: tuple[int, int], weights: Mapping[str, Tensor], *, where: Path
+def _build_meta_model(
+    recipe: Recipe, vocabulary: tuple[int, int], weights: Mapping[str, Tensor], *, location: Path
 ) -> Transformer:
     """The model that a config describes. It may name any size, so the weights must bear it out before anything is made."""
     config = recipe.model
-    output = tuple(weights[OUTPUT].shape) if OUTPUT in weights else ()
+    output = tuple(weights[OUTPUT_WEIGHT].shape) if OUTPUT_WEIGHT in weights else ()
     layers = config.encoder_layers + config.decoder_layers
     if output != (vocabulary[1], config.d_model) or layers > len(weights):
         raise BundleError(
-            f"{where}: describes {layers} layers and an output matrix of {(vocabulary[1], config.d_model)}, but {WEIGHTS} "
+            f"{location}: describes {layers} layers and an output matrix of {(vocabulary[1], config.d_model)}, but {WEIGHTS_FILE} "
             f"holds {len(weights)} tensors and an output matrix of {output}"
         )
     try:
         with torch.device("meta"):
             sizes = dict(zip(("source_vocabulary", "target_vocabulary"), vocabulary, strict=True))
-            return assemble_model(config, **sizes | _parts_of(recipe))
+            return assemble_model(config, **sizes | _get_parser_options(recipe))
     except (RuntimeError, OverflowError, TypeError) as error:
-        raise BundleError(f"{where}: describes a model of impossible sizes: {str(error).splitlines()[0]}") from None
+        raise BundleError(f"{location}: describes a model of impossible sizes: {str(error).splitlines()[0]}") from None
 
 
-def _parts_of(recipe: Recipe) -> dict[str, Any]:
+def _get_parser_options(recipe: Recipe) -> dict[str, Any]:
     """What the model has beside a translator's parts."""
     if recipe.task.kind == "translation":
         return {}
-    from dragoman.tasks.parsing import parser_parts  # only here, since who translates need not wait for it
+    from dragoman.tasks.parsing import parser_options  # only here, since who translates need not wait for it
 
-    return parser_parts(recipe)
+    return parser_options(recipe)
 
 
 def read_config(path: Path) -> tuple[Recipe, tuple[int, int], dict[str, Any]]:
     """Recipe, vocabulary sizes and story, without the weights."""
     try:
-        config = json.loads((path / CONFIG).read_bytes())
+        config = json.loads((path / CONFIG_FILE).read_bytes())
         vocabulary = int(config["vocabulary"]["source"]), int(config["vocabulary"]["target"])
-        story = dict(config["story"])
-        return recipe_from_dict(config["recipe"], where=str(path / CONFIG)), vocabulary, story
+        metadata = dict(config["story"])
+        return recipe_from_dict(config["recipe"], where=str(path / CONFIG_FILE)), vocabulary, metadata
     except RecipeError as error:
         raise BundleError(str(error)) from None
     except OSError as error:
-        raise BundleError(f"{path / CONFIG}: cannot be read: {error.strerror}") from None
+        raise BundleError(f"{path / CONFIG_FILE}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise BundleError(f"{path / CONFIG}: is not the config of a bundle: {type(error).__name__}: {error}") from None
+        raise BundleError(f"{path / CONFIG_FILE}: is not the config of a bundle: {type(error).__name__}: {error}") from None

@@ -56,11 +56,11 @@ class RankError(RunError):
     """Of several ranks, something that is wrong with one alone; the message names it."""
 
 
-class LostProcessError(DragomanError):
+class WorkerLostError(DragomanError):
     """A process that worked ahead or beside was killed."""
 
 
-class MemoryShortError(DragomanError):
+class OutOfMemoryError(DragomanError):
     """A step that memory cannot hold; the message names what to lower."""
 
 
@@ -74,20 +74,20 @@ class WriteError(OutputError):
     needed, available: bytes, as far as they are known, where the disk is full
     """
 
-    def __init__(self, message: str, *, needed: int | None = None, available: int | None = None) -> None:
+    def __init__(self, message: str, *, needed_bytes: int | None = None, available_bytes: int | None = None) -> None:
         super().__init__(message)
-        self.needed = needed
-        self.available = available
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
 
 
-class MissingExtraError(DragomanError):
+class MissingDependencyError(DragomanError):
     """An optional library that is not installed; the message holds the install line."""
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {library}, which is not installed: pip install 'dragoman[{extra}]'")
 
 
-class FollowedError(DragomanError):
+class RankZeroError(DragomanError):
     """Rank 0 has told why all ranks end; this one ends with the same code and adds nothing."""
 
     def __init__(self, exit_code: int) -> None:
@@ -95,20 +95,20 @@ class FollowedError(DragomanError):
         self.exit_code = exit_code
 
 
-class Interrupted(DragomanError):
+class InterruptedRun(DragomanError):
     """The user stopped the work; the message names what was kept."""
 
     exit_code = 130
 
 
-_OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "alloc_failed", "bad_alloc")
+_OUT_OF_MEMORY_PHRASES = ("not enough memory", "can't allocate memory", "out of memory", "alloc_failed", "bad_alloc")
 
 
-def out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether this is Python's, torch's or a GPU's way to say so; asked by name, since torch may not be there."""
-    told = str(error).lower()
+    message = str(error).lower()
     return (
         isinstance(error, MemoryError)
         or (type(error).__name__ == "OutOfMemoryError")
-        or any(words in told for words in _OUT_OF_MEMORY)
+        or any(phrase in message for phrase in _OUT_OF_MEMORY_PHRASES)
     )

@@ -16,133 +16,152 @@ from numpy.typing import NDArray
 
 Link = tuple[int, int]
 """Word of the source, word of the target, both counted from 0."""
-Words = Sequence[Hashable]
+WordSequence = Sequence[Hashable]
 """Of which only that counts which of them are the same."""
-Block = list[tuple[Words, Words]]
+Block = list[tuple[WordSequence, WordSequence]]
 
 # The share of words that came from nowhere, and how steeply chances fall off from the diagonal (Dyer et al., section 2).
-NOWHERE = 0.08
-STEEPNESS = 4.0
-ROUNDS = 10
+NULL_PROBABILITY = 0.08
+DIAGONAL_TENSION = 4.0
+NUM_ITERATIONS = 10
 # Of each pair there is a number for each of its words with each of the other side's; a block of them takes up to 1 GB.
-BLOCK = 2**24
-LEAST = 1e-9
-NEIGHBOURS = [(-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1)]
+MAX_BLOCK_CELLS = 2**24
+MIN_PROBABILITY = 1e-9
+NEIGHBORS = [(-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1)]
 
 
 def align_pairs(
-    sources: Sequence[Words], targets: Sequence[Words], *, rounds: int = ROUNDS, advance: Callable[[int], None] = lambda _: None
+    sources: Sequence[WordSequence],
+    targets: Sequence[WordSequence],
+    *,
+    num_iterations: int = NUM_ITERATIONS,
+    on_progress: Callable[[int], None] = lambda _: None,
 ) -> list[list[Link]]:
     """The links of each pair, in order of the source; none where either side is empty.
 
     Where there are very many, they are learnt and aligned a block at a time. `advance` is told of pairs times rounds done.
     """
-    found: list[list[Link]] = []
-    for block in blocks(zip(sources, targets, strict=True)):
-        found += align_block(block, rounds=rounds, advance=advance)
-    return found
+    links: list[list[Link]] = []
+    for block in split_blocks(zip(sources, targets, strict=True)):
+        links += align_block(block, num_iterations=num_iterations, on_progress=on_progress)
+    return links
 
 
-def blocks(pairs: Iterable[tuple[Words, Words]], *, most: int = BLOCK) -> Iterator[Block]:
+def split_blocks(pairs: Iterable[tuple[WordSequence, WordSequence]], *, max_cells: int = MAX_BLOCK_CELLS) -> Iterator[Block]:
     """The pairs in order, as many together as memory bears."""
     block: Block = []
-    size = 0
+    num_cells = 0
     for source, target in pairs:
-        more = (len(source) + 1) * len(target)
-        if block and size + more > most:
+        pair_cells = (len(source) + 1) * len(target)
+        if block and num_cells + pair_cells > max_cells:
             yield block
-            block, size = [], 0
+            block, num_cells = [], 0
         block.append((source, target))
-        size += more
+        num_cells += pair_cells
     if block:
         yield block
 
 
-def align_block(block: Block, *, rounds: int = ROUNDS, advance: Callable[[int], None] = lambda _: None) -> list[list[Link]]:
+def align_block(
+    block: Block, *, num_iterations: int = NUM_ITERATIONS, on_progress: Callable[[int], None] = lambda _: None
+) -> list[list[Link]]:
     """The links of each pair, by what these pairs teach together."""
     sources, targets = [source for source, _ in block], [target for _, target in block]
-    forwards = _one_way(sources, targets, rounds, advance)
-    backwards = [{(source, target) for target, source in links} for links in _one_way(targets, sources, rounds, advance)]
-    return [grow(there, back) for there, back in zip(forwards, backwards, strict=True)]
+    forward_links = _align_direction(sources, targets, num_iterations, on_progress)
+    backward_links = [
+        {(source, target) for target, source in links}
+        for links in _align_direction(targets, sources, num_iterations, on_progress)
+    ]
+    return [symmetrize(forward, backward) for forward, backward in zip(forward_links, backward_links, strict=True)]
 
 
-def _one_way(
-    sources: Sequence[Words], targets: Sequence[Words], rounds: int, advance: Callable[[int], None]
+def _align_direction(
+    sources: Sequence[WordSequence], targets: Sequence[WordSequence], num_iterations: int, on_progress: Callable[[int], None]
 ) -> list[set[Link]]:
     """For each target word the source word that it most probably came from, or nothing."""
-    source_ids, target_ids = _numbered(sources), _numbered(targets)
-    vocabulary = 1 + max((int(ids.max()) for ids in target_ids if len(ids)), default=0)
-    keys, chances, sizes = [], [], []
+    source_ids, target_ids = _assign_ids(sources), _assign_ids(targets)
+    vocab_size = 1 + max((int(ids.max()) for ids in target_ids if len(ids)), default=0)
+    keys, priors, sizes = [], [], []
     for source, target in zip(source_ids, target_ids, strict=True):
         if len(source) and len(target):
             # The number 0 is nowhere; it stands first among the m + 1 that each target word may have come from.
-            keys.append((np.r_[0, source + 1][None, :] * vocabulary + target[:, None]).ravel())
-            chances.append(_diagonal(len(source), len(target)).ravel())
+            keys.append((np.r_[0, source + 1][None, :] * vocab_size + target[:, None]).ravel())
+            priors.append(_diagonal_prior(len(source), len(target)).ravel())
             sizes.append(np.full(len(target), len(source) + 1))
     if not keys:
         return [set() for _ in sources]
-    unique_P, place_X = np.unique(np.concatenate(keys), return_inverse=True)
-    chance_X, size_J = np.concatenate(chances), np.concatenate(sizes)
+    unique_P, pair_id_X = np.unique(np.concatenate(keys), return_inverse=True)
+    prior_X, size_J = np.concatenate(priors), np.concatenate(sizes)
     start_J = np.r_[0, np.cumsum(size_J)[:-1]]
-    from_P = unique_P // vocabulary
-    likely_P = np.ones(len(unique_P))
-    for done in range(rounds):
-        share_X = likely_P[place_X]
-        if done >= rounds / 2:
-            share_X *= chance_X
-        share_X /= np.repeat(np.add.reduceat(share_X, start_J), size_J)
-        count_P = np.bincount(place_X, share_X, len(unique_P))
-        likely_P = np.maximum(count_P / np.bincount(from_P, count_P)[from_P], LEAST)
-        advance(len(sources))
-    found = iter(_best(likely_P[place_X] * chance_X, start_J, size_J))
+    source_id_P = unique_P // vocab_size
+    probability_P = np.ones(len(unique_P))
+    for iteration in range(num_iterations):
+        posterior_X = probability_P[pair_id_X]
+        if iteration >= num_iterations / 2:
+            posterior_X *= prior_X
+        posterior_X /= np.repeat(np.add.reduceat(posterior_X, start_J), size_J)
+        count_P = np.bincount(pair_id_X, posterior_X, len(unique_P))
+        probability_P = np.maximum(count_P / np.bincount(source_id_P, count_P)[source_id_P], MIN_PROBABILITY)
+        on_progress(len(sources))
+    best_positions = iter(_argmax_segments(probability_P[pair_id_X] * prior_X, start_J, size_J))
     return [
-        {(place - 1, number) for number, place in zip(range(len(target)), found, strict=False) if place > 0}
+        {
+            (place - 1, target_index)
+            for target_index, place in zip(range(len(target)), best_positions, strict=False)
+            if place > 0
+        }
         if len(source) and len(target)
         else set()
         for source, target in zip(source_ids, target_ids, strict=True)
     ]
 
 
-def _numbered(texts: Sequence[Words]) -> list[NDArray[np.int64]]:
-    numbers: dict[Hashable, int] = {}
-    return [np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int64) for words in texts]
+def _assign_ids(texts: Sequence[WordSequence]) -> list[NDArray[np.int64]]:
+    ids: dict[Hashable, int] = {}
+    return [np.array([ids.setdefault(word, len(ids)) for word in words], dtype=np.int64) for words in texts]
 
 
-def _diagonal(source: int, target: int) -> NDArray[np.float64]:
+def _diagonal_prior(source_length: int, target_length: int) -> NDArray[np.float64]:
     """The chance of each place before the words are looked at, nowhere first. → (target, 1 + source)"""
-    distance = np.abs(np.arange(1, source + 1)[None, :] / source - np.arange(1, target + 1)[:, None] / target)
-    near = np.exp(-STEEPNESS * distance)
-    near *= (1 - NOWHERE) / near.sum(1, keepdims=True)
-    return np.concatenate([np.full((target, 1), NOWHERE), near], axis=1)
+    distance = np.abs(
+        np.arange(1, source_length + 1)[None, :] / source_length - np.arange(1, target_length + 1)[:, None] / target_length
+    )
+    prior = np.exp(-DIAGONAL_TENSION * distance)
+    prior *= (1 - NULL_PROBABILITY) / prior.sum(1, keepdims=True)
+    return np.concatenate([np.full((target_length, 1), NULL_PROBABILITY), prior], axis=1)
 
 
-def _best(value_X: NDArray[np.float64], start_J: NDArray[np.int64], size_J: NDArray[np.int64]) -> list[int]:
+def _argmax_segments(value_X: NDArray[np.float64], start_J: NDArray[np.int64], size_J: NDArray[np.int64]) -> list[int]:
     """In each stretch, the place of the greatest value, the first of equals."""
-    greatest_X = np.repeat(np.maximum.reduceat(value_X, start_J), size_J)
-    place_X = np.arange(len(value_X)) - np.repeat(start_J, size_J)
-    found = np.minimum.reduceat(np.where(value_X == greatest_X, place_X, len(value_X)), start_J)
-    return [int(place) for place in found]
+    max_X = np.repeat(np.maximum.reduceat(value_X, start_J), size_J)
+    position_X = np.arange(len(value_X)) - np.repeat(start_J, size_J)
+    best_positions = np.minimum.reduceat(np.where(value_X == max_X, position_X, len(value_X)), start_J)
+    return [int(position) for position in best_positions]
 
 
-def grow(there: Iterable[Link], back: Iterable[Link]) -> list[Link]:
+def symmetrize(forward_links: Iterable[Link], backward_links: Iterable[Link]) -> list[Link]:
     """Both directions as one: what both say, then neighbours that either says, then what either says of two unlinked words."""
-    there, back = set(there), set(back)
-    links, either = there & back, there | back
-    grown = True
-    while grown:
-        grown = False
+    forward_links, backward_links = set(forward_links), set(backward_links)
+    links, union = forward_links & backward_links, forward_links | backward_links
+    has_grown = True
+    while has_grown:
+        has_grown = False
         for source, target in sorted(links):
-            for step_source, step_target in NEIGHBOURS:
-                near = source + step_source, target + step_target
-                if near in either and near not in links and not (_has(links, 0, near[0]) and _has(links, 1, near[1])):
-                    links.add(near)
-                    grown = True
-    for direction in (there, back):
+            for step_source, step_target in NEIGHBORS:
+                neighbor = source + step_source, target + step_target
+                if (
+                    neighbor in union
+                    and neighbor not in links
+                    and not (_is_linked(links, 0, neighbor[0]) and _is_linked(links, 1, neighbor[1]))
+                ):
+                    links.add(neighbor)
+                    has_grown = True
+    for direction in (forward_links, backward_links):
         for link in sorted(direction):
-            if not _has(links, 0, link[0]) and not _has(links, 1, link[1]):
+            if not _is_linked(links, 0, link[0]) and not _is_linked(links, 1, link[1]):
                 links.add(link)
     return sorted(links)
 
 
-def _has(links: set[Link], side: int, word: int) -> bool:
+def _is_linked(links: set[Link], side: int, word: int) -> bool:
     return any(link[side] == word for link in links)

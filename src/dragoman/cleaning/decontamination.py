@@ -22,39 +22,39 @@ class EvaluationTexts:
     digests: frozenset[int]
 
     @classmethod
-    def of(cls, pairs: Iterable[Pair]) -> Self:
-        digests = (_digest(text) for pair in pairs for text in (pair.source, pair.target))
+    def from_pairs(cls, pairs: Iterable[Pair]) -> Self:
+        digests = (_compute_digest(text) for pair in pairs for text in (pair.source, pair.target))
         return cls(frozenset(digest for digest in digests if digest is not None))
 
-    def overlap(self, source: str, target: str) -> bool:
+    def contains_side(self, source: str, target: str) -> bool:
         """One of the two stands here, as a source or as a target, whatever its case, punctuation and spaces."""
-        return _digest(source) in self.digests or _digest(target) in self.digests
+        return _compute_digest(source) in self.digests or _compute_digest(target) in self.digests
 
 
-def _digest(text: str) -> int | None:
+def _compute_digest(text: str) -> int | None:
     """64 bits of a text's key; None where it has neither letter nor digit."""
-    key = text_key(text)
+    key = normalize_for_matching(text)
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()) if key else None
 
 
-class _Kept(dict[int, str | None]):
+class _CharacterMap(dict[int, str | None]):
     """What becomes of a code point: letters, digits and marks stay. Asked as it comes up, since there are a million of them."""
 
-    def __missing__(self, code: int) -> str | None:
-        letter = chr(code)
-        self[code] = letter.lower() if unicodedata.category(letter)[0] in "LNM" else None
-        return self[code]
+    def __missing__(self, code_point: int) -> str | None:
+        character = chr(code_point)
+        self[code_point] = character.lower() if unicodedata.category(character)[0] in "LNM" else None
+        return self[code_point]
 
 
-_KEPT = _Kept()
+_CHARACTER_MAP = _CharacterMap()
 
 
-def text_key(text: str) -> str:
+def normalize_for_matching(text: str) -> str:
     """What stays of a text without its case, punctuation, symbols and white space, after Unicode's NFKC."""
     if text.isascii():
-        return text.translate(_KEPT)
+        return text.translate(_CHARACTER_MAP)
     # Twice: folding may take a composed letter apart, and what is put together again may fold further.
     for _ in range(2):
         text = unicodedata.normalize("NFKC", text).casefold()
     # A mark stands beside the letter before it once nothing is between them.
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).translate(_KEPT))
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).translate(_CHARACTER_MAP))

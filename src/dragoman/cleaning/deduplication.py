@@ -20,39 +20,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import OutputError
-from dragoman.io.storage import cannot_write
+from dragoman.io.storage import describe_write_error
 
 Digests = NDArray[np.uint64]
 """Of shape (rows, 2)."""
 Records = NDArray[np.void]
 """Digests with the numbers of their rows."""
 
-_RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
-_ROWS_AT_ONCE = 2**20
+_RECORD_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
+_DEFAULT_ROWS_IN_MEMORY = 2**20
 _DIGEST_BYTES = 16
-_BUCKET = "bucket-"
+_BUCKET_PREFIX = "bucket-"
 
 
 def digest_sources(sources: Sequence[str]) -> Digests:
     """128 bits of each text."""
-    return _array(map(_encoded, sources))
+    return _hash_texts(map(_encode, sources))
 
 
 def digest_pairs(sources: Sequence[str], targets: Sequence[str]) -> Digests:
     """128 bits of each pair; the source's length goes in first, so that it is plain where the target begins."""
-    pairs = zip(map(_encoded, sources), map(_encoded, targets), strict=True)
-    return _array(b"%d:%b%b" % (len(source), source, target) for source, target in pairs)
+    pairs = zip(map(_encode, sources), map(_encode, targets), strict=True)
+    return _hash_texts(b"%d:%b%b" % (len(source), source, target) for source, target in pairs)
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _array(texts: Iterable[bytes]) -> Digests:
+def _hash_texts(texts: Iterable[bytes]) -> Digests:
     return np.frombuffer(b"".join([blake2b(text, digest_size=16).digest() for text in texts]), dtype="<u8").reshape(-1, 2)
 
 
-class DuplicateSearch:
+class DuplicateFinder:
     """Rows are added in their order, and in the end each one is known to be the first of its kind or not.
 
     Up to `rows_at_once` rows wait in memory; beyond that they go to 256 files in `folder`, 24 bytes a row, and a file of more
@@ -60,20 +60,20 @@ class DuplicateSearch:
     each. The folder is made where it does not stand, and may hold nothing but what an earlier, broken search has left.
     """
 
-    def __init__(self, folder: Path, *, rows_at_once: int = _ROWS_AT_ONCE) -> None:
+    def __init__(self, folder: Path, *, max_rows_in_memory: int = _DEFAULT_ROWS_IN_MEMORY) -> None:
         self._folder = folder
-        self._rows_at_once = rows_at_once
-        self._waiting: list[Records] = []
-        self._waiting_rows = 0
-        self._rows = 0
+        self._max_rows_in_memory = max_rows_in_memory
+        self._pending: list[Records] = []
+        self._num_pending_rows = 0
+        self._num_rows = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for path in sorted(folder.iterdir()):
-                if not path.name.startswith(_BUCKET):
+                if not path.name.startswith(_BUCKET_PREFIX):
                     raise OutputError(f"{folder}: holds {path.name!r}; duplicates are sought in an empty folder")
             self._clear()
         except OSError as error:
-            raise OutputError(cannot_write(folder, error)) from None
+            raise OutputError(describe_write_error(folder, error)) from None
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +85,7 @@ class DuplicateSearch:
             self._folder.rmdir()
 
     def _clear(self) -> None:
-        for path in self._folder.glob(f"{_BUCKET}*"):
+        for path in self._folder.glob(f"{_BUCKET_PREFIX}*"):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -93,83 +93,83 @@ class DuplicateSearch:
 
     def add(self, digests: Digests) -> None:
         """The next rows. Raises OutputError where the folder cannot be written to."""
-        for start in range(0, len(digests), self._rows_at_once):
-            part = digests[start : start + self._rows_at_once]
-            records = np.empty(len(part), dtype=_RECORD)
-            records["high"], records["low"] = part[:, 0], part[:, 1]
-            records["row"] = np.arange(self._rows, self._rows + len(part), dtype=np.uint64)
-            self._rows += len(part)
-            if self._waiting_rows + len(part) > self._rows_at_once:
-                self._spill()
-            self._waiting.append(records)
-            self._waiting_rows += len(part)
+        for start in range(0, len(digests), self._max_rows_in_memory):
+            digest_slice = digests[start : start + self._max_rows_in_memory]
+            records = np.empty(len(digest_slice), dtype=_RECORD_DTYPE)
+            records["high"], records["low"] = digest_slice[:, 0], digest_slice[:, 1]
+            records["row"] = np.arange(self._num_rows, self._num_rows + len(digest_slice), dtype=np.uint64)
+            self._num_rows += len(digest_slice)
+            if self._num_pending_rows + len(digest_slice) > self._max_rows_in_memory:
+                self._spill_to_disk()
+            self._pending.append(records)
+            self._num_pending_rows += len(digest_slice)
 
-    def repeated(self) -> NDArray[np.bool_]:
+    def find_repeated(self) -> NDArray[np.bool_]:
         """For each row, whether an earlier one has the same digest. This ends the search and empties the folder."""
-        marks = np.zeros(self._rows, dtype=np.bool_)
-        if self._waiting_rows == self._rows:
-            _first_ones(self._taken(), marks)
-            return marks
-        self._spill()
+        is_repeated = np.zeros(self._num_rows, dtype=np.bool_)
+        if self._num_pending_rows == self._num_rows:
+            _mark_repeats(self._take_pending(), is_repeated)
+            return is_repeated
+        self._spill_to_disk()
         try:
             for bucket in sorted(self._folder.iterdir()):
-                self._search(bucket, 1, marks)
+                self._mark_bucket(bucket, 1, is_repeated)
         except OSError as error:
-            raise OutputError(cannot_write(self._folder, error)) from None
-        return marks
+            raise OutputError(describe_write_error(self._folder, error)) from None
+        return is_repeated
 
-    def _taken(self) -> Records:
+    def _take_pending(self) -> Records:
         """The rows that wait in memory; there are none then."""
-        waiting = np.concatenate([np.empty(0, dtype=_RECORD), *self._waiting])
-        self._waiting, self._waiting_rows = [], 0
-        return waiting
+        pending = np.concatenate([np.empty(0, dtype=_RECORD_DTYPE), *self._pending])
+        self._pending, self._num_pending_rows = [], 0
+        return pending
 
-    def _spill(self) -> None:
+    def _spill_to_disk(self) -> None:
         try:
-            _append(self._taken(), self._folder, 0)
+            _append_to_buckets(self._take_pending(), self._folder, 0)
         except OSError as error:
-            raise OutputError(cannot_write(self._folder, error)) from None
+            raise OutputError(describe_write_error(self._folder, error)) from None
 
-    def _search(self, bucket: Path, depth: int, marks: NDArray[np.bool_]) -> None:
+    def _mark_bucket(self, bucket: Path, depth: int, is_repeated: NDArray[np.bool_]) -> None:
         """Mark what is repeated in a file whose digests agree in their first `depth` bytes, and remove the file."""
-        if bucket.stat().st_size <= self._rows_at_once * _RECORD.itemsize:
-            _first_ones(np.fromfile(bucket, dtype=_RECORD), marks)
+        if bucket.stat().st_size <= self._max_rows_in_memory * _RECORD_DTYPE.itemsize:
+            _mark_repeats(np.fromfile(bucket, dtype=_RECORD_DTYPE), is_repeated)
             bucket.unlink()
             return
-        parts = bucket.with_name(f"{bucket.name}.parts")
-        parts.mkdir()
+        sub_folder = bucket.with_name(f"{bucket.name}.parts")
+        sub_folder.mkdir()
         with bucket.open("rb") as stream:
-            first = True
-            while len(records := np.fromfile(stream, dtype=_RECORD, count=self._rows_at_once)):
+            is_first_read = True
+            while len(records := np.fromfile(stream, dtype=_RECORD_DTYPE, count=self._max_rows_in_memory)):
                 if depth < _DIGEST_BYTES:
                     # Without what is repeated already, a file of few different digests shrinks on the way.
-                    _append(_first_ones(records, marks), parts, depth)
+                    _append_to_buckets(_mark_repeats(records, is_repeated), sub_folder, depth)
                 else:
-                    marks[records["row"][1 if first else 0 :]] = True
-                first = False
+                    is_repeated[records["row"][1 if is_first_read else 0 :]] = True
+                is_first_read = False
         bucket.unlink()
-        for part in sorted(parts.iterdir()):
-            self._search(part, depth + 1, marks)
-        parts.rmdir()
+        for sub_bucket in sorted(sub_folder.iterdir()):
+            self._mark_bucket(sub_bucket, depth + 1, is_repeated)
+        sub_folder.rmdir()
 
 
-def _first_ones(records: Records, marks: NDArray[np.bool_]) -> Records:
+def _mark_repeats(records: Records, is_repeated: NDArray[np.bool_]) -> Records:
     """The first record of each digest; the rows of the others, which must stand after it, are marked."""
     order = np.lexsort((records["low"], records["high"]))
     high, low = records["high"][order], records["low"][order]
-    first = np.ones(len(records), dtype=np.bool_)
-    first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-    marks[records["row"][order[~first]]] = True
-    return records[order[first]]
+    is_first = np.ones(len(records), dtype=np.bool_)
+    is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    is_repeated[records["row"][order[~is_first]]] = True
+    return records[order[is_first]]
 
 
-def _append(records: Records, folder: Path, depth: int) -> None:
+def _append_to_buckets(records: Records, folder: Path, byte_index: int) -> None:
     """Add each record to the file in `folder` that its digest's byte number `depth` names."""
-    half = records["high"] if depth < 8 else records["low"]
-    byte = (half >> np.uint64(56 - 8 * (depth % 8))).astype(np.uint8)
+    digest_word = records["high"] if byte_index < 8 else records["low"]
+    byte = (digest_word >> np.uint64(56 - 8 * (byte_index % 8))).astype(np.uint8)
     order = np.argsort(byte, kind="stable")
     ends = np.cumsum(np.bincount(byte, minlength=256))
-    for name, (start, end) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+    for bucket_index, (start, end) in enumerate(itertools.pairwise([0, *ends.tolist()])):
         if start < end:
-            with (folder / f"{_BUCKET}{name:02x}").open("ab") as stream:
+            with (folder / f"{_BUCKET_PREFIX}{bucket_index:02x}").open("ab") as stream:
                 stream.write(records[order[start:end]].tobytes())

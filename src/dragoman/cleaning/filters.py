@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from html.entities import html5
 
-from dragoman.errors import MissingExtraError
+from dragoman.errors import MissingDependencyError
 
 
 def is_empty(source: str, target: str) -> bool:
@@ -21,7 +21,7 @@ def is_empty(source: str, target: str) -> bool:
 
 
 # Letters of Thai, Lao, Myanmar, Khmer, Hiragana, Katakana and Han, the last with its iteration marks.
-_SPACELESS = re.compile(
+_UNSPACED_LETTERS = re.compile(
     "[\u0e01-\u0e30\u0e32\u0e33\u0e40-\u0e46\u0e81-\u0eb0\u0eb2\u0eb3\u0ebd-\u0ec6\u0edc-\u0edf"
     "\u1000-\u102a\u103f\u1050-\u1055\u105a-\u105d\u1061\u1065\u1066\u106e-\u1070\u1075-\u1081\u108e"
     "\ua9e0-\ua9e4\ua9e6-\ua9ef\ua9fa-\ua9fe\uaa60-\uaa76\uaa7a\uaa7e\uaa7f\u1780-\u17b3\u17d7\u17dc"
@@ -30,28 +30,28 @@ _SPACELESS = re.compile(
 )
 
 
-def word_count(text: str) -> int:
+def count_words(text: str) -> int:
     """What stands between white space; in a script without spaces each letter, and each word of another script among them."""
     if text.isascii():
         return len(text.split())
-    others, letters = _SPACELESS.subn(" ", text)
-    words = others.split()
-    return letters + sum(any(map(str.isalnum, word)) for word in words) if letters else len(words)
+    spaced_text, num_letters = _UNSPACED_LETTERS.subn(" ", text)
+    words = spaced_text.split()
+    return num_letters + sum(any(map(str.isalnum, word)) for word in words) if num_letters else len(words)
 
 
 def is_too_long(source: str, target: str, max_words: int | None, max_characters: int | None) -> bool:
     """A side has more words or characters than these; None sets no limit."""
-    longest = max(len(source), len(target))
-    if max_characters is not None and longest > max_characters:
+    longest_length = max(len(source), len(target))
+    if max_characters is not None and longest_length > max_characters:
         return True
     # A text has no more words than characters.
-    return max_words is not None and longest > max_words and max(word_count(source), word_count(target)) > max_words
+    return max_words is not None and longest_length > max_words and max(count_words(source), count_words(target)) > max_words
 
 
 def is_out_of_ratio(source: str, target: str, max_ratio: float) -> bool:
     """The longer side has over ten characters and more than `max_ratio` times those of the shorter."""
-    shorter, longer = sorted((len(source), len(target)))
-    return longer > 10 and longer > max_ratio * shorter
+    shorter_length, longer_length = sorted((len(source), len(target)))
+    return longer_length > 10 and longer_length > max_ratio * shorter_length
 
 
 def is_identical(source: str, target: str) -> bool:
@@ -60,7 +60,7 @@ def is_identical(source: str, target: str) -> bool:
 
 
 # Control, surrogate, private and not assigned, or not when this Python's Unicode tables were made.
-_NOBODYS = {"Cc", "Cs", "Co", "Cn"}
+_DISALLOWED_CATEGORIES = {"Cc", "Cs", "Co", "Cn"}
 
 
 def has_control_characters(source: str, target: str) -> bool:
@@ -77,10 +77,12 @@ def _has_control_characters(text: str) -> bool:
         return True
     if text.isprintable():
         return False
-    return any(unicodedata.category(letter) in _NOBODYS for letter in set(text) if letter not in "\t\n\r")
+    return any(
+        unicodedata.category(character) in _DISALLOWED_CATEGORIES for character in set(text) if character not in "\t\n\r"
+    )
 
 
-def mojibake_finder() -> Callable[[str, str], bool]:
+def make_mojibake_filter() -> Callable[[str, str], bool]:
     """`(source, target)` → UTF-8 was once read as something else in a side, as ftfy's heuristic sees it.
 
     On a million lines of English, German, French, Czech, Vietnamese, Chinese and Japanese it was wrong about three. Of lines
@@ -89,7 +91,7 @@ def mojibake_finder() -> Callable[[str, str], bool]:
     try:
         from ftfy.badness import is_bad
     except ImportError as error:
-        raise MissingExtraError("ftfy", "cleaning", "data.cleaning.mojibake") from error
+        raise MissingDependencyError("ftfy", "cleaning", "data.cleaning.mojibake") from error
 
     def has_mojibake(source: str, target: str) -> bool:
         return (not source.isascii() and bool(is_bad(source))) or (not target.isascii() and bool(is_bad(target)))
@@ -98,23 +100,23 @@ def mojibake_finder() -> Callable[[str, str], bool]:
 
 
 # Names of HTML and of wikis; any other name needs an attribute or a slash, so that <file> and <Ctrl> stay text.
-_ELEMENTS = (
+_HTML_ELEMENTS = (
     "a abbr acronym address article aside audio b base big blockquote body br button caption center cite code col colgroup dd "
     "del dfn dir div dl dt em embed fieldset figure font footer form frame frameset h[1-6] head header hr html i iframe img "
     "input ins kbd label legend li link main map mark math meta nav noscript nowiki object ol optgroup option p param pre q "
     "ref s samp script section select small source span strike strong style sub sup svg table tbody td textarea tfoot th "
     "thead title tr tt u ul var video wbr"
 ).replace(" ", "|")
-_NAME = r"[a-z][\w:.-]{0,40}"
+_TAG_NAME = r"[a-z][\w:.-]{0,40}"
 # Each alternative begins with a plain character, which lets the search skip text that has none of them; what may repeat is
 # bounded, so that no line takes more than linear time.
 _MARKUP = re.compile(
     r"<(?:"
-    rf"/{_NAME}\s{{0,9}}>"
-    rf"|{_NAME}\s{{0,9}}/>"
-    rf"|{_NAME}\s{{1,9}}[\w:.-]{{1,40}}\s{{0,9}}=\s{{0,9}}[\"']"
-    rf"|{_NAME}(?:\s{{1,9}}[\w:.-]{{1,40}}=[^\s\"'<>]{{1,200}}){{1,20}}\s{{0,9}}>"
-    rf"|(?:{_ELEMENTS})>"
+    rf"/{_TAG_NAME}\s{{0,9}}>"
+    rf"|{_TAG_NAME}\s{{0,9}}/>"
+    rf"|{_TAG_NAME}\s{{1,9}}[\w:.-]{{1,40}}\s{{0,9}}=\s{{0,9}}[\"']"
+    rf"|{_TAG_NAME}(?:\s{{1,9}}[\w:.-]{{1,40}}=[^\s\"'<>]{{1,200}}){{1,20}}\s{{0,9}}>"
+    rf"|(?:{_HTML_ELEMENTS})>"
     r"|!--|!doctype\b|!\[cdata\[|\?xml\b|%[=@\s]"
     r")"
     r"|\[\[(?=\S)[^\[\]]{1,300}\]\]"
@@ -144,15 +146,15 @@ def _has_markup(text: str) -> bool:
 
 _DIGIT = re.compile(r"\d")
 _DIGITS = re.compile(r"[0-9]+")
-_FOREIGN_DIGIT = re.compile(r"(?![0-9])\d")
-_SPACE = "[ \u00a0\u2009\u202f]"
+_NON_ASCII_DIGIT = re.compile(r"(?![0-9])\d")
+_NUMBER_SPACE = "[ \u00a0\u2009\u202f]"
 # Groups of three after spaces, or whatever follows a point, comma or apostrophe: 3 000,50 and 3,000.50 and 3'000.50.
 _NUMBER = re.compile(
-    rf"[0-9]{{1,3}}(?:{_SPACE}[0-9]{{3}}(?![0-9]))+(?:[.,\u066b][0-9]+)?|[0-9]+(?:[.,'\u2019\u066b\u066c][0-9]+)*"
+    rf"[0-9]{{1,3}}(?:{_NUMBER_SPACE}[0-9]{{3}}(?![0-9]))+(?:[.,\u066b][0-9]+)?|[0-9]+(?:[.,'\u2019\u066b\u066c][0-9]+)*"
 )
 
 
-def have_other_numbers(source: str, target: str) -> bool:
+def has_number_mismatch(source: str, target: str) -> bool:
     """The sides do not hold the same numbers, written in digits of any script, in any order.
 
     The same are 3,000.50, 3.000,50, 3 000,50 and 3000.50, and 2:30 and 2.30. Not the same are 2 and "two", 2 and 二, 14:30 and
@@ -160,16 +162,18 @@ def have_other_numbers(source: str, target: str) -> bool:
     """
     if _DIGIT.search(source) is None and _DIGIT.search(target) is None:
         return False
-    one, other = _with_plain_digits(source), _with_plain_digits(target)
+    ascii_source, ascii_target = _to_ascii_digits(source), _to_ascii_digits(target)
     # Either as strings of digits between whatever separates them, or as numbers without what groups their digits.
-    return Counter(_DIGITS.findall(one)) != Counter(_DIGITS.findall(other)) and _numbers(one) != _numbers(other)
+    return Counter(_DIGITS.findall(ascii_source)) != Counter(_DIGITS.findall(ascii_target)) and _count_numbers(
+        ascii_source
+    ) != _count_numbers(ascii_target)
 
 
-def _with_plain_digits(text: str) -> str:
-    return text if text.isascii() else _FOREIGN_DIGIT.sub(lambda found: str(unicodedata.decimal(found[0])), text)
+def _to_ascii_digits(text: str) -> str:
+    return text if text.isascii() else _NON_ASCII_DIGIT.sub(lambda match: str(unicodedata.decimal(match[0])), text)
 
 
-def _numbers(text: str) -> Counter[str]:
+def _count_numbers(text: str) -> Counter[str]:
     return Counter("".join(_DIGITS.findall(number)) for number in _NUMBER.findall(text))
 
 
@@ -179,24 +183,24 @@ _ADDRESS = re.compile(
 )
 
 
-def have_other_addresses(source: str, target: str) -> bool:
+def has_address_mismatch(source: str, target: str) -> bool:
     """The sides do not hold the same web and mail addresses, whatever their case, order and number.
 
     An address of the web is known by http:// or https://, which are the same, ftp:// or www. at its beginning. One that was
     translated too, such as https://de.example.org for https://en.example.org, is another one.
     """
-    return _addresses(source) != _addresses(target)
+    return _find_addresses(source) != _find_addresses(target)
 
 
-def _addresses(text: str) -> set[str]:
+def _find_addresses(text: str) -> set[str]:
     if "@" not in text and "://" not in text and "www." not in text.lower():
         return set()
-    return {_bare(address) for address in _ADDRESS.findall(text)}
+    return {_normalize_address(address) for address in _ADDRESS.findall(text)}
 
 
-def _bare(address: str) -> str:
+def _normalize_address(address: str) -> str:
     """Without the sentence's punctuation, and without a closing bracket that was opened before the address."""
-    bare = address.rstrip(".,;:!?'*_~")
-    while bare and bare[-1] in ")]" and bare.count(bare[-1]) > bare.count("(" if bare[-1] == ")" else "["):
-        bare = bare[:-1].rstrip(".,;:!?'*_~")
-    return bare.rstrip("/").lower().removeprefix("http://").removeprefix("https://")
+    trimmed = address.rstrip(".,;:!?'*_~")
+    while trimmed and trimmed[-1] in ")]" and trimmed.count(trimmed[-1]) > trimmed.count("(" if trimmed[-1] == ")" else "["):
+        trimmed = trimmed[:-1].rstrip(".,;:!?'*_~")
+    return trimmed.rstrip("/").lower().removeprefix("http://").removeprefix("https://")

@@ -6,49 +6,57 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from dragoman.cleaning.cleaned_corpus import CHUNK, Progress, Spool, spool_training
-from dragoman.cleaning.report import cleaning_page
-from dragoman.cleaning.statistics import Tally
+from dragoman.cleaning.cleaned_corpus import CHUNK_PAIRS, CleanedCorpus, ProgressCallback, clean_training_corpora
+from dragoman.cleaning.report import render_cleaning_report
+from dragoman.cleaning.statistics import CleaningStats
 from dragoman.config import Format, Recipe
 from dragoman.errors import RecipeError
 from dragoman.formats.pair import Pair
-from dragoman.formats.readers import refuse_missing
+from dragoman.formats.readers import check_files_exist
 from dragoman.formats.writers import write_pairs
-from dragoman.io.storage import sealed_folder, write_json, write_lines
-from dragoman.runtime.processes import cores
+from dragoman.io.storage import atomic_dir, write_json, write_lines
+from dragoman.runtime.processes import count_cores
 
 
 def clean_corpora(
-    recipe: Recipe, folder: Path, *, form: Format = "tsv", overwrite: bool = False, progress: Progress = lambda *_: None
-) -> dict[str, Tally]:
+    recipe: Recipe,
+    folder: Path,
+    *,
+    file_format: Format = "tsv",
+    overwrite: bool = False,
+    on_progress: ProgressCallback = lambda *_: None,
+) -> dict[str, CleaningStats]:
     """Write the pairs that stay, `cleaning.json` and `cleaning.html` into a new folder; return what became of each corpus.
 
     The folder appears whole or not at all. Raises OutputError where it exists or cannot be written.
     """
-    if form in ("tmx", "xliff") and not (recipe.task.source_language and recipe.task.target_language):
-        raise RecipeError(f"a {form} file names its languages: give task.source_language and task.target_language")
-    refuse_missing(recipe, recipe.data.training_corpora().values())
-    with sealed_folder(folder, overwrite=overwrite) as partial:
-        spools = spool_training(
-            recipe, partial / "text", processes=recipe.data.preprocessing_workers or cores(), progress=progress
+    if file_format in ("tmx", "xliff") and not (recipe.task.source_language and recipe.task.target_language):
+        raise RecipeError(f"a {file_format} file names its languages: give task.source_language and task.target_language")
+    check_files_exist(recipe, recipe.data.training_corpora().values())
+    with atomic_dir(folder, overwrite=overwrite) as unfinished_folder:
+        cleaned_corpora = clean_training_corpora(
+            recipe,
+            unfinished_folder / "text",
+            processes=recipe.data.preprocessing_workers or count_cores(),
+            on_progress=on_progress,
         )
-        for spool in spools:
+        for cleaned_corpus in cleaned_corpora:
             write_pairs(
-                partial / spool.name,
-                _told(spool, progress),
-                format=form,
+                unfinished_folder / cleaned_corpus.name,
+                _iter_with_progress(cleaned_corpus, on_progress),
+                file_format=file_format,
                 source_language=recipe.task.source_language,
                 target_language=recipe.task.target_language,
             )
-        shutil.rmtree(partial / "text")
-        tallies = {spool.name: spool.tally for spool in spools}
-        write_json(partial / "cleaning.json", {name: tally.to_dict() for name, tally in tallies.items()})
-        write_lines(partial / "cleaning.html", [cleaning_page(tallies)])
-    return tallies
+        shutil.rmtree(unfinished_folder / "text")
+        stats_by_corpus = {spool.name: spool.stats for spool in cleaned_corpora}
+        write_json(unfinished_folder / "cleaning.json", {name: stats.to_dict() for name, stats in stats_by_corpus.items()})
+        write_lines(unfinished_folder / "cleaning.html", [render_cleaning_report(stats_by_corpus)])
+    return stats_by_corpus
 
 
-def _told(spool: Spool, progress: Progress) -> Iterator[Pair]:
-    for done, pair in enumerate(spool.pairs(), start=1):
+def _iter_with_progress(cleaned_corpus: CleanedCorpus, on_progress: ProgressCallback) -> Iterator[Pair]:
+    for num_written, pair in enumerate(cleaned_corpus.iter_pairs(), start=1):
         yield pair
-        if done % CHUNK == 0:
-            progress(f"writing {spool.name}", done, len(spool))
+        if num_written % CHUNK_PAIRS == 0:
+            on_progress(f"writing {cleaned_corpus.name}", num_written, len(cleaned_corpus))

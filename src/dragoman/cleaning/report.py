@@ -5,69 +5,75 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import chain, islice, zip_longest
 
-from dragoman.cleaning.rules import ORDER
-from dragoman.cleaning.statistics import EXAMPLES, Dropped, Tally
+from dragoman.cleaning.rules import RULE_ORDER
+from dragoman.cleaning.statistics import MAX_EXAMPLES, CleaningStats, RuleStats
 from dragoman.formats.pair import Pair
-from dragoman.viz import Table, report_page
+from dragoman.viz import ReportTable, render_report
 
-HEADER = ("", "pairs", "per cent")
+TABLE_HEADER = ("", "pairs", "per cent")
 
 
-def rows_of(tally: Tally) -> list[tuple[str, str, str]]:
+def format_rows(stats: CleaningStats) -> list[tuple[str, str, str]]:
     """Cells under `HEADER`: the pairs read, those that each rule dropped in the order of the rules, and those kept."""
     counts = [
-        ("read", tally.read),
-        *((rule, tally.dropped[rule].count) for rule in _ordered(tally.dropped)),
-        ("kept", tally.kept),
+        ("read", stats.num_read),
+        *((rule, stats.rule_stats[rule].count) for rule in _sort_rules(stats.rule_stats)),
+        ("kept", stats.num_kept),
     ]
-    return [(name, f"{count:,}", f"{100 * count / tally.read:.2f}" if tally.read else "–") for name, count in counts]
+    return [(name, f"{count:,}", f"{100 * count / stats.num_read:.2f}" if stats.num_read else "–") for name, count in counts]
 
 
-def table_of(tallies: Mapping[str, Tally]) -> tuple[list[str], list[list[str]]]:
+def format_table(stats_by_corpus: Mapping[str, CleaningStats]) -> tuple[list[str], list[list[str]]]:
     """Header and cells of one table for all corpora: the pairs read, those that each rule dropped, and those kept."""
-    whole = Tally.merged_all(tallies.values())
-    columns = [{name: count for name, count, _ in rows_of(tally)} for tally in tallies.values()]
-    rows = [[name, *(column.get(name, "–") for column in columns), share] for name, _, share in rows_of(whole)]
-    return [HEADER[0], *tallies, HEADER[2]], rows
+    total = CleaningStats.merge_all(stats_by_corpus.values())
+    columns = [{name: count for name, count, _ in format_rows(stats)} for stats in stats_by_corpus.values()]
+    rows = [[name, *(column.get(name, "–") for column in columns), percentage] for name, _, percentage in format_rows(total)]
+    return [TABLE_HEADER[0], *stats_by_corpus, TABLE_HEADER[2]], rows
 
 
-def cleaning_page(tallies: Mapping[str, Tally], *, title: str = "What cleaning dropped") -> str:
+def render_cleaning_report(stats_by_corpus: Mapping[str, CleaningStats], *, title: str = "What cleaning dropped") -> str:
     """One self-contained HTML page of the corpora's tallies, by name.
 
     A table of all corpora, then one for each rule with its sentence and examples.
     """
-    whole = Tally.merged_all(tallies.values())
-    share = f" ({100 * whole.kept / whole.read:.2f} %)" if whole.read else ""
-    rules = _ordered(whole.dropped)
-    idle = [_caption(rule, whole.dropped[rule]) for rule in rules if not whole.dropped[rule].count]
+    total = CleaningStats.merge_all(stats_by_corpus.values())
+    kept_percentage = f" ({100 * total.num_kept / total.num_read:.2f} %)" if total.num_read else ""
+    rules = _sort_rules(total.rule_stats)
+    unused_rules = [_format_caption(rule, total.rule_stats[rule]) for rule in rules if not total.rule_stats[rule].count]
     notes = [
-        f"A pair counts under the first rule that drops it. Of those dropped, up to {EXAMPLES} a rule are shown, "
+        f"A pair counts under the first rule that drops it. Of those dropped, up to {MAX_EXAMPLES} a rule are shown, "
         "drawn by lot, in turn from each corpus."
     ]
-    return report_page(
+    return render_report(
         title,
-        facts=[("pairs read", f"{whole.read:,}"), ("pairs kept", f"{whole.kept:,}{share}")],
+        facts=[("pairs read", f"{total.num_read:,}"), ("pairs kept", f"{total.num_kept:,}{kept_percentage}")],
         tables=[
-            Table("Pairs read, dropped by each rule, and kept", *table_of(tallies)),
-            *(_examples(rule, whole.dropped[rule], tallies) for rule in rules if whole.dropped[rule].count),
+            ReportTable("Pairs read, dropped by each rule, and kept", *format_table(stats_by_corpus)),
+            *(
+                _make_examples_table(rule, total.rule_stats[rule], stats_by_corpus)
+                for rule in rules
+                if total.rule_stats[rule].count
+            ),
         ],
-        notes=[*notes, "\n".join(["Nothing was dropped by these rules.", *idle])] if idle else notes,
+        notes=[*notes, "\n".join(["Nothing was dropped by these rules.", *unused_rules])] if unused_rules else notes,
     )
 
 
-def _ordered(rules: Iterable[str]) -> list[str]:
-    return sorted(rules, key=lambda rule: (ORDER.index(rule) if rule in ORDER else len(ORDER), rule))
+def _sort_rules(rules: Iterable[str]) -> list[str]:
+    return sorted(rules, key=lambda rule: (RULE_ORDER.index(rule) if rule in RULE_ORDER else len(RULE_ORDER), rule))
 
 
-def _caption(rule: str, dropped: Dropped) -> str:
-    return f"{rule}: {dropped.sentence}" if dropped.sentence else rule
+def _format_caption(rule: str, rule_stats: RuleStats) -> str:
+    return f"{rule}: {rule_stats.description}" if rule_stats.description else rule
 
 
-def _examples(rule: str, dropped: Dropped, tallies: Mapping[str, Tally]) -> Table:
-    of_each = [
-        [(pair, corpus) for pair in tally.dropped[rule].examples] for corpus, tally in tallies.items() if rule in tally.dropped
+def _make_examples_table(rule: str, rule_stats: RuleStats, stats_by_corpus: Mapping[str, CleaningStats]) -> ReportTable:
+    examples_by_corpus = [
+        [(pair, corpus) for pair in corpus_stats.rule_stats[rule].examples]
+        for corpus, corpus_stats in stats_by_corpus.items()
+        if rule in corpus_stats.rule_stats
     ]
-    in_turn: Iterable[tuple[Pair, str] | None] = chain.from_iterable(zip_longest(*of_each))
-    shown = islice((example for example in in_turn if example is not None), EXAMPLES)
-    rows = [(pair.source, pair.target, corpus, pair.origin) for pair, corpus in shown]
-    return Table(_caption(rule, dropped), ("source", "target", "corpus", "origin"), rows)
+    interleaved: Iterable[tuple[Pair, str] | None] = chain.from_iterable(zip_longest(*examples_by_corpus))
+    selected = islice((example for example in interleaved if example is not None), MAX_EXAMPLES)
+    rows = [(pair.source, pair.target, corpus, pair.origin) for pair, corpus in selected]
+    return ReportTable(_format_caption(rule, rule_stats), ("source", "target", "corpus", "origin"), rows)

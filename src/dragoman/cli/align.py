@@ -6,20 +6,20 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.options import OUTPUT, refuse_old, text_sink
+from dragoman.cli.options import OUTPUT_OPTION, check_output_paths, open_text_output
 
-PATH = click.Path(path_type=Path)
-WINDOW = 2048
+PATH_TYPE = click.Path(path_type=Path)
+CHUNK_LINES = 2048
 
 
 @click.command()
-@click.argument("source", type=PATH)
-@click.argument("target", type=PATH)
-@click.option("--bundle", type=PATH, help="Align by this model's attention; else lexically, by the pairs themselves.")
-@OUTPUT
+@click.argument("source", type=PATH_TYPE)
+@click.argument("target", type=PATH_TYPE)
+@click.option("--bundle", type=PATH_TYPE, help="Align by this model's attention; else lexically, by the pairs themselves.")
+@OUTPUT_OPTION
 @click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
 @click.option(
-    "--gold", type=PATH, help="Compare with these links, and print error rate, precision and recall instead of links."
+    "--gold", type=PATH_TYPE, help="Compare with these links, and print error rate, precision and recall instead of links."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with the words that are linked.")
 def align(
@@ -35,76 +35,97 @@ def align(
               dragoman align train.en train.de -o train.links
               dragoman align test.en test.de --bundle runs/multi30k-ende/bundle --gold test.links
     """
-    from dragoman.formats.pharaoh import pharaoh
-    from dragoman.formats.text import read_beside
+    from dragoman.formats.pharaoh import format_pharaoh
+    from dragoman.formats.text import read_parallel_lines
 
-    refuse_old(output, overwrite=overwrite, read=[source, target, gold, bundle])
-    sources, targets = read_beside(source, target)
-    right = None if gold is None else _right(gold, sources, targets)
-    found = _lexically(sources, targets) if bundle is None else _by(bundle, sources, targets)
-    if right is not None:
-        _compare(found, right, as_json=as_json)
+    check_output_paths(output, overwrite=overwrite, input_paths=[source, target, gold, bundle])
+    sources, targets = read_parallel_lines(source, target)
+    gold_links = None if gold is None else _read_gold_links(gold, sources, targets)
+    predicted_links = _align_lexically(sources, targets) if bundle is None else _align_with_model(bundle, sources, targets)
+    if gold_links is not None:
+        _print_alignment_scores(predicted_links, gold_links, as_json=as_json)
         if output is None:
             return
-    with text_sink(output, overwrite=overwrite) as stream:
-        for number, (one, other, links) in enumerate(zip(sources, targets, found, strict=True), start=1):
-            stream.write((_json(number, one.split(), other.split(), links) if as_json else pharaoh(links)) + "\n")
+    with open_text_output(output, overwrite=overwrite) as stream:
+        for line_number, (source_line, target_line, links) in enumerate(
+            zip(sources, targets, predicted_links, strict=True), start=1
+        ):
+            stream.write(
+                (
+                    _to_json_line(line_number, source_line.split(), target_line.split(), links)
+                    if as_json
+                    else format_pharaoh(links)
+                )
+                + "\n"
+            )
 
 
-def _right(gold: Path, sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
+def _read_gold_links(gold: Path, sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
     """The links of a gold file. Raises DataError where it has other lines or links than belong to these texts."""
     from dragoman.errors import DataError
-    from dragoman.formats.pharaoh import read_pharaoh, refuse_outside
+    from dragoman.formats.pharaoh import check_links, read_pharaoh
 
-    right = list(read_pharaoh(gold))
-    if len(right) != len(sources):
-        raise DataError(f"{gold} has {len(right)} lines of links for {len(sources)} pairs: line n belongs to pair n")
-    for number, (links, one, other) in enumerate(zip(right, sources, targets, strict=True), start=1):
-        refuse_outside(links, len(one.split()), len(other.split()), where=f"{gold}, line {number}")
-    return right
+    gold_links = list(read_pharaoh(gold))
+    if len(gold_links) != len(sources):
+        raise DataError(f"{gold} has {len(gold_links)} lines of links for {len(sources)} pairs: line n belongs to pair n")
+    for line_number, (links, source_line, target_line) in enumerate(zip(gold_links, sources, targets, strict=True), start=1):
+        check_links(links, len(source_line.split()), len(target_line.split()), location=f"{gold}, line {line_number}")
+    return gold_links
 
 
-def _compare(found: list[list[tuple[int, int]]], right: list[list[tuple[int, int]]], *, as_json: bool) -> None:
+def _print_alignment_scores(
+    predicted_links: list[list[tuple[int, int]]], gold_links: list[list[tuple[int, int]]], *, as_json: bool
+) -> None:
     from dragoman.cli.console import print_json
-    from dragoman.evaluation.aer import agreement
+    from dragoman.evaluation.aer import score_alignments
 
-    told = agreement(found, right)
+    scores = score_alignments(predicted_links, gold_links)
     if as_json:
-        numbers = {"alignment_error_rate": told.error_rate, "precision": told.precision, "recall": told.recall}
-        print_json({"pairs": len(right), "found": told.found, "right": told.right, "both": told.both, **numbers})
+        rates = {"alignment_error_rate": scores.error_rate, "precision": scores.precision, "recall": scores.recall}
+        print_json(
+            {
+                "pairs": len(gold_links),
+                "found": scores.num_predicted,
+                "right": scores.num_gold,
+                "both": scores.num_matched,
+                **rates,
+            }
+        )
         return
-    click.echo(f"alignment error rate {told.error_rate:.4f}, precision {told.precision:.4f}, recall {told.recall:.4f}")
-    click.echo(f"{told.both} of {told.found} links are among the {told.right} of {len(right)} pairs")
+    click.echo(f"alignment error rate {scores.error_rate:.4f}, precision {scores.precision:.4f}, recall {scores.recall:.4f}")
+    click.echo(
+        f"{scores.num_matched} of {scores.num_predicted} links are among the {scores.num_gold} of {len(gold_links)} pairs"
+    )
 
 
-def _lexically(sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
-    from dragoman.cli.console import counting_bar, people
-    from dragoman.word_aligner import ROUNDS, align_pairs
+def _align_lexically(sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
+    from dragoman.cli.console import progress_bar, stderr_console
+    from dragoman.word_aligner import NUM_ITERATIONS, align_pairs
 
-    with counting_bar(people(), "learning", 2 * ROUNDS * len(sources)) as bar:
+    with progress_bar(stderr_console(), "learning", 2 * NUM_ITERATIONS * len(sources)) as bar:
         return align_pairs(
             [text.split() for text in sources],
             [text.split() for text in targets],
-            advance=lambda count: bar.advance(bar.task_ids[0], count),
+            on_progress=lambda count: bar.advance(bar.task_ids[0], count),
         )
 
 
-def _by(bundle: Path, sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
-    from dragoman.cli.console import counting_bar, people
-    from dragoman.inference.translator import load
+def _align_with_model(bundle: Path, sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
+    from dragoman.cli.console import progress_bar, stderr_console
+    from dragoman.inference.translator import load_translator
 
-    translator = load(bundle, precision="float32")
-    found: list[list[tuple[int, int]]] = []
-    with counting_bar(people(), "aligning", len(sources)) as bar:
-        for first in range(0, len(sources), WINDOW):
-            chunk = slice(first, first + WINDOW)
-            found += translator.align(sources[chunk], targets[chunk])
+    translator = load_translator(bundle, precision="float32")
+    links: list[list[tuple[int, int]]] = []
+    with progress_bar(stderr_console(), "aligning", len(sources)) as bar:
+        for start in range(0, len(sources), CHUNK_LINES):
+            chunk = slice(start, start + CHUNK_LINES)
+            links += translator.align(sources[chunk], targets[chunk])
             bar.advance(bar.task_ids[0], len(sources[chunk]))
-    return found
+    return links
 
 
-def _json(number: int, source: list[str], target: list[str], links: list[tuple[int, int]]) -> str:
+def _to_json_line(line_number: int, source: list[str], target: list[str], links: list[tuple[int, int]]) -> str:
     import json
 
     words = [[source[i], target[j]] for i, j in links if i < len(source) and j < len(target)]
-    return json.dumps({"line": number, "links": links, "words": words}, ensure_ascii=False)
+    return json.dumps({"line": line_number, "links": links, "words": words}, ensure_ascii=False)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from dragoman.cli.options import end_as_if_interrupted, refuse_old
+from dragoman.cli.options import check_output_paths, treat_termination_as_interrupt
 
 if TYPE_CHECKING:
     from dragoman.config import TaskConfig
     from dragoman.formats.pair import Pair
-    from dragoman.tasks.synthetic_data import Augmentation, Form
+    from dragoman.tasks.synthetic_data import Augmentation, PairFileFormat
 
-PATH = click.Path(path_type=Path)
-Command = TypeVar("Command", bound=Callable[..., Any])
-DROPPED = {
+PATH_TYPE = click.Path(path_type=Path)
+CommandT = TypeVar("Command", bound=Callable[..., Any])
+DROP_REASONS = {
     "blank": "without text",
     "truncated": "cut",
     "looped": "that went round in circles",
@@ -28,16 +28,16 @@ DROPPED = {
     "empty": "of which nothing came",
     "refused": "longer than the model reads",
 }
-TAG = click.option("--tag", default="", help="A word that stands before each source, such as <BT>.")
+TAG_OPTION = click.option("--tag", default="", help="A word that stands before each source, such as <BT>.")
 
 
-def common(command: Command) -> Command:
+def augment_options(command: CommandT) -> CommandT:
     """What all three take."""
     for option in reversed(
         [
-            click.option("-o", "--output", type=PATH, required=True, help="Write here: a .tsv or a .jsonl."),
+            click.option("-o", "--output", type=PATH_TYPE, required=True, help="Write here: a .tsv or a .jsonl."),
             click.option("--overwrite", is_flag=True, help="Replace what is there, and what was begun with other settings."),
-            click.option("--with", "others", multiple=True, type=PATH, help="One more bundle for an ensemble."),
+            click.option("--with", "others", multiple=True, type=PATH_TYPE, help="One more bundle for an ensemble."),
             click.option(
                 "--keep",
                 multiple=True,
@@ -68,11 +68,11 @@ def augment() -> None:
 
 
 @augment.command("back-translate")
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=PATH_TYPE)
 @click.argument("words", nargs=-1, required=True, metavar="FILE [KEY=VALUE]...")
-@TAG
-@common
-def back_translate(bundle: Path, words: tuple[str, ...], tag: str, keep: tuple[str, ...], **rest: Any) -> None:
+@TAG_OPTION
+@augment_options
+def back_translate(bundle: Path, arguments: tuple[str, ...], tag: str, keep_statuses: tuple[str, ...], **options: Any) -> None:
     """Pairs of the lines of FILE, in the target language, and sources that BUNDLE writes for them.
 
     BUNDLE translates from the target language into the source language. KEY=VALUE changes a knob of its recipe's [decoding].
@@ -82,17 +82,17 @@ def back_translate(bundle: Path, words: tuple[str, ...], tag: str, keep: tuple[s
     """
     from dragoman.tasks.synthetic_data import Augmentation
 
-    files, decoding = _split(words, 1)
-    how = Augmentation("back-translate", tag=_word(tag), kept=frozenset(keep))
-    _run(how, bundle, files, decoding, **rest)
+    files, decoding = _split_arguments(arguments, 1)
+    augmentation = Augmentation("back-translate", tag=_check_tag(tag), keep_statuses=frozenset(keep_statuses))
+    _translate_and_write(augmentation, bundle, files, decoding, **options)
 
 
 @augment.command("self-train")
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=PATH_TYPE)
 @click.argument("words", nargs=-1, required=True, metavar="FILE [KEY=VALUE]...")
-@TAG
-@common
-def self_train(bundle: Path, words: tuple[str, ...], tag: str, keep: tuple[str, ...], **rest: Any) -> None:
+@TAG_OPTION
+@augment_options
+def self_train(bundle: Path, arguments: tuple[str, ...], tag: str, keep_statuses: tuple[str, ...], **options: Any) -> None:
     """Pairs of the lines of FILE, in the source language, and targets that BUNDLE writes for them.
 
     \b
@@ -100,26 +100,26 @@ def self_train(bundle: Path, words: tuple[str, ...], tag: str, keep: tuple[str, 
     """
     from dragoman.tasks.synthetic_data import Augmentation
 
-    files, decoding = _split(words, 1)
-    how = Augmentation("self-train", tag=_word(tag), kept=frozenset(keep))
-    _run(how, bundle, files, decoding, **rest)
+    files, decoding = _split_arguments(arguments, 1)
+    augmentation = Augmentation("self-train", tag=_check_tag(tag), keep_statuses=frozenset(keep_statuses))
+    _translate_and_write(augmentation, bundle, files, decoding, **options)
 
 
 @augment.command()
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=PATH_TYPE)
 @click.argument("words", nargs=-1, required=True, metavar="SOURCE TARGET [KEY=VALUE]...")
 @click.option("--best-of", type=click.IntRange(1, 1000), help="Of so many outputs, take the one most like the pair's target.")
 @click.option("--by", type=click.Choice(["bleu", "chrf"]), default="bleu", show_default=True, help="With --best-of.")
 @click.option("--original", is_flag=True, help="Where no output can be used, write the pair as it was.")
-@common
+@augment_options
 def distil(
     bundle: Path,
-    words: tuple[str, ...],
+    arguments: tuple[str, ...],
     best_of: int | None,
-    by: str,
-    original: bool,
-    keep: tuple[str, ...],
-    **rest: Any,
+    similarity: str,
+    fallback_to_reference: bool,
+    keep_statuses: tuple[str, ...],
+    **options: Any,
 ) -> None:
     """The pairs of SOURCE and TARGET (or of one file that holds both) with the targets that BUNDLE, the teacher, writes.
 
@@ -128,25 +128,30 @@ def distil(
     """
     from dragoman.tasks.synthetic_data import Augmentation
 
-    files, decoding = _split(words, 2)
+    files, decoding = _split_arguments(arguments, 2)
     context = click.get_current_context()
     if best_of is None and context.get_parameter_source("by") is ParameterSource.COMMANDLINE:
-        raise click.UsageError(f"--by {by} says how --best-of chooses, which is not given", ctx=context)
+        raise click.UsageError(f"--by {similarity} says how --best-of chooses, which is not given", ctx=context)
     if best_of is not None and "nbest" in decoding:
         raise click.UsageError(f"--best-of {best_of} and nbest={decoding['nbest']} both say how many: give one", ctx=context)
-    how = Augmentation("distil", kept=frozenset(keep), by=cast("Any", by), original=original)
-    _run(how, bundle, files, decoding, best_of=best_of, **rest)
+    augmentation = Augmentation(
+        "distil",
+        keep_statuses=frozenset(keep_statuses),
+        similarity=cast("Any", similarity),
+        fallback_to_reference=fallback_to_reference,
+    )
+    _translate_and_write(augmentation, bundle, files, decoding, best_of=best_of, **options)
 
 
-def _run(
-    how: Augmentation,
+def _translate_and_write(
+    augmentation: Augmentation,
     bundle: Path,
     files: Sequence[Path],
     decoding: dict[str, Any],
     *,
     output: Path,
     overwrite: bool,
-    others: tuple[Path, ...],
+    ensemble: tuple[Path, ...],
     device: str,
     precision: str,
     as_json: bool,
@@ -155,109 +160,123 @@ def _run(
     """Translate and write."""
     from dataclasses import replace
 
-    from dragoman.cli.console import counting_bar, people
-    from dragoman.errors import DataError, Interrupted, RecipeError
-    from dragoman.formats.resumable import growing_file
-    from dragoman.inference.translator import load
+    from dragoman.cli.console import progress_bar, stderr_console
+    from dragoman.errors import DataError, InterruptedRun, RecipeError
+    from dragoman.formats.resumable import resumable_file
+    from dragoman.inference.translator import load_translator
     from dragoman.tasks.synthetic_data import augment as write_pairs
-    from dragoman.tasks.synthetic_data import request_of
+    from dragoman.tasks.synthetic_data import describe_request
 
-    form = _form(output)
-    refuse_old(output, overwrite=overwrite, read=[*files, bundle, *others])
-    translator = load(bundle, *others, device=device, precision=precision)
+    output_format = _get_output_format(output)
+    check_output_paths(output, overwrite=overwrite, input_paths=[*files, bundle, *ensemble])
+    translator = load_translator(bundle, *ensemble, device=device, precision=precision)
     task = translator.recipe.task
     if best_of is not None:
         decoding = {"nbest": best_of, **decoding}
-        if translator.check({**decoding, "nbest": 1}).method == "beam":
+        if translator.resolve_decoding({**decoding, "nbest": 1}).method == "beam":
             decoding = {"beam_size": max(best_of, translator.recipe.decoding.beam_size), **decoding}
     try:
-        config = translator.check(decoding)
+        config = translator.resolve_decoding(decoding)
     except RecipeError as error:
         raise error if best_of is None else RecipeError(f"--best-of {best_of} asks for nbest = {best_of}: {error}") from None
-    how = replace(how, tokenised=task.tokenized)
-    request = request_of(how, form, [bundle, *others], files, config, precision=str(translator.precision))
-    total = sum(1 for _ in _given(how, files, task))
-    if not total:
+    augmentation = replace(augmentation, tokenised=task.tokenized)
+    request = describe_request(
+        augmentation, output_format, [bundle, *ensemble], files, config, precision=str(translator.precision)
+    )
+    total_lines = sum(1 for _ in _read_input_pairs(augmentation, files, task))
+    if not total_lines:
         raise DataError(f"{files[0]}: is empty; there is nothing to make pairs of")
-    started = time.monotonic()
-    end_as_if_interrupted()
-    with growing_file(output, request, overwrite=overwrite) as growing, counting_bar(people(), "translating", total) as bar:
-        before = growing.read
+    start_time = time.monotonic()
+    treat_termination_as_interrupt()
+    with (
+        resumable_file(output, request, overwrite=overwrite) as output_file,
+        progress_bar(stderr_console(), "translating", total_lines) as bar,
+    ):
+        resumed_lines = output_file.num_read
         try:
-            fates = write_pairs(
-                _given(how, files, task),
-                how,
-                lambda lines, first: translator.translate(lines, first=first, **decoding),
-                growing,
-                form=form,
-                advance=lambda count: bar.advance(bar.task_ids[0], count),
+            status_counts = write_pairs(
+                _read_input_pairs(augmentation, files, task),
+                augmentation,
+                lambda lines, start_index: translator.translate(lines, start_index=start_index, **decoding),
+                output_file,
+                file_format=output_format,
+                on_progress=lambda count: bar.advance(bar.task_ids[0], count),
             )
         except KeyboardInterrupt:
-            kept = f"{growing.read:,} of {total:,} lines are kept in {growing.folder}; the same command goes on from there"
-            raise Interrupted(f"interrupted: {kept}") from None
-    told = {"output": str(output), "from_before": before, "seconds": time.monotonic() - started}
-    _tell(f"{bundle} ({task.source_language} → {task.target_language})", total, fates, told, as_json=as_json)
-    if not fates.get("written", 0) + fates.get("original", 0):
+            resume_hint = f"{output_file.num_read:,} of {total_lines:,} lines are kept in {output_file.folder}; the same command goes on from there"
+            raise InterruptedRun(f"interrupted: {resume_hint}") from None
+    run_fields = {"output": str(output), "from_before": resumed_lines, "seconds": time.monotonic() - start_time}
+    _print_summary(
+        f"{bundle} ({task.source_language} → {task.target_language})", total_lines, status_counts, run_fields, as_json=as_json
+    )
+    if not status_counts.get("written", 0) + status_counts.get("original", 0):
         sys.exit(3)
 
 
-def _tell(by: str, total: int, fates: Mapping[str, int], told: dict[str, Any], *, as_json: bool) -> None:
+def _print_summary(
+    model_description: str, total_lines: int, status_counts: Mapping[str, int], run_fields: dict[str, Any], *, as_json: bool
+) -> None:
     """What became of the lines, and nothing of those of which there are none."""
     from dragoman.cli.console import print_json
     from dragoman.tasks.synthetic_data import TABS
 
-    original, tabs = fates.get("original", 0), fates.get(TABS, 0)
-    written = fates.get("written", 0) + original
-    dropped = {fate: count for fate, count in fates.items() if fate in DROPPED}
+    reference_pairs, pairs_with_tabs = status_counts.get("original", 0), status_counts.get(TABS, 0)
+    written_pairs = status_counts.get("written", 0) + reference_pairs
+    dropped_counts = {status: count for status, count in status_counts.items() if status in DROP_REASONS}
     if as_json:
-        counts = {"pairs": written, "original": original, "tabs_replaced": tabs, "dropped": dropped}
-        print_json({**told, "lines": total, **counts})
+        pair_fields = {
+            "pairs": written_pairs,
+            "original": reference_pairs,
+            "tabs_replaced": pairs_with_tabs,
+            "dropped": dropped_counts,
+        }
+        print_json({**run_fields, "lines": total_lines, **pair_fields})
         return
-    click.echo(f"{told['output']}: {written:,} pairs of {total:,} lines, by {by}")
-    if original:
-        click.echo(f"pairs written as they were: {original:,}", err=True)
-    if tabs:
-        click.echo(f"pairs whose tabs are spaces now, since a .tsv has them between its columns: {tabs:,}", err=True)
-    for fate, count in dropped.items():
-        click.echo(f"lines {DROPPED[fate]}, dropped: {count:,}", err=True)
+    click.echo(f"{run_fields['output']}: {written_pairs:,} pairs of {total_lines:,} lines, by {model_description}")
+    if reference_pairs:
+        click.echo(f"pairs written as they were: {reference_pairs:,}", err=True)
+    if pairs_with_tabs:
+        click.echo(f"pairs whose tabs are spaces now, since a .tsv has them between its columns: {pairs_with_tabs:,}", err=True)
+    for status, count in dropped_counts.items():
+        click.echo(f"lines {DROP_REASONS[status]}, dropped: {count:,}", err=True)
 
 
-def _form(output: Path) -> Form:
+def _get_output_format(output: Path) -> PairFileFormat:
     if output.suffix not in (".tsv", ".jsonl"):
         raise click.UsageError(f"{output}: its ending has to be .tsv or .jsonl", ctx=click.get_current_context())
     return "tsv" if output.suffix == ".tsv" else "jsonl"
 
 
-def _split(words: Sequence[str], most: int) -> tuple[list[Path], dict[str, Any]]:
+def _split_arguments(arguments: Sequence[str], max_files: int) -> tuple[list[Path], dict[str, Any]]:
     """The files and the decoding knobs, told apart by their equals sign."""
     from dragoman.config import parse_setting
 
-    files = [Path(word) for word in words if "=" not in word or Path(word).exists()]
-    settings = map(parse_setting, (word for word in words if Path(word) not in files))
-    if not 1 <= len(files) <= most:
-        allowed = "one file" if most == 1 else "SOURCE and TARGET, or one file that holds both"
+    files = [Path(argument) for argument in arguments if "=" not in argument or Path(argument).exists()]
+    settings = map(parse_setting, (argument for argument in arguments if Path(argument) not in files))
+    if not 1 <= len(files) <= max_files:
+        allowed = "one file" if max_files == 1 else "SOURCE and TARGET, or one file that holds both"
         raise click.UsageError(f"{len(files)} files are given; allowed: {allowed}", ctx=click.get_current_context())
     return files, {key.removeprefix("decoding."): value for key, value in settings}
 
 
-def _word(tag: str) -> str:
+def _check_tag(tag: str) -> str:
     if any(letter.isspace() for letter in tag):
         raise click.UsageError(f"--tag {tag!r}: has to be one word", ctx=click.get_current_context())
     return tag
 
 
-def _given(how: Augmentation, files: Sequence[Path], task: TaskConfig) -> Iterator[Pair]:
+def _read_input_pairs(augmentation: Augmentation, files: Sequence[Path], task: TaskConfig) -> Iterator[Pair]:
     """What there is: lines of one language, or the pairs of two files, or those of one that holds both sides."""
     from dragoman.errors import DataError
     from dragoman.formats.pair import Pair
-    from dragoman.formats.readers import ENDINGS, ending_of, format_of, read_file, read_sides
+    from dragoman.formats.readers import SUFFIX_FORMATS, detect_format, get_format_suffix, read_file, read_sides
     from dragoman.formats.text import read_lines
 
-    if how.kind != "distil":
-        return (Pair(line, "", f"{files[0]}:{number}") for number, line in enumerate(read_lines(files[0]), start=1))
+    if augmentation.method != "distil":
+        return (Pair(line, "", f"{files[0]}:{line_number}") for line_number, line in enumerate(read_lines(files[0]), start=1))
     if len(files) == 2:
         return read_sides(files[0], files[1])
-    if ending_of(files[0]) not in ENDINGS:
+    if get_format_suffix(files[0]) not in SUFFIX_FORMATS:
         raise DataError(f"{files[0]}: holds one side; give SOURCE and TARGET, or one file that holds both, such as a .tsv")
     languages = {"source_language": task.source_language, "target_language": task.target_language}
-    return read_file(files[0], format_of(files[0]), **languages)
+    return read_file(files[0], detect_format(files[0]), **languages)

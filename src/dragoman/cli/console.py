@@ -16,42 +16,42 @@ from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from dragoman.training.monitoring.callbacks import EventKind, RunReport, StepReport, ValidationReport
+    from dragoman.training.monitoring.callbacks import EventKind, RunInfo, StepReport, ValidationReport
     from dragoman.training.validation import Sample
 
 
-def people() -> Console:
+def stderr_console() -> Console:
     """Where progress and remarks go, so that standard output holds results alone."""
-    return Console(file=cast(IO[str], _Ears()), highlight=False, soft_wrap=True)
+    return Console(file=cast(IO[str], _SafeStderr()), highlight=False, soft_wrap=True)
 
 
-class _Ears:
+class _SafeStderr:
     """Standard error, as long as somebody takes it: a reader that went away, or a full disk, ends no work."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream(), name)
+        return getattr(self._get_stream(), name)
 
     def write(self, text: str) -> int:
-        with self._heard():
-            self._stream().write(text)
+        with self._ignore_write_errors():
+            self._get_stream().write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._heard():
-            self._stream().flush()
+        with self._ignore_write_errors():
+            self._get_stream().flush()
 
-    def _stream(self) -> IO[str]:
+    def _get_stream(self) -> IO[str]:
         """Which is rich's own while a bar is shown."""
         stream: IO[str] = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
         return stream
 
     @contextmanager
-    def _heard(self) -> Iterator[None]:
+    def _ignore_write_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError:
             with suppress(OSError, ValueError):  # what was left in between is not to be tried again at the end
-                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream().fileno())
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._get_stream().fileno())
 
 
 def print_json(document: Any) -> None:
@@ -69,98 +69,98 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     Console(highlight=False).print(table)
 
 
-def facts_table(title: str, facts: Mapping[str, Any]) -> None:
+def print_facts(title: str, facts: Mapping[str, Any]) -> None:
     """Names and values on standard output."""
     print_table(title, ["", ""], [(name, str(value)) for name, value in facts.items()])
 
 
-class PreparingScreen:
+class PreparationProgressBar:
     """A bar for each thing that is done to a corpus, with rate and, where the number of pairs is known, time left."""
 
     def __init__(self, console: Console) -> None:
-        self.bars = Progress(
+        self.progress_bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            _Rate("pairs"),
+            _RateColumn("pairs"),
             TimeRemainingColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self.what = ""
+        self.task_name = ""
 
     def progress(self, what: str, done: int, total: int | None) -> None:
         """So many pairs are done of what is being done."""
-        if what != self.what:
+        if what != self.task_name:
             self.close()
-            self.bars.start()
-            self.task = self.bars.add_task(what, total=total)
-            self.what = what
-        self.bars.update(self.task, completed=done, total=total)
+            self.progress_bar.start()
+            self.task_id = self.progress_bar.add_task(what, total=total)
+            self.task_name = what
+        self.progress_bar.update(self.task_id, completed=done, total=total)
 
     def close(self) -> None:
         """Take the bar away."""
-        if self.what:
-            self.bars.remove_task(self.task)
-            self.bars.stop()
-        self.what = ""
+        if self.task_name:
+            self.progress_bar.remove_task(self.task_id)
+            self.progress_bar.stop()
+        self.task_name = ""
 
 
-class TrainingScreen:
+class TrainingProgressBar:
     """A listener that shows a run as a bar, and a line for each validation and each thing that happens."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        wide = console.width >= 120
-        self.room = console.width - 22 - (30 if wide else 0)
+        is_wide = console.width >= 120
+        self.state_width = console.width - 22 - (30 if is_wide else 0)
         self.bar = Progress(
-            *([TextColumn("[bold]training"), BarColumn(bar_width=20)] if wide else []),
+            *([TextColumn("[bold]training"), BarColumn(bar_width=20)] if is_wide else []),
             TextColumn("{task.percentage:>3.0f} %"),
             TextColumn("{task.fields[state]}"),
-            _TimeLeft(table_column=Column(no_wrap=True)),
+            _TimeLeftColumn(table_column=Column(no_wrap=True)),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self.task = self.bar.add_task("training", total=1.0, state="")
-        self.preparing = PreparingScreen(console)
+        self.task_id = self.bar.add_task("training", total=1.0, state="")
+        self.preparation_bar = PreparationProgressBar(console)
 
     def notice(self, text: str) -> None:
-        self.preparing.close()
+        self.preparation_bar.close()
         self.console.print(Text(text, style="dim"))
 
     def progress(self, what: str, done: int, total: int | None) -> None:
-        self.preparing.progress(what, done, total)
+        self.preparation_bar.progress(what, done, total)
 
-    def begin(self, about: RunReport) -> None:
-        devices = f"{about.devices} devices, each " if about.devices > 1 else ""
-        ceiling = f", {about.ceiling / 1e12:,.2f} TFLOP/s in matrix products" if about.ceiling else ""
-        self.notice(f"{about.parameters:,} parameters on {devices}{about.machine}{ceiling}")
+    def begin(self, run_info: RunInfo) -> None:
+        device_text = f"{run_info.devices} devices, each " if run_info.devices > 1 else ""
+        peak_flops_text = f", {run_info.ceiling / 1e12:,.2f} TFLOP/s in matrix products" if run_info.ceiling else ""
+        self.notice(f"{run_info.parameters:,} parameters on {device_text}{run_info.machine}{peak_flops_text}")
 
-    def advance(self, share_spent: float) -> None:
+    def advance(self, progress: float) -> None:
         if not self.bar.live.is_started:
             self.bar.start()
-        fields = self.bar.tasks[0].fields
-        if "first" not in fields:  # a run that goes on had spent this before, and it took no time now
-            self.bar.reset(self.task, **fields, first=share_spent)
-        self.bar.update(self.task, completed=share_spent)
-        if share_spent >= 1.0:
+        task_fields = self.bar.tasks[0].fields
+        if "first" not in task_fields:  # a run that goes on had spent this before, and it took no time now
+            self.bar.reset(self.task_id, **task_fields, first=progress)
+        self.bar.update(self.task_id, completed=progress)
+        if progress >= 1.0:
             self.close()
 
     def step(self, report: StepReport) -> None:
-        speed = f"{report.tokens_per_second:,.0f} tokens/s"
-        if report.ceiling is not None:
-            speed += f" ({report.ceiling:.0%} of ceiling)"
-        norm = f"norm {report.gradient_norm:.3g}"
-        state = f"step {report.step:,}  loss {report.loss:.3f}  ppl {_short(report.perplexity, ',.1f')}"
-        for more in (speed.replace(" of ceiling", ""), norm):
-            state = f"{state}  {more}" if len(state) + 2 + len(more) <= self.room else state
-        self.bar.update(self.task, state=state)
+        speed_text = f"{report.tokens_per_second:,.0f} tokens/s"
+        if report.mfu is not None:
+            speed_text += f" ({report.mfu:.0%} of ceiling)"
+        norm_text = f"norm {report.gradient_norm:.3g}"
+        state_text = f"step {report.step:,}  loss {report.loss:.3f}  ppl {_format_perplexity(report.perplexity, ',.1f')}"
+        for detail in (speed_text.replace(" of ceiling", ""), norm_text):
+            state_text = f"{state_text}  {detail}" if len(state_text) + 2 + len(detail) <= self.state_width else state_text
+        self.bar.update(self.task_id, state=state_text)
         if not self.console.is_terminal:
             self.console.print(
                 f"step {report.step:>7,}  epoch {report.epoch:6.2f}  loss {report.loss:.3f}  "
-                f"perplexity {_short(report.perplexity, '.2f'):>8}  {norm}  rate {report.rate:.2e}  {speed}  "
+                f"perplexity {_format_perplexity(report.perplexity, '.2f'):>8}  {norm_text}  rate {report.lr:.2e}  {speed_text}  "
                 f"{report.minutes_left:.1f} min left",
                 markup=False,
             )
@@ -171,30 +171,30 @@ class TrainingScreen:
 
     def validation(self, report: ValidationReport) -> None:
         scores = [("BLEU", report.bleu), ("F1", report.f1)]
-        judged = "".join(f"  {name} {value:.2f} (greedy)" for name, value in scores if value is not None)
-        star = "  best so far" if report.best else ""
+        score_text = "".join(f"  {name} {value:.2f} (greedy)" for name, value in scores if value is not None)
+        best_mark = "  best so far" if report.best else ""
         self.console.print(
             f"step {report.step:>7,}  [bold]validation[/bold]  loss {report.nll:.3f}  "
-            f"perplexity {_short(report.perplexity, '.2f')}{judged}{star}"
+            f"perplexity {_format_perplexity(report.perplexity, '.2f')}{score_text}{best_mark}"
         )
 
     def samples(self, step: int, samples: Sequence[Sample]) -> None:
         """They are for the page that `dragoman watch` writes."""
 
     def finish(self, report: Mapping[str, Any]) -> None:
-        self.console.print(Text(cost_line(report)))
+        self.console.print(Text(format_cost(report)))
 
     def close(self) -> None:
-        self.preparing.close()
+        self.preparation_bar.close()
         self.bar.stop()
 
 
-def _short(perplexity: float, form: str) -> str:
+def _format_perplexity(perplexity: float, format_spec: str) -> str:
     """That of a run that was lost has hundreds of digits."""
-    return f"{perplexity:{form}}" if perplexity < 1e6 else f"{perplexity:.2e}"
+    return f"{perplexity:{format_spec}}" if perplexity < 1e6 else f"{perplexity:.2e}"
 
 
-def cost_line(report: Mapping[str, Any]) -> str:
+def format_cost(report: Mapping[str, Any]) -> str:
     """What a run took, in one line; energy and the ceiling where the machine tells."""
     parts = [
         f"{report['seconds'] / 60:,.1f} min",
@@ -203,37 +203,43 @@ def cost_line(report: Mapping[str, Any]) -> str:
         f"{report['flops']:.2e} floating-point operations",
     ]
     if "share_of_ceiling" in report:
-        low = ", which was measured while others were at work, it seems" if report["share_of_ceiling"] > 1 else ""
-        parts.append(f"{report['share_of_ceiling']:.0%} of this machine's ceiling{low}")
+        peak_warning = ", which was measured while others were at work, it seems" if report["share_of_ceiling"] > 1 else ""
+        parts.append(f"{report['share_of_ceiling']:.0%} of this machine's ceiling{peak_warning}")
     if "kilowatt_hours" in report:
         parts.append(f"{report['kilowatt_hours']:.3g} kWh")
     parts += [f"{report['share_waiting_for_batches']:.1%} waiting for batches", f"{report['skipped_steps']:,} steps skipped"]
     return "cost: " + ", ".join(parts)
 
 
-class _TimeLeft(ProgressColumn):
+class _TimeLeftColumn(ProgressColumn):
     """Minutes left, from the share of the budget that is spent: a budget may be in minutes, so rates mislead."""
 
     def render(self, task: Task) -> Text:
-        done = task.completed - task.fields.get("first", 0.0)
-        if done <= 0.0 or task.elapsed is None:
+        progress_made = task.completed - task.fields.get("first", 0.0)
+        if progress_made <= 0.0 or task.elapsed is None:
             return Text("-:-- left")
-        left = round(task.elapsed / done * (1.0 - task.completed))
-        hours = f"{left // 3600}:" if left >= 3600 else ""
-        minutes = f"{left // 60 % 60:02d}" if hours else f"{left // 60}"
-        return Text(f"{hours}{minutes}:{left % 60:02d} left", style="cyan")
+        seconds_left = round(task.elapsed / progress_made * (1.0 - task.completed))
+        hours = f"{seconds_left // 3600}:" if seconds_left >= 3600 else ""
+        minutes = f"{seconds_left // 60 % 60:02d}" if hours else f"{seconds_left // 60}"
+        return Text(f"{hours}{minutes}:{seconds_left % 60:02d} left", style="cyan")
 
 
 @contextmanager
-def counting_bar(console: Console, what: str, total: int | None, *, hidden: bool = False) -> Iterator[Progress]:
+def progress_bar(console: Console, description: str, total: int | None, *, hidden: bool = False) -> Iterator[Progress]:
     """A bar over lines, with rate and time left where the total is known."""
-    columns = [TextColumn(f"[bold]{what}"), BarColumn(), MofNCompleteColumn(), _Rate("lines"), TimeRemainingColumn()]
-    with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as progress:
-        progress.add_task(what, total=total)
-        yield progress
+    columns = [
+        TextColumn(f"[bold]{description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _RateColumn("lines"),
+        TimeRemainingColumn(),
+    ]
+    with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as bar:
+        bar.add_task(description, total=total)
+        yield bar
 
 
-class _Rate(ProgressColumn):
+class _RateColumn(ProgressColumn):
     def __init__(self, unit: str) -> None:
         super().__init__()
         self.unit = unit

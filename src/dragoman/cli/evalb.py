@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dragoman.evaluation.evalb import SentenceScore
-    from dragoman.evaluation.evalb_params import Rules
+    from dragoman.evaluation.evalb_params import EvalbParams
 
-PATH = click.Path(path_type=Path)
-_SHOWN = 5
+PATH_TYPE = click.Path(path_type=Path)
+_MAX_SHOWN_FAILURES = 5
 """Failures that are named one by one."""
 
 
 @click.command()
-@click.argument("gold", type=PATH)
-@click.argument("test", type=PATH)
-@click.option("--prm", type=PATH, help="A parameter file of EVALB's; COLLINS.prm's rules if not given.")
+@click.argument("gold", type=PATH_TYPE)
+@click.argument("test", type=PATH_TYPE)
+@click.option("--prm", type=PATH_TYPE, help="A parameter file of EVALB's; COLLINS.prm's rules if not given.")
 @click.option("--gold-tags", is_flag=True, help="Give the words of TEST the tags of GOLD, where the words are the same.")
 @click.option("--sentences", is_flag=True, help="List each sentence: what the C program prints, or more with --json.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -35,44 +35,50 @@ def evalb(gold: Path, test: Path, prm: Path | None, gold_tags: bool, sentences: 
     \b
     Example:  dragoman evalb gold.mrg parsed.mrg --prm new.prm
     """
-    from dragoman.cli.console import counting_bar, people, print_json
-    from dragoman.evaluation.evalb import score_files, total
-    from dragoman.evaluation.evalb_params import COLLINS, read_rules
-    from dragoman.evaluation.evalb_report import listing
+    from dragoman.cli.console import print_json, progress_bar, stderr_console
+    from dragoman.evaluation.evalb import score_files, sum_scores
+    from dragoman.evaluation.evalb_params import COLLINS, read_params
+    from dragoman.evaluation.evalb_report import format_report
 
-    rules = COLLINS if prm is None else read_rules(prm)
-    with counting_bar(people(), "scoring", None) as bar:
-        scores = score_files(gold, test, rules, gold_tags=gold_tags, advance=lambda count: bar.advance(bar.task_ids[0], count))
+    rules = COLLINS if prm is None else read_params(prm)
+    with progress_bar(stderr_console(), "scoring", None) as bar:
+        scores = score_files(
+            gold, test, rules, gold_tags=gold_tags, on_progress=lambda count: bar.advance(bar.task_ids[0], count)
+        )
     if as_json:
-        lengths = {"all": None, f"length<={rules.cutoff}": rules.cutoff}
+        lengths = {"all": None, f"length<={rules.cutoff_length}": rules.cutoff_length}
         document = {
             "gold": str(gold),
             "test": str(test),
             "parameters": "COLLINS" if prm is None else str(prm),
-            "failures": [{"line": one.line, "reason": one.reason} for one in scores if one.failed],
+            "failures": [{"line": score.line, "reason": score.reason} for score in scores if score.is_failed],
             **{
                 f"failures_{failures}": {
-                    name: asdict(total(scores, failures, longest=longest)) for name, longest in lengths.items()
+                    name: asdict(sum_scores(scores, failures, max_length=longest)) for name, longest in lengths.items()
                 }
                 for failures in ("zero", "dropped")
             },
         }
-        print_json({**document, "sentences": [asdict(one) for one in scores]} if sentences else document)
+        print_json({**document, "sentences": [asdict(score) for score in scores]} if sentences else document)
         return
     if sentences:
-        click.echo(listing(scores, rules.cutoff), nl=False)
+        click.echo(format_report(scores, rules.cutoff_length), nl=False)
     else:
         _print_totals(f"{test} against {gold}", scores, rules)
-    _tell_failures(test, scores, gold_tags)
+    _print_failures(test, scores, gold_tags)
 
 
-def _print_totals(title: str, scores: Sequence[SentenceScore], rules: Rules) -> None:
+def _print_totals(title: str, scores: Sequence[SentenceScore], rules: EvalbParams) -> None:
     from dragoman.cli.console import print_table
-    from dragoman.evaluation.evalb import total
+    from dragoman.evaluation.evalb import sum_scores
 
-    columns = [total(scores, failures, longest=longest) for longest in (None, rules.cutoff) for failures in ("zero", "dropped")]
-    counts = {"sentences": "sentences", "errors": "words differ", "skipped": "no words", "scored": "scored"}
-    shares = {
+    column_totals = [
+        sum_scores(scores, failures, max_length=longest)
+        for longest in (None, rules.cutoff_length)
+        for failures in ("zero", "dropped")
+    ]
+    count_labels = {"sentences": "sentences", "errors": "words differ", "skipped": "no words", "scored": "scored"}
+    score_labels = {
         "recall": "recall",
         "precision": "precision",
         "f1": "F1",
@@ -82,20 +88,20 @@ def _print_totals(title: str, scores: Sequence[SentenceScore], rules: Rules) -> 
         "two_or_less_crossing": "2 or less crossing",
         "tagging": "tagging accuracy",
     }
-    if not rules.labelled:
+    if not rules.labeled:
         title += ", labels left aside"
-    rows = [[told, *(str(getattr(one, name)) for one in columns)] for name, told in counts.items()]
-    rows += [[told, *(f"{getattr(one, name):.2f}" for one in columns)] for name, told in shares.items()]
-    short = f"up to {rules.cutoff} words"
-    print_table(title, ["", "all", "all, as EVALB", short, f"{short}, as EVALB"], rows)
+    rows = [[label, *(str(getattr(totals, name)) for totals in column_totals)] for name, label in count_labels.items()]
+    rows += [[label, *(f"{getattr(totals, name):.2f}" for totals in column_totals)] for name, label in score_labels.items()]
+    short_label = f"up to {rules.cutoff_length} words"
+    print_table(title, ["", "all", "all, as EVALB", short_label, f"{short_label}, as EVALB"], rows)
 
 
-def _tell_failures(test: Path, scores: Sequence[SentenceScore], gold_tags: bool) -> None:
+def _print_failures(test: Path, scores: Sequence[SentenceScore], gold_tags: bool) -> None:
     """A line for each of the first that failed, and how many more there are."""
-    failed = [one for one in scores if one.failed]
-    for one in failed[:_SHOWN]:
-        click.echo(f"{test}, line {one.line}: counts as zero: {one.reason}", err=True)
-    if len(failed) > _SHOWN:
-        click.echo(f"{len(failed) - _SHOWN:,} more count as zero; --json lists them all", err=True)
+    failed = [score for score in scores if score.is_failed]
+    for score in failed[:_MAX_SHOWN_FAILURES]:
+        click.echo(f"{test}, line {score.line}: counts as zero: {score.reason}", err=True)
+    if len(failed) > _MAX_SHOWN_FAILURES:
+        click.echo(f"{len(failed) - _MAX_SHOWN_FAILURES:,} more count as zero; --json lists them all", err=True)
     if failed and not gold_tags:
         click.echo("where only the tags of punctuation differ, --gold-tags has a sentence scored", err=True)

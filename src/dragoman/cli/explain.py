@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.cli.options import refuse_old
+from dragoman.cli.options import check_output_paths
 from dragoman.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
-    from dragoman.viz.attention_page import HeadName
+    from dragoman.viz.attention_page import HeadId
     from dragoman.viz.explanation import Explanation
 
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 def explain(
     bundle: Path,
     text: str,
-    changes: tuple[str, ...],
+    overrides: tuple[str, ...],
     output: Path | None,
     target: str | None,
     layer: int | None,
     heads: tuple[int, ...],
-    inside: tuple[str, ...],
+    include_heads: tuple[str, ...],
     svg: Path | None,
     png: Path | None,
     overwrite: bool,
@@ -53,83 +53,85 @@ def explain(
               dragoman explain runs/quickstart-de/bundle "May 17, 2031" --target "17. Juni 2031" --svg figures
               dragoman explain runs/parsing-craft/bundle "The cat sat on the mat ."
     """
-    from dragoman.cli.console import people, print_json
-    from dragoman.cli.figure_files import picture_folder, write_png, write_svg
-    from dragoman.io.storage import refuse_existing, write_lines
-    from dragoman.viz.attention_page import attention_page
-    from dragoman.viz.figures import figure_names, figures, png_of
+    from dragoman.cli.console import print_json, stderr_console
+    from dragoman.cli.figure_files import make_picture_dir, write_png, write_svg
+    from dragoman.io.storage import check_path_is_free, write_lines
+    from dragoman.viz.attention_page import render_attention_page
+    from dragoman.viz.figures import list_figure_names, render_figures, svg_to_png
 
-    refuse_old(output, svg, png, overwrite=True, read=[bundle])
-    page = output or (None if as_json else Path("explanation.html"))
-    wanted = [page] if page else []
+    check_output_paths(output, svg, png, overwrite=True, input_paths=[bundle])
+    page_path = output or (None if as_json else Path("explanation.html"))
+    output_paths = [page_path] if page_path else []
     for folder, suffix in ((svg, "svg"), (png, "png")):
-        wanted += [folder / f"{name}.{suffix}" for name in figure_names(tree=True)] if folder else []
+        output_paths += [folder / f"{name}.{suffix}" for name in list_figure_names(include_tree=True)] if folder else []
     if not overwrite:
-        for path in wanted:
-            refuse_existing(path)
-    names = [_head_name(name) for name in inside]
-    explanation = _explained(bundle, text, target, layer=layer, heads=heads, **_decoding(changes))
-    _check_heads(names, explanation)
-    drawn = figures(explanation) if svg or png else {}
-    pixels = {name: png_of(picture) for name, picture in drawn.items()} if png else {}
+        for path in output_paths:
+            check_path_is_free(path)
+    head_names = [_parse_head_name(name) for name in include_heads]
+    explanation = _explain_text(bundle, text, target, layer=layer, heads=heads, **_parse_decoding_overrides(overrides))
+    _check_heads(head_names, explanation)
+    svgs = render_figures(explanation) if svg or png else {}
+    pngs = {name: svg_to_png(svg_text) for name, svg_text in svgs.items()} if png else {}
     for folder in (svg, png):
         if folder:
-            picture_folder(folder)
-    if page:
-        write_lines(page, [attention_page(explanation, inside=tuple(names)).rstrip("\n")], overwrite=overwrite)
+            make_picture_dir(folder)
+    if page_path:
+        write_lines(
+            page_path, [render_attention_page(explanation, include_heads=tuple(head_names)).rstrip("\n")], overwrite=overwrite
+        )
     if svg:
-        write_svg(svg, drawn, overwrite=overwrite)
+        write_svg(svg, svgs, overwrite=overwrite)
     if png:
-        write_png(png, pixels, overwrite=overwrite)
+        write_png(png, pngs, overwrite=overwrite)
     if as_json:
-        print_json(_document(explanation))
+        print_json(_explanation_to_dict(explanation))
         return
-    console = people()
+    console = stderr_console()
     click.echo(explanation.target)
-    console.print(f"{page}: open it in a browser", markup=False)
+    console.print(f"{page_path}: open it in a browser", markup=False)
     for folder in (svg, png):
         if folder:
-            console.print(f"{folder}: {len(drawn)} pictures", markup=False)
+            console.print(f"{folder}: {len(svgs)} pictures", markup=False)
     for note in explanation.notes:
         console.print(note, style="dim", markup=False)
 
 
-def _explained(bundle: Path, text: str, target: str | None, **rest: Any) -> Explanation:
+def _explain_text(bundle: Path, text: str, target: str | None, **options: Any) -> Explanation:
     from dragoman.inference.explain.translation import explain
     from dragoman.inference.load import load
     from dragoman.inference.translator import Translator
 
-    opened = load(bundle)
-    if isinstance(opened, Translator):
-        return explain(opened, text, target=target, **rest)
+    model = load(bundle)
+    if isinstance(model, Translator):
+        return explain(model, text, target=target, **options)
     from dragoman.inference.explain.parse import explain_parse  # only here, since who translates need not wait for it
 
     if target is not None:
         raise click.UsageError(f"--target: {bundle} is a parser, whose own parse is explained", ctx=click.get_current_context())
-    return explain_parse(opened, text, **rest)
+    return explain_parse(model, text, **options)
 
 
-def _decoding(changes: Sequence[str]) -> dict[str, Any]:
+def _parse_decoding_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     from dragoman.config import parse_setting
 
-    decoding = {key.removeprefix("decoding."): value for key, value in map(parse_setting, changes)}
+    decoding = {key.removeprefix("decoding."): value for key, value in map(parse_setting, overrides)}
     if decoding.get("nbest", 1) != 1:
         raise RecipeError(f"nbest = {decoding['nbest']!r}: one output is explained, the best; drop it")
     return decoding
 
 
-def _head_name(name: str) -> HeadName:
-    from dragoman.viz.explanation import KINDS
+def _parse_head_name(name: str) -> HeadId:
+    from dragoman.viz.explanation import ATTENTION_KINDS
 
     kind, *numbers = name.split(".")
-    for one in KINDS:
-        if one == kind and len(numbers) == 2 and all(number.isascii() and number.isdigit() for number in numbers):
-            return one, int(numbers[0]) - 1, int(numbers[1]) - 1
-    raise RecipeError(f"--inside {name}: write {', '.join(KINDS)}, then layer and head, such as cross.2.1")
+    for known_kind in ATTENTION_KINDS:
+        if known_kind == kind and len(numbers) == 2 and all(number.isascii() and number.isdigit() for number in numbers):
+            return known_kind, int(numbers[0]) - 1, int(numbers[1]) - 1
+    raise RecipeError(f"--inside {name}: write {', '.join(ATTENTION_KINDS)}, then layer and head, such as cross.2.1")
 
 
-def _check_heads(names: Sequence[HeadName], explanation: Explanation) -> None:
-    for kind, layer, head in names:
+def _check_heads(head_names: Sequence[HeadId], explanation: Explanation) -> None:
+    for kind, layer, head in head_names:
         layers, heads, _, _ = explanation.heads(kind).shape
         if not (0 <= layer < layers and 0 <= head < heads):
             raise DataError(
@@ -137,22 +139,22 @@ def _check_heads(names: Sequence[HeadName], explanation: Explanation) -> None:
             )
 
 
-def _document(explanation: Explanation) -> dict[str, Any]:
+def _explanation_to_dict(explanation: Explanation) -> dict[str, Any]:
     """Everything but the vectors, weights in four decimals."""
     from dataclasses import asdict
 
-    from dragoman.viz.explanation import KINDS
+    from dragoman.viz.explanation import ATTENTION_KINDS
 
     return {
         "model": explanation.model,
         "source": explanation.source,
         "target": explanation.target,
-        "forced": explanation.forced,
+        "forced": explanation.teacher_forced,
         "source_tokens": explanation.source_tokens,
-        "said": explanation.said,
-        "read": explanation.read,
-        "attention": {kind: explanation.heads(kind).weights_LHTS.round(4).tolist() for kind in KINDS},
-        "choices": [asdict(choice) for choice in explanation.choices],
+        "said": explanation.output_tokens,
+        "read": explanation.decoder_input,
+        "attention": {kind: explanation.heads(kind).weights_LHTS.round(4).tolist() for kind in ATTENTION_KINDS},
+        "choices": [asdict(choice) for choice in explanation.predictions],
         "beam": [asdict(branch) for branch in explanation.beam],
         "notes": explanation.notes,
         **({} if explanation.tree is None else {"tree": asdict(explanation.tree)}),

@@ -14,7 +14,7 @@ import sys
 
 import click
 
-from dragoman.errors import DragomanError, FollowedError, Interrupted, out_of_memory
+from dragoman.errors import DragomanError, InterruptedRun, RankZeroError, is_out_of_memory
 from dragoman.version import __version__
 
 COMMANDS = {
@@ -42,14 +42,14 @@ COMMANDS = {
 }
 
 
-LOST_OUTPUT = {
+STDOUT_ERROR_HINTS = {
     errno.ENOSPC: "the disk is full; make room",
     errno.EDQUOT: "the quota is used up; make room",
     errno.EBADF: "is closed; open it",
 }
 
 
-class Commands(click.Group):
+class LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -64,11 +64,11 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, sentence) for name, (_, sentence) in COMMANDS.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
 @click.group(
-    cls=Commands,
+    cls=LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -86,7 +86,7 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-class _Remarks(logging.Handler):
+class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         click.secho(record.getMessage(), err=True, dim=True)
 
@@ -95,50 +95,50 @@ def main() -> None:
     """The entry point: run, and answer a mistake in one line."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # text goes out as it comes in, whatever the locale
-    closed = _open_what_was_closed()
+    stdout_was_closed = _reopen_closed_streams()
     if sys.stderr.isatty():  # people are told what keeps them waiting
-        log = logging.getLogger("dragoman")
-        log.addHandler(_Remarks())
-        log.setLevel(logging.INFO)
+        logger = logging.getLogger("dragoman")
+        logger.addHandler(_StderrHandler())
+        logger.setLevel(logging.INFO)
     try:
         cli.main(prog_name="dragoman", standalone_mode=False)
     except click.exceptions.Abort:
-        _fail("interrupted", Interrupted.exit_code)
+        _exit_with_error("interrupted", InterruptedRun.exit_code)
     except click.ClickException as error:
         hint = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
-        _fail(" ".join(error.format_message().split()) + hint, error.exit_code)
-    except FollowedError as error:
+        _exit_with_error(" ".join(error.format_message().split()) + hint, error.exit_code)
+    except RankZeroError as error:
         sys.exit(error.exit_code)
     except DragomanError as error:
-        _fail(str(error), error.exit_code)
+        _exit_with_error(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _fail("interrupted", Interrupted.exit_code)
+        _exit_with_error("interrupted", InterruptedRun.exit_code)
     except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
-        _fail("out of memory; lower training.batch_tokens or decoding.batch_tokens, or the sizes of the model", 1)
+        _exit_with_error("out of memory; lower training.batch_tokens or decoding.batch_tokens, or the sizes of the model", 1)
     except OSError as error:  # a reader that went away, as `| head` does, is click's to answer
-        if error.errno not in LOST_OUTPUT or (error.errno == errno.EBADF and not closed):
+        if error.errno not in STDOUT_ERROR_HINTS or (error.errno == errno.EBADF and not stdout_was_closed):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would be tried once more at the very end
-        _fail(f"standard output: {LOST_OUTPUT[error.errno]} and run the command again", 1)
+        _exit_with_error(f"standard output: {STDOUT_ERROR_HINTS[error.errno]} and run the command again", 1)
 
 
-def _open_what_was_closed() -> bool:
+def _reopen_closed_streams() -> bool:
     """Python has no streams for what was closed: there is nothing to hear then, nobody to tell, and no place for a result.
 
     Returns whether there is none.
     """
-    closed = sys.stdout is None
+    stdout_was_closed = sys.stdout is None
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115
     if sys.stdout is None:  # opened to be read, so that what is written there fails, as it should
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(os.open(os.devnull, os.O_RDONLY), "w")), encoding="utf-8")
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    return closed
+    return stdout_was_closed
 
 
-def _fail(message: str, code: int) -> None:
+def _exit_with_error(message: str, code: int) -> None:
     click.echo(f"dragoman: {message}", err=True)
     sys.exit(code)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.options import FiniteNumber, refuse_old
-from dragoman.cli.table3 import OVERWRITE, PICTURE, table3
+from dragoman.cli.options import FiniteNumber, check_output_paths
+from dragoman.cli.table3 import OVERWRITE_OPTION, PICTURE_OPTION, table3
 from dragoman.cli.table4 import table4
-from dragoman.cli.train import CHANGES, JSON
+from dragoman.cli.train import JSON_OPTION, OVERRIDES_ARGUMENT
 from dragoman.errors import RecipeError
 
 if TYPE_CHECKING:
-    from dragoman.paper.table1 import Row
-    from dragoman.paper.table2 import Cost
+    from dragoman.paper.table1 import Table1Row
+    from dragoman.paper.table2 import RunCost
 
 
 @click.group()
@@ -37,10 +37,10 @@ paper.add_command(table3)
 
 @paper.command()
 @click.argument("preset")
-@CHANGES
+@OVERRIDES_ARGUMENT
 @click.option("--size", help="base, big, tiny or a row of Table 3.  [default: base]")
-@JSON
-def differences(preset: str, changes: tuple[str, ...], size: str | None, as_json: bool) -> None:
+@JSON_OPTION
+def differences(preset: str, overrides: tuple[str, ...], size: str | None, as_json: bool) -> None:
     """How PRESET (paper, t2t-2017 or modern) departs from the printed text, trap by trap.
 
     \b
@@ -49,26 +49,32 @@ def differences(preset: str, changes: tuple[str, ...], size: str | None, as_json
     """
     from dragoman.cli.console import print_json
     from dragoman.config import make_recipe
-    from dragoman.paper.differences import differences as found_in
+    from dragoman.paper.differences import find_differences as found_in
 
-    recipe = make_recipe({"preset": preset, **({"size": size} if size is not None else {})}, changes, where=f"paper {preset}")
-    found = found_in(recipe.model_dump(mode="json"))
+    recipe = make_recipe({"preset": preset, **({"size": size} if size is not None else {})}, overrides, where=f"paper {preset}")
+    paper_differences = found_in(recipe.model_dump(mode="json"))
     if as_json:
-        print_json({"preset": recipe.preset, "size": recipe.size, "differences": [one.as_json() for one in found]})
+        print_json(
+            {
+                "preset": recipe.preset,
+                "size": recipe.size,
+                "differences": [difference.to_dict() for difference in paper_differences],
+            }
+        )
         return
     click.echo(f"{recipe.preset}, {recipe.size}: how it stands to the printed text")
-    for one in found:
-        item = one.item
-        click.echo(f"\n{item.number:>2}  {click.style(item.name, bold=True)}: {one.state}")
-        told = {"text": item.text, "2017 code": item.code, "later": item.later, "here": one.ours}
-        for name, sentence in told.items():
+    for difference in paper_differences:
+        item = difference.item
+        click.echo(f"\n{item.number:>2}  {click.style(item.name, bold=True)}: {difference.state}")
+        labeled_texts = {"text": item.text, "2017 code": item.code, "later": item.later_code, "here": difference.value}
+        for name, sentence in labeled_texts.items():
             if sentence:
                 click.echo(f"    {name:<10} {sentence}")
     click.echo("")
-    departures = [departure for one in found for departure in one.departures]
-    for departure in departures:
-        click.echo(departure.sentence())
-    if not departures:
+    deviations = [deviation for difference in paper_differences for deviation in difference.deviations]
+    for deviation in deviations:
+        click.echo(deviation.describe())
+    if not deviations:
         click.echo("It departs from nothing that the text says.")
 
 
@@ -80,9 +86,9 @@ def differences(preset: str, changes: tuple[str, ...], size: str | None, as_json
     show_default=True,
     help="Seconds of processor time to spend.",
 )
-@PICTURE
-@OVERWRITE
-@JSON
+@PICTURE_OPTION
+@OVERWRITE_OPTION
+@JSON_OPTION
 def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -> None:
     """Measure Table 1: what a layer of each kind costs as n, d, and k or r grow, and how far a signal has to go in it.
 
@@ -94,53 +100,61 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
     """
     from rich.progress import Progress
 
-    from dragoman.cli.console import people, print_json
+    from dragoman.cli.console import print_json, stderr_console
     from dragoman.io.storage import write_lines
-    from dragoman.paper.table1 import picture
-    from dragoman.paper.table1 import table1 as measured
+    from dragoman.paper.table1 import draw_table1
+    from dragoman.paper.table1 import measure_table1 as measured
 
-    refuse_old(output, overwrite=overwrite)
-    console = people()
+    check_output_paths(output, overwrite=overwrite)
+    console = stderr_console()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("measuring", total=1.0)
-        rows = measured(budget, lambda share: bar.update(task, completed=share))
+        task_id = bar.add_task("measuring", total=1.0)
+        rows = measured(budget, lambda share: bar.update(task_id, completed=share))
     if output is not None:
-        write_lines(output, [picture(rows)], overwrite=overwrite)
+        write_lines(output, [draw_table1(rows)], overwrite=overwrite)
     if as_json:
-        print_json({"table": 1, "rows": [row.as_json() for row in rows]})
+        print_json({"table": 1, "rows": [row.to_dict() for row in rows]})
         return
     _print_table1(rows)
 
 
-def _print_table1(rows: Sequence[Row]) -> None:
+def _print_table1(rows: Sequence[Table1Row]) -> None:
     from dragoman.cli.console import print_table
     from dragoman.paper.table1 import PATH_LENGTHS
 
-    cost, way = [], []
+    cost_rows, path_rows = [], []
     for row in rows:
-        name = "r" if "attention" in row.kind else "k"
-        for axis, (fitted, printed) in row.time_exponents().items():
-            sweep, size = row.sweeps[axis], name if axis == "reach" else axis
-            others = sweep.exponents()
-            first = f"{row.kind}\nO({row.printed.complexity})" if axis == "n" else ""
-            sizes = f"{size} = {sweep.sizes[0]} … {sweep.sizes[-1]}"
-            exponents = (f"{fitted:.2f}", f"{others['operations']:.2f}", f"{others['memory']:.2f}")
-            cost.append((first, sizes, f"{size}^{printed:g}", *exponents))
-        fit = f"n^{row.path_exponent:.2f}" if row.printed.path_n is not None else f"{row.path_exponent:.2f} log"
-        waits = (row.printed.sequential, f"{row.sequential[0]} … {row.sequential[-1]}", f"n^{row.sequential_exponent:.2f}")
-        way.append((row.kind, *waits, row.printed.path, f"{row.path[0]} … {row.path[-1]}", fit))
+        reach_symbol = "r" if "attention" in row.kind else "k"
+        for axis, (fitted, printed) in row.get_time_exponents().items():
+            sweep, size_symbol = row.sweeps_by_axis[axis], reach_symbol if axis == "reach" else axis
+            fitted_exponents = sweep.fit_exponents()
+            layer_cell = f"{row.kind}\nO({row.paper_row.complexity})" if axis == "n" else ""
+            size_range = f"{size_symbol} = {sweep.sizes[0]} … {sweep.sizes[-1]}"
+            exponent_cells = (f"{fitted:.2f}", f"{fitted_exponents['operations']:.2f}", f"{fitted_exponents['memory']:.2f}")
+            cost_rows.append((layer_cell, size_range, f"{size_symbol}^{printed:g}", *exponent_cells))
+        path_fit = f"n^{row.path_exponent:.2f}" if row.paper_row.path_n is not None else f"{row.path_exponent:.2f} log"
+        sequential_cells = (
+            row.paper_row.sequential,
+            f"{row.sequential_matmuls[0]} … {row.sequential_matmuls[-1]}",
+            f"n^{row.sequential_exponent:.2f}",
+        )
+        path_rows.append(
+            (row.kind, *sequential_cells, row.paper_row.path, f"{row.path_lengths[0]} … {row.path_lengths[-1]}", path_fit)
+        )
     header = ["layer", "sizes", "printed", "time", "products", "memory"]
-    print_table("Table 1: the cost of a layer, as exponents", header, cost)
+    print_table("Table 1: the cost of a layer, as exponents", header, cost_rows)
     header = ["layer", "waits", "counted", "fitted", "path", "counted", "fitted"]
     lengths = f"n = {PATH_LENGTHS[0]} … {PATH_LENGTHS[-1]}"
-    print_table(f"Table 1: products that wait for one another, and layers that a signal crosses, at {lengths}", header, way)
+    print_table(
+        f"Table 1: products that wait for one another, and layers that a signal crosses, at {lengths}", header, path_rows
+    )
 
 
 @paper.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
 @click.option("--tflops", type=FiniteNumber(min=0, min_open=True), help="What a device sustains, instead of as measured.")
 @click.option("--score", is_flag=True, help="Translate each test set once more, for BLEU in sacreBLEU's way and the paper's.")
-@JSON
+@JSON_OPTION
 def table2(runs: tuple[Path, ...], tflops: float | None, score: bool, as_json: bool) -> None:
     """What the runs in these folders cost: in the paper's way (time × devices × sustained FLOPS), and exactly counted.
 
@@ -150,50 +164,61 @@ def table2(runs: tuple[Path, ...], tflops: float | None, score: bool, as_json: b
     from dataclasses import asdict
 
     from dragoman.cli.console import print_json
-    from dragoman.paper.table2 import PRINTED, cost_of, with_both_bleus
+    from dragoman.paper.table2 import PAPER_COSTS, add_bleu_scores, compute_run_cost
 
-    costs = [cost_of(run, sustained=None if tflops is None else tflops * 1e12) for run in runs]
+    costs = [compute_run_cost(run, sustained_flops=None if tflops is None else tflops * 1e12) for run in runs]
     if score:
-        costs = [with_both_bleus(one) for one in costs]
+        costs = [add_bleu_scores(cost) for cost in costs]
     if as_json:
-        print_json({"table": 2, "runs": [one.as_json() for one in costs], "printed": [asdict(row) for row in PRINTED]})
+        print_json({"table": 2, "runs": [cost.to_dict() for cost in costs], "printed": [asdict(row) for row in PAPER_COSTS]})
         return
     _print_table2(costs)
 
 
-def _print_table2(costs: Sequence[Cost]) -> None:
-    from dragoman.cli.console import facts_table, print_table
-    from dragoman.paper.table2 import PRINTED
+def _print_table2(costs: Sequence[RunCost]) -> None:
+    from dragoman.cli.console import print_facts, print_table
+    from dragoman.paper.table2 import PAPER_COSTS
 
-    def points(value: float | None) -> str:
+    def format_bleu(value: float | None) -> str:
         return "" if value is None else f"{value:.4g}"
 
-    def flops(value: float | None) -> str:
+    def format_flops(value: float | None) -> str:
         return "" if value is None else f"{value:.1e}"
 
     rows = [
-        (one.model, points(one.german), points(one.french), flops(one.german_flops), flops(one.french_flops)) for one in PRINTED
+        (
+            paper_row.model,
+            format_bleu(paper_row.en_de_bleu),
+            format_bleu(paper_row.en_fr_bleu),
+            format_flops(paper_row.en_de_flops),
+            format_flops(paper_row.en_fr_flops),
+        )
+        for paper_row in PAPER_COSTS
     ]
     print_table("Table 2 as printed (newstest2014)", ["model", "BLEU EN-DE", "EN-FR", "FLOPs EN-DE", "EN-FR"], rows)
-    for one in costs:
-        rate = f"{one.sustained / 1e12:.3g} TFLOP/s ({one.sustained_by})" if one.sustained is not None else one.sustained_by
+    for cost in costs:
+        rate_text = (
+            f"{cost.sustained_flops / 1e12:.3g} TFLOP/s ({cost.sustained_source})"
+            if cost.sustained_flops is not None
+            else cost.sustained_source
+        )
         facts: dict[str, str] = {
-            "languages": one.languages,
-            "steps": f"{one.steps:,} ({one.state})",
-            "time × devices × sustained": f"{one.seconds:,.0f} s × {one.devices:.3g} × {rate}",
-            "FLOPs in the paper's way": flops(one.paper_flops) or "not known: give --tflops",
-            "FLOPs counted": flops(one.counted_flops),
+            "languages": cost.languages,
+            "steps": f"{cost.steps:,} ({cost.state})",
+            "time × devices × sustained": f"{cost.seconds:,.0f} s × {cost.devices:.3g} × {rate_text}",
+            "FLOPs in the paper's way": format_flops(cost.paper_flops) or "not known: give --tflops",
+            "FLOPs counted": format_flops(cost.counted_flops),
         }
-        if one.bleu is not None:
-            facts["BLEU"] = f"{points(one.bleu)} ({one.bleu_signature})"
-        if one.paper_bleu is not None:
-            facts["BLEU as the paper"] = f"{points(one.paper_bleu)} ({one.paper_bleu_signature})"
-        facts_table(f"{one.run}: {one.name}", facts)
+        if cost.bleu is not None:
+            facts["BLEU"] = f"{format_bleu(cost.bleu)} ({cost.bleu_signature})"
+        if cost.paper_bleu is not None:
+            facts["BLEU as the paper"] = f"{format_bleu(cost.paper_bleu)} ({cost.paper_bleu_signature})"
+        print_facts(f"{cost.run}: {cost.name}", facts)
 
 
 @paper.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@JSON
+@JSON_OPTION
 def results(runs: tuple[Path, ...], as_json: bool) -> None:
     """A table row from the reports of finished runs, as Markdown: mean and spread over the seeds, signatures, machine and date.
 
@@ -203,14 +228,14 @@ def results(runs: tuple[Path, ...], as_json: bool) -> None:
     Example:  dragoman paper results runs/plain-1 runs/plain-2 runs/smoothed-1 runs/smoothed-2
     """
     from dragoman.cli.console import print_json
-    from dragoman.paper.results_table import markdown
-    from dragoman.paper.results_table import results as rows_of
+    from dragoman.paper.results_table import build_rows as rows_of
+    from dragoman.paper.results_table import format_markdown
 
     rows = rows_of(runs)
     if as_json:
-        print_json({"rows": [row.as_json() for row in rows]})
+        print_json({"rows": [row.to_dict() for row in rows]})
         return
-    click.echo(markdown(rows))
+    click.echo(format_markdown(rows))
 
 
 @paper.command()
@@ -246,38 +271,40 @@ def figures(
     Example:  dragoman paper figures runs/multi30k-ende/bundle "a man who is walking two dogs stops at a shop ." -o figures
               dragoman paper figures runs/wmt14-ende-base/bundle --figure 4 --heads 5,6 --png
     """
-    from dragoman.cli.console import people, print_json
-    from dragoman.cli.figure_files import picture_folder, write_png, write_svg
-    from dragoman.inference.translator import load
-    from dragoman.io.storage import refuse_existing
+    from dragoman.cli.console import print_json, stderr_console
+    from dragoman.cli.figure_files import make_picture_dir, write_png, write_svg
+    from dragoman.inference.translator import load_translator
+    from dragoman.io.storage import check_path_is_free
     from dragoman.paper.figures import FIGURES
-    from dragoman.paper.figures import figures as drawn_from
-    from dragoman.viz.figures import png_of
+    from dragoman.paper.figures import build_figures as drawn_from
+    from dragoman.viz.figures import svg_to_png
 
-    refuse_old(output, overwrite=True, read=[bundle])
-    asked = tuple(map(int, numbers)) or FIGURES
+    check_output_paths(output, overwrite=True, input_paths=[bundle])
+    figure_numbers = tuple(map(int, numbers)) or FIGURES
     folder = output or (None if as_json else Path("figures"))
     if folder and not overwrite:
-        for number in asked:
+        for number in figure_numbers:
             for suffix in ("svg", "png") if png else ("svg",):
-                refuse_existing(folder / f"figure{number}.{suffix}")
-    pair = _numbers(heads)
-    found = drawn_from(load(bundle), sentence, numbers=asked, layer=layer, heads=pair, word=word)
+                check_path_is_free(folder / f"figure{number}.{suffix}")
+    head_pair = _parse_head_numbers(heads)
+    drawn_figures = drawn_from(
+        load_translator(bundle), sentence, numbers=figure_numbers, layer=layer, heads=head_pair, word=word
+    )
     if folder:
-        drawn = {f"figure{one.number}": one.svg() for one in found}
-        pixels = {name: png_of(svg) for name, svg in drawn.items()} if png else {}
-        picture_folder(folder)
-        write_svg(folder, drawn, overwrite=overwrite)
-        write_png(folder, pixels, overwrite=overwrite)
+        svgs = {f"figure{figure.number}": figure.to_svg() for figure in drawn_figures}
+        pngs = {name: svg_to_png(svg) for name, svg in svgs.items()} if png else {}
+        make_picture_dir(folder)
+        write_svg(folder, svgs, overwrite=overwrite)
+        write_png(folder, pngs, overwrite=overwrite)
     if as_json:
-        print_json({"figures": [one.as_json() for one in found]})
+        print_json({"figures": [figure.to_dict() for figure in drawn_figures]})
         return
-    for one in found:
-        click.echo(f"Figure {one.number}: {one.remark}")
-    people().print(f"{folder}: {len(found)} figure{'s' * (len(found) > 1)}", markup=False)
+    for figure in drawn_figures:
+        click.echo(f"Figure {figure.number}: {figure.caption}")
+    stderr_console().print(f"{folder}: {len(drawn_figures)} figure{'s' * (len(drawn_figures) > 1)}", markup=False)
 
 
-def _numbers(heads: str | None) -> list[int]:
+def _parse_head_numbers(heads: str | None) -> list[int]:
     """Such as 5,6. Raises RecipeError for anything else."""
     if heads is None:
         return []

@@ -11,15 +11,24 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
-from dragoman.cli.options import OUTPUT, FiniteNumber, count_lines, file_and_settings, named, placed, refuse_old, text_sink
+from dragoman.cli.options import (
+    OUTPUT_OPTION,
+    FiniteNumber,
+    add_device_options,
+    check_output_paths,
+    count_lines,
+    format_line_numbers,
+    open_text_output,
+    parse_file_and_settings,
+)
 
 if TYPE_CHECKING:
     from dragoman.inference.parse import Parse
-    from dragoman.inference.session import Placing
+    from dragoman.inference.session import DeviceOptions
 
-DRAWN = 5
+MAX_DRAWN_TREES = 5
 """Trees in a picture."""
-APART = {
+EXCLUSIVE_OPTIONS = {
     ("--tagged", "--tags", "--tokenise", "--tokenise-hyphens"): "",
     ("--nbest", "--json"): "; give --json nbest=N",
     ("--min-score", "--nbest"): "",
@@ -31,7 +40,7 @@ APART = {
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("rest", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
-@OUTPUT
+@OUTPUT_OPTION
 @click.option("--overwrite", is_flag=True, help="Replace files that exist.")
 @click.option("--tokens", "tokenise", flag_value="no", default="no", help="White space parts the words; so it is by default.")
 @click.option("--tokenise", "tokenise", flag_value="kept", help="Part words as the Penn treebank does; well-known is one.")
@@ -43,23 +52,23 @@ APART = {
 @click.option(
     "--min-score", type=FiniteNumber(), metavar="X", help="Leave a line empty whose tokens' mean log-probability is below X."
 )
-@click.option("--svg", type=click.Path(path_type=Path), help=f"Write a picture of the first {DRAWN} trees here, too.")
-@placed
+@click.option("--svg", type=click.Path(path_type=Path), help=f"Write a picture of the first {MAX_DRAWN_TREES} trees here, too.")
+@add_device_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with words, tags, brackets, score and status.")
 def parse(
     bundle: Path,
-    rest: tuple[str, ...],
+    arguments: tuple[str, ...],
     output: Path | None,
     overwrite: bool,
-    others: tuple[Path, ...],
-    tokenise: Literal["no", "kept", "split"],
+    ensemble: tuple[Path, ...],
+    tokenize: Literal["no", "kept", "split"],
     tags: Path | None,
     tagged: bool,
     nbest: int | None,
     unconstrained: bool,
     min_score: float | None,
     svg: Path | None,
-    placing: Placing,
+    device_options: DeviceOptions,
     as_json: bool,
 ) -> None:
     """Parse FILE (or standard input, also as `-`), a sentence a line, with BUNDLE: brackets, a tree a line and in order.
@@ -74,173 +83,197 @@ def parse(
               echo "It doesn't work." | dragoman parse runs/parsing-craft/bundle --tokenise-hyphens --svg tree.svg
               dragoman parse runs/parsing-craft/bundle raw.txt --min-score -0.05 -o silver.mrg
     """
-    from dragoman.cli.console import counting_bar, people
-    from dragoman.inference.parser import WINDOW, load_parser
-    from dragoman.tasks.translation import longest_source
+    from dragoman.cli.console import progress_bar, stderr_console
+    from dragoman.inference.parser import DEFAULT_WINDOW, load_parser
+    from dragoman.tasks.translation import get_source_limit
 
-    source, decoding = file_and_settings(rest)
-    given = {"--tagged": tagged, "--tags": tags is not None, "--json": as_json}
-    given |= {"--tokenise": tokenise == "kept", "--tokenise-hyphens": tokenise == "split"}
-    _refuse_together({**given, "--nbest": nbest is not None, "--min-score": min_score is not None})
+    source, decoding = parse_file_and_settings(arguments)
+    used_options = {"--tagged": tagged, "--tags": tags is not None, "--json": as_json}
+    used_options |= {"--tokenise": tokenize == "kept", "--tokenise-hyphens": tokenize == "split"}
+    _check_exclusive_options({**used_options, "--nbest": nbest is not None, "--min-score": min_score is not None})
     if nbest is not None:
         decoding["nbest"] = nbest
     if output is not None and svg is not None and output.resolve() == svg.resolve():
         raise click.UsageError(f"-o and --svg are one file, {svg}: give two", ctx=click.get_current_context())
-    refuse_old(output, svg, overwrite=overwrite, read=[source, tags, bundle, *others])
-    count = count_lines(source)
-    parser = load_parser(bundle, *others, **placing)
-    config = parser.check(decoding)
-    console, typed = people(), source is None and sys.stdin.isatty()
-    with text_sink(output, overwrite=overwrite) as stream, counting_bar(console, "parsing", count, hidden=typed) as bar:
-        lines, own_tags = tee(_lines(source, tags, tagged=tagged, tokenise=tokenise))
+    check_output_paths(output, svg, overwrite=overwrite, input_paths=[source, tags, bundle, *ensemble])
+    line_count = count_lines(source)
+    parser = load_parser(bundle, *ensemble, **device_options)
+    config = parser.resolve_decoding(decoding)
+    console, is_interactive = stderr_console(), source is None and sys.stdin.isatty()
+    with (
+        open_text_output(output, overwrite=overwrite) as stream,
+        progress_bar(console, "parsing", line_count, hidden=is_interactive) as bar,
+    ):
+        lines, tagged_lines = tee(_read_sentences(source, tags, tagged=tagged, tokenize=tokenize))
         results = parser.stream(
             (words for words, _ in lines),
-            tags=(own for _, own in own_tags),
+            tags=(line_tags for _, line_tags in tagged_lines),
             constrained=not unconstrained,
-            window=1 if typed else WINDOW,
-            advance=lambda some: bar.advance(bar.task_ids[0], some),
+            window=1 if is_interactive else DEFAULT_WINDOW,
+            advance=lambda parsed_lines: bar.advance(bar.task_ids[0], parsed_lines),
             **decoding,
         )
-        done = _written(stream, results, min_score, as_json=as_json, ranked=nbest is not None, at_once=typed)
-    longest = longest_source(parser.speaker.positions, config)
-    for remark in done.remarks(longest, config.max_extra_tokens, unconstrained=unconstrained):
-        console.print(remark, markup=False)
+        summary = _write_parses(
+            stream, results, min_score, as_json=as_json, with_ranks=nbest is not None, flush_lines=is_interactive
+        )
+    max_source_tokens = get_source_limit(parser.inference_model.max_positions, config)
+    for warning in summary.format_warnings(max_source_tokens, config.max_extra_tokens, unconstrained=unconstrained):
+        console.print(warning, markup=False)
     if min_score is not None:
-        console.print(f"kept {done.kept} of {sum(map(len, done.numbers.values()))} lines", markup=False)
-    if svg is not None and (done.first or "refused" not in done.numbers):
-        _draw(svg, done.first, overwrite=overwrite)
-    if "refused" in done.numbers:
+        console.print(f"kept {summary.kept_count} of {sum(map(len, summary.line_numbers.values()))} lines", markup=False)
+    if svg is not None and (summary.first_parses or "refused" not in summary.line_numbers):
+        _draw_trees(svg, summary.first_parses, overwrite=overwrite)
+    if "refused" in summary.line_numbers:
         sys.exit(3)
 
 
 @dataclass
-class Done:
+class ParseSummary:
     """What became of the lines.
 
     numbers: of those that came to each status, or were refused
     first: the first that have a tree, which a picture shows
     """
 
-    numbers: dict[str, list[int]] = field(default_factory=dict)
-    first: list[tuple[int, Parse]] = field(default_factory=list)
-    kept: int = 0
+    line_numbers: dict[str, list[int]] = field(default_factory=dict)
+    first_parses: list[tuple[int, Parse]] = field(default_factory=list)
+    kept_count: int = 0
 
-    def add(self, number: int, result: Parse, *, kept: bool) -> None:
-        self.numbers.setdefault("refused" if result.tree is None and result.words else result.status, []).append(number)
-        if result.tree is not None and len(self.first) < DRAWN:
-            self.first.append((number, result))
-        self.kept += kept
+    def add(self, line_number: int, result: Parse, *, is_kept: bool) -> None:
+        self.line_numbers.setdefault("refused" if result.tree is None and result.words else result.status, []).append(
+            line_number
+        )
+        if result.tree is not None and len(self.first_parses) < MAX_DRAWN_TREES:
+            self.first_parses.append((line_number, result))
+        self.kept_count += is_kept
 
-    def remarks(self, longest: int, extra: int, *, unconstrained: bool) -> Iterator[str]:
+    def format_warnings(self, max_source_tokens: int, max_extra_tokens: int, *, unconstrained: bool) -> Iterator[str]:
         """What people are told of them."""
-        if refused := self.numbers.get("refused"):
-            why = f"more than {longest} tokens, or decoding.max_extra_tokens = {extra} leaves no room for a tree"
-            yield f"lines left unparsed ({why}): {named(refused)}"
+        if unparsed_lines := self.line_numbers.get("refused"):
+            reason = f"more than {max_source_tokens} tokens, or decoding.max_extra_tokens = {max_extra_tokens} leaves no room for a tree"
+            yield f"lines left unparsed ({reason}): {format_line_numbers(unparsed_lines)}"
         if unconstrained:
-            malformed = sorted(self.numbers.get("mended", []) + self.numbers.get("truncated", []))
-            parsed = len(malformed) + len(self.numbers.get("ok", []))
-            share = f"{len(malformed) / parsed:.2%}" if parsed else "none"
-            yield f"malformed and mended: {share} of {parsed} lines" + (f": {named(malformed)}" if malformed else "")
+            malformed_lines = sorted(self.line_numbers.get("mended", []) + self.line_numbers.get("truncated", []))
+            parsed_count = len(malformed_lines) + len(self.line_numbers.get("ok", []))
+            malformed_share = f"{len(malformed_lines) / parsed_count:.2%}" if parsed_count else "none"
+            yield f"malformed and mended: {malformed_share} of {parsed_count} lines" + (
+                f": {format_line_numbers(malformed_lines)}" if malformed_lines else ""
+            )
 
 
-def _written(
-    stream: IO[str], results: Iterable[Parse], least: float | None, *, as_json: bool, ranked: bool, at_once: bool
-) -> Done:
+def _write_parses(
+    stream: IO[str], results: Iterable[Parse], min_score: float | None, *, as_json: bool, with_ranks: bool, flush_lines: bool
+) -> ParseSummary:
     """Write what became of each line; nothing of one that is less certain than `least`.
 
     at_once: somebody waits for each
     """
-    from dragoman.tasks.parse_confidence import Confidence
+    from dragoman.tasks.parse_confidence import ConfidenceFilter
 
-    done = Done()
-    for number, result in enumerate(results, start=1):
-        doubted = least is not None and Confidence(least).doubt(result) is not None
-        stream.write("\n" if doubted else _output(number, result, as_json=as_json, ranked=ranked))
-        done.add(number, result, kept=not doubted)
-        if at_once:
+    summary = ParseSummary()
+    for line_number, result in enumerate(results, start=1):
+        is_rejected = min_score is not None and ConfidenceFilter(min_score).find_rejection(result) is not None
+        stream.write("\n" if is_rejected else _format_parse(line_number, result, as_json=as_json, with_ranks=with_ranks))
+        summary.add(line_number, result, is_kept=not is_rejected)
+        if flush_lines:
             stream.flush()
     stream.flush()
-    return done
+    return summary
 
 
-def _refuse_together(given: dict[str, bool]) -> None:
-    for options, why in APART.items():
-        if len(names := [name for name in options if given[name]]) > 1:
-            raise click.UsageError(f"{names[0]} and {names[1]} do not go together{why}", ctx=click.get_current_context())
+def _check_exclusive_options(used_options: dict[str, bool]) -> None:
+    for options, advice in EXCLUSIVE_OPTIONS.items():
+        if len(names := [name for name in options if used_options[name]]) > 1:
+            raise click.UsageError(f"{names[0]} and {names[1]} do not go together{advice}", ctx=click.get_current_context())
 
 
-def _lines(
-    source: Path | None, tags: Path | None, *, tagged: bool, tokenise: Literal["no", "kept", "split"]
+def _read_sentences(
+    source: Path | None, tags: Path | None, *, tagged: bool, tokenize: Literal["no", "kept", "split"]
 ) -> Iterator[tuple[list[str], list[str] | None]]:
     """The words of each line, and their tags if they are given. Raises DataError naming file and line."""
     from dragoman.errors import DataError
-    from dragoman.formats.text import name_of, read_lines
+    from dragoman.formats.text import describe_path, read_lines
     from dragoman.trees.ptb import split_words
-    from dragoman.trees.ptb_tokenizer import penn_words
+    from dragoman.trees.ptb_tokenizer import tokenize_ptb
 
-    name, beside = name_of(source), None if tags is None else read_lines(tags)
-    number = 0
-    for number, line in enumerate(read_lines(source), start=1):
-        words = split_words(line) if tokenise == "no" else penn_words(line, hyphens=tokenise)
-        own: list[str] | None = None
+    source_name, tag_lines = describe_path(source), None if tags is None else read_lines(tags)
+    line_number = 0
+    for line_number, line in enumerate(read_lines(source), start=1):
+        words = split_words(line) if tokenize == "no" else tokenize_ptb(line, hyphens=tokenize)
+        line_tags: list[str] | None = None
         if tagged:
-            words, own = _parted(words, f"{name}, line {number}")
-        elif beside is not None:
-            if (told := next(beside, None)) is None:
+            words, line_tags = _split_tagged_words(words, f"{source_name}, line {line_number}")
+        elif tag_lines is not None:
+            if (tag_line := next(tag_lines, None)) is None:
                 raise DataError(
-                    f"{tags}: has {number - 1} lines, fewer than {name}: line n of one belongs to line n of the other"
+                    f"{tags}: has {line_number - 1} lines, fewer than {source_name}: line n of one belongs to line n of the other"
                 )
-            own = split_words(told)
-            if len(own) != len(words):
-                raise DataError(f"{tags}, line {number}: {len(own)} tags for the {len(words)} words of {name}")
-        yield words, own
-    if beside is not None and next(beside, None) is not None:
-        raise DataError(f"{tags}: has more than the {number} lines of {name}: line n of one belongs to line n of the other")
+            line_tags = split_words(tag_line)
+            if len(line_tags) != len(words):
+                raise DataError(
+                    f"{tags}, line {line_number}: {len(line_tags)} tags for the {len(words)} words of {source_name}"
+                )
+        yield words, line_tags
+    if tag_lines is not None and next(tag_lines, None) is not None:
+        raise DataError(
+            f"{tags}: has more than the {line_number} lines of {source_name}: line n of one belongs to line n of the other"
+        )
 
 
-def _parted(tokens: Sequence[str], where: str) -> tuple[list[str], list[str]]:
+def _split_tagged_words(tokens: Sequence[str], location: str) -> tuple[list[str], list[str]]:
     """Words and tags of `the_DT cat_NN`. Raises DataError for what has no tag."""
     from dragoman.errors import DataError
 
     parts = [token.rpartition("_") for token in tokens]
     for token, (word, _, tag) in zip(tokens, parts, strict=True):
         if not word or not tag:
-            raise DataError(f"{where}: {token[:40]!r} is no word with its tag; write word_TAG, such as cat_NN")
+            raise DataError(f"{location}: {token[:40]!r} is no word with its tag; write word_TAG, such as cat_NN")
     return [word for word, _, _ in parts], [tag for _, _, tag in parts]
 
 
-def _output(number: int, result: Parse, *, as_json: bool, ranked: bool) -> str:
+def _format_parse(line_number: int, result: Parse, *, as_json: bool, with_ranks: bool) -> str:
     if as_json:
         import json
 
-        whole = {"line": number, "words": result.words, **_entry(result)}
-        return json.dumps({**whole, "alternatives": [_entry(one) for one in result.alternatives]}, ensure_ascii=False) + "\n"
-    if not ranked:
+        fields = {"line": line_number, "words": result.words, **_parse_to_dict(result)}
+        return (
+            json.dumps(
+                {**fields, "alternatives": [_parse_to_dict(alternative) for alternative in result.alternatives]},
+                ensure_ascii=False,
+            )
+            + "\n"
+        )
+    if not with_ranks:
         return result.brackets + "\n"
-    ranks = enumerate((result, *result.alternatives) if result.tree is not None else (), start=1)
-    return "".join(f"{number}\t{rank}\t{one.score:.4f}\t{one.brackets}\n" for rank, one in ranks)
+    ranked_parses = enumerate((result, *result.alternatives) if result.tree is not None else (), start=1)
+    return "".join(
+        f"{line_number}\t{rank}\t{ranked_parse.score:.4f}\t{ranked_parse.brackets}\n" for rank, ranked_parse in ranked_parses
+    )
 
 
-def _entry(one: Parse) -> dict[str, Any]:
+def _parse_to_dict(result: Parse) -> dict[str, Any]:
     return {
-        "tree": one.brackets,
-        "tags": one.tags,
-        "brackets": [{"label": label, "start": start, "end": end} for label, start, end in one.spans],
-        "score": one.score,
-        "status": one.status,
-        "mended": one.mended,
-        "tokens": one.tokens,
-        "token_log_probs": one.token_log_probs,
+        "tree": result.brackets,
+        "tags": result.tags,
+        "brackets": [{"label": label, "start": start, "end": end} for label, start, end in result.spans],
+        "score": result.score,
+        "status": result.status,
+        "mended": result.repairs,
+        "tokens": result.tokens,
+        "token_log_probs": result.token_log_probs,
     }
 
 
-def _draw(path: Path, first: Sequence[tuple[int, Parse]], *, overwrite: bool) -> None:
+def _draw_trees(path: Path, first_parses: Sequence[tuple[int, Parse]], *, overwrite: bool) -> None:
     from dragoman.errors import DataError
-    from dragoman.io.storage import new_file
-    from dragoman.viz.tree_diagram import Drawing, trees_picture
+    from dragoman.io.storage import atomic_write
+    from dragoman.viz.tree_diagram import TreeDrawing, render_trees
 
-    if not first:
+    if not first_parses:
         raise DataError(f"{path}: no line has a tree, so there is nothing to draw")
-    drawings = [Drawing(one.words, one.spans, one.tags, f"line {number}" if len(first) > 1 else "") for number, one in first]
-    with new_file(path, overwrite=overwrite) as stream:
-        stream.write(trees_picture(drawings))
+    drawings = [
+        TreeDrawing(result.words, result.spans, result.tags, f"line {line_number}" if len(first_parses) > 1 else "")
+        for line_number, result in first_parses
+    ]
+    with atomic_write(path, overwrite=overwrite) as stream:
+        stream.write(render_trees(drawings))

@@ -16,7 +16,7 @@ import click
 @click.option("--run", type=click.Path(path_type=Path), help="Run folder.  [default: runs/quickstart-LANGUAGE]")
 @click.option("--seed", default=1, show_default=True, help="Draws the corpus, the weights and the order.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def quickstart(changes: tuple[str, ...], language: str, run: Path | None, seed: int, as_json: bool) -> None:
+def quickstart(overrides: tuple[str, ...], language: str, run: Path | None, seed: int, as_json: bool) -> None:
     """Make a parallel corpus of dates, prices and the like, train a small Transformer on it, and show what it learnt.
 
     Nothing is downloaded. The test phrases hold values that the model was not trained on. Takes some minutes on two cores.
@@ -24,27 +24,27 @@ def quickstart(changes: tuple[str, ...], language: str, run: Path | None, seed: 
     \b
     Example:  dragoman quickstart --to fr
     """
-    from dragoman.cli.console import people, print_json
+    from dragoman.cli.console import print_json, stderr_console
     from dragoman.cli.train import run_recipe
     from dragoman.training.quickstart import prepare_quickstart
 
-    console = people()
+    console = stderr_console()
     folder = run or Path(f"runs/quickstart-{language}")
-    ready = prepare_quickstart(
-        language, folder, seed=seed, changes=changes, notice=lambda text: console.print(text, style="dim", markup=False)
+    prepared = prepare_quickstart(
+        language, folder, seed=seed, changes=overrides, notice=lambda text: console.print(text, style="dim", markup=False)
     )
-    report = run_recipe(ready.recipe, picture_of=ready.picture_of)
+    report = run_recipe(prepared.recipe, attention_source=prepared.attention_source)
     if as_json:
         print_json(report)
     else:
-        _tell(report, Path(ready.recipe.run), Path(ready.recipe.data.root), language)
+        _print_results(report, Path(prepared.recipe.run), Path(prepared.recipe.data.root), language)
 
 
-def _tell(report: dict[str, Any], folder: Path, text: Path, language: str) -> None:
-    from dragoman.cli.console import facts_table, print_table
+def _print_results(report: dict[str, Any], folder: Path, data_dir: Path, language: str) -> None:
+    from dragoman.cli.console import print_facts, print_table
 
     samples = report["samples"]
-    rows = [(one["source"], one["translation"], _verdict(one)) for one in samples]
+    rows = [(sample["source"], sample["translation"], _describe_match(sample)) for sample in samples]
     print_table("Ten phrases it never saw", ["English", "translation", "right?"], rows)
     facts = {
         "exact match": f"{report['exact_match']:.1f} % of {report['test_sentences']} held-out phrases",
@@ -55,19 +55,19 @@ def _tell(report: dict[str, Any], folder: Path, text: Path, language: str) -> No
         "parameters": f"{report['parameters']:,}",
         "report": folder / "report.html",
     }
-    facts_table(report["name"], facts)
-    program = _program()
+    print_facts(report["name"], facts)
+    program = _get_program_name()
     click.echo("Try next:")
     click.echo(f'  echo "May 17, 2031" | {program} translate {folder}/bundle')
     click.echo(f"  {program} info {folder}/bundle")
-    click.echo(f"  {program} evaluate {folder}/bundle --src {text}/test.en --ref {text}/test.{language}")
+    click.echo(f"  {program} evaluate {folder}/bundle --src {data_dir}/test.en --ref {data_dir}/test.{language}")
 
 
-def _program() -> str:
+def _get_program_name() -> str:
     """How the next command is to be typed: with its path where the shell would not find it."""
-    called = Path(sys.argv[0])
-    return str(called) if called.name == "dragoman" and shutil.which("dragoman") is None else "dragoman"
+    program_path = Path(sys.argv[0])
+    return str(program_path) if program_path.name == "dragoman" and shutil.which("dragoman") is None else "dragoman"
 
 
-def _verdict(sample: dict[str, str]) -> str:
+def _describe_match(sample: dict[str, str]) -> str:
     return "yes" if sample["translation"] == sample["reference"] else f"no: {sample['reference']}"

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.options import refuse_old
-from dragoman.cli.train import CHANGES, JSON
+from dragoman.cli.options import check_output_paths
+from dragoman.cli.train import JSON_OPTION, OVERRIDES_ARGUMENT
 
 if TYPE_CHECKING:
     from dragoman.paper.table3_results import Table3
 
-PICTURE = click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw the table as an SVG here.")
-OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace a picture that exists.")
+PICTURE_OPTION = click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw the table as an SVG here.")
+OVERWRITE_OPTION = click.option("--overwrite", is_flag=True, help="Replace a picture that exists.")
 
 
 @click.command()
 @click.option("--corpus", type=click.Path(path_type=Path), required=True, help="The recipe whose corpus and training to use.")
-@CHANGES
+@OVERRIDES_ARGUMENT
 @click.option("--rows", help="Which rows, such as A,C-n2,big; base is always among them.  [default: all]")
 @click.option("--budget", default="2000", show_default=True, help="What each row may spend: steps (2000) or minutes (10min).")
 @click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="How often to train each row.")
@@ -32,12 +32,12 @@ OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace a picture th
 )
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the rows' runs go.  [default: runs/table3-NAME]")
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Runs that train at a time.")
-@PICTURE
-@OVERWRITE
-@JSON
+@PICTURE_OPTION
+@OVERWRITE_OPTION
+@JSON_OPTION
 def table3(
     corpus: Path,
-    changes: tuple[str, ...],
+    overrides: tuple[str, ...],
     rows: str | None,
     budget: str,
     seeds: int,
@@ -58,91 +58,104 @@ def table3(
     Example:  dragoman paper table3 --corpus multi30k-ende data.root=path/to/multi30k/tok --budget 2000 --seeds 3 -o table3.svg
               dragoman paper table3 --corpus multi30k-ende --rows A,E --scale tiny --budget 5min --processes 2
     """
-    from dragoman.cli.console import TrainingScreen, people, print_json
+    from dragoman.cli.console import TrainingProgressBar, print_json, stderr_console
     from dragoman.config import read_recipe
     from dragoman.io.storage import write_lines
-    from dragoman.paper.table3 import table3 as trained
-    from dragoman.paper.table3_results import picture, read_budget
-    from dragoman.paper.table3_rows import SCALES, chosen_rows, refuse_settled
+    from dragoman.paper.table3 import train_table3 as trained
+    from dragoman.paper.table3_results import draw_table3, parse_budget
+    from dragoman.paper.table3_rows import MODEL_SCALES, check_fixed_keys, select_rows
 
-    chosen, spend = chosen_rows(rows), read_budget(budget)
-    refuse_settled(changes)
-    recipe = read_recipe(corpus, changes)
-    refuse_old(output, overwrite=overwrite)
-    console = people()
-    screens: list[TrainingScreen] = []
+    selected_rows, row_budget = select_rows(rows), parse_budget(budget)
+    check_fixed_keys(overrides)
+    recipe = read_recipe(corpus, overrides)
+    check_output_paths(output, overwrite=overwrite)
+    console = stderr_console()
+    progress_bars: list[TrainingProgressBar] = []
 
-    def screen(told: str) -> TrainingScreen:
-        console.print(told, style="bold", markup=False)
-        screens.append(TrainingScreen(console))
-        return screens[-1]
+    def add_progress_bar(run_name: str) -> TrainingProgressBar:
+        console.print(run_name, style="bold", markup=False)
+        progress_bars.append(TrainingProgressBar(console))
+        return progress_bars[-1]
 
     try:
         table = trained(
             recipe,
-            rows=chosen,
+            rows=selected_rows,
             scale_name=scale,
-            scale=SCALES[scale],
-            budget=spend,
+            scale=MODEL_SCALES[scale],
+            budget=row_budget,
             seeds=seeds,
             folder=folder or Path("runs") / f"table3-{recipe.name}",
-            listener=screen,
+            make_callback=add_progress_bar,
             processes=processes,
         )
     finally:
-        for one in screens:
-            one.close()
+        for progress_bar in progress_bars:
+            progress_bar.close()
     if output is not None:
-        write_lines(output, [picture(table)], overwrite=overwrite)
+        write_lines(output, [draw_table3(table)], overwrite=overwrite)
     if as_json:
-        print_json(table.as_json())
+        print_json(table.to_dict())
         return
     _print_table3(table)
 
 
 def _print_table3(table: Table3) -> None:
     from dragoman.cli.console import print_table
-    from dragoman.paper.table3_results import Metric, Result
+    from dragoman.paper.table3_results import Metric, Table3Result
 
-    def shown(one: Result, metric: Metric) -> str:
-        spread = one.spread(metric)
-        return f"{one.mean(metric):.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
+    def format_mean(result: Table3Result, metric: Metric) -> str:
+        std = result.std(metric)
+        return f"{result.mean(metric):.2f}" + (f" ± {std:.2f}" if std is not None else "")
 
     rows = []
-    in_steps = table.budget.steps is not None
-    for one in table.results:
-        printed = one.printed
-        millions = f"{printed.million_parameters:g}" if printed.million_parameters is not None else ""
-        spent = f"{one.seconds:,.0f}" if in_steps else f"{one.steps:,.0f}"
-        ours = (shown(one, "perplexity"), shown(one, "bleu"), f"{one.parameters / 1e6:.3f}")
+    is_step_budget = table.budget.steps is not None
+    for result in table.results:
+        paper_row = result.paper_row
+        paper_millions = f"{paper_row.million_parameters:g}" if paper_row.million_parameters is not None else ""
+        cost_cell = f"{result.seconds:,.0f}" if is_step_budget else f"{result.steps:,.0f}"
+        measured_cells = (format_mean(result, "perplexity"), format_mean(result, "bleu"), f"{result.parameters / 1e6:.3f}")
         rows.append(
-            (printed.name, spent, f"{printed.perplexity:.2f}", ours[0], f"{printed.bleu:.1f}", ours[1], millions, ours[2])
+            (
+                paper_row.name,
+                cost_cell,
+                f"{paper_row.perplexity:.2f}",
+                measured_cells[0],
+                f"{paper_row.bleu:.1f}",
+                measured_cells[1],
+                paper_millions,
+                measured_cells[2],
+            )
         )
-    header = ["row", "seconds" if in_steps else "steps", "printed", "PPL", "printed", "BLEU", "printed", "10⁶ params"]
+    header = ["row", "seconds" if is_step_budget else "steps", "printed", "PPL", "printed", "BLEU", "printed", "10⁶ params"]
     print_table(table.title, header, rows)
-    signatures = {one.signature for result in table.results for one in result.trained}
+    signatures = {run.signature for result in table.results for run in result.trained_rows}
     click.echo(f"perplexity per word-piece of data.valid, un-smoothed; BLEU of the same: {', '.join(sorted(signatures))}")
     for remark in table.remarks:
         click.echo(remark)
     for metric in ("perplexity", "bleu"):
-        found = table.orderings(metric)
-        counted = {outcome: [one for one in found if one.outcome == outcome] for outcome in ("held", "reversed")}
-        name = "perplexity" if metric == "perplexity" else "BLEU"
-        noise = sum(one.outcome == "under the noise" for one in found)
-        sentences = f", {noise} under the noise of the sentences (paired bootstrap)" if noise else ""
+        orderings = table.compare_rows(metric)
+        orderings_by_outcome = {
+            outcome: [ordering for ordering in orderings if ordering.outcome == outcome] for outcome in ("held", "reversed")
+        }
+        metric_name = "perplexity" if metric == "perplexity" else "BLEU"
+        noise_count = sum(ordering.outcome == "under the noise" for ordering in orderings)
+        noise_note = f", {noise_count} under the noise of the sentences (paired bootstrap)" if noise_count else ""
         if table.seeds == 1:
-            agreeing = sum(one.measured > 0 for one in found)
+            agreeing_count = sum(ordering.measured_margin > 0 for ordering in orderings)
             click.echo(
-                f"{name}: {agreeing} of {len(found)} printed orderings came out alike{sentences}, but one seed has no spread "
+                f"{metric_name}: {agreeing_count} of {len(orderings)} printed orderings came out alike{noise_note}, but one seed has no spread "
                 "to tell them from chance; give --seeds 3"
             )
             continue
-        within = len(found) - sum(map(len, counted.values())) - noise
+        within_spread_count = len(orderings) - sum(map(len, orderings_by_outcome.values())) - noise_count
         click.echo(
-            f"{name}: of {len(found)} printed orderings {len(counted['held'])} held, {len(counted['reversed'])} came out the "
-            f"other way round, {within} lie within the spread of the seeds{sentences}"
+            f"{metric_name}: of {len(orderings)} printed orderings {len(orderings_by_outcome['held'])} held, {len(orderings_by_outcome['reversed'])} came out the "
+            f"other way round, {within_spread_count} lie within the spread of the seeds{noise_note}"
         )
-        for outcome, ones in counted.items():
-            for pair in ones:
-                by = f"{pair.measured:+.2f} ± {pair.spread:.2f}"
-                click.echo(f"  {outcome}: {pair.better} better than {pair.worse}, by {by} ({pair.series})")
+        for outcome, outcome_orderings in orderings_by_outcome.items():
+            for ordering in outcome_orderings:
+                margin = f"{ordering.measured_margin:+.2f} ± {ordering.margin_std:.2f}"
+                click.echo(
+                    f"  {outcome}: {ordering.better_row} better than {ordering.worse_row}, by {margin} ({ordering.series})"
+                )

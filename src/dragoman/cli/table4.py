@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.options import refuse_old
-from dragoman.cli.train import CHANGES, JSON
+from dragoman.cli.options import check_output_paths
+from dragoman.cli.train import JSON_OPTION, OVERRIDES_ARGUMENT
 
 if TYPE_CHECKING:
     from dragoman.paper.table4 import Table4
 
-PATH = click.Path(path_type=Path)
+PATH_TYPE = click.Path(path_type=Path)
 
 
 @click.command()
-@CHANGES
-@click.option("--bundle", "bundles", type=PATH, multiple=True, help="A parser's bundle; give several for several rows.")
-@click.option("--gold", type=PATH, help="The trees to score on, in brackets.")
-@click.option("--train", type=PATH, multiple=True, help="Trees in brackets that the PCFG is counted over.")
-@click.option("--run", type=PATH, help="Instead of all three: a run of a parser, with its bundle and its recipe's files.")
+@OVERRIDES_ARGUMENT
+@click.option("--bundle", "bundles", type=PATH_TYPE, multiple=True, help="A parser's bundle; give several for several rows.")
+@click.option("--gold", type=PATH_TYPE, help="The trees to score on, in brackets.")
+@click.option("--train", type=PATH_TYPE, multiple=True, help="Trees in brackets that the PCFG is counted over.")
+@click.option("--run", type=PATH_TYPE, help="Instead of all three: a run of a parser, with its bundle and its recipe's files.")
 @click.option("--unconstrained", is_flag=True, help="A further row a bundle: free to say anything, which is mended.")
 @click.option("--no-baselines", is_flag=True, help="Leave out right-branching trees and the PCFG.")
-@click.option("-o", "--output", type=PATH, help="Draw the table as an SVG here.")
+@click.option("-o", "--output", type=PATH_TYPE, help="Draw the table as an SVG here.")
 @click.option("--overwrite", is_flag=True, help="Replace a picture that exists.")
-@JSON
+@JSON_OPTION
 def table4(
-    changes: tuple[str, ...],
+    overrides: tuple[str, ...],
     bundles: tuple[Path, ...],
     gold: Path | None,
     train: tuple[Path, ...],
@@ -49,102 +49,114 @@ def table4(
               dragoman paper table4 --run runs/parsing-craft beam_size=8 -o table4.svg
               dragoman paper table4 --bundle runs/parsing-craft/bundle --gold dev.mrg --train train.mrg
     """
-    from dragoman.cli.console import counting_bar, people, print_json
+    from dragoman.cli.console import print_json, progress_bar, stderr_console
     from dragoman.config import parse_setting
     from dragoman.io.storage import write_lines
-    from dragoman.paper.table4 import Table4, baselines, files_of_run, open_parsers, parsed, picture, read_treebank
+    from dragoman.paper.table4 import (
+        Table4,
+        draw_table4,
+        find_run_files,
+        load_parsers,
+        read_treebank,
+        score_baselines,
+        score_parser,
+    )
 
-    _check_use(changes, bundles, gold, train, run, unconstrained=unconstrained, baselines=not no_baselines)
-    held, counted = [gold] if gold is not None else [], list(train)
+    _check_options(overrides, bundles, gold, train, run, unconstrained=unconstrained, with_baselines=not no_baselines)
+    gold_paths, train_paths = [gold] if gold is not None else [], list(train)
     if run is not None:
-        bundle, held, counted = files_of_run(run)
+        bundle, gold_paths, train_paths = find_run_files(run)
         bundles = (bundle,)
-    refuse_old(output, overwrite=overwrite, read=[*held, *counted, *bundles])
-    decoding = {key.removeprefix("decoding."): value for key, value in map(parse_setting, changes)}
+    check_output_paths(output, overwrite=overwrite, input_paths=[*gold_paths, *train_paths, *bundles])
+    decoding = {key.removeprefix("decoding."): value for key, value in map(parse_setting, overrides)}
     table = Table4("", 0, ())
-    if held:
-        parsers = open_parsers(bundles, decoding)
-        trees = read_treebank(held)
-        learnt = read_treebank(counted) if counted and not no_baselines else None
-        ways = (True, False) if unconstrained else (True,)
-        turns = len(bundles) * len(ways) + (2 if learnt is not None else 0)
-        with counting_bar(people(), "parsing", len(trees.trees) * turns) as bar:
+    if gold_paths:
+        parsers = load_parsers(bundles, decoding)
+        gold_treebank = read_treebank(gold_paths)
+        train_treebank = read_treebank(train_paths) if train_paths and not no_baselines else None
+        constraint_modes = (True, False) if unconstrained else (True,)
+        num_passes = len(bundles) * len(constraint_modes) + (2 if train_treebank is not None else 0)
+        with progress_bar(stderr_console(), "parsing", len(gold_treebank.trees) * num_passes) as bar:
 
-            def advance(count: int) -> None:
+            def advance_bar(count: int) -> None:
                 bar.advance(bar.task_ids[0], count)
 
-            results = [] if no_baselines else baselines(trees, learnt, advance)
-            for one, parser in zip(bundles, parsers, strict=True):
-                for constrained in ways:
-                    name = str(one) if constrained else f"{one}, unconstrained"
-                    results.append(parsed(name, parser, trees, decoding=decoding, constrained=constrained, advance=advance))
-        table = Table4(trees.name, len(learnt.trees) if learnt is not None else 0, results)
+            results = [] if no_baselines else score_baselines(gold_treebank, train_treebank, advance_bar)
+            for bundle_path, parser in zip(bundles, parsers, strict=True):
+                for constrained in constraint_modes:
+                    row_name = str(bundle_path) if constrained else f"{bundle_path}, unconstrained"
+                    results.append(
+                        score_parser(
+                            row_name, parser, gold_treebank, decoding=decoding, constrained=constrained, on_progress=advance_bar
+                        )
+                    )
+        table = Table4(gold_treebank.name, len(train_treebank.trees) if train_treebank is not None else 0, results)
     if as_json:
-        print_json(table.as_json())
+        print_json(table.to_dict())
     else:
         _print_table4(table)
     if output is not None:  # last: where it cannot be written, the table has been seen
-        write_lines(output, [picture(table)], overwrite=overwrite)
+        write_lines(output, [draw_table4(table)], overwrite=overwrite)
 
 
-def _check_use(
-    changes: tuple[str, ...],
+def _check_options(
+    overrides: tuple[str, ...],
     bundles: tuple[Path, ...],
     gold: Path | None,
     train: tuple[Path, ...],
     run: Path | None,
     *,
     unconstrained: bool,
-    baselines: bool,
+    with_baselines: bool,
 ) -> None:
     """Raise UsageError where options do not go together, or where one would have no effect."""
-    told = None
+    problem = None
     if run is not None and (bundles or gold is not None or train):
-        told = "--run names bundle, gold and training trees by itself; drop it or the others"
+        problem = "--run names bundle, gold and training trees by itself; drop it or the others"
     elif run is None and gold is None and (bundles or train):
-        told = "give the trees to score on: --gold FILE"
-    elif changes and run is None and not bundles:
-        told = f"{changes[0]!r} changes how a bundle searches; give --bundle or --run"
+        problem = "give the trees to score on: --gold FILE"
+    elif overrides and run is None and not bundles:
+        problem = f"{overrides[0]!r} changes how a bundle searches; give --bundle or --run"
     elif unconstrained and run is None and not bundles:
-        told = "--unconstrained is a bundle's; give --bundle or --run"
-    elif train and not baselines:
-        told = "--train is for the baselines, which --no-baselines leaves out; drop one"
-    elif gold is not None and not bundles and not baselines:
-        told = "--no-baselines leaves nothing to score; give --bundle, too, or drop it"
-    if told:
-        raise click.UsageError(told, ctx=click.get_current_context())
+        problem = "--unconstrained is a bundle's; give --bundle or --run"
+    elif train and not with_baselines:
+        problem = "--train is for the baselines, which --no-baselines leaves out; drop one"
+    elif gold is not None and not bundles and not with_baselines:
+        problem = "--no-baselines leaves nothing to score; give --bundle, too, or drop it"
+    if problem:
+        raise click.UsageError(problem, ctx=click.get_current_context())
 
 
 def _print_table4(table: Table4) -> None:
     from dragoman.cli.console import print_table
-    from dragoman.paper.table4 import PRINTED, QUOTED
+    from dragoman.paper.table4 import LATER_PARSERS, PAPER_PARSERS
 
-    def points(value: float | None) -> str:
+    def format_score(value: float | None) -> str:
         return "" if value is None else f"{value:.2f}"
 
-    printed = [(row.parser, row.training, f"{row.f1:g}") for row in (*PRINTED, *QUOTED)]
-    print_table("Table 4 as printed (WSJ, section 23), and benepar since", ["parser", "training", "F1"], printed)
+    paper_cells = [(row.parser, row.training, f"{row.f1:g}") for row in (*PAPER_PARSERS, *LATER_PARSERS)]
+    print_table("Table 4 as printed (WSJ, section 23), and benepar since", ["parser", "training", "F1"], paper_cells)
     if not table.results:
         click.echo("give --gold FILE for baselines, --bundle for a parser, or --run for both")
         return
     rows = [
         (
-            one.parser,
-            one.tags,
-            *map(points, (one.f1, one.f1_short, one.f1_own_tags, one.tagging)),
-            str(one.failures),
-            _rate(one.sentences / max(one.seconds, 1e-9)),
+            result.parser,
+            result.tags,
+            *map(format_score, (result.f1, result.f1_short, result.f1_predicted_tags, result.tagging)),
+            str(result.failures),
+            _format_rate(result.sentences / max(result.seconds, 1e-9)),
         )
-        for one in table.results
+        for result in table.results
     ]
     header = ["parser", "tags", "F1", "to 40", "own", "tagging", "failed", "per s"]
-    print_table(f"On {table.gold} ({table.results[0].sentences:,} trees), not comparable with the above", header, rows)
-    counted = f"; the PCFG is of {table.train:,} trees" if table.train else ""
-    click.echo(f"COLLINS.prm, a sentence without a tree as zero, gold tags put in but for 'own'{counted}")
-    for one in table.results:
-        if one.mended:
-            click.echo(f"{one.parser}: {one.mended:,} of {one.sentences:,} trees were malformed, and mended")
+    print_table(f"On {table.gold_name} ({table.results[0].sentences:,} trees), not comparable with the above", header, rows)
+    pcfg_note = f"; the PCFG is of {table.num_train_trees:,} trees" if table.num_train_trees else ""
+    click.echo(f"COLLINS.prm, a sentence without a tree as zero, gold tags put in but for 'own'{pcfg_note}")
+    for result in table.results:
+        if result.repaired:
+            click.echo(f"{result.parser}: {result.repaired:,} of {result.sentences:,} trees were malformed, and mended")
 
 
-def _rate(value: float) -> str:
+def _format_rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"

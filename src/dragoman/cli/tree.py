@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.options import refuse_old
+from dragoman.cli.options import check_output_paths
 
 
 @click.command()
@@ -27,25 +27,25 @@ def tree(file: Path, number: int, output: Path | None, strip: bool, overwrite: b
     from dragoman.cli.console import print_json
     from dragoman.errors import DataError
     from dragoman.formats.treebank import read_trees
-    from dragoman.io.storage import new_file
+    from dragoman.io.storage import atomic_write
     from dragoman.trees.simplify import simplify
-    from dragoman.trees.tree import leaves, spans
-    from dragoman.viz.tree_diagram import tree_picture
+    from dragoman.trees.tree import get_leaves, get_spans
+    from dragoman.viz.tree_diagram import render_tree
 
     if output is None and not as_json:
         raise click.UsageError("give -o FILE.svg, or --json", ctx=click.get_current_context())
-    refuse_old(output, overwrite=overwrite, read=[file])
-    found = next(islice(read_trees(file), number - 1, None), None)
-    if found is None:
+    check_output_paths(output, overwrite=overwrite, input_paths=[file])
+    tree_record = next(islice(read_trees(file), number - 1, None), None)
+    if tree_record is None:
         raise DataError(f"{file}: holds fewer than {number} trees")
-    chosen = simplify(found.tree) if strip else found.tree
-    told, brackets = leaves(chosen), spans(chosen)
-    words, tags = [leaf.word for leaf in told], [leaf.tag for leaf in told]
+    drawn_tree = simplify(tree_record.tree) if strip else tree_record.tree
+    tree_leaves, brackets = get_leaves(drawn_tree), get_spans(drawn_tree)
+    words, tags = [leaf.word for leaf in tree_leaves], [leaf.tag for leaf in tree_leaves]
     if as_json:
-        named = [{"label": label, "start": start, "end": end} for label, start, end in brackets]
-        print_json({"file": str(file), "line": found.line, "words": words, "tags": tags, "brackets": named})
+        labeled_spans = [{"label": label, "start": start, "end": end} for label, start, end in brackets]
+        print_json({"file": str(file), "line": tree_record.line, "words": words, "tags": tags, "brackets": labeled_spans})
         return
     assert output is not None
-    drawn = tree_picture(words, brackets, tags=tags, title=f"{file.name}, line {found.line}")
-    with new_file(output, overwrite=overwrite) as stream:
-        stream.write(drawn)
+    svg = render_tree(words, brackets, tags=tags, title=f"{file.name}, line {tree_record.line}")
+    with atomic_write(output, overwrite=overwrite) as stream:
+        stream.write(svg)

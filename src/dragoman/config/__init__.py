@@ -5,20 +5,20 @@ are refused when the recipe is read, with the key, what was given and what is al
 """
 
 from dragoman.config.cleaning import CleaningConfig, NoiseConfig
-from dragoman.config.corpus import STANDARD_INPUT, CorpusConfig, Format, listed
-from dragoman.config.data import DataConfig, CurriculumStageConfig
+from dragoman.config.corpus import STANDARD_INPUT, CorpusConfig, Format, as_list
+from dragoman.config.data import CurriculumStageConfig, DataConfig
 from dragoman.config.decoding import DecodingConfig
-from dragoman.config.fields import RuleName, Section
+from dragoman.config.fields import FilterName, RecipeSection
 from dragoman.config.model import ModelConfig
 from dragoman.config.recipe import (
     Recipe,
+    find_builtin_recipe,
     make_recipe,
-    parse_document,
     parse_setting,
+    parse_toml,
     read_recipe,
     recipe_from_dict,
-    section_with,
-    shipped_recipe,
+    update_section,
 )
 from dragoman.config.task import TaskConfig
 from dragoman.config.tokenizer import TokenizerConfig
@@ -28,24 +28,24 @@ __all__ = [
     "STANDARD_INPUT",
     "CleaningConfig",
     "CorpusConfig",
+    "CurriculumStageConfig",
     "DataConfig",
     "DecodingConfig",
+    "FilterName",
     "Format",
     "ModelConfig",
     "NoiseConfig",
     "Recipe",
-    "RuleName",
-    "Section",
-    "CurriculumStageConfig",
-    "TokenizerConfig",
+    "RecipeSection",
     "TaskConfig",
+    "TokenizerConfig",
     "TrainingConfig",
-    "listed",
+    "as_list",
+    "find_builtin_recipe",
     "make_recipe",
-    "parse_document",
     "parse_setting",
+    "parse_toml",
     "read_recipe",
     "recipe_from_dict",
-    "section_with",
-    "shipped_recipe",
+    "update_section",
 ]

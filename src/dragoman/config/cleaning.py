@@ -6,15 +6,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dragoman.config.fields import Count, Section, Share
+from dragoman.config.fields import Fraction, PositiveInt, RecipeSection
 
 
-class CleaningConfig(Section):
+class CleaningConfig(RecipeSection):
     """Rules that drop pairs, all off unless the recipe turns them on; pairs with an empty side are always dropped."""
 
-    max_words: Count | None = None
+    max_words: PositiveInt | None = None
     """`length`: drop pairs with more words than this on a side; a letter of a script without spaces counts as a word."""
-    max_characters: Count | None = None
+    max_characters: PositiveInt | None = None
     """`length`: drop pairs with more characters than this on a side."""
     max_ratio: Annotated[float, Field(gt=1.0)] | None = None
     """`ratio`: drop pairs whose longer side has over ten characters and more than this many times those of the shorter."""
@@ -30,9 +30,9 @@ class CleaningConfig(Section):
     """Drop pairs in which UTF-8 was once read as something else (extra `cleaning`)."""
     markup: bool = False
     """Drop pairs with what is left of HTML, XML, wiki or template markup."""
-    min_script_ratio: Share | None = None
+    min_script_ratio: Fraction | None = None
     """Drop pairs with less than this share of a side's letters in its language's script (extra `cleaning`)."""
-    min_language_probability: Share | None = None
+    min_language_probability: Fraction | None = None
     """Drop pairs with a side that is in another language, at no less than this certainty (extra `cleaning`)."""
     numbers: bool = False
     """Drop pairs whose sides do not hold the same numbers, however they are punctuated."""
@@ -42,20 +42,20 @@ class CleaningConfig(Section):
     """Drop pairs whose source or target stands in data.valid or data.test, whatever its case and punctuation."""
 
 
-class NoiseConfig(Section):
+class NoiseConfig(RecipeSection):
     """Changes made to training pairs as they are served, each to this share of the pairs, anew in every epoch."""
 
-    upper_case: Share = 0.0
+    upper_case: Fraction = 0.0
     """Both sides in capitals."""
-    title_case: Share = 0.0
+    title_case: Fraction = 0.0
     """Both Sides With Capital Initials."""
-    typos: Share = 0.0
+    typos: Fraction = 0.0
     """Typing mistakes in the source: letters dropped, doubled, swapped, or replaced by a neighbour on the keyboard."""
-    drop_final_punctuation: Share = 0.0
+    drop_final_punctuation: Fraction = 0.0
     """Both sides without their final punctuation."""
-    concat_next: Share = 0.0
+    concat_next: Fraction = 0.0
     """This pair and the next one as one."""
-    copy_source: Share = 0.0
+    copy_source: Fraction = 0.0
     """The source as its own target, so that names and code pass through."""
-    placeholders: Share = 0.0
+    placeholders: Fraction = 0.0
     """A number or name that both sides share becomes a placeholder such as {0} or %s; where none is shared, one is put in."""

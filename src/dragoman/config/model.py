@@ -6,35 +6,35 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from dragoman.config.fields import Count, Positive, Probability, Rows, Section, Width
+from dragoman.config.fields import Dimension, PositiveFloat, PositiveInt, Probability, RecipeSection, SmallPositiveInt
 
 
-class ModelConfig(Section):
-    encoder_layers: Rows = 6
+class ModelConfig(RecipeSection):
+    encoder_layers: SmallPositiveInt = 6
     """N of the encoder."""
-    decoder_layers: Rows = 6
+    decoder_layers: SmallPositiveInt = 6
     """N of the decoder."""
-    d_model: Width = 512
+    d_model: Dimension = 512
     """Width of the residual stream."""
-    d_ff: Width = 2048
+    d_ff: Dimension = 2048
     """Inner width of the feed-forward sub-layer."""
-    num_heads: Width = 8
+    num_heads: Dimension = 8
     """h, the heads of each attention."""
-    d_k: Width | None = None
+    d_k: Dimension | None = None
     """Width of a head's queries and keys; d_model / num_heads when not given."""
-    d_v: Width | None = None
+    d_v: Dimension | None = None
     """Width of a head's values; d_model / num_heads when not given."""
     norm: Literal["post", "pre"] = "post"
     """Layer normalisation after the residual sum (the text) or before the sub-layer."""
     final_norm: bool | None = None
     """One more normalisation at the end of each stack; on with pre and off with post when not given."""
-    norm_epsilon: Positive = 1e-6
+    norm_epsilon: PositiveFloat = 1e-6
     """ε of layer normalisation."""
     attention_bias: bool = False
     """Biases on the four attention projections; the feed-forward sub-layer always has its own."""
     position_encoding: Literal["interleaved", "concatenated", "learned"] = "interleaved"
     """Sinusoids as printed (sin, cos, sin, cos, …), as tensor2tensor coded them ([sin …, cos …]), or learned (row E)."""
-    max_positions: Width = 1024
+    max_positions: Dimension = 1024
     """Rows of the learned positions; sinusoids have no limit."""
     tie_embeddings: Literal["all", "decoder", "none"] = "all"
     """Which of source embedding, target embedding and output matrix are one: all, the last two, or none."""
@@ -58,7 +58,7 @@ class ModelConfig(Section):
     """Add one learned vector to the encoder's input, as tensor2tensor's target-space embedding did."""
     pointer: bool = False
     """Parsing: add to each decoder input what the encoder made of the word that comes next (deterministic attention)."""
-    attention_window: Count | None = None
+    attention_window: PositiveInt | None = None
     """r of restricted self-attention (section 4): each position sees r neighbours on each side; all when not given."""
 
     @property
@@ -70,7 +70,7 @@ class ModelConfig(Section):
         return self.d_v or self.d_model // self.num_heads
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _check_consistency(self) -> Self:
         if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
             raise ValueError(
                 f"d_model = {self.d_model} does not divide by num_heads = {self.num_heads}; change one, or give d_k and d_v"

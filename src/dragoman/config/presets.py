@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-Sections = dict[str, dict[str, Any]]
+SectionValues = dict[str, dict[str, Any]]
 
-PRESETS: dict[str, Sections] = {
+PRESETS: dict[str, SectionValues] = {
     "paper": {
         "model": {
             "norm": "post",
@@ -98,10 +98,17 @@ PRESETS: dict[str, Sections] = {
 }
 
 
-def _size(
-    layers: int, d_model: int, d_ff: int, num_heads: int, *, dropout: float = 0.1, steps: int = 100_000, **rest: Any
-) -> Sections:
-    smoothing = rest.pop("label_smoothing", 0.1)
+def _build_size(
+    layers: int,
+    d_model: int,
+    d_ff: int,
+    num_heads: int,
+    *,
+    dropout: float = 0.1,
+    max_steps: int = 100_000,
+    **model_overrides: Any,
+) -> SectionValues:
+    smoothing = model_overrides.pop("label_smoothing", 0.1)
     model = {
         "encoder_layers": layers,
         "decoder_layers": layers,
@@ -111,30 +118,30 @@ def _size(
         "residual_dropout": dropout,
         "embedding_dropout": dropout,
     }
-    return {"model": {**model, **rest}, "training": {"label_smoothing": smoothing, "max_steps": steps}}
+    return {"model": {**model, **model_overrides}, "training": {"label_smoothing": smoothing, "max_steps": max_steps}}
 
 
-SIZES: dict[str, Sections] = {
-    "tiny": _size(4, 128, 256, 4, dropout=0.3, steps=8_000),
-    "base": _size(6, 512, 2048, 8),
-    "big": _size(6, 1024, 4096, 16, dropout=0.3, steps=300_000),
+SIZES: dict[str, SectionValues] = {
+    "tiny": _build_size(4, 128, 256, 4, dropout=0.3, max_steps=8_000),
+    "base": _build_size(6, 512, 2048, 8),
+    "big": _build_size(6, 1024, 4096, 16, dropout=0.3, max_steps=300_000),
     # Table 3, row by row; "steps" stays at the 100,000 of base.
-    "A-h1": _size(6, 512, 2048, 1),
-    "A-h4": _size(6, 512, 2048, 4),
-    "A-h16": _size(6, 512, 2048, 16),
-    "A-h32": _size(6, 512, 2048, 32),
-    "B-dk16": _size(6, 512, 2048, 8, d_k=16),
-    "B-dk32": _size(6, 512, 2048, 8, d_k=32),
-    "C-n2": _size(2, 512, 2048, 8),
-    "C-n4": _size(4, 512, 2048, 8),
-    "C-n8": _size(8, 512, 2048, 8),
-    "C-d256": _size(6, 256, 2048, 8),
-    "C-d1024": _size(6, 1024, 2048, 8),
-    "C-ff1024": _size(6, 512, 1024, 8),
-    "C-ff4096": _size(6, 512, 4096, 8),
-    "D-p0": _size(6, 512, 2048, 8, dropout=0.0),
-    "D-p0.2": _size(6, 512, 2048, 8, dropout=0.2),
-    "D-ls0": _size(6, 512, 2048, 8, label_smoothing=0.0),
-    "D-ls0.2": _size(6, 512, 2048, 8, label_smoothing=0.2),
-    "E": _size(6, 512, 2048, 8, position_encoding="learned"),
+    "A-h1": _build_size(6, 512, 2048, 1),
+    "A-h4": _build_size(6, 512, 2048, 4),
+    "A-h16": _build_size(6, 512, 2048, 16),
+    "A-h32": _build_size(6, 512, 2048, 32),
+    "B-dk16": _build_size(6, 512, 2048, 8, d_k=16),
+    "B-dk32": _build_size(6, 512, 2048, 8, d_k=32),
+    "C-n2": _build_size(2, 512, 2048, 8),
+    "C-n4": _build_size(4, 512, 2048, 8),
+    "C-n8": _build_size(8, 512, 2048, 8),
+    "C-d256": _build_size(6, 256, 2048, 8),
+    "C-d1024": _build_size(6, 1024, 2048, 8),
+    "C-ff1024": _build_size(6, 512, 1024, 8),
+    "C-ff4096": _build_size(6, 512, 4096, 8),
+    "D-p0": _build_size(6, 512, 2048, 8, dropout=0.0),
+    "D-p0.2": _build_size(6, 512, 2048, 8, dropout=0.2),
+    "D-ls0": _build_size(6, 512, 2048, 8, label_smoothing=0.0),
+    "D-ls0.2": _build_size(6, 512, 2048, 8, label_smoothing=0.2),
+    "E": _build_size(6, 512, 2048, 8, position_encoding="learned"),
 }

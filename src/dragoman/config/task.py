@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from dragoman.config.fields import Section, Weight
+from dragoman.config.fields import RecipeSection, Weight
 
 
-class TaskConfig(Section):
+class TaskConfig(RecipeSection):
     kind: Literal["translation", "parsing"] = "translation"
     """What the model does; the one place where translation and parsing part."""
     source_language: str = ""
@@ -30,12 +30,12 @@ class TaskConfig(Section):
     """Parsing: what the loss of a word's tag weighs, against that of a token, where tags = 'head'."""
 
     @property
-    def tagging(self) -> bool:
+    def has_tagging_head(self) -> bool:
         """Whether a layer above the encoder learns the tags."""
         return self.kind == "parsing" and self.pos_tags == "head"
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.kind == "parsing" and (self.linearization == "tensor2tensor") != (self.pos_tags == "sequence"):
             raise ValueError(
                 f"tags = {self.pos_tags!r} with linearization = {self.linearization!r}: tensor2tensor's sequence says the tags, so "

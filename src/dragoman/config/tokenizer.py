@@ -6,17 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dragoman.config.fields import Count, FileName, Pieces, Section, Share
+from dragoman.config.fields import FileName, Fraction, PositiveInt, RecipeSection, VocabSize
 
 
-class TokenizerConfig(Section):
+class TokenizerConfig(RecipeSection):
     model_type: Literal["bpe", "unigram"] = "bpe"
     """SentencePiece model."""
     joint: bool = True
     """One model for both languages; false learns one for each."""
-    vocab_size: Pieces = 32_000
+    vocab_size: VocabSize = 32_000
     """Pieces in the (joint or source) model, the four special ones included."""
-    target_vocab_size: Pieces | None = None
+    target_vocab_size: VocabSize | None = None
     """Pieces in the target model where joint is false; as vocab_size when not given."""
     byte_fallback: bool = True
     """Spell unknown characters as bytes, so that nothing becomes <unk>."""
@@ -32,9 +32,9 @@ class TokenizerConfig(Section):
     """Take this SentencePiece model (the joint one, or the source's) instead of learning one, whatever vocab_size."""
     target_model_file: FileName | None = None
     """Take this one for the target, where joint is false."""
-    train_sentences: Count | None = None
+    train_sentences: PositiveInt | None = None
     """Most lines to learn the pieces from, spread evenly over the corpora; two million for BPE, half a million for unigram."""
-    sampling_alpha: Share = 0.0
+    sampling_alpha: Fraction = 0.0
     """Split training text differently each time: BPE-dropout with this probability, or unigram sampling with this α."""
 
     @property

@@ -17,7 +17,7 @@ SectionT = TypeVar("SectionT", bound=BaseModel)
 
 Location = tuple[int | str, ...]
 
-_PLAINLY = {
+_PLAIN_MESSAGES = {
     "bool_type": "Input should be true or false",
     "int_type": "Input should be a whole number",
     "float_type": "Input should be a number",
@@ -28,29 +28,31 @@ _PLAINLY = {
 }
 
 
-def checked(section: type[SectionT], document: Mapping[str, Any], where: str) -> SectionT:
+def validate_section(section: type[SectionT], document: Mapping[str, Any], where: str) -> SectionT:
     """The section that a document holds. Raises RecipeError with the first thing that is wrong."""
     try:
         return section.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        location, kind, message = first["loc"], first["type"], first["msg"]
-        if kind == "value_error":
+        first_error = error.errors()[0]
+        location, error_type, message = first_error["loc"], first_error["type"], first_error["msg"]
+        if error_type == "value_error":
             message = message.removeprefix("Value error, ")
-        message = _PLAINLY.get(kind, message.replace(" after validation", ""))
+        message = _PLAIN_MESSAGES.get(error_type, message.replace(" after validation", ""))
         if location[-1:] == ("[key]",):  # so pydantic marks what is wrong with a key rather than with its value
-            told = f"{_key(location[:-2])}: {show(location[-2])} is not a name: {message}"
-        elif kind == "extra_forbidden":
-            told = f"{_key(location)} is not a key{instead(location[-1], _keys_beside(section, location))}"
-        elif kind == "value_error":
-            told = ": ".join(part for part in (_key(location), message) if part)
+            problem = f"{_format_key(location[:-2])}: {format_value(location[-2])} is not a name: {message}"
+        elif error_type == "extra_forbidden":
+            problem = f"{_format_key(location)} is not a key{suggest_or_list_names(location[-1], _list_section_keys(section, location))}"
+        elif error_type == "value_error":
+            problem = ": ".join(part for part in (_format_key(location), message) if part)
         else:
-            close = nearest(first["input"], re.findall(r"'([^']*)'", message)) if kind == "literal_error" else ""
-            told = f"{_key(location) or 'the whole'} = {show(first['input'])}: {message}{close}"
-        raise RecipeError(f"{where}: {told}") from None
+            suggestion = (
+                suggest_name(first_error["input"], re.findall(r"'([^']*)'", message)) if error_type == "literal_error" else ""
+            )
+            problem = f"{_format_key(location) or 'the whole'} = {format_value(first_error['input'])}: {message}{suggestion}"
+        raise RecipeError(f"{where}: {problem}") from None
 
 
-def show(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as TOML writes it, as far as Python does the same, and not longer than a line bears."""
     try:
         text = str(value).lower() if isinstance(value, bool) else repr(value)
@@ -59,31 +61,38 @@ def show(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "…"
 
 
-def nearest(name: Any, known: Iterable[str]) -> str:
+def suggest_name(name: Any, known_names: Iterable[str]) -> str:
     """The end of a refusal: which of the known names was meant; nothing where none is like it."""
-    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else ""
+    matches = difflib.get_close_matches(str(name), list(known_names), n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
-def instead(name: Any, known: Iterable[str]) -> str:
+def suggest_or_list_names(name: Any, known_names: Iterable[str]) -> str:
     """The end of a refusal: which of the known names was meant, or what they are."""
-    known = list(known)
-    return nearest(name, known) or f"; one of: {shorten(', '.join(known), 300, placeholder=' …')}"
+    known_names = list(known_names)
+    return suggest_name(name, known_names) or f"; one of: {shorten(', '.join(known_names), 300, placeholder=' …')}"
 
 
-def _key(location: Location) -> str:
+def _format_key(location: Location) -> str:
     """As a recipe writes it: data.curriculum[0].weights."""
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
-    return key if key.isprintable() and len(key) <= 80 else show(key)
+    return key if key.isprintable() and len(key) <= 80 else format_value(key)
 
 
-def _keys_beside(section: type[BaseModel], location: Location) -> list[str]:
+def _list_section_keys(section: type[BaseModel], location: Location) -> list[str]:
     """The keys that the section of a misspelt one does have."""
-    within: Any = section
+    annotation: Any = section
     for part in location[:-1]:
-        if isinstance(within, type) and issubclass(within, BaseModel):
-            within = within.model_fields[str(part)].annotation
-            within = next((kind for kind in get_args(within) if NoneType in get_args(within) and kind is not NoneType), within)
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            annotation = annotation.model_fields[str(part)].annotation
+            annotation = next(
+                (
+                    argument
+                    for argument in get_args(annotation)
+                    if NoneType in get_args(annotation) and argument is not NoneType
+                ),
+                annotation,
+            )
         else:  # a list of sections, or sections by name
-            within = get_args(within)[-1]
-    return list(within.model_fields)
+            annotation = get_args(annotation)[-1]
+    return list(annotation.model_fields)

@@ -7,35 +7,35 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from dragoman.cleaning.cleaned_corpus import Spool, kept_rows
-from dragoman.config import CorpusConfig, Recipe, listed
-from dragoman.data.encode import NAMED
+from dragoman.cleaning.cleaned_corpus import CleanedCorpus, read_batch
+from dragoman.config import CorpusConfig, Recipe, as_list
+from dragoman.data.encode import MAX_LISTED_ORIGINS
 from dragoman.data.encoded_corpus import Corpus
 from dragoman.data.link_table import write_links
-from dragoman.data.tokenization.tokenizer import Tokeniser
-from dragoman.data.tokenization.word_boundaries import Sides
+from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.data.tokenization.word_boundaries import PairTokens
 from dragoman.errors import DataError
-from dragoman.formats.pharaoh import read_pharaoh, refuse_outside
+from dragoman.formats.pharaoh import check_links, read_pharaoh
 from dragoman.formats.text import read_lines
-from dragoman.io.storage import put_in_place
-from dragoman.runtime.processes import spread
-from dragoman.word_aligner import Link, align_block, blocks
+from dragoman.io.storage import commit_file
+from dragoman.runtime.processes import map_in_processes
+from dragoman.word_aligner import Link, align_block, split_blocks
 
 
-def link_files(corpus: CorpusConfig, root: Path) -> list[Path]:
+def list_alignment_files(corpus: CorpusConfig, root: Path) -> list[Path]:
     """The files that a corpus's links are in, in the order of its own."""
-    return [root / name for name in listed(corpus.alignments)]
+    return [root / name for name in as_list(corpus.alignments)]
 
 
-def link_training(
+def align_training_corpus(
     recipe: Recipe,
-    spool: Spool,
+    cleaned_corpus: CleanedCorpus,
     corpus: Corpus,
-    tokeniser: Tokeniser,
+    tokenizer: PairTokenizer,
     path: Path,
     *,
-    processes: int,
-    notice: Callable[[str], None],
+    num_workers: int,
+    notify: Callable[[str], None],
 ) -> None:
     """Write which words of a training corpus belong together, from the recipe's files or else by our own aligner.
 
@@ -43,86 +43,98 @@ def link_training(
     """
     if path.exists():
         return
-    files = link_files(recipe.data.training_corpora()[spool.name], Path(recipe.data.root))
+    files = list_alignment_files(recipe.data.training_corpora()[cleaned_corpus.name], Path(recipe.data.root))
     if not files:
-        notice(f"aligning the words of {spool.name}")
-        link_corpus(corpus, tokeniser, path, processes=processes)
+        notify(f"aligning the words of {cleaned_corpus.name}")
+        align_corpus(corpus, tokenizer, path, num_workers=num_workers)
         return
-    given = GivenLinks(files, spool, recipe.data.max_length if recipe.data.overlong_pairs == "truncate" else None)
-    if left_out := given.take(corpus, tokeniser, path):
-        places = ", ".join(left_out[:NAMED]) + (", …" if left_out[NAMED:] else "")
-        notice(f"{spool.name}: {len(left_out)} pairs have no links, since the subword model parts other words ({places})")
+    alignments = AlignmentFiles(
+        files, cleaned_corpus, recipe.data.max_length if recipe.data.overlong_pairs == "truncate" else None
+    )
+    if skipped := alignments.import_links(corpus, tokenizer, path):
+        examples = ", ".join(skipped[:MAX_LISTED_ORIGINS]) + (", …" if skipped[MAX_LISTED_ORIGINS:] else "")
+        notify(
+            f"{cleaned_corpus.name}: {len(skipped)} pairs have no links, since the subword model parts other words ({examples})"
+        )
 
 
-def link_corpus(corpus: Corpus, tokeniser: Tokeniser, path: Path, *, processes: int) -> None:
+def align_corpus(corpus: Corpus, tokenizer: PairTokenizer, path: Path, *, num_workers: int) -> None:
     """Align the words of an encoded corpus by its pairs themselves, and write their links."""
-    sides = Sides(tokeniser)
+    pair_tokens = PairTokens(tokenizer)
     pairs = (
-        (sides.source.split(sides.read(corpus.source(index))), sides.target.split(corpus.target(index)))
+        (
+            pair_tokens.source.split_words(pair_tokens.strip_source_eos(corpus.source(index))),
+            pair_tokens.target.split_words(corpus.target(index)),
+        )
         for index in range(len(corpus))
     )
-    _write(path, chain.from_iterable(spread(align_block, blocks(pairs), processes=processes)))
+    _write_links_file(path, chain.from_iterable(map_in_processes(align_block, split_blocks(pairs), num_processes=num_workers)))
 
 
 @dataclass(frozen=True)
-class GivenLinks:
+class AlignmentFiles:
     """Files that hold a line of links for each pair that was read, those included that were dropped.
 
     cut_to: the length that longer sides were truncated to, if they were
     """
 
     files: Sequence[Path]
-    spool: Spool
-    cut_to: int | None = None
+    cleaned_corpus: CleanedCorpus
+    max_length: int | None = None
 
-    def check(self) -> None:
+    def check_line_count(self) -> None:
         """Raise DataError where there are not as many lines as pairs."""
-        lines = sum(1 for path in self.files for _ in read_lines(path))
-        if lines != self.spool.tally.read:
+        num_lines = sum(1 for path in self.files for _ in read_lines(path))
+        if num_lines != self.cleaned_corpus.stats.num_read:
             names = ", ".join(map(str, self.files))
-            raise DataError(f"{names}: {lines} lines of links, but {self.spool.name} has {self.spool.tally.read} pairs")
+            raise DataError(
+                f"{names}: {num_lines} lines of links, but {self.cleaned_corpus.name} has {self.cleaned_corpus.stats.num_read} pairs"
+            )
 
-    def take(self, corpus: Corpus, tokeniser: Tokeniser, path: Path) -> list[str]:
+    def import_links(self, corpus: Corpus, tokenizer: PairTokenizer, path: Path) -> list[str]:
         """Write the links of an encoded corpus; returns where stand those that are left out.
 
         They are left out where the subword model parts the text of their pair into other words than spaces do. Raises
         DataError naming file and line for a link that is none, or beyond the words of its pair.
         """
-        self.check()
-        left_out: list[str] = []
-        _write(path, self._of(corpus, Sides(tokeniser), left_out))
-        return left_out
+        self.check_line_count()
+        skipped: list[str] = []
+        _write_links_file(path, self._match_pairs(corpus, PairTokens(tokenizer), skipped))
+        return skipped
 
-    def _of(self, corpus: Corpus, sides: Sides, left_out: list[str]) -> Iterator[list[Link]]:
-        texts, lines = self._texts(), self._lines()
+    def _match_pairs(self, corpus: Corpus, pair_tokens: PairTokens, skipped: list[str]) -> Iterator[list[Link]]:
+        texts, lines = self._iter_texts(), self._iter_lines()
         for index in range(len(corpus)):
-            number = corpus.number(index)
-            source, target = next((source, target) for at, source, target in texts if at == number)
-            links, where = next((links, where) for at, links, where in lines if at == number)
-            given = len(source.split()), len(target.split())
-            refuse_outside(links, *given, where=where)
-            one, other = sides.read(corpus.source(index)), corpus.target(index)
-            cut = self.cut_to is not None and max(len(one), len(other)) + 1 == self.cut_to
-            if cut or (sides.source.count(one), sides.target.count(other)) == given:
+            pair_number = corpus.pair_number(index)
+            source, target = next((source, target) for row_number, source, target in texts if row_number == pair_number)
+            links, location = next((links, where) for at, links, where in lines if at == pair_number)
+            word_counts = len(source.split()), len(target.split())
+            check_links(links, *word_counts, location=location)
+            source_ids, target_ids = pair_tokens.strip_source_eos(corpus.source(index)), corpus.target(index)
+            is_truncated = self.max_length is not None and max(len(source_ids), len(target_ids)) + 1 == self.max_length
+            if (
+                is_truncated
+                or (pair_tokens.source.count_words(source_ids), pair_tokens.target.count_words(target_ids)) == word_counts
+            ):
                 yield links
             else:
-                left_out.append(where)
+                skipped.append(location)
                 yield []
 
-    def _texts(self) -> Iterator[tuple[int, str, str]]:
-        for place in self.spool.places():
-            text = kept_rows(*place)
+    def _iter_texts(self) -> Iterator[tuple[int, str, str]]:
+        for batch_reference in self.cleaned_corpus.iter_batches():
+            text = read_batch(*batch_reference)
             yield from zip(*(text.column(name).to_pylist() for name in ("number", "source", "target")), strict=True)
 
-    def _lines(self) -> Iterator[tuple[int, list[Link], str]]:
-        at = 0
+    def _iter_lines(self) -> Iterator[tuple[int, list[Link], str]]:
+        pair_number = 0
         for path in self.files:
-            for number, links in enumerate(read_pharaoh(path), start=1):
-                at += 1
-                yield at, links, f"{path}, line {number}"
+            for line_number, links in enumerate(read_pharaoh(path), start=1):
+                pair_number += 1
+                yield pair_number, links, f"{path}, line {line_number}"
 
 
-def _write(path: Path, links: Iterator[Sequence[Link]]) -> None:
+def _write_links_file(path: Path, links: Iterator[Sequence[Link]]) -> None:
     partial = path.with_suffix(".partial")
     write_links(partial, links)
-    put_in_place(partial, path)
+    commit_file(partial, path)

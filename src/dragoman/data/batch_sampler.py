@@ -21,47 +21,47 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.data.counter_rng import Numbers, mixed, permuted, uniform
+from dragoman.data.counter_rng import Int64Array, hash64, hash_to_uniform, permute_index
 from dragoman.data.encoded_corpus import LengthTable
 from dragoman.data.mixture import Mixture
 
 # What a draw is for, so that no two use the same random numbers.
-_PHASE, _SLOTS, _PAIRS, _BATCHES, _CUT = range(5)
+_PHASE, _POSITIONS, _PAIRS, _BATCHES, _FIRST_BUDGET = range(5)
 
 
 @dataclass(frozen=True)
-class Chosen:
+class BatchIndices:
     """The pairs of a batch: which corpus, which pair in it, and which slot of the epoch it takes, no two alike."""
 
-    corpora: Numbers
-    pairs: Numbers
-    slots: Numbers
+    corpus_indices: Int64Array
+    pair_indices: Int64Array
+    positions: Int64Array
 
     def __len__(self) -> int:
-        return len(self.pairs)
+        return len(self.pair_indices)
 
 
 @dataclass(frozen=True)
-class Plan:
+class EpochPlan:
     """An epoch laid out. Runs are the pairs of lengths that occur, in order; a run holds `slots` of the epoch."""
 
-    before_CK: Numbers
+    draws_before_CK: Int64Array
     """How many pairs of corpus C and run K were drawn in the epochs before."""
-    drawn_CK: Numbers
+    draws_CK: Int64Array
     """How many are drawn in this one."""
-    ends_K: Numbers
+    run_ends_K: Int64Array
     """Slots up to the end of each run."""
-    starts: Numbers
+    batch_starts: Int64Array
     """The first slot of each batch, and at last the number of slots."""
-    turns: Numbers
+    batch_order: Int64Array
     """Which batch comes first, second, …"""
 
     def __len__(self) -> int:
         """Batches of the epoch."""
-        return len(self.turns)
+        return len(self.batch_order)
 
 
-class Order:
+class BatchSampler:
     """The batches of every epoch of some corpora."""
 
     def __init__(self, tables: Sequence[LengthTable], mixture: Mixture, *, batch_tokens: int, seed: int) -> None:
@@ -69,92 +69,99 @@ class Order:
         self.mixture = mixture
         self.batch_tokens = batch_tokens
         self.seed = seed
-        lengths = np.unique(np.concatenate([np.stack([table.source, table.target], axis=1) for table in tables]), axis=0)
-        longest, difference = lengths.max(axis=1), lengths[:, 0] - lengths[:, 1]
-        lengths = lengths[np.lexsort((np.where(longest % 2, difference, -difference), longest))]
-        self.source_K: Numbers = lengths[:, 0]
-        self.target_K: Numbers = lengths[:, 1]
-        run_of = {(int(source), int(target)): run for run, (source, target) in enumerate(lengths.tolist())}
-        shape = (len(tables), len(lengths))
-        self.counts_CK = np.zeros(shape, dtype=np.int64)
-        self.firsts_CK = np.zeros(shape, dtype=np.int64)
+        length_pairs = np.unique(
+            np.concatenate([np.stack([table.source_lengths, table.target_lengths], axis=1) for table in tables]), axis=0
+        )
+        max_lengths, difference = length_pairs.max(axis=1), length_pairs[:, 0] - length_pairs[:, 1]
+        length_pairs = length_pairs[np.lexsort((np.where(max_lengths % 2, difference, -difference), max_lengths))]
+        self.source_lengths_K: Int64Array = length_pairs[:, 0]
+        self.target_lengths_K: Int64Array = length_pairs[:, 1]
+        run_indices = {(int(source), int(target)): run for run, (source, target) in enumerate(length_pairs.tolist())}
+        shape = (len(tables), len(length_pairs))
+        self.pair_counts_CK = np.zeros(shape, dtype=np.int64)
+        self.run_starts_CK = np.zeros(shape, dtype=np.int64)
         for corpus, table in enumerate(tables):
-            runs = [run_of[one] for one in zip(table.source.tolist(), table.target.tolist(), strict=True)]
-            self.counts_CK[corpus, runs] = table.counts
-            self.firsts_CK[corpus, runs] = table.starts[:-1]
-        self.plan = lru_cache(maxsize=2)(self._plan)
+            runs = [
+                run_indices[length_pair]
+                for length_pair in zip(table.source_lengths.tolist(), table.target_lengths.tolist(), strict=True)
+            ]
+            self.pair_counts_CK[corpus, runs] = table.counts
+            self.run_starts_CK[corpus, runs] = table.starts[:-1]
+        self.plan_epoch = lru_cache(maxsize=2)(self._plan_epoch)
 
-    def _plan(self, epoch: int) -> Plan:
+    def _plan_epoch(self, epoch: int) -> EpochPlan:
         """The layout of one epoch; a matter of milliseconds."""
-        before_CK, after_CK = self._draws(epoch), self._draws(epoch + 1)
-        drawn_CK = after_CK - before_CK
-        ends_K = np.cumsum(drawn_CK.sum(axis=0))
-        starts = self._cut(drawn_CK.sum(axis=0), epoch)
-        turns = np.arange(len(starts) - 1)
-        keys = np.broadcast_to(mixed(self.seed, _BATCHES, epoch), turns.shape)
-        turns = permuted(turns, np.full_like(turns, len(turns)), keys)
-        return Plan(before_CK, drawn_CK, ends_K, starts, turns)
+        draws_before_CK, draws_after_CK = self._count_draws(epoch), self._count_draws(epoch + 1)
+        draws_CK = draws_after_CK - draws_before_CK
+        run_ends_K = np.cumsum(draws_CK.sum(axis=0))
+        batch_starts = self._split_into_batches(draws_CK.sum(axis=0), epoch)
+        batch_order = np.arange(len(batch_starts) - 1)
+        keys = np.broadcast_to(hash64(self.seed, _BATCHES, epoch), batch_order.shape)
+        batch_order = permute_index(batch_order, np.full_like(batch_order, len(batch_order)), keys)
+        return EpochPlan(draws_before_CK, draws_CK, run_ends_K, batch_starts, batch_order)
 
-    def _draws(self, epoch: int) -> Numbers:
+    def _count_draws(self, epoch: int) -> Int64Array:
         """How many pairs of each corpus and run are drawn in the epochs before this one."""
-        rounds_C = np.array(self.mixture.rounds_before(epoch))
-        if np.all(rounds_C == np.round(rounds_C)):
-            return self.counts_CK * rounds_C.astype(np.int64)[:, None]
+        passes_C = np.array(self.mixture.count_passes_before(epoch))
+        if np.all(passes_C == np.round(passes_C)):
+            return self.pair_counts_CK * passes_C.astype(np.int64)[:, None]
         # A share of a run is a fraction of a pair more often than not: where it is rounded up is drawn once for all epochs.
-        places_CK = np.arange(self.counts_CK.size).reshape(self.counts_CK.shape)
-        phase_CK = uniform(mixed(self.seed, _PHASE, places_CK))
-        draws: Numbers = np.floor(self.counts_CK * rounds_C[:, None] + phase_CK).astype(np.int64)
-        return np.where(self.counts_CK > 0, draws, 0)
+        indices_CK = np.arange(self.pair_counts_CK.size).reshape(self.pair_counts_CK.shape)
+        phases_CK = hash_to_uniform(hash64(self.seed, _PHASE, indices_CK))
+        draws_CK: Int64Array = np.floor(self.pair_counts_CK * passes_C[:, None] + phases_CK).astype(np.int64)
+        return np.where(self.pair_counts_CK > 0, draws_CK, 0)
 
-    def _cut(self, slots_K: Numbers, epoch: int) -> Numbers:
+    def _split_into_batches(self, run_sizes_K: Int64Array, epoch: int) -> Int64Array:
         """Where batches begin. The first one's budget is drawn, so that the same pairs do not meet in every epoch."""
-        longest_K = np.maximum(self.source_K, self.target_K)
-        lengths, first = np.unique(longest_K, return_index=True)
-        slots = np.add.reduceat(slots_K, first) if len(first) else slots_K
-        budget = 1 + int(uniform(mixed(self.seed, _CUT, epoch)) * self.batch_tokens)
+        max_lengths_K = np.maximum(self.source_lengths_K, self.target_lengths_K)
+        lengths, first_runs = np.unique(max_lengths_K, return_index=True)
+        length_counts = np.add.reduceat(run_sizes_K, first_runs) if len(first_runs) else run_sizes_K
+        budget = 1 + int(hash_to_uniform(hash64(self.seed, _FIRST_BUDGET, epoch)) * self.batch_tokens)
         starts: list[npt.NDArray[np.int64]] = []
         begin = end = 0  # the open batch's first slot, and the slots so far
-        for length, count in zip(lengths.tolist(), slots.tolist(), strict=True):
+        for length, count in zip(lengths.tolist(), length_counts.tolist(), strict=True):
             if count == 0:
                 continue
-            room = budget // length - (end - begin)
-            if room < count:
-                if end > begin or room > 0:
+            capacity = budget // length - (end - begin)
+            if capacity < count:
+                if end > begin or capacity > 0:
                     starts.append(np.array([begin]))
-                    begin = end + max(room, 0)
+                    begin = end + max(capacity, 0)
                 budget = self.batch_tokens
-                size = max(budget // length, 1)
-                whole = max(-(-(end + count - begin) // size) - 1, 0)
-                starts.append(begin + size * np.arange(whole))
-                begin += size * whole
+                batch_rows = max(budget // length, 1)
+                num_full_batches = max(-(-(end + count - begin) // batch_rows) - 1, 0)
+                starts.append(begin + batch_rows * np.arange(num_full_batches))
+                begin += batch_rows * num_full_batches
             end += count
         return np.concatenate([*starts, [begin, end] if end > begin else [end]]).astype(np.int64)
 
-    def batch(self, epoch: int, number: int) -> Chosen:
+    def get_batch(self, epoch: int, batch_index: int) -> BatchIndices:
         """The pairs of batch `number` of an epoch."""
-        plan = self.plan(epoch)
-        turn = int(plan.turns[number])
-        slots = np.arange(plan.starts[turn], plan.starts[turn + 1])
-        runs = np.searchsorted(plan.ends_K, slots, side="right")
-        sizes = plan.drawn_CK.sum(axis=0)[runs]
-        places = slots - (plan.ends_K[runs] - sizes)
-        places = permuted(places, sizes, mixed(self.seed, _SLOTS, epoch, runs))
-        corpora = np.zeros_like(places)
+        plan = self.plan_epoch(epoch)
+        sorted_index = int(plan.batch_order[batch_index])
+        positions = np.arange(plan.batch_starts[sorted_index], plan.batch_starts[sorted_index + 1])
+        runs = np.searchsorted(plan.run_ends_K, positions, side="right")
+        run_sizes = plan.draws_CK.sum(axis=0)[runs]
+        draw_indices = positions - (plan.run_ends_K[runs] - run_sizes)
+        draw_indices = permute_index(draw_indices, run_sizes, hash64(self.seed, _POSITIONS, epoch, runs))
+        corpus_indices = np.zeros_like(draw_indices)
         for corpus in range(len(self.tables) - 1):
-            here = plan.drawn_CK[corpus, runs]
-            beyond = (corpora == corpus) & (places >= here)
-            places = np.where(beyond, places - here, places)
-            corpora = np.where(beyond, corpus + 1, corpora)
-        return Chosen(corpora, self._pairs(plan, corpora, runs, places), slots)
+            corpus_draws = plan.draws_CK[corpus, runs]
+            is_beyond = (corpus_indices == corpus) & (draw_indices >= corpus_draws)
+            draw_indices = np.where(is_beyond, draw_indices - corpus_draws, draw_indices)
+            corpus_indices = np.where(is_beyond, corpus + 1, corpus_indices)
+        return BatchIndices(corpus_indices, self._find_pairs(plan, corpus_indices, runs, draw_indices), positions)
 
-    def _pairs(self, plan: Plan, corpora: Numbers, runs: Numbers, places: Numbers) -> Numbers:
+    def _find_pairs(
+        self, plan: EpochPlan, corpus_indices: Int64Array, runs: Int64Array, draw_indices: Int64Array
+    ) -> Int64Array:
         """The pairs that are drawn as number `places` of this epoch from these runs of these corpora."""
-        counts = self.counts_CK[corpora, runs]
-        rounds, places = np.divmod(plan.before_CK[corpora, runs] + places, counts)
-        places = permuted(places, counts, mixed(self.seed, _PAIRS, corpora, runs, rounds))
-        rows = self.firsts_CK[corpora, runs] + places
-        found = np.empty_like(rows)
+        pair_counts = self.pair_counts_CK[corpus_indices, runs]
+        passes, draw_indices = np.divmod(plan.draws_before_CK[corpus_indices, runs] + draw_indices, pair_counts)
+        draw_indices = permute_index(draw_indices, pair_counts, hash64(self.seed, _PAIRS, corpus_indices, runs, passes))
+        rows = self.run_starts_CK[corpus_indices, runs] + draw_indices
+        pair_indices = np.empty_like(rows)
         for corpus, table in enumerate(self.tables):
-            here = corpora == corpus
-            found[here] = table.pairs[rows[here]]
-        return found
+            mask = corpus_indices == corpus
+            pair_indices[mask] = table.pair_indices[rows[mask]]
+        return pair_indices

@@ -11,46 +11,48 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
-from dragoman.data.tokenization.word_boundaries import Looks
+from dragoman.data.tokenization.word_boundaries import AlignmentTarget
 
 if TYPE_CHECKING:  # who translates has no corpus to open
     from dragoman.data.encoded_corpus import Corpus, Ids
 
-Row: TypeAlias = "Ids | Sequence[int]"
+IdSequence: TypeAlias = "Ids | Sequence[int]"
 # Of what a batch computes, by its longer sides: for less than this, one pass more does not pay.
-WORTH_A_PART = 0.15
+MIN_SPLIT_SAVING = 0.15
 
 
 @dataclass(frozen=True)
-class Guide:
+class AlignmentTargets:
     """Where the places of a target should look in its source, and which share of them should.
 
     places_3G: row of the batch, place of the target, place of the source
     """
 
-    places_3G: Tensor
-    share_G: Tensor
-    rows: int
+    positions_3G: Tensor
+    weights_G: Tensor
+    num_rows: int
 
     @classmethod
-    def of(cls, looks: Sequence[Looks]) -> Guide:
+    def from_rows(cls, row_targets: Sequence[AlignmentTarget]) -> AlignmentTargets:
         """From those of each row of a batch."""
-        rows = np.repeat(np.arange(len(looks)), [len(share) for _, _, share in looks])
-        targets, sources, shares = (np.concatenate(side) for side in zip(*looks, strict=True))
-        return cls(torch.from_numpy(np.stack([rows, targets, sources])), torch.from_numpy(shares), len(looks))
+        rows = np.repeat(np.arange(len(row_targets)), [len(row_weights) for _, _, row_weights in row_targets])
+        targets, sources, weights = (np.concatenate(side) for side in zip(*row_targets, strict=True))
+        return cls(torch.from_numpy(np.stack([rows, targets, sources])), torch.from_numpy(weights), len(row_targets))
 
-    def of_rows(self, begin: int, end: int) -> Guide:
-        here = (self.places_3G[0] >= begin) & (self.places_3G[0] < end)
-        places_3G = self.places_3G[:, here] - torch.tensor([[begin], [0], [0]], device=here.device)
-        return Guide(places_3G, self.share_G[here], end - begin)
+    def select_rows(self, begin: int, end: int) -> AlignmentTargets:
+        mask = (self.positions_3G[0] >= begin) & (self.positions_3G[0] < end)
+        positions_3G = self.positions_3G[:, mask] - torch.tensor([[begin], [0], [0]], device=mask.device)
+        return AlignmentTargets(positions_3G, self.weights_G[mask], end - begin)
 
-    def to(self, device: torch.device) -> Guide:
+    def to(self, device: torch.device) -> AlignmentTargets:
         return replace(
-            self, places_3G=self.places_3G.to(device, non_blocking=True), share_G=self.share_G.to(device, non_blocking=True)
+            self,
+            places_3G=self.positions_3G.to(device, non_blocking=True),
+            share_G=self.weights_G.to(device, non_blocking=True),
         )
 
-    def pin_memory(self) -> Guide:
-        return replace(self, places_3G=self.places_3G.pin_memory(), share_G=self.share_G.pin_memory())
+    def pin_memory(self) -> AlignmentTargets:
+        return replace(self, places_3G=self.positions_3G.pin_memory(), share_G=self.weights_G.pin_memory())
 
 
 @dataclass(frozen=True)
@@ -61,14 +63,18 @@ class Batch:
     inputs_BT: Tensor
     targets_BT: Tensor
     num_target_tokens: int
-    real_X: Tensor | None = None
+    nonpad_positions_X: Tensor | None = None
     """Where the targets, laid end to end, hold a real token, if that is known already."""
-    guide: Guide | None = None
+    alignment_targets: AlignmentTargets | None = None
     """Where a guided head should look."""
 
-    def real_places(self) -> Tensor:
+    def find_nonpad_positions(self) -> Tensor:
         """Where the targets, laid end to end, hold a real token. (X,)"""
-        return (self.targets_BT != PADDING_ID).flatten().nonzero().flatten() if self.real_X is None else self.real_X
+        return (
+            (self.targets_BT != PADDING_ID).flatten().nonzero().flatten()
+            if self.nonpad_positions_X is None
+            else self.nonpad_positions_X
+        )
 
     def to(self, device: torch.device) -> Batch:
         """On that device. What would wait for it to count is counted before."""
@@ -77,59 +83,73 @@ class Batch:
             self.inputs_BT.to(device, non_blocking=True),
             self.targets_BT.to(device, non_blocking=True),
             self.num_target_tokens,
-            self.real_places().to(device, non_blocking=True),
-            None if self.guide is None else self.guide.to(device),
+            self.find_nonpad_positions().to(device, non_blocking=True),
+            None if self.alignment_targets is None else self.alignment_targets.to(device),
         )
 
     def pin_memory(self) -> Batch:
         """In memory that a GPU copies from by itself; torch's loader calls this by name."""
         tensors = (self.source_BS.pin_memory(), self.inputs_BT.pin_memory(), self.targets_BT.pin_memory())
-        guide = None if self.guide is None else self.guide.pin_memory()
-        return Batch(*tensors, self.num_target_tokens, self.real_places().pin_memory(), guide)
+        alignment_targets = None if self.alignment_targets is None else self.alignment_targets.pin_memory()
+        return Batch(*tensors, self.num_target_tokens, self.find_nonpad_positions().pin_memory(), alignment_targets)
 
 
-def pad(rows: Sequence[Row], *, first: int | None = None, last: int | None = None) -> Tensor:
+def pad_sequences(rows: Sequence[IdSequence], *, prefix_id: int | None = None, suffix_id: int | None = None) -> Tensor:
     """Ids of unequal length as one tensor, padded on the right; `first` and `last` are put around each row."""
-    before, after = int(first is not None), int(last is not None)
+    num_prefix_ids, num_suffix_ids = int(prefix_id is not None), int(suffix_id is not None)
     lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
-    padded = np.full((len(rows), int(lengths.max()) + before + after), PADDING_ID, dtype=np.int64)
-    places = np.arange(padded.shape[1])
-    padded[(places >= before) & (places < before + lengths[:, None])] = np.concatenate([np.asarray(row) for row in rows])
-    if first is not None:
-        padded[:, 0] = first
-    if last is not None:
-        padded[np.arange(len(rows)), before + lengths] = last
-    return torch.from_numpy(padded)
+    padded_BT = np.full((len(rows), int(lengths.max()) + num_prefix_ids + num_suffix_ids), PADDING_ID, dtype=np.int64)
+    columns = np.arange(padded_BT.shape[1])
+    padded_BT[(columns >= num_prefix_ids) & (columns < num_prefix_ids + lengths[:, None])] = np.concatenate(
+        [np.asarray(row) for row in rows]
+    )
+    if prefix_id is not None:
+        padded_BT[:, 0] = prefix_id
+    if suffix_id is not None:
+        padded_BT[np.arange(len(rows)), num_prefix_ids + lengths] = suffix_id
+    return torch.from_numpy(padded_BT)
 
 
-def collate(sources: Sequence[Row], targets: Sequence[Row], *, start_id: int, looks: Sequence[Looks] | None = None) -> Batch:
+def collate(
+    sources: Sequence[IdSequence],
+    targets: Sequence[IdSequence],
+    *,
+    start_id: int,
+    alignment_targets: Sequence[AlignmentTarget] | None = None,
+) -> Batch:
     """Pad, and shift the target: the decoder reads start, y₁, y₂, … and should say y₁, y₂, …, end."""
     return Batch(
-        pad(sources),
-        pad(targets, first=start_id),
-        pad(targets, last=END_ID),
+        pad_sequences(sources),
+        pad_sequences(targets, prefix_id=start_id),
+        pad_sequences(targets, suffix_id=END_ID),
         sum(len(target) + 1 for target in targets),
-        guide=None if looks is None else Guide.of(looks),
+        alignment_targets=None if alignment_targets is None else AlignmentTargets.from_rows(alignment_targets),
     )
 
 
-def halves(batch: Batch) -> tuple[Batch, Batch]:
+def split_in_half(batch: Batch) -> tuple[Batch, Batch]:
     """The upper and the lower rows of a batch, each without columns that are padding alone."""
     middle = len(batch.source_BS) // 2
-    return _rows(batch, 0, middle), _rows(batch, middle, len(batch.source_BS))
+    return _select_rows(batch, 0, middle), _select_rows(batch, middle, len(batch.source_BS))
 
 
-def _rows(batch: Batch, begin: int, end: int) -> Batch:
+def _select_rows(batch: Batch, begin: int, end: int) -> Batch:
     rows = slice(begin, end)
     source_BS, inputs_BT, targets_BT = batch.source_BS[rows], batch.inputs_BT[rows], batch.targets_BT[rows]
-    real_BT = targets_BT != PADDING_ID
-    sources = slice(int((source_BS != PADDING_ID).sum(dim=1).max()))
-    targets = slice(int(real_BT.sum(dim=1).max()))
-    guide = None if batch.guide is None else batch.guide.of_rows(begin, end)
-    return Batch(source_BS[:, sources], inputs_BT[:, targets], targets_BT[:, targets], int(real_BT.sum()), guide=guide)
+    nonpad_BT = targets_BT != PADDING_ID
+    source_columns = slice(int((source_BS != PADDING_ID).sum(dim=1).max()))
+    target_columns = slice(int(nonpad_BT.sum(dim=1).max()))
+    alignment_targets = None if batch.alignment_targets is None else batch.alignment_targets.select_rows(begin, end)
+    return Batch(
+        source_BS[:, source_columns],
+        inputs_BT[:, target_columns],
+        targets_BT[:, target_columns],
+        int(nonpad_BT.sum()),
+        alignment_targets=alignment_targets,
+    )
 
 
-def cut(lengths: Sequence[int], batch_tokens: int) -> Iterator[slice]:
+def split_by_tokens(lengths: Sequence[int], batch_tokens: int) -> Iterator[slice]:
     """Consecutive rows of these lengths in parts whose padded size stays within the budget; a longer row gets its own."""
     begin = longest = 0
     for row, length in enumerate(lengths):
@@ -141,31 +161,31 @@ def cut(lengths: Sequence[int], batch_tokens: int) -> Iterator[slice]:
         yield slice(begin, len(lengths))
 
 
-def apart(lengths: Sequence[int], rows: slice, worth: float | None = None) -> Iterator[slice]:
+def split_to_reduce_padding(lengths: Sequence[int], rows: slice, min_saving: float | None = None) -> Iterator[slice]:
     """These rows, of lengths that rise, in as many parts as it takes for the longest not to pad the others by much.
 
     worth: the places that a part more has to save
     """
     begin, end = rows.start, rows.stop
-    whole = lengths[end - 1] * (end - begin)
-    worth = WORTH_A_PART * whole if worth is None else worth
-    sizes = [lengths[at - 1] * (at - begin) + lengths[end - 1] * (end - at) for at in range(begin + 1, end)]
-    if not sizes or whole - min(sizes) < worth:
+    padded_tokens = lengths[end - 1] * (end - begin)
+    min_saving = MIN_SPLIT_SAVING * padded_tokens if min_saving is None else min_saving
+    split_sizes = [lengths[split - 1] * (split - begin) + lengths[end - 1] * (end - split) for split in range(begin + 1, end)]
+    if not split_sizes or padded_tokens - min(split_sizes) < min_saving:
         yield rows
         return
-    at = begin + 1 + sizes.index(min(sizes))
-    yield from apart(lengths, slice(begin, at), worth)
-    yield from apart(lengths, slice(at, end), worth)
+    at = begin + 1 + split_sizes.index(min(split_sizes))
+    yield from split_to_reduce_padding(lengths, slice(begin, at), min_saving)
+    yield from split_to_reduce_padding(lengths, slice(at, end), min_saving)
 
 
-def collate_within(
-    sources: Sequence[Row],
-    targets: Sequence[Row],
+def collate_with_budget(
+    sources: Sequence[IdSequence],
+    targets: Sequence[IdSequence],
     *,
     batch_tokens: int,
     start_id: int,
-    looks: Sequence[Looks] | None = None,
-    uneven: bool = False,
+    alignment_targets: Sequence[AlignmentTarget] | None = None,
+    reduce_padding: bool = False,
 ) -> list[Batch]:
     """One batch, or where it would exceed the budget the same pairs in several, by length.
 
@@ -173,28 +193,28 @@ def collate_within(
     """
     lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    rising = [lengths[row] for row in order]
-    slices = list(cut(rising, batch_tokens))
-    if uneven:
-        slices = [narrow for rows in slices for narrow in apart(rising, rows)]
+    sorted_lengths = [lengths[row] for row in order]
+    slices = list(split_by_tokens(sorted_lengths, batch_tokens))
+    if reduce_padding:
+        slices = [subset_rows for rows in slices for subset_rows in split_to_reduce_padding(sorted_lengths, rows)]
     if len(slices) == 1:
-        return [collate(sources, targets, start_id=start_id, looks=looks)]
-    parts = [order[rows] for rows in slices]
+        return [collate(sources, targets, start_id=start_id, alignment_targets=alignment_targets)]
+    groups = [order[rows] for rows in slices]
     return [
         collate(
-            [sources[row] for row in part],
-            [targets[row] for row in part],
+            [sources[row] for row in group],
+            [targets[row] for row in group],
             start_id=start_id,
-            looks=None if looks is None else [looks[row] for row in part],
+            alignment_targets=None if alignment_targets is None else [alignment_targets[row] for row in group],
         )
-        for part in parts
+        for group in groups
     ]
 
 
-def batches_in_order(corpus: Corpus, *, batch_tokens: int, start_id: int) -> Iterator[Batch]:
+def iter_batches_by_length(corpus: Corpus, *, batch_tokens: int, start_id: int) -> Iterator[Batch]:
     """All pairs of a corpus once, from the shortest to the longest: what validation reads."""
-    longest = np.maximum(*corpus.lengths())
-    order = np.argsort(longest, kind="stable")
-    for part in cut(longest[order].tolist(), batch_tokens):
-        rows = order[part].tolist()
+    max_lengths = np.maximum(*corpus.lengths())
+    order = np.argsort(max_lengths, kind="stable")
+    for positions in split_by_tokens(max_lengths[order].tolist(), batch_tokens):
+        rows = order[positions].tolist()
         yield collate([corpus.source(row) for row in rows], [corpus.target(row) for row in rows], start_id=start_id)

@@ -9,35 +9,35 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Words = npt.NDArray[np.uint64]
-Numbers = npt.NDArray[np.int64]
+UInt64Array = npt.NDArray[np.uint64]
+Int64Array = npt.NDArray[np.int64]
 
 _ONE = np.uint64(1)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ROUNDS = 4
 
 
-def mixed(*numbers: int | npt.NDArray[np.integer]) -> Words:
+def hash64(*numbers: int | npt.NDArray[np.integer]) -> UInt64Array:
     """64 bits that depend on every bit of the numbers and on their order; arrays are taken element by element.
 
     Each number is put through the finaliser of splitmix64 (Steele, Lea, Flood 2014) together with what came before it.
     """
     with np.errstate(over="ignore"):
-        word: Words = np.zeros((), dtype=np.uint64)
+        state: UInt64Array = np.zeros((), dtype=np.uint64)
         for number in numbers:
-            word = (word ^ np.asarray(number).astype(np.uint64)) + _GOLDEN
-            word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            word = word ^ (word >> np.uint64(31))
-        return word
+            state = (state ^ np.asarray(number).astype(np.uint64)) + _GOLDEN
+            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            state = state ^ (state >> np.uint64(31))
+        return state
 
 
-def uniform(words: Words) -> npt.NDArray[np.float64]:
+def hash_to_uniform(hashes: UInt64Array) -> npt.NDArray[np.float64]:
     """Numbers in [0, 1) from 64-bit words: their upper 53 bits."""
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def permuted(places: Numbers, sizes: Numbers, keys: Words) -> Numbers:
+def permute_index(indices: Int64Array, sizes: Int64Array, keys: UInt64Array) -> Int64Array:
     """Where element `places[i]` of a permutation of `sizes[i]` elements, the one named by `keys[i]`, comes from.
 
     A keyed bijection of the smallest power of two that holds the size, walked on until it ends inside (cycle walking: Black
@@ -46,17 +46,17 @@ def permuted(places: Numbers, sizes: Numbers, keys: Words) -> Numbers:
     # As many bits as the largest element has: frexp's exponent is exact below 2⁵³.
     bits = np.maximum(np.frexp((sizes - 1).astype(np.float64))[1], 1).astype(np.uint64)
     masks = (_ONE << bits) - _ONE
-    rounds = [(mixed(number, keys) | _ONE, mixed(number + _ROUNDS, keys)) for number in range(_ROUNDS)]
+    rounds = [(hash64(round_number, keys) | _ONE, hash64(round_number + _ROUNDS, keys)) for round_number in range(_ROUNDS)]
     shifts = (bits >> _ONE) + (bits & _ONE)
-    found = places.astype(np.uint64)
-    walking = np.arange(len(places))
-    ends = sizes.astype(np.uint64)
+    sources = indices.astype(np.uint64)
+    active = np.arange(len(indices))
+    limits = sizes.astype(np.uint64)
     with np.errstate(over="ignore"):
-        while len(walking):
-            word, mask, shift = found[walking], masks[walking], shifts[walking]
+        while len(active):
+            word, mask, shift = sources[active], masks[active], shifts[active]
             for factor, term in rounds:
-                word = (word * factor[walking] + term[walking]) & mask
+                word = (word * factor[active] + term[active]) & mask
                 word = word ^ (word >> shift)
-            found[walking] = word
-            walking = walking[word >= ends[walking]]
-    return found.astype(np.int64)
+            sources[active] = word
+            active = active[word >= limits[active]]
+    return sources.astype(np.int64)

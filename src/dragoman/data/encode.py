@@ -16,21 +16,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dragoman.cleaning.cleaned_corpus import Progress, Spool, kept_rows
-from dragoman.data.encoded_corpus import pair_file, pairs_batch, schema_of, write_batches
-from dragoman.data.tokenization.tokenizer import Tokeniser
-from dragoman.data.tokenization.tree_labels import Labels, source_text
+from dragoman.cleaning.cleaned_corpus import CleanedCorpus, ProgressCallback, read_batch
+from dragoman.data.encoded_corpus import build_pair_batch, build_pair_schema, get_pair_file, write_batches
+from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.data.tokenization.tree_labels import TreeLabels, to_source_text
 from dragoman.errors import DataError
-from dragoman.io.storage import put_in_place, write_json
-from dragoman.runtime.processes import spread
+from dragoman.io.storage import commit_file, write_json
+from dragoman.runtime.processes import map_in_processes
 from dragoman.trees.ptb import read_tree
-from dragoman.trees.tree import leaves
+from dragoman.trees.tree import get_leaves
 
-NAMED = 5
+MAX_LISTED_ORIGINS = 5
 
 
 @dataclass
-class Fate:
+class PairStats:
     """What became of the pairs of one corpus, with the places of some that did not stay as they were."""
 
     read: int = 0
@@ -40,161 +40,189 @@ class Fate:
     target_tokens: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     """By the rule that did it."""
-    over_long_at: list[str] = field(default_factory=list)
-    dropped_at: dict[str, list[str]] = field(default_factory=dict)
+    overlong_examples: list[str] = field(default_factory=list)
+    dropped_examples: dict[str, list[str]] = field(default_factory=dict)
     unknown_labels: dict[str, int] = field(default_factory=dict)
     """Of trees: labels that are in none of those that were learnt from."""
 
-    def drop(self, rule: str, origin: str) -> None:
+    def count_dropped(self, rule: str, origin: str) -> None:
         self.dropped[rule] = self.dropped.get(rule, 0) + 1
-        places = self.dropped_at.setdefault(rule, [])
-        places += [origin][: NAMED - len(places)]
+        examples = self.dropped_examples.setdefault(rule, [])
+        examples += [origin][: MAX_LISTED_ORIGINS - len(examples)]
 
-    def too_long(self, origin: str) -> None:
+    def count_overlong(self, origin: str) -> None:
         self.overlong_pairs += 1
-        self.over_long_at += [origin][: NAMED - len(self.over_long_at)]
+        self.overlong_examples += [origin][: MAX_LISTED_ORIGINS - len(self.overlong_examples)]
 
-    def add(self, other: Fate) -> None:
+    def add(self, stats: PairStats) -> None:
         """Count what became of further pairs."""
         for name in ("read", "kept", "overlong_pairs", "source_tokens", "target_tokens"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for rule, count in other.dropped.items():
+            setattr(self, name, getattr(self, name) + getattr(stats, name))
+        for rule, count in stats.dropped.items():
             self.dropped[rule] = self.dropped.get(rule, 0) + count
-            places = self.dropped_at.setdefault(rule, [])
-            places += other.dropped_at.get(rule, [])[: NAMED - len(places)]
-        for label, count in other.unknown_labels.items():
+            examples = self.dropped_examples.setdefault(rule, [])
+            examples += stats.dropped_examples.get(rule, [])[: MAX_LISTED_ORIGINS - len(examples)]
+        for label, count in stats.unknown_labels.items():
             self.unknown_labels[label] = self.unknown_labels.get(label, 0) + count
-        self.over_long_at += other.over_long_at[: NAMED - len(self.over_long_at)]
+        self.overlong_examples += stats.overlong_examples[: MAX_LISTED_ORIGINS - len(self.overlong_examples)]
 
-    def sentences(self, overlong_pairs: str, *, examples: str = "examples in cleaning.html") -> list[str]:
+    def summarize(self, overlong_pairs: str, *, examples: str = "examples in cleaning.html") -> list[str]:
         """One line for people on each kind of pair that did not stay as it was."""
-        told = []
+        messages = []
         if empty := self.dropped.get("empty", 0):
-            told.append(f"{empty} pairs with an empty side dropped ({_some(self.dropped_at.get('empty', []), empty)})")
-        by_rules = {rule: count for rule, count in self.dropped.items() if rule != "empty"}
-        if by_rules:
-            rules = ", ".join(f"{rule} {count}" for rule, count in by_rules.items())
-            told.append(f"{sum(by_rules.values())} pairs dropped by cleaning ({rules}; {examples})")
+            messages.append(
+                f"{empty} pairs with an empty side dropped ({_join_examples(self.dropped_examples.get('empty', []), empty)})"
+            )
+        by_filter = {rule: count for rule, count in self.dropped.items() if rule != "empty"}
+        if by_filter:
+            rules = ", ".join(f"{rule} {count}" for rule, count in by_filter.items())
+            messages.append(f"{sum(by_filter.values())} pairs dropped by cleaning ({rules}; {examples})")
         if self.overlong_pairs:
-            done = {"drop": "dropped", "truncate": "truncated"}[overlong_pairs]
-            told.append(
-                f"{self.overlong_pairs} pairs beyond data.max_length {done} ({_some(self.over_long_at, self.overlong_pairs)})"
+            action = {"drop": "dropped", "truncate": "truncated"}[overlong_pairs]
+            messages.append(
+                f"{self.overlong_pairs} pairs beyond data.max_length {action} ({_join_examples(self.overlong_examples, self.overlong_pairs)})"
             )
         if self.unknown_labels:
             labels = [f"{label} {count}" for label, count in self.unknown_labels.items()]
-            told.append(f"{len(labels)} labels that no tree to learn from has ({_some(labels[:NAMED], len(labels))})")
-        return told
+            messages.append(
+                f"{len(labels)} labels that no tree to learn from has ({_join_examples(labels[:MAX_LISTED_ORIGINS], len(labels))})"
+            )
+        return messages
 
     @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> Fate:
+    def from_dict(cls, document: dict[str, Any]) -> PairStats:
         """What `asdict` gave, perhaps before it told of unknown labels. Raises TypeError or KeyError for anything else."""
-        whole = {"unknown_labels": {}, **document}
-        return cls(**{one.name: whole[one.name] for one in fields(cls)})
+        values = {"unknown_labels": {}, **document}
+        return cls(**{attribute.name: values[attribute.name] for attribute in fields(cls)})
 
 
-def _some(places: list[str], count: int) -> str:
-    return ", ".join(places) + (", …" if count > len(places) else "")
+def _join_examples(examples: list[str], count: int) -> str:
+    return ", ".join(examples) + (", …" if count > len(examples) else "")
 
 
 @dataclass(frozen=True)
-class Encoder:
+class PairEncoder:
     """Encodes a record batch of text; sent to each process."""
 
-    tokeniser: Tokeniser
-    limit: int | None
+    tokenizer: PairTokenizer
+    max_length: int | None
     """Longest side in tokens with its end token; none for text that stays as it is."""
     overlong_pairs: Literal["drop", "truncate", "error"]
 
     @cached_property
     def schema(self) -> pa.Schema:
-        return schema_of(max(len(self.tokeniser.source), len(self.tokeniser.target)))
+        return build_pair_schema(max(len(self.tokenizer.source), len(self.tokenizer.target)))
 
-    def __call__(self, place: tuple[Path, int, npt.NDArray[np.bool_] | None]) -> tuple[pa.RecordBatch, Fate]:
+    def __call__(self, batch_reference: tuple[Path, int, npt.NDArray[np.bool_] | None]) -> tuple[pa.RecordBatch, PairStats]:
         """The encoded rows, and what became of them."""
-        text, fate = kept_rows(*place), Fate()
-        if isinstance(self.tokeniser.target, Labels):
-            sources, targets = self._of_trees(self.tokeniser.target, text, fate)
+        text, stats = read_batch(*batch_reference), PairStats()
+        if isinstance(self.tokenizer.target, TreeLabels):
+            sources, targets = self._encode_trees(self.tokenizer.target, text, stats)
         else:
-            sources = self.tokeniser.source.encode_many(text.column(0).to_pylist())
-            targets = self.tokeniser.target.encode_many(text.column(1).to_pylist())
-        numbers: list[int] = text.column(3).to_pylist()
+            sources = self.tokenizer.source.encode_batch(text.column(0).to_pylist())
+            targets = self.tokenizer.target.encode_batch(text.column(1).to_pylist())
+        pair_numbers: list[int] = text.column(3).to_pylist()
         lengths = np.array([list(map(len, sources)), list(map(len, targets))], dtype=np.int64).reshape(2, -1)
-        if len(odd := np.flatnonzero((lengths.min(axis=0) == 0) | (lengths.max(axis=0) >= (self.limit or sys.maxsize)))):
-            dropped = {row for row in odd.tolist() if not self._fit(sources, targets, row, text.column(2)[row].as_py(), fate)}
-            kept = [row for row in range(len(numbers)) if row not in dropped]
-            sources, targets = [sources[row] for row in kept], [targets[row] for row in kept]
-            numbers = [numbers[row] for row in kept]
-        end = self.tokeniser.encode_source("")
+        if len(
+            unfit_rows := np.flatnonzero((lengths.min(axis=0) == 0) | (lengths.max(axis=0) >= (self.max_length or sys.maxsize)))
+        ):
+            dropped_rows = {
+                row
+                for row in unfit_rows.tolist()
+                if not self._truncate_or_drop(sources, targets, row, text.column(2)[row].as_py(), stats)
+            }
+            remaining_rows = [row for row in range(len(pair_numbers)) if row not in dropped_rows]
+            sources, targets = [sources[row] for row in remaining_rows], [targets[row] for row in remaining_rows]
+            pair_numbers = [pair_numbers[row] for row in remaining_rows]
+        eos_ids = self.tokenizer.encode_source("")
         for source in sources:
-            source += end
-        batch = pairs_batch(sources, targets, numbers, self.schema)
-        fate.kept = len(numbers)
-        fate.source_tokens = len(batch.column(0).values)
-        fate.target_tokens = len(batch.column(1).values) + len(numbers)
-        return batch, fate
+            source += eos_ids
+        batch = build_pair_batch(sources, targets, pair_numbers, self.schema)
+        stats.kept = len(pair_numbers)
+        stats.source_tokens = len(batch.column(0).values)
+        stats.target_tokens = len(batch.column(1).values) + len(pair_numbers)
+        return batch, stats
 
-    def _of_trees(self, labels: Labels, text: pa.RecordBatch, fate: Fate) -> tuple[list[list[int]], list[list[int]]]:
+    def _encode_trees(
+        self, labels: TreeLabels, text: pa.RecordBatch, stats: PairStats
+    ) -> tuple[list[list[int]], list[list[int]]]:
         """The words and the labels of trees in brackets. Raises DataError for one that cannot be told in tokens."""
         origins: list[str] = text.column(2).to_pylist()
-        unknown = Counter[str]()
+        unknown_counts = Counter[str]()
         lines, targets = [], []
         for line, origin in zip(text.column(1).to_pylist(), origins, strict=True):
-            tree = labels.plain(read_tree(line, name=origin))
-            lines.append(source_text([leaf.word for leaf in leaves(tree)]))
+            tree = labels.normalize(read_tree(line, name=origin))
+            lines.append(to_source_text([leaf.word for leaf in get_leaves(tree)]))
             try:
-                targets.append(labels.encode_tree(tree, unknown))
+                targets.append(labels.encode_tree(tree, unknown_counts))
             except DataError as error:
                 raise DataError(f"{origin}: {error}") from None
-        sources = self.tokeniser.source.encode_many(lines)
-        begins_V = self.tokeniser.source.begins
+        sources = self.tokenizer.source.encode_batch(lines)
+        word_starts_V = self.tokenizer.source.word_start_mask
         for words, source, origin in zip(lines, sources, origins, strict=True):
-            if (begun := int(begins_V[source].sum())) != len(words.split(" ")):
-                raise DataError(f"{origin}: the subword model makes {begun} words of {len(words.split(' '))}; learn another")
-        fate.unknown_labels = dict(unknown)
+            if (num_words := int(word_starts_V[source].sum())) != len(words.split(" ")):
+                raise DataError(
+                    f"{origin}: the subword model makes {num_words} words of {len(words.split(' '))}; learn another"
+                )
+        stats.unknown_labels = dict(unknown_counts)
         return sources, targets
 
-    def _fit(self, sources: list[list[int]], targets: list[list[int]], row: int, origin: str, fate: Fate) -> bool:
+    def _truncate_or_drop(
+        self, sources: list[list[int]], targets: list[list[int]], row: int, origin: str, stats: PairStats
+    ) -> bool:
         """Whether a pair with an empty or an over-long side stays; it is truncated in place where the recipe says so."""
         if not sources[row] or not targets[row]:
-            fate.drop("empty", origin)
+            stats.count_dropped("empty", origin)
             return False
-        assert self.limit is not None
+        assert self.max_length is not None
         if self.overlong_pairs == "error":
             longest = max(len(sources[row]), len(targets[row])) + 1
             raise DataError(
-                f"{origin}: {longest} tokens, more than data.max_length = {self.limit}; raise it, or set data.overlong_pairs to "
+                f"{origin}: {longest} tokens, more than data.max_length = {self.max_length}; raise it, or set data.overlong_pairs to "
                 "'drop' or 'truncate'"
             )
-        fate.too_long(origin)
+        stats.count_overlong(origin)
         for side in (sources, targets):
-            del side[row][self.limit - 1 :]
+            del side[row][self.max_length - 1 :]
         return self.overlong_pairs == "truncate"
 
 
-def encode_spool(spool: Spool, folder: Path, name: str, encoder: Encoder, *, processes: int, progress: Progress) -> Fate:
+def encode_corpus(
+    cleaned_corpus: CleanedCorpus,
+    folder: Path,
+    name: str,
+    encoder: PairEncoder,
+    *,
+    num_workers: int,
+    on_progress: ProgressCallback,
+) -> PairStats:
     """Write the files of encoded pairs, save those that stand whole; return what became of the spool's pairs."""
-    whole = Fate()
-    wanted = []
-    for part in range(len(spool.parts)):
-        beside = pair_file(folder, name, part).with_suffix(".json")
-        if beside.exists():
-            whole.add(Fate.from_dict(json.loads(beside.read_bytes())))
+    total_stats = PairStats()
+    pending_parts = []
+    for part in range(len(cleaned_corpus.files)):
+        stats_path = get_pair_file(folder, name, part).with_suffix(".json")
+        if stats_path.exists():
+            total_stats.add(PairStats.from_dict(json.loads(stats_path.read_bytes())))
         else:
-            wanted.append(part)
-    places = {part: list(spool.places(part)) for part in wanted}
-    encoded = spread(encoder, (place for part in wanted for place in places[part]), processes=processes)
-    for part in wanted:
-        fate = Fate()
+            pending_parts.append(part)
+    batch_references = {part: list(cleaned_corpus.iter_batches(part)) for part in pending_parts}
+    results = map_in_processes(
+        encoder,
+        (batch_reference for part in pending_parts for batch_reference in batch_references[part]),
+        num_processes=num_workers,
+    )
+    for part in pending_parts:
+        stats = PairStats()
 
-        def batches(part: int = part, fate: Fate = fate) -> Iterator[pa.RecordBatch]:
-            for batch, told in islice(encoded, len(places[part])):
-                fate.add(told)
-                progress(f"encoding {spool.name}", whole.kept + fate.kept, len(spool))
+        def iter_batches(part: int = part, stats: PairStats = stats) -> Iterator[pa.RecordBatch]:
+            for batch, batch_stats in islice(results, len(batch_references[part])):
+                stats.add(batch_stats)
+                on_progress(f"encoding {cleaned_corpus.name}", total_stats.kept + stats.kept, len(cleaned_corpus))
                 yield batch
 
-        path = pair_file(folder, name, part)
-        write_batches(path.with_suffix(".partial"), batches(), encoder.schema)
-        put_in_place(path.with_suffix(".partial"), path)
-        write_json(path.with_suffix(".json"), asdict(fate))
-        whole.add(fate)
-    return whole
+        path = get_pair_file(folder, name, part)
+        write_batches(path.with_suffix(".partial"), iter_batches(), encoder.schema)
+        commit_file(path.with_suffix(".partial"), path)
+        write_json(path.with_suffix(".json"), asdict(stats))
+        total_stats.add(stats)
+    return total_stats

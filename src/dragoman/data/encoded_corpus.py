@@ -27,25 +27,25 @@ Ids = npt.NDArray[np.integer]
 Lengths = npt.NDArray[np.integer]
 
 _ID_TYPES = (pa.uint16(), pa.int32())
-_LENGTHS = pa.schema([("source", pa.int32()), ("target", pa.int32()), ("pairs", pa.list_(pa.uint32()))])
+_LENGTHS_SCHEMA = pa.schema([("source", pa.int32()), ("target", pa.int32()), ("pairs", pa.list_(pa.uint32()))])
 
 
-def schema_of(vocab_size: int) -> pa.Schema:
+def build_pair_schema(vocab_size: int) -> pa.Schema:
     """The columns of a file of pairs."""
     ids = pa.list_(pa.uint16() if vocab_size <= 2**16 else pa.int32())
     return pa.schema([("source", ids), ("target", ids), ("number", pa.int64())])
 
 
-def pair_files(folder: Path, name: str) -> list[Path]:
+def list_pair_files(folder: Path, name: str) -> list[Path]:
     """The files of pairs of the corpus `name`, in order."""
     return sorted(folder.glob(f"{name}-[0-9][0-9][0-9][0-9][0-9].arrow"))
 
 
-def pair_file(folder: Path, name: str, part: int) -> Path:
+def get_pair_file(folder: Path, name: str, part: int) -> Path:
     return folder / f"{name}-{part:05d}.arrow"
 
 
-def lengths_file(folder: Path, name: str) -> Path:
+def get_lengths_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.lengths.arrow"
 
 
@@ -53,51 +53,52 @@ class Corpus:
     """Encoded pairs by number; nothing is read before it is asked for."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        batches = [batch for path in paths for batch in _record_batches(path)]
-        self._sides = [[_List(batch.column(side)) for batch in batches] for side in (0, 1)]
-        self._numbers = [batch.column(2).to_numpy() for batch in batches]
-        self._ends = list(accumulate(len(numbers) for numbers in self._numbers))
+        batches = [batch for path in paths for batch in _read_record_batches(path)]
+        self._columns = [[_ListColumn(batch.column(side)) for batch in batches] for side in (0, 1)]
+        self._pair_numbers = [batch.column(2).to_numpy() for batch in batches]
+        self._batch_ends = list(accumulate(len(numbers) for numbers in self._pair_numbers))
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return self._batch_ends[-1] if self._batch_ends else 0
 
-    def _place(self, index: int) -> tuple[int, int]:
-        batch = bisect_right(self._ends, index)
-        return batch, index - (self._ends[batch - 1] if batch else 0)
+    def _locate(self, index: int) -> tuple[int, int]:
+        batch = bisect_right(self._batch_ends, index)
+        return batch, index - (self._batch_ends[batch - 1] if batch else 0)
 
     def source(self, index: int) -> Ids:
-        batch, row = self._place(index)
-        return self._sides[0][batch][row]
+        batch, row = self._locate(index)
+        return self._columns[0][batch][row]
 
     def target(self, index: int) -> Ids:
-        batch, row = self._place(index)
-        return self._sides[1][batch][row]
+        batch, row = self._locate(index)
+        return self._columns[1][batch][row]
 
-    def number(self, index: int) -> int:
+    def pair_number(self, index: int) -> int:
         """The place of this pair among those that were read, from 1."""
-        batch, row = self._place(index)
-        return int(self._numbers[batch][row])
+        batch, row = self._locate(index)
+        return int(self._pair_numbers[batch][row])
 
     def lengths(self) -> tuple[Lengths, Lengths]:
         """Tokens of each source, and of each target with its end token."""
         source, target = (
-            np.concatenate([part.lengths() for part in side]) if side else np.empty(0, np.int32) for side in self._sides
+            np.concatenate([column.lengths() for column in columns]) if columns else np.empty(0, np.int32)
+            for columns in self._columns
         )
         target += 1
         return source, target
 
 
-def _record_batches(path: Path) -> list[pa.RecordBatch]:
+def _read_record_batches(path: Path) -> list[pa.RecordBatch]:
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        if reader.schema not in [schema_of(2**id_type.bit_width) for id_type in _ID_TYPES]:
+        if reader.schema not in [build_pair_schema(2**id_type.bit_width) for id_type in _ID_TYPES]:
             raise DataError(f"{path}: its columns are {reader.schema.names}; not a prepared corpus")
         return [reader.get_batch(index) for index in range(reader.num_record_batches)]
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(f"{path}: not a prepared corpus: {error}") from None
 
 
-class _List:
+class _ListColumn:
     """One column of one record batch: offsets and values, without a copy."""
 
     def __init__(self, column: pa.ListArray) -> None:
@@ -111,23 +112,23 @@ class _List:
         return np.diff(self.offsets)
 
 
-def pairs_batch(
-    sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], numbers: Sequence[int], schema: pa.Schema
+def build_pair_batch(
+    sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], pair_numbers: Sequence[int], schema: pa.Schema
 ) -> pa.RecordBatch:
     """Encoded pairs as they go into a file."""
     columns = [
-        _list_array(sources, schema.field(0).type),
-        _list_array(targets, schema.field(1).type),
-        pa.array(numbers, pa.int64()),
+        _build_list_array(sources, schema.field(0).type),
+        _build_list_array(targets, schema.field(1).type),
+        pa.array(pair_numbers, pa.int64()),
     ]
     return pa.record_batch(columns, schema=schema)
 
 
-def _list_array(rows: Sequence[Sequence[int]], kind: pa.ListType) -> pa.ListArray:
+def _build_list_array(rows: Sequence[Sequence[int]], list_type: pa.ListType) -> pa.ListArray:
     offsets = np.zeros(len(rows) + 1, dtype=np.int32)
     np.cumsum(list(map(len, rows)), out=offsets[1:])
-    values = np.fromiter(chain.from_iterable(rows), kind.value_type.to_pandas_dtype(), int(offsets[-1]))
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=kind)
+    values = np.fromiter(chain.from_iterable(rows), list_type.value_type.to_pandas_dtype(), int(offsets[-1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=list_type)
 
 
 def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
@@ -144,15 +145,15 @@ def write_lengths(path: Path, corpus: Corpus) -> None:
     """Group the pairs of a corpus by their lengths. Takes some twenty bytes of memory a pair."""
     source, target = corpus.lengths()
     width = int(target.max(initial=0)) + 1
-    kind: np.dtype[Any] = np.dtype(np.int32 if (int(source.max(initial=0)) + 1) * width < 2**31 else np.int64)
-    keys: Lengths = source.astype(kind) * width + target
+    key_dtype: np.dtype[Any] = np.dtype(np.int32 if (int(source.max(initial=0)) + 1) * width < 2**31 else np.int64)
+    keys: Lengths = source.astype(key_dtype) * width + target
     del source, target
     order = np.argsort(keys, kind="stable").astype(np.uint32)
-    found, counts = np.unique(keys, return_counts=True)
+    unique_keys, counts = np.unique(keys, return_counts=True)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     rows = pa.ListArray.from_arrays(pa.array(offsets), pa.array(order))
-    sides = [pa.array(part.astype(np.int32)) for part in np.divmod(found, width)]
-    write_batches(path, [pa.record_batch([*sides, rows], schema=_LENGTHS)], _LENGTHS)
+    columns = [pa.array(lengths.astype(np.int32)) for lengths in np.divmod(unique_keys, width)]
+    write_batches(path, [pa.record_batch([*columns, rows], schema=_LENGTHS_SCHEMA)], _LENGTHS_SCHEMA)
 
 
 class LengthTable:
@@ -161,19 +162,19 @@ class LengthTable:
     def __init__(self, path: Path) -> None:
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            if reader.schema != _LENGTHS or reader.num_record_batches != 1:
+            if reader.schema != _LENGTHS_SCHEMA or reader.num_record_batches != 1:
                 raise DataError(f"{path}: its columns are {reader.schema.names}; not the lengths of a prepared corpus")
             batch = reader.get_batch(0)
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{path}: not the lengths of a prepared corpus: {error}") from None
-        self.source: Lengths = batch.column(0).to_numpy().astype(np.int64)
-        self.target: Lengths = batch.column(1).to_numpy().astype(np.int64)
+        self.source_lengths: Lengths = batch.column(0).to_numpy().astype(np.int64)
+        self.target_lengths: Lengths = batch.column(1).to_numpy().astype(np.int64)
         self.starts: Lengths = batch.column(2).offsets.to_numpy().astype(np.int64)
-        self.pairs: npt.NDArray[np.uint32] = batch.column(2).values.to_numpy()
+        self.pair_indices: npt.NDArray[np.uint32] = batch.column(2).values.to_numpy()
 
     def __len__(self) -> int:
         """How many pairs there are."""
-        return len(self.pairs)
+        return len(self.pair_indices)
 
     @property
     def counts(self) -> Lengths:

@@ -21,20 +21,20 @@ from dragoman.errors import DataError
 from dragoman.word_aligner import Link
 
 _SCHEMA = pa.schema([("links", pa.list_(pa.int32()))])
-_ROWS = 16_384
+_ROWS_PER_BATCH = 16_384
 
 
-def links_file(folder: Path, name: str) -> Path:
+def get_links_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.links.arrow"
 
 
 def write_links(path: Path, links: Iterable[Sequence[Link]]) -> None:
     """A row for each pair."""
-    write_batches(path, _record_batches(iter(links)), _SCHEMA)
+    write_batches(path, _build_record_batches(iter(links)), _SCHEMA)
 
 
-def _record_batches(links: Iterator[Sequence[Link]]) -> Iterator[pa.RecordBatch]:
-    while rows := list(islice(links, _ROWS)):
+def _build_record_batches(links: Iterator[Sequence[Link]]) -> Iterator[pa.RecordBatch]:
+    while rows := list(islice(links, _ROWS_PER_BATCH)):
         flat = [[word for link in row for word in link] for row in rows]
         yield pa.record_batch([pa.array(flat, _SCHEMA.field(0).type)], schema=_SCHEMA)
 
@@ -50,16 +50,16 @@ class LinkTable:
             columns = [reader.get_batch(index).column(0) for index in range(reader.num_record_batches)]
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{path}: not the links of a prepared corpus: {error}") from None
-        self._parts = [(column.offsets.to_numpy(), column.values.to_numpy()) for column in columns]
-        self._ends = list(accumulate(map(len, columns)))
+        self._columns = [(column.offsets.to_numpy(), column.values.to_numpy()) for column in columns]
+        self._batch_ends = list(accumulate(map(len, columns)))
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return self._batch_ends[-1] if self._batch_ends else 0
 
     def __getitem__(self, index: int) -> npt.NDArray[np.int32]:
         """(L, 2)"""
-        part = bisect_right(self._ends, index)
-        offsets, values = self._parts[part]
-        row = index - (self._ends[part - 1] if part else 0)
-        found: npt.NDArray[np.int32] = values[offsets[row] : offsets[row + 1]].reshape(-1, 2)
-        return found
+        batch = bisect_right(self._batch_ends, index)
+        offsets, values = self._columns[batch]
+        row = index - (self._batch_ends[batch - 1] if batch else 0)
+        links: npt.NDArray[np.int32] = values[offsets[row] : offsets[row + 1]].reshape(-1, 2)
+        return links

@@ -14,52 +14,57 @@ from dragoman.config import DataConfig
 
 
 @dataclass(frozen=True)
-class _Stage:
-    end: int | None
-    rounds: tuple[float, ...]
+class _CurriculumStage:
+    end_epoch: int | None
+    passes: tuple[float, ...]
 
 
 class Mixture:
     """Rounds of each corpus in each epoch."""
 
-    def __init__(self, stages: Sequence[_Stage]) -> None:
+    def __init__(self, stages: Sequence[_CurriculumStage]) -> None:
         self.stages = stages
 
     @classmethod
-    def of(cls, config: DataConfig, sizes: Mapping[str, int]) -> Mixture:
+    def from_config(cls, config: DataConfig, sizes: Mapping[str, int]) -> Mixture:
         """From the recipe and the number of pairs of each corpus, in whose order the rounds will be told."""
         if config.curriculum:
             return cls(
-                [_Stage(stage.end_epoch, _rounds(sizes, stage.weights, stage.temperature)) for stage in config.curriculum]
+                [
+                    _CurriculumStage(stage.end_epoch, _compute_passes(sizes, stage.weights, stage.temperature))
+                    for stage in config.curriculum
+                ]
             )
         weights = {name: corpus.weight for name, corpus in config.corpora.items() if corpus.weight is not None}
-        return cls([_Stage(None, _rounds(sizes, weights or None, config.temperature))])
+        return cls([_CurriculumStage(None, _compute_passes(sizes, weights or None, config.temperature))])
 
     @classmethod
-    def once(cls, corpora: int = 1) -> Mixture:
+    def single_pass(cls, num_corpora: int = 1) -> Mixture:
         """Every pair of each corpus once in each epoch."""
-        return cls([_Stage(None, (1.0,) * corpora)])
+        return cls([_CurriculumStage(None, (1.0,) * num_corpora)])
 
-    def rounds_before(self, epoch: int) -> list[float]:
+    def count_passes_before(self, epoch: int) -> list[float]:
         """How many times each corpus has been gone round when this epoch begins."""
-        done = [0.0] * len(self.stages[0].rounds)
+        totals = [0.0] * len(self.stages[0].passes)
         begin = 0
         for stage in self.stages:
-            end = epoch if stage.end is None else min(stage.end, epoch)
+            end = epoch if stage.end_epoch is None else min(stage.end_epoch, epoch)
             if end > begin:
-                done = [before + (end - begin) * rounds for before, rounds in zip(done, stage.rounds, strict=True)]
+                totals = [total + (end - begin) * passes for total, passes in zip(totals, stage.passes, strict=True)]
                 begin = end
-        return done
+        return totals
 
 
-def _rounds(sizes: Mapping[str, int], weights: Mapping[str, float] | None, temperature: float | None) -> tuple[float, ...]:
+def _compute_passes(
+    sizes: Mapping[str, int], weights: Mapping[str, float] | None, temperature: float | None
+) -> tuple[float, ...]:
     """Rounds of each corpus in an epoch of one stage."""
     if weights is None and temperature in (None, 1.0):
         return (1.0,) * len(sizes)
     if weights is None:
         assert temperature is not None
         weights = {name: size ** (1.0 / temperature) for name, size in sizes.items()}
-    taking_part = [name for name in sizes if weights.get(name)]
-    pairs = sum(sizes[name] for name in taking_part)
-    total = sum(weights[name] for name in taking_part)
-    return tuple(weights.get(name, 0.0) / total * pairs / size for name, size in sizes.items())
+    active = [name for name in sizes if weights.get(name)]
+    num_pairs = sum(sizes[name] for name in active)
+    total_weight = sum(weights[name] for name in active)
+    return tuple(weights.get(name, 0.0) / total_weight * num_pairs / size for name, size in sizes.items())

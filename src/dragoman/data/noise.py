@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.config import NoiseConfig
-from dragoman.data.counter_rng import Words, mixed, uniform
+from dragoman.data.counter_rng import UInt64Array, hash64, hash_to_uniform
 
-ORDER = ("concat_next", "placeholders", "drop_final_punctuation", "title_case", "upper_case", "typos", "copy_source")
+NOISE_TYPES = ("concat_next", "placeholders", "drop_final_punctuation", "title_case", "upper_case", "typos", "copy_source")
 # Sets these draws apart from all others that are made with the same seed; one number a modifier, in their order.
-_PURPOSES = 2000 + np.arange(len(ORDER))
+_STREAM_IDS = 2000 + np.arange(len(NOISE_TYPES))
 
 # Han, Kana and what goes with them: written without spaces, and not typed letter by letter.
 _HAN = r"\u2e80-\u303f\u3040-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
@@ -39,7 +39,7 @@ _ADDRESS = (
     r"(?:https?://|www\.)[^\s<>\"，。）]*[^\s<>\"，。）.,;:!?)»”’]"
     r"|(?<![A-Za-z0-9._+-])[A-Za-z0-9._+-]++@[A-Za-z0-9-]++(?:\.[A-Za-z0-9-]++)++"
 )
-_KEPT = re.compile(f"{_PLACEHOLDER}|{_ADDRESS}")
+_PROTECTED = re.compile(f"{_PLACEHOLDER}|{_ADDRESS}")
 _TOKEN = re.compile(
     rf"(?P<placeholder>{_PLACEHOLDER})|(?P<address>{_ADDRESS})"
     rf"|(?P<number>\d++(?:[.,:/-]\d++)*+(?!{_LETTER_OR_DIGIT}))"
@@ -52,187 +52,211 @@ _LONG_WORD = re.compile(rf"(?<![\w{_ACCENT}]){_LETTER}{{4,}}+(?![\d_{_ACCENT}])"
 _INITIAL = re.compile(rf"(?<![\w{_ACCENT}])(?<!\w['’]){_LETTER}")  # a word goes on after an apostrophe: don't, l'été
 
 _SPACES = " \t\u00a0\u2009\u202f\u3000"
-_FINAL = ".!?…‥‽。！？．｡؟۔।॥։።"
-_PAUSE = ",;:、，；：،؛"
-_CLOSING = "\"'”’“‘»«›‹)]）］」』】》〉〕"
-_FINAL_MARKS = re.compile(rf"(?<![{_SPACES}])[{_SPACES}]*+[{re.escape(_FINAL)}]++")
+_FINAL_PUNCTUATION = ".!?…‥‽。！？．｡؟۔।॥։።"
+_PAUSE_PUNCTUATION = ",;:、，；：،؛"
+_CLOSING_PUNCTUATION = "\"'”’“‘»«›‹)]）］」』】》〉〕"
+_FINAL_MARKS = re.compile(rf"(?<![{_SPACES}])[{_SPACES}]*+[{re.escape(_FINAL_PUNCTUATION)}]++")
 
 LETTERS_PER_TYPO = 16
 
 
-def _beside(rows: Sequence[str]) -> dict[str, str]:
+def _build_neighbor_keys(rows: Sequence[str]) -> dict[str, str]:
     """The keys that touch each key, of rows that stand half a key further to the right one below the other."""
-    beside = {key: row[max(0, place - 1) : place] + row[place + 1 : place + 2] for row in rows for place, key in enumerate(row)}
+    neighbors = {
+        key: row[max(0, column - 1) : column] + row[column + 1 : column + 2] for row in rows for column, key in enumerate(row)
+    }
     for upper, lower in pairwise(rows):
         for place, key in enumerate(lower):
-            for above in upper[place : place + 2]:
-                beside[key] += above
-                beside[above] += key
-    return beside
+            for upper_key in upper[place : place + 2]:
+                neighbors[key] += upper_key
+                neighbors[upper_key] += key
+    return neighbors
 
 
 # Languages that move some letters about make most of these mistakes as well.
-_BESIDE = _beside(("qwertyuiop", "asdfghjkl", "zxcvbnm")) | _beside(("йцукенгшщзхъ", "фывапролджэ", "ячсмитьбю"))
+_NEIGHBOR_KEYS = _build_neighbor_keys(("qwertyuiop", "asdfghjkl", "zxcvbnm")) | _build_neighbor_keys(
+    ("йцукенгшщзхъ", "фывапролджэ", "ячсмитьбю")
+)
 
 # As software and translation tools write them: {i} counts on from 0 and {n} from 1 within a pair, {name} is drawn.
-_FAMILIES = (
+_PLACEHOLDER_TEMPLATES = (
     "{{{i}}}", "{{{i}}}", "{{{name}}}", "{{{{{name}}}}}", "${{{name}}}", "%({name})s", "%{n}$s", "%s", "%d",
     '<x id="{n}"/>', '<ph id="{i}"/>', "__PH{n}__", "[[{n}]]",
 )  # fmt: skip
-_NAMES = ("name", "count", "user", "file", "value", "title", "date", "path", "number", "version", "total", "item", "url")
-MOST_PLACEHOLDERS = 3
-_TRIES = 20
+_PLACEHOLDER_NAMES = (
+    "name",
+    "count",
+    "user",
+    "file",
+    "value",
+    "title",
+    "date",
+    "path",
+    "number",
+    "version",
+    "total",
+    "item",
+    "url",
+)
+MAX_PLACEHOLDERS = 3
+_MAX_TRIES = 20
 
-Pair = tuple[str, str]
+TextPair = tuple[str, str]
 
 
-class Modifiers:
+class PairNoise:
     """The recipe's modifiers. `index` is a pair's number; the same numbers give the same change in any process and order."""
 
     def __init__(self, config: NoiseConfig, *, seed: int) -> None:
         self.seed = seed
-        self.shares = np.array([getattr(config, name) for name in ORDER])
+        self.probabilities = np.array([getattr(config, name) for name in NOISE_TYPES])
 
     def __bool__(self) -> bool:
-        return bool(self.shares.any())
+        return bool(self.probabilities.any())
 
-    def changed(self, epoch: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def select_noisy(self, epoch: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of the pairs any modifier touches."""
-        return np.asarray(self._touched(self._words(epoch, indices)).any(axis=0))
+        return np.asarray(self._select(self._hash_indices(epoch, indices)).any(axis=0))
 
-    def apply(self, epoch: int, index: int, source: str, target: str, neighbour: Callable[[], Pair]) -> Pair:
+    def apply(self, epoch: int, index: int, source: str, target: str, get_next_pair: Callable[[], TextPair]) -> TextPair:
         """The pair as it is served in this epoch; `neighbour` gives the next pair, and is called only to merge with it.
 
         A side that is not empty stays so, and where no side held a line break none does.
         """
-        words = self._words(epoch, np.array([index]))
-        for place in np.flatnonzero(self._touched(words)[:, 0]).tolist():
-            random = Random(int(words[place, 0]))
-            match ORDER[place]:
+        hashes = self._hash_indices(epoch, np.array([index]))
+        for noise_index in np.flatnonzero(self._select(hashes)[:, 0]).tolist():
+            rng = Random(int(hashes[noise_index, 0]))
+            match NOISE_TYPES[noise_index]:
                 case "concat_next":
-                    source, target = merged((source, target), neighbour())
+                    source, target = concat_pairs((source, target), get_next_pair())
                 case "placeholders":
-                    source, target = with_placeholders(source, target, random)
+                    source, target = insert_placeholders(source, target, rng)
                 case "drop_final_punctuation":
-                    source, target = without_final_punctuation(source, target)
+                    source, target = drop_final_punctuation(source, target)
                 case "title_case":
-                    source, target = in_title_case(source), in_title_case(target)
+                    source, target = to_title_case(source), to_title_case(target)
                 case "upper_case":
-                    source, target = in_capitals(source), in_capitals(target)
+                    source, target = to_upper_case(source), to_upper_case(target)
                 case "typos":
-                    source = with_typos(source, random)
+                    source = add_typos(source, rng)
                 case "copy_source":
                     target = source
         return source, target
 
-    def _words(self, epoch: int, indices: npt.NDArray[np.int64]) -> Words:
+    def _hash_indices(self, epoch: int, indices: npt.NDArray[np.int64]) -> UInt64Array:
         """64 bits for each modifier and each pair."""
-        return mixed(self.seed, epoch, _PURPOSES[:, None], indices[None, :])
+        return hash64(self.seed, epoch, _STREAM_IDS[:, None], indices[None, :])
 
-    def _touched(self, words: Words) -> npt.NDArray[np.bool_]:
-        return np.asarray(uniform(words) < self.shares[:, None])
+    def _select(self, hashes: UInt64Array) -> npt.NDArray[np.bool_]:
+        return np.asarray(hash_to_uniform(hashes) < self.probabilities[:, None])
 
 
-def merged(pair: Pair, following: Pair) -> Pair:
+def concat_pairs(pair: TextPair, next_pair: TextPair) -> TextPair:
     """Two pairs as one."""
-    source, target = (first + _space(first + second) + second for first, second in zip(pair, following, strict=True))
+    source, target = (
+        first + _get_word_separator(first + second) + second for first, second in zip(pair, next_pair, strict=True)
+    )
     return source, target
 
 
-def _space(text: str) -> str:
+def _get_word_separator(text: str) -> str:
     """What stands between words: nothing where most letters are Han or Kana."""
     return "" if 2 * len(_HAN_LETTER.findall(text)) > len(_ANY_LETTER.findall(text)) else " "
 
 
-def in_capitals(text: str) -> str:
+def to_upper_case(text: str) -> str:
     """All letters as capitals; placeholders, tags and addresses as they are."""
-    return _elsewhere(text, str.upper)
+    return _map_unprotected(text, str.upper)
 
 
-def in_title_case(text: str) -> str:
+def to_title_case(text: str) -> str:
     """The first letter of each word as a capital, the others as they are."""
-    return _elsewhere(text, lambda part: _INITIAL.sub(lambda letter: letter[0].title(), part))
+    return _map_unprotected(text, lambda part: _INITIAL.sub(lambda letter: letter[0].title(), part))
 
 
-def _elsewhere(text: str, change: Callable[[str], str]) -> str:
+def _map_unprotected(text: str, transform: Callable[[str], str]) -> str:
     """Change what stands between placeholders, tags and addresses."""
     parts: list[str] = []
     end = 0
-    for kept in _KEPT.finditer(text):
-        parts += change(text[end : kept.start()]), kept[0]
-        end = kept.end()
-    return "".join([*parts, change(text[end:])])
+    for protected in _PROTECTED.finditer(text):
+        parts += transform(text[end : protected.start()]), protected[0]
+        end = protected.end()
+    return "".join([*parts, transform(text[end:])])
 
 
-def without_final_punctuation(source: str, target: str) -> Pair:
+def drop_final_punctuation(source: str, target: str) -> TextPair:
     """Both sides without the marks at their end, even if only one has any; closing quotes and brackets stay.
 
     A pair with a side of nothing but marks stays as it is.
     """
-    sides = _without_end(source), _without_end(target)
+    sides = _strip_final_punctuation(source), _strip_final_punctuation(target)
     return sides if all(side.strip() for side in sides) else (source, target)
 
 
-def _without_end(text: str) -> str:
-    unmarked = text.rstrip(_SPACES + _FINAL + _PAUSE)
-    body = _body(text)
-    return body + _FINAL_MARKS.sub("", unmarked[len(body) :])
+def _strip_final_punctuation(text: str) -> str:
+    stripped = text.rstrip(_SPACES + _FINAL_PUNCTUATION + _PAUSE_PUNCTUATION)
+    body = _strip_closing(text)
+    return body + _FINAL_MARKS.sub("", stripped[len(body) :])
 
 
-def _body(text: str) -> str:
+def _strip_closing(text: str) -> str:
     """A text without its final marks and the quotes and brackets among them; a pause before a bracket is part of a smiley."""
-    return text.rstrip(_SPACES + _FINAL + _PAUSE).rstrip(_SPACES + _FINAL + _CLOSING)
+    return text.rstrip(_SPACES + _FINAL_PUNCTUATION + _PAUSE_PUNCTUATION).rstrip(
+        _SPACES + _FINAL_PUNCTUATION + _CLOSING_PUNCTUATION
+    )
 
 
-def with_typos(text: str, random: Random) -> str:
+def add_typos(text: str, rng: Random) -> str:
     """A typing mistake in as many words of over three letters as there are sixteens of letters in them, but in one at least.
 
     A letter is dropped, doubled, swapped with the next, or replaced by its neighbour on an English or Russian keyboard. Han and
     Kana, which are not typed letter by letter, are left alone, and so are digits, placeholders, tags and addresses.
     """
-    kept = [place.span() for place in _KEPT.finditer(text)]
+    protected_spans = [match.span() for match in _PROTECTED.finditer(text)]
     words = [
         word.span()
         for word in _LONG_WORD.finditer(text)
-        if not any(start < word.end() and word.start() < end for start, end in kept)
+        if not any(start < word.end() and word.start() < end for start, end in protected_spans)
     ]
     letters = sum(end - start for start, end in words)
     count = min(len(words), max(1, round(letters / LETTERS_PER_TYPO)))
-    for start, end in sorted(random.sample(words, count), reverse=True):
-        text = text[:start] + _mistyped(text[start:end], random) + text[end:]
+    for start, end in sorted(rng.sample(words, count), reverse=True):
+        text = text[:start] + _mistype(text[start:end], rng) + text[end:]
     return text
 
 
-def _mistyped(word: str, random: Random) -> str:
-    place = random.randrange(len(word))
-    before, letter, after = word[:place], word[place], word[place + 1 :]
-    ways = [before + after, before + letter + letter + after]
+def _mistype(word: str, rng: Random) -> str:
+    position = rng.randrange(len(word))
+    before, letter, after = word[:position], word[position], word[position + 1 :]
+    candidates = [before + after, before + letter + letter + after]
     if after and after[0] != letter:
-        ways.append(before + after[0] + letter + after[1:])
-    if beside := _BESIDE.get(letter.lower()):
-        key = random.choice(beside)
-        ways.append(before + (key.upper() if letter.isupper() else key) + after)
-    return random.choice(ways)
+        candidates.append(before + after[0] + letter + after[1:])
+    if neighbors := _NEIGHBOR_KEYS.get(letter.lower()):
+        key = rng.choice(neighbors)
+        candidates.append(before + (key.upper() if letter.isupper() else key) + after)
+    return rng.choice(candidates)
 
 
-def with_placeholders(source: str, target: str, random: Random) -> Pair:
+def insert_placeholders(source: str, target: str, rng: Random) -> TextPair:
     """Up to three numbers, addresses or capitalised words that stand equally often on both sides become placeholders there.
 
     A pair that shares none is given one placeholder, in front of both sides or at their ends before the final marks: models
     must pass them through wherever they stand, and corpora of plain sentences share little.
     """
-    shared = sorted(_tokens(source).items() & _tokens(target).items())
-    drawn = _placeholders(max(1, min(len(shared), random.randint(1, MOST_PLACEHOLDERS))), source + target, random)
-    if not drawn:
+    shared_tokens = sorted(_count_replaceable_tokens(source).items() & _count_replaceable_tokens(target).items())
+    placeholders = _draw_placeholders(max(1, min(len(shared_tokens), rng.randint(1, MAX_PLACEHOLDERS))), source + target, rng)
+    if not placeholders:
         return source, target
-    if shared:
-        names = dict(zip((token for token, _ in random.sample(shared, len(drawn))), drawn, strict=True))
-        return _renamed(source, names), _renamed(target, names)
-    add = _before if random.random() < 0.5 else _before_end
-    return add(source, drawn[0]), add(target, drawn[0])
+    if shared_tokens:
+        replacements = dict(
+            zip((token for token, _ in rng.sample(shared_tokens, len(placeholders))), placeholders, strict=True)
+        )
+        return _replace_tokens(source, replacements), _replace_tokens(target, replacements)
+    insert = _prepend if rng.random() < 0.5 else _insert_before_end
+    return insert(source, placeholders[0]), insert(target, placeholders[0])
 
 
-def _tokens(text: str) -> dict[str, int]:
+def _count_replaceable_tokens(text: str) -> dict[str, int]:
     """What could become a placeholder, and how often it stands there. Words of two letters are capitals by chance too often."""
     counts: dict[str, int] = {}
     for token in _TOKEN.finditer(text):
@@ -242,25 +266,29 @@ def _tokens(text: str) -> dict[str, int]:
     return counts
 
 
-def _renamed(text: str, names: dict[str, str]) -> str:
-    return _TOKEN.sub(lambda token: token[0] if token.lastgroup == "placeholder" else names.get(token[0], token[0]), text)
+def _replace_tokens(text: str, replacements: dict[str, str]) -> str:
+    return _TOKEN.sub(
+        lambda token: token[0] if token.lastgroup == "placeholder" else replacements.get(token[0], token[0]), text
+    )
 
 
-def _placeholders(count: int, text: str, random: Random) -> list[str]:
+def _draw_placeholders(count: int, text: str, rng: Random) -> list[str]:
     """So many different placeholders of one family, fewer where it has but one; none that the text holds already."""
-    for _ in range(_TRIES):
-        family = random.choice(_FAMILIES)
-        first, names = int(random.expovariate(1.0)), random.sample(_NAMES, count)
-        drawn = dict.fromkeys(family.format(i=first + place, n=first + place + 1, name=names[place]) for place in range(count))
-        if not any(placeholder in text for placeholder in drawn):
-            return list(drawn)
+    for _ in range(_MAX_TRIES):
+        template = rng.choice(_PLACEHOLDER_TEMPLATES)
+        first_index, names = int(rng.expovariate(1.0)), rng.sample(_PLACEHOLDER_NAMES, count)
+        placeholders = dict.fromkeys(
+            template.format(i=first_index + offset, n=first_index + offset + 1, name=names[offset]) for offset in range(count)
+        )
+        if not any(placeholder in text for placeholder in placeholders):
+            return list(placeholders)
     return []
 
 
-def _before(text: str, placeholder: str) -> str:
-    return placeholder + _space(text) + text
+def _prepend(text: str, placeholder: str) -> str:
+    return placeholder + _get_word_separator(text) + text
 
 
-def _before_end(text: str, placeholder: str) -> str:
-    body = _body(text)
-    return body + _space(text) + placeholder + text[len(body) :]
+def _insert_before_end(text: str, placeholder: str) -> str:
+    body = _strip_closing(text)
+    return body + _get_word_separator(text) + placeholder + text[len(body) :]

@@ -18,53 +18,66 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.cleaning.cleaned_corpus import Progress, Sieve, Spool, kept_rows, spool_corpus, spool_training
-from dragoman.cleaning.report import cleaning_page
+from dragoman.cleaning.cleaned_corpus import (
+    CleanedCorpus,
+    FilterPipeline,
+    ProgressCallback,
+    clean_corpus,
+    clean_training_corpora,
+    read_batch,
+)
+from dragoman.cleaning.report import render_cleaning_report
 from dragoman.config import CleaningConfig, CorpusConfig, Recipe
-from dragoman.data.alignments import link_training
-from dragoman.data.encode import NAMED, Encoder, Fate, encode_spool
-from dragoman.data.encoded_corpus import Corpus, lengths_file, pair_files, write_lengths
-from dragoman.data.link_table import links_file
+from dragoman.data.alignments import align_training_corpus
+from dragoman.data.encode import MAX_LISTED_ORIGINS, PairEncoder, PairStats, encode_corpus
+from dragoman.data.encoded_corpus import Corpus, get_lengths_file, list_pair_files, write_lengths
+from dragoman.data.link_table import get_links_file
 from dragoman.data.manifest import (
     MANIFEST,
-    digested_inputs,
-    prepared_files,
-    prepared_names,
+    compute_request_digest,
+    hash_inputs,
+    hash_prepared_files,
+    list_prepared_files,
     read_manifest,
-    request_digest,
     write_manifest,
 )
-from dragoman.data.tokenization.sentencepiece import learn_subword, refuse_sampling, take_subword
-from dragoman.data.tokenization.tokenizer import Tokeniser, learn_tokeniser, read_tokeniser, take_tokeniser, write_tokeniser
-from dragoman.data.tokenization.tree_labels import learn_labels, source_text
-from dragoman.errors import DataError, DragomanError, LostProcessError, OutputError, RecipeError
-from dragoman.formats.readers import PIPE, corpus_files, format_of
-from dragoman.io.storage import alone_in, cannot_write, write_lines
-from dragoman.runtime.processes import cores
+from dragoman.data.tokenization.sentencepiece import check_sampling, import_sentencepiece, train_sentencepiece
+from dragoman.data.tokenization.tokenizer import (
+    PairTokenizer,
+    import_tokenizer,
+    read_tokenizer,
+    train_tokenizer,
+    write_tokenizer,
+)
+from dragoman.data.tokenization.tree_labels import collect_labels, to_source_text
+from dragoman.errors import DataError, DragomanError, OutputError, RecipeError, WorkerLostError
+from dragoman.formats.readers import STDIN_PATH, detect_format, list_corpus_files
+from dragoman.io.storage import describe_write_error, lock_dir, write_lines
+from dragoman.runtime.processes import count_cores
 from dragoman.trees.ptb import read_tree
-from dragoman.trees.tree import leaves
+from dragoman.trees.tree import get_leaves
 
-PAGE = "cleaning.html"
+CLEANING_PAGE = "cleaning.html"
 VALID = "valid"
 
-Notice = Callable[[str], None]
+NotifyFn = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedData:
     """A prepared corpus. `fates` is what `prepared.json` tells of each part; `fresh` is false where nothing had to be done."""
 
     folder: Path
-    tokeniser: Tokeniser
-    fates: dict[str, Fate]
-    fresh: bool
+    tokenizer: PairTokenizer
+    pair_counts: dict[str, PairStats]
+    is_new: bool
 
     def corpus(self, name: str) -> Corpus:
         """A training corpus by its name in the recipe, or `valid`."""
-        return Corpus(pair_files(self.folder, name if name == VALID else training_name(name)))
+        return Corpus(list_pair_files(self.folder, name if name == VALID else get_training_prefix(name)))
 
 
-def training_name(name: str) -> str:
+def get_training_prefix(name: str) -> str:
     """What the files of a training corpus begin with: train for the only one, train.NAME for those of a mixture."""
     return name if name == "train" else f"train.{name}"
 
@@ -72,11 +85,11 @@ def training_name(name: str) -> str:
 def prepare(
     recipe: Recipe,
     folder: Path,
-    notice: Notice = lambda _: None,
+    notify: NotifyFn = lambda _: None,
     *,
-    progress: Progress = lambda *_: None,
+    on_progress: ProgressCallback = lambda *_: None,
     accept: Callable[[dict[str, str]], None] = lambda _: None,
-) -> Prepared:
+) -> PreparedData:
     """Prepare the recipe's corpora in `folder`, or take what stands there if nothing changed.
 
     What stands there is replaced only when the new files are whole and `accept`, which is given the digest of each, lets them
@@ -84,198 +97,226 @@ def prepare(
     """
     if not recipe.data.training_corpora():
         raise RecipeError("data.train is not given: name the files to learn from, or those of a mixture in data.corpora")
-    refuse_another_tasks_files(recipe)
-    work = folder.with_name(f".{folder.name}.partial")
+    check_task_formats(recipe)
+    work_dir = folder.with_name(f".{folder.name}.partial")
     try:
-        found = read_manifest(folder)
-        inputs = digested_inputs(recipe, found["inputs"] if found is not None else {})
-        wanted = request_digest(recipe, inputs)
-        if found is not None and found["digest"] == wanted:
-            if found["files"] == prepared_files(folder):
-                accept(found["files"])
-                if inputs != found["inputs"]:  # touched, or old enough now to go by size and time
-                    write_manifest(folder, wanted, inputs, found["files"], found["fates"])
-                if work.is_dir():  # of a preparation of something else that was interrupted
-                    with suppress(OutputError), alone_in(work):
-                        shutil.rmtree(work)
-                return Prepared(folder, _tokeniser(recipe, folder), found["fates"], fresh=False)
-            notice(f"{folder}: a prepared file is missing or was changed; preparing anew")
-        work.mkdir(parents=True, exist_ok=True)
-        with alone_in(work):
-            _begin(work, wanted, inputs, notice)
+        manifest = read_manifest(folder)
+        inputs = hash_inputs(recipe, manifest["inputs"] if manifest is not None else {})
+        digest = compute_request_digest(recipe, inputs)
+        if manifest is not None and manifest["digest"] == digest:
+            if manifest["files"] == hash_prepared_files(folder):
+                accept(manifest["files"])
+                if inputs != manifest["inputs"]:  # touched, or old enough now to go by size and time
+                    write_manifest(folder, digest, inputs, manifest["files"], manifest["fates"])
+                if work_dir.is_dir():  # of a preparation of something else that was interrupted
+                    with suppress(OutputError), lock_dir(work_dir):
+                        shutil.rmtree(work_dir)
+                return PreparedData(folder, _read_tokenizer(recipe, folder), manifest["fates"], is_new=False)
+            notify(f"{folder}: a prepared file is missing or was changed; preparing anew")
+        work_dir.mkdir(parents=True, exist_ok=True)
+        with lock_dir(work_dir):
+            _resume_or_clear(work_dir, digest, inputs, notify)
             try:
-                fates = _make(recipe, work, notice, progress)
-                digests = prepared_files(work)
+                pair_counts = _build(recipe, work_dir, notify, on_progress)
+                digests = hash_prepared_files(work_dir)
                 accept(digests)
-            except (LostProcessError, OutputError):
+            except (WorkerLostError, OutputError):
                 raise
             except DragomanError:
-                shutil.rmtree(work, ignore_errors=True)  # nothing of it would be of use when the mistake is mended
+                shutil.rmtree(work_dir, ignore_errors=True)  # nothing of it would be of use when the mistake is mended
                 raise
-            write_manifest(work, wanted, inputs, digests, fates)
-            _put_in_place(work, folder, digests)
+            write_manifest(work_dir, digest, inputs, digests, pair_counts)
+            _publish(work_dir, folder, digests)
     except OSError as error:
-        raise OutputError(cannot_write(folder, error)) from None
-    return Prepared(folder, _tokeniser(recipe, folder), fates, fresh=True)
+        raise OutputError(describe_write_error(folder, error)) from None
+    return PreparedData(folder, _read_tokenizer(recipe, folder), pair_counts, is_new=True)
 
 
-def refuse_another_tasks_files(recipe: Recipe) -> None:
+def check_task_formats(recipe: Recipe) -> None:
     """Raise RecipeError where a file holds trees and the task is translation, or the reverse; the formats that a recipe names
     were looked at before.
     """
-    parses = recipe.task.kind == "parsing"
-    told = "learns from trees (format = 'brackets')" if parses else "does not learn from trees; 'parsing' does"
+    is_parsing = recipe.task.kind == "parsing"
+    expectation = "learns from trees (format = 'brackets')" if is_parsing else "does not learn from trees; 'parsing' does"
     for corpus in (*recipe.data.training_corpora().values(), recipe.data.valid, recipe.data.test):
         if corpus is None or corpus.file is None:
             continue
-        for path in corpus_files(corpus.model_copy(update={"source": None, "target": None}), Path(recipe.data.root)):
-            if ((holds := format_of(path, corpus.format)) == "brackets") != parses:
-                raise RecipeError(f"{path}: is read as {holds}, but task.kind = {recipe.task.kind!r} {told}")
+        for path in list_corpus_files(corpus.model_copy(update={"source": None, "target": None}), Path(recipe.data.root)):
+            if ((file_format := detect_format(path, corpus.format)) == "brackets") != is_parsing:
+                raise RecipeError(f"{path}: is read as {file_format}, but task.kind = {recipe.task.kind!r} {expectation}")
 
 
-def _begin(work: Path, wanted: str, inputs: dict[str, Any], notice: Notice) -> None:
+def _resume_or_clear(work_dir: Path, digest: str, inputs: dict[str, Any], notify: NotifyFn) -> None:
     """Go on with a preparation of the same that was interrupted, save of a pipe; or else begin with an empty folder."""
-    beginning = work / "beginning"
-    if "-" not in inputs and beginning.is_file() and beginning.read_text(encoding="utf-8") == wanted + "\n":
-        notice("going on with a preparation that was interrupted")
+    marker = work_dir / "beginning"
+    if "-" not in inputs and marker.is_file() and marker.read_text(encoding="utf-8") == digest + "\n":
+        notify("going on with a preparation that was interrupted")
         return
-    for entry in work.iterdir():
+    for entry in work_dir.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)
         else:
             entry.unlink()
-    write_lines(beginning, [wanted])
+    write_lines(marker, [digest])
 
 
-def _make(recipe: Recipe, work: Path, notice: Notice, progress: Progress) -> dict[str, Fate]:
+def _build(recipe: Recipe, work_dir: Path, notify: NotifyFn, on_progress: ProgressCallback) -> dict[str, PairStats]:
     """Everything that a prepared folder holds save its manifest; what stands in `work` already is not made again."""
-    processes = recipe.data.preprocessing_workers or cores()
+    num_workers = recipe.data.preprocessing_workers or count_cores()
     corpora = recipe.data.training_corpora() | ({VALID: recipe.data.valid} if recipe.data.valid is not None else {})
     root = Path(recipe.data.root)
     for name, corpus in corpora.items():
-        notice(f"reading {name}: {_names(corpus, root)}")
-    spools = spool_training(recipe, work / "text", processes=processes, progress=progress)
+        notify(f"reading {name}: {_join_file_names(corpus, root)}")
+    cleaned_corpora = clean_training_corpora(recipe, work_dir / "text", processes=num_workers, on_progress=on_progress)
     valid = None
     if recipe.data.valid is not None:
-        sieve = Sieve(CleaningConfig(), recipe.task.source_language, recipe.task.target_language)
-        valid = spool_corpus(work / "text", VALID, recipe.data.valid, root, sieve, processes=processes, progress=progress)
-    for spool in [*spools, *([valid] if valid is not None else [])]:
-        if not len(spool):
-            raise _nothing_left(_names(corpora[spool.name], root), _cleaned(spool))
-    tokeniser = _learn(recipe, spools, work, notice)
-    if any(knob is not None and knob is not False for _, knob in recipe.data.cleaning):
-        page = cleaning_page({spool.name: spool.tally for spool in spools})
-        write_lines(work / PAGE, [page], overwrite=True)
-    encoder = Encoder(tokeniser, recipe.data.max_length, recipe.data.overlong_pairs)
-    fates = {spool.name: _encode(spool, work, training_name(spool.name), encoder, processes, progress) for spool in spools}
+        filter_pipeline = FilterPipeline(CleaningConfig(), recipe.task.source_language, recipe.task.target_language)
+        valid = clean_corpus(
+            work_dir / "text", VALID, recipe.data.valid, root, filter_pipeline, processes=num_workers, on_progress=on_progress
+        )
+    for cleaned_corpus in [*cleaned_corpora, *([valid] if valid is not None else [])]:
+        if not len(cleaned_corpus):
+            raise _build_empty_error(_join_file_names(corpora[cleaned_corpus.name], root), _get_cleaning_stats(cleaned_corpus))
+    tokenizer = _train_or_load_tokenizer(recipe, cleaned_corpora, work_dir, notify)
+    if any(value is not None and value is not False for _, value in recipe.data.cleaning):
+        page = render_cleaning_report({spool.name: spool.stats for spool in cleaned_corpora})
+        write_lines(work_dir / CLEANING_PAGE, [page], overwrite=True)
+    encoder = PairEncoder(tokenizer, recipe.data.max_length, recipe.data.overlong_pairs)
+    pair_counts = {
+        spool.name: _encode_and_index(spool, work_dir, get_training_prefix(spool.name), encoder, num_workers, on_progress)
+        for spool in cleaned_corpora
+    }
     if valid is not None:
-        fates[VALID] = _encode(valid, work, VALID, Encoder(tokeniser, None, recipe.data.overlong_pairs), processes, progress)
-    for name, fate in fates.items():
-        if fate.kept == 0:
-            raise _nothing_left(_names(corpora[name], root), fate)
+        pair_counts[VALID] = _encode_and_index(
+            valid, work_dir, VALID, PairEncoder(tokenizer, None, recipe.data.overlong_pairs), num_workers, on_progress
+        )
+    for name, stats in pair_counts.items():
+        if stats.kept == 0:
+            raise _build_empty_error(_join_file_names(corpora[name], root), stats)
     if recipe.training.guided_alignment_weight:
-        for spool in spools:
-            name = training_name(spool.name)
-            found = Corpus(pair_files(work, name))
-            link_training(recipe, spool, found, tokeniser, links_file(work, name), processes=processes, notice=notice)
-    return fates
+        for cleaned_corpus in cleaned_corpora:
+            name = get_training_prefix(cleaned_corpus.name)
+            encoded_corpus = Corpus(list_pair_files(work_dir, name))
+            align_training_corpus(
+                recipe,
+                cleaned_corpus,
+                encoded_corpus,
+                tokenizer,
+                get_links_file(work_dir, name),
+                num_workers=num_workers,
+                notify=notify,
+            )
+    return pair_counts
 
 
-def _names(corpus: CorpusConfig, root: Path) -> str:
-    return ", ".join("standard input" if path == PIPE else str(path) for path in corpus_files(corpus, root))
+def _join_file_names(corpus: CorpusConfig, root: Path) -> str:
+    return ", ".join("standard input" if path == STDIN_PATH else str(path) for path in list_corpus_files(corpus, root))
 
 
-def _nothing_left(files: str, fate: Fate) -> DataError:
-    why = "; ".join(fate.sentences("drop", examples="dragoman clean shows examples"))  # cleaning.html is not written
-    return DataError(f"{files}: no pair is left ({why or 'the corpus is empty'})")
+def _build_empty_error(files: str, stats: PairStats) -> DataError:
+    reasons = "; ".join(stats.summarize("drop", examples="dragoman clean shows examples"))  # cleaning.html is not written
+    return DataError(f"{files}: no pair is left ({reasons or 'the corpus is empty'})")
 
 
-def _learn(recipe: Recipe, spools: Sequence[Spool], work: Path, notice: Notice) -> Tokeniser:
+def _train_or_load_tokenizer(
+    recipe: Recipe, cleaned_corpora: Sequence[CleanedCorpus], work_dir: Path, notify: NotifyFn
+) -> PairTokenizer:
     """Learn the subword model from the cleaned text, or take the one that the recipe names."""
-    if (work / "learnt").is_file():
-        return _tokeniser(recipe, work)
+    if (work_dir / "learnt").is_file():
+        return _read_tokenizer(recipe, work_dir)
     config = recipe.tokenizer
     if recipe.task.kind == "parsing":
-        tokeniser = _learn_from_trees(recipe, spools, notice)
+        tokenizer = _train_parser_tokenizer(recipe, cleaned_corpora, notify)
     elif config.model_file is not None:
-        tokeniser = take_tokeniser(config, root=Path(recipe.data.root), append_source_eos=recipe.model.append_source_eos)
+        tokenizer = import_tokenizer(config, root=Path(recipe.data.root), append_source_eos=recipe.model.append_source_eos)
     else:
-        notice(f"learning {config.model_type} pieces ({config.vocab_size})")
-        pairs = sum(map(len, spools))
-        most = max(config.max_train_sentences // 2, 1) if config.joint else config.max_train_sentences
-        tokeniser = learn_tokeniser(
-            _spread_evenly(spools, 0, pairs, most),
-            _spread_evenly(spools, 1, pairs, most),
+        notify(f"learning {config.model_type} pieces ({config.vocab_size})")
+        num_pairs = sum(map(len, cleaned_corpora))
+        max_lines = max(config.max_train_sentences // 2, 1) if config.joint else config.max_train_sentences
+        tokenizer = train_tokenizer(
+            _sample_evenly(cleaned_corpora, 0, num_pairs, max_lines),
+            _sample_evenly(cleaned_corpora, 1, num_pairs, max_lines),
             config,
             append_source_eos=recipe.model.append_source_eos,
             seed=recipe.training.seed,
-            notice=notice,
+            notify=notify,
         )
-    write_tokeniser(work, tokeniser)
-    write_lines(work / "learnt", [])
-    return tokeniser
+    write_tokenizer(work_dir, tokenizer)
+    write_lines(work_dir / "learnt", [])
+    return tokenizer
 
 
-def _learn_from_trees(recipe: Recipe, spools: Sequence[Spool], notice: Notice) -> Tokeniser:
+def _train_parser_tokenizer(recipe: Recipe, cleaned_corpora: Sequence[CleanedCorpus], notify: NotifyFn) -> PairTokenizer:
     """The labels of all trees, and the subword model of their words: learnt, or the one that the recipe names."""
     config = recipe.tokenizer
-    pairs = chain.from_iterable(spool.pairs() for spool in spools)
-    labels = learn_labels((read_tree(pair.target, name=pair.origin) for pair in pairs), recipe.task)
-    notice(f"{len(labels.brackets)} labels of brackets and {len(labels.tags)} tags in the trees")
+    pairs = chain.from_iterable(cleaned_corpus.iter_pairs() for cleaned_corpus in cleaned_corpora)
+    labels = collect_labels((read_tree(pair.target, name=pair.origin) for pair in pairs), recipe.task)
+    notify(f"{len(labels.brackets)} labels of brackets and {len(labels.tags)} tags in the trees")
     if config.model_file is not None:
-        source = take_subword(config, "model", Path(recipe.data.root) / config.model_file)
+        source = import_sentencepiece(config, "model", Path(recipe.data.root) / config.model_file)
     else:
-        notice(f"learning {config.model_type} pieces ({config.vocab_size})")
-        lines = _spread_evenly(spools, 1, sum(map(len, spools)), config.max_train_sentences)
-        texts = (source_text([leaf.word for leaf in leaves(labels.plain(read_tree(line)))]) for line in lines)
-        size, seed = config.vocab_size, recipe.training.seed
-        source = learn_subword(texts, config, vocab_size=size, seed=seed, notice=notice)
-    return Tokeniser(source, labels, append_source_eos=recipe.model.append_source_eos)
+        notify(f"learning {config.model_type} pieces ({config.vocab_size})")
+        lines = _sample_evenly(cleaned_corpora, 1, sum(map(len, cleaned_corpora)), config.max_train_sentences)
+        texts = (to_source_text([leaf.word for leaf in get_leaves(labels.normalize(read_tree(line)))]) for line in lines)
+        vocab_size, seed = config.vocab_size, recipe.training.seed
+        source = train_sentencepiece(texts, config, vocab_size=vocab_size, seed=seed, notify=notify)
+    return PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
 
 
-def _spread_evenly(spools: Sequence[Spool], side: int, pairs: int, most: int) -> Iterator[str]:
+def _sample_evenly(cleaned_corpora: Sequence[CleanedCorpus], side: int, num_pairs: int, limit: int) -> Iterator[str]:
     """One side of `most` of the pairs, spread evenly over all of them, or of all where there are not so many."""
     row = 0
-    for spool in spools:
-        for batch in (kept_rows(*place) for place in spool.places()):
+    for cleaned_corpus in cleaned_corpora:
+        for batch in (read_batch(*batch_reference) for batch_reference in cleaned_corpus.iter_batches()):
             rows = np.arange(row, row + batch.num_rows)
             row += batch.num_rows
-            here = np.flatnonzero(rows * most // pairs != (rows + 1) * most // pairs) if pairs > most else slice(None)
-            yield from np.array(batch.column(side).to_pylist(), dtype=object)[here]
+            selected = (
+                np.flatnonzero(rows * limit // num_pairs != (rows + 1) * limit // num_pairs)
+                if num_pairs > limit
+                else slice(None)
+            )
+            yield from np.array(batch.column(side).to_pylist(), dtype=object)[selected]
 
 
-def _encode(spool: Spool, work: Path, name: str, encoder: Encoder, processes: int, progress: Progress) -> Fate:
+def _encode_and_index(
+    cleaned_corpus: CleanedCorpus,
+    work_dir: Path,
+    name: str,
+    encoder: PairEncoder,
+    num_workers: int,
+    on_progress: ProgressCallback,
+) -> PairStats:
     """Encode a spool and group its pairs by length; returns what became of every pair that was read."""
-    fate = encode_spool(spool, work, name, encoder, processes=processes, progress=progress)
-    write_lengths(lengths_file(work, name), Corpus(pair_files(work, name)))
-    cleaned = _cleaned(spool)
-    cleaned.add(fate)
-    return cleaned
+    encoding_stats = encode_corpus(cleaned_corpus, work_dir, name, encoder, num_workers=num_workers, on_progress=on_progress)
+    write_lengths(get_lengths_file(work_dir, name), Corpus(list_pair_files(work_dir, name)))
+    stats = _get_cleaning_stats(cleaned_corpus)
+    stats.add(encoding_stats)
+    return stats
 
 
-def _cleaned(spool: Spool) -> Fate:
+def _get_cleaning_stats(cleaned_corpus: CleanedCorpus) -> PairStats:
     """What became of a spool's pairs so far."""
-    fate = Fate(read=spool.tally.read)
-    for rule, dropped in spool.tally.dropped.items():
-        if dropped.count:
-            fate.dropped[rule] = dropped.count
-            fate.dropped_at[rule] = [pair.origin for pair in dropped.examples[:NAMED]]
-    return fate
+    stats = PairStats(read=cleaned_corpus.stats.num_read)
+    for rule, filter_stats in cleaned_corpus.stats.rule_stats.items():
+        if filter_stats.count:
+            stats.dropped[rule] = filter_stats.count
+            stats.dropped_examples[rule] = [pair.origin for pair in filter_stats.examples[:MAX_LISTED_ORIGINS]]
+    return stats
 
 
-def _put_in_place(work: Path, folder: Path, digests: dict[str, str]) -> None:
+def _publish(work_dir: Path, folder: Path, digests: dict[str, str]) -> None:
     folder.mkdir(exist_ok=True)
-    (work / "beginning").unlink()  # from here on there is nothing to go on from
-    for name in (MANIFEST, PAGE, *prepared_names(folder)):
+    (work_dir / "beginning").unlink()  # from here on there is nothing to go on from
+    for name in (MANIFEST, CLEANING_PAGE, *list_prepared_files(folder)):
         (folder / name).unlink(missing_ok=True)
-    page = [PAGE] if (work / PAGE).exists() else []
-    for name in (*digests, *page, MANIFEST):
-        (work / name).rename(folder / name)
-    shutil.rmtree(work, ignore_errors=True)
+    page_names = [CLEANING_PAGE] if (work_dir / CLEANING_PAGE).exists() else []
+    for name in (*digests, *page_names, MANIFEST):
+        (work_dir / name).rename(folder / name)
+    shutil.rmtree(work_dir, ignore_errors=True)
 
 
-def _tokeniser(recipe: Recipe, folder: Path) -> Tokeniser:
-    tokeniser = read_tokeniser(folder, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
-    for side in (tokeniser.source, tokeniser.target):
-        refuse_sampling(side, recipe.tokenizer, str(folder))
-    return tokeniser
+def _read_tokenizer(recipe: Recipe, folder: Path) -> PairTokenizer:
+    tokenizer = read_tokenizer(folder, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
+    for vocabulary in (tokenizer.source, tokenizer.target):
+        check_sampling(vocabulary, recipe.tokenizer, str(folder))
+    return tokenizer

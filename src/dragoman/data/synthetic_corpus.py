@@ -25,7 +25,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from dragoman.errors import DataError, MissingExtraError
+from dragoman.errors import DataError, MissingDependencyError
 from dragoman.formats.pair import Pair
 from dragoman.word_aligner import Link
 
@@ -53,7 +53,7 @@ _UNIT_SECONDS: dict[_Unit, int] = {
     "year": 365 * 24 * 60 * 60,
 }
 
-_LONG_MEASURES = (
+_LONG_MEASURE_UNITS = (
     "length-centimeter",
     "length-meter",
     "length-kilometer",
@@ -64,7 +64,7 @@ _LONG_MEASURES = (
     "speed-kilometer-per-hour",
 )
 # Babel's short form of the others borrows long plurals: "5 litry" in Polish.
-_SHORT_MEASURES = (
+_SHORT_MEASURE_UNITS = (
     "length-centimeter",
     "length-kilometer",
     "mass-kilogram",
@@ -72,8 +72,8 @@ _SHORT_MEASURES = (
     "speed-kilometer-per-hour",
 )
 
-_MOST_VALUES = 40_000  # of one kind in one corpus: shuffling stays quick
-_PLAIN_SPACES = str.maketrans("\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}", "  ")
+_MAX_VALUES = 40_000  # of one kind in one corpus: shuffling stays quick
+_SPACE_TABLE = str.maketrans("\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}", "  ")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class PhraseSplit:
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _PhraseKind:
     """Values of one kind, and the forms that say such a value in a locale."""
 
     name: str
@@ -94,7 +94,7 @@ class _Kind:
     forms: tuple[Callable[[int, Locale], str], ...]
 
 
-_Share = tuple[_Kind, list[int]]
+_KindValues = tuple[_PhraseKind, list[int]]
 """A kind with those of its values that belong to one split."""
 
 
@@ -113,26 +113,26 @@ def make_phrases(target_language: str, *, seed: int, train: int, valid: int, tes
         import num2words  # noqa: F401
         from babel import Locale
     except ImportError as error:
-        raise MissingExtraError("Babel and num2words", "demo", "The quickstart corpus") from error
+        raise MissingDependencyError("Babel and num2words", "demo", "The quickstart corpus") from error
 
-    generator = random.Random(seed)
-    shares: dict[str, list[_Share]] = {"train": [], "valid": [], "test": []}
+    rng = random.Random(seed)
+    split_values: dict[str, list[_KindValues]] = {"train": [], "valid": [], "test": []}
     for kind in _KINDS:
-        values = generator.sample(kind.values, min(len(kind.values), _MOST_VALUES))
+        values = rng.sample(kind.values, min(len(kind.values), _MAX_VALUES))
         tenth = len(values) // 10
-        shares["test"].append((kind, values[:tenth]))
-        shares["valid"].append((kind, values[tenth : 2 * tenth]))
-        shares["train"].append((kind, values[2 * tenth :]))
+        split_values["test"].append((kind, values[:tenth]))
+        split_values["valid"].append((kind, values[tenth : 2 * tenth]))
+        split_values["train"].append((kind, values[2 * tenth :]))
 
     locales = Locale("en"), Locale(target_language)
     return PhraseSplit(
-        train=_fill("train", train, shares["train"], *locales),
-        valid=_fill("valid", valid, shares["valid"], *locales),
-        test=_fill("test", test, shares["test"], *locales),
+        train=_build_split("train", train, split_values["train"], *locales),
+        valid=_build_split("valid", valid, split_values["valid"], *locales),
+        test=_build_split("test", test, split_values["test"], *locales),
     )
 
 
-def known_links(pair: Pair) -> list[Link] | None:
+def extract_date_links(pair: Pair) -> list[Link] | None:
     """Which word of a date came from which, where words and figures tell; none of other phrases.
 
     Day and year are the same figures on both sides. Names stand in the same order, weekday before month, wherever there are as
@@ -142,46 +142,46 @@ def known_links(pair: Pair) -> list[Link] | None:
         return None
     sides = [[re.sub(r"\W", "", word) for word in text.split()] for text in (pair.source, pair.target)]
     names, figures = (
-        [[place for place, word in enumerate(side) if word.isdigit() == wanted] for side in sides] for wanted in (0, 1)
+        [[index for index, word in enumerate(side) if word.isdigit() == is_figure] for side in sides] for is_figure in (0, 1)
     )
-    values = [{side[place]: place for place in places} for side, places in zip(sides, figures, strict=True)]
+    values = [{side[place]: place for place in indices} for side, indices in zip(sides, figures, strict=True)]
     if len(names[0]) != len(names[1]) or not names[0] or values[0].keys() != values[1].keys() or len(values[0]) != 2:
         return None
     links = [*zip(*names, strict=True), *((values[0][value], values[1][value]) for value in values[0])]
     return sorted(links)
 
 
-def _fill(split: str, size: int, shares: list[_Share], source: Locale, target: Locale) -> list[Pair]:
+def _build_split(split: str, size: int, kind_values: list[_KindValues], source: Locale, target: Locale) -> list[Pair]:
     """The first `size` phrases that a split's values make, the kinds in turn."""
-    most = sum(len(values) * len(kind.forms) for kind, values in shares)
-    if not 0 <= size <= most:
-        raise DataError(f"cannot make {size} phrases for {split}: the values that belong to it make 0 to {most}")
-    return list(islice(_in_turn(_pairs(kind, values, source, target) for kind, values in shares), size))
+    max_size = sum(len(values) * len(kind.forms) for kind, values in kind_values)
+    if not 0 <= size <= max_size:
+        raise DataError(f"cannot make {size} phrases for {split}: the values that belong to it make 0 to {max_size}")
+    return list(islice(_interleave(_iter_pairs(kind, values, source, target) for kind, values in kind_values), size))
 
 
-def _pairs(kind: _Kind, values: list[int], source: Locale, target: Locale) -> Iterator[Pair]:
+def _iter_pairs(kind: _PhraseKind, values: list[int], source: Locale, target: Locale) -> Iterator[Pair]:
     """Every value once, the forms in rotation; then every value again in its next form, until each form has said it."""
-    for lap in range(len(kind.forms)):
-        for place, value in enumerate(values):
-            form = kind.forms[(place + lap) % len(kind.forms)]
+    for round_index in range(len(kind.forms)):
+        for index, value in enumerate(values):
+            form = kind.forms[(index + round_index) % len(kind.forms)]
             yield Pair(
-                source=form(value, source).translate(_PLAIN_SPACES),
-                target=form(value, target).translate(_PLAIN_SPACES),
+                source=form(value, source).translate(_SPACE_TABLE),
+                target=form(value, target).translate(_SPACE_TABLE),
                 origin=f"phrases:{kind.name}#{value}",
             )
 
 
-def _in_turn(streams: Iterable[Iterator[Pair]]) -> Iterator[Pair]:
+def _interleave(streams: Iterable[Iterator[Pair]]) -> Iterator[Pair]:
     """One pair from each stream, again and again; a stream at its end is left out."""
-    waiting = deque(streams)
-    while waiting:
-        stream = waiting.popleft()
+    active_streams = deque(streams)
+    while active_streams:
+        stream = active_streams.popleft()
         for pair in islice(stream, 1):
             yield pair
-            waiting.append(stream)
+            active_streams.append(stream)
 
 
-def _date(day: int, locale: Locale, *, width: Literal["full", "long", "abbreviated", "short"]) -> str:
+def _format_date(day: int, locale: Locale, *, width: Literal["full", "long", "abbreviated", "short"]) -> str:
     from babel.dates import format_date, format_skeleton
 
     date = datetime.date.fromordinal(day)
@@ -190,48 +190,48 @@ def _date(day: int, locale: Locale, *, width: Literal["full", "long", "abbreviat
     return format_date(date, width, locale)
 
 
-def _time(minute: int, locale: Locale) -> str:
+def _format_time(minute: int, locale: Locale) -> str:
     from babel.dates import format_time
 
     return format_time(datetime.time(*divmod(minute, 60)), "short", locale=locale)
 
 
-def _moment(minute: int, locale: Locale, *, width: Literal["full", "long", "short"]) -> str:
+def _format_datetime(minute: int, locale: Locale, *, width: Literal["full", "long", "short"]) -> str:
     """A date of any width with a short time; Babel's own format_datetime would add seconds and a time zone."""
     day, minute_of_day = divmod(minute, _DAY_MINUTES)
     pattern = str(locale.datetime_formats[width]).replace("'", "")
-    return pattern.format(_time(minute_of_day, locale), _date(day, locale, width=width))
+    return pattern.format(_format_time(minute_of_day, locale), _format_date(day, locale, width=width))
 
 
-def _span(count: int, locale: Locale, *, unit: _Unit, toward: Literal["future", "past"] | None = None) -> str:
+def _format_timespan(count: int, locale: Locale, *, unit: _Unit, direction: Literal["future", "past"] | None = None) -> str:
     from babel.dates import format_timedelta
 
-    seconds = count * _UNIT_SECONDS[unit] * (-1 if toward == "past" else 1)
+    seconds = count * _UNIT_SECONDS[unit] * (-1 if direction == "past" else 1)
     # An infinite threshold keeps the unit: 90 minutes never become an hour.
-    return format_timedelta(seconds, unit, threshold=math.inf, add_direction=toward is not None, locale=locale)
+    return format_timedelta(seconds, unit, threshold=math.inf, add_direction=direction is not None, locale=locale)
 
 
-def _duration(value: int, locale: Locale, *, large: _Unit, small: _Unit) -> str:
+def _format_duration(value: int, locale: Locale, *, large_unit: _Unit, small_unit: _Unit) -> str:
     """`value` counts the small unit, sixty of which make a large one."""
     from babel.lists import format_list
 
-    counts = zip(divmod(value, 60), (large, small), strict=True)
-    return format_list([_span(count, locale, unit=unit) for count, unit in counts if count], locale=locale)
+    counts = zip(divmod(value, 60), (large_unit, small_unit), strict=True)
+    return format_list([_format_timespan(count, locale, unit=unit) for count, unit in counts if count], locale=locale)
 
 
-def _price(cents: int, locale: Locale, *, currency: str, style: Literal["standard", "name"]) -> str:
+def _format_price(cents: int, locale: Locale, *, currency: str, style: Literal["standard", "name"]) -> str:
     from babel.numbers import format_currency
 
     return format_currency(Decimal(cents).scaleb(-2), currency, locale=locale, format_type=style)
 
 
-def _measure(tenths: int, locale: Locale, *, unit: str, width: Literal["long", "short"]) -> str:
+def _format_measure(tenths: int, locale: Locale, *, unit: str, width: Literal["long", "short"]) -> str:
     from babel.units import format_unit
 
     return format_unit(Decimal(tenths) / 10, unit, width, locale=locale)
 
 
-def _number(number: int, locale: Locale) -> str:
+def _spell_number(number: int, locale: Locale) -> str:
     from num2words import num2words
 
     # CLDR's plain Portuguese is that of Brazil, num2words' is that of Portugal.
@@ -239,50 +239,57 @@ def _number(number: int, locale: Locale) -> str:
 
 
 _KINDS = (
-    _Kind(
+    _PhraseKind(
         "date",
         range(_FIRST_DAY, _LAST_DAY + 1),
         (
-            partial(_date, width="full"),
-            partial(_date, width="long"),
-            partial(_date, width="abbreviated"),
-            partial(_date, width="short"),
+            partial(_format_date, width="full"),
+            partial(_format_date, width="long"),
+            partial(_format_date, width="abbreviated"),
+            partial(_format_date, width="short"),
         ),
     ),
-    _Kind("time", range(_DAY_MINUTES), (_time,)),
-    _Kind(
+    _PhraseKind("time", range(_DAY_MINUTES), (_format_time,)),
+    _PhraseKind(
         "moment",
         range(_FIRST_DAY * _DAY_MINUTES, (_LAST_DAY + 1) * _DAY_MINUTES),
-        (partial(_moment, width="full"), partial(_moment, width="long"), partial(_moment, width="short")),
+        (
+            partial(_format_datetime, width="full"),
+            partial(_format_datetime, width="long"),
+            partial(_format_datetime, width="short"),
+        ),
     ),
-    _Kind(
+    _PhraseKind(
         "duration",
         range(60, 100 * 60),
-        (partial(_duration, large="hour", small="minute"), partial(_duration, large="minute", small="second")),
+        (
+            partial(_format_duration, large_unit="hour", small_unit="minute"),
+            partial(_format_duration, large_unit="minute", small_unit="second"),
+        ),
     ),
-    _Kind(
+    _PhraseKind(
         "relative",
         range(1, 1_000),
         (
-            *(partial(_span, unit=unit, toward="future") for unit in _UNIT_SECONDS),
-            *(partial(_span, unit=unit, toward="past") for unit in _UNIT_SECONDS),
+            *(partial(_format_timespan, unit=unit, direction="future") for unit in _UNIT_SECONDS),
+            *(partial(_format_timespan, unit=unit, direction="past") for unit in _UNIT_SECONDS),
         ),
     ),
-    _Kind(
+    _PhraseKind(
         "price",
         range(1_00, 1_000_00),
         (
-            *(partial(_price, currency=currency, style="standard") for currency in ("EUR", "USD", "GBP")),
-            *(partial(_price, currency=currency, style="name") for currency in ("EUR", "USD", "GBP", "CHF")),
+            *(partial(_format_price, currency=currency, style="standard") for currency in ("EUR", "USD", "GBP")),
+            *(partial(_format_price, currency=currency, style="name") for currency in ("EUR", "USD", "GBP", "CHF")),
         ),
     ),
-    _Kind(
+    _PhraseKind(
         "measure",
         (*range(11, 1_000), *range(1_000, 10_000, 10)),
         (
-            *(partial(_measure, unit=unit, width="long") for unit in _LONG_MEASURES),
-            *(partial(_measure, unit=unit, width="short") for unit in _SHORT_MEASURES),
+            *(partial(_format_measure, unit=unit, width="long") for unit in _LONG_MEASURE_UNITS),
+            *(partial(_format_measure, unit=unit, width="short") for unit in _SHORT_MEASURE_UNITS),
         ),
     ),
-    _Kind("number", range(10_000), (_number,)),
+    _PhraseKind("number", range(10_000), (_spell_number,)),
 )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dragoman.decoding.constraints import DEAD, Phrase, holds
-from dragoman.decoding.history import Entry, History
+from dragoman.decoding.constraints import NEG_INF, Phrase, contains_phrase
+from dragoman.decoding.history import BeamHistory, NodeRef
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.penalty import LengthPenalty
 
 
 @dataclass(frozen=True)
-class Ending:
+class FinishedSentence:
     """What one sentence had come to when it was done.
 
     length: tokens at which it was
@@ -24,58 +24,68 @@ class Ending:
     """
 
     length: int
-    finished: Sequence[float]
-    codes: Sequence[int]
-    score: Sequence[float]
-    living: Sequence[int]
-    looped: Sequence[tuple[float, Entry]] = ()
-    partial: int | None = None
+    finished_scores: Sequence[float]
+    finished_node_ids: Sequence[int]
+    alive_scores: Sequence[float]
+    alive_columns: Sequence[int]
+    repetition_nodes: Sequence[tuple[float, NodeRef]] = ()
+    partial_node_id: int | None = None
 
 
 @dataclass(frozen=True)
-class _Ranked:
+class _RankedNode:
     """One hypothesis before it is read. score: none yet for one that lacks phrases"""
 
     score: float | None
-    entry: Entry
-    looped: bool = False
+    node: NodeRef
+    has_repetition: bool = False
 
 
-def outcome(
-    endings: Sequence[Ending],
-    history: History,
+def finalize(
+    finished_sentences: Sequence[FinishedSentence],
+    history: BeamHistory,
     *,
     end_id: int,
-    penalty: LengthPenalty,
+    length_penalty: LengthPenalty,
     phrases: Sequence[Sequence[Phrase]] = (),
 ) -> list[list[Hypothesis]]:
     """As many hypotheses of each sentence as it had places, best first; unfinished ones stand after the finished.
 
     phrases: those that each sentence was to hold, or none at all
     """
-    columns = history.tokens[0].shape[1] if history.tokens else 0
-    chosen = [one for number, ending in enumerate(endings) for one in _ranked(number, ending, columns, penalty)]
-    found: list[list[Hypothesis]] = [[] for _ in endings]
-    for one, (tokens, log_probs) in zip(chosen, history.read([one.entry for one in chosen]), strict=True):
+    num_columns = history.tokens[0].shape[1] if history.tokens else 0
+    ranked_nodes = [
+        one
+        for number, ending in enumerate(finished_sentences)
+        for one in _rank_nodes(number, ending, num_columns, length_penalty)
+    ]
+    hypotheses: list[list[Hypothesis]] = [[] for _ in finished_sentences]
+    for one, (tokens, log_probs) in zip(ranked_nodes, history.trace_back([one.node for one in ranked_nodes]), strict=True):
         finished = tokens[-1] == end_id
-        said = tuple(tokens[:-1] if finished else tokens)
-        score = sum(log_probs) / penalty(float(one.entry.length)) if one.score is None else one.score
-        wanted = phrases[one.entry.sentence] if phrases else ()
-        missing = tuple(phrase for phrase in wanted if not holds(said, phrase))
-        found[one.entry.sentence].append(Hypothesis(said, tuple(log_probs), score, finished, one.looped, missing))
-    return found
+        output_ids = tuple(tokens[:-1] if finished else tokens)
+        score = sum(log_probs) / length_penalty(float(one.node.length)) if one.score is None else one.score
+        required_phrases = phrases[one.node.sentence] if phrases else ()
+        unmet_constraints = tuple(phrase for phrase in required_phrases if not contains_phrase(output_ids, phrase))
+        hypotheses[one.node.sentence].append(
+            Hypothesis(output_ids, tuple(log_probs), score, finished, one.has_repetition, unmet_constraints)
+        )
+    return hypotheses
 
 
-def _ranked(number: int, ending: Ending, columns: int, penalty: LengthPenalty) -> list[_Ranked]:
+def _rank_nodes(
+    sentence: int, finished_sentence: FinishedSentence, num_columns: int, length_penalty: LengthPenalty
+) -> list[_RankedNode]:
     """The finished, and what looped among them; if none finished, the best that lacks phrases; then those that were cut."""
-    places = zip(ending.finished, ending.codes, strict=True)
-    finished = [(score, Entry(number, *divmod(code, columns)), False) for score, code in places if score > DEAD]
-    looped = [(score, entry, True) for score, entry in ending.looped]
-    ranked = [_Ranked(*one) for one in sorted(finished + looped, key=lambda one: -one[0])]
-    if not finished and ending.partial is not None:
-        ranked.append(_Ranked(None, Entry(number, *divmod(ending.partial, columns))))
-    cut = [one for one in zip(ending.score, ending.living, strict=True) if one[0] > DEAD]
-    over = penalty(float(ending.length))
-    for score, column in sorted(cut, key=lambda one: -one[0]):
-        ranked.append(_Ranked(score / over, Entry(number, ending.length, column)))
-    return ranked[: len(ending.score)]
+    scored_ids = zip(finished_sentence.finished_scores, finished_sentence.finished_node_ids, strict=True)
+    finished = [(score, NodeRef(sentence, *divmod(code, num_columns)), False) for score, code in scored_ids if score > NEG_INF]
+    repetitions = [(score, entry, True) for score, entry in finished_sentence.repetition_nodes]
+    ranked = [_RankedNode(*one) for one in sorted(finished + repetitions, key=lambda one: -one[0])]
+    if not finished and finished_sentence.partial_node_id is not None:
+        ranked.append(_RankedNode(None, NodeRef(sentence, *divmod(finished_sentence.partial_node_id, num_columns))))
+    unfinished = [
+        one for one in zip(finished_sentence.alive_scores, finished_sentence.alive_columns, strict=True) if one[0] > NEG_INF
+    ]
+    divisor = length_penalty(float(finished_sentence.length))
+    for score, column in sorted(unfinished, key=lambda one: -one[0]):
+        ranked.append(_RankedNode(score / divisor, NodeRef(sentence, finished_sentence.length, column)))
+    return ranked[: len(finished_sentence.alive_scores)]

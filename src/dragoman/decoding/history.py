@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Numbers = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Entry:
+class NodeRef:
     """A hypothesis in a history: that of this sentence which is so many tokens long and ends with this candidate."""
 
     sentence: int
@@ -23,7 +23,7 @@ class Entry:
 
 
 @dataclass
-class History:
+class BeamHistory:
     """Step by step, as the batch then was: the candidates, and which of them lived on.
 
     parents, tokens, log_probs: (sentences left, X candidates)
@@ -34,44 +34,44 @@ class History:
     parents: list[Tensor] = field(default_factory=list)
     tokens: list[Tensor] = field(default_factory=list)
     log_probs: list[Tensor] = field(default_factory=list)
-    living: list[Tensor] = field(default_factory=list)
-    rows: list[Numbers] = field(default_factory=list)
+    alive: list[Tensor] = field(default_factory=list)
+    batch_rows: list[IntArray] = field(default_factory=list)
 
-    def add(self, parent_BX: Tensor, token_BX: Tensor, log_prob_BX: Tensor, living_BR: Tensor, rows: Numbers) -> None:
+    def add(self, parent_BX: Tensor, token_BX: Tensor, log_prob_BX: Tensor, alive_BR: Tensor, batch_rows: IntArray) -> None:
         for steps, tensor in zip(
-            (self.parents, self.tokens, self.log_probs, self.living), (parent_BX, token_BX, log_prob_BX, living_BR), strict=True
+            (self.parents, self.tokens, self.log_probs, self.alive), (parent_BX, token_BX, log_prob_BX, alive_BR), strict=True
         ):
             steps.append(tensor)
-        self.rows.append(rows)
+        self.batch_rows.append(batch_rows)
 
-    def read(self, entries: Sequence[Entry]) -> list[tuple[list[int], list[float]]]:
+    def trace_back(self, nodes: Sequence[NodeRef]) -> list[tuple[list[int], list[float]]]:
         """The tokens of each and their log-probabilities."""
-        if not entries:
+        if not nodes:
             return []
-        longest = max(entry.length for entry in entries)
-        order = sorted(range(len(entries)), key=lambda index: -entries[index].length)
+        longest = max(node.length for node in nodes)
+        order = sorted(range(len(nodes)), key=lambda index: -nodes[index].length)
         length_E, sentence_E, column_E = (
-            np.array([getattr(entries[index], name) for index in order]) for name in ("length", "sentence", "column")
+            np.array([getattr(nodes[index], name) for index in order]) for name in ("length", "sentence", "column")
         )
-        parents, tokens, log_probs, living = (
-            torch.cat(steps[:longest]).cpu().numpy() for steps in (self.parents, self.tokens, self.log_probs, self.living)
+        parents, tokens, log_probs, alive = (
+            torch.cat(steps[:longest]).cpu().numpy() for steps in (self.parents, self.tokens, self.log_probs, self.alive)
         )
-        first = np.cumsum([0, *(len(tensor) for tensor in self.tokens[:longest])])
+        step_offset = np.cumsum([0, *(len(tensor) for tensor in self.tokens[:longest])])
         # The longest stand first: so many reach each step.
-        reached = np.searchsorted(-length_E, -np.arange(longest), side="left").tolist()
-        said_ET = np.zeros((len(order), longest), dtype=np.int64)
+        num_reached = np.searchsorted(-length_E, -np.arange(longest), side="left").tolist()
+        token_ET = np.zeros((len(order), longest), dtype=np.int64)
         log_prob_ET = np.zeros((len(order), longest), dtype=np.float64)
-        after = 0
+        num_next = 0
         for step in reversed(range(longest)):
-            here = reached[step]
-            row_E = self.rows[step][sentence_E[:here]] + first[step]
-            column_E[:after] = living[row_E[:after], column_E[:after]]
-            at_E = column_E[:here]
-            said_ET[:here, step], log_prob_ET[:here, step] = tokens[row_E, at_E], log_probs[row_E, at_E]
-            column_E[:here] = parents[row_E, at_E]
-            after = here
-        read: list[tuple[list[int], list[float]]] = [([], []) for _ in entries]
-        for place, index in enumerate(order):
-            length = entries[index].length
-            read[index] = (said_ET[place, :length].tolist(), log_prob_ET[place, :length].tolist())
-        return read
+            num_now = num_reached[step]
+            row_E = self.batch_rows[step][sentence_E[:num_now]] + step_offset[step]
+            column_E[:num_next] = alive[row_E[:num_next], column_E[:num_next]]
+            now_column_E = column_E[:num_now]
+            token_ET[:num_now, step], log_prob_ET[:num_now, step] = tokens[row_E, now_column_E], log_probs[row_E, now_column_E]
+            column_E[:num_now] = parents[row_E, now_column_E]
+            num_next = num_now
+        outputs: list[tuple[list[int], list[float]]] = [([], []) for _ in nodes]
+        for row, index in enumerate(order):
+            length = nodes[index].length
+            outputs[index] = (token_ET[row, :length].tolist(), log_prob_ET[row, :length].tolist())
+        return outputs

@@ -23,9 +23,9 @@ class Hypothesis:
     token_log_probs: tuple[float, ...]
     score: float
     finished: bool
-    looped: bool = False
-    missing: tuple[tuple[int, ...], ...] = ()
-    utility: float | None = None
+    has_repetition: bool = False
+    unmet_constraints: tuple[tuple[int, ...], ...] = ()
+    mbr_score: float | None = None
 
     @property
     def log_prob(self) -> float:

@@ -13,35 +13,35 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-TIMES = 4
+MIN_REPEATS = 4
 # Outputs are looked at whenever their length is a multiple of this.
-EVERY = 8
+CHECK_INTERVAL = 8
 
 
-def looping(outputs_NT: Tensor, span: int) -> Tensor:
+def is_repeating(outputs_NT: Tensor, window: int) -> Tensor:
     """Whether each of these outputs, all T tokens long, loops at its end; groups of up to `span` tokens are found. → (N,)"""
     length = outputs_NT.shape[1]
-    longest = min(span, length // TIMES)
-    if longest < 1 or length < span:
+    max_period = min(window, length // MIN_REPEATS)
+    if max_period < 1 or length < window:
         return torch.zeros(len(outputs_NT), dtype=torch.bool, device=outputs_NT.device)
-    period_P = torch.arange(1, longest + 1, device=outputs_NT.device)
+    period_P = torch.arange(1, max_period + 1, device=outputs_NT.device)
     # Tokens from the end that must equal those a period before them; with the first group that makes four groups or the span.
-    needed_P = torch.maximum(span - period_P, (TIMES - 1) * period_P)
-    deepest = max(span - 1, (TIMES - 1) * longest)
-    backwards_NT = torch.nn.functional.pad(outputs_NT.flip(1)[:, : deepest + longest], (0, longest), value=-1)
-    window_NTP = backwards_NT.unfold(1, longest + 1, 1)[:, :deepest]
-    same_NTP = window_NTP[:, :, 1:] == window_NTP[:, :, :1]
-    beyond_TP = torch.arange(window_NTP.shape[1], device=outputs_NT.device)[:, None] >= needed_P
-    return (same_NTP | beyond_TP).all(1).any(1)
+    needed_P = torch.maximum(window - period_P, (MIN_REPEATS - 1) * period_P)
+    max_depth = max(window - 1, (MIN_REPEATS - 1) * max_period)
+    reversed_NT = torch.nn.functional.pad(outputs_NT.flip(1)[:, : max_depth + max_period], (0, max_period), value=-1)
+    window_NTP = reversed_NT.unfold(1, max_period + 1, 1)[:, :max_depth]
+    is_equal_NTP = window_NTP[:, :, 1:] == window_NTP[:, :, :1]
+    is_beyond_TP = torch.arange(window_NTP.shape[1], device=outputs_NT.device)[:, None] >= needed_P
+    return (is_equal_NTP | is_beyond_TP).all(1).any(1)
 
 
-def loops(tokens: Sequence[int], span: int) -> bool:
+def contains_repetition(tokens: Sequence[int], window: int) -> bool:
     """Whether such a stretch stands anywhere in these tokens."""
-    longest = min(span, len(tokens) // TIMES) if len(tokens) >= span else 0
-    for period in range(1, longest + 1):
-        needed, run = max(span - period, (TIMES - 1) * period), 0
-        for before, token in zip(tokens, tokens[period:], strict=False):
-            run = run + 1 if before == token else 0
+    max_period = min(window, len(tokens) // MIN_REPEATS) if len(tokens) >= window else 0
+    for period in range(1, max_period + 1):
+        needed, run = max(window - period, (MIN_REPEATS - 1) * period), 0
+        for previous, token in zip(tokens, tokens[period:], strict=False):
+            run = run + 1 if previous == token else 0
             if run >= needed:
                 return True
     return False

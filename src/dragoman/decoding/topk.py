@@ -23,14 +23,14 @@ CACHED_VALUES = 1 << 20
 FEW_VALUES = 1 << 16
 
 
-class Ranking(Protocol):
+class TopK(Protocol):
     """How the likeliest are found; one search's own, from step to step."""
 
-    def log_sums(self, logits_NV: Tensor) -> Tensor:
+    def logsumexp(self, logits_NV: Tensor) -> Tensor:
         """log Σ exp over the vocabulary, row by row. → (N,) in double precision"""
         ...
 
-    def top(self, logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
+    def topk(self, logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
         """The `count` best of each sentence's logits, each raised by its row's shift, best first.
 
         → (B, count) places in (R · V)
@@ -38,23 +38,23 @@ class Ranking(Protocol):
         ...
 
 
-class PlainRanking:
+class TorchTopK:
     """PyTorch's."""
 
     def __init__(self) -> None:
-        self.log_sums = LogSums()
+        self.logsumexp = BlockLogSumExp()
 
-    def top(self, logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
+    def topk(self, logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
         if count == 1 and shift_BR is None and logits_BRV.numel() <= FEW_VALUES:
             return logits_BRV.flatten(1).argmax(-1, keepdim=True)
-        return top(logits_BRV, shift_BR, count)
+        return topk(logits_BRV, shift_BR, count)
 
 
-class LogSums:
+class BlockLogSumExp:
     """log Σ exp over the vocabulary, row by row; keeps its workspace from step to step."""
 
     def __init__(self) -> None:
-        self.space_CV: Tensor | None = None
+        self.workspace_CV: Tensor | None = None
 
     def __call__(self, logits_NV: Tensor) -> Tensor:
         """By the softmax, torch's fastest pass: at the greatest logit m it is 1 / Σ exp(x − m), so nothing is lost.
@@ -66,14 +66,18 @@ class LogSums:
             return logits_NV.double().logsumexp(-1)
         if logits_NV.device.type != "cpu":
             return logits_NV.amax(-1) - logits_NV.softmax(-1).amax(-1).double().log()
-        part = max(1, CACHED_VALUES // vocabulary)
-        if self.space_CV is None or len(self.space_CV) < min(part, rows) or self.space_CV.shape[1] != vocabulary:
-            self.space_CV = torch.empty(min(part, rows), vocabulary)
+        chunk_size = max(1, CACHED_VALUES // vocabulary)
+        if (
+            self.workspace_CV is None
+            or len(self.workspace_CV) < min(chunk_size, rows)
+            or self.workspace_CV.shape[1] != vocabulary
+        ):
+            self.workspace_CV = torch.empty(min(chunk_size, rows), vocabulary)
         sums = []
-        for first in range(0, rows, part):
-            some_CV = logits_NV[first : first + part]
-            probs_CV = torch.softmax(some_CV, -1, out=self.space_CV[: len(some_CV)])
-            sums.append(some_CV.amax(-1) - probs_CV.amax(-1).double().log())
+        for start in range(0, rows, chunk_size):
+            chunk_CV = logits_NV[start : start + chunk_size]
+            probs_CV = torch.softmax(chunk_CV, -1, out=self.workspace_CV[: len(chunk_CV)])
+            sums.append(chunk_CV.amax(-1) - probs_CV.amax(-1).double().log())
         return sums[0] if len(sums) == 1 else torch.cat(sums)
 
 
@@ -84,48 +88,48 @@ def _block_size(vocabulary: int) -> int:
     return min(divisors, key=lambda size: abs(size - 36), default=36)
 
 
-def top(logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
+def topk(logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
     """The `count` best of each sentence's logits, each raised by its row's shift, best first.
 
     → (B, count) places in (R · V)
     """
     rows, vocabulary = logits_BRV.shape[1:]
-    size = _block_size(vocabulary)
-    blocks = vocabulary // size
-    whole = size * blocks
-    if vocabulary < SMALL_VOCABULARY or rows * blocks < count:
+    block_size = _block_size(vocabulary)
+    num_blocks = vocabulary // block_size
+    num_blocked = block_size * num_blocks
+    if vocabulary < SMALL_VOCABULARY or rows * num_blocks < count:
         shifted_BRV = logits_BRV if shift_BR is None else logits_BRV + shift_BR[:, :, None]
-        return _best(shifted_BRV.flatten(1), count)
-    greatest_BRK = logits_BRV[:, :, :whole].view(-1, rows, size, blocks).amax(2)
+        return _sorted_topk(shifted_BRV.flatten(1), count)
+    block_max_BRK = logits_BRV[:, :, :num_blocked].view(-1, rows, block_size, num_blocks).amax(2)
     if shift_BR is not None:
-        greatest_BRK = greatest_BRK + shift_BR[:, :, None]
-    block_BX = _best(greatest_BRK.flatten(1), count)
+        block_max_BRK = block_max_BRK + shift_BR[:, :, None]
+    block_BX = _sorted_topk(block_max_BRK.flatten(1), count)
     if rows > 1:  # from a place among R · K to one among R · V
-        block_BX = block_BX + torch.div(block_BX, blocks, rounding_mode="floor") * (vocabulary - blocks)
-    steps, left = _places(rows, vocabulary, block_BX.device)
-    place_BX = (block_BX[:, :, None] + steps).flatten(1)
-    if whole < vocabulary:
-        place_BX = torch.cat([place_BX, left.expand(len(place_BX), -1)], dim=1)
-    value_BX = logits_BRV.flatten(1).gather(1, place_BX)
+        block_BX = block_BX + torch.div(block_BX, num_blocks, rounding_mode="floor") * (vocabulary - num_blocks)
+    offsets, remainder = _block_offsets(rows, vocabulary, block_BX.device)
+    index_BX = (block_BX[:, :, None] + offsets).flatten(1)
+    if num_blocked < vocabulary:
+        index_BX = torch.cat([index_BX, remainder.expand(len(index_BX), -1)], dim=1)
+    value_BX = logits_BRV.flatten(1).gather(1, index_BX)
     if shift_BR is not None and rows > 1:
-        value_BX = value_BX + shift_BR.gather(1, torch.div(place_BX, vocabulary, rounding_mode="floor"))
-    return place_BX.gather(1, _best(value_BX, count))
+        value_BX = value_BX + shift_BR.gather(1, torch.div(index_BX, vocabulary, rounding_mode="floor"))
+    return index_BX.gather(1, _sorted_topk(value_BX, count))
 
 
-def _best(value_BX: Tensor, count: int) -> Tensor:
+def _sorted_topk(value_BX: Tensor, count: int) -> Tensor:
     if count == value_BX.shape[1]:
         return value_BX.argsort(dim=1, descending=True)
     return value_BX.argmax(1, keepdim=True) if count == 1 else value_BX.topk(count, dim=1).indices
 
 
 @lru_cache(maxsize=32)
-def _places(rows: int, vocabulary: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _block_offsets(rows: int, vocabulary: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """How far a block's tokens lie from its first; and the places in (R · V) that are in no block."""
-    size = _block_size(vocabulary)
-    blocks = vocabulary // size
-    left_R1 = torch.arange(rows, device=device)[:, None] * vocabulary
-    left = left_R1 + torch.arange(size * blocks, vocabulary, device=device)
-    return torch.arange(0, size * blocks, blocks, device=device), left.flatten()
+    block_size = _block_size(vocabulary)
+    num_blocks = vocabulary // block_size
+    row_start_R1 = torch.arange(rows, device=device)[:, None] * vocabulary
+    remainder = row_start_R1 + torch.arange(block_size * num_blocks, vocabulary, device=device)
+    return torch.arange(0, block_size * num_blocks, num_blocks, device=device), remainder.flatten()
 
 
 @dataclass(frozen=True)
@@ -142,16 +146,18 @@ class Candidates:
     token_BX: Tensor
     log_prob_BX: Tensor
     score_BX: Tensor
-    rank_BX: Tensor
+    priority_BX: Tensor
 
 
-def best_candidates(
-    logits_BRV: Tensor, log_sum_BR: Tensor, score_BR: Tensor, count: int, ranking: Ranking | None = None
+def find_best_candidates(
+    logits_BRV: Tensor, log_sum_BR: Tensor, score_BR: Tensor, count: int, topk_impl: TopK | None = None
 ) -> Candidates:
     """The best extensions of hypotheses with these log-probabilities."""
     rows, vocabulary = logits_BRV.shape[1:]
-    place_BX = (ranking.top if ranking else top)(logits_BRV, (score_BR - log_sum_BR).float(), min(count, rows * vocabulary))
-    parent_BX = torch.div(place_BX, vocabulary, rounding_mode="floor")
-    log_prob_BX = (logits_BRV.flatten(1).gather(1, place_BX) - log_sum_BR.gather(1, parent_BX)).float()
+    index_BX = (topk_impl.topk if topk_impl else topk)(
+        logits_BRV, (score_BR - log_sum_BR).float(), min(count, rows * vocabulary)
+    )
+    parent_BX = torch.div(index_BX, vocabulary, rounding_mode="floor")
+    log_prob_BX = (logits_BRV.flatten(1).gather(1, index_BX) - log_sum_BR.gather(1, parent_BX)).float()
     score_BX = score_BR.gather(1, parent_BX) + log_prob_BX
-    return Candidates(parent_BX, place_BX - parent_BX * vocabulary, log_prob_BX, score_BX, score_BX)
+    return Candidates(parent_BX, index_BX - parent_BX * vocabulary, log_prob_BX, score_BX, score_BX)

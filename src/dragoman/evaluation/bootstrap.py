@@ -18,16 +18,16 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from dragoman.errors import DataError, RecipeError
-from dragoman.evaluation.metrics import Score, bleu_metric, check_lines, tokenised_bleu_metric
+from dragoman.evaluation.metrics import Score, bleu_metric, check_lines, tokenized_bleu_metric
 
-LEVEL = 0.05
-FEW = 300
+SIGNIFICANCE_LEVEL = 0.05
+SMALL_TEST_SET = 300
 """Sentences of the smallest test sets that Koehn looked at."""
-FEWEST_RESAMPLES = 40  # the smallest p-value is 2 / (resamples + 1): with fewer, none could be under LEVEL
+MIN_RESAMPLES = 40  # the smallest p-value is 2 / (resamples + 1): with fewer, none could be under LEVEL
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SystemComparison:
     """Two systems on one test set. `difference` is a - b; `interval` holds the middle 95 % of it over the resamples."""
 
     a: Score
@@ -41,13 +41,13 @@ class Comparison:
     lower_is_better: bool
 
     @property
-    def significant(self) -> bool:
-        return self.p_value < LEVEL
+    def is_significant(self) -> bool:
+        return self.p_value < SIGNIFICANCE_LEVEL
 
-    def verdict(self, a: str = "A", b: str = "B") -> str:
+    def describe(self, a: str = "A", b: str = "B") -> str:
         """One sentence for people, with the systems called `a` and `b`."""
         better, worse = (a, b) if (self.difference < 0) == self.lower_is_better else (b, a)
-        claim = f"{better} is better than {worse}" if self.significant else "The difference is under the noise"
+        claim = f"{better} is better than {worse}" if self.is_significant else "The difference is under the noise"
         low, high = self.interval
         return (
             f"{claim}: {self.a.name} of {a} {self.a.value:.2f}, of {b} {self.b.value:.2f}, difference "
@@ -64,7 +64,7 @@ def paired_bootstrap(
     tokenize: str = "13a",
     resamples: int = 1000,
     seed: int = 1,
-) -> Comparison:
+) -> SystemComparison:
     """Compare two systems by `metric`: "bleu" (with `tokenize`), "chrf", "chrf++" or "ter".
 
     The p-value is two-sided, for nobody said beforehand which system would win: the share of resamples in which the
@@ -87,11 +87,11 @@ def paired_bootstrap(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Resampled:
+class ResampledScore:
     """A system's score, and its scores over the draws of a bootstrap: the same draws for every system of a test set."""
 
     score: Score
-    draws: NDArray[np.float64]
+    resampled_values: NDArray[np.float64]
     seed: int
     lower_is_better: bool
 
@@ -104,58 +104,60 @@ def resample(
     tokenize: str = "13a",
     resamples: int = 1000,
     seed: int = 1,
-) -> Resampled:
+) -> ResampledScore:
     """Score a system's lines, and that many draws of them; see `paired_bootstrap`."""
-    if resamples < FEWEST_RESAMPLES:
-        raise RecipeError(f"{resamples} resamples cannot show p < {LEVEL}: ask for {FEWEST_RESAMPLES} or more")
+    if resamples < MIN_RESAMPLES:
+        raise RecipeError(f"{resamples} resamples cannot show p < {SIGNIFICANCE_LEVEL}: ask for {MIN_RESAMPLES} or more")
     check_lines(hypotheses, references)
-    scorer = _scorer(metric, tokenize)
+    scorer = _build_metric(metric, tokenize)
     # Only these two methods give and take a sentence's counts; sacreBLEU's own paired test stands on them too.
     counts = np.array(scorer._extract_corpus_statistics(hypotheses, references), dtype=np.float64)
 
-    def score(sums: NDArray[np.float64]) -> Score:
+    def compute_score(sums: NDArray[np.float64]) -> Score:
         result = scorer._compute_score_from_stats(sums.tolist())
         return Score(result.name, result.score, str(scorer.get_signature()))
 
-    sentences = len(hypotheses)
+    num_sentences = len(hypotheses)
     generator = np.random.default_rng(seed)
-    draws = (generator.integers(sentences, size=sentences) for _ in range(resamples))
-    return Resampled(
-        score(counts.sum(axis=0)),
-        np.array([score(counts[draw].sum(axis=0)).value for draw in draws]),
+    draws = (generator.integers(num_sentences, size=num_sentences) for _ in range(resamples))
+    return ResampledScore(
+        compute_score(counts.sum(axis=0)),
+        np.array([compute_score(counts[draw].sum(axis=0)).value for draw in draws]),
         seed,
         lower_is_better=metric == "ter",
     )
 
 
-def compare_resampled(runs_a: Sequence[Resampled], runs_b: Sequence[Resampled]) -> Comparison:
+def compare_resampled(runs_a: Sequence[ResampledScore], runs_b: Sequence[ResampledScore]) -> SystemComparison:
     """Compare two systems by the mean of their runs, of several seeds for instance, each of one or more.
 
     What is drawn is sentences alone: whether other seeds would say the same, their spread tells.
     """
-    first = runs_a[0]
+    first_run = runs_a[0]
     a, b = (replace(runs[0].score, value=float(np.mean([run.score.value for run in runs]))) for runs in (runs_a, runs_b))
-    differences = np.mean([run.draws for run in runs_a], axis=0) - np.mean([run.draws for run in runs_b], axis=0)
-    low, high = np.quantile(differences, [LEVEL / 2, 1 - LEVEL / 2]).tolist()
-    not_leading = int(min((differences <= 0).sum(), (differences >= 0).sum()))
+    differences = np.mean([run.resampled_values for run in runs_a], axis=0) - np.mean(
+        [run.resampled_values for run in runs_b], axis=0
+    )
+    low, high = np.quantile(differences, [SIGNIFICANCE_LEVEL / 2, 1 - SIGNIFICANCE_LEVEL / 2]).tolist()
+    num_not_leading = int(min((differences <= 0).sum(), (differences >= 0).sum()))
     resamples = len(differences)
-    return Comparison(
+    return SystemComparison(
         a=a,
         b=b,
         difference=a.value - b.value,
         interval=(low, high),
-        p_value=min(1.0, 2 * (1 + not_leading) / (1 + resamples)),
+        p_value=min(1.0, 2 * (1 + num_not_leading) / (1 + resamples)),
         resamples=resamples,
-        seed=first.seed,
-        signature=f"{a.signature}|bs:{resamples}|seed:{first.seed}|p:two-sided",
-        lower_is_better=first.lower_is_better,
+        seed=first_run.seed,
+        signature=f"{a.signature}|bs:{resamples}|seed:{first_run.seed}|p:two-sided",
+        lower_is_better=first_run.lower_is_better,
     )
 
 
-def _scorer(metric: str, tokenize: str) -> Metric:
+def _build_metric(metric: str, tokenize: str) -> Metric:
     match metric:
         case "bleu":
-            return tokenised_bleu_metric() if tokenize == "none" else bleu_metric(tokenize)
+            return tokenized_bleu_metric() if tokenize == "none" else bleu_metric(tokenize)
         case "chrf":
             return CHRF()
         case "chrf++":

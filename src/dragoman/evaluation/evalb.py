@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Literal
 
 from dragoman.errors import DataError
-from dragoman.evaluation.evalb_params import COLLINS, Rules
+from dragoman.evaluation.evalb_params import COLLINS, EvalbParams
 from dragoman.formats.text import read_lines
 from dragoman.trees import ptb as penn
-from dragoman.trees.simplify import with_tags_of
-from dragoman.trees.tree import Span, Tree, events
+from dragoman.trees.simplify import copy_tags
+from dragoman.trees.tree import Span, Tree, iter_events
 
 Status = Literal[0, 1, 2]
 """EVALB's: 0 scored; 1 error, the words differ; 2 skipped, no words."""
-Failures = Literal["zero", "dropped"]
+FailurePolicy = Literal["zero", "dropped"]
 
-_QUOTES = ("'", '"', "/")
+_QUOTE_WORDS = ("'", '"', "/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class SentenceScore:
     reason: str = ""
 
     @property
-    def failed(self) -> bool:
+    def is_failed(self) -> bool:
         """Whether it has no score although there was something to find."""
         return self.status != 0 and (self.words > 0 or self.status == 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class EvalbTotals:
     """Sums over sentences, shares in percent. In `failures="dropped"` they are EVALB's own."""
 
     sentences: int
@@ -73,34 +73,36 @@ class Totals:
     recall: float
     precision: float
     f1: float
-    complete: float
+    complete_match: float
     average_crossing: float
     no_crossing: float
     two_or_less_crossing: float
-    tagging: float
+    tagging_accuracy: float
 
 
-def share(part: float, whole: float) -> float:
+def percent(part: float, whole: float) -> float:
     """In percent; 0 of nothing."""
     return 100.0 * part / whole if whole else 0.0
 
 
-def total(scores: Iterable[SentenceScore], failures: Failures = "zero", *, longest: int | None = None) -> Totals:
+def sum_scores(
+    scores: Iterable[SentenceScore], failures: FailurePolicy = "zero", *, max_length: int | None = None
+) -> EvalbTotals:
     """Sum up the sentences, those up to a length if one is given.
 
     With `failures="zero"`, a failed sentence has its brackets in both denominators, its words in that of tags, no match and no
     claim to be without crossing; the average of crossing brackets is over what was scored in any case.
     """
-    told = [one for one in scores if longest is None or one.length <= longest]
-    scored = [one for one in told if one.status == 0]
-    counted = [one for one in told if one.status == 0 or (failures == "zero" and one.failed)]
+    selected = [one for one in scores if max_length is None or one.length <= max_length]
+    scored = [one for one in selected if one.status == 0]
+    counted = [one for one in selected if one.status == 0 or (failures == "zero" and one.is_failed)]
     matched, gold, test = (sum(getattr(one, name) for one in counted) for name in ("matched", "gold", "test"))
     words, tags, crossing = (sum(getattr(one, name) for one in counted) for name in ("words", "tags", "crossing"))
-    recall, precision = share(matched, gold), share(matched, test)
-    return Totals(
-        sentences=len(told),
-        errors=sum(one.status == 1 for one in told),
-        skipped=sum(one.status == 2 for one in told),
+    recall, precision = percent(matched, gold), percent(matched, test)
+    return EvalbTotals(
+        sentences=len(selected),
+        errors=sum(one.status == 1 for one in selected),
+        skipped=sum(one.status == 2 for one in selected),
         scored=len(scored),
         matched=matched,
         gold=gold,
@@ -111,61 +113,63 @@ def total(scores: Iterable[SentenceScore], failures: Failures = "zero", *, longe
         recall=recall,
         precision=precision,
         f1=2 * precision * recall / (precision + recall) if matched else 0.0,
-        complete=share(sum(one.matched == one.gold == one.test for one in scored), len(counted)),
+        complete_match=percent(sum(one.matched == one.gold == one.test for one in scored), len(counted)),
         average_crossing=crossing / len(scored) if scored else 0.0,
-        no_crossing=share(sum(one.crossing == 0 for one in scored), len(counted)),
-        two_or_less_crossing=share(sum(one.crossing <= 2 for one in scored), len(counted)),
-        tagging=share(tags, words),
+        no_crossing=percent(sum(one.crossing == 0 for one in scored), len(counted)),
+        two_or_less_crossing=percent(sum(one.crossing <= 2 for one in scored), len(counted)),
+        tagging_accuracy=percent(tags, words),
     )
 
 
-class Scorer:
+class EvalbScorer:
     """Scores pairs of trees by the rules of a parameter file."""
 
-    def __init__(self, rules: Rules = COLLINS) -> None:
-        self.rules = rules
-        self._cut = _Cut(rules)
+    def __init__(self, params: EvalbParams = COLLINS) -> None:
+        self.params = params
+        self._counted_labels = _CountedLabels(params)
 
     def score(self, gold: Sequence[Tree], test: Sequence[Tree], *, line: int = 1) -> SentenceScore:
         """Score the trees of one line, mostly one, against the gold ones. Raises DataError for a gold word without a tag."""
-        gold_side = self._side(gold)
+        gold_side = self._extract_side(gold)
         try:
-            test_side = self._side(test)
+            test_side = self._extract_side(test)
         except DataError as error:
-            return self._failure(gold_side, _Side(), 1, str(error), line)
+            return self._build_failure(gold_side, _TreeSide(), 1, str(error), line)
         if not test_side.words:
-            return self._failure(gold_side, test_side, 2, "no words that count" if test else "no tree", line)
+            return self._build_failure(gold_side, test_side, 2, "no words that count" if test else "no tree", line)
         if len(gold_side.words) != len(test_side.words):
-            _align_quotes(gold_side, test_side, self.rules.deleted)
-        if reason := self._difference(gold_side, test_side):
-            return self._failure(self._side(gold), self._side(test), 1, reason, line)  # with no quote taken back
-        in_gold, in_test = self._counted(gold_side), self._counted(test_side)
+            _align_quotes(gold_side, test_side, self.params.deleted_labels)
+        if reason := self._describe_difference(gold_side, test_side):
+            return self._build_failure(
+                self._extract_side(gold), self._extract_side(test), 1, reason, line
+            )  # with no quote taken back
+        gold_brackets, test_brackets = self._counted_brackets(gold_side), self._counted_brackets(test_side)
         return SentenceScore(
             line,
             gold_side.length,
             0,
-            matched=self._matched(in_gold, in_test),
-            gold=len(in_gold),
-            test=len(in_test),
-            crossing=_crossing(in_gold, in_test),
+            matched=self._count_matched(gold_brackets, test_brackets),
+            gold=len(gold_brackets),
+            test=len(test_brackets),
+            crossing=_count_crossing(gold_brackets, test_brackets),
             words=len(gold_side.words),
-            tags=sum(map(self._same_label, gold_side.tags, test_side.tags)),
+            tags=sum(map(self._is_same_label, gold_side.tags, test_side.tags)),
         )
 
-    def failure(self, gold: Sequence[Tree], reason: str, *, line: int = 1) -> SentenceScore:
+    def score_failure(self, gold: Sequence[Tree], reason: str, *, line: int = 1) -> SentenceScore:
         """Of a line that holds no trees that can be read."""
-        return self._failure(self._side(gold), _Side(), 1, reason, line)
+        return self._build_failure(self._extract_side(gold), _TreeSide(), 1, reason, line)
 
-    def _failure(self, gold: _Side, test: _Side, status: Status, reason: str, line: int) -> SentenceScore:
-        in_gold, in_test = len(self._counted(gold)), len(self._counted(test))
-        return SentenceScore(line, gold.length, status, 0, in_gold, in_test, 0, len(gold.words), 0, reason)
+    def _build_failure(self, gold: _TreeSide, test: _TreeSide, status: Status, reason: str, line: int) -> SentenceScore:
+        num_gold, num_test = len(self._counted_brackets(gold)), len(self._counted_brackets(test))
+        return SentenceScore(line, gold.length, status, 0, num_gold, num_test, 0, len(gold.words), 0, reason)
 
-    def _side(self, trees: Sequence[Tree]) -> _Side:
+    def _extract_side(self, trees: Sequence[Tree]) -> _TreeSide:
         """The words and brackets of trees that share a line, without the words that are deleted."""
-        side, rules = _Side(), self.rules
+        side, params = _TreeSide(), self.params
         path: list[int] = []
         for tree in trees:
-            for kind, label, word in events(tree):
+            for kind, label, word in iter_events(tree):
                 if kind == "open":
                     path.append(len(side.spans))
                     side.spans.append(Span(label or "", len(side.words), -1))
@@ -175,59 +179,61 @@ class Scorer:
                 else:
                     if label is None:
                         raise DataError(f"the word {word[:40]!r} stands in its bracket without a tag")
-                    side.length += label not in rules.not_in_length
-                    if label in rules.quotes and word in _QUOTES:
+                    side.length += label not in params.length_deleted_labels
+                    if label in params.quote_labels and word in _QUOTE_WORDS:
                         side.quotes.append(_Quote(word, label, len(side.words), len(side.spans), tuple(path)))
-                    if label not in rules.deleted:
+                    if label not in params.deleted_labels:
                         side.words.append(word)
                         side.tags.append(label)
         return side
 
-    def _counted(self, side: _Side) -> list[Span]:
+    def _counted_brackets(self, side: _TreeSide) -> list[Span]:
         """The brackets that count: neither empty nor deleted, their labels without function tags."""
         return [
-            Span(label, *place) for name, *place in side.spans if place[0] < place[1] and (label := self._cut[name]) is not None
+            Span(label, *span)
+            for name, *span in side.spans
+            if span[0] < span[1] and (label := self._counted_labels[name]) is not None
         ]
 
-    def _difference(self, gold: _Side, test: _Side) -> str:
+    def _describe_difference(self, gold: _TreeSide, test: _TreeSide) -> str:
         """How the words differ; empty where they do not."""
         if gold.words == test.words:
             return ""
         if len(gold.words) != len(test.words):
             return f"{len(test.words)} words count, but {len(gold.words)} in the gold tree"
-        for place, (wanted, word) in enumerate(zip(gold.words, test.words, strict=True), start=1):
-            if wanted != word and (wanted, word) not in self.rules.same_words:
-                return f"word {place} of those that count is {word[:40]!r}, but {wanted[:40]!r} in the gold tree"
+        for position, (gold_word, word) in enumerate(zip(gold.words, test.words, strict=True), start=1):
+            if gold_word != word and (gold_word, word) not in self.params.equal_words:
+                return f"word {position} of those that count is {word[:40]!r}, but {gold_word[:40]!r} in the gold tree"
         return ""
 
-    def _same_label(self, one: str, other: str) -> bool:
-        return one == other or (one, other) in self.rules.same_labels
+    def _is_same_label(self, gold_label: str, test_label: str) -> bool:
+        return gold_label == test_label or (gold_label, test_label) in self.params.equal_labels
 
-    def _matched(self, gold: Sequence[Span], test: Sequence[Span]) -> int:
+    def _count_matched(self, gold: Sequence[Span], test: Sequence[Span]) -> int:
         """Each bracket of the gold tree takes the first that matches of those that are left."""
-        left: dict[tuple[int, int], list[str]] = {}
+        unmatched: dict[tuple[int, int], list[str]] = {}
         for label, start, end in test:
-            left.setdefault((start, end), []).append(label)
+            unmatched.setdefault((start, end), []).append(label)
         matched = 0
         for label, start, end in gold:
-            others = left.get((start, end), ())
-            for place, other in enumerate(others):
-                if not self.rules.labelled or self._same_label(label, other):
-                    del left[start, end][place]
+            candidates = unmatched.get((start, end), ())
+            for index, test_label in enumerate(candidates):
+                if not self.params.labeled or self._is_same_label(label, test_label):
+                    del unmatched[start, end][index]
                     matched += 1
                     break
         return matched
 
 
-class _Cut(dict[str, str | None]):
+class _CountedLabels(dict[str, str | None]):
     """A bracket's label as it counts: up to the first - or =; None where it is deleted then, or counts as one that is."""
 
-    def __init__(self, rules: Rules) -> None:
-        self.deleted = rules.deleted.union(a for a, b in rules.same_labels if b in rules.deleted)
+    def __init__(self, params: EvalbParams) -> None:
+        self.deleted = params.deleted_labels.union(a for a, b in params.equal_labels if b in params.deleted_labels)
 
     def __missing__(self, label: str) -> str | None:
-        cut = label.partition("-")[0].partition("=")[0]
-        self[label] = None if cut in self.deleted else cut
+        base_label = label.partition("-")[0].partition("=")[0]
+        self[label] = None if base_label in self.deleted else base_label
         return self[label]
 
 
@@ -237,13 +243,13 @@ class _Quote:
 
     word: str
     tag: str
-    place: int
+    position: int
     bracket: int
     path: tuple[int, ...]
 
 
 @dataclass(slots=True)
-class _Side:
+class _TreeSide:
     """What a line's trees come to: words that count, their tags, all brackets over them, the length, and the quotes met."""
 
     words: list[str] = field(default_factory=list)
@@ -252,98 +258,98 @@ class _Side:
     length: int = 0
     quotes: list[_Quote] = field(default_factory=list)
 
-    def take_back(self, number: int) -> None:
+    def restore_quote(self, quote_index: int) -> None:
         """Let a quote that was deleted count after all."""
-        quote = self.quotes[number]
-        self.words.insert(quote.place, quote.word)
-        self.tags.insert(quote.place, quote.tag)
+        quote = self.quotes[quote_index]
+        self.words.insert(quote.position, quote.word)
+        self.tags.insert(quote.position, quote.tag)
         for index, (label, start, end) in enumerate(self.spans):
-            later = index >= quote.bracket
-            self.spans[index] = Span(label, start + later, end + later + (index in quote.path))
-        for other in self.quotes[number:]:
-            other.place += 1
+            is_later = index >= quote.bracket
+            self.spans[index] = Span(label, start + is_later, end + is_later + (index in quote.path))
+        for later_quote in self.quotes[quote_index:]:
+            later_quote.position += 1
 
 
-def _align_quotes(gold: _Side, test: _Side, deleted: frozenset[str]) -> None:
+def _align_quotes(gold: _TreeSide, test: _TreeSide, deleted_labels: frozenset[str]) -> None:
     """Where one side deletes a quote as punctuation and the other does not, let it count on both.
 
     In EVALB's order: a quote's place is looked up once, though taking one back may move it.
     """
-    for number, quote in enumerate(test.quotes):
-        place = quote.place
-        for other_number, other in enumerate(gold.quotes):
-            if other.place != place or other.tag == quote.tag:
+    for test_index, test_quote in enumerate(test.quotes):
+        position = test_quote.position
+        for gold_index, gold_quote in enumerate(gold.quotes):
+            if gold_quote.position != position or gold_quote.tag == test_quote.tag:
                 continue
-            if other.tag in deleted and quote.tag not in deleted:
-                gold.take_back(other_number)
-            elif quote.tag in deleted and other.tag not in deleted:
-                test.take_back(number)
+            if gold_quote.tag in deleted_labels and test_quote.tag not in deleted_labels:
+                gold.restore_quote(gold_index)
+            elif test_quote.tag in deleted_labels and gold_quote.tag not in deleted_labels:
+                test.restore_quote(test_index)
 
 
-def _crossing(gold: Sequence[Span], test: Sequence[Span]) -> int:
+def _count_crossing(gold: Sequence[Span], test: Sequence[Span]) -> int:
     """How many brackets of the test tree cross one of the gold tree; one with the place of a gold one never does."""
-    places = {(start, end) for _, start, end in gold}
-    others = [(start, end) for _, start, end in test if (start, end) not in places]
-    return sum(any(a < start < b < end or start < a < end < b for a, b in places) for start, end in others)
+    gold_spans = {(start, end) for _, start, end in gold}
+    test_spans = [(start, end) for _, start, end in test if (start, end) not in gold_spans]
+    return sum(any(a < start < b < end or start < a < end < b for a, b in gold_spans) for start, end in test_spans)
 
 
-def score_trees(gold: Sequence[Tree], test: Sequence[Tree | None], rules: Rules = COLLINS) -> list[SentenceScore]:
+def score_trees(gold: Sequence[Tree], test: Sequence[Tree | None], params: EvalbParams = COLLINS) -> list[SentenceScore]:
     """Score trees against gold ones, one a sentence; None where there is none. Raises DataError for unequal numbers."""
     if len(gold) != len(test):
         raise DataError(f"{len(gold)} gold trees, but {len(test)} to score")
-    scorer = Scorer(rules)
+    scorer = EvalbScorer(params)
     return [
-        scorer.score([wanted], [] if tree is None else [tree], line=line)
-        for line, (wanted, tree) in enumerate(zip(gold, test, strict=True), start=1)
+        scorer.score([gold_tree], [] if tree is None else [tree], line=line)
+        for line, (gold_tree, tree) in enumerate(zip(gold, test, strict=True), start=1)
     ]
 
 
 def score_files(
     gold: Path,
     test: Path,
-    rules: Rules = COLLINS,
+    params: EvalbParams = COLLINS,
     *,
     gold_tags: bool = False,
-    advance: Callable[[int], None] = lambda count: None,
+    on_progress: Callable[[int], None] = lambda count: None,
 ) -> list[SentenceScore]:
     """Score a file of trees, a line a sentence, against one of gold trees. `gold_tags` gives each word the gold tree's tag.
 
     A line of `test` that cannot be read is a failure, with the reason. One of `gold` raises DataError, as do one without words
     and files of unequal length.
     """
-    golds, tests = list(read_lines(gold)), list(read_lines(test))
-    for lines, least in ((golds, 0), (tests, len(golds))):
-        while len(lines) > least and not lines[-1].strip():
+    gold_lines, test_lines = list(read_lines(gold)), list(read_lines(test))
+    for lines, min_lines in ((gold_lines, 0), (test_lines, len(gold_lines))):
+        while len(lines) > min_lines and not lines[-1].strip():
             lines.pop()  # empty lines at the end, but a sentence that failed may be the last
         if not lines:
-            raise DataError(f"{gold if lines is golds else test}: is empty")
-    scorer = Scorer(rules)
+            raise DataError(f"{gold if lines is gold_lines else test}: is empty")
+    scorer = EvalbScorer(params)
     scores: list[SentenceScore] = []
-    for number, (wanted, line) in enumerate(zip_longest(golds, tests), start=1):
-        if wanted is None or line is None:
+    for line_number, (gold_line, test_line) in enumerate(zip_longest(gold_lines, test_lines), start=1):
+        if gold_line is None or test_line is None:
             raise DataError(
-                f"{gold} has {len(golds)} lines but {test} has {len(tests)}: a line of one stands for that of the other"
+                f"{gold} has {len(gold_lines)} lines but {test} has {len(test_lines)}: a line of one stands for that of the other"
             )
-        trees = [placed.tree for placed in penn.read([wanted], str(gold), first=number)]
-        if not any(step.kind == "leaf" for tree in trees for step in events(tree)):
+        trees = [located.tree for located in penn.iter_trees([gold_line], str(gold), start_line=line_number)]
+        if not any(step.kind == "leaf" for tree in trees for step in iter_events(tree)):
             raise DataError(
-                f"{gold}, line {number}: {'a tree without words' if trees else 'no tree'}; take it out of both files"
+                f"{gold}, line {line_number}: {'a tree without words' if trees else 'no tree'}; take it out of both files"
             )
-        scores.append(_score_line(scorer, trees, line, str(test), number, gold_tags=gold_tags, gold_name=str(gold)))
-        advance(1)
+        scores.append(_score_line(scorer, trees, test_line, str(test), line_number, gold_tags=gold_tags, gold_name=str(gold)))
+        on_progress(1)
     return scores
 
 
 def _score_line(
-    scorer: Scorer, gold: Sequence[Tree], line: str, name: str, number: int, *, gold_tags: bool, gold_name: str
+    scorer: EvalbScorer, gold: Sequence[Tree], line: str, name: str, line_number: int, *, gold_tags: bool, gold_name: str
 ) -> SentenceScore:
     try:
-        test = [placed.tree for placed in penn.read([line], name, first=number)]
+        test = [located.tree for located in penn.iter_trees([line], name, start_line=line_number)]
     except DataError as error:
-        return scorer.failure(gold, str(error).removeprefix(f"{name}, line {number}: "), line=number)
+        return scorer.score_failure(gold, str(error).removeprefix(f"{name}, line {line_number}: "), line=line_number)
     if gold_tags:
-        test = with_tags_of(gold, test)
+        test = copy_tags(gold, test)
     try:
-        return scorer.score(gold, test, line=number)
+        return scorer.score(gold, test, line=line_number)
     except DataError as error:
-        raise DataError(f"{gold_name}, line {number}: {error}") from None
+        raise DataError(f"{gold_name}, line {line_number}: {error}") from None

@@ -11,7 +11,7 @@ from dragoman.formats.text import read_lines
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class EvalbParams:
     """What a parameter file says.
 
     deleted: labels that do not count: as a tag with its word, as a bracket alone
@@ -22,77 +22,79 @@ class Rules:
     labelled: whether brackets must agree in their labels
     """
 
-    deleted: frozenset[str] = frozenset()
-    not_in_length: frozenset[str] = frozenset()
-    quotes: frozenset[str] = frozenset()
-    same_labels: frozenset[tuple[str, str]] = frozenset()
-    same_words: frozenset[tuple[str, str]] = frozenset()
-    cutoff: int = 40
-    labelled: bool = True
+    deleted_labels: frozenset[str] = frozenset()
+    length_deleted_labels: frozenset[str] = frozenset()
+    quote_labels: frozenset[str] = frozenset()
+    equal_labels: frozenset[tuple[str, str]] = frozenset()
+    equal_words: frozenset[tuple[str, str]] = frozenset()
+    cutoff_length: int = 40
+    labeled: bool = True
 
 
-def both_orders(pairs: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+def symmetric_pairs(pairs: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
     """The pairs, and the pairs turned round."""
-    return frozenset(one for a, b in pairs for one in ((a, b), (b, a)))
+    return frozenset(pair for a, b in pairs for pair in ((a, b), (b, a)))
 
 
-COLLINS = Rules(
-    deleted=frozenset({"TOP", "-NONE-", ",", ":", "``", "''", "."}),
-    not_in_length=frozenset({"-NONE-"}),
-    same_labels=both_orders([("ADVP", "PRT")]),
+COLLINS = EvalbParams(
+    deleted_labels=frozenset({"TOP", "-NONE-", ",", ":", "``", "''", "."}),
+    length_deleted_labels=frozenset({"-NONE-"}),
+    equal_labels=symmetric_pairs([("ADVP", "PRT")]),
 )
 """What COLLINS.prm says, by which figures on the Penn treebank are published."""
 
-_LISTS = ("DELETE_LABEL", "DELETE_LABEL_FOR_LENGTH", "QUOTE_LABEL")
-_PAIRS = ("EQ_LABEL", "EQ_WORD")
-_NUMBERS = ("CUTOFF_LEN", "LABELED", "DISC_ONLY", "MAX_ERROR", "DEBUG")
-KEYWORDS = (*_LISTS, *_PAIRS, *_NUMBERS)
+_LABEL_KEYWORDS = ("DELETE_LABEL", "DELETE_LABEL_FOR_LENGTH", "QUOTE_LABEL")
+_PAIR_KEYWORDS = ("EQ_LABEL", "EQ_WORD")
+_NUMBER_KEYWORDS = ("CUTOFF_LEN", "LABELED", "DISC_ONLY", "MAX_ERROR", "DEBUG")
+KEYWORDS = (*_LABEL_KEYWORDS, *_PAIR_KEYWORDS, *_NUMBER_KEYWORDS)
 
 
-def read_rules(path: Path) -> Rules:
+def read_params(path: Path) -> EvalbParams:
     """What a parameter file says. MAX_ERROR and DEBUG are read and change nothing: no error ends the scoring.
 
     Raises DataError naming file and line for a keyword that is unknown and a value that does not suit it.
     """
-    lists: dict[str, list[str]] = {keyword: [] for keyword in _LISTS}
-    pairs: dict[str, list[tuple[str, str]]] = {keyword: [] for keyword in _PAIRS}
-    cutoff, labelled = 40, True
+    lists: dict[str, list[str]] = {keyword: [] for keyword in _LABEL_KEYWORDS}
+    pairs: dict[str, list[tuple[str, str]]] = {keyword: [] for keyword in _PAIR_KEYWORDS}
+    cutoff, labeled = 40, True
     for number, line in enumerate(read_lines(path), start=1):
         if line.startswith("#") or not line.strip():
             continue
         keyword, *values = line.split()
-        where = f"{path}, line {number}"
+        location = f"{path}, line {number}"
         if keyword not in KEYWORDS:
-            raise DataError(f"{where}: {keyword[:40]!r} is no parameter of EVALB; known are {', '.join(KEYWORDS)}")
-        wanted = 2 if keyword in _PAIRS else 1
-        if len(values) != wanted:
-            raise DataError(f"{where}: {keyword} takes {wanted} {'values' if wanted > 1 else 'value'}, not {len(values)}")
-        if keyword in _LISTS:
+            raise DataError(f"{location}: {keyword[:40]!r} is no parameter of EVALB; known are {', '.join(KEYWORDS)}")
+        num_values = 2 if keyword in _PAIR_KEYWORDS else 1
+        if len(values) != num_values:
+            raise DataError(
+                f"{location}: {keyword} takes {num_values} {'values' if num_values > 1 else 'value'}, not {len(values)}"
+            )
+        if keyword in _LABEL_KEYWORDS:
             lists[keyword].append(values[0])
-        elif keyword in _PAIRS:
+        elif keyword in _PAIR_KEYWORDS:
             pairs[keyword].append((values[0], values[1]))
         else:
-            value = _number(values[0], keyword, where)
+            value = _parse_number(values[0], keyword, location)
             cutoff = value if keyword == "CUTOFF_LEN" else cutoff
-            labelled = bool(value) if keyword == "LABELED" else labelled
-    return Rules(
-        deleted=frozenset(lists["DELETE_LABEL"]),
-        not_in_length=frozenset(lists["DELETE_LABEL_FOR_LENGTH"]),
-        quotes=frozenset(lists["QUOTE_LABEL"]),
-        same_labels=both_orders(pairs["EQ_LABEL"]),
-        same_words=both_orders(pairs["EQ_WORD"]),
-        cutoff=cutoff,
-        labelled=labelled,
+            labeled = bool(value) if keyword == "LABELED" else labeled
+    return EvalbParams(
+        deleted_labels=frozenset(lists["DELETE_LABEL"]),
+        length_deleted_labels=frozenset(lists["DELETE_LABEL_FOR_LENGTH"]),
+        quote_labels=frozenset(lists["QUOTE_LABEL"]),
+        equal_labels=symmetric_pairs(pairs["EQ_LABEL"]),
+        equal_words=symmetric_pairs(pairs["EQ_WORD"]),
+        cutoff_length=cutoff,
+        labeled=labeled,
     )
 
 
-def _number(value: str, keyword: str, where: str) -> int:
+def _parse_number(value: str, keyword: str, location: str) -> int:
     if not (value.isascii() and value.isdigit()):
-        raise DataError(f"{where}: {keyword} takes a whole number, not {value[:40]!r}")
+        raise DataError(f"{location}: {keyword} takes a whole number, not {value[:40]!r}")
     if keyword in ("LABELED", "DISC_ONLY") and value not in ("0", "1"):
-        raise DataError(f"{where}: {keyword} takes 0 or 1, not {value[:40]!r}")
+        raise DataError(f"{location}: {keyword} takes 0 or 1, not {value[:40]!r}")
     if keyword == "DISC_ONLY" and value == "1":
         raise DataError(
-            f"{where}: DISC_ONLY 1 counts discontinuous brackets alone, and trees in brackets have none; set it to 0"
+            f"{location}: DISC_ONLY 1 counts discontinuous brackets alone, and trees in brackets have none; set it to 0"
         )
     return int(value[:9])

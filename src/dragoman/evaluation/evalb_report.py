@@ -4,53 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.evaluation.evalb import SentenceScore, Totals, share, total
+from dragoman.evaluation.evalb import EvalbTotals, SentenceScore, percent, sum_scores
 
-_HEAD = (
+_HEADER = (
     "  Sent.                        Matched  Bracket   Cross        Correct Tag\n"
     " ID  Len.  Stat. Recal  Prec.  Bracket gold test Bracket Words  Tags Accracy"
 )
 _RULE = "=" * 76
 
 
-def listing(scores: Sequence[SentenceScore], cutoff: int) -> str:
+def format_report(scores: Sequence[SentenceScore], cutoff_length: int) -> str:
     """A line for each sentence, the sums, and the summary over all and over those up to the length `cutoff`.
 
     An F-measure of nothing is 0 here, and in the C program no number.
     """
-    everything = total(scores, "dropped")
+    totals = sum_scores(scores, "dropped")
     sums = (
-        f"{'':16}{everything.recall:6.2f} {everything.precision:6.2f} {everything.matched:6d} "
-        f"{everything.gold:5d} {everything.test:5d}  {everything.crossing:5d}"
+        f"{'':16}{totals.recall:6.2f} {totals.precision:6.2f} {totals.matched:6d} "
+        f"{totals.gold:5d} {totals.test:5d}  {totals.crossing:5d}"
     )
-    tags = f"  {everything.words:5d} {everything.tags:5d}   {everything.tagging:6.2f}"
+    tags = f"  {totals.words:5d} {totals.tags:5d}   {totals.tagging_accuracy:6.2f}"
     return "\n".join(
         [
-            _HEAD,
+            _HEADER,
             _RULE,
-            *map(sentence_line, scores),
+            *map(format_sentence, scores),
             _RULE,
-            (sums if everything.gold and everything.test else "") + tags,
+            (sums if totals.gold and totals.test else "") + tags,
             "=== Summary ===",
-            *_summary("All", everything),
-            *_summary(f"len<={cutoff}", total(scores, "dropped", longest=cutoff)),
+            *_format_summary("All", totals),
+            *_format_summary(f"len<={cutoff_length}", sum_scores(scores, "dropped", max_length=cutoff_length)),
             "",
         ]
     )
 
 
-def sentence_line(score: SentenceScore) -> str:
+def format_sentence(score: SentenceScore) -> str:
     """A sentence's line: of one that has no score, the length and the status alone."""
     gold, test, words = (score.gold, score.test, score.words) if score.status == 0 else (0, 0, 0)
     return (
         f"{score.line:4d}  {score.length:3d}    {score.status:d}  "
-        f"{share(score.matched, gold):6.2f} {share(score.matched, test):6.2f}   "
+        f"{percent(score.matched, gold):6.2f} {percent(score.matched, test):6.2f}   "
         f"{score.matched:3d}    {gold:3d}  {test:3d}    {score.crossing:3d}   "
-        f"{words:4d}  {score.tags:4d}   {share(score.tags, words):6.2f}"
+        f"{words:4d}  {score.tags:4d}   {percent(score.tags, words):6.2f}"
     )
 
 
-def _summary(title: str, totals: Totals) -> list[str]:
+def _format_summary(title: str, totals: EvalbTotals) -> list[str]:
     counts = {
         "Number of sentence": totals.sentences,
         "Number of Error sentence": totals.errors,
@@ -61,11 +61,11 @@ def _summary(title: str, totals: Totals) -> list[str]:
         "Bracketing Recall": totals.recall,
         "Bracketing Precision": totals.precision,
         "Bracketing FMeasure": totals.f1,
-        "Complete match": totals.complete,
+        "Complete match": totals.complete_match,
         "Average crossing": totals.average_crossing,
         "No crossing": totals.no_crossing,
         "2 or less crossing": totals.two_or_less_crossing,
-        "Tagging accuracy": totals.tagging,
+        "Tagging accuracy": totals.tagging_accuracy,
     }
     return [
         "",

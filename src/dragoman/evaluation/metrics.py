@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dragoman.errors import DataError, MissingExtraError, RecipeError
+from dragoman.errors import DataError, MissingDependencyError, RecipeError
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
     from sacrebleu.metrics.bleu import BLEU
 
-COMPOUND = re.compile(r"(\S)-(\S)")
+HYPHENATED_COMPOUND = re.compile(r"(\S)-(\S)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ def ter(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score
     return corpus_score(TER(), hypotheses, references)
 
 
-def tokenised_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool = False) -> Score:
+def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool = False) -> Score:
     """BLEU of text that is tokenised already, unsmoothed: the number that Moses' multi-bleu.perl prints.
 
     `lowercase` reaches every letter; `multi-bleu.perl -lc` leaves those outside ASCII as they are.
     """
-    metric = tokenised_bleu_metric(lowercase=lowercase)
+    metric = tokenized_bleu_metric(lowercase=lowercase)
     return replace(corpus_score(metric, hypotheses, references), name="tokenised BLEU")
 
 
@@ -77,7 +77,7 @@ def moses_bleu(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str, *, lowercase: bool = False
 ) -> Score:
     """`tokenised_bleu` of plain text after the Moses tokeniser for `language`."""
-    return _bleu_of_moses_tokens(hypotheses, references, language, compounds_split=False, lowercase=lowercase)
+    return _score_moses_tokens(hypotheses, references, language, split_hyphens=False, lowercase=lowercase)
 
 
 def compound_split_bleu(
@@ -88,7 +88,7 @@ def compound_split_bleu(
     The steps are those of tensor2tensor's utils/get_ende_bleu.sh. Later versions of that script first turn the system's
     Unicode punctuation into ASCII (against references that came tokenised); that is not done here.
     """
-    return _bleu_of_moses_tokens(hypotheses, references, language, compounds_split=True, lowercase=lowercase)
+    return _score_moses_tokens(hypotheses, references, language, split_hyphens=True, lowercase=lowercase)
 
 
 def paper_bleu(
@@ -96,42 +96,42 @@ def paper_bleu(
     references: Sequence[Sequence[str]],
     language: str,
     *,
-    tokenised: bool = False,
+    tokenized: bool = False,
     lowercase: bool = False,
 ) -> Score:
     """BLEU as the paper's tables have it: over Moses' tokens, of German with compounds split.
 
     tokenised: the text is tokenised already, and its tokens are taken as they stand
     """
-    if not tokenised:
-        judge = compound_split_bleu if splits_compounds(language) else moses_bleu
-        return judge(hypotheses, references, language, lowercase=lowercase)
-    if not splits_compounds(language):
-        return tokenised_bleu(hypotheses, references, lowercase=lowercase)
-    lines, *reference_lines = (split_compounds(some) for some in (hypotheses, *references))
-    score = tokenised_bleu(lines, reference_lines, lowercase=lowercase)
+    if not tokenized:
+        score_fn = compound_split_bleu if uses_split_compounds(language) else moses_bleu
+        return score_fn(hypotheses, references, language, lowercase=lowercase)
+    if not uses_split_compounds(language):
+        return tokenized_bleu(hypotheses, references, lowercase=lowercase)
+    lines, *reference_lines = (split_compounds(texts) for texts in (hypotheses, *references))
+    score = tokenized_bleu(lines, reference_lines, lowercase=lowercase)
     signature = score.signature.replace("tok:none", "tok:none|compounds:split")
     return replace(score, name="compound-split BLEU", signature=signature)
 
 
-def splits_compounds(language: str) -> bool:
+def uses_split_compounds(language: str) -> bool:
     """Whether the paper's numbers for a target language are of split compounds: German's, however its code goes on."""
     return language.lower().replace("_", "-").split("-")[0] in ("de", "deu", "ger")
 
 
 def split_compounds(lines: Sequence[str]) -> list[str]:
     """`rich ##AT##-##AT## text` of `rich-text`, as `s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g` does: matches never overlap."""
-    return [COMPOUND.sub(r"\1 ##AT##-##AT## \2", line) for line in lines]
+    return [HYPHENATED_COMPOUND.sub(r"\1 ##AT##-##AT## \2", line) for line in lines]
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
     """The share of lines that equal one of their references, character by character."""
     check_lines(hypotheses, references)
-    matches = sum(line in choices for line, *choices in zip(hypotheses, *references, strict=True))
+    matches = sum(line in line_references for line, *line_references in zip(hypotheses, *references, strict=True))
     return Score("exact match", 100 * matches / len(hypotheses), f"nrefs:{len(references)}|case:mixed|space:kept")
 
 
-def moses_tokenise(lines: Sequence[str], language: str, *, compounds_split: bool = False) -> list[str]:
+def moses_tokenize(lines: Sequence[str], language: str, *, split_hyphens: bool = False) -> list[str]:
     """Each line as Moses' tokenizer.perl cuts it: tokens joined by spaces, `&` and its like escaped.
 
     `compounds_split`: see `split_compounds`; `a-b-c` splits at its first hyphen only. A language without a Moses list of
@@ -140,13 +140,13 @@ def moses_tokenise(lines: Sequence[str], language: str, *, compounds_split: bool
     try:
         from sacremoses import MosesTokenizer
     except ImportError as error:
-        raise MissingExtraError("sacremoses", "moses", "Moses-tokenised BLEU") from error
+        raise MissingDependencyError("sacremoses", "moses", "Moses-tokenised BLEU") from error
     tokenizer = MosesTokenizer(lang=language)
-    tokenised = [tokenizer.tokenize(line, return_str=True) for line in lines]
-    return split_compounds(tokenised) if compounds_split else tokenised
+    tokenized = [tokenizer.tokenize(line, return_str=True) for line in lines]
+    return split_compounds(tokenized) if split_hyphens else tokenized
 
 
-def tokenised_bleu_metric(*, lowercase: bool = False) -> BLEU:
+def tokenized_bleu_metric(*, lowercase: bool = False) -> BLEU:
     """What `tokenised_bleu` counts by."""
     from sacrebleu.metrics.bleu import BLEU
 
@@ -187,18 +187,18 @@ def check_lines(hypotheses: Sequence[str], references: Sequence[Sequence[str]], 
             )
 
 
-def _bleu_of_moses_tokens(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str, *, compounds_split: bool, lowercase: bool
+def _score_moses_tokens(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str, *, split_hyphens: bool, lowercase: bool
 ) -> Score:
     check_lines(hypotheses, references)
     tokens, *reference_tokens = (
-        moses_tokenise(lines, language, compounds_split=compounds_split) for lines in (hypotheses, *references)
+        moses_tokenize(lines, language, split_hyphens=split_hyphens) for lines in (hypotheses, *references)
     )
-    score = tokenised_bleu(tokens, reference_tokens, lowercase=lowercase)
+    score = tokenized_bleu(tokens, reference_tokens, lowercase=lowercase)
     import sacremoses
 
-    tokenisation = f"tok:moses-{language}|sacremoses:{sacremoses.__version__}"
-    if compounds_split:
-        tokenisation += "|compounds:split"
-    name = "compound-split BLEU" if compounds_split else "Moses BLEU"
-    return replace(score, name=name, signature=score.signature.replace("tok:none", tokenisation))
+    tokenization = f"tok:moses-{language}|sacremoses:{sacremoses.__version__}"
+    if split_hyphens:
+        tokenization += "|compounds:split"
+    name = "compound-split BLEU" if split_hyphens else "Moses BLEU"
+    return replace(score, name=name, signature=score.signature.replace("tok:none", tokenization))

@@ -15,76 +15,78 @@ import numpy.typing as npt
 from sacrebleu.metrics.bleu import BLEU, MAX_NGRAM_ORDER
 from sacrebleu.metrics.chrf import CHRF
 
-Table = npt.NDArray[np.float64]
+ScoreMatrix = npt.NDArray[np.float64]
 """Row i, column j: line i as a hypothesis, line j as its reference; in percent."""
-Counts = npt.NDArray[np.int64]
+CountArray = npt.NDArray[np.int64]
 
 
-def pairwise_chrf(lines: Sequence[str]) -> Table:
+def pairwise_chrf(lines: Sequence[str]) -> ScoreMatrix:
     """chrF2 of each line against each."""
-    letters = ["".join(line.split()) for line in lines]
-    ids = [np.fromiter(map(ord, line), np.int64, len(line)) for line in letters]
+    characters = ["".join(line.split()) for line in lines]
+    ids = [np.fromiter(map(ord, line), np.int64, len(line)) for line in characters]
     precision = recall = orders = np.zeros((len(lines), len(lines)))
-    for total, shared in _shared(ids, CHRF.CHAR_ORDER):
+    for total, shared in _count_shared_ngrams(ids, CHRF.CHAR_ORDER):
         hypothesis, reference = total[:, None], total[None, :]
-        both = (hypothesis > 0) & (reference > 0)  # an order that one of them is too short for does not count
-        precision = precision + np.where(both, shared / np.maximum(hypothesis, 1), 0.0)
-        recall = recall + np.where(both, shared / np.maximum(reference, 1), 0.0)
-        orders = orders + both
+        in_both = (hypothesis > 0) & (reference > 0)  # an order that one of them is too short for does not count
+        precision = precision + np.where(in_both, shared / np.maximum(hypothesis, 1), 0.0)
+        recall = recall + np.where(in_both, shared / np.maximum(reference, 1), 0.0)
+        orders = orders + in_both
     precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
-    factor = CHRF.BETA**2
-    below = factor * precision + recall
-    score: Table = 100.0 * (1 + factor) * precision * recall / np.where(below > 0, below, 1.0)
+    beta_squared = CHRF.BETA**2
+    denominator = beta_squared * precision + recall
+    score: ScoreMatrix = 100.0 * (1 + beta_squared) * precision * recall / np.where(denominator > 0, denominator, 1.0)
     return score
 
 
-def pairwise_bleu(lines: Sequence[str], *, tokenize: str = "13a") -> Table:
+def pairwise_bleu(lines: Sequence[str], *, tokenize: str = "13a") -> ScoreMatrix:
     """BLEU of each line against each, of sacreBLEU's tokens, with exponential smoothing and effective order."""
-    cut = _bleu(tokenize).tokenizer
-    tokens = [cut(line.rstrip()).split() for line in lines]
-    number = {token: place for place, token in enumerate(dict.fromkeys(chain(*tokens)))}
-    ids = [np.array([number[token] for token in line], np.int64) for line in tokens]
+    tokenizer = _build_bleu(tokenize).tokenizer
+    tokens = [tokenizer(line.rstrip()).split() for line in lines]
+    token_ids = {token: index for index, token in enumerate(dict.fromkeys(chain(*tokens)))}
+    ids = [np.array([token_ids[token] for token in line], np.int64) for line in tokens]
     lengths = np.array([len(line) for line in tokens], np.float64)
-    logarithms = orders = np.zeros((len(lines), len(lines)))
-    some, halving = np.zeros(logarithms.shape, bool), np.ones(logarithms.shape)
-    for total, shared in _shared(ids, MAX_NGRAM_ORDER):
+    log_precisions = orders = np.zeros((len(lines), len(lines)))
+    has_match, smoothing = np.zeros(log_precisions.shape, bool), np.ones(log_precisions.shape)
+    for total, shared in _count_shared_ngrams(ids, MAX_NGRAM_ORDER):
         counts = total[:, None] > 0
-        missed = counts & (shared == 0)
-        halving = np.where(missed, halving * 2.0, halving)
-        found = np.where(missed, 1.0 / halving, np.maximum(shared, 1.0)) / np.maximum(total[:, None], 1)
-        logarithms = logarithms + np.where(counts, np.log(100.0 * found), 0.0)
+        is_unmatched = counts & (shared == 0)
+        smoothing = np.where(is_unmatched, smoothing * 2.0, smoothing)
+        precision = np.where(is_unmatched, 1.0 / smoothing, np.maximum(shared, 1.0)) / np.maximum(total[:, None], 1)
+        log_precisions = log_precisions + np.where(counts, np.log(100.0 * precision), 0.0)
         orders = orders + counts
-        some |= shared > 0
+        has_match |= shared > 0
     brevity = np.minimum(0.0, 1.0 - lengths[None, :] / np.maximum(lengths[:, None], 1.0))
-    score: Table = np.where(some, np.exp(brevity + logarithms / np.maximum(orders, 1)), 0.0)
+    score: ScoreMatrix = np.where(has_match, np.exp(brevity + log_precisions / np.maximum(orders, 1)), 0.0)
     return score
 
 
 @lru_cache(maxsize=4)
-def _bleu(tokenize: str) -> BLEU:
+def _build_bleu(tokenize: str) -> BLEU:
     return BLEU(tokenize=tokenize, effective_order=True)
 
 
-def _shared(lines: Sequence[Counts], orders: int) -> Iterator[tuple[Counts, Table]]:
+def _count_shared_ngrams(lines: Sequence[CountArray], orders: int) -> Iterator[tuple[CountArray, ScoreMatrix]]:
     """For n-grams of 1, 2, … ids: how many each line holds (N,), and how many each two of them share (N, N)."""
     count = len(lines)
     ids = np.concatenate(lines) if count else np.zeros(0, np.int64)
     row = np.concatenate([np.repeat(np.arange(count), [len(line) for line in lines]), [-1]])
-    begin, gram = np.arange(len(ids)), np.zeros(len(ids), np.int64)
+    start, ngram = np.arange(len(ids)), np.zeros(len(ids), np.int64)
     for order in range(1, orders + 1):
-        whole = row[begin] == row[np.minimum(begin + order - 1, len(ids))]
-        begin, gram = begin[whole], gram[whole]
-        _, letter = np.unique(ids[begin + order - 1], return_inverse=True)
-        _, gram = np.unique(gram * (len(ids) + 1) + letter, return_inverse=True)
-        held = np.bincount(row[begin] * (kinds := int(gram.max(initial=0)) + 1) + gram, minlength=count * kinds)
-        yield np.bincount(row[begin], minlength=count), _least(held.reshape(count, kinds))
+        is_within_line = row[start] == row[np.minimum(start + order - 1, len(ids))]
+        start, ngram = start[is_within_line], ngram[is_within_line]
+        _, last_id = np.unique(ids[start + order - 1], return_inverse=True)
+        _, ngram = np.unique(ngram * (len(ids) + 1) + last_id, return_inverse=True)
+        ngram_counts = np.bincount(
+            row[start] * (num_ngrams := int(ngram.max(initial=0)) + 1) + ngram, minlength=count * num_ngrams
+        )
+        yield np.bincount(row[start], minlength=count), _sum_minima(ngram_counts.reshape(count, num_ngrams))
 
 
-def _least(held_NG: Counts) -> Table:
+def _sum_minima(count_NG: CountArray) -> ScoreMatrix:
     """Σ_g min(held_ig, held_jg) for each two rows."""
-    shared = np.zeros((len(held_NG), len(held_NG)))
-    for times in range(1, int(held_NG.max(initial=0)) + 1):
-        held_NG = held_NG[:, (held_NG >= times).any(0)]
-        often_NG = (held_NG >= times).astype(np.float32)
-        shared += often_NG @ often_NG.T
+    shared = np.zeros((len(count_NG), len(count_NG)))
+    for min_count in range(1, int(count_NG.max(initial=0)) + 1):
+        count_NG = count_NG[:, (count_NG >= min_count).any(0)]
+        has_count_NG = (count_NG >= min_count).astype(np.float32)
+        shared += has_count_NG @ has_count_NG.T
     return shared

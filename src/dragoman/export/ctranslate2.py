@@ -24,25 +24,25 @@ from torch.nn.functional import pad
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, UNKNOWN_ID
-from dragoman.data.tokenization.tokenizer import write_tokeniser
-from dragoman.errors import BundleError, MissingExtraError
-from dragoman.io.storage import sealed_folder, write_json
+from dragoman.data.tokenization.tokenizer import write_tokenizer
+from dragoman.errors import BundleError, MissingDependencyError
+from dragoman.io.storage import atomic_dir, write_json
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward
-from dragoman.model.positional_encoding import LearnedPositions
+from dragoman.model.positional_encoding import LearnedPositionalEmbedding
 from dragoman.model.transformer import Decoder, Encoder
-from dragoman.tasks.generation import FORBIDDEN
-from dragoman.tasks.inference_model import start_id
+from dragoman.tasks.generation import FORBIDDEN_IDS
+from dragoman.tasks.inference_model import get_decoder_start_id
 
-TOLD = "dragoman.json"
+METADATA_FILE = "dragoman.json"
 # Added to the logit of a token that is never to be said: e to it is 0 in every precision, and float16 holds it.
-NEVER = -3e4
+SUPPRESSED_LOGIT = -3e4
 # CTranslate2 ends a search with so many times beam_size outputs; dragoman, when none alive can win. From 2 on they agree.
 PATIENCE = 2
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportResult:
     """What was written, and how to search with it as the recipe does.
 
     positions: tokens that a source and an output may have, the end token included
@@ -50,14 +50,14 @@ class Exported:
     remarks: what its users should know, a sentence each
     """
 
-    folder: Path
-    bytes: int
-    positions: int
-    search: dict[str, Any]
-    remarks: tuple[str, ...]
+    path: Path
+    num_bytes: int
+    max_positions: int
+    decoding_options: dict[str, Any]
+    notes: tuple[str, ...]
 
 
-def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -> Exported:
+def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -> ExportResult:
     """Write a folder that `ctranslate2.Translator` opens, whole or not at all, in float32.
 
     Raises BundleError for a model that CTranslate2 cannot express, MissingExtraError, and OutputError where `path` exists.
@@ -65,37 +65,39 @@ def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -
     try:
         from ctranslate2.specs import TransformerSpec
     except ImportError:
-        raise MissingExtraError("ctranslate2", "ctranslate2", "the export to CTranslate2") from None
+        raise MissingDependencyError("ctranslate2", "ctranslate2", "the export to CTranslate2") from None
     config, model = bundle.recipe.model, bundle.model
     if bundle.recipe.task.kind != "translation":
         raise BundleError(f"{bundle.recipe.name}: is a parser, not a translator: CTranslate2 cannot run it; use dragoman parse")
-    refuse_inexpressible(config)
-    rows = _positions(bundle)
+    check_exportable(config)
+    num_positions = _count_positions(bundle)
     # A norm at the end of a stack has no switch of its own there: it is made with pre-norm, whatever the layers have.
-    final = not isinstance(model.encoder.norm, nn.Identity)
-    spec = TransformerSpec.from_config((config.encoder_layers, config.decoder_layers), config.num_heads, pre_norm=final)
-    _put_encoder(spec.encoder, model.encoder, config, rows)
-    _put_decoder(spec.decoder, model.decoder, config, rows)
+    has_final_norm = not isinstance(model.encoder.norm, nn.Identity)
+    spec = TransformerSpec.from_config(
+        (config.encoder_layers, config.decoder_layers), config.num_heads, pre_norm=has_final_norm
+    )
+    _set_encoder(spec.encoder, model.encoder, config, num_positions)
+    _set_decoder(spec.decoder, model.decoder, config, num_positions)
     spec.decoder.projection.weight = model.output
-    never = torch.zeros(len(model.output))
-    never[list(FORBIDDEN)] = NEVER
-    spec.decoder.projection.bias = never
-    _put_vocabulary(spec, bundle)
+    suppression_bias = torch.zeros(len(model.output))
+    suppression_bias[list(FORBIDDEN_IDS)] = SUPPRESSED_LOGIT
+    spec.decoder.projection.bias = suppression_bias
+    _set_vocabulary(spec, bundle)
     spec.validate()
     spec.optimize()
-    search, remarks = nearest_search(bundle.recipe.decoding, positions=rows)
+    decoding_options, notes = convert_decoding_options(bundle.recipe.decoding, num_positions=num_positions)
     if bundle.recipe.tokenizer.lowercase:
-        remarks.insert(0, "the model reads lower-cased text: lower-case it before it is split into pieces")
+        notes.insert(0, "the model reads lower-cased text: lower-case it before it is split into pieces")
     size = sum(value.num_bytes() for value in spec.variables().values() if not isinstance(value, str))
-    with sealed_folder(path, overwrite=overwrite, size=size) as folder:
+    with atomic_dir(path, overwrite=overwrite, size=size) as folder:
         spec.save(str(folder))
-        write_tokeniser(folder, bundle.tokeniser)
-        write_json(folder / TOLD, _told(bundle, rows, search, remarks))
-    written = sum(one.stat().st_size for one in path.iterdir())
-    return Exported(path, written, rows, search, tuple(remarks))
+        write_tokenizer(folder, bundle.tokenizer)
+        write_json(folder / METADATA_FILE, _collect_metadata(bundle, num_positions, decoding_options, notes))
+    num_bytes = sum(file.stat().st_size for file in path.iterdir())
+    return ExportResult(path, num_bytes, num_positions, decoding_options, tuple(notes))
 
 
-def refuse_inexpressible(config: ModelConfig) -> None:
+def check_exportable(config: ModelConfig) -> None:
     """Raise BundleError for a model that CTranslate2 has no form for."""
     if config.attention_window is not None:
         raise BundleError(
@@ -104,142 +106,146 @@ def refuse_inexpressible(config: ModelConfig) -> None:
         )
 
 
-def nearest_search(decoding: DecodingConfig, *, positions: int) -> tuple[dict[str, Any], list[str]]:
+def convert_decoding_options(decoding: DecodingConfig, *, num_positions: int) -> tuple[dict[str, Any], list[str]]:
     """Arguments of translate_batch that search as these settings do, or nearly; and remarks on what differs.
 
     return_end_token lets the length penalty count the end token, as dragoman does; it then stands at the end of each output.
     """
-    longest = min(decoding.max_source_tokens + decoding.max_extra_tokens, positions)
+    max_tokens = min(decoding.max_source_tokens + decoding.max_extra_tokens, num_positions)
     alpha = 0.0 if decoding.length_penalty == "none" else decoding.alpha
     # An input of more than 1,024 tokens would be cut without a word; 0 makes it an error where positions end.
-    search: dict[str, Any] = {"max_input_length": 0, "min_decoding_length": 0, "max_decoding_length": longest}
-    search |= {"beam_size": 1, "length_penalty": alpha, "return_end_token": True}
-    remarks = [
-        f"an output is cut at {longest} tokens (max_decoding_length); dragoman cuts it at the source's length + "
+    options: dict[str, Any] = {"max_input_length": 0, "min_decoding_length": 0, "max_decoding_length": max_tokens}
+    options |= {"beam_size": 1, "length_penalty": alpha, "return_end_token": True}
+    notes = [
+        f"an output is cut at {max_tokens} tokens (max_decoding_length); dragoman cuts it at the source's length + "
         f"{decoding.max_extra_tokens}"
     ]
     if decoding.method == "sample":
-        search |= {"sampling_topk": decoding.top_k, "sampling_topp": decoding.top_p, "num_hypotheses": decoding.nbest}
-        search["sampling_temperature"] = decoding.temperature
-        remarks.append("samples come from another generator, so no seed gives those that dragoman draws")
+        options |= {"sampling_topk": decoding.top_k, "sampling_topp": decoding.top_p, "num_hypotheses": decoding.nbest}
+        options["sampling_temperature"] = decoding.temperature
+        notes.append("samples come from another generator, so no seed gives those that dragoman draws")
     if decoding.method != "beam" or decoding.beam_size == 1:
-        return search, remarks
-    search |= {"beam_size": decoding.beam_size, "num_hypotheses": decoding.nbest, "patience": PATIENCE}
+        return options, notes
+    options |= {"beam_size": decoding.beam_size, "num_hypotheses": decoding.nbest, "patience": PATIENCE}
     if decoding.length_penalty == "gnmt" and alpha:
-        remarks.append(
+        notes.append(
             f"CTranslate2 divides scores by |Y|^α: length_penalty = {alpha:g} is not the recipe's ((5+|Y|)/6)^α, "
             "by which its n-best can be ranked anew"
         )
     if not alpha:
-        remarks.append(
+        notes.append(
             "without a length penalty dragoman finds very short outputs that CTranslate2 passes over: it counts an end only "
             "among the beam_size best"
         )
-    return search, remarks
+    return options, notes
 
 
-def _positions(bundle: Bundle) -> int:
+def _count_positions(bundle: Bundle) -> int:
     """Rows of the tables of positions: as many tokens as the recipe's [decoding] lets a source or an output have."""
     decoding, positions = bundle.recipe.decoding, bundle.model.encoder.embedding.positions
-    if isinstance(positions, LearnedPositions):
+    if isinstance(positions, LearnedPositionalEmbedding):
         return len(positions.weight)
     return decoding.max_source_tokens + decoding.max_extra_tokens
 
 
-def _put_encoder(spec: Any, encoder: Encoder, config: ModelConfig, rows: int) -> None:
-    table = encoder.embedding.positions(0, rows)
+def _set_encoder(spec: Any, encoder: Encoder, config: ModelConfig, num_positions: int) -> None:
+    position_table = encoder.embedding.positions(0, num_positions)
     # What stands in every place is as well added to its position.
-    table = table if encoder.embedding.extra is None else table + encoder.embedding.extra
+    position_table = (
+        position_table
+        if encoder.embedding.target_space_embedding is None
+        else position_table + encoder.embedding.target_space_embedding
+    )
     spec.embeddings[0].weight = encoder.embedding.weight
-    _put_stack(spec, encoder, table, config)
-    for into, layer in zip(spec.layer, encoder.layers, strict=True):
+    _set_stack(spec, encoder, position_table, config)
+    for layer_spec, layer in zip(spec.layer, encoder.layers, strict=True):
         assert isinstance(layer, EncoderLayer)
-        _put_attention(into.self_attention, layer.attention, layer.attention_residual.norm)
-        _put_feed_forward(into.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
+        _set_attention(layer_spec.self_attention, layer.attention, layer.attention_residual.norm)
+        _set_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
 
 
-def _put_decoder(spec: Any, decoder: Decoder, config: ModelConfig, rows: int) -> None:
+def _set_decoder(spec: Any, decoder: Decoder, config: ModelConfig, num_positions: int) -> None:
     spec.embeddings.weight = decoder.embedding.weight
     spec.start_from_zero_embedding = config.decoder_start_token == "zero"
-    _put_stack(spec, decoder, decoder.embedding.positions(0, rows), config)
-    for into, layer in zip(spec.layer, decoder.layers, strict=True):
+    _set_stack(spec, decoder, decoder.embedding.positions(0, num_positions), config)
+    for layer_spec, layer in zip(spec.layer, decoder.layers, strict=True):
         assert isinstance(layer, DecoderLayer)
-        _put_attention(into.self_attention, layer.attention, layer.attention_residual.norm)
-        _put_attention(into.attention, layer.cross_attention, layer.cross_attention_residual.norm)
-        _put_feed_forward(into.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
+        _set_attention(layer_spec.self_attention, layer.attention, layer.attention_residual.norm)
+        _set_attention(layer_spec.attention, layer.cross_attention, layer.cross_attention_residual.norm)
+        _set_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
 
 
-def _put_stack(spec: Any, stack: Encoder | Decoder, table: Tensor, config: ModelConfig) -> None:
+def _set_stack(spec: Any, stack: Encoder | Decoder, position_table: Tensor, config: ModelConfig) -> None:
     """What both stacks have around their layers."""
     spec.pre_norm = config.norm == "pre"
     spec.scale_embeddings = config.scale_embeddings
-    spec.position_encodings.encodings = table
+    spec.position_encodings.encodings = position_table
     if isinstance(stack.norm, nn.LayerNorm):
-        _put_norm(spec.layer_norm, stack.norm)
+        _set_norm(spec.layer_norm, stack.norm)
 
 
-def _put_attention(spec: Any, attention: Attention, norm: nn.LayerNorm) -> None:
+def _set_attention(spec: Any, attention: Attention, norm: nn.LayerNorm) -> None:
     """Queries, keys and values as one matrix; over the source the queries stand alone. Heads all get the wider width."""
-    heads = attention.num_heads
-    width_k, width_v = (linear.out_features // heads for linear in (attention.key, attention.value))
+    num_heads = attention.num_heads
+    width_k, width_v = (linear.out_features // num_heads for linear in (attention.key, attention.value))
     width = max(width_k, width_v)
     query, key, value = (
-        [_widened(one, heads, width) for one in (linear.weight, linear.bias) if one is not None]
+        [_pad_heads(tensor, num_heads, width) for tensor in (linear.weight, linear.bias) if tensor is not None]
         for linear in (attention.query, attention.key, attention.value)
     )
     groups = [[query, key, value]] if len(spec.linear) == 2 else [[query], [key, value]]
-    for into, group in zip(spec.linear, groups, strict=False):
-        _put_linear(into, *(torch.cat(parts) for parts in zip(*group, strict=True)))
-    output = _widened(attention.output.weight.t(), heads, width).t().contiguous()
-    _put_linear(spec.linear[-1], output, *([] if attention.output.bias is None else [attention.output.bias]))
+    for linear_spec, group in zip(spec.linear, groups, strict=False):
+        _set_linear(linear_spec, *(torch.cat(parts) for parts in zip(*group, strict=True)))
+    output = _pad_heads(attention.output.weight.t(), num_heads, width).t().contiguous()
+    _set_linear(spec.linear[-1], output, *([] if attention.output.bias is None else [attention.output.bias]))
     spec.queries_scale = width_k**-0.5
-    _put_norm(spec.layer_norm, norm)
+    _set_norm(spec.layer_norm, norm)
 
 
-def _widened(rows: Tensor, heads: int, width: int) -> Tensor:
+def _pad_heads(rows: Tensor, num_heads: int, width: int) -> Tensor:
     """Heads of rows one after the other, each filled up to `width` rows with zeros. (heads · rows, …) → (heads · width, …)."""
-    by_head = rows.detach().reshape(heads, rows.shape[0] // heads, -1)
-    filled = pad(by_head, (0, 0, 0, width - by_head.shape[1]))
-    return filled.reshape(heads * width, *rows.shape[1:])
+    by_head = rows.detach().reshape(num_heads, rows.shape[0] // num_heads, -1)
+    padded = pad(by_head, (0, 0, 0, width - by_head.shape[1]))
+    return padded.reshape(num_heads * width, *rows.shape[1:])
 
 
-def _put_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.LayerNorm) -> None:
-    for into, linear in ((spec.linear_0, feed_forward.inner), (spec.linear_1, feed_forward.outer)):
-        _put_linear(into, linear.weight, linear.bias)
-    _put_norm(spec.layer_norm, norm)
+def _set_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.LayerNorm) -> None:
+    for linear_spec, linear in ((spec.linear_0, feed_forward.inner), (spec.linear_1, feed_forward.outer)):
+        _set_linear(linear_spec, linear.weight, linear.bias)
+    _set_norm(spec.layer_norm, norm)
 
 
-def _put_linear(spec: Any, weight: Tensor, *bias: Tensor) -> None:
+def _set_linear(spec: Any, weight: Tensor, *bias: Tensor) -> None:
     spec.weight = weight
     if bias:
         (spec.bias,) = bias
 
 
-def _put_norm(spec: Any, norm: nn.LayerNorm) -> None:
+def _set_norm(spec: Any, norm: nn.LayerNorm) -> None:
     spec.gamma, spec.beta = norm.weight, norm.bias
 
 
-def _put_vocabulary(spec: Any, bundle: Bundle) -> None:
-    config, tokeniser = bundle.recipe.model, bundle.tokeniser
-    source, target = (side.pieces(range(len(side))) for side in (tokeniser.source, tokeniser.target))
-    _refuse_doubles(source, target)
+def _set_vocabulary(spec: Any, bundle: Bundle) -> None:
+    config, tokenizer = bundle.recipe.model, bundle.tokenizer
+    source, target = (side.ids_to_pieces(range(len(side))) for side in (tokenizer.source, tokenizer.target))
+    _check_unique_pieces(source, target)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (target[i] for i in (UNKNOWN_ID, BEGIN_ID, END_ID))
     # Where the decoder starts from a zero vector, any token will do.
-    spec.config.decoder_start_token = target[start_id(config)]
+    spec.config.decoder_start_token = target[get_decoder_start_id(config)]
     spec.config.add_source_eos = config.append_source_eos
     spec.config.layer_norm_epsilon = config.norm_epsilon
 
 
-def _refuse_doubles(*sides: Sequence[str]) -> None:
+def _check_unique_pieces(*sides: Sequence[str]) -> None:
     for pieces in sides:
         if len(set(pieces)) < len(pieces):
-            double = next(piece for number, piece in enumerate(pieces) if piece in pieces[:number])
-            raise BundleError(f"the subword model has two pieces {double!r}; CTranslate2 tells pieces apart by their text")
+            duplicate = next(piece for index, piece in enumerate(pieces) if piece in pieces[:index])
+            raise BundleError(f"the subword model has two pieces {duplicate!r}; CTranslate2 tells pieces apart by their text")
 
 
-def _told(bundle: Bundle, rows: int, search: dict[str, Any], remarks: list[str]) -> dict[str, Any]:
+def _collect_metadata(bundle: Bundle, num_positions: int, decoding_options: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     task, tokenizer = bundle.recipe.task, bundle.recipe.tokenizer
     return {
         "recipe": bundle.recipe.name,
@@ -247,8 +253,8 @@ def _told(bundle: Bundle, rows: int, search: dict[str, Any], remarks: list[str])
         "target_language": task.target_language,
         "lowercase": tokenizer.lowercase,
         "tokenized": task.tokenized,
-        "positions": rows,
-        "search": search,
-        "remarks": remarks,
-        "story": bundle.story,
+        "positions": num_positions,
+        "search": decoding_options,
+        "remarks": notes,
+        "story": bundle.metadata,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_BREAKS = re.compile(r"[\r\n]+")
+_LINE_BREAKS = re.compile(r"[\r\n]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +21,17 @@ class Pair:
     origin: str = ""
 
 
-def one_line(text: str) -> str:
+def to_single_line(text: str) -> str:
     """A text with a space for each line break and the white space around it; at its ends, with nothing instead."""
-    first, *more = _BREAKS.split(text)
-    if not more:
+    first_part, *later_parts = _LINE_BREAKS.split(text)
+    if not later_parts:
         return text
-    *middle, last = more
-    parts = [first.rstrip(" \t"), *(part.strip(" \t") for part in middle), last.lstrip(" \t")]
+    *middle_parts, last_part = later_parts
+    parts = [first_part.rstrip(" \t"), *(part.strip(" \t") for part in middle_parts), last_part.lstrip(" \t")]
     return " ".join(part for part in parts if part)
 
 
-def unit_origin(name: str, identifier: str | None, number: int) -> str:
+def make_unit_origin(name: str, identifier: str | None, number: int) -> str:
     """Where a unit of a format without lines stands: by its own name where it has one that can be shown, else by its number."""
-    told = identifier is not None and 0 < len(identifier) <= 80 and identifier.isprintable()
-    return f"{name}:{identifier}" if told else f"{name}:#{number}"
+    is_displayable = identifier is not None and 0 < len(identifier) <= 80 and identifier.isprintable()
+    return f"{name}:{identifier}" if is_displayable else f"{name}:#{number}"

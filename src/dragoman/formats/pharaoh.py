@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dragoman.errors import DataError
-from dragoman.formats.text import read_lines, shown
+from dragoman.formats.text import quote_names, read_lines
 from dragoman.word_aligner import Link
 
 _LINK = re.compile("([0-9]{1,6})-([0-9]{1,6})")
 
 
-def pharaoh(links: Sequence[Link]) -> str:
+def format_pharaoh(links: Sequence[Link]) -> str:
     """One pair's links as a line."""
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
@@ -25,16 +25,18 @@ def read_pharaoh(path: Path) -> Iterator[list[Link]]:
         for word in line.split():
             match = _LINK.fullmatch(word)
             if match is None:
-                raise DataError(f"{path}, line {number}: {shown([word])} is no link; write i-j, counted from 0, such as 0-1")
+                raise DataError(
+                    f"{path}, line {number}: {quote_names([word])} is no link; write i-j, counted from 0, such as 0-1"
+                )
             links.append((int(match[1]), int(match[2])))
         yield links
 
 
-def refuse_outside(links: Sequence[Link], source: int, target: int, *, where: str) -> None:
+def check_links(links: Sequence[Link], num_source_words: int, num_target_words: int, *, location: str) -> None:
     """Raise DataError for a link beyond the words of a pair that has so many on each side."""
-    for one, other in links:
-        if one >= source or other >= target:
+    for source_index, target_index in links:
+        if source_index >= num_source_words or target_index >= num_target_words:
             raise DataError(
-                f"{where}: {one}-{other} links a word that is not there: the source has {source} words, the target {target}, "
+                f"{location}: {source_index}-{target_index} links a word that is not there: the source has {num_source_words} words, the target {num_target_words}, "
                 "counted from 0"
             )

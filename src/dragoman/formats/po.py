@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dragoman.errors import DataError
-from dragoman.formats.pair import Pair, one_line
-from dragoman.formats.text import LONGEST, name_of, read_lines
+from dragoman.formats.pair import Pair, to_single_line
+from dragoman.formats.text import MAX_LINE_BYTES, describe_path, read_lines
 
 _STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"[ \t]*')
 _KEYWORD = re.compile(r"(msgctxt|msgid_plural|msgid|msgstr(?:\[[0-9]{1,2}\])?)[ \t]*(?=\")")
-_ORDER = ("msgctxt", "msgid", "msgid_plural", "msgstr")
+_KEYWORD_ORDER = ("msgctxt", "msgid", "msgid_plural", "msgstr")
 _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{2})|(.))")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "b": "\b", "f": "\f", "a": "\a", "\\": "\\", '"': '"'}
 # Codes of which the characters are the same in UTF-8, or the word that stands in a template until someone fills it in.
@@ -22,7 +22,7 @@ _CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "charset"})
 
 
 @dataclass
-class _Entry:
+class _PoMessage:
     """What stands between one msgid's comments and the next's; `line` is the msgid's."""
 
     line: int = 0
@@ -39,119 +39,121 @@ def read_po(path: Path | None) -> Iterator[Pair]:
     The text of a fuzzy translation is left empty like that of a missing one. Contexts are ignored, obsolete entries skipped.
     Raises DataError naming the line for whatever gettext would not read, and for another charset than UTF-8.
     """
-    name = name_of(path)
-    convert = "convert it: msgconv --to-code=UTF-8" + (f" {shlex.quote(name)} -o NEW.po" if path is not None else "")
-    for entry in _entries(path, hint=convert):
+    name = describe_path(path)
+    conversion_hint = "convert it: msgconv --to-code=UTF-8" + (f" {shlex.quote(name)} -o NEW.po" if path is not None else "")
+    for entry in _read_messages(path, hint=conversion_hint):
         strings = {keyword: "".join(pieces) for keyword, pieces in entry.strings.items()}
-        where = f"{name}, line {entry.line}"
+        location = f"{name}, line {entry.line}"
         if entry.obsolete:
             continue
         if not strings["msgid"] and "msgctxt" not in strings:
-            named = re.search(r"charset=([^\s;]*)", strings.get("msgstr", ""))
-            if named is not None and named[1].lower() not in _CHARSETS:
-                raise DataError(f"{where}: its charset is {named[1][:40]!r}, not UTF-8; {convert}")
+            charset = re.search(r"charset=([^\s;]*)", strings.get("msgstr", ""))
+            if charset is not None and charset[1].lower() not in _CHARSETS:
+                raise DataError(f"{location}: its charset is {charset[1][:40]!r}, not UTF-8; {conversion_hint}")
             continue
-        yield from _pairs(entry, strings, f"{name}:{entry.line}", where)
+        yield from _to_pairs(entry, strings, f"{name}:{entry.line}", location)
 
 
-def _pairs(entry: _Entry, strings: dict[str, str], origin: str, where: str) -> Iterator[Pair]:
+def _to_pairs(entry: _PoMessage, strings: dict[str, str], origin: str, location: str) -> Iterator[Pair]:
     forms = [keyword for keyword in strings if keyword.startswith("msgstr")]
-    plural = "msgid_plural" in strings
-    expected = [f"msgstr[{number}]" for number in range(len(forms))] if plural else ["msgstr"]
+    has_plural = "msgid_plural" in strings
+    expected = [f"msgstr[{number}]" for number in range(len(forms))] if has_plural else ["msgstr"]
     if forms != expected:
-        raise DataError(f"{where}: has {', '.join(forms)} for a message {'with' if plural else 'without'} msgid_plural")
-    sides = [("msgid", forms[0]), ("msgid_plural", forms[-1])]
-    for message, form in sides if plural else sides[:1]:
-        yield Pair(one_line(strings[message]), "" if entry.fuzzy else one_line(strings[form]), origin)
+        raise DataError(f"{location}: has {', '.join(forms)} for a message {'with' if has_plural else 'without'} msgid_plural")
+    keyword_pairs = [("msgid", forms[0]), ("msgid_plural", forms[-1])]
+    for id_keyword, translation_keyword in keyword_pairs if has_plural else keyword_pairs[:1]:
+        yield Pair(
+            to_single_line(strings[id_keyword]), "" if entry.fuzzy else to_single_line(strings[translation_keyword]), origin
+        )
 
 
-def _entries(path: Path | None, *, hint: str) -> Iterator[_Entry]:
-    name = name_of(path)
-    entry = _Entry()
-    current: list[str] | None = None
+def _read_messages(path: Path | None, *, hint: str) -> Iterator[_PoMessage]:
+    name = describe_path(path)
+    entry = _PoMessage()
+    current_pieces: list[str] | None = None
     for number, line in enumerate(read_lines(path, hint=hint), start=1):
-        where = f"{name}, line {number}"
+        location = f"{name}, line {number}"
         text = line.strip(" \t\r")
-        obsolete = text.startswith("#~") and not text.startswith("#~|")
-        if obsolete:
+        is_obsolete = text.startswith("#~") and not text.startswith("#~|")
+        if is_obsolete:
             text = text[2:].lstrip(" \t")
         if not text:
             continue
-        complete = any(keyword.startswith("msgstr") for keyword in entry.strings)
+        has_translation = any(keyword.startswith("msgstr") for keyword in entry.strings)
         if text.startswith("#"):
-            if complete:
+            if has_translation:
                 yield entry
-                entry = _Entry()
+                entry = _PoMessage()
             if text.startswith("#,"):
                 entry.fuzzy |= "fuzzy" in (flag.strip() for flag in text[2:].split(","))
-            current = None
+            current_pieces = None
             continue
         if (keyword := _KEYWORD.match(text)) is not None:
-            if complete and not keyword[1].startswith("msgstr"):
+            if has_translation and not keyword[1].startswith("msgstr"):
                 yield entry
-                entry = _Entry()
+                entry = _PoMessage()
             if not entry.strings:
-                entry.obsolete = obsolete
-            _check_place(entry, keyword[1], where)
+                entry.obsolete = is_obsolete
+            _check_keyword_order(entry, keyword[1], location)
             entry.line = number if keyword[1] == "msgid" else entry.line
             entry.strings[keyword[1]] = []
-            current = entry.strings[keyword[1]]
+            current_pieces = entry.strings[keyword[1]]
             text = text[keyword.end() :]
-        if current is None or obsolete != entry.obsolete or not text.startswith('"'):
-            raise DataError(f"{where}: {text[:40]!r} is nothing that PO knows here")
+        if current_pieces is None or is_obsolete != entry.obsolete or not text.startswith('"'):
+            raise DataError(f"{location}: {text[:40]!r} is nothing that PO knows here")
         entry.size += len(text)
-        if entry.size > LONGEST:
-            raise DataError(f"{where}: the message of line {entry.line} is longer than {LONGEST >> 20} MiB")
-        current.append(_unquoted(text, where))
+        if entry.size > MAX_LINE_BYTES:
+            raise DataError(f"{location}: the message of line {entry.line} is longer than {MAX_LINE_BYTES >> 20} MiB")
+        current_pieces.append(_unquote(text, location))
     if entry.strings:
         _check_complete(entry, name)
         yield entry
 
 
-def _check_place(entry: _Entry, keyword: str, where: str) -> None:
+def _check_keyword_order(entry: _PoMessage, keyword: str, location: str) -> None:
     """Refuse a keyword that stands twice in its entry, or out of order."""
-    place = _ORDER.index(keyword.partition("[")[0])
-    before = [_ORDER.index(held.partition("[")[0]) for held in entry.strings]
-    if keyword in entry.strings or place < max(before, default=0) or (place > 1 and 1 not in before):
-        raise DataError(f"{where}: {keyword} does not belong here; an entry is {', '.join(_ORDER[1:])}, each once")
+    rank = _KEYWORD_ORDER.index(keyword.partition("[")[0])
+    earlier_ranks = [_KEYWORD_ORDER.index(earlier_keyword.partition("[")[0]) for earlier_keyword in entry.strings]
+    if keyword in entry.strings or rank < max(earlier_ranks, default=0) or (rank > 1 and 1 not in earlier_ranks):
+        raise DataError(f"{location}: {keyword} does not belong here; an entry is {', '.join(_KEYWORD_ORDER[1:])}, each once")
 
 
-def _check_complete(entry: _Entry, name: str) -> None:
+def _check_complete(entry: _PoMessage, name: str) -> None:
     """Refuse what the end of the file cut short."""
     if not any(keyword.startswith("msgstr") for keyword in entry.strings):
         raise DataError(f"{name}, line {entry.line}: the message has no msgstr")
 
 
-def _unquoted(text: str, where: str) -> str:
+def _unquote(text: str, location: str) -> str:
     """The strings on a line, one after the other, without quotes and escapes."""
-    place, pieces = 0, []
-    while place < len(text):
-        if (string := _STRING.match(text, place)) is None:
-            raise DataError(f"{where}: a quotation mark is missing or too many")
+    position, pieces = 0, []
+    while position < len(text):
+        if (string := _STRING.match(text, position)) is None:
+            raise DataError(f"{location}: a quotation mark is missing or too many")
         pieces.append(string[1])
-        place = string.end()
+        position = string.end()
     text = "".join(pieces)
-    return _ESCAPE.sub(lambda escape: _escaped(escape, where), text) if "\\" in text else text
+    return _ESCAPE.sub(lambda escape: _unescape(escape, location), text) if "\\" in text else text
 
 
-def _escaped(escape: re.Match[str], where: str) -> str:
+def _unescape(escape: re.Match[str], location: str) -> str:
     """The character of an escape sequence; those of single bytes beyond ASCII are of no charset that is read here."""
     octal, hexadecimal, letter = escape.groups()
     code = int(octal, 8) if octal else int(hexadecimal, 16) if hexadecimal else ord(_ESCAPES.get(letter, "\x80"))
     if code > 127:
-        raise DataError(f"{where}: {escape.group()} is no escape sequence of a character")
+        raise DataError(f"{location}: {escape.group()} is no escape sequence of a character")
     return chr(code)
 
 
-def po_of(pairs: Iterable[Pair], target_language: str) -> Iterator[str]:
+def format_po(pairs: Iterable[Pair], target_language: str) -> Iterator[str]:
     """A PO file, piece by piece. Each message has its number for a context, since gettext allows no two alike."""
     yield (
-        'msgid ""\nmsgstr ""\n' + (f'"Language: {_quoted(target_language)}\\n"\n' if target_language else "")
+        'msgid ""\nmsgstr ""\n' + (f'"Language: {_quote(target_language)}\\n"\n' if target_language else "")
         + '"MIME-Version: 1.0\\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n"Content-Transfer-Encoding: 8bit\\n"\n'
     )  # fmt: skip
     for number, pair in enumerate(pairs, start=1):
-        yield f'\nmsgctxt "{number}"\nmsgid "{_quoted(pair.source)}"\nmsgstr "{_quoted(pair.target)}"\n'
+        yield f'\nmsgctxt "{number}"\nmsgid "{_quote(pair.source)}"\nmsgstr "{_quote(pair.target)}"\n'
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t")

@@ -21,36 +21,36 @@ from pathlib import Path
 from typing import IO, Any
 
 from dragoman.errors import OutputError
-from dragoman.io.storage import alone_in, cannot_write, make_folder, put_in_place, refuse_existing, sync_folder, write_json
+from dragoman.io.storage import check_path_is_free, commit_file, describe_write_error, lock_dir, make_dirs, sync_dir, write_json
 
-CONTENT, PROGRESS = "content", "progress.json"
+CONTENT_FILE, PROGRESS_FILE = "content", "progress.json"
 
 
-class GrowingFile:
+class ResumableFile:
     """Where it stands: `read` says how much of what is asked for was read, `tally` what came of it."""
 
     def __init__(
-        self, folder: Path, request: Mapping[str, Any], stream: IO[bytes], read: int, tally: Mapping[str, int]
+        self, folder: Path, request: Mapping[str, Any], stream: IO[bytes], num_read: int, counts: Mapping[str, int]
     ) -> None:
         self.folder = folder
         self.request = request
         self.stream = stream
-        self.read = read
-        self.tally = Counter(tally)
+        self.num_read = num_read
+        self.counts = Counter(counts)
 
-    def add(self, text: str, *, read: int, tally: Mapping[str, int]) -> None:
+    def append(self, text: str, *, num_read: int, counts: Mapping[str, int]) -> None:
         """Write what came of so much more that was read, and make it last."""
         self.stream.write(text.encode())
         self.stream.flush()
         os.fsync(self.stream.fileno())
-        self.read += read
-        self.tally.update(tally)
-        document = {"request": self.request, "read": self.read, "bytes": self.stream.tell(), "tally": dict(self.tally)}
-        write_json(self.folder / PROGRESS, document, overwrite=True)
+        self.num_read += num_read
+        self.counts.update(counts)
+        document = {"request": self.request, "read": self.num_read, "bytes": self.stream.tell(), "tally": dict(self.counts)}
+        write_json(self.folder / PROGRESS_FILE, document, overwrite=True)
 
 
 @contextmanager
-def growing_file(path: Path, request: Mapping[str, Any], *, overwrite: bool = False) -> Iterator[GrowingFile]:
+def resumable_file(path: Path, request: Mapping[str, Any], *, overwrite: bool = False) -> Iterator[ResumableFile]:
     """A file that appears at `path` once this is left without an error; else what there is of it is kept and gone on with.
 
     request: what is asked for, as JSON holds it; what was begun for another request is not gone on with
@@ -59,57 +59,67 @@ def growing_file(path: Path, request: Mapping[str, Any], *, overwrite: bool = Fa
     where it cannot be written.
     """
     if not overwrite:
-        refuse_existing(path)
+        check_path_is_free(path)
     if not path.name or path.is_dir():
         raise OutputError(f"{path}: is a folder; give the name of a file")
     folder = path.with_name(f"{path.name}.part")
-    asked = json.loads(json.dumps(request))
+    json_request = json.loads(json.dumps(request))
     try:
-        make_folder(folder)
-        with alone_in(folder):
-            size, read, tally = _begun(folder, asked, overwrite=overwrite)
-            with (folder / CONTENT).open("ab") as stream:
+        make_dirs(folder)
+        with lock_dir(folder):
+            size, num_read, counts = _load_progress(folder, json_request, overwrite=overwrite)
+            with (folder / CONTENT_FILE).open("ab") as stream:
                 stream.truncate(size)
                 stream.seek(size)
-                yield GrowingFile(folder, asked, stream, read, tally)
+                yield ResumableFile(folder, json_request, stream, num_read, counts)
             if not overwrite:
-                refuse_existing(path)
-            put_in_place(folder / CONTENT, path)
-            sync_folder(path.parent)
+                check_path_is_free(path)
+            commit_file(folder / CONTENT_FILE, path)
+            sync_dir(path.parent)
             shutil.rmtree(folder)
     except OSError as error:
-        raise OutputError(cannot_write(path, error)) from None
+        raise OutputError(describe_write_error(path, error)) from None
 
 
-def _begun(folder: Path, request: Mapping[str, Any], *, overwrite: bool) -> tuple[int, int, dict[str, int]]:
+def _load_progress(folder: Path, request: Mapping[str, Any], *, overwrite: bool) -> tuple[int, int, dict[str, int]]:
     """Bytes written, how much was read for them, and what was counted; of what was begun for another request, nothing."""
-    if strange := sorted({entry.name for entry in folder.iterdir() if not entry.name.startswith(".")} - {CONTENT, PROGRESS}):
-        raise OutputError(f"{folder}: holds {strange[0]!r}, which dragoman did not write; give another name")
+    if unknown_files := sorted(
+        {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")} - {CONTENT_FILE, PROGRESS_FILE}
+    ):
+        raise OutputError(f"{folder}: holds {unknown_files[0]!r}, which dragoman did not write; give another name")
     try:
-        document = json.loads((folder / PROGRESS).read_bytes())
-        size, read, tally, before = (document[key] for key in ("bytes", "read", "tally", "request"))
-        whole = (folder / CONTENT).stat().st_size >= size
+        document = json.loads((folder / PROGRESS_FILE).read_bytes())
+        size, num_read, counts, old_request = (document[key] for key in ("bytes", "read", "tally", "request"))
+        is_intact = (folder / CONTENT_FILE).stat().st_size >= size
     except FileNotFoundError:
         return 0, 0, {}
     except (ValueError, TypeError, KeyError, RecursionError):
-        whole, before = False, None
-    if overwrite and (not whole or before != request):
+        is_intact, old_request = False, None
+    if overwrite and (not is_intact or old_request != request):
         return 0, 0, {}
-    if not whole:
+    if not is_intact:
         raise OutputError(f"{folder}: is damaged; --overwrite begins anew")
-    if before != request:
-        told = _difference(before, request)
-        raise OutputError(f"{folder}: was begun with {told}; give another name, or --overwrite to begin anew")
-    return size, read, tally
+    if old_request != request:
+        difference = _describe_difference(old_request, request)
+        raise OutputError(f"{folder}: was begun with {difference}; give another name, or --overwrite to begin anew")
+    return size, num_read, counts
 
 
-def _difference(before: Any, request: Mapping[str, Any]) -> str:
+def _describe_difference(old_request: Any, request: Mapping[str, Any]) -> str:
     """The first thing that is not as it was."""
-    for key, now in request.items():
-        then = before.get(key) if isinstance(before, Mapping) else None
-        if then != now and isinstance(now, Mapping) and isinstance(then, Mapping):
-            inner = next(name for name in now if then.get(name) != now[name]) if now.keys() == then.keys() else None
-            return f"another {key}" if inner is None else f"{key}.{inner} = {then[inner]!r}, not {now[inner]!r}"
-        if then != now:
+    for key, new_value in request.items():
+        old_value = old_request.get(key) if isinstance(old_request, Mapping) else None
+        if old_value != new_value and isinstance(new_value, Mapping) and isinstance(old_value, Mapping):
+            changed_key = (
+                next(name for name in new_value if old_value.get(name) != new_value[name])
+                if new_value.keys() == old_value.keys()
+                else None
+            )
+            return (
+                f"another {key}"
+                if changed_key is None
+                else f"{key}.{changed_key} = {old_value[changed_key]!r}, not {new_value[changed_key]!r}"
+            )
+        if old_value != new_value:
             return f"another {key}"
     return "another request"

@@ -9,16 +9,16 @@ from itertools import zip_longest
 from pathlib import Path
 
 from dragoman.errors import DataError
-from dragoman.formats.pair import Pair, one_line
-from dragoman.formats.text import LONGEST, read_lines
+from dragoman.formats.pair import Pair, to_single_line
+from dragoman.formats.text import MAX_LINE_BYTES, read_lines
 
 _TAG = re.compile(r"<(/?)(doc|seg)(?=[\s>]|$)([^>]*)(>?)", re.IGNORECASE)
-_ID = {
+_NAME_ATTRIBUTES = {
     kind: re.compile(rf"""(?<![\w-]){name}\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.IGNORECASE)
     for kind, name in (("doc", "docid"), ("seg", "id"))
 }
-_REFERENCE = re.compile(r"&(?:#([0-9]{1,7})|#[xX]([0-9A-Fa-f]{1,6})|(amp|lt|gt|quot|apos));")
-_NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_CHARACTER_REFERENCE = re.compile(r"&(?:#([0-9]{1,7})|#[xX]([0-9A-Fa-f]{1,6})|(amp|lt|gt|quot|apos));")
+_NAMED_REFERENCES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,95 +34,101 @@ def read_sgm(source: Path, target: Path) -> Iterator[Pair]:
 
     A bare & or < is taken as it stands. Raises DataError naming the line where the two part, or where a segment is left open.
     """
-    for one, other in zip_longest(_segments(source), _segments(target)):
-        if one is None or other is None:
-            shorter, longer, extra = (source, target, other) if one is None else (target, source, one)
-            raise DataError(f"{shorter} ends before the segment {_told(extra)} of {longer}, line {extra.line}")
-        if (one.document, one.identifier) != (other.document, other.identifier):
-            there = f"where {source}, line {one.line}, has {_told(one)}"
-            raise DataError(f"{target}, line {other.line}: the segment {_told(other)} stands {there}")
-        yield Pair(one.text, other.text, f"{source}:{one.line}")
+    for source_segment, target_segment in zip_longest(_read_segments(source), _read_segments(target)):
+        if source_segment is None or target_segment is None:
+            shorter_path, longer_path, extra_segment = (
+                (source, target, target_segment) if source_segment is None else (target, source, source_segment)
+            )
+            raise DataError(
+                f"{shorter_path} ends before the segment {_describe(extra_segment)} of {longer_path}, line {extra_segment.line}"
+            )
+        if (source_segment.document, source_segment.identifier) != (target_segment.document, target_segment.identifier):
+            expectation = f"where {source}, line {source_segment.line}, has {_describe(source_segment)}"
+            raise DataError(
+                f"{target}, line {target_segment.line}: the segment {_describe(target_segment)} stands {expectation}"
+            )
+        yield Pair(source_segment.text, target_segment.text, f"{source}:{source_segment.line}")
 
 
-def _told(segment: _Segment) -> str:
+def _describe(segment: _Segment) -> str:
     return f"{segment.identifier[:40]!r} of document {segment.document[:40]!r}"
 
 
-def _segments(path: Path) -> Iterator[_Segment]:
+def _read_segments(path: Path) -> Iterator[_Segment]:
     document = identifier = ""
-    begun: list[str] | None = None
-    line = size = 0
-    for number, written in enumerate(read_lines(path), start=1):
-        place = 0
-        for tag in _TAG.finditer(written):
-            closing, kind, attributes, end = tag.groups()
-            kind = kind.lower()
+    pieces: list[str] | None = None
+    start_line = size = 0
+    for number, line_text in enumerate(read_lines(path), start=1):
+        position = 0
+        for tag in _TAG.finditer(line_text):
+            closing, tag_name, attributes, end = tag.groups()
+            tag_name = tag_name.lower()
             if not end:
                 raise DataError(f"{path}, line {number}: the tag {tag.group()[:40]!r} does not end on its line")
-            if begun is not None and (kind, closing) == ("seg", "/"):
-                begun.append(written[place : tag.start()])
-                yield _Segment(document, identifier, _text("\n".join(begun)), line)
-                begun = None
-            elif begun is not None:
+            if pieces is not None and (tag_name, closing) == ("seg", "/"):
+                pieces.append(line_text[position : tag.start()])
+                yield _Segment(document, identifier, _decode_text("\n".join(pieces)), start_line)
+                pieces = None
+            elif pieces is not None:
                 raise DataError(
-                    f"{path}, line {number}: {tag.group()[:40]!r} stands before the </seg> of line {line}'s segment"
+                    f"{path}, line {number}: {tag.group()[:40]!r} stands before the </seg> of line {start_line}'s segment"
                 )
-            elif (kind, closing) == ("seg", "/"):
+            elif (tag_name, closing) == ("seg", "/"):
                 raise DataError(f"{path}, line {number}: </seg> stands where no segment was begun")
-            elif kind == "seg":
-                identifier, begun, line, size = _attribute(kind, attributes), [], number, 0
+            elif tag_name == "seg":
+                identifier, pieces, start_line, size = _find_name(tag_name, attributes), [], number, 0
             elif not closing:
-                document = _attribute(kind, attributes)
-            place = tag.end()
-        if begun is not None:
-            begun.append(written[place:])
-            size += len(begun[-1]) + 1
-            if size > LONGEST:
-                raise DataError(f"{path}, line {line}: the segment is longer than {LONGEST >> 20} MiB")
-    if begun is not None:
-        raise DataError(f"{path}, line {line}: the segment has no </seg>")
+                document = _find_name(tag_name, attributes)
+            position = tag.end()
+        if pieces is not None:
+            pieces.append(line_text[position:])
+            size += len(pieces[-1]) + 1
+            if size > MAX_LINE_BYTES:
+                raise DataError(f"{path}, line {start_line}: the segment is longer than {MAX_LINE_BYTES >> 20} MiB")
+    if pieces is not None:
+        raise DataError(f"{path}, line {start_line}: the segment has no </seg>")
 
 
-def _attribute(kind: str, attributes: str) -> str:
+def _find_name(kind: str, attributes: str) -> str:
     """The name that a tag gives its document or segment; empty where it gives none."""
-    named = _ID[kind].search(attributes)
-    return "" if named is None else next(group for group in named.groups() if group is not None)
+    name_match = _NAME_ATTRIBUTES[kind].search(attributes)
+    return "" if name_match is None else next(group for group in name_match.groups() if group is not None)
 
 
-def _text(written: str) -> str:
-    return one_line(_REFERENCE.sub(_character, one_line(written).strip(" \t")))
+def _decode_text(raw_text: str) -> str:
+    return to_single_line(_CHARACTER_REFERENCE.sub(_decode_reference, to_single_line(raw_text).strip(" \t")))
 
 
-def _character(reference: re.Match[str]) -> str:
+def _decode_reference(reference: re.Match[str]) -> str:
     """What a reference stands for; one to nothing stands for itself."""
     decimal, hexadecimal, name = reference.groups()
     if name:
-        return _NAMED[name]
+        return _NAMED_REFERENCES[name]
     code = int(decimal) if decimal else int(hexadecimal, 16)
     return chr(code) if code < 0xD800 or 0xDFFF < code < 0x110000 else reference.group()
 
 
-def sgm_of(pairs: Iterable[Pair], source_language: str, target_language: str) -> Iterator[tuple[str, str]]:
+def format_sgm(pairs: Iterable[Pair], source_language: str, target_language: str) -> Iterator[tuple[str, str]]:
     """What the two files hold, piece by piece."""
     yield (
-        f'<srcset setid="dragoman" srclang="{_escaped(source_language)}">\n<doc docid="dragoman">\n',
-        f'<refset setid="dragoman" srclang="{_escaped(source_language)}" trglang="{_escaped(target_language)}">\n'
+        f'<srcset setid="dragoman" srclang="{_escape(source_language)}">\n<doc docid="dragoman">\n',
+        f'<refset setid="dragoman" srclang="{_escape(source_language)}" trglang="{_escape(target_language)}">\n'
         '<doc docid="dragoman" sysid="ref">\n',
     )
     for number, pair in enumerate(pairs, start=1):
-        yield _segment(number, pair.source), _segment(number, pair.target)
+        yield _format_segment(number, pair.source), _format_segment(number, pair.target)
     yield "</doc>\n</srcset>\n", "</doc>\n</refset>\n"
 
 
-def _segment(number: int, text: str) -> str:
-    return f'<seg id="{number}">{_escaped(text)}</seg>\n'
+def _format_segment(number: int, text: str) -> str:
+    return f'<seg id="{number}">{_escape(text)}</seg>\n'
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """A text with its markup spelt out, and so the white space at its ends, which would be taken for the file's own."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
-    inner = text.strip(" \t")
+    stripped = text.strip(" \t")
     start = len(text) - len(text.lstrip(" \t"))
-    ends = text[:start], text[start + len(inner) :]
-    before, after = (end.replace(" ", "&#32;").replace("\t", "&#9;") for end in ends)
-    return f"{before}{inner}{after}"
+    outer_spaces = text[:start], text[start + len(stripped) :]
+    leading, trailing = (end.replace(" ", "&#32;").replace("\t", "&#9;") for end in outer_spaces)
+    return f"{leading}{stripped}{trailing}"

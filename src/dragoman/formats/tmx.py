@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.errors import DataError
-from dragoman.formats.pair import Pair, one_line, unit_origin
-from dragoman.formats.text import name_of, shown
-from dragoman.formats.xml import escape, local_name, namespace, read_units, same_language, text_within
+from dragoman.formats.pair import Pair, make_unit_origin, to_single_line
+from dragoman.formats.text import describe_path, quote_names
+from dragoman.formats.xml import escape_xml, extract_text, get_local_name, get_namespace_prefix, is_same_language, read_units
 from dragoman.version import __version__
 
 if TYPE_CHECKING:
@@ -23,58 +23,67 @@ def read_tmx(path: Path | None, *, source_language: str, target_language: str) -
 
     A unit that lacks one gives an empty text. Raises DataError where the file is no TMX or never has one of the languages.
     """
-    name = name_of(path)
-    seen: dict[str, None] = {}
-    found = [False, False]
-    for number, unit in enumerate(read_units(path, "tmx", lambda root: f"{namespace(root)}tu", ("tu",)), start=1):
-        variants = [child for child in unit if isinstance(child.tag, str) and local_name(child) == "tuv"]
+    name = describe_path(path)
+    seen_languages: dict[str, None] = {}
+    has_language = [False, False]
+    for number, unit in enumerate(read_units(path, "tmx", lambda root: f"{get_namespace_prefix(root)}tu", ("tu",)), start=1):
+        variants = [child for child in unit if isinstance(child.tag, str) and get_local_name(child) == "tuv"]
         languages = [variant.get(_XML_LANG, variant.get("lang", "")) for variant in variants]
-        if len(seen) < 100:
-            seen.update(dict.fromkeys(language[:50] for language in languages if language))
+        if len(seen_languages) < 100:
+            seen_languages.update(dict.fromkeys(language[:50] for language in languages if language))
         if not (source_language and target_language):
-            raise DataError(f"{name}: holds {shown([*seen])}; say which to take in task.source_language and target_language")
-        one, other = _choose(languages, (source_language, target_language))
-        found = [found[0] or one is not None, found[1] or other is not None]
-        origin = unit_origin(name, unit.get("tuid"), number)
-        source, target = ("" if place is None else _segment(variants[place], origin) for place in (one, other))
+            raise DataError(
+                f"{name}: holds {quote_names([*seen_languages])}; say which to take in task.source_language and target_language"
+            )
+        source_index, target_index = _choose_variants(languages, (source_language, target_language))
+        has_language = [has_language[0] or source_index is not None, has_language[1] or target_index is not None]
+        origin = make_unit_origin(name, unit.get("tuid"), number)
+        source, target = (
+            "" if index is None else _get_segment_text(variants[index], origin) for index in (source_index, target_index)
+        )
         yield Pair(source, target, origin)
-    for language, was_found in zip((source_language, target_language), found, strict=True):
-        if seen and not was_found:
-            raise DataError(f"{name}: no unit has the language {language!r}; it holds {shown([*seen])}")
+    for language, was_found in zip((source_language, target_language), has_language, strict=True):
+        if seen_languages and not was_found:
+            raise DataError(f"{name}: no unit has the language {language!r}; it holds {quote_names([*seen_languages])}")
 
 
-def _choose(languages: list[str], wanted: tuple[str, str]) -> tuple[int | None, int | None]:
+def _choose_variants(languages: list[str], expected_languages: tuple[str, str]) -> tuple[int | None, int | None]:
     """The places of source and target: first what is written as wanted, then what has the same primary subtag."""
-    places: list[int | None] = [None, None]
-    for alike in (_same_code, same_language):
+    indices: list[int | None] = [None, None]
+    for is_match in (_is_same_code, is_same_language):
         for side in (0, 1):
-            if places[side] is None:
-                free = (place for place in range(len(languages)) if place not in places)
-                places[side] = next((place for place in free if alike(languages[place], wanted[side])), None)
-    return places[0], places[1]
+            if indices[side] is None:
+                free_indices = (index for index in range(len(languages)) if index not in indices)
+                indices[side] = next(
+                    (place for place in free_indices if is_match(languages[place], expected_languages[side])), None
+                )
+    return indices[0], indices[1]
 
 
-def _same_code(one: str, other: str) -> bool:
-    return one.lower() == other.lower()
+def _is_same_code(first_code: str, second_code: str) -> bool:
+    return first_code.lower() == second_code.lower()
 
 
-def _segment(variant: _Element, origin: str) -> str:
-    segment = variant.find(f"{namespace(variant)}seg")
-    return "" if segment is None else one_line(text_within(segment, origin))
+def _get_segment_text(variant: _Element, origin: str) -> str:
+    segment = variant.find(f"{get_namespace_prefix(variant)}seg")
+    return "" if segment is None else to_single_line(extract_text(segment, origin))
 
 
-def tmx_of(pairs: Iterable[Pair], source_language: str, target_language: str) -> Iterator[str]:
+def format_tmx(pairs: Iterable[Pair], source_language: str, target_language: str) -> Iterator[str]:
     """A TMX 1.4 file, piece by piece."""
-    one, other = escape(source_language, "the source language"), escape(target_language, "the target language")
+    source_code, target_code = (
+        escape_xml(source_language, "the source language"),
+        escape_xml(target_language, "the target language"),
+    )
     yield (
         '<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4">\n'
         f'<header creationtool="dragoman" creationtoolversion="{__version__}" segtype="sentence" o-tmf="dragoman" '
-        f'adminlang="en" srclang="{one}" datatype="plaintext"/>\n<body>\n'
+        f'adminlang="en" srclang="{source_code}" datatype="plaintext"/>\n<body>\n'
     )
     for number, pair in enumerate(pairs, start=1):
-        source, target = escape(pair.source, pair.origin), escape(pair.target, pair.origin)
+        source, target = escape_xml(pair.source, pair.origin), escape_xml(pair.target, pair.origin)
         yield (
-            f'<tu tuid="{number}"><tuv xml:lang="{one}"><seg>{source}</seg></tuv>'
-            f'<tuv xml:lang="{other}"><seg>{target}</seg></tuv></tu>\n'
+            f'<tu tuid="{number}"><tuv xml:lang="{source_code}"><seg>{source}</seg></tuv>'
+            f'<tuv xml:lang="{target_code}"><seg>{target}</seg></tuv></tu>\n'
         )
     yield "</body>\n</tmx>\n"

@@ -17,157 +17,164 @@ import pyarrow as pa
 
 from dragoman.config import Format
 from dragoman.errors import DataError
-from dragoman.formats.jsonl import jsonl_of, written_keys
-from dragoman.formats.pair import Pair, one_line
+from dragoman.formats.jsonl import choose_output_keys, format_jsonl
+from dragoman.formats.pair import Pair, to_single_line
 from dragoman.formats.parquet import write_parquet
-from dragoman.formats.po import po_of
-from dragoman.formats.readers import ENDINGS, SIDE_ENDINGS, ending_of
-from dragoman.formats.sgm import sgm_of
-from dragoman.formats.text import ARCHIVES
-from dragoman.formats.tmx import tmx_of
-from dragoman.formats.tsv import lines_of, tsv_of
-from dragoman.formats.xliff import xliff_of
-from dragoman.io.storage import new_file
+from dragoman.formats.po import format_po
+from dragoman.formats.readers import SIDE_SUFFIX_FORMATS, SUFFIX_FORMATS, get_format_suffix
+from dragoman.formats.sgm import format_sgm
+from dragoman.formats.text import COMPRESSED_SUFFIXES
+from dragoman.formats.tmx import format_tmx
+from dragoman.formats.tsv import format_lines, format_tsv
+from dragoman.formats.xliff import format_xliff
+from dragoman.io.storage import atomic_write
 
-_ENDINGS = ENDINGS | SIDE_ENDINGS
-_BLOCK = 2**16  # characters
-_CODE = re.compile(r"[A-Za-z0-9_-]+")
+_ALL_SUFFIX_FORMATS = SUFFIX_FORMATS | SIDE_SUFFIX_FORMATS
+_BLOCK_CHARACTERS = 2**16  # characters
+_LANGUAGE_CODE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFiles:
     """What came of writing: the file, or that of the source and that of the target, and how many pairs each holds."""
 
     files: tuple[Path, ...]
-    pairs: int
+    num_pairs: int
 
 
 def write_pairs(
     path: Path,
     pairs: Iterable[Pair],
     *,
-    format: Format = "auto",
+    file_format: Format = "auto",
     source_language: str = "",
     target_language: str = "",
     overwrite: bool = False,
-) -> Written:
+) -> WrittenFiles:
     """Write pairs as they come, compressed as the ending says; `auto` takes the format from the ending beneath that.
 
     A path without an ending is given the format's. `lines` and `sgm` make two files: of `a.gz`, `a.en.gz` and `a.de.gz`; of
     `a.sgm`, `a-src.en.sgm` and `a-ref.de.sgm`. A line break becomes a space, and so does a tab in a TSV. Raises DataError with
     the pair's origin for what the format cannot hold, and OutputError where a file cannot be written.
     """
-    format = _format(path, format, source_language, target_language)
-    files = _files(path, format, written_keys(source_language, target_language))
+    file_format = _choose_format(path, file_format, source_language, target_language)
+    paths = _choose_paths(path, file_format, choose_output_keys(source_language, target_language))
     count = 0
 
-    def held() -> Iterator[Pair]:
+    def iter_clean_pairs() -> Iterator[Pair]:
         nonlocal count
         for count, pair in enumerate(pairs, start=1):
-            yield _fit(pair, count)
+            yield _clean_pair(pair, count)
 
     with ExitStack() as stack:
-        streams = [stack.enter_context(_new_bytes(file, overwrite=overwrite)) for file in files]
-        match format:
+        streams = [stack.enter_context(_open_output(file, overwrite=overwrite)) for file in paths]
+        match file_format:
             case "lines":
-                _write(streams, lines_of(held()))
+                _write_pieces(streams, format_lines(iter_clean_pairs()))
             case "sgm":
-                _write(streams, sgm_of(held(), source_language, target_language))
+                _write_pieces(streams, format_sgm(iter_clean_pairs(), source_language, target_language))
             case "tsv":
-                _write(streams, zip(tsv_of(held())))
+                _write_pieces(streams, zip(format_tsv(iter_clean_pairs())))
             case "jsonl":
-                _write(streams, zip(jsonl_of(held(), written_keys(source_language, target_language))))
+                _write_pieces(
+                    streams, zip(format_jsonl(iter_clean_pairs(), choose_output_keys(source_language, target_language)))
+                )
             case "tmx":
-                _write(streams, zip(tmx_of(held(), source_language, target_language)))
+                _write_pieces(streams, zip(format_tmx(iter_clean_pairs(), source_language, target_language)))
             case "xliff":
-                _write(streams, zip(xliff_of(held(), source_language, target_language)))
+                _write_pieces(streams, zip(format_xliff(iter_clean_pairs(), source_language, target_language)))
             case "po":
-                _write(streams, zip(po_of(held(), target_language)))
+                _write_pieces(streams, zip(format_po(iter_clean_pairs(), target_language)))
             case "parquet":
-                write_parquet(streams[0], held(), written_keys(source_language, target_language))
-    return Written(files, count)
+                write_parquet(streams[0], iter_clean_pairs(), choose_output_keys(source_language, target_language))
+    return WrittenFiles(paths, count)
 
 
-def _format(path: Path, given: Format, source_language: str, target_language: str) -> Format:
+def _choose_format(path: Path, requested_format: Format, source_language: str, target_language: str) -> Format:
     """The format to write. Raises DataError where it cannot be told, or cannot be written so."""
     if not path.name:
         raise DataError(f"{path}: is a folder; give a name for the file")
-    if given == "auto" and ending_of(path) not in _ENDINGS:
-        raise DataError(f"{path}: its ending tells no format; known are {' '.join(_ENDINGS)}; name the format")
-    format = _ENDINGS[ending_of(path)] if given == "auto" else given
-    if format == "brackets":
+    if requested_format == "auto" and get_format_suffix(path) not in _ALL_SUFFIX_FORMATS:
+        raise DataError(f"{path}: its ending tells no format; known are {' '.join(_ALL_SUFFIX_FORMATS)}; name the format")
+    file_format = _ALL_SUFFIX_FORMATS[get_format_suffix(path)] if requested_format == "auto" else requested_format
+    if file_format == "brackets":
         raise DataError(f"{path}: trees cannot be written from pairs; choose another format than brackets")
-    if format in ("tmx", "xliff") and not (source_language and target_language):
-        raise DataError(f"{path}: {format} names its languages; give task.source_language and task.target_language")
-    if format == "parquet" and path.suffix in ARCHIVES:
+    if file_format in ("tmx", "xliff") and not (source_language and target_language):
+        raise DataError(f"{path}: {file_format} names its languages; give task.source_language and task.target_language")
+    if file_format == "parquet" and path.suffix in COMPRESSED_SUFFIXES:
         raise DataError(f"{path}: Parquet is compressed in itself and is not put into an archive; leave {path.suffix} away")
-    return format
+    return file_format
 
 
-def _files(path: Path, format: Format, sides: tuple[str, str]) -> tuple[Path, ...]:
+def _choose_paths(path: Path, file_format: Format, side_names: tuple[str, str]) -> tuple[Path, ...]:
     """The files to write: one, or one for each side, named for its language."""
-    archive = path.suffix if path.suffix in ARCHIVES else ""
-    stem, ending = os.path.splitext(path.name.removesuffix(archive))
-    ending = ending or next((usual for usual, its in _ENDINGS.items() if its == format), "")
-    if format not in ("lines", "sgm"):
-        return (path.with_name(f"{stem}{ending}{archive}"),)
-    if wrong := [side for side in sides if not _CODE.fullmatch(side)]:
-        raise DataError(f"{path}: {wrong[0]!r} is no language code, and so no part of a file's name")
-    if format == "lines":
-        return tuple(path.with_name(f"{stem}{ending}.{side}{archive}") for side in sides)
-    roles = zip(("src", "ref"), sides, strict=True)
-    return tuple(path.with_name(f"{stem}-{role}.{side}{ending}{archive}") for role, side in roles)
+    compression_suffix = path.suffix if path.suffix in COMPRESSED_SUFFIXES else ""
+    stem, suffix = os.path.splitext(path.name.removesuffix(compression_suffix))
+    suffix = suffix or next(
+        (known_suffix for known_suffix, suffix_format in _ALL_SUFFIX_FORMATS.items() if suffix_format == file_format), ""
+    )
+    if file_format not in ("lines", "sgm"):
+        return (path.with_name(f"{stem}{suffix}{compression_suffix}"),)
+    if invalid_names := [side for side in side_names if not _LANGUAGE_CODE.fullmatch(side)]:
+        raise DataError(f"{path}: {invalid_names[0]!r} is no language code, and so no part of a file's name")
+    if file_format == "lines":
+        return tuple(path.with_name(f"{stem}{suffix}.{side}{compression_suffix}") for side in side_names)
+    roles = zip(("src", "ref"), side_names, strict=True)
+    return tuple(path.with_name(f"{stem}-{role}.{side}{suffix}{compression_suffix}") for role, side in roles)
 
 
-def _fit(pair: Pair, number: int) -> Pair:
+def _clean_pair(pair: Pair, number: int) -> Pair:
     """A pair as it can be written: of one line each, in characters that UTF-8 has, and with an origin to name."""
-    fitting = Pair(one_line(pair.source), one_line(pair.target), pair.origin or f"pair {number}")
+    clean_pair = Pair(to_single_line(pair.source), to_single_line(pair.target), pair.origin or f"pair {number}")
     try:
-        fitting.source.encode()
-        fitting.target.encode()
+        clean_pair.source.encode()
+        clean_pair.target.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{fitting.origin}: holds half a surrogate pair (\\u{ord(error.object[error.start]):04x})") from None
-    return fitting
+        raise DataError(f"{clean_pair.origin}: holds half a surrogate pair (\\u{ord(error.object[error.start]):04x})") from None
+    return clean_pair
 
 
 @contextmanager
-def _new_bytes(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
+def _open_output(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
     """A file that appears whole or not at all, compressed as its ending says."""
-    with new_file(path, overwrite=overwrite) as text:
-        plain = cast(TextIO, text).buffer
+    with atomic_write(path, overwrite=overwrite) as text:
+        raw_stream = cast(TextIO, text).buffer
         match path.suffix:
             case ".gz":
                 # Neither time nor name within, so that equal pairs make equal files.
-                with gzip.GzipFile("", "wb", fileobj=plain, mtime=0) as packed:
-                    yield cast(IO[bytes], packed)
+                with gzip.GzipFile("", "wb", fileobj=raw_stream, mtime=0) as compressed_stream:
+                    yield cast(IO[bytes], compressed_stream)
             case ".xz":
-                with lzma.LZMAFile(plain, "wb") as packed:
-                    yield packed
+                with lzma.LZMAFile(raw_stream, "wb") as compressed_stream:
+                    yield compressed_stream
             case ".bz2":
-                with bz2.BZ2File(plain, "wb") as packed:
-                    yield packed
+                with bz2.BZ2File(raw_stream, "wb") as compressed_stream:
+                    yield compressed_stream
             case ".zst":
                 # It closes what it writes into, and new_file has yet to see that all of it is on the disk.
-                with os.fdopen(os.dup(plain.fileno()), "wb") as twin, pa.CompressedOutputStream(twin, "zstd") as packed:
-                    yield packed
+                with (
+                    os.fdopen(os.dup(raw_stream.fileno()), "wb") as duplicate_stream,
+                    pa.CompressedOutputStream(duplicate_stream, "zstd") as compressed_stream,
+                ):
+                    yield compressed_stream
             case _:
-                yield plain
+                yield raw_stream
 
 
-def _write(streams: Sequence[IO[bytes]], pieces: Iterable[tuple[str, ...]]) -> None:
+def _write_pieces(streams: Sequence[IO[bytes]], pieces: Iterable[tuple[str, ...]]) -> None:
     """Write each piece's parts into their streams, some thousand characters at once."""
-    waiting: list[tuple[str, ...]] = []
+    pending: list[tuple[str, ...]] = []
     size = 0
     for parts in pieces:
-        waiting.append(parts)
+        pending.append(parts)
         size += len(parts[0])
-        if size > _BLOCK:
-            _flush(streams, waiting)
+        if size > _BLOCK_CHARACTERS:
+            _flush(streams, pending)
             size = 0
-    _flush(streams, waiting)
+    _flush(streams, pending)
 
 
-def _flush(streams: Sequence[IO[bytes]], waiting: list[tuple[str, ...]]) -> None:
-    for stream, parts in zip(streams, zip(*waiting, strict=True), strict=False):
+def _flush(streams: Sequence[IO[bytes]], pending: list[tuple[str, ...]]) -> None:
+    for stream, parts in zip(streams, zip(*pending, strict=True), strict=False):
         stream.write("".join(parts).encode())
-    waiting.clear()
+    pending.clear()

@@ -7,66 +7,68 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dragoman.errors import DataError, MissingExtraError
-from dragoman.formats.text import LONGEST, UNREADABLE, name_of, open_bytes, reason_of, unreadable
+from dragoman.errors import DataError, MissingDependencyError
+from dragoman.formats.text import MAX_LINE_BYTES, READ_ERRORS, describe_path, format_reason, open_bytes, to_data_error
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-_CHUNK = 2**16
+_CHUNK_BYTES = 2**16
 # Elements that stand for a program's own codes: TMX, XLIFF 1.2 and 2 agree on what the names mean.
-_CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
-_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_PLACE = re.compile(r"\s*,? line \d+, column \d+.*", re.DOTALL)
+_INLINE_CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
+_ILLEGAL_CHARACTER = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ERROR_POSITION = re.compile(r"\s*,? line \d+, column \d+.*", re.DOTALL)
 
 
-def read_units(path: Path | None, root: str, unit_of: Callable[[_Element], str], names: tuple[str, ...]) -> Iterator[_Element]:
+def read_units(
+    path: Path | None, root_name: str, get_unit_tag: Callable[[_Element], str], unit_names: tuple[str, ...]
+) -> Iterator[_Element]:
     """The elements that are units, each of which is emptied when the next one is asked for.
 
     `root` is what the file's first element is to be called; `unit_of` is shown it and tells the full name of a unit, one of
     `names` in some namespace. Memory is of one unit. Raises DataError for what is not XML, declares entities, or goes on for
     more than `LONGEST` bytes without a unit's end.
     """
-    name = name_of(path)
-    parser, syntax_error = _parser([f"{{*}}{local}" for local in (root, *names)])
-    unit = ""
-    count = waiting = 0
+    name = describe_path(path)
+    parser, syntax_error = _make_parser([f"{{*}}{local}" for local in (root_name, *unit_names)])
+    unit_tag = ""
+    num_units = bytes_since_unit = 0
     try:
         with open_bytes(path) as stream:
-            while chunk := stream.read(_CHUNK):
+            while chunk := stream.read(_CHUNK_BYTES):
                 parser.feed(chunk)
                 for entry in parser.feed_error_log:
                     # Not every error is raised before the end, as which it is then told.
                     if entry.level_name != "WARNING":
-                        raise _broken(name, entry.message, entry.line)
-                waiting += len(chunk)
-                if waiting > LONGEST:
-                    raise DataError(f"{name}: no unit ends within {LONGEST >> 20} MiB after {count} units")
+                        raise _make_syntax_error(name, entry.message, entry.line)
+                bytes_since_unit += len(chunk)
+                if bytes_since_unit > MAX_LINE_BYTES:
+                    raise DataError(f"{name}: no unit ends within {MAX_LINE_BYTES >> 20} MiB after {num_units} units")
                 for event, element in parser.read_events():
-                    if not unit:
-                        unit = _first_element(element, root, unit_of, name)
-                    elif event == "end" and element.tag == unit:
-                        if next(element.iterancestors(unit), None) is not None:
-                            raise DataError(f"{name}, unit {count + 1}: one unit stands within another")
-                        count += 1
-                        waiting = 0
+                    if not unit_tag:
+                        unit_tag = _read_unit_tag(element, root_name, get_unit_tag, name)
+                    elif event == "end" and element.tag == unit_tag:
+                        if next(element.iterancestors(unit_tag), None) is not None:
+                            raise DataError(f"{name}, unit {num_units + 1}: one unit stands within another")
+                        num_units += 1
+                        bytes_since_unit = 0
                         yield element
-                        _free(element)
-            top = parser.close()
+                        _release_unit(element)
+            root_element = parser.close()
     except syntax_error as error:
-        raise _broken(name, error.msg or "", error.lineno) from None
-    except UNREADABLE as error:
-        raise unreadable(path, error, after=f"unit {count}" if count else "") from None
-    if not unit:
-        raise DataError(f"{name}: its first element is {local_name(top)[:40]!r}; expected {root!r}")
+        raise _make_syntax_error(name, error.msg or "", error.lineno) from None
+    except READ_ERRORS as error:
+        raise to_data_error(path, error, last_position=f"unit {num_units}" if num_units else "") from None
+    if not unit_tag:
+        raise DataError(f"{name}: its first element is {get_local_name(root_element)[:40]!r}; expected {root_name!r}")
 
 
-def _parser(names: list[str]) -> tuple[Any, type[Any]]:
+def _make_parser(names: list[str]) -> tuple[Any, type[Any]]:
     """A parser that tells of elements with these names and leaves entities and the world alone, and what it raises."""
     try:
         from lxml import etree
     except ImportError:
-        raise MissingExtraError("lxml", "formats", "reading TMX and XLIFF") from None
+        raise MissingDependencyError("lxml", "formats", "reading TMX and XLIFF") from None
     parser = etree.XMLPullParser(
         events=("start", "end"),
         tag=names,
@@ -80,90 +82,92 @@ def _parser(names: list[str]) -> tuple[Any, type[Any]]:
     return parser, etree.XMLSyntaxError
 
 
-def _broken(name: str, message: str, line: int | None) -> DataError:
-    reason = reason_of(_PLACE.sub("", message)) or "broken"
+def _make_syntax_error(name: str, message: str, line: int | None) -> DataError:
+    reason = format_reason(_ERROR_POSITION.sub("", message)) or "broken"
     return DataError(f"{name}{f', line {line}' if line else ''}: not XML that can be read: {reason}")
 
 
-def _first_element(element: _Element, root: str, unit_of: Callable[[_Element], str], name: str) -> str:
+def _read_unit_tag(element: _Element, root_name: str, get_unit_tag: Callable[[_Element], str], name: str) -> str:
     """What a unit is called, by the file's first element."""
-    top = cast(Any, element.getroottree())
-    if (declared := top.docinfo.internalDTD) is not None and (entity := next(declared.iterentities(), None)) is not None:
+    document = cast(Any, element.getroottree())
+    if (internal_dtd := document.docinfo.internalDTD) is not None and (
+        entity := next(internal_dtd.iterentities(), None)
+    ) is not None:
         raise DataError(
             f"{name}: declares the entity {str(entity.name)[:40]!r}, and is not read: write the text itself in its place"
         )
-    if element.getparent() is not None or local_name(element) != root:
-        raise DataError(f"{name}: its first element is {local_name(top.getroot())[:40]!r}; expected {root!r}")
-    return unit_of(element)
+    if element.getparent() is not None or get_local_name(element) != root_name:
+        raise DataError(f"{name}: its first element is {get_local_name(document.getroot())[:40]!r}; expected {root_name!r}")
+    return get_unit_tag(element)
 
 
-def _free(unit: _Element) -> None:
+def _release_unit(unit: _Element) -> None:
     """Give up a unit's content and whatever stands before it, on each level of the tree."""
     unit.clear(keep_tail=True)
     node: _Element | None = unit
     while node is not None:
         parent = node.getparent()
-        while parent is not None and (before := node.getprevious()) is not None:
-            parent.remove(before)
+        while parent is not None and (previous_node := node.getprevious()) is not None:
+            parent.remove(previous_node)
         node = parent
 
 
-def local_name(element: _Element) -> str:
+def get_local_name(element: _Element) -> str:
     """An element's name without its namespace."""
     return str(element.tag).rpartition("}")[2]
 
 
-def namespace(element: _Element) -> str:
+def get_namespace_prefix(element: _Element) -> str:
     """What stands before the local name of an element and its kin: {namespace}, or nothing."""
-    return str(element.tag)[: -len(local_name(element))]
+    return str(element.tag)[: -len(get_local_name(element))]
 
 
-def text_within(element: _Element, where: str) -> str:
+def extract_text(element: _Element, location: str) -> str:
     """An element's text without native codes; the text between paired codes, and that within a code's <sub>, is kept.
 
     Raises DataError for a reference to an entity, which would otherwise vanish, and for a <cp> that is no character.
     """
-    return "".join(_texts(element, where, coded=False))
+    return "".join(_iter_texts(element, location, is_in_code=False))
 
 
-def _texts(element: _Element, where: str, *, coded: bool) -> Iterator[str]:
-    if element.text and not coded:
+def _iter_texts(element: _Element, location: str, *, is_in_code: bool) -> Iterator[str]:
+    if element.text and not is_in_code:
         yield element.text
     for child in element:
         if not isinstance(child.tag, str):
             raise DataError(
-                f"{where}: refers to the entity {str(child.text)[:40]!r}, which is not declared; write the text itself"
+                f"{location}: refers to the entity {str(child.text)[:40]!r}, which is not declared; write the text itself"
             )
-        name = local_name(child)
-        if name == "cp" and not coded:
-            yield _character(child, where)
-        yield from _texts(child, where, coded=name in _CODES or (coded and name != "sub"))
-        if child.tail and not coded:
+        name = get_local_name(child)
+        if name == "cp" and not is_in_code:
+            yield _decode_cp(child, location)
+        yield from _iter_texts(child, location, is_in_code=name in _INLINE_CODES or (is_in_code and name != "sub"))
+        if child.tail and not is_in_code:
             yield child.tail
 
 
-def _character(element: _Element, where: str) -> str:
+def _decode_cp(element: _Element, location: str) -> str:
     """The character that XML cannot hold and XLIFF 2 spells `<cp hex="0001"/>`."""
     digits = element.get("hex", "")
     code = int(digits, 16) if re.fullmatch("[0-9A-Fa-f]{1,8}", digits) else -1
     if not 0 <= code < 0x110000 or 0xD800 <= code < 0xE000:
-        raise DataError(f"{where}: <cp hex={digits[:20]!r}> is no character")
+        raise DataError(f"{location}: <cp hex={digits[:20]!r}> is no character")
     return chr(code)
 
 
-def same_language(one: str, other: str) -> bool:
+def is_same_language(first_code: str, second_code: str) -> bool:
     """Whether two language codes have the same primary subtag: en-GB and EN_us do."""
-    return _primary(one) == _primary(other)
+    return _get_primary_subtag(first_code) == _get_primary_subtag(second_code)
 
 
-def _primary(language: str) -> str:
+def _get_primary_subtag(language: str) -> str:
     """A language code's first subtag, in small letters."""
     return re.split("[-_]", language.lower(), maxsplit=1)[0]
 
 
-def escape(text: str, origin: str) -> str:
+def escape_xml(text: str, origin: str) -> str:
     """A text as XML spells it. Raises DataError for characters that it cannot hold."""
-    if (illegal := _ILLEGAL.search(text)) is not None:
+    if (illegal := _ILLEGAL_CHARACTER.search(text)) is not None:
         raise DataError(
             f"{origin}: holds the character U+{ord(illegal.group()):04X}, which XML cannot; clean the pairs with "
             "control_characters = true, or write another format"

@@ -11,20 +11,20 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import BundleError, DeviceError
-from dragoman.io.storage import check_seal
+from dragoman.io.storage import verify_checksums
 
 if TYPE_CHECKING:
     from dragoman.bundle import Bundle
-    from dragoman.inference.session import Placing
+    from dragoman.inference.session import DeviceOptions
 
 
 def load(
     path: str | Path,
-    *others: str | Path,
+    *ensemble_paths: str | Path,
     device: str = "auto",
     precision: str = "auto",
-    threads: int | None = None,
-    replicas: int | None = None,
+    intra_threads: int | None = None,
+    inter_threads: int | None = None,
     shortlist: str | Path | None = None,
 ) -> Any:
     """Open a bundle, or several as an ensemble: a `Translator`, or a `Parser` where the (first) bundle parses.
@@ -37,57 +37,64 @@ def load(
 
     Raises BundleError naming the file that is missing, cut or changed, and DeviceError for a place that is not here.
     """
-    placing: Placing = {"device": device, "precision": precision, "threads": threads, "replicas": replicas}
-    folders = [Path(one) for one in (path, *others)]
-    checker = ThreadPoolExecutor(1, "seal")
+    device_options: DeviceOptions = {
+        "device": device,
+        "precision": precision,
+        "threads": intra_threads,
+        "replicas": inter_threads,
+    }
+    bundle_paths = [Path(bundle_path) for bundle_path in (path, *ensemble_paths)]
+    executor = ThreadPoolExecutor(1, "seal")
     try:
-        seals = [checker.submit(check_seal, folder, BundleError) for folder in folders]
-        with _nothing_collected():
+        checks = [executor.submit(verify_checksums, bundle_path, BundleError) for bundle_path in bundle_paths]
+        with _paused_garbage_collection():
             # Torch takes longer to come than the seals take to be checked; so it comes only now.
             from dragoman.inference.translator import Translator
 
-            bundles = [_opened(folder, seal) for folder, seal in zip(folders, seals, strict=True)]
+            bundles = [_read_checked_bundle(folder, check) for folder, check in zip(bundle_paths, checks, strict=True)]
     finally:
-        checker.shutdown(cancel_futures=True)
+        executor.shutdown(cancel_futures=True)
     if bundles[0].recipe.task.kind == "translation":
-        return Translator(bundles, shortlist=shortlist, forgetful=True, folders=folders, **placing)
+        return Translator(
+            bundles, shortlist=shortlist, release_mapped_weights=True, bundle_paths=bundle_paths, **device_options
+        )
     if shortlist is not None:
         raise DeviceError("shortlist: a parser's labels are few, so it takes none: leave it out")
     from dragoman.inference.parser import Parser  # only here, since who translates need not wait for it
 
-    return Parser(bundles, forgetful=True, **placing)
+    return Parser(bundles, release_mapped_weights=True, **device_options)
 
 
-_pausing = Lock()
-_pauses = 0
-_collected = True
+_gc_lock = Lock()
+_num_gc_pauses = 0
+_gc_was_enabled = True
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
+def _paused_garbage_collection() -> Iterator[None]:
     """Modules make a million objects that stay, and to look through them for what could go takes a tenth of their time.
 
     Several threads may load at once: the first has it pause, and the last has it be as it was.
     """
-    global _pauses, _collected
-    with _pausing:
-        if _pauses == 0:
-            _collected = gc.isenabled()
+    global _num_gc_pauses, _gc_was_enabled
+    with _gc_lock:
+        if _num_gc_pauses == 0:
+            _gc_was_enabled = gc.isenabled()
             gc.disable()
-        _pauses += 1
+        _num_gc_pauses += 1
     try:
         yield
     finally:
-        with _pausing:
-            _pauses -= 1
-            if _pauses == 0 and _collected:
+        with _gc_lock:
+            _num_gc_pauses -= 1
+            if _num_gc_pauses == 0 and _gc_was_enabled:
                 gc.enable()
 
 
-def _opened(folder: Path, seal: Future[None]) -> Bundle:
+def _read_checked_bundle(path: Path, check: Future[None]) -> Bundle:
     from dragoman.bundle import check_bundle, read_bundle
 
-    if seal.exception() is not None:
-        check_bundle(folder)  # which knows better what is wrong with the folder
-        seal.result()
-    return read_bundle(folder)
+    if check.exception() is not None:
+        check_bundle(path)  # which knows better what is wrong with the folder
+        check.result()
+    return read_bundle(path)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dragoman.tasks.parsing import Status
-from dragoman.trees.ptb import write
-from dragoman.trees.tree import Span, Tree, spans
-from dragoman.viz.tree_diagram import tree_picture
+from dragoman.tasks.parsing import ParseStatus
+from dragoman.trees.ptb import format_tree
+from dragoman.trees.tree import Span, Tree, get_spans
+from dragoman.viz.tree_diagram import render_tree
 
 
 @dataclass(frozen=True)
@@ -32,31 +32,31 @@ class Parse:
     score: float = 0.0
     tokens: tuple[str, ...] = ()
     token_log_probs: tuple[float, ...] = ()
-    status: Status = "ok"
-    mended: tuple[str, ...] = ()
+    status: ParseStatus = "ok"
+    repairs: tuple[str, ...] = ()
     alternatives: tuple[Parse, ...] = field(default=(), repr=False)
 
     @property
     def brackets(self) -> str:
         """The tree on one line as files have it; nothing where there is none."""
-        return "" if self.tree is None else write(self.tree)
+        return "" if self.tree is None else format_tree(self.tree)
 
     @property
     def spans(self) -> list[Span]:
         """Label, first word and the word behind the last of each bracket, those around others before them."""
-        return [] if self.tree is None else spans(self.tree)
+        return [] if self.tree is None else get_spans(self.tree)
 
-    def picture(self, title: str = "") -> str:
+    def to_svg(self, title: str = "") -> str:
         """The tree as an SVG."""
-        return tree_picture(self.words if self.tree else (), self.spans, tags=self.tags, title=title)
+        return render_tree(self.words if self.tree else (), self.spans, tags=self.tags, title=title)
 
-    def show(self) -> Shown:
+    def show(self) -> TreeImage:
         """The tree as a notebook shows it."""
-        return Shown(self.picture())
+        return TreeImage(self.to_svg())
 
 
 @dataclass(frozen=True)
-class Shown:
+class TreeImage:
     """A picture that a notebook shows by itself."""
 
     svg: str

@@ -16,16 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.model.dropout import drawn, dropout, kept, threshold_of
-from dragoman.model.linear import Linear, side_by_side
-from dragoman.model.local_attention import Mask, Window, restricted_attention
+from dragoman.model.dropout import apply_keep_mask, compute_threshold, draw_keep_mask, dropout
+from dragoman.model.linear import Linear, fused_linear
+from dragoman.model.local_attention import LocalMask, Mask, local_attention
 
 # Numbers in a processor's vector: a softmax over fewer is computed one by one, at ten times the price.
-LANES = 16
+SIMD_LANES = 16
 # Keys from which on PyTorch's kernel is the faster.
-LONG = 256
+FUSED_MIN_KEYS = 256
 
-Attend = Callable[[Tensor, Tensor, Tensor, Mask | None, float], Tensor]
+AttentionImpl = Callable[[Tensor, Tensor, Tensor, Mask | None, float], Tensor]
 
 
 class KeyValue(NamedTuple):
@@ -34,23 +34,23 @@ class KeyValue(NamedTuple):
     key: Tensor
     value: Tensor
 
-    def then(self, later: KeyValue) -> KeyValue:
+    def append(self, new: KeyValue) -> KeyValue:
         """Both, one after the other in time."""
-        return KeyValue(torch.cat([self.key, later.key], dim=2), torch.cat([self.value, later.value], dim=2))
+        return KeyValue(torch.cat([self.key, new.key], dim=2), torch.cat([self.value, new.value], dim=2))
 
-    def last(self, places: int) -> KeyValue:
+    def tail(self, length: int) -> KeyValue:
         """So many places at the end; all where there are no more."""
-        first = max(self.key.shape[2] - places, 0)
-        return KeyValue(self.key[:, :, first:], self.value[:, :, first:])
+        start = max(self.key.shape[2] - length, 0)
+        return KeyValue(self.key[:, :, start:], self.value[:, :, start:])
 
-    def rows(self, index: Tensor) -> KeyValue:
+    def select(self, index: Tensor) -> KeyValue:
         return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))
 
 
-def explicit_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Mask | None) -> Tensor:
+def attention_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Mask | None) -> Tensor:
     """softmax(Q·Kᵀ/√d_k), the weights of equation 1. → (B, H, T, S)."""
-    if isinstance(mask, Window):
-        mask = mask.mask(query_BHTK.shape[2], device=query_BHTK.device)
+    if isinstance(mask, LocalMask):
+        mask = mask.to_tensor(query_BHTK.shape[2], device=query_BHTK.device)
     scores_BHTS = torch.matmul(query_BHTK / math.sqrt(query_BHTK.shape[-1]), key_BHSK.transpose(-2, -1))
     if mask is not None:
         scores_BHTS = scores_BHTS.masked_fill(~mask, float("-inf"))
@@ -59,7 +59,7 @@ def explicit_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Mask | None) ->
 
 def explicit_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
     """Equation 1, written out. → (B, H, T, U)."""
-    weights_BHTS = dropout(explicit_weights(query_BHTK, key_BHSK, mask), dropout_p)
+    weights_BHTS = dropout(attention_weights(query_BHTK, key_BHSK, mask), dropout_p)
     return torch.matmul(weights_BHTS.to(value_BHSU.dtype), value_BHSU)
 
 
@@ -68,41 +68,47 @@ def fused_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, ma
 
     The kernel knows no dropout on a processor. There `lean_attention` draws it for both, so that the way changes no draw.
     """
-    if isinstance(mask, Window):
-        return restricted_attention(
-            query_BHTK, key_BHSK, value_BHSU, mask.radius, keep_BT=mask.keep_BT, causal=mask.causal, dropout_p=dropout_p
+    if isinstance(mask, LocalMask):
+        return local_attention(
+            query_BHTK,
+            key_BHSK,
+            value_BHSU,
+            mask.radius,
+            token_mask_BT=mask.token_mask_BT,
+            causal=mask.causal,
+            dropout_p=dropout_p,
         )
-    few = key_BHSK.shape[2] < LONG and not torch.compiler.is_compiling()
-    if dropout_p and few and query_BHTK.device.type == "cpu":
-        return lean_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
+    is_short = key_BHSK.shape[2] < FUSED_MIN_KEYS and not torch.compiler.is_compiling()
+    if dropout_p and is_short and query_BHTK.device.type == "cpu":
+        return cpu_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
     return F.scaled_dot_product_attention(query_BHTK, key_BHSK, value_BHSU, attn_mask=mask, dropout_p=dropout_p)
 
 
-def lean_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
+def cpu_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
     """Equation 1 in few passes over the scores, on a processor. → (B, H, T, U).
 
     The scores of long sentences take more memory and time than PyTorch's kernel does, which never holds them whole.
     """
-    if isinstance(mask, Window) or key_BHSK.shape[2] >= LONG:
+    if isinstance(mask, LocalMask) or key_BHSK.shape[2] >= FUSED_MIN_KEYS:
         return fused_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
     if torch.compiler.is_compiling():  # which saves passes by itself
         return explicit_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
-    result = _LeanAttention.apply(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)  # type: ignore[no-untyped-call]
+    result = _CpuAttention.apply(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)  # type: ignore[no-untyped-call]
     return cast(Tensor, result)
 
 
-def _lengthened(x_BHSU: Tensor, more: int) -> Tensor:
+def _pad_length(x_BHSU: Tensor, padding: int) -> Tensor:
     """With so many more places of zeros at the end, each element written once. → (X, S + more, U)"""
-    if not more:
+    if not padding:
         return x_BHSU.flatten(0, 1)
     batch, heads, length, width = x_BHSU.shape
-    longer_BHSU = x_BHSU.new_empty(batch, heads, length + more, width)
-    longer_BHSU[:, :, :length] = x_BHSU
-    longer_BHSU[:, :, length:] = 0
-    return longer_BHSU.flatten(0, 1)
+    padded_BHSU = x_BHSU.new_empty(batch, heads, length + padding, width)
+    padded_BHSU[:, :, :length] = x_BHSU
+    padded_BHSU[:, :, length:] = 0
+    return padded_BHSU.flatten(0, 1)
 
 
-class _LeanAttention(torch.autograd.Function):
+class _CpuAttention(torch.autograd.Function):
     """Softmax in float32 over at least `LANES` keys. X counts the heads of all sentences, B·H of them."""
 
     @staticmethod
@@ -110,23 +116,23 @@ class _LeanAttention(torch.autograd.Function):
         ctx: Any, query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Tensor | None, dropout_p: float
     ) -> Tensor:
         shape_BH, length = query_BHTK.shape[:2], key_BHSK.shape[2]
-        more = max(LANES - length, 0)
+        padding = max(SIMD_LANES - length, 0)
         query_XTK = query_BHTK.flatten(0, 1)
-        key_XSK, value_XSU = (_lengthened(one, more) for one in (key_BHSK, value_BHSU))
+        key_XSK, value_XSU = (_pad_length(tensor, padding) for tensor in (key_BHSK, value_BHSU))
         scores_BHTS = torch.bmm(query_XTK, key_XSK.mT).view(*shape_BH, -1, key_XSK.shape[1])
         scores_BHTS = scores_BHTS.to(torch.promote_types(scores_BHTS.dtype, torch.float32))
         scores_BHTS.mul_(query_BHTK.shape[-1] ** -0.5)
-        if more and mask is None:
+        if padding and mask is None:
             mask = torch.ones(length, dtype=torch.bool, device=query_BHTK.device)
         if mask is not None:
             bias = torch.zeros_like(mask, dtype=scores_BHTS.dtype).masked_fill_(~mask, float("-inf"))
-            scores_BHTS.add_(F.pad(bias, (0, more), value=float("-inf")))
+            scores_BHTS.add_(F.pad(bias, (0, padding), value=float("-inf")))
         weights_XTS = scores_BHTS.softmax(dim=-1).to(value_XSU.dtype).flatten(0, 1)
-        ctx.keep, ctx.threshold = None, threshold_of(dropout_p)
+        ctx.keep, ctx.threshold = None, compute_threshold(dropout_p)
         dropped_XTS = weights_XTS
         if dropout_p > 0.0:
-            ctx.keep = drawn(weights_XTS.shape, ctx.threshold)
-            dropped_XTS = kept(weights_XTS, ctx.keep, ctx.threshold)
+            ctx.keep = draw_keep_mask(weights_XTS.shape, ctx.threshold)
+            dropped_XTS = apply_keep_mask(weights_XTS, ctx.keep, ctx.threshold)
         ctx.save_for_backward(query_XTK, key_XSK, value_XSU, weights_XTS)
         ctx.length = length
         return torch.bmm(dropped_XTS, value_XSU).view(*shape_BH, -1, value_XSU.shape[-1])
@@ -134,18 +140,20 @@ class _LeanAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         query_XTK, key_XSK, value_XSU, weights_XTS = ctx.saved_tensors
-        to_heads_XTU = grads[0].flatten(0, 1)
-        dropped_XTS = weights_XTS if ctx.keep is None else kept(weights_XTS, ctx.keep, ctx.threshold)
-        to_value_XSU = torch.bmm(dropped_XTS.mT, to_heads_XTU)
-        to_weights_XTS = torch.bmm(to_heads_XTU, value_XSU.mT)
+        grad_heads_XTU = grads[0].flatten(0, 1)
+        dropped_XTS = weights_XTS if ctx.keep is None else apply_keep_mask(weights_XTS, ctx.keep, ctx.threshold)
+        grad_value_XSU = torch.bmm(dropped_XTS.mT, grad_heads_XTU)
+        grad_weights_XTS = torch.bmm(grad_heads_XTU, value_XSU.mT)
         if ctx.keep is not None:
-            to_weights_XTS = kept(to_weights_XTS, ctx.keep, ctx.threshold)
-        exact = torch.promote_types(weights_XTS.dtype, torch.float32)
-        to_scores_XTS = torch._softmax_backward_data(to_weights_XTS.to(exact), weights_XTS.to(exact), -1, exact)
-        to_scores_XTS = to_scores_XTS.mul_(query_XTK.shape[-1] ** -0.5).to(weights_XTS.dtype)
-        to_query_XTK, to_key_XSK = torch.bmm(to_scores_XTS, key_XSK), torch.bmm(to_scores_XTS.mT, query_XTK)
-        found = [to_query_XTK, to_key_XSK[:, : ctx.length], to_value_XSU[:, : ctx.length]]
-        return *(one.view(*grads[0].shape[:2], *one.shape[1:]) for one in found), None, None
+            grad_weights_XTS = apply_keep_mask(grad_weights_XTS, ctx.keep, ctx.threshold)
+        softmax_dtype = torch.promote_types(weights_XTS.dtype, torch.float32)
+        grad_scores_XTS = torch._softmax_backward_data(
+            grad_weights_XTS.to(softmax_dtype), weights_XTS.to(softmax_dtype), -1, softmax_dtype
+        )
+        grad_scores_XTS = grad_scores_XTS.mul_(query_XTK.shape[-1] ** -0.5).to(weights_XTS.dtype)
+        grad_query_XTK, grad_key_XSK = torch.bmm(grad_scores_XTS, key_XSK), torch.bmm(grad_scores_XTS.mT, query_XTK)
+        input_grads = [grad_query_XTK, grad_key_XSK[:, : ctx.length], grad_value_XSU[:, : ctx.length]]
+        return *(input_grad.view(*grads[0].shape[:2], *input_grad.shape[1:]) for input_grad in input_grads), None, None
 
 
 class Attention(nn.Module):
@@ -159,55 +167,57 @@ class Attention(nn.Module):
         self.key = Linear(d_model, num_heads * d_k, bias=bias)
         self.value = Linear(d_model, num_heads * d_v, bias=bias)
         self.output = Linear(num_heads * d_v, d_model, bias=bias)
-        self.attend: Attend = fused_attention
+        self.attention_impl: AttentionImpl = fused_attention
 
-    def _heads(self, x_BTX: Tensor) -> Tensor:
+    def _split_heads(self, x_BTX: Tensor) -> Tensor:
         return x_BTX.view(*x_BTX.shape[:2], self.num_heads, -1).transpose(1, 2)
 
-    def remember(self, memory_BSD: Tensor) -> KeyValue:
+    def project_kv(self, memory_BSD: Tensor) -> KeyValue:
         """The keys and values that later queries will look at."""
-        key_BSX, value_BSX = side_by_side([self.key, self.value], memory_BSD)
-        return KeyValue(self._heads(key_BSX), self._heads(value_BSX))
+        key_BSX, value_BSX = fused_linear([self.key, self.value], memory_BSD)
+        return KeyValue(self._split_heads(key_BSX), self._split_heads(value_BSX))
 
-    def look_within(self, x_BTD: Tensor) -> tuple[Tensor, KeyValue]:
+    def project_qkv(self, x_BTD: Tensor) -> tuple[Tensor, KeyValue]:
         """The queries of these places, and the keys and values of the same."""
-        query_BTX, key_BTX, value_BTX = side_by_side([self.query, self.key, self.value], x_BTD)
-        return self._heads(query_BTX), KeyValue(self._heads(key_BTX), self._heads(value_BTX))
+        query_BTX, key_BTX, value_BTX = fused_linear([self.query, self.key, self.value], x_BTD)
+        return self._split_heads(query_BTX), KeyValue(self._split_heads(key_BTX), self._split_heads(value_BTX))
 
-    def forward(self, x_BTD: Tensor, memory: KeyValue, mask: Mask | None) -> Tensor:
-        return self.answer(self._heads(self.query(x_BTD)), memory, mask)
+    def forward(self, x_BTD: Tensor, key_value: KeyValue, mask: Mask | None) -> Tensor:
+        return self.attend(self._split_heads(self.query(x_BTD)), key_value, mask)
 
-    def answer(self, query_BHTK: Tensor, memory: KeyValue, mask: Mask | None) -> Tensor:
+    def attend(self, query_BHTK: Tensor, key_value: KeyValue, mask: Mask | None) -> Tensor:
         """What these queries find, projected back. → (B, T, D)."""
-        heads_BHTU = self.attend(query_BHTK, memory.key, memory.value, mask, self.dropout if self.training else 0.0)
+        heads_BHTU = self.attention_impl(
+            query_BHTK, key_value.key, key_value.value, mask, self.dropout if self.training else 0.0
+        )
         result: Tensor = self.output(heads_BHTU.transpose(1, 2).flatten(-2))
         return result
 
 
-def use_attention(model: nn.Module, attend: Attend) -> None:
+def set_attention_impl(model: nn.Module, attention_impl: AttentionImpl) -> None:
     """Let every attention of the model compute equation 1 this way."""
     for module in model.modules():
         if isinstance(module, Attention):
-            module.attend = attend
+            module.attention_impl = attention_impl
 
 
 @contextmanager
-def watch_attention(modules: list[Attention]) -> Iterator[list[Tensor]]:
+def record_attention(modules: list[Attention]) -> Iterator[list[Tensor]]:
     """Collect the weights of these attentions, in the order in which they run; the outputs stay what they were."""
-    seen: list[Tensor] = []
-    before = [module.attend for module in modules]
+    weights: list[Tensor] = []
+    previous_impls = [module.attention_impl for module in modules]
 
-    def watching(attend: Attend) -> Attend:
-        def attend_and_keep(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
-            seen.append(explicit_weights(query, key, mask))
-            return attend(query, key, value, mask, dropout_p)
+    def wrap_impl(attention_impl: AttentionImpl) -> AttentionImpl:
+        def attend_and_record(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
+            weights.append(attention_weights(query, key, mask))
+            return attention_impl(query, key, value, mask, dropout_p)
 
-        return attend_and_keep
+        return attend_and_record
 
     for module in modules:
-        module.attend = watching(module.attend)
+        module.attention_impl = wrap_impl(module.attention_impl)
     try:
-        yield seen
+        yield weights
     finally:
-        for module, attend in zip(modules, before, strict=True):
-            module.attend = attend
+        for module, attention_impl in zip(modules, previous_impls, strict=True):
+            module.attention_impl = attention_impl

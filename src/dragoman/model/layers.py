@@ -57,18 +57,20 @@ class PreNorm(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention, then the feed-forward network, each within its residual."""
 
-    def __init__(self, *, attention: Attention, feed_forward: FeedForward, residual: Callable[[], PostNorm | PreNorm]) -> None:
+    def __init__(
+        self, *, attention: Attention, feed_forward: FeedForward, build_residual: Callable[[], PostNorm | PreNorm]
+    ) -> None:
         super().__init__()
         self.attention = attention
         self.feed_forward = feed_forward
-        self.attention_residual = residual()
-        self.feed_forward_residual = residual()
+        self.attention_residual = build_residual()
+        self.feed_forward_residual = build_residual()
 
     def forward(self, x_BSD: Tensor, mask: Mask | None) -> Tensor:
-        def look_around(y_BSD: Tensor) -> Tensor:
-            return self.attention.answer(*self.attention.look_within(y_BSD), mask)
+        def self_attention(y_BSD: Tensor) -> Tensor:
+            return self.attention.attend(*self.attention.project_qkv(y_BSD), mask)
 
-        x_BSD = self.attention_residual(x_BSD, look_around)
+        x_BSD = self.attention_residual(x_BSD, self_attention)
         result: Tensor = self.feed_forward_residual(x_BSD, self.feed_forward)
         return result
 
@@ -82,33 +84,33 @@ class DecoderLayer(nn.Module):
         attention: Attention,
         cross_attention: Attention,
         feed_forward: FeedForward,
-        residual: Callable[[], PostNorm | PreNorm],
+        build_residual: Callable[[], PostNorm | PreNorm],
     ) -> None:
         super().__init__()
         self.attention = attention
         self.cross_attention = cross_attention
         self.feed_forward = feed_forward
-        self.attention_residual = residual()
-        self.cross_attention_residual = residual()
-        self.feed_forward_residual = residual()
+        self.attention_residual = build_residual()
+        self.cross_attention_residual = build_residual()
+        self.feed_forward_residual = build_residual()
 
     def forward(
-        self, x_NTD: Tensor, past: KeyValue | None, memory: KeyValue, mask: Mask | None, memory_mask: Tensor | None
+        self, x_NTD: Tensor, past_kv: KeyValue | None, cross_kv: KeyValue, mask: Mask | None, memory_mask: Tensor | None
     ) -> tuple[Tensor, KeyValue]:
         """One layer's output, and its keys and values so far. `memory` may hold one row for each k rows of x (a beam)."""
-        so_far: list[KeyValue] = []
+        self_kv: list[KeyValue] = []
 
-        def look_back(y_NTD: Tensor) -> Tensor:
-            query_NHTK, now = self.attention.look_within(y_NTD)
-            so_far.append(now if past is None else past.then(now))
-            return self.attention.answer(query_NHTK, so_far[0], mask)
+        def causal_self_attention(y_NTD: Tensor) -> Tensor:
+            query_NHTK, step_kv = self.attention.project_qkv(y_NTD)
+            self_kv.append(step_kv if past_kv is None else past_kv.append(step_kv))
+            return self.attention.attend(query_NHTK, self_kv[0], mask)
 
-        def look_across(y_NTD: Tensor) -> Tensor:
+        def cross_attention(y_NTD: Tensor) -> Tensor:
             # The rows of a beam ask the same source, so they stand side by side as queries and its keys are stored once.
-            y_BXD = y_NTD.reshape(memory.key.shape[0], -1, y_NTD.shape[-1])
-            result: Tensor = self.cross_attention(y_BXD, memory, memory_mask).view_as(y_NTD)
+            y_BXD = y_NTD.reshape(cross_kv.key.shape[0], -1, y_NTD.shape[-1])
+            result: Tensor = self.cross_attention(y_BXD, cross_kv, memory_mask).view_as(y_NTD)
             return result
 
-        x_NTD = self.attention_residual(x_NTD, look_back)
-        x_NTD = self.cross_attention_residual(x_NTD, look_across)
-        return self.feed_forward_residual(x_NTD, self.feed_forward), so_far[0]
+        x_NTD = self.attention_residual(x_NTD, causal_self_attention)
+        x_NTD = self.cross_attention_residual(x_NTD, cross_attention)
+        return self.feed_forward_residual(x_NTD, self.feed_forward), self_kv[0]

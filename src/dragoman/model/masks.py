@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 
-def padding_mask(keep_BS: Tensor) -> Tensor:
+def padding_mask(token_mask_BS: Tensor) -> Tensor:
     """Every query may look at the real tokens of its own sentence. (B, S) → (B, 1, 1, S)."""
-    return keep_BS[:, None, None, :]
+    return token_mask_BS[:, None, None, :]
 
 
 def causal_mask(target_length: int, source_length: int, *, device: torch.device) -> Tensor:
@@ -27,9 +27,9 @@ def window_mask(target_length: int, source_length: int, radius: int, *, device: 
     return (query_T1 - key_S).abs() <= radius
 
 
-def windowed_padding_mask(keep_BS: Tensor, radius: int) -> Tensor:
+def windowed_padding_mask(token_mask_BS: Tensor, radius: int) -> Tensor:
     """Both at once; a padding query, which nothing reads, looks at itself. → (B, 1, S, S)."""
-    length = keep_BS.shape[1]
-    window_SS = window_mask(length, length, radius, device=keep_BS.device)
-    itself_SS = torch.eye(length, dtype=torch.bool, device=keep_BS.device)
-    return padding_mask(keep_BS) & window_SS | itself_SS
+    length = token_mask_BS.shape[1]
+    window_SS = window_mask(length, length, radius, device=token_mask_BS.device)
+    diagonal_SS = torch.eye(length, dtype=torch.bool, device=token_mask_BS.device)
+    return padding_mask(token_mask_BS) & window_SS | diagonal_SS

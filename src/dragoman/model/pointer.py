@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dragoman.model.linear import Linear
 
 
-class Words(nn.Module):
+class WordTables(nn.Module):
     """What ids tell of words, as tables that are part of a model's state: 1 where it holds, else 0.
 
     begins_V: a source piece begins a word
@@ -31,41 +31,43 @@ class Words(nn.Module):
     shifts_V: Tensor
     hidden_V: Tensor
 
-    def __init__(self, *, source_vocabulary: int, target_vocabulary: int, word_id: int, padding_id: int) -> None:
+    def __init__(self, *, source_vocab_size: int, target_vocab_size: int, word_id: int, padding_id: int) -> None:
         super().__init__()
         self.word_id = word_id
         self.padding_id = padding_id
-        self.register_buffer("begins_V", torch.zeros(source_vocabulary))
-        self.register_buffer("shifts_V", torch.zeros(target_vocabulary))
-        self.register_buffer("hidden_V", torch.zeros(target_vocabulary))
+        self.register_buffer("begins_V", torch.zeros(source_vocab_size))
+        self.register_buffer("shifts_V", torch.zeros(target_vocab_size))
+        self.register_buffer("hidden_V", torch.zeros(target_vocab_size))
 
-    def learn(self, *, begins: Sequence[int], shifts: Sequence[int], hidden: Sequence[int]) -> None:
+    def fill(self, *, begins: Sequence[int], shifts: Sequence[int], hidden: Sequence[int]) -> None:
         """Fill the tables, ids by ids."""
         for table_V, ids in ((self.begins_V, begins), (self.shifts_V, shifts), (self.hidden_V, hidden)):
             table_V.zero_()[torch.as_tensor(ids, dtype=torch.long, device=table_V.device)] = 1.0
 
-    def said(self, target_BT: Tensor) -> Tensor:
+    def hide_tags(self, target_BT: Tensor) -> Tensor:
         """Target ids as the decoder reads and says them."""
         return target_BT.masked_fill(self.hidden_V[target_BT] > 0, self.word_id)
 
-    def begin(self, source_BS: Tensor) -> Tensor:
+    def is_word_start(self, source_BS: Tensor) -> Tensor:
         """Which places of the source begin a word. (B, S)"""
         return self.begins_V[source_BS] > 0
 
-    def places(self, source_BS: Tensor) -> Tensor:
+    def find_word_starts(self, source_BS: Tensor) -> Tensor:
         """The place of each word's first piece, then that of the end token. (B, W), W being S"""
-        begin_BS = self.begin(source_BS)
+        is_start_BS = self.is_word_start(source_BS)
         length = source_BS.shape[1]
         end_B1 = (source_BS != self.padding_id).sum(1, keepdim=True) - 1
-        row_BS = torch.where(begin_BS, begin_BS.cumsum(1) - 1, length)  # what begins no word goes into a column that is cut off
-        here_BS = torch.arange(length, device=source_BS.device).expand_as(source_BS)
-        return end_B1.repeat(1, length + 1).scatter_(1, row_BS, here_BS)[:, :length]
+        row_BS = torch.where(
+            is_start_BS, is_start_BS.cumsum(1) - 1, length
+        )  # what begins no word goes into a column that is cut off
+        position_BS = torch.arange(length, device=source_BS.device).expand_as(source_BS)
+        return end_B1.repeat(1, length + 1).scatter_(1, row_BS, position_BS)[:, :length]
 
-    def first(self, memory_BSD: Tensor, source_BS: Tensor) -> Tensor:
+    def gather_word_outputs(self, memory_BSD: Tensor, source_BS: Tensor) -> Tensor:
         """The encoder's output at these places. (B, W, D)"""
-        return memory_BSD.gather(1, self.places(source_BS)[:, :, None].expand(-1, -1, memory_BSD.shape[2]))
+        return memory_BSD.gather(1, self.find_word_starts(source_BS)[:, :, None].expand(-1, -1, memory_BSD.shape[2]))
 
-    def tags(self, target_BT: Tensor, width: int) -> Tensor:
+    def gather_tags(self, target_BT: Tensor, width: int) -> Tensor:
         """The tokens that consume a word, in its row of words of this width; padding in what is left of the row. (B, W)"""
         shift_BT = self.shifts_V[target_BT] > 0
         row_BT = torch.where(shift_BT, shift_BT.cumsum(1) - 1, width).clamp(max=width)
@@ -74,7 +76,7 @@ class Words(nn.Module):
 
 
 @dataclass(frozen=True)
-class Pointed:
+class PointerState:
     """What each word in turn adds to the decoder's input, and how far each hypothesis is.
 
     vectors_BWD: one row a sentence
@@ -82,53 +84,53 @@ class Pointed:
     """
 
     vectors_BWD: Tensor
-    count_N: Tensor | None = None
+    num_words_N: Tensor | None = None
 
-    def reorder(self, rows_N: Tensor) -> Pointed:
-        return replace(self, count_N=None if self.count_N is None else self.count_N[rows_N])
+    def reorder(self, rows_N: Tensor) -> PointerState:
+        return replace(self, count_N=None if self.num_words_N is None else self.num_words_N[rows_N])
 
-    def keep(self, sentences_B: Tensor) -> Pointed:
+    def select_sentences(self, sentences_B: Tensor) -> PointerState:
         """Only these sentences, with all their rows."""
-        count_N = self.count_N
-        if count_N is not None:
-            count_N = count_N.view(len(self.vectors_BWD), -1)[sentences_B].flatten()
-        return Pointed(self.vectors_BWD[sentences_B], count_N)
+        num_words_N = self.num_words_N
+        if num_words_N is not None:
+            num_words_N = num_words_N.view(len(self.vectors_BWD), -1)[sentences_B].flatten()
+        return PointerState(self.vectors_BWD[sentences_B], num_words_N)
 
 
 class Pointer(nn.Module):
     """Adds to each of the decoder's inputs a projection of the encoder's output at the word that comes next."""
 
-    def __init__(self, *, d_model: int, words: Words) -> None:
+    def __init__(self, *, d_model: int, words: WordTables) -> None:
         super().__init__()
         self.words = words
         self.projection = Linear(d_model, d_model)
 
-    def start(self, memory_BSD: Tensor, source_BS: Tensor) -> Pointed:
+    def start(self, memory_BSD: Tensor, source_BS: Tensor) -> PointerState:
         """Nothing is said yet."""
-        return Pointed(self.projection(self.words.first(memory_BSD, source_BS)))
+        return PointerState(self.projection(self.words.gather_word_outputs(memory_BSD, source_BS)))
 
-    def forward(self, inputs_NT: Tensor, pointed: Pointed) -> tuple[Tensor, Pointed]:
+    def forward(self, inputs_NT: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
         """What is added to the inputs (N, T, D), and where the hypotheses are after them."""
-        vectors_BWD, before_N = pointed.vectors_BWD, pointed.count_N
-        count_NT = self.words.shifts_V[inputs_NT].long().cumsum(1)
-        if before_N is not None:
-            count_NT = count_NT + before_N[:, None]
+        vectors_BWD, num_words_N = state.vectors_BWD, state.num_words_N
+        num_words_NT = self.words.shifts_V[inputs_NT].long().cumsum(1)
+        if num_words_N is not None:
+            num_words_NT = num_words_NT + num_words_N[:, None]
         sentences, width, _ = vectors_BWD.shape
         # The rows of a sentence stand together, so that they are one row of places in it.
-        place_BX1 = count_NT.clamp(max=width - 1).view(sentences, -1, 1)
-        added_BXD = vectors_BWD.gather(1, place_BX1.expand(-1, -1, vectors_BWD.shape[2]))
-        return added_BXD.view(*inputs_NT.shape, -1), replace(pointed, count_N=count_NT[:, -1])
+        word_index_BX1 = num_words_NT.clamp(max=width - 1).view(sentences, -1, 1)
+        added_BXD = vectors_BWD.gather(1, word_index_BX1.expand(-1, -1, vectors_BWD.shape[2]))
+        return added_BXD.view(*inputs_NT.shape, -1), replace(state, count_N=num_words_NT[:, -1])
 
 
 class TagHead(nn.Module):
     """The logits of words' tags from the encoder's outputs at their first pieces, over the target's vocabulary."""
 
-    def __init__(self, *, d_model: int, words: Words) -> None:
+    def __init__(self, *, d_model: int, words: WordTables) -> None:
         super().__init__()
         self.words = words
         self.projection = Linear(d_model, len(words.shifts_V))
 
-    def forward(self, first_BWD: Tensor) -> Tensor:
+    def forward(self, words_BWD: Tensor) -> Tensor:
         """→ (B, W, V), -inf for what is no tag."""
-        logits_BWV: Tensor = self.projection(first_BWD)
+        logits_BWV: Tensor = self.projection(words_BWD)
         return logits_BWV.float().masked_fill(self.words.shifts_V == 0, float("-inf"))

@@ -23,27 +23,27 @@ def concatenated_sinusoids(length: int, d_model: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()], dim=-1).float()
 
 
-class Sinusoids(nn.Module):
+class SinusoidalPositionalEmbedding(nn.Module):
     """A table of sinusoids that grows when a longer sentence comes, so that no length is cut."""
 
     table: Tensor
 
-    def __init__(self, *, d_model: int, concatenated: bool, rows: int = 512) -> None:
+    def __init__(self, *, d_model: int, concatenated: bool, num_positions: int = 512) -> None:
         super().__init__()
         self.d_model = d_model
-        self.compute = concatenated_sinusoids if concatenated else interleaved_sinusoids
-        self.register_buffer("table", self.compute(rows, d_model), persistent=False)
+        self.build_table = concatenated_sinusoids if concatenated else interleaved_sinusoids
+        self.register_buffer("table", self.build_table(num_positions, d_model), persistent=False)
 
     def forward(self, start: int, length: int) -> Tensor:
         """Positions start … start + length − 1. → (length, D)."""
         table = self.table
         if start + length > table.shape[0]:
-            table = self.compute(2 * (start + length), self.d_model).to(table)
+            table = self.build_table(2 * (start + length), self.d_model).to(table)
             self.table = table  # which another thread may replace at once
         return table[start : start + length]
 
 
-class LearnedPositions(nn.Module):
+class LearnedPositionalEmbedding(nn.Module):
     """Row E of Table 3: one vector a position, N(0, 1/√d), times √d like the embeddings (tensor2tensor 1.0.3)."""
 
     def __init__(self, *, d_model: int, max_positions: int) -> None:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from dragoman.model.attention import KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.layers import DecoderLayer, EncoderLayer
-from dragoman.model.linear import Linear, Product, plain_product
-from dragoman.model.local_attention import Mask, Window
+from dragoman.model.linear import Linear, MatMul, torch_matmul
+from dragoman.model.local_attention import LocalMask, Mask
 from dragoman.model.masks import causal_mask, padding_mask, window_mask
-from dragoman.model.pointer import Pointed, Pointer, TagHead, Words
-from dragoman.model.positional_encoding import LearnedPositions, Sinusoids
+from dragoman.model.pointer import Pointer, PointerState, TagHead, WordTables
+from dragoman.model.positional_encoding import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
 
 
 class Embedding(nn.Module):
@@ -27,25 +27,25 @@ class Embedding(nn.Module):
         self,
         *,
         weight: nn.Parameter,
-        positions: Sinusoids | LearnedPositions,
-        scaled: bool,
+        positions: SinusoidalPositionalEmbedding | LearnedPositionalEmbedding,
+        scale_embeddings: bool,
         dropout: float,
         padding_id: int,
-        extra: nn.Parameter | None = None,
+        target_space_embedding: nn.Parameter | None = None,
     ) -> None:
         super().__init__()
         self.weight = weight
         self.positions = positions
-        self.scale = math.sqrt(weight.shape[1]) if scaled else 1.0
+        self.scale = math.sqrt(weight.shape[1]) if scale_embeddings else 1.0
         self.dropout = Dropout(dropout)
         self.padding_id = padding_id
-        self.extra = extra
+        self.target_space_embedding = target_space_embedding
 
     def forward(self, ids_BT: Tensor, start: int = 0) -> Tensor:
         scale_BT = (ids_BT != self.padding_id).to(self.weight.dtype) * self.scale
         x_BTD = nn.functional.embedding(ids_BT, self.weight) * scale_BT[:, :, None]
-        if self.extra is not None:
-            x_BTD = x_BTD + self.extra
+        if self.target_space_embedding is not None:
+            x_BTD = x_BTD + self.target_space_embedding
         return cast(Tensor, self.dropout(x_BTD + self.positions(start, ids_BT.shape[1])))
 
 
@@ -61,27 +61,27 @@ class DecoderState:
     pointed: where each hypothesis is in the source's words, in a model that points at them
     """
 
-    memory: tuple[KeyValue, ...]
+    cross_kv: tuple[KeyValue, ...]
     memory_mask: Tensor
-    past: tuple[KeyValue, ...] | None
+    self_kv: tuple[KeyValue, ...] | None
     length: int
-    pointed: Pointed | None = None
+    pointer: PointerState | None = None
 
     def reorder(self, rows_N: Tensor) -> DecoderState:
         """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
-        past = self.past and tuple(layer.rows(rows_N) for layer in self.past)
-        return replace(self, past=past, pointed=self.pointed and self.pointed.reorder(rows_N))
+        self_kv = self.self_kv and tuple(layer.select(rows_N) for layer in self.self_kv)
+        return replace(self, past=self_kv, pointed=self.pointer and self.pointer.reorder(rows_N))
 
-    def keep(self, sentences_B: Tensor) -> DecoderState:
+    def select_sentences(self, sentences_B: Tensor) -> DecoderState:
         """Only these sentences, with all their rows."""
-        past = self.past
-        if past is not None:
-            width = past[0].key.shape[0] // self.memory_mask.shape[0]
-            rows_N = (sentences_B[:, None] * width + torch.arange(width, device=sentences_B.device)).flatten()
-            past = tuple(layer.rows(rows_N) for layer in past)
-        memory = tuple(layer.rows(sentences_B) for layer in self.memory)
-        pointed = self.pointed and self.pointed.keep(sentences_B)
-        return DecoderState(memory, self.memory_mask.index_select(0, sentences_B), past, self.length, pointed)
+        self_kv = self.self_kv
+        if self_kv is not None:
+            beam_size = self_kv[0].key.shape[0] // self.memory_mask.shape[0]
+            rows_N = (sentences_B[:, None] * beam_size + torch.arange(beam_size, device=sentences_B.device)).flatten()
+            self_kv = tuple(layer.select(rows_N) for layer in self_kv)
+        cross_kv = tuple(layer.select(sentences_B) for layer in self.cross_kv)
+        pointer = self.pointer and self.pointer.select_sentences(sentences_B)
+        return DecoderState(cross_kv, self.memory_mask.index_select(0, sentences_B), self_kv, self.length, pointer)
 
 
 class Encoder(nn.Module):
@@ -96,10 +96,10 @@ class Encoder(nn.Module):
 
     def forward(self, source_BS: Tensor) -> Tensor:
         """Source ids, padded on the right → their encodings (B, S, D)."""
-        keep_BS = source_BS != self.embedding.padding_id
-        mask: Mask = padding_mask(keep_BS)
+        token_mask_BS = source_BS != self.embedding.padding_id
+        mask: Mask = padding_mask(token_mask_BS)
         if self.window is not None:
-            mask = Window(self.window, keep_BS).cheapest(source_BS.shape[1], device=source_BS.device)
+            mask = LocalMask(self.window, token_mask_BS).choose(source_BS.shape[1], device=source_BS.device)
         x_BSD = self.embedding(source_BS)
         for layer in self.layers:
             x_BSD = layer(x_BSD, mask)
@@ -127,32 +127,32 @@ class Decoder(nn.Module):
 
     def start(self, memory_BSD: Tensor, source_BS: Tensor) -> DecoderState:
         """The state before the first token: each layer's view of the source, computed once."""
-        memory = tuple(cast(DecoderLayer, layer).cross_attention.remember(memory_BSD) for layer in self.layers)
-        pointed = None if self.pointer is None else self.pointer.start(memory_BSD, source_BS)
-        return DecoderState(memory, padding_mask(source_BS != self.embedding.padding_id), None, 0, pointed)
+        cross_kv = tuple(cast(DecoderLayer, layer).cross_attention.project_kv(memory_BSD) for layer in self.layers)
+        pointer = None if self.pointer is None else self.pointer.start(memory_BSD, source_BS)
+        return DecoderState(cross_kv, padding_mask(source_BS != self.embedding.padding_id), None, 0, pointer)
 
     def forward(self, inputs_NT: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Read T more tokens: their outputs (N, T, D) and the state after them."""
         length = inputs_NT.shape[1]
-        mask = self._mask(length, 0 if state.past is None else state.past[0].key.shape[2], inputs_NT.device)
-        x_NTD, pointed = self.embedding(inputs_NT, start=state.length), state.pointed
-        if self.pointer is not None and pointed is not None:
-            added_NTD, pointed = self.pointer(inputs_NT, pointed)
+        mask = self._build_mask(length, 0 if state.self_kv is None else state.self_kv[0].key.shape[2], inputs_NT.device)
+        x_NTD, pointer = self.embedding(inputs_NT, start=state.length), state.pointer
+        if self.pointer is not None and pointer is not None:
+            added_NTD, pointer = self.pointer(inputs_NT, pointer)
             x_NTD = x_NTD + added_NTD
-        past: list[KeyValue] = []
+        self_kv: list[KeyValue] = []
         for index, layer in enumerate(self.layers):
-            before = None if state.past is None else state.past[index]
-            x_NTD, so_far = layer(x_NTD, before, state.memory[index], mask, state.memory_mask)
-            past.append(so_far if self.window is None else so_far.last(self.window))
-        return self.norm(x_NTD), replace(state, past=tuple(past), length=state.length + length, pointed=pointed)
+            past_kv = None if state.self_kv is None else state.self_kv[index]
+            x_NTD, layer_kv = layer(x_NTD, past_kv, state.cross_kv[index], mask, state.memory_mask)
+            self_kv.append(layer_kv if self.window is None else layer_kv.last(self.window))
+        return self.norm(x_NTD), replace(state, past=tuple(self_kv), length=state.length + length, pointed=pointer)
 
-    def _mask(self, length: int, before: int, device: torch.device) -> Mask:
+    def _build_mask(self, length: int, past_length: int, device: torch.device) -> Mask:
         """Which of `before` places and its own each of `length` new ones sees."""
-        if self.window is not None and before == 0:
-            return Window(self.window, causal=True).cheapest(length, device=device)
-        mask = causal_mask(length, before + length, device=device)
+        if self.window is not None and past_length == 0:
+            return LocalMask(self.window, causal=True).choose(length, device=device)
+        mask = causal_mask(length, past_length + length, device=device)
         if self.window is not None:
-            mask = mask & window_mask(length, before + length, self.window, device=device)
+            mask = mask & window_mask(length, past_length + length, self.window, device=device)
         return mask
 
 
@@ -168,7 +168,7 @@ class Transformer(nn.Module):
         encoder: Encoder,
         decoder: Decoder,
         output: nn.Parameter,
-        words: Words | None = None,
+        words: WordTables | None = None,
         tagger: TagHead | None = None,
     ) -> None:
         super().__init__()
@@ -177,12 +177,12 @@ class Transformer(nn.Module):
         self.output = output
         self.words = words
         self.tagger = tagger
-        self.product: Product = plain_product
+        self.matmul: MatMul = torch_matmul
 
     def forward(self, source_BS: Tensor, inputs_BT: Tensor) -> Tensor:
         """Teacher forcing: the logits (B, T, V) after each of the target inputs, which begin with the start token."""
         outputs_BTD, _ = self.decoder(inputs_BT, self.start(source_BS))
-        return self.logits(outputs_BTD)
+        return self.compute_logits(outputs_BTD)
 
     def start(self, source_BS: Tensor) -> DecoderState:
         """Read the source: the state before the first target token."""
@@ -191,19 +191,19 @@ class Transformer(nn.Module):
     def step(self, tokens_N: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Read one more target token in each row: the logits (N, V) of the next, and the state after it."""
         outputs_N1D, state = self.decoder(tokens_N[:, None], state)
-        return self.logits(outputs_N1D[:, 0]), state
+        return self.compute_logits(outputs_N1D[:, 0]), state
 
-    def logits(self, outputs_XD: Tensor) -> Tensor:
-        return self.product(outputs_XD, self.output, None)
+    def compute_logits(self, outputs_XD: Tensor) -> Tensor:
+        return self.matmul(outputs_XD, self.output, None)
 
     def num_parameters(self) -> int:
         """Each shared matrix counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
-def use_product(model: Transformer, product: Product) -> None:
+def set_matmul_impl(model: Transformer, matmul: MatMul) -> None:
     """Let the model compute all its products with weights this way."""
-    model.product = product
+    model.matmul = matmul
     for module in model.modules():
         if isinstance(module, Linear):
-            module.product = product
+            module.matmul = matmul

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dragoman.config.paper_settings import Departure, departures
+from dragoman.config.paper_settings import Deviation, find_deviations
 
-State = Literal["as printed", "the text is silent", "departs", "always so", "left to the recipe"]
+DifferenceState = Literal["as printed", "the text is silent", "departs", "always so", "left to the recipe"]
 
 
 @dataclass(frozen=True)
-class Item:
+class PaperItem:
     """One trap: what the text says, what tensor2tensor 1.0.3 and later code did, and where dragoman has it.
 
     knobs: the keys of `paper_settings.TRAPS` that pin it; without any, `ours` says what dragoman does, and `state` for whom
@@ -26,24 +26,24 @@ class Item:
     name: str
     text: str
     code: str
-    later: str = ""
-    knobs: tuple[str, ...] = ()
-    told_by: tuple[str, ...] = ()
+    later_code: str = ""
+    recipe_keys: tuple[str, ...] = ()
+    decided_by: tuple[str, ...] = ()
     """Knobs that decide it but are the corpus's matter, so that no departure is told of them."""
-    ours: str = ""
-    state: State = "always so"
+    value: str = ""
+    state: DifferenceState = "always so"
 
 
 @dataclass(frozen=True)
 class Difference:
     """An item as it stands in a recipe."""
 
-    item: Item
-    state: State
-    ours: str
-    departures: Sequence[Departure] = field(default=())
+    item: PaperItem
+    state: DifferenceState
+    value: str
+    deviations: Sequence[Deviation] = field(default=())
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         item = self.item
         return {
             "number": item.number,
@@ -51,100 +51,100 @@ class Difference:
             "state": self.state,
             "text": item.text,
             "code": item.code,
-            "later": item.later,
-            "ours": self.ours,
-            "departures": [one.sentence() for one in self.departures],
+            "later": item.later_code,
+            "ours": self.value,
+            "departures": [deviation.describe() for deviation in self.deviations],
         }
 
 
-ITEMS = (
-    Item(1, "normalisation", "post: LayerNorm(x + Sublayer(x))", "post, ε 1e-6, no final one",
+PAPER_ITEMS = (
+    PaperItem(1, "normalisation", "post: LayerNorm(x + Sublayer(x))", "post, ε 1e-6, no final one",
          "pre-norm with a final one since 2017-10; Sockeye, Paddle and the Annotated Transformer pre, fairseq post",
          ("model.norm", "model.final_norm", "model.norm_epsilon")),
-    Item(2, "Adam", "β₁ .9, β₂ .98, ε 1e-9", "the same", "β₂ .997",
+    PaperItem(2, "Adam", "β₁ .9, β₂ .98, ε 1e-9", "the same", "β₂ .997",
          ("training.adam_beta1", "training.adam_beta2", "training.adam_epsilon", "training.weight_decay",
           "training.clip_norm")),
-    Item(3, "learning rate", "d^-.5 · min(s^-.5, s · 4000^-1.5)", "constant 1.0, uses s + 1", "× 2.0, warm-up 8000",
+    PaperItem(3, "learning rate", "d^-.5 · min(s^-.5, s · 4000^-1.5)", "constant 1.0, uses s + 1", "× 2.0, warm-up 8000",
          ("training.schedule", "training.lr_factor", "training.warmup_steps", "training.lr_decay_ratio")),
-    Item(4, "dropout on attention weights and after the ReLU", "not said", "0, 0", "0.1, 0.1",
+    PaperItem(4, "dropout on attention weights and after the ReLU", "not said", "0, 0", "0.1, 0.1",
          ("model.attention_dropout", "model.activation_dropout")),
-    Item(5, "dropout on sub-layers and on embedding + position", "yes, in both stacks", "yes", "",
+    PaperItem(5, "dropout on sub-layers and on embedding + position", "yes, in both stacks", "yes", "",
          ("model.residual_dropout", "model.embedding_dropout")),
-    Item(6, "biases of the attention projections", "none in the formula", "on", "off since 2017-11",
+    PaperItem(6, "biases of the attention projections", "none in the formula", "on", "off since 2017-11",
          ("model.attention_bias",)),
-    Item(7, "sinusoids", "sin and cos interleaved, 10000^(2i/d)", "[sin …, cos …], exponent i/(d/2−1)",
+    PaperItem(7, "sinusoids", "sin and cos interleaved, 10000^(2i/d)", "[sin …, cos …], exponent i/(d/2−1)",
          "as the code in fairseq and Paddle", ("model.position_encoding",)),
-    Item(8, "learned positions (row E)", "a reference to another paper", "N(0, d^-.5), then × d^.5",
-         ours="N(0, d^-.5), then × d^.5, where model.position_encoding = 'learned'"),
-    Item(9, "tied embeddings", "both embeddings and the matrix before the softmax; × √d on embeddings", "the same", "",
+    PaperItem(8, "learned positions (row E)", "a reference to another paper", "N(0, d^-.5), then × d^.5",
+         value="N(0, d^-.5), then × d^.5, where model.position_encoding = 'learned'"),
+    PaperItem(9, "tied embeddings", "both embeddings and the matrix before the softmax; × √d on embeddings", "the same", "",
          ("model.tie_embeddings", "model.scale_embeddings")),
-    Item(10, "how weights begin", "not said", "Glorot uniform; embeddings N(0, d^-.5)", "", ("model.initialization",)),
-    Item(11, "extra parameters", "none", "a target-space embedding added to the encoder's input", "", ("model.target_space_embedding",)),
-    Item(12, "where the decoder starts", "offset by one", "shifted right with a zero vector; an end token on the source, too",
+    PaperItem(10, "how weights begin", "not said", "Glorot uniform; embeddings N(0, d^-.5)", "", ("model.initialization",)),
+    PaperItem(11, "extra parameters", "none", "a target-space embedding added to the encoder's input", "", ("model.target_space_embedding",)),
+    PaperItem(12, "where the decoder starts", "offset by one", "shifted right with a zero vector; an end token on the source, too",
          "a begin token", ("model.decoder_start_token", "model.append_source_eos")),
-    Item(13, "label smoothing", "ε .1", "the true class 1−ε, the others ε/(V−1)",
+    PaperItem(13, "label smoothing", "ε .1", "the true class 1−ε, the others ε/(V−1)",
          "ε/V with the true class in PyTorch, Paddle and Marian; ε/(V−2) in JoeyNMT",
          ("training.label_smoothing", "training.label_smoothing_mode")),
-    Item(14, "what the loss is divided by", "not said", "all target tokens that are not padding, over all devices",
-         ours="the same: the sum over all devices over all real target tokens"),
-    Item(15, "perplexity", "per word-piece", "the reported loss is smoothed, which inflates it",
-         ours="per word-piece, un-smoothed; the smoothed loss stands beside it"),
-    Item(16, "batches", "about 25,000 source and 25,000 target tokens", "4,096 padded tokens × 8 devices, over 256 dropped", "",
-         told_by=("training.batch_tokens", "training.batches_per_update", "data.max_length", "data.overlong_pairs")),
-    Item(17, "vocabulary", "about 37,000 shared BPE; En-Fr 32,000 word-pieces", "40,960 rows", "",
-         told_by=("tokenizer.model_type", "tokenizer.joint", "tokenizer.vocab_size")),
-    Item(18, "corpus", "WMT14, 4.5 million pairs; En-Fr 36 million", "the tarball holds the preparation of WMT16",
-         ours="what the recipe names", state="left to the recipe"),
-    Item(19, "big, En-De", "P_drop .3, 300,000 steps", "the same", told_by=("size", "training.max_steps")),
-    Item(20, "big, En-Fr", "big with P_drop .1", "d_ff 8192, embeddings not shared", "d_ff 4096 in fairseq",
-         ours="the recipe wmt14-enfr-big", state="left to the recipe"),
-    Item(21, "score of big, En-Fr", "41.8 in Table 2, 41.0 in section 6.1", "", ours="table2 prints 41.8"),
-    Item(22, "averaging", "the last 5 (base) or 20 (big), 10 minutes apart; none in Table 3", "the same",
-         told_by=("training.checkpoint_averaging", "training.num_averaged_checkpoints", "training.checkpoint_every_minutes")),
-    Item(23, "length penalty and beam", "beam 4, α .6, after [GNMT]", "((5+|Y|)/6)^α, |Y| with the end token, no coverage",
+    PaperItem(14, "what the loss is divided by", "not said", "all target tokens that are not padding, over all devices",
+         value="the same: the sum over all devices over all real target tokens"),
+    PaperItem(15, "perplexity", "per word-piece", "the reported loss is smoothed, which inflates it",
+         value="per word-piece, un-smoothed; the smoothed loss stands beside it"),
+    PaperItem(16, "batches", "about 25,000 source and 25,000 target tokens", "4,096 padded tokens × 8 devices, over 256 dropped", "",
+         decided_by=("training.batch_tokens", "training.batches_per_update", "data.max_length", "data.overlong_pairs")),
+    PaperItem(17, "vocabulary", "about 37,000 shared BPE; En-Fr 32,000 word-pieces", "40,960 rows", "",
+         decided_by=("tokenizer.model_type", "tokenizer.joint", "tokenizer.vocab_size")),
+    PaperItem(18, "corpus", "WMT14, 4.5 million pairs; En-Fr 36 million", "the tarball holds the preparation of WMT16",
+         value="what the recipe names", state="left to the recipe"),
+    PaperItem(19, "big, En-De", "P_drop .3, 300,000 steps", "the same", decided_by=("size", "training.max_steps")),
+    PaperItem(20, "big, En-Fr", "big with P_drop .1", "d_ff 8192, embeddings not shared", "d_ff 4096 in fairseq",
+         value="the recipe wmt14-enfr-big", state="left to the recipe"),
+    PaperItem(21, "score of big, En-Fr", "41.8 in Table 2, 41.0 in section 6.1", "", value="table2 prints 41.8"),
+    PaperItem(22, "averaging", "the last 5 (base) or 20 (big), 10 minutes apart; none in Table 3", "the same",
+         decided_by=("training.checkpoint_averaging", "training.num_averaged_checkpoints", "training.checkpoint_every_minutes")),
+    PaperItem(23, "length penalty and beam", "beam 4, α .6, after [GNMT]", "((5+|Y|)/6)^α, |Y| with the end token, no coverage",
          "|Y|^p in CTranslate2, fairseq, Transformers and Marian: their 0.6 is another thing",
          ("decoding.beam_size", "decoding.length_penalty", "decoding.alpha")),
-    Item(24, "when the search stops", "early when possible", "when the worst finished beats the best alive's bound",
+    PaperItem(24, "when the search stops", "early when possible", "when the worst finished beats the best alive's bound",
          "when the best finished does", ("decoding.early_stopping",)),
-    Item(25, "longest output", "the input + 50", "the padded batch's length + 50", "+ 100", ("decoding.max_extra_tokens",)),
-    Item(26, "BLEU", "not said", "Moses tokens, compounds split at hyphens, multi-bleu",
+    PaperItem(25, "longest output", "the input + 50", "the padded batch's length + 50", "+ 100", ("decoding.max_extra_tokens",)),
+    PaperItem(26, "BLEU", "not said", "Moses tokens, compounds split at hyphens, multi-bleu",
          "sacreBLEU: 0.7 to 1.0 lower for the same output",
-         ours="sacreBLEU and the paper's flavour, each with its signature (dragoman score --language de)"),
-    Item(27, "parsing: settings", "4 layers, d 1024, 16,000 or 32,000 tokens, + 300, beam 21, α .3",
+         value="sacreBLEU and the paper's flavour, each with its signature (dragoman score --language de)"),
+    PaperItem(27, "parsing: settings", "4 layers, d 1024, 16,000 or 32,000 tokens, + 300, beam 21, α .3",
          "6 layers, attention and residual dropout .2, warm-up 16,000, 5 × the rate, embeddings not shared",
-         ours="a matter of the parsing task", state="left to the recipe"),
-    Item(28, "parsing: form of the trees", "not said", "labels with parts of speech and typed closers, no words in the target",
-         ours="a matter of the parsing task", state="left to the recipe"),
-    Item(29, "rows A", "constant computation", "h · d_k = 512", told_by=("size", "model.num_heads", "model.d_k")),
-    Item(30, "rows B", "d_k alone", "d_v stays", told_by=("size", "model.d_k", "model.d_v")),
-    Item(31, "rows C, d_model 256 and 1024", "d_k = d_v = 32 and 128", "d/8, d_ff stays 2048",
-         told_by=("size", "model.d_model", "model.d_ff")),
-    Item(32, "restricted self-attention", "future work (section 4)", "none", "", ("model.attention_window",)),
+         value="a matter of the parsing task", state="left to the recipe"),
+    PaperItem(28, "parsing: form of the trees", "not said", "labels with parts of speech and typed closers, no words in the target",
+         value="a matter of the parsing task", state="left to the recipe"),
+    PaperItem(29, "rows A", "constant computation", "h · d_k = 512", decided_by=("size", "model.num_heads", "model.d_k")),
+    PaperItem(30, "rows B", "d_k alone", "d_v stays", decided_by=("size", "model.d_k", "model.d_v")),
+    PaperItem(31, "rows C, d_model 256 and 1024", "d_k = d_v = 32 and 128", "d/8, d_ff stays 2048",
+         decided_by=("size", "model.d_model", "model.d_ff")),
+    PaperItem(32, "restricted self-attention", "future work (section 4)", "none", "", ("model.attention_window",)),
 )  # fmt: skip
 """The 31 traps, and after them what the text itself leaves to the future."""
 
 
-def differences(recipe: Mapping[str, Any]) -> list[Difference]:
+def find_differences(recipe: Mapping[str, Any]) -> list[Difference]:
     """Each item as it stands in a recipe, which is given as nested plain values."""
-    departed = {one.key: one for one in departures(recipe)}
-    return [_difference(item, recipe, departed) for item in ITEMS]
+    deviations_by_key = {deviation.key: deviation for deviation in find_deviations(recipe)}
+    return [_compare_item(item, recipe, deviations_by_key) for item in PAPER_ITEMS]
 
 
-def _difference(item: Item, recipe: Mapping[str, Any], departed: Mapping[str, Departure]) -> Difference:
-    if item.told_by:
-        return Difference(item, "left to the recipe", _values(item.told_by, recipe))
-    if not item.knobs:
-        return Difference(item, item.state, item.ours)
-    found = [departed[key] for key in item.knobs if key in departed]
-    state: State = "departs" if found else "the text is silent" if item.text == "not said" else "as printed"
-    return Difference(item, state, _values(item.knobs, recipe), found)
+def _compare_item(item: PaperItem, recipe: Mapping[str, Any], deviations_by_key: Mapping[str, Deviation]) -> Difference:
+    if item.decided_by:
+        return Difference(item, "left to the recipe", _format_values(item.decided_by, recipe))
+    if not item.recipe_keys:
+        return Difference(item, item.state, item.value)
+    item_deviations = [deviations_by_key[key] for key in item.recipe_keys if key in deviations_by_key]
+    state: DifferenceState = "departs" if item_deviations else "the text is silent" if item.text == "not said" else "as printed"
+    return Difference(item, state, _format_values(item.recipe_keys, recipe), item_deviations)
 
 
-def _values(keys: Sequence[str], recipe: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key.rpartition('.')[2]} {_value(key, recipe)}" for key in keys)
+def _format_values(keys: Sequence[str], recipe: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key.rpartition('.')[2]} {_format_value(key, recipe)}" for key in keys)
 
 
-def _value(key: str, recipe: Mapping[str, Any]) -> str:
+def _format_value(key: str, recipe: Mapping[str, Any]) -> str:
     value: Any = recipe
     for name in key.split("."):
         value = value[name]

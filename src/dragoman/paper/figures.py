@@ -16,32 +16,34 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from dragoman.errors import DataError, RecipeError
-from dragoman.inference.explain.translation import numbered_words, source_ids
-from dragoman.model.attention import watch_attention
+from dragoman.inference.explain.translation import encode_source_line, number_words
+from dragoman.model.attention import record_attention
 from dragoman.model.layers import EncoderLayer
-from dragoman.viz.explanation import word_texts
-from dragoman.viz.paper_figures import Look, paper_figure
+from dragoman.viz.explanation import merge_tokens
+from dragoman.viz.paper_figures import FigurePanel, render_paper_figure
 
 if TYPE_CHECKING:
     from dragoman.inference.translator import Translator
-    from dragoman.viz.explanation import Numbers
+    from dragoman.viz.explanation import FloatArray
 
 FIGURES = (3, 4, 5)
-PRINTED_LAYER, PRINTED_LAYERS = 5, 6
-PRINTED_HEADS = (5, 6)
+PAPER_LAYER, PAPER_NUM_LAYERS = 5, 6
+PAPER_HEADS = (5, 6)
 
-_LAW = "The Law will never be perfect , but its application should be just - this is what we are missing , in my opinion ."
-PRINTED_SENTENCES = {
+_LAW_SENTENCE = (
+    "The Law will never be perfect , but its application should be just - this is what we are missing , in my opinion ."
+)
+PAPER_SENTENCES = {
     3: "It is in this spirit that a majority of American governments have passed new laws since 2009 making the registration "
     "or voting process more difficult .",
-    4: _LAW,
-    5: _LAW,
+    4: _LAW_SENTENCE,
+    5: _LAW_SENTENCE,
 }
-PRINTED_WORDS = {3: "making", 4: "its"}
+PAPER_WORDS = {3: "making", 4: "its"}
 
 
 @dataclass(frozen=True)
-class Watched:
+class EncoderAttention:
     """A sentence as the encoder reads it, and what each of its heads looks at.
 
     words: the number of the word that each token belongs to; an end token is a word of its own
@@ -50,16 +52,16 @@ class Watched:
     model: str
     sentence: str
     tokens: tuple[str, ...]
-    words: tuple[int, ...]
-    weights_LHTS: Numbers
+    word_indices: tuple[int, ...]
+    weights_LHTS: FloatArray
 
-    def spelled(self) -> list[str]:
+    def spell_words(self) -> list[str]:
         """The words as people write them."""
-        return word_texts(self.tokens, self.words)
+        return merge_tokens(self.tokens, self.word_indices)
 
-    def places(self, word: int) -> tuple[int, ...]:
+    def token_positions(self, word: int) -> tuple[int, ...]:
         """The tokens of a word, which is counted from 0."""
-        return tuple(place for place, number in enumerate(self.words) if number == word)
+        return tuple(position for position, word_index in enumerate(self.word_indices) if word_index == word)
 
 
 @dataclass(frozen=True)
@@ -67,47 +69,49 @@ class Figure:
     """One figure for one sentence. layer, heads and word are counted from 0; there is no word in Figure 5."""
 
     number: int
-    watched: Watched
+    attention: EncoderAttention
     layer: int
-    looks: tuple[Look, ...]
+    panels: tuple[FigurePanel, ...]
     word: int | None
 
     @property
-    def remark(self) -> str:
-        layers, count, _, _ = self.watched.weights_LHTS.shape
-        shown = sorted({head + 1 for look in self.looks for head in look.heads})
-        heads = "all heads" if len(shown) == count else f"heads {' and '.join(map(str, shown))} of {count}"
-        seen = f", from “{self.watched.spelled()[self.word]}”" if self.word is not None else ""
-        return f"encoder self-attention, layer {self.layer + 1} of {layers}, {heads}{seen}"
+    def caption(self) -> str:
+        num_layers, num_heads, _, _ = self.attention.weights_LHTS.shape
+        shown_heads = sorted({head + 1 for panel in self.panels for head in panel.heads})
+        heads = "all heads" if len(shown_heads) == num_heads else f"heads {' and '.join(map(str, shown_heads))} of {num_heads}"
+        word_text = f", from “{self.attention.spell_words()[self.word]}”" if self.word is not None else ""
+        return f"encoder self-attention, layer {self.layer + 1} of {num_layers}, {heads}{word_text}"
 
-    def svg(self) -> str:
-        watched = self.watched
-        weights_HTS = watched.weights_LHTS[self.layer]
-        return paper_figure(watched.tokens, weights_HTS, self.looks, title=f"Figure {self.number}", remark=self.remark)
+    def to_svg(self) -> str:
+        attention = self.attention
+        weights_HTS = attention.weights_LHTS[self.layer]
+        return render_paper_figure(
+            attention.tokens, weights_HTS, self.panels, title=f"Figure {self.number}", subtitle=self.caption
+        )
 
-    def as_json(self) -> dict[str, Any]:
-        watched = self.watched
-        weights_HTS = watched.weights_LHTS[self.layer]
+    def to_dict(self) -> dict[str, Any]:
+        attention = self.attention
+        weights_HTS = attention.weights_LHTS[self.layer]
         return {
             "figure": self.number,
-            "model": watched.model,
-            "sentence": watched.sentence,
-            "tokens": watched.tokens,
+            "model": attention.model,
+            "sentence": attention.sentence,
+            "tokens": attention.tokens,
             "layer": self.layer + 1,
-            "layers": len(watched.weights_LHTS),
-            "word": None if self.word is None else watched.spelled()[self.word],
+            "layers": len(attention.weights_LHTS),
+            "word": None if self.word is None else attention.spell_words()[self.word],
             "looks": [
                 {
-                    "heads": [head + 1 for head in look.heads],
-                    "places": look.places or list(range(len(watched.tokens))),
-                    "weights": weights_HTS[list(look.heads)][:, list(look.places) or slice(None)].round(4).tolist(),
+                    "heads": [head + 1 for head in panel.heads],
+                    "places": panel.query_positions or list(range(len(attention.tokens))),
+                    "weights": weights_HTS[list(panel.heads)][:, list(panel.query_positions) or slice(None)].round(4).tolist(),
                 }
-                for look in self.looks
+                for panel in self.panels
             ],
         }
 
 
-def figures(
+def build_figures(
     translator: Translator,
     sentence: str | None = None,
     *,
@@ -130,114 +134,134 @@ def figures(
         raise DataError("--heads is for Figures 4 and 5: Figure 3 shows all heads; drop it")
     if word is not None and set(numbers) == {5}:
         raise DataError("--word is for Figures 3 and 4: Figure 5 shows all words; drop it")
-    seen: dict[str, Watched] = {}
-    found = []
+    attention_by_text: dict[str, EncoderAttention] = {}
+    built_figures = []
     for number in sorted(set(numbers)):
-        text = PRINTED_SENTENCES[number] if sentence is None else sentence
-        if text not in seen:
-            seen[text] = watch(translator, text)
-        watched = seen[text]
-        layers, count, _, _ = watched.weights_LHTS.shape
-        at = _layer(layer, layers)
-        compared = tuple(range(count)) if number == 3 else _heads(heads, count)
-        chosen = None if number == 5 else _word(watched, word, number, watched.weights_LHTS[at, list(compared)])
-        found.append(Figure(number, watched, at, _looks(number, watched, compared, chosen), chosen))
-    return found
+        text = PAPER_SENTENCES[number] if sentence is None else sentence
+        if text not in attention_by_text:
+            attention_by_text[text] = record_encoder_attention(translator, text)
+        attention = attention_by_text[text]
+        num_layers, num_heads, _, _ = attention.weights_LHTS.shape
+        layer_index = _resolve_layer(layer, num_layers)
+        head_indices = tuple(range(num_heads)) if number == 3 else _resolve_heads(heads, num_heads)
+        word_index = (
+            None
+            if number == 5
+            else _resolve_word(attention, word, number, attention.weights_LHTS[layer_index, list(head_indices)])
+        )
+        built_figures.append(
+            Figure(number, attention, layer_index, _build_panels(number, attention, head_indices, word_index), word_index)
+        )
+    return built_figures
 
 
-def _looks(number: int, watched: Watched, heads: tuple[int, ...], word: int | None) -> tuple[Look, ...]:
-    places = () if word is None else watched.places(word)
+def _build_panels(
+    number: int, attention: EncoderAttention, heads: tuple[int, ...], word: int | None
+) -> tuple[FigurePanel, ...]:
+    positions = () if word is None else attention.token_positions(word)
     match number:
         case 3:
-            return (Look(heads, places),)
+            return (FigurePanel(heads, positions),)
         case 4:
-            return Look(heads[:1]), Look(heads, places)
+            return FigurePanel(heads[:1]), FigurePanel(heads, positions)
         case _:
-            return Look(heads[:1]), Look(heads[1:])
+            return FigurePanel(heads[:1]), FigurePanel(heads[1:])
 
 
 @torch.no_grad()
-def watch(translator: Translator, sentence: str) -> Watched:
+def record_encoder_attention(translator: Translator, sentence: str) -> EncoderAttention:
     """Let the encoder read a sentence. Raises DataError where there is none to read, or too much."""
     bundle = translator.bundle
-    ids = source_ids(translator, sentence, translator.check({}))
-    attentions = [cast(EncoderLayer, layer).attention for layer in bundle.model.encoder.layers]
-    with watch_attention(attentions) as weights:
+    ids = encode_source_line(translator, sentence, translator.resolve_decoding({}))
+    attention_layers = [cast(EncoderLayer, layer).attention for layer in bundle.model.encoder.layers]
+    with record_attention(attention_layers) as weights:
         bundle.model.encoder(torch.tensor([list(ids)], device=bundle.model.output.device))
-    tokens = tuple(bundle.tokeniser.source.pieces(ids))
-    words = numbered_words(tokens, ended=bundle.tokeniser.append_source_eos)
-    return Watched(translator.recipe.name, sentence, tokens, words, torch.cat(weights).float().cpu().numpy())
+    tokens = tuple(bundle.tokenizer.source.ids_to_pieces(ids))
+    word_indices = number_words(tokens, has_end=bundle.tokenizer.append_source_eos)
+    return EncoderAttention(translator.recipe.name, sentence, tokens, word_indices, torch.cat(weights).float().cpu().numpy())
 
 
-def _layer(asked: int | None, layers: int) -> int:
-    if asked is None:
-        return PRINTED_LAYER - 1 if layers == PRINTED_LAYERS else max(layers - 2, 0)
-    if not 1 <= asked <= layers:
-        raise DataError(f"layer {asked}: the encoder has layers 1 to {layers}")
-    return asked - 1
+def _resolve_layer(layer: int | None, num_layers: int) -> int:
+    if layer is None:
+        return PAPER_LAYER - 1 if num_layers == PAPER_NUM_LAYERS else max(num_layers - 2, 0)
+    if not 1 <= layer <= num_layers:
+        raise DataError(f"layer {layer}: the encoder has layers 1 to {num_layers}")
+    return layer - 1
 
 
-def _heads(asked: Sequence[int], count: int) -> tuple[int, int]:
-    if count < 2:
+def _resolve_heads(heads: Sequence[int], num_heads: int) -> tuple[int, int]:
+    if num_heads < 2:
         raise DataError("the encoder has one head a layer, and Figures 4 and 5 compare two; ask for --figure 3")
-    if not asked:
-        asked = PRINTED_HEADS if count >= max(PRINTED_HEADS) else (count - 1, count)
-    if strange := [head for head in asked if not 1 <= head <= count]:
-        raise DataError(f"head {strange[0]}: a layer has heads 1 to {count}")
-    if len(set(asked)) != 2 or len(asked) != 2:
-        raise RecipeError(f"--heads {','.join(map(str, asked))}: Figures 4 and 5 compare two heads, such as 5,6")
-    return asked[0] - 1, asked[1] - 1
+    if not heads:
+        heads = PAPER_HEADS if num_heads >= max(PAPER_HEADS) else (num_heads - 1, num_heads)
+    if invalid_heads := [head for head in heads if not 1 <= head <= num_heads]:
+        raise DataError(f"head {invalid_heads[0]}: a layer has heads 1 to {num_heads}")
+    if len(set(heads)) != 2 or len(heads) != 2:
+        raise RecipeError(f"--heads {','.join(map(str, heads))}: Figures 4 and 5 compare two heads, such as 5,6")
+    return heads[0] - 1, heads[1] - 1
 
 
-def _word(watched: Watched, asked: str | None, number: int, weights_HTS: Numbers) -> int:
-    words = watched.spelled()
-    if asked is None:
-        if PRINTED_WORDS[number] in words:
-            return words.index(PRINTED_WORDS[number])
-        return (_farthest if number == 3 else _sharpest)(watched, weights_HTS)
-    there = [place for place, one in enumerate(words) if one == asked]
-    if len(there) > 1:
-        raise DataError(f"--word {asked} stands there {len(there)} times: give its place, {_either(there)}")
-    if there:
-        return there[0]
-    if asked.isascii() and asked.isdigit() and 1 <= int(asked) <= len(words):
-        return int(asked) - 1
-    raise DataError(f"--word {asked!r} does not stand in the sentence, whose words are {', '.join(words)}")
+def _resolve_word(attention: EncoderAttention, word: str | None, number: int, weights_HTS: FloatArray) -> int:
+    words = attention.spell_words()
+    if word is None:
+        if PAPER_WORDS[number] in words:
+            return words.index(PAPER_WORDS[number])
+        return (_find_farthest_word if number == 3 else _find_sharpest_word)(attention, weights_HTS)
+    matches = [position for position, text in enumerate(words) if text == word]
+    if len(matches) > 1:
+        raise DataError(f"--word {word} stands there {len(matches)} times: give its place, {_join_alternatives(matches)}")
+    if matches:
+        return matches[0]
+    if word.isascii() and word.isdigit() and 1 <= int(word) <= len(words):
+        return int(word) - 1
+    raise DataError(f"--word {word!r} does not stand in the sentence, whose words are {', '.join(words)}")
 
 
-def _either(places: Sequence[int]) -> str:
+def _join_alternatives(positions: Sequence[int]) -> str:
     """Such as "3, 7 or 9", counted from 1, of two places or more."""
-    *most, last = (str(place + 1) for place in places)
-    return f"{', '.join(most)} or {last}"
+    *leading, last = (str(position + 1) for position in positions)
+    return f"{', '.join(leading)} or {last}"
 
 
-def _readable(watched: Watched) -> Mapping[int, tuple[int, ...]]:
+def _find_readable_words(attention: EncoderAttention) -> Mapping[int, tuple[int, ...]]:
     """The words that are such, with their places: punctuation and what ends a sentence are looked at for other reasons."""
-    spelled = watched.spelled()
-    found = {word: watched.places(word) for word, text in enumerate(spelled) if any(map(str.isalpha, text))}
-    ended = {len(spelled) - 1} if spelled and spelled[-1] == "</s>" else set()
-    return {word: places for word, places in found.items() if word not in ended} or {0: watched.places(0)}
+    words = attention.spell_words()
+    positions_by_word = {
+        word: attention.token_positions(word) for word, text in enumerate(words) if any(map(str.isalpha, text))
+    }
+    end_words = {len(words) - 1} if words and words[-1] == "</s>" else set()
+    return {word: positions for word, positions in positions_by_word.items() if word not in end_words} or {
+        0: attention.token_positions(0)
+    }
 
 
-def _farthest(watched: Watched, weights_HTS: Numbers) -> int:
+def _find_farthest_word(attention: EncoderAttention, weights_HTS: FloatArray) -> int:
     """The word whose heads look, by the mean, the most places away, at other words."""
-    readable = _readable(watched)
-    columns = [place for places in readable.values() for place in places]
+    positions_by_word = _find_readable_words(attention)
+    word_columns = [position for positions in positions_by_word.values() for position in positions]
 
-    def distance(word: int) -> float:
+    def mean_distance(word: int) -> float:
         return sum(
-            float(weights_HTS[:, place, column].mean()) * abs(place - column) for place in readable[word] for column in columns
-        ) / len(readable[word])
+            float(weights_HTS[:, position, column].mean()) * abs(position - column)
+            for position in positions_by_word[word]
+            for column in word_columns
+        ) / len(positions_by_word[word])
 
-    return max(readable, key=distance)
+    return max(positions_by_word, key=mean_distance)
 
 
-def _sharpest(watched: Watched, weights_HTS: Numbers) -> int:
+def _find_sharpest_word(attention: EncoderAttention, weights_HTS: FloatArray) -> int:
     """The word from which these heads look hardest at another word."""
-    readable = _readable(watched)
+    positions_by_word = _find_readable_words(attention)
 
-    def sharpness(word: int) -> float:
-        others = [place for other, places in readable.items() if other != word for place in places]
-        return float(weights_HTS[:, list(readable[word])][:, :, others].max(axis=-1).mean()) if others else 0.0
+    def mean_peak(word: int) -> float:
+        other_positions = [
+            position for other_word, positions in positions_by_word.items() if other_word != word for position in positions
+        ]
+        return (
+            float(weights_HTS[:, list(positions_by_word[word])][:, :, other_positions].max(axis=-1).mean())
+            if other_positions
+            else 0.0
+        )
 
-    return max(readable, key=sharpness)
+    return max(positions_by_word, key=mean_peak)

@@ -20,31 +20,31 @@ from multiprocessing.context import SpawnProcess
 import torch
 
 from dragoman.config import Recipe, recipe_from_dict
-from dragoman.errors import DragomanError, Interrupted, LostProcessError, RunError
-from dragoman.runtime.processes import cores, end_with_parent, starting_deaf
+from dragoman.errors import DragomanError, InterruptedRun, RunError, WorkerLostError
+from dragoman.runtime.processes import block_signals, count_cores, exit_with_parent
 from dragoman.training.run import train
 
 
 @dataclass(frozen=True)
-class _Running:
+class _RunProcess:
     name: str
     process: SpawnProcess
-    answer: Connection
+    connection: Connection
 
-    def ended(self) -> None:
+    def raise_on_failure(self) -> None:
         """Raise what it ended with, if that was not its end."""
         self.process.join()
         with suppress(EOFError):  # it had nothing to say
-            raise RunError(f"{self.name}: {self.answer.recv()}")
+            raise RunError(f"{self.name}: {self.connection.recv()}")
         if self.process.exitcode != 0:
-            raise LostProcessError(
+            raise WorkerLostError(
                 f"{self.name}: its process was killed, for want of memory perhaps; the same command goes on, and fewer "
                 "--processes need less"
             )
 
 
-def train_beside(
-    runs: Sequence[tuple[str, Recipe]], *, processes: int, told: Callable[[str], None], like: Mapping[str, str]
+def train_parallel(
+    runs: Sequence[tuple[str, Recipe]], *, processes: int, on_start: Callable[[str], None], reuse_plan: Mapping[str, str]
 ) -> None:
     """Train these runs, so many at a time, begun in order.
 
@@ -53,61 +53,63 @@ def train_beside(
     told: hears of each as it begins
     like: in which ways to compute them, as `Machine.memory` tells them
     """
-    waiting, running = deque(runs), list[_Running]()
-    threads = max(cores() // processes, 1)
+    pending, running = deque(runs), list[_RunProcess]()
+    threads_per_run = max(count_cores() // processes, 1)
     try:
-        with _terminated_as_interrupted():
-            while waiting or running:
-                while waiting and len(running) < processes:
-                    name, recipe = waiting.popleft()
-                    told(name)
-                    running.append(_begun(name, recipe, threads, like))
-                ended = wait([one.process.sentinel for one in running])
-                for one in [one for one in running if one.process.sentinel in ended]:
-                    running.remove(one)
-                    one.ended()
+        with _treat_sigterm_as_interrupt():
+            while pending or running:
+                while pending and len(running) < processes:
+                    name, recipe = pending.popleft()
+                    on_start(name)
+                    running.append(_start_run(name, recipe, threads_per_run, reuse_plan))
+                finished_sentinels = wait([run.process.sentinel for run in running])
+                for run in [run for run in running if run.process.sentinel in finished_sentinels]:
+                    running.remove(run)
+                    run.raise_on_failure()
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; every row's checkpoints are kept, and the same command goes on") from None
+        raise InterruptedRun("interrupted; every row's checkpoints are kept, and the same command goes on") from None
     finally:
-        for one in running:
-            if one.process.pid is not None and one.process.is_alive():
-                os.kill(one.process.pid, signal.SIGINT)
-        for one in running:
-            one.process.join()
+        for run in running:
+            if run.process.pid is not None and run.process.is_alive():
+                os.kill(run.process.pid, signal.SIGINT)
+        for run in running:
+            run.process.join()
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
+def _treat_sigterm_as_interrupt() -> Iterator[None]:
     """SIGTERM, which schedulers send, does what Ctrl-C does, where this is the thread that may say so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    previous_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
-def _begun(name: str, recipe: Recipe, threads: int, like: Mapping[str, str]) -> _Running:
+def _start_run(name: str, recipe: Recipe, threads: int, reuse_plan: Mapping[str, str]) -> _RunProcess:
     context = multiprocessing.get_context("spawn")  # a fork of a process that has threads may hang
-    answer, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(recipe.model_dump_json(), threads, like, theirs), name=name)
-    with starting_deaf(signal.SIGINT):
+    parent_connection, child_connection = context.Pipe(duplex=False)
+    process = context.Process(
+        target=_train_in_child, args=(recipe.model_dump_json(), threads, reuse_plan, child_connection), name=name
+    )
+    with block_signals(signal.SIGINT):
         process.start()
-    theirs.close()
-    return _Running(name, process, answer)
+    child_connection.close()
+    return _RunProcess(name, process, parent_connection)
 
 
-def _run(document: str, threads: int, like: Mapping[str, str], answer: Connection) -> None:
+def _train_in_child(recipe_json: str, threads: int, reuse_plan: Mapping[str, str], connection: Connection) -> None:
     """One run in a process of its own. Ctrl-C goes to the first process alone, which asks each of the others once to stop."""
     os.setpgid(0, 0)
-    end_with_parent()
+    exit_with_parent()
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         torch.set_num_threads(threads)
-        train(recipe_from_dict(json.loads(document), where="Table 3"), like=like)
-    except (Interrupted, KeyboardInterrupt):
-        raise SystemExit(Interrupted.exit_code) from None
+        train(recipe_from_dict(json.loads(recipe_json), where="Table 3"), reuse_plan=reuse_plan)
+    except (InterruptedRun, KeyboardInterrupt):
+        raise SystemExit(InterruptedRun.exit_code) from None
     except DragomanError as error:
-        answer.send(str(error))
+        connection.send(str(error))

@@ -14,51 +14,51 @@ from statistics import fmean, stdev
 from typing import Any
 
 from dragoman.config import Recipe
-from dragoman.data.manifest import read_manifest, texts_of
+from dragoman.data.manifest import list_input_digests, read_manifest
 from dragoman.errors import DataError, RunError
-from dragoman.evaluation.bootstrap import Comparison, Resampled, compare_resampled, resample
+from dragoman.evaluation.bootstrap import ResampledScore, SystemComparison, compare_resampled, resample
 from dragoman.formats.text import read_lines
-from dragoman.paper.table3 import MAY_DIFFER, flat
-from dragoman.training.monitoring.run_status import read_record
-from dragoman.training.report import TRANSLATIONS
-from dragoman.training.validation import read_text
+from dragoman.paper.table3 import KEYS_THAT_MAY_DIFFER, flatten_settings
+from dragoman.training.monitoring.run_status import read_run_status
+from dragoman.training.report import TRANSLATIONS_FILE
+from dragoman.training.validation import read_eval_pairs
 
 # Each with its signature, where the report has it.
 SCORES = ("bleu", "paper_bleu", "chrf", "exact_match", "f1")
-_OF_A_RUN = (*MAY_DIFFER, "training.seed")
+_RUN_SPECIFIC_KEYS = (*KEYS_THAT_MAY_DIFFER, "training.seed")
 
 
 @dataclass(frozen=True)
-class Reported:
+class FinishedRun:
     """A run that came to its end."""
 
     folder: Path
     recipe: Recipe
     report: dict[str, Any]
-    learnt_from: tuple[str, ...] | None
+    train_digests: tuple[str, ...] | None
     """Digests of the files that were prepared; none where what was prepared is gone."""
-    test: str | None
+    test_digest: str | None
     """Digest of the test set as it is now; none where there is none."""
 
 
 @dataclass(frozen=True)
-class Spread:
+class MeanAndStd:
     """A number over the seeds. `spread` is its standard deviation; none of a single one."""
 
     mean: float
-    spread: float | None
+    std: float | None
     signature: str = ""
 
     @classmethod
-    def of(cls, values: Sequence[float], signature: str = "") -> Spread:
+    def from_values(cls, values: Sequence[float], signature: str = "") -> MeanAndStd:
         return cls(fmean(values), stdev(values) if len(values) > 1 else None, signature)
 
     def __str__(self) -> str:
-        return f"{self.mean:,.2f}" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
+        return f"{self.mean:,.2f}" + (f" ± {self.std:.2f}" if self.std is not None else "")
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultsRow:
     """Runs of one recipe.
 
     changed: the knobs that differ from the first row's, as `key=value`
@@ -66,173 +66,183 @@ class Row:
     """
 
     name: str
-    changed: tuple[str, ...]
+    changed_settings: tuple[str, ...]
     runs: tuple[str, ...]
     seeds: tuple[int, ...]
-    scores: dict[str, Spread]
-    steps: Spread
-    minutes: Spread
+    scores: dict[str, MeanAndStd]
+    steps: MeanAndStd
+    minutes: MeanAndStd
     parameters: int
     machines: tuple[str, ...]
-    finished: str
-    against: Comparison | None
+    finished_at: str
+    comparison: SystemComparison | None
 
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "significant": None if self.against is None else self.against.significant}
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "significant": None if self.comparison is None else self.comparison.is_significant}
 
 
-def results(folders: Sequence[Path]) -> list[Row]:
+def build_rows(folders: Sequence[Path]) -> list[ResultsRow]:
     """The rows of these runs, in the order in which they are given.
 
     Raises RunError for a folder that holds no finished run, and for two runs of one recipe and seed.
     """
-    groups: list[list[Reported]] = []
+    groups: list[list[FinishedRun]] = []
     for folder in folders:
-        one = _reported(folder)
-        home = next((runs for runs in groups if _is_alike(one, runs[0])), None)
-        if home is None:
-            groups.append([one])
+        run = _read_finished_run(folder)
+        matching_group = next((group for group in groups if _has_same_setup(run, group[0])), None)
+        if matching_group is None:
+            groups.append([run])
         else:
-            home.append(one)
-    for runs in groups:
-        _refuse_twice(runs)
-    first, *others = groups
-    first_draws = _draws(first) if others else []
-    rows = [_row(first, first[0], None)]
-    for runs in others:
-        draws = _draws(runs)
-        compared = compare_resampled(draws, first_draws) if draws and first_draws and _one_test(runs[0], first[0]) else None
-        rows.append(_row(runs, first[0], compared))
+            matching_group.append(run)
+    for group in groups:
+        _check_distinct_seeds(group)
+    first_group, *other_groups = groups
+    first_resamples = _resample_bleu(first_group) if other_groups else []
+    rows = [_build_row(first_group, first_group[0], None)]
+    for group in other_groups:
+        resamples = _resample_bleu(group)
+        comparison = (
+            compare_resampled(resamples, first_resamples)
+            if resamples and first_resamples and _has_same_test_set(group[0], first_group[0])
+            else None
+        )
+        rows.append(_build_row(group, first_group[0], comparison))
     return rows
 
 
-def _reported(folder: Path) -> Reported:
-    record = read_record(folder)
-    if not record.finished:
+def _read_finished_run(folder: Path) -> FinishedRun:
+    run_status = read_run_status(folder)
+    if not run_status.is_finished:
         raise RunError(f"{folder}: has not come to its end, so it has no report; `dragoman train` with its recipe goes on")
     try:
         report = json.loads((folder / "report.json").read_bytes())
         if isinstance(report, dict) and {"steps", "seconds", "parameters", "machine", "finished"} <= report.keys():
-            prepared = read_manifest(folder / "data")
-            learnt_from = None if prepared is None else texts_of(prepared["inputs"])
-            return Reported(folder, record.recipe, report, learnt_from, _digest_of_test(record.recipe))
+            manifest = read_manifest(folder / "data")
+            train_digests = None if manifest is None else list_input_digests(manifest["inputs"])
+            return FinishedRun(folder, run_status.recipe, report, train_digests, _compute_test_digest(run_status.recipe))
     except (OSError, ValueError, RecursionError):
         pass
     raise RunError(f"{folder / 'report.json'}: cannot be read; `dragoman train` with the run's recipe writes it anew")
 
 
-def _digest_of_test(recipe: Recipe) -> str | None:
+def _compute_test_digest(recipe: Recipe) -> str | None:
     if recipe.data.test is None:
         return None
     try:
-        lines = [f"{pair.source}\t{pair.target}\n" for pair in read_text(recipe.data.test, recipe)]
+        lines = [f"{pair.source}\t{pair.target}\n" for pair in read_eval_pairs(recipe.data.test, recipe)]
     except DataError:
         return None
     return sha256("".join(lines).encode()).hexdigest()
 
 
-def _is_alike(one: Reported, other: Reported) -> bool:
+def _has_same_setup(run: FinishedRun, other_run: FinishedRun) -> bool:
     """Whether they are one recipe over one text, as far as the text is still there."""
-    texts = ((one.learnt_from, other.learnt_from), (one.test, other.test))
-    return _knobs(one.recipe) == _knobs(other.recipe) and all(None in pair or pair[0] == pair[1] for pair in texts)
+    digest_pairs = ((run.train_digests, other_run.train_digests), (run.test_digest, other_run.test_digest))
+    return _get_comparable_settings(run.recipe) == _get_comparable_settings(other_run.recipe) and all(
+        None in pair or pair[0] == pair[1] for pair in digest_pairs
+    )
 
 
-def _knobs(recipe: Recipe) -> dict[str, Any]:
-    return {key: value for key, value in flat(recipe.model_dump(mode="json")) if key not in _OF_A_RUN}
+def _get_comparable_settings(recipe: Recipe) -> dict[str, Any]:
+    return {key: value for key, value in flatten_settings(recipe.model_dump(mode="json")) if key not in _RUN_SPECIFIC_KEYS}
 
 
-def _refuse_twice(runs: Sequence[Reported]) -> None:
-    seen: dict[int, Path] = {}
-    for one in runs:
-        before = seen.setdefault(one.recipe.training.seed, one.folder)
-        if before != one.folder or sum(one.folder == other.folder for other in runs) > 1:
-            raise RunError(f"{one.folder} and {before} are one recipe and seed; a spread is over different seeds")
+def _check_distinct_seeds(runs: Sequence[FinishedRun]) -> None:
+    dir_by_seed: dict[int, Path] = {}
+    for run in runs:
+        earlier_dir = dir_by_seed.setdefault(run.recipe.training.seed, run.folder)
+        if earlier_dir != run.folder or sum(run.folder == other_run.folder for other_run in runs) > 1:
+            raise RunError(f"{run.folder} and {earlier_dir} are one recipe and seed; a spread is over different seeds")
 
 
-def _one_test(one: Reported, other: Reported) -> bool:
-    return (one.test, one.recipe.task.tokenized) == (other.test, other.recipe.task.tokenized)
+def _has_same_test_set(run: FinishedRun, other_run: FinishedRun) -> bool:
+    return (run.test_digest, run.recipe.task.tokenized) == (other_run.test_digest, other_run.recipe.task.tokenized)
 
 
-def _draws(runs: Sequence[Reported]) -> list[Resampled]:
+def _resample_bleu(runs: Sequence[FinishedRun]) -> list[ResampledScore]:
     """BLEU of each run over the draws of a bootstrap; none where a run is not a translation's, or kept none.
 
     Raises DataError where the test set is not where the recipe says.
     """
     recipe = runs[0].recipe
-    if recipe.data.test is None or any("bleu" not in one.report for one in runs):
+    if recipe.data.test is None or any("bleu" not in run.report for run in runs):
         return []
-    references = [pair.target for pair in read_text(recipe.data.test, recipe)]
-    found = []
-    for one in runs:
+    references = [pair.target for pair in read_eval_pairs(recipe.data.test, recipe)]
+    resamples = []
+    for run in runs:
         try:
-            lines = list(read_lines(one.folder / TRANSLATIONS))
+            lines = list(read_lines(run.folder / TRANSLATIONS_FILE))
         except DataError:
             return []
         if len(lines) != len(references):
             return []
-        found.append(resample(lines, [references], tokenize="none" if recipe.task.tokenized else "13a"))
-    return found
+        resamples.append(resample(lines, [references], tokenize="none" if recipe.task.tokenized else "13a"))
+    return resamples
 
 
-def _row(runs: Sequence[Reported], first: Reported, against: Comparison | None) -> Row:
-    reports = [one.report for one in runs]
-    ours, theirs = _knobs(runs[0].recipe), _knobs(first.recipe)
-    if ours == theirs and runs[0] is not first:
-        ours["data.root"] = runs[0].recipe.data.root
-    changed = tuple(f"{key}={_shown(ours.get(key))}" for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key))
-    return Row(
+def _build_row(runs: Sequence[FinishedRun], first_run: FinishedRun, comparison: SystemComparison | None) -> ResultsRow:
+    reports = [run.report for run in runs]
+    settings, first_settings = _get_comparable_settings(runs[0].recipe), _get_comparable_settings(first_run.recipe)
+    if settings == first_settings and runs[0] is not first_run:
+        settings["data.root"] = runs[0].recipe.data.root
+    changed_settings = tuple(
+        f"{key}={_format_value(settings.get(key))}"
+        for key in sorted({*settings, *first_settings})
+        if settings.get(key) != first_settings.get(key)
+    )
+    return ResultsRow(
         name=runs[0].recipe.name,
-        changed=changed,
-        runs=tuple(str(one.folder) for one in runs),
-        seeds=tuple(one.recipe.training.seed for one in runs),
-        scores=dict(_scores(reports)),
-        steps=Spread.of([float(one["steps"]) for one in reports]),
-        minutes=Spread.of([one["seconds"] / 60 for one in reports]),
+        changed_settings=changed_settings,
+        runs=tuple(str(run.folder) for run in runs),
+        seeds=tuple(run.recipe.training.seed for run in runs),
+        scores=dict(_aggregate_scores(reports)),
+        steps=MeanAndStd.from_values([float(report["steps"]) for report in reports]),
+        minutes=MeanAndStd.from_values([report["seconds"] / 60 for report in reports]),
         parameters=int(reports[0]["parameters"]),
-        machines=tuple(sorted({str(one["machine"]) for one in reports})),
-        finished=max(str(one["finished"]) for one in reports),
-        against=against,
+        machines=tuple(sorted({str(report["machine"]) for report in reports})),
+        finished_at=max(str(report["finished"]) for report in reports),
+        comparison=comparison,
     )
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _scores(reports: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Spread]]:
+def _aggregate_scores(reports: Sequence[dict[str, Any]]) -> Iterator[tuple[str, MeanAndStd]]:
     """Those that every report has, with one signature: others are no mean of anything."""
     for name in SCORES:
-        signatures = {one.get("signatures", {}).get(name, "") for one in reports}
-        if all(isinstance(one.get(name), int | float) for one in reports) and len(signatures) == 1:
-            yield name, Spread.of([float(one[name]) for one in reports], signatures.pop())
+        signatures = {report.get("signatures", {}).get(name, "") for report in reports}
+        if all(isinstance(report.get(name), int | float) for report in reports) and len(signatures) == 1:
+            yield name, MeanAndStd.from_values([float(report[name]) for report in reports], signatures.pop())
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def format_markdown(rows: Sequence[ResultsRow]) -> str:
     """The rows as a table for a page, each score with its signature, each difference with its verdict."""
     names = [name for name in SCORES if any(name in row.scores for row in rows)]
     header = ["recipe", "seeds", "steps", "minutes", *(name.replace("_", " ") for name in names), "machine", "date"]
     header += ["against the first"] if len(rows) > 1 else []
-    lines = [_line(header), _line(["---"] * len(header))]
+    lines = [_format_line(header), _format_line(["---"] * len(header))]
     for row in rows:
-        recipe = f"`{row.name}`" + "".join(f" `{change}`" for change in row.changed)
+        recipe = f"`{row.name}`" + "".join(f" `{change}`" for change in row.changed_settings)
         cells = [recipe, " ".join(map(str, row.seeds)), f"{row.steps.mean:,.0f}", f"{row.minutes.mean:,.1f}"]
         cells += [str(row.scores[name]) if name in row.scores else "" for name in names]
-        cells += ["; ".join(row.machines), row.finished[:10]]
+        cells += ["; ".join(row.machines), row.finished_at[:10]]
         if len(rows) > 1:
-            cells.append(_verdict(row.against))
-        lines.append(_line(cells))
-    told = {(name, row.scores[name].signature) for row in rows for name in names if name in row.scores}
-    lines += ["", *(f"- {name.replace('_', ' ')}: `{signature}`" for name, signature in sorted(told) if signature)]
+            cells.append(_format_comparison(row.comparison))
+        lines.append(_format_line(cells))
+    signed_names = {(name, row.scores[name].signature) for row in rows for name in names if name in row.scores}
+    lines += ["", *(f"- {name.replace('_', ' ')}: `{signature}`" for name, signature in sorted(signed_names) if signature)]
     return "\n".join(lines)
 
 
-def _line(cells: Sequence[str]) -> str:
+def _format_line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _verdict(against: Comparison | None) -> str:
-    if against is None:
+def _format_comparison(comparison: SystemComparison | None) -> str:
+    if comparison is None:
         return ""
-    low, high = against.interval
-    what = "" if against.significant else ", under the noise"
-    return f"{against.difference:+.2f} ({low:+.2f} to {high:+.2f}), p = {against.p_value:.3f}{what}"
+    low, high = comparison.interval
+    noise_note = "" if comparison.is_significant else ", under the noise"
+    return f"{comparison.difference:+.2f} ({low:+.2f} to {high:+.2f}), p = {comparison.p_value:.3f}{noise_note}"

@@ -17,23 +17,29 @@ from typing import Any, Literal
 import torch
 
 from dragoman.errors import RecipeError
-from dragoman.paper.flop_counter import Count, count, learn, path_length, sequential_products
-from dragoman.paper.table1_layers import KINDS, Kind, mixer
-from dragoman.runtime.malloc import keep_freed_memory
-from dragoman.viz import Panel, Series, learning_curve
+from dragoman.paper.flop_counter import (
+    OperationCount,
+    count_operations,
+    count_sequential_matmuls,
+    find_path_length,
+    run_forward_backward,
+)
+from dragoman.paper.table1_layers import LAYER_KINDS, LayerKind, build_layer
+from dragoman.runtime.malloc import tune_malloc
+from dragoman.viz import Panel, Series, render_learning_curve
 
-Axis = Literal["n", "d", "reach"]
+SweepAxis = Literal["n", "d", "reach"]
 
 # What all kinds share where n grows: the width, r and k.
-D, R, K = 64, 32, 3
+MODEL_WIDTH, ATTENTION_RADIUS, KERNEL_SIZE = 64, 32, 3
 # A path is counted on small layers: k = 3 and r = 2, at powers of 3, so that log_k n is a whole number.
 PATH_LENGTHS, PATH_WIDTH, PATH_RADIUS = (9, 27, 81, 243), 4, 2
-FITTED = 3
-Advance = Callable[[float], None]
+NUM_FITTED_POINTS = 3
+OnBudgetSpent = Callable[[float], None]
 
 
 @dataclass(frozen=True)
-class Printed:
+class PaperComplexity:
     """A row of Table 1 as printed, and the exponents in it. A path of None is logarithmic."""
 
     complexity: str
@@ -46,219 +52,239 @@ class Printed:
     path_n: float | None
 
 
-PRINTED: dict[Kind, Printed] = {
-    "self-attention": Printed("n²·d", "1", "1", 2, 1, None, 0, 0),
-    "restricted self-attention": Printed("r·n·d", "1", "n/r", 1, 1, 1, 0, 1),
-    "recurrent (LSTM)": Printed("n·d²", "n", "n", 1, 2, None, 1, 1),
+PAPER_COMPLEXITIES: dict[LayerKind, PaperComplexity] = {
+    "self-attention": PaperComplexity("n²·d", "1", "1", 2, 1, None, 0, 0),
+    "restricted self-attention": PaperComplexity("r·n·d", "1", "n/r", 1, 1, 1, 0, 1),
+    "recurrent (LSTM)": PaperComplexity("n·d²", "n", "n", 1, 2, None, 1, 1),
     # Section 4 has n/k for contiguous kernels, and log_k n for dilated ones alone.
-    "convolution": Printed("k·n·d²", "1", "n/k", 1, 2, 1, 0, 1),
-    "dilated convolution": Printed("k·n·d²", "1", "log_k n", 1, 2, 1, 0, None),
-    "separable convolution": Printed("k·n·d + n·d²", "1", "n/k", 1, 2, None, 0, 1),
+    "convolution": PaperComplexity("k·n·d²", "1", "n/k", 1, 2, 1, 0, 1),
+    "dilated convolution": PaperComplexity("k·n·d²", "1", "log_k n", 1, 2, 1, 0, None),
+    "separable convolution": PaperComplexity("k·n·d + n·d²", "1", "n/k", 1, 2, None, 0, 1),
 }
 
 
 @dataclass(frozen=True)
-class Point:
+class LayerSize:
     """One layer at one size."""
 
     n: int
     d: int
     reach: int
-    sentences: int = 1
+    batch_size: int = 1
 
 
 @dataclass(frozen=True)
 class Sweep:
     """A layer of one kind while one of its sizes grows."""
 
-    kind: Kind
-    axis: Axis
-    points: tuple[Point, ...]
+    kind: LayerKind
+    axis: SweepAxis
+    points: tuple[LayerSize, ...]
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSweep:
     """A sweep with what was found at each point."""
 
     sweep: Sweep
     seconds: tuple[float, ...]
-    counts: tuple[Count, ...]
+    counts: tuple[OperationCount, ...]
 
     @property
     def sizes(self) -> list[int]:
         return [getattr(point, self.sweep.axis) for point in self.sweep.points]
 
-    def exponents(self) -> dict[str, float]:
+    def fit_exponents(self) -> dict[str, float]:
         """Of time, of bytes and of operations."""
         costs = {
             "time": self.seconds,
-            "memory": [one.peak_bytes for one in self.counts],
-            "operations": [one.operations for one in self.counts],
+            "memory": [count.peak_bytes for count in self.counts],
+            "operations": [count.operations for count in self.counts],
         }
-        return {name: exponent(self.sizes, cost) for name, cost in costs.items()}
+        return {name: fit_exponent(self.sizes, cost) for name, cost in costs.items()}
 
 
 @dataclass(frozen=True)
-class Row:
+class Table1Row:
     """A kind of layer, measured beside what is printed."""
 
-    kind: Kind
-    printed: Printed
-    sweeps: dict[Axis, Measured]
-    sequential: tuple[int, ...]
+    kind: LayerKind
+    paper_row: PaperComplexity
+    sweeps_by_axis: dict[SweepAxis, MeasuredSweep]
+    sequential_matmuls: tuple[int, ...]
     """Products that wait for one another, at each of `PATH_LENGTHS`."""
-    path: tuple[int, ...]
+    path_lengths: tuple[int, ...]
     """Layers (of a recurrence: steps) that a signal has to cross, at each of them."""
 
-    def time_exponents(self) -> dict[Axis, tuple[float, float]]:
+    def get_time_exponents(self) -> dict[SweepAxis, tuple[float, float]]:
         """Fitted and printed, for each size that is printed."""
-        wanted: dict[Axis, float | None] = {"n": self.printed.n, "d": self.printed.d, "reach": self.printed.reach}
+        paper_exponents: dict[SweepAxis, float | None] = {
+            "n": self.paper_row.n,
+            "d": self.paper_row.d,
+            "reach": self.paper_row.reach,
+        }
         return {
-            axis: (self.sweeps[axis].exponents()["time"], printed) for axis, printed in wanted.items() if printed is not None
+            axis: (self.sweeps_by_axis[axis].fit_exponents()["time"], paper_exponent)
+            for axis, paper_exponent in paper_exponents.items()
+            if paper_exponent is not None
         }
 
     @property
     def sequential_exponent(self) -> float:
-        return exponent(PATH_LENGTHS, self.sequential)
+        return fit_exponent(PATH_LENGTHS, self.sequential_matmuls)
 
     @property
     def path_exponent(self) -> float:
         """Of n; where a logarithm is printed, layers for each time that n grows by k."""
-        if self.printed.path_n is not None:
-            return exponent(PATH_LENGTHS, self.path)
-        return slope([math.log(n, K) for n in PATH_LENGTHS], self.path)
+        if self.paper_row.path_n is not None:
+            return fit_exponent(PATH_LENGTHS, self.path_lengths)
+        return fit_slope([math.log(n, KERNEL_SIZE) for n in PATH_LENGTHS], self.path_lengths)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
-            "printed": asdict(self.printed),
+            "printed": asdict(self.paper_row),
             "sweeps": {
                 axis: {
-                    "sizes": one.sizes,
-                    "points": [asdict(point) for point in one.sweep.points],
-                    "seconds": one.seconds,
-                    "peak_bytes": [each.peak_bytes for each in one.counts],
-                    "operations": [each.operations for each in one.counts],
-                    "exponents": one.exponents(),
+                    "sizes": measured.sizes,
+                    "points": [asdict(point) for point in measured.sweep.points],
+                    "seconds": measured.seconds,
+                    "peak_bytes": [count.peak_bytes for count in measured.counts],
+                    "operations": [count.operations for count in measured.counts],
+                    "exponents": measured.fit_exponents(),
                 }
-                for axis, one in self.sweeps.items()
+                for axis, measured in self.sweeps_by_axis.items()
             },
             "lengths": PATH_LENGTHS,
-            "sequential_products": self.sequential,
+            "sequential_products": self.sequential_matmuls,
             "sequential_exponent": self.sequential_exponent,
-            "path": self.path,
+            "path": self.path_lengths,
             "path_exponent": self.path_exponent,
         }
 
 
-def slope(x: Sequence[float], y: Sequence[float]) -> float:
+def fit_slope(x: Sequence[float], y: Sequence[float]) -> float:
     """Of the straight line through these points, by least squares."""
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)
 
 
-def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+def fit_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """e of cost = c · size^e, by the largest `FITTED` sizes."""
-    return slope([math.log(one) for one in sizes[-FITTED:]], [math.log(one) for one in costs[-FITTED:]])
+    return fit_slope(
+        [math.log(size) for size in sizes[-NUM_FITTED_POINTS:]], [math.log(cost) for cost in costs[-NUM_FITTED_POINTS:]]
+    )
 
 
-def sweeps() -> list[Sweep]:
+def plan_sweeps() -> list[Sweep]:
     """What is measured: sizes at which one term of the cost outgrows all others, and which the caches still hold."""
-    found: list[Sweep] = []
-    for kind in KINDS:
-        reach = R if kind == "restricted self-attention" else K
-        lengths, widths, reaches = (1024, 2048, 4096, 8192), [Point(256, d, reach) for d in (128, 256, 512, 1024)], []
+    planned_sweeps: list[Sweep] = []
+    for kind in LAYER_KINDS:
+        reach = ATTENTION_RADIUS if kind == "restricted self-attention" else KERNEL_SIZE
+        lengths, widths, reaches = (1024, 2048, 4096, 8192), [LayerSize(256, d, reach) for d in (128, 256, 512, 1024)], []
         match kind:
             case "self-attention":
-                lengths, widths = (256, 512, 1024, 2048), [Point(1024, d, reach) for d in (64, 128, 256, 512)]
+                lengths, widths = (256, 512, 1024, 2048), [LayerSize(1024, d, reach) for d in (64, 128, 256, 512)]
             case "restricted self-attention":
-                widths = [Point(1024, d, reach) for d in (64, 128, 256, 512)]
-                reaches = [Point(4096, D, r) for r in (64, 128, 256, 512)]
+                widths = [LayerSize(1024, d, reach) for d in (64, 128, 256, 512)]
+                reaches = [LayerSize(4096, MODEL_WIDTH, r) for r in (64, 128, 256, 512)]
             case "recurrent (LSTM)":  # of one sentence, a step is no product of matrices: it reads the weights
-                lengths, widths = (256, 512, 1024, 2048), [Point(8, d, reach, sentences=64) for d in (128, 256, 512, 1024)]
+                lengths, widths = (256, 512, 1024, 2048), [LayerSize(8, d, reach, batch_size=64) for d in (128, 256, 512, 1024)]
             case "convolution" | "dilated convolution":
-                reaches = [Point(512, 256, k) for k in (3, 5, 9, 17)]
+                reaches = [LayerSize(512, 256, k) for k in (3, 5, 9, 17)]
             case "separable convolution":
-                widths = [Point(256, d, reach) for d in (256, 512, 1024, 2048)]
-        found += [Sweep(kind, "n", tuple(Point(n, D, reach) for n in lengths)), Sweep(kind, "d", tuple(widths))]
-        found += [Sweep(kind, "reach", tuple(reaches))] if reaches else []
-    return found
+                widths = [LayerSize(256, d, reach) for d in (256, 512, 1024, 2048)]
+        planned_sweeps += [
+            Sweep(kind, "n", tuple(LayerSize(n, MODEL_WIDTH, reach) for n in lengths)),
+            Sweep(kind, "d", tuple(widths)),
+        ]
+        planned_sweeps += [Sweep(kind, "reach", tuple(reaches))] if reaches else []
+    return planned_sweeps
 
 
-def table1(budget_seconds: float, advance: Advance = lambda _: None) -> list[Row]:
+def measure_table1(budget_seconds: float, on_progress: OnBudgetSpent = lambda _: None) -> list[Table1Row]:
     """Measure all rows within about this much processor time. Raises RecipeError where it is too little for one round.
 
     advance: is told the share of the budget that is spent
     """
-    begun = time.process_time()
+    start_time = time.process_time()
 
-    def spent() -> float:
-        return time.process_time() - begun
+    def elapsed_seconds() -> float:
+        return time.process_time() - start_time
 
-    with _one_thread():
-        wanted = sweeps()
-        timed = _Timed([(sweep.kind, point) for sweep in wanted for point in sweep.points])
-        paths = {kind: _path(kind) for kind in KINDS}
-        timed.round()
-        if spent() > budget_seconds:
+    with _single_thread():
+        planned_sweeps = plan_sweeps()
+        timer = _LayerTimer([(sweep.kind, point) for sweep in planned_sweeps for point in sweep.points])
+        paths = {kind: _measure_paths(kind) for kind in LAYER_KINDS}
+        timer.run_round()
+        if elapsed_seconds() > budget_seconds:
             raise RecipeError(
-                f"--budget {budget_seconds:g}: one round of all measurements takes {spent():.0f} seconds here; give more"
+                f"--budget {budget_seconds:g}: one round of all measurements takes {elapsed_seconds():.0f} seconds here; give more"
             )
-        longest = 0.0
-        while spent() + longest <= budget_seconds:
-            advance(spent() / budget_seconds)
-            before = spent()
-            timed.round()
-            longest = max(longest, spent() - before)
-    measured = [
-        Measured(
+        longest_round = 0.0
+        while elapsed_seconds() + longest_round <= budget_seconds:
+            on_progress(elapsed_seconds() / budget_seconds)
+            round_start = elapsed_seconds()
+            timer.run_round()
+            longest_round = max(longest_round, elapsed_seconds() - round_start)
+    measured_sweeps = [
+        MeasuredSweep(
             sweep,
-            tuple(timed.seconds[sweep.kind, point] for point in sweep.points),
-            tuple(timed.counts[sweep.kind, point] for point in sweep.points),
+            tuple(timer.seconds[sweep.kind, point] for point in sweep.points),
+            tuple(timer.counts[sweep.kind, point] for point in sweep.points),
         )
-        for sweep in wanted
+        for sweep in planned_sweeps
     ]
     return [
-        Row(kind, PRINTED[kind], {one.sweep.axis: one for one in measured if one.sweep.kind == kind}, *paths[kind])
-        for kind in KINDS
+        Table1Row(
+            kind,
+            PAPER_COMPLEXITIES[kind],
+            {measured.sweep.axis: measured for measured in measured_sweeps if measured.sweep.kind == kind},
+            *paths[kind],
+        )
+        for kind in LAYER_KINDS
     ]
 
 
-class _Timed:
+class _LayerTimer:
     """The best time of each point so far, over rounds in which every point has its turn."""
 
-    def __init__(self, points: Sequence[tuple[Kind, Point]]) -> None:
+    def __init__(self, points: Sequence[tuple[LayerKind, LayerSize]]) -> None:
         torch.manual_seed(0)
-        self._ready = {
+        self._layers_and_inputs = {
             (kind, point): (
-                mixer(kind, point.d, point.reach),
-                torch.randn(point.sentences, point.n, point.d, requires_grad=True),
+                build_layer(kind, point.d, point.reach),
+                torch.randn(point.batch_size, point.n, point.d, requires_grad=True),
             )
             for kind, point in points
         }
-        self.counts = {key: count(*ready) for key, ready in self._ready.items()}  # which warms it up as well
-        self.seconds = dict.fromkeys(self._ready, math.inf)
+        self.counts = {
+            key: count_operations(*layer_and_input) for key, layer_and_input in self._layers_and_inputs.items()
+        }  # which warms it up as well
+        self.seconds = dict.fromkeys(self._layers_and_inputs, math.inf)
 
-    def round(self) -> None:
-        for key, (layer, x_BND) in self._ready.items():
-            learn(layer, x_BND)
-            begun = time.thread_time()
-            learn(layer, x_BND)
-            self.seconds[key] = min(self.seconds[key], time.thread_time() - begun)
+    def run_round(self) -> None:
+        for key, (layer, x_BND) in self._layers_and_inputs.items():
+            run_forward_backward(layer, x_BND)
+            start_time = time.thread_time()
+            run_forward_backward(layer, x_BND)
+            self.seconds[key] = min(self.seconds[key], time.thread_time() - start_time)
 
 
-def _path(kind: Kind) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    reach = PATH_RADIUS if kind == "restricted self-attention" else K
-    waits = tuple(sequential_products(mixer(kind, PATH_WIDTH, reach), n, PATH_WIDTH) for n in PATH_LENGTHS)
-    return waits, tuple(path_length(kind, n, PATH_WIDTH, reach) for n in PATH_LENGTHS)
+def _measure_paths(kind: LayerKind) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    reach = PATH_RADIUS if kind == "restricted self-attention" else KERNEL_SIZE
+    sequential_matmuls = tuple(
+        count_sequential_matmuls(build_layer(kind, PATH_WIDTH, reach), n, PATH_WIDTH) for n in PATH_LENGTHS
+    )
+    return sequential_matmuls, tuple(find_path_length(kind, n, PATH_WIDTH, reach) for n in PATH_LENGTHS)
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def _single_thread() -> Iterator[None]:
     """Whose processor time is the whole of the work, and in which no garbage is collected meanwhile."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    keep_freed_memory()
+    tune_malloc()
     gc.disable()
     try:
         yield
@@ -267,19 +293,28 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def picture(rows: Sequence[Row]) -> str:
+def draw_table1(rows: Sequence[Table1Row]) -> str:
     """Time and memory of each kind while n grows, as an SVG: over logarithms, so that an exponent is a slope."""
 
-    def series(cost: Callable[[Measured], Sequence[float]]) -> list[Series]:
-        grown = [(row.kind, row.sweeps["n"]) for row in rows]
-        return [Series(kind, [(math.log2(n), y) for n, y in zip(one.sizes, cost(one), strict=True)]) for kind, one in grown]
+    def build_series(cost: Callable[[MeasuredSweep], Sequence[float]]) -> list[Series]:
+        length_sweeps = [(row.kind, row.sweeps_by_axis["n"]) for row in rows]
+        return [
+            Series(kind, [(math.log2(n), y) for n, y in zip(measured.sizes, cost(measured), strict=True)])
+            for kind, measured in length_sweeps
+        ]
 
-    return learning_curve(
+    return render_learning_curve(
         [
-            Panel("milliseconds", series(lambda one: [1e3 * seconds for seconds in one.seconds]), logarithmic=True),
-            Panel("MiB at most", series(lambda one: [each.peak_bytes / 2**20 for each in one.counts]), logarithmic=True),
+            Panel(
+                "milliseconds", build_series(lambda measured: [1e3 * seconds for seconds in measured.seconds]), log_scale=True
+            ),
+            Panel(
+                "MiB at most",
+                build_series(lambda measured: [count.peak_bytes / 2**20 for count in measured.counts]),
+                log_scale=True,
+            ),
         ],
         title="Table 1: one layer, forwards and backwards",
-        x_label=f"log₂ n, at d = {D}, r = {R}, k = {K}",
+        x_label=f"log₂ n, at d = {MODEL_WIDTH}, r = {ATTENTION_RADIUS}, k = {KERNEL_SIZE}",
         panel_height=260,
     )

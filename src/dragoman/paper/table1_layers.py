@@ -14,51 +14,51 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.model.attention import explicit_attention
-from dragoman.model.local_attention import restricted_attention
+from dragoman.model.local_attention import local_attention
 
-Kind = Literal[
+LayerKind = Literal[
     "self-attention", "restricted self-attention", "recurrent (LSTM)", "convolution", "dilated convolution",
     "separable convolution",
 ]  # fmt: skip
-KINDS: tuple[Kind, ...] = get_args(Kind)
+LAYER_KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
 # The paper's d_k. That it stays the same while d grows keeps the softmax, which costs n² a head, below the products.
 HEAD_WIDTH = 64
 
-Mix = Callable[[Tensor], Tensor]
+LayerFn = Callable[[Tensor], Tensor]
 
 
-def mixer(kind: Kind, d: int, reach: int, *, depth: int = 0) -> Mix:
+def build_layer(kind: LayerKind, d: int, reach: int, *, depth: int = 0) -> LayerFn:
     """A layer of this kind. `reach` is k of a convolution and r of restricted attention; `depth` counts the layers below it."""
     match kind:
         case "self-attention":
-            return _attention(d, None)
+            return _build_attention(d, None)
         case "restricted self-attention":
-            return _attention(d, reach)
+            return _build_attention(d, reach)
         case "recurrent (LSTM)":
-            return Recurrence(d)
+            return RecurrentLayer(d)
         case "convolution":
-            return Convolution(d, reach)
+            return ConvolutionLayer(d, reach)
         case "dilated convolution":
-            return Convolution(d, reach, dilation=reach**depth)
+            return ConvolutionLayer(d, reach, dilation=reach**depth)
         case "separable convolution":
-            return Convolution(d, reach, separable=True)
+            return ConvolutionLayer(d, reach, separable=True)
 
 
-def _attention(d: int, radius: int | None) -> Mix:
-    heads = max(d // HEAD_WIDTH, 1)
+def _build_attention(d: int, radius: int | None) -> LayerFn:
+    num_heads = max(d // HEAD_WIDTH, 1)
 
     def attend(x_BND: Tensor) -> Tensor:
-        x_BHNK = x_BND.view(*x_BND.shape[:2], heads, -1).transpose(1, 2)
+        x_BHNK = x_BND.view(*x_BND.shape[:2], num_heads, -1).transpose(1, 2)
         if radius is None:
-            found_BHNK = explicit_attention(x_BHNK, x_BHNK, x_BHNK, None, 0.0)
+            output_BHNK = explicit_attention(x_BHNK, x_BHNK, x_BHNK, None, 0.0)
         else:
-            found_BHNK = restricted_attention(x_BHNK, x_BHNK, x_BHNK, radius)
-        return found_BHNK.transpose(1, 2).flatten(-2)
+            output_BHNK = local_attention(x_BHNK, x_BHNK, x_BHNK, radius)
+        return output_BHNK.transpose(1, 2).flatten(-2)
 
     return attend
 
 
-class Recurrence(nn.Module):
+class RecurrentLayer(nn.Module):
     """An LSTM in one direction, written out place by place: PyTorch's single call would hide what it keeps and how it waits."""
 
     def __init__(self, d: int) -> None:
@@ -67,28 +67,28 @@ class Recurrence(nn.Module):
 
     def forward(self, x_BND: Tensor) -> Tensor:
         state_BD = torch.zeros_like(x_BND[:, 0])
-        states, found = (state_BD, state_BD), []
+        states, outputs = (state_BD, state_BD), []
         for x_BD in x_BND.unbind(1):
             states = self.cell(x_BD, states)
-            found.append(states[0])
-        return torch.stack(found, dim=1)
+            outputs.append(states[0])
+        return torch.stack(outputs, dim=1)
 
-    def tick(self, x_BND: Tensor, states_BND: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def step_all(self, x_BND: Tensor, states_BND: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """All places at once, each one step further: from the state that its left neighbour had before."""
-        before = [F.pad(one_BND, (0, 0, 1, 0))[:, :-1].flatten(0, 1) for one_BND in states_BND]
-        state_XD, cell_XD = self.cell(x_BND.flatten(0, 1), (before[0], before[1]))
+        shifted_states = [F.pad(state_BND, (0, 0, 1, 0))[:, :-1].flatten(0, 1) for state_BND in states_BND]
+        state_XD, cell_XD = self.cell(x_BND.flatten(0, 1), (shifted_states[0], shifted_states[1]))
         return state_XD.view_as(x_BND), cell_XD.view_as(x_BND)
 
 
-class Convolution(nn.Module):
+class ConvolutionLayer(nn.Module):
     """Over a place and k−1 before it, `dilation` places apart; separable as one over places and one over channels."""
 
     def __init__(self, d: int, kernel: int, *, dilation: int = 1, separable: bool = False) -> None:
         super().__init__()
-        self.before = dilation * (kernel - 1)
-        self.over_places = nn.Conv1d(d, d, kernel, dilation=dilation, groups=d if separable else 1)
-        self.over_channels = nn.Conv1d(d, d, 1) if separable else nn.Identity()
+        self.left_padding = dilation * (kernel - 1)
+        self.position_conv = nn.Conv1d(d, d, kernel, dilation=dilation, groups=d if separable else 1)
+        self.channel_conv = nn.Conv1d(d, d, 1) if separable else nn.Identity()
 
     def forward(self, x_BND: Tensor) -> Tensor:
-        found: Tensor = self.over_channels(self.over_places(F.pad(x_BND.mT, (self.before, 0)))).mT
-        return found
+        y_BND: Tensor = self.channel_conv(self.position_conv(F.pad(x_BND.mT, (self.left_padding, 0)))).mT
+        return y_BND

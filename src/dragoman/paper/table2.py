@@ -14,44 +14,44 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import RecipeError, RunError
-from dragoman.evaluation.metrics import bleu, paper_bleu, tokenised_bleu
-from dragoman.inference.translator import load
+from dragoman.evaluation.metrics import bleu, paper_bleu, tokenized_bleu
+from dragoman.inference.translator import load_translator
 from dragoman.training.checkpoints.checkpoint import Checkpoint, list_checkpoints
-from dragoman.training.monitoring.run_status import Record, minutes_spent, read_record
-from dragoman.training.validation import read_text
+from dragoman.training.monitoring.run_status import RunStatus, compute_minutes_elapsed, read_run_status
+from dragoman.training.validation import read_eval_pairs
 
 # What the paper takes a GPU to sustain in single precision, in FLOP/s (its footnote 5).
-SUSTAINED = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
+PAPER_SUSTAINED_FLOPS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 
 
 @dataclass(frozen=True)
-class Printed:
+class PaperCost:
     """A row as printed: BLEU on newstest2014 and training FLOPs, to German and to French."""
 
     model: str
-    german: float | None = None
-    french: float | None = None
-    german_flops: float | None = None
-    french_flops: float | None = None
+    en_de_bleu: float | None = None
+    en_fr_bleu: float | None = None
+    en_de_flops: float | None = None
+    en_fr_flops: float | None = None
 
 
-PRINTED = (
-    Printed("ByteNet", 23.75),
-    Printed("Deep-Att + PosUnk", None, 39.2, None, 1.0e20),
-    Printed("GNMT + RL", 24.6, 39.92, 2.3e19, 1.4e20),
-    Printed("ConvS2S", 25.16, 40.46, 9.6e18, 1.5e20),
-    Printed("MoE", 26.03, 40.56, 2.0e19, 1.2e20),
-    Printed("Deep-Att + PosUnk ensemble", None, 40.4, None, 8.0e20),
-    Printed("GNMT + RL ensemble", 26.30, 41.16, 1.8e20, 1.1e21),
-    Printed("ConvS2S ensemble", 26.36, 41.29, 7.7e19, 1.2e21),
-    Printed("Transformer (base)", 27.3, 38.1, 3.3e18),
-    Printed("Transformer (big)", 28.4, 41.8, 2.3e19),
+PAPER_COSTS = (
+    PaperCost("ByteNet", 23.75),
+    PaperCost("Deep-Att + PosUnk", None, 39.2, None, 1.0e20),
+    PaperCost("GNMT + RL", 24.6, 39.92, 2.3e19, 1.4e20),
+    PaperCost("ConvS2S", 25.16, 40.46, 9.6e18, 1.5e20),
+    PaperCost("MoE", 26.03, 40.56, 2.0e19, 1.2e20),
+    PaperCost("Deep-Att + PosUnk ensemble", None, 40.4, None, 8.0e20),
+    PaperCost("GNMT + RL ensemble", 26.30, 41.16, 1.8e20, 1.1e21),
+    PaperCost("ConvS2S ensemble", 26.36, 41.29, 7.7e19, 1.2e21),
+    PaperCost("Transformer (base)", 27.3, 38.1, 3.3e18),
+    PaperCost("Transformer (big)", 28.4, 41.8, 2.3e19),
 )
 """The Transformers' FLOPs stand once for both languages: 12 hours and 3.5 days on eight P100."""
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCost:
     """What a run took so far."""
 
     run: str
@@ -64,9 +64,9 @@ class Cost:
     """Of training alone: validation and checkpoints are not counted."""
     devices: float
     """In the mean over that time: a run may go on on others."""
-    sustained: float | None
+    sustained_flops: float | None
     """FLOP/s of one device, in the mean over them and the time; none where neither the run nor its reader says."""
-    sustained_by: str
+    sustained_source: str
     counted_flops: float
     bleu: float | None
     """As sacreBLEU counts it; of tokenised text, over its tokens as they stand. `bleu_signature` says which."""
@@ -78,18 +78,20 @@ class Cost:
     @property
     def paper_flops(self) -> float | None:
         """Time × devices × sustained FLOP/s; none where that is not known."""
-        return paper_flops(self.seconds, self.devices, self.sustained) if self.sustained is not None else None
+        return (
+            estimate_paper_flops(self.seconds, self.devices, self.sustained_flops) if self.sustained_flops is not None else None
+        )
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "paper_flops": self.paper_flops}
 
 
-def paper_flops(seconds: float, devices: float, sustained: float) -> float:
+def estimate_paper_flops(seconds: float, devices: float, sustained_flops: float) -> float:
     """The estimate of section 6.1: training time, devices, and what one of them sustains in FLOP/s."""
-    return seconds * devices * sustained
+    return seconds * devices * sustained_flops
 
 
-def cost_of(folder: Path, *, sustained: float | None = None) -> Cost:
+def compute_run_cost(folder: Path, *, sustained_flops: float | None = None) -> RunCost:
     """What the run in a folder took, by its report where it is finished, else by its newest checkpoint or its journal.
 
     Raises RunError where the folder holds no run, or neither of them.
@@ -97,30 +99,33 @@ def cost_of(folder: Path, *, sustained: float | None = None) -> Cost:
     sustained: FLOP/s of one device; if not given, the paper's own for the GPUs that it names, else what the run measured in
     matrix products when it began
     """
-    record = read_record(folder)
-    report = _report(folder) if record.finished else {}
+    run_status = read_run_status(folder)
+    report = _read_report(folder) if run_status.is_finished else {}
     checkpoints = list_checkpoints(folder / "checkpoints")
-    steps, seconds, flops = _spent(record, report, checkpoints)
-    stretches = _stretches(record, seconds, checkpoints)
-    device_seconds = sum(one.seconds * one.devices for one in stretches)
-    rates = [_sustained(one, sustained) for one in stretches]
+    steps, seconds, flops = _read_totals(run_status, report, checkpoints)
+    intervals = _split_into_intervals(run_status, seconds, checkpoints)
+    device_seconds = sum(interval.seconds * interval.devices for interval in intervals)
+    rates = [_find_sustained_flops(interval, sustained_flops) for interval in intervals]
     rate = None
-    if all(each is not None for each, _ in rates):
-        work = sum(one.seconds * one.devices * (each or 0.0) for one, (each, _) in zip(stretches, rates, strict=True))
-        rate = work / device_seconds if device_seconds else rates[-1][0]
-    task = record.recipe.task
+    if all(interval_rate is not None for interval_rate, _ in rates):
+        total_flops = sum(
+            interval.seconds * interval.devices * (interval_rate or 0.0)
+            for interval, (interval_rate, _) in zip(intervals, rates, strict=True)
+        )
+        rate = total_flops / device_seconds if device_seconds else rates[-1][0]
+    task = run_status.recipe.task
     signatures = report.get("signatures", {})
-    return Cost(
+    return RunCost(
         run=str(folder),
-        name=record.recipe.name,
-        state=record.state,
+        name=run_status.recipe.name,
+        state=run_status.state,
         languages=f"{task.source_language or '?'}-{task.target_language or '?'}",
-        machine="; ".join(dict.fromkeys(one.machine for one in stretches)),
+        machine="; ".join(dict.fromkeys(interval.machine for interval in intervals)),
         steps=steps,
         seconds=seconds,
-        devices=device_seconds / seconds if seconds else stretches[-1].devices,
-        sustained=rate,
-        sustained_by="; ".join(dict.fromkeys(told for _, told in rates)),
+        devices=device_seconds / seconds if seconds else intervals[-1].devices,
+        sustained_flops=rate,
+        sustained_source="; ".join(dict.fromkeys(source for _, source in rates)),
         counted_flops=flops,
         bleu=report.get("bleu"),
         bleu_signature=signatures.get("bleu"),
@@ -129,7 +134,7 @@ def cost_of(folder: Path, *, sustained: float | None = None) -> Cost:
     )
 
 
-def with_both_bleus(cost: Cost) -> Cost:
+def add_bleu_scores(cost: RunCost) -> RunCost:
     """Translate the run's test set with its bundle, and score it in sacreBLEU's way and in the paper's.
 
     Raises RunError where the run has no bundle or no test set, RecipeError where plain text has no language to tokenise by.
@@ -137,28 +142,28 @@ def with_both_bleus(cost: Cost) -> Cost:
     folder = Path(cost.run)
     if not (folder / "bundle").is_dir():
         raise RunError(f"{folder}: has no bundle to translate with; the run has to come to its end first")
-    translator = load(folder / "bundle")
+    translator = load_translator(folder / "bundle")
     recipe = translator.recipe
     if recipe.data.test is None:
         raise RunError(f"{folder}: its recipe names no data.test to score")
-    pairs = read_text(recipe.data.test, recipe)
-    texts = [one.text for one in translator.translate([pair.source for pair in pairs])]
+    pairs = read_eval_pairs(recipe.data.test, recipe)
+    texts = [translation.text for translation in translator.translate([pair.source for pair in pairs])]
     references = [[pair.target for pair in pairs]]
-    tokenised, language = recipe.task.tokenized, recipe.task.target_language
-    if not (tokenised or language):
+    tokenized, language = recipe.task.tokenized, recipe.task.target_language
+    if not (tokenized or language):
         raise RecipeError(f"{folder}: its recipe names no task.target_language, by which Moses' tokens are cut")
-    first = tokenised_bleu(texts, references) if tokenised else bleu(texts, references)
-    second = paper_bleu(texts, references, language, tokenised=tokenised)
+    sacrebleu_score = tokenized_bleu(texts, references) if tokenized else bleu(texts, references)
+    paper_score = paper_bleu(texts, references, language, tokenized=tokenized)
     return replace(
         cost,
-        bleu=first.value,
-        bleu_signature=first.signature,
-        paper_bleu=second.value,
-        paper_bleu_signature=second.signature,
+        bleu=sacrebleu_score.value,
+        bleu_signature=sacrebleu_score.signature,
+        paper_bleu=paper_score.value,
+        paper_bleu_signature=paper_score.signature,
     )
 
 
-def _report(folder: Path) -> dict[str, Any]:
+def _read_report(folder: Path) -> dict[str, Any]:
     try:
         report = json.loads((folder / "report.json").read_bytes())
         if isinstance(report, dict):
@@ -168,67 +173,73 @@ def _report(folder: Path) -> dict[str, Any]:
     raise RunError(f"{folder / 'report.json'}: cannot be read; `dragoman train` with the run's recipe writes it anew")
 
 
-def _spent(record: Record, report: dict[str, Any], checkpoints: Sequence[Checkpoint]) -> tuple[int, float, float]:
+def _read_totals(run_status: RunStatus, report: dict[str, Any], checkpoints: Sequence[Checkpoint]) -> tuple[int, float, float]:
     """Steps, seconds and counted operations."""
     if {"steps", "seconds", "flops"} <= report.keys():
         return int(report["steps"]), float(report["seconds"]), float(report["flops"])
-    lines = [one for one in record.train if one["share_spent"] < 1.0 and isinstance(one.get("flops_per_second"), int | float)]
-    newest = next(reversed(checkpoints), None)
-    if newest is not None and newest.step >= (lines[-1]["step"] if lines else 0):
-        return newest.step, 60.0 * newest.progress.minutes, newest.progress.flops
-    if not lines:
+    step_lines = [
+        line for line in run_status.train if line["share_spent"] < 1.0 and isinstance(line.get("flops_per_second"), int | float)
+    ]
+    newest_checkpoint = next(reversed(checkpoints), None)
+    if newest_checkpoint is not None and newest_checkpoint.step >= (step_lines[-1]["step"] if step_lines else 0):
+        return newest_checkpoint.step, 60.0 * newest_checkpoint.progress.minutes, newest_checkpoint.progress.flops
+    if not step_lines:
         raise RunError(
-            f"{record.folder}: its journal has no line of a step yet, so there is nothing to count; look again later"
+            f"{run_status.folder}: its journal has no line of a step yet, so there is nothing to count; look again later"
         )
     seconds = flops = 0.0
-    for line in lines:  # each tells of the time since the one before
-        until = 60.0 * minutes_spent(line)
-        flops += line["flops_per_second"] * max(until - seconds, 0.0)
-        seconds = until
-    return int(lines[-1]["step"]), seconds, flops
+    for line in step_lines:  # each tells of the time since the one before
+        end_seconds = 60.0 * compute_minutes_elapsed(line)
+        flops += line["flops_per_second"] * max(end_seconds - seconds, 0.0)
+        seconds = end_seconds
+    return int(step_lines[-1]["step"]), seconds, flops
 
 
 @dataclass(frozen=True)
-class _Stretch:
+class _RunInterval:
     """A part of a run that went on without a break."""
 
     machine: str
     devices: int
-    ceiling: float | None
+    peak_flops: float | None
     """FLOP/s of all its devices together, in matrix products."""
     seconds: float
 
 
-def _stretches(record: Record, seconds: float, checkpoints: Sequence[Checkpoint]) -> list[_Stretch]:
+def _split_into_intervals(run_status: RunStatus, seconds: float, checkpoints: Sequence[Checkpoint]) -> list[_RunInterval]:
     """The stretches of a run that took so long in all.
 
     Where a line or a checkpoint tells how long it had taken, that holds; what is between two of them counts for the later.
     """
-    begun = [{}, *record.of_kind("run")]
-    moments = {entry["step"]: minutes_spent(entry) for entry in record.train if entry["share_spent"] < 1.0}
-    moments |= {one.step: one.progress.minutes for one in checkpoints}
-    took = [0.0] * len(begun)
-    number, until = 0, 0.0
-    for entry in (one for one in record.entries if isinstance(one.get("step"), int)):
-        now = min(60.0 * moments.get(entry["step"], 0.0), seconds)
-        took[number] += max(now - until, 0.0)
-        until = max(now, until)
-        number += entry["type"] == "run"
-    took[-1] += seconds - until
-    found = []
-    for about, share in zip(begun, took, strict=True):
-        devices, ceiling = about.get("devices"), about.get("ceiling")
-        known = ceiling if isinstance(ceiling, int | float) and ceiling > 0 else None
-        found.append(_Stretch(str(about.get("machine", "")), devices if isinstance(devices, int) else 1, known, share))
-    return [one for one in found if one.seconds > 0] or found[-1:]
+    run_entries = [{}, *run_status.entries_of_type("run")]
+    minutes_by_step = {
+        entry["step"]: compute_minutes_elapsed(entry) for entry in run_status.train if entry["share_spent"] < 1.0
+    }
+    minutes_by_step |= {checkpoint.step: checkpoint.progress.minutes for checkpoint in checkpoints}
+    interval_seconds = [0.0] * len(run_entries)
+    index, end_seconds = 0, 0.0
+    for entry in (entry for entry in run_status.entries if isinstance(entry.get("step"), int)):
+        entry_seconds = min(60.0 * minutes_by_step.get(entry["step"], 0.0), seconds)
+        interval_seconds[index] += max(entry_seconds - end_seconds, 0.0)
+        end_seconds = max(entry_seconds, end_seconds)
+        index += entry["type"] == "run"
+    interval_seconds[-1] += seconds - end_seconds
+    intervals = []
+    for run_entry, duration in zip(run_entries, interval_seconds, strict=True):
+        devices, reported_peak = run_entry.get("devices"), run_entry.get("ceiling")
+        peak_flops = reported_peak if isinstance(reported_peak, int | float) and reported_peak > 0 else None
+        intervals.append(
+            _RunInterval(str(run_entry.get("machine", "")), devices if isinstance(devices, int) else 1, peak_flops, duration)
+        )
+    return [interval for interval in intervals if interval.seconds > 0] or intervals[-1:]
 
 
-def _sustained(stretch: _Stretch, given: float | None) -> tuple[float | None, str]:
-    if given is not None:
-        return given, "as given"
-    for gpu, rate in SUSTAINED.items():
-        if re.search(rf"\b{gpu}\b", stretch.machine):
+def _find_sustained_flops(interval: _RunInterval, override_flops: float | None) -> tuple[float | None, str]:
+    if override_flops is not None:
+        return override_flops, "as given"
+    for gpu, rate in PAPER_SUSTAINED_FLOPS.items():
+        if re.search(rf"\b{gpu}\b", interval.machine):
             return rate, f"the paper's for a {gpu}"
-    if stretch.ceiling is not None:
-        return stretch.ceiling / stretch.devices, "measured in matrix products"
+    if interval.peak_flops is not None:
+        return interval.peak_flops / interval.devices, "measured in matrix products"
     return None, "not known"

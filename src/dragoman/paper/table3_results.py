@@ -11,12 +11,12 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from dragoman.errors import RecipeError
-from dragoman.evaluation.bootstrap import LEVEL, Resampled, compare_resampled
-from dragoman.paper.table3_rows import SERIES, PaperRow
-from dragoman.viz import Panel, Series, learning_curve
+from dragoman.evaluation.bootstrap import SIGNIFICANCE_LEVEL, ResampledScore, compare_resampled
+from dragoman.paper.table3_rows import ROW_SERIES, PaperRow
+from dragoman.viz import Panel, Series, render_learning_curve
 
 Metric = Literal["perplexity", "bleu"]
-Outcome = Literal["held", "reversed", "within the spread", "under the noise", "one seed"]
+OrderingOutcome = Literal["held", "reversed", "within the spread", "under the noise", "one seed"]
 """What came of a printed ordering:
 
     held                 the row that is printed as the better was better, beyond the spread of the seeds
@@ -26,7 +26,7 @@ Outcome = Literal["held", "reversed", "within the spread", "under the noise", "o
     one seed             there is no spread to tell it from chance
 """
 
-_MOST_STEPS = 2**31 - 1
+_MAX_STEPS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -36,31 +36,31 @@ class Budget:
     steps: int | None = None
     minutes: float | None = None
 
-    def knobs(self) -> dict[str, Any]:
-        return {"max_steps": self.steps or _MOST_STEPS, "max_minutes": self.minutes}
+    def to_training_settings(self) -> dict[str, Any]:
+        return {"max_steps": self.steps or _MAX_STEPS, "max_minutes": self.minutes}
 
     def __str__(self) -> str:
         return f"{self.steps:,} steps" if self.steps is not None else f"{self.minutes:g} min"
 
 
-def read_budget(text: str) -> Budget:
+def parse_budget(text: str) -> Budget:
     """Such as 2000, 2000steps or 10min. Raises RecipeError for anything else, and for one too small to train one step."""
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(steps?|min(?:utes?)?|)\s*", text)
-    if found is None:
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(steps?|min(?:utes?)?|)\s*", text)
+    if match is None:
         raise RecipeError(f"--budget {text!r}: give steps, such as 2000, or minutes, such as 10min")
-    number, unit = float(found[1]), found[2]
+    amount, unit = float(match[1]), match[2]
     if unit.startswith("min"):
-        if number == 0:
+        if amount == 0:
             raise RecipeError(f"--budget {text!r} is too small to train one step; give more minutes")
-        return Budget(minutes=number)
-    if not number.is_integer() or not 1 <= number <= _MOST_STEPS:
-        what = "is too small to train one step" if number < 1 else "is no number of steps"
-        raise RecipeError(f"--budget {text!r} {what}; give a whole number from 1, or minutes, such as 10min")
-    return Budget(steps=int(number))
+        return Budget(minutes=amount)
+    if not amount.is_integer() or not 1 <= amount <= _MAX_STEPS:
+        problem = "is too small to train one step" if amount < 1 else "is no number of steps"
+        raise RecipeError(f"--budget {text!r} {problem}; give a whole number from 1, or minutes, such as 10min")
+    return Budget(steps=int(amount))
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedRow:
     """A row with one seed, as its report tells it."""
 
     row: str
@@ -75,38 +75,38 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Result:
+class Table3Result:
     """A row over its seeds."""
 
-    printed: PaperRow
-    trained: Sequence[Trained]
-    resampled: Sequence[Resampled] = ()
+    paper_row: PaperRow
+    trained_rows: Sequence[TrainedRow]
+    resampled_bleu: Sequence[ResampledScore] = ()
     """BLEU of each run over the draws of a bootstrap; none where not every run kept its translations."""
 
     def values(self, metric: Metric) -> list[float]:
-        return [getattr(one, metric) for one in self.trained]
+        return [getattr(trained, metric) for trained in self.trained_rows]
 
     def mean(self, metric: Metric) -> float:
         return fmean(self.values(metric))
 
-    def spread(self, metric: Metric) -> float | None:
+    def std(self, metric: Metric) -> float | None:
         """Standard deviation over the seeds; none of a single one."""
         values = self.values(metric)
         return stdev(values) if len(values) > 1 else None
 
     @property
     def parameters(self) -> int:
-        return self.trained[0].parameters
+        return self.trained_rows[0].parameters
 
     @property
     def steps(self) -> float:
         """Of the mean seed."""
-        return fmean(one.steps for one in self.trained)
+        return fmean(trained.steps for trained in self.trained_rows)
 
     @property
     def seconds(self) -> float:
         """Of the mean seed."""
-        return fmean(one.seconds for one in self.trained)
+        return fmean(trained.seconds for trained in self.trained_rows)
 
 
 @dataclass(frozen=True)
@@ -115,26 +115,26 @@ class Ordering:
 
     series: str
     metric: Metric
-    better: str
-    worse: str
-    printed: float
+    better_row: str
+    worse_row: str
+    paper_margin: float
     """By how much, as printed; above 0."""
-    measured: float
+    measured_margin: float
     """By how much the one printed as better was better; below 0 where it was worse."""
-    spread: float | None
+    margin_std: float | None
     """Of that difference: the root of the sum of both rows' squared standard deviations."""
     p_value: float | None = None
     """Of BLEU, by paired bootstrap of the sentences, over the mean of the seeds."""
 
     @property
-    def outcome(self) -> Outcome:
-        if self.p_value is not None and self.p_value >= LEVEL:
+    def outcome(self) -> OrderingOutcome:
+        if self.p_value is not None and self.p_value >= SIGNIFICANCE_LEVEL:
             return "under the noise"
-        if self.spread is None:
+        if self.margin_std is None:
             return "one seed"
-        if abs(self.measured) <= self.spread:
+        if abs(self.measured_margin) <= self.margin_std:
             return "within the spread"
-        return "held" if self.measured > 0 else "reversed"
+        return "held" if self.measured_margin > 0 else "reversed"
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Table3:
     scale: str
     budget: Budget
     seeds: int
-    results: Sequence[Result]
+    results: Sequence[Table3Result]
     remarks: Sequence[str] = ()
     """What a reader should know of how it came about."""
 
@@ -154,10 +154,14 @@ class Table3:
         seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
         return f"Table 3: {self.corpus}, {self.scale} scale, {self.budget} a row, {seeds}"
 
-    def orderings(self, metric: Metric) -> list[Ordering]:
-        return [one for series, names in SERIES.items() for one in _orderings(series, names, metric, self.results)]
+    def compare_rows(self, metric: Metric) -> list[Ordering]:
+        return [
+            ordering
+            for series, names in ROW_SERIES.items()
+            for ordering in _compare_series(series, names, metric, self.results)
+        ]
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "table": 3,
             "corpus": self.corpus,
@@ -166,51 +170,55 @@ class Table3:
             "seeds": self.seeds,
             "rows": [
                 {
-                    "printed": asdict(one.printed),
-                    "parameters": one.parameters,
-                    **{name: {"mean": one.mean(name), "spread": one.spread(name)} for name in ("perplexity", "bleu")},
-                    "runs": [asdict(each) for each in one.trained],
+                    "printed": asdict(result.paper_row),
+                    "parameters": result.parameters,
+                    **{name: {"mean": result.mean(name), "spread": result.std(name)} for name in ("perplexity", "bleu")},
+                    "runs": [asdict(trained) for trained in result.trained_rows],
                 }
-                for one in self.results
+                for result in self.results
             ],
             "orderings": [
-                {**asdict(one), "outcome": one.outcome} for metric in ("perplexity", "bleu") for one in self.orderings(metric)
+                {**asdict(ordering), "outcome": ordering.outcome}
+                for metric in ("perplexity", "bleu")
+                for ordering in self.compare_rows(metric)
             ],
             "remarks": list(self.remarks),
         }
 
 
-def _orderings(series: str, names: Sequence[str], metric: Metric, results: Sequence[Result]) -> Iterator[Ordering]:
+def _compare_series(series: str, names: Sequence[str], metric: Metric, results: Sequence[Table3Result]) -> Iterator[Ordering]:
     """Of every two rows of a series that were trained and are not printed as equal."""
-    known = [one for one in results if one.printed.name in names]
+    series_results = [result for result in results if result.paper_row.name in names]
     sign = -1.0 if metric == "perplexity" else 1.0
-    for first, second in combinations(known, 2):
-        printed = sign * (getattr(first.printed, metric) - getattr(second.printed, metric))
-        if printed == 0:
+    for first, second in combinations(series_results, 2):
+        paper_margin = sign * (getattr(first.paper_row, metric) - getattr(second.paper_row, metric))
+        if paper_margin == 0:
             continue
-        better, worse = (first, second) if printed > 0 else (second, first)
-        spreads = [one for one in (better.spread(metric), worse.spread(metric)) if one is not None]
-        spread = math.hypot(*spreads) if len(spreads) == 2 else None
-        measured = sign * (better.mean(metric) - worse.mean(metric))
+        better, worse = (first, second) if paper_margin > 0 else (second, first)
+        stds = [std for std in (better.std(metric), worse.std(metric)) if std is not None]
+        margin_std = math.hypot(*stds) if len(stds) == 2 else None
+        measured_margin = sign * (better.mean(metric) - worse.mean(metric))
         p_value = None
-        if metric == "bleu" and better.resampled and worse.resampled:
-            p_value = compare_resampled(better.resampled, worse.resampled).p_value
-        yield Ordering(series, metric, better.printed.name, worse.printed.name, abs(printed), measured, spread, p_value)
+        if metric == "bleu" and better.resampled_bleu and worse.resampled_bleu:
+            p_value = compare_resampled(better.resampled_bleu, worse.resampled_bleu).p_value
+        yield Ordering(
+            series, metric, better.paper_row.name, worse.paper_row.name, abs(paper_margin), measured_margin, margin_std, p_value
+        )
 
 
-def picture(table: Table3) -> str:
+def draw_table3(table: Table3) -> str:
     """Every row's perplexity and BLEU over the printed ones, a line for each series, as an SVG."""
-    by_name = {one.printed.name: one for one in table.results}
+    by_name = {result.paper_row.name: result for result in table.results}
 
-    def series(metric: Metric) -> list[Series]:
-        found = []
-        for name, rows in SERIES.items():
-            points = sorted((by_name[row].printed.perplexity, by_name[row].mean(metric)) for row in rows if row in by_name)
-            found += [Series(name, points)] if len(points) > 1 else []
-        return found or [Series("base", [(one.printed.perplexity, one.mean(metric)) for one in table.results])]
+    def build_series(metric: Metric) -> list[Series]:
+        series_list = []
+        for name, rows in ROW_SERIES.items():
+            points = sorted((by_name[row].paper_row.perplexity, by_name[row].mean(metric)) for row in rows if row in by_name)
+            series_list += [Series(name, points)] if len(points) > 1 else []
+        return series_list or [Series("base", [(result.paper_row.perplexity, result.mean(metric)) for result in table.results])]
 
-    return learning_curve(
-        [Panel("perplexity, measured", series("perplexity")), Panel("BLEU, measured", series("bleu"))],
+    return render_learning_curve(
+        [Panel("perplexity, measured", build_series("perplexity")), Panel("BLEU, measured", build_series("bleu"))],
         title=table.title,
         x_label="perplexity of the row, as printed",
         panel_height=260,

@@ -12,7 +12,7 @@ from typing import Any
 
 from dragoman.config import Recipe, parse_setting, recipe_from_dict
 from dragoman.config.presets import SIZES
-from dragoman.config.validation import instead
+from dragoman.config.validation import suggest_or_list_names
 from dragoman.errors import RecipeError
 
 
@@ -26,7 +26,7 @@ class PaperRow:
     million_parameters: float | None = None
 
 
-ROWS = (
+PAPER_ROWS = (
     PaperRow("base", 4.92, 25.8, 65),
     PaperRow("A-h1", 5.29, 24.9),
     PaperRow("A-h4", 5.00, 25.5),
@@ -50,7 +50,7 @@ ROWS = (
 )
 
 # Rows that vary one thing, base among them: those whose order means something.
-SERIES: dict[str, tuple[str, ...]] = {
+ROW_SERIES: dict[str, tuple[str, ...]] = {
     "A: heads": ("base", "A-h1", "A-h4", "A-h16", "A-h32"),
     "B: key width": ("base", "B-dk16", "B-dk32"),
     "C: layers": ("base", "C-n2", "C-n4", "C-n8"),
@@ -64,85 +64,96 @@ SERIES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Scale:
+class ModelScale:
     """What base's layers and widths are divided by; a head keeps its share of them, and no row's numbers have to be rounded."""
 
-    layers: int
-    widths: int
+    layer_divisor: int
+    width_divisor: int
 
 
 # What holds for every row, whatever the recipe says.
-_TRAINING: dict[str, Any] = {
+_TRAINING_OVERRIDES: dict[str, Any] = {
     "num_validation_translations": 0, "best_metric": "loss", "patience": None, "checkpoint_averaging": "none", "loggers": [], "max_epochs": None,
 }  # fmt: skip
-_DECODING: dict[str, Any] = {
+_DECODING_OVERRIDES: dict[str, Any] = {
     "method": "beam", "beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "nbest": 1, "mbr": "none", "mbr_candidates": None,
     "num_beam_groups": 1,
 }  # fmt: skip
 
-SCALES = {"paper": Scale(1, 1), "half": Scale(1, 2), "small": Scale(2, 4), "tiny": Scale(2, 16)}
+MODEL_SCALES = {"paper": ModelScale(1, 1), "half": ModelScale(1, 2), "small": ModelScale(2, 4), "tiny": ModelScale(2, 16)}
 
 
-def chosen_rows(asked: str | None) -> list[PaperRow]:
+def select_rows(row_names: str | None) -> list[PaperRow]:
     """All, or those that `A,C-n2,big` names, with base, which each is read against. Raises RecipeError for an unknown one."""
-    if asked is None:
-        return list(ROWS)
-    names = [one.strip() for one in asked.split(",") if one.strip()]
-    known = [row.name for row in ROWS]
-    wanted = {"base"}
+    if row_names is None:
+        return list(PAPER_ROWS)
+    names = [name.strip() for name in row_names.split(",") if name.strip()]
+    known_names = [row.name for row in PAPER_ROWS]
+    selected = {"base"}
     for name in names:
-        found = {one for one in known if one == name or one.startswith(f"{name}-")}
-        if not found:
-            raise RecipeError(f"--rows: {name!r} is no row of Table 3{instead(name, ['A', 'B', 'C', 'D', *known])}")
-        wanted |= found
+        matches = {row_name for row_name in known_names if row_name == name or row_name.startswith(f"{name}-")}
+        if not matches:
+            raise RecipeError(
+                f"--rows: {name!r} is no row of Table 3{suggest_or_list_names(name, ['A', 'B', 'C', 'D', *known_names])}"
+            )
+        selected |= matches
     if not names:
-        raise RecipeError(f"--rows: names no row; one of: A, B, C, D, {', '.join(known)}")
-    return [row for row in ROWS if row.name in wanted]
+        raise RecipeError(f"--rows: names no row; one of: A, B, C, D, {', '.join(known_names)}")
+    return [row for row in PAPER_ROWS if row.name in selected]
 
 
-def row_model(name: str, scale: Scale) -> dict[str, Any]:
+def make_row_model(name: str, scale: ModelScale) -> dict[str, Any]:
     """The [model] knobs that make a row, at this scale."""
     model = dict(SIZES[name]["model"])
     for key in ("encoder_layers", "decoder_layers"):
-        model[key] //= scale.layers
+        model[key] //= scale.layer_divisor
     for key in ("d_model", "d_ff"):
-        model[key] //= scale.widths
+        model[key] //= scale.width_divisor
     if "d_k" in model:  # which leaves d_v as it is in base
-        model["d_k"] //= scale.widths
+        model["d_k"] //= scale.width_divisor
     return {"d_k": None, "d_v": None, **model}
 
 
-def refuse_settled(changes: Sequence[str]) -> None:
+def check_fixed_keys(overrides: Sequence[str]) -> None:
     """Raise RecipeError where a KEY=VALUE is for a knob that Table 3 settles by itself, and would come to nothing."""
-    options = {"size": "--rows and --scale", "run": "--folder", "training.seed": "--seeds", "training.max_steps": "--budget"}
-    options |= {"training.max_minutes": "--budget"}
-    settled = {f"model.{knob}" for knob in row_model("B-dk16", SCALES["paper"])} | {f"training.{knob}" for knob in _TRAINING}
-    settled |= {f"decoding.{knob}" for knob in _DECODING} | {"data.test", "training.label_smoothing", *options}
-    for change in changes:
-        key, _ = parse_setting(change)
-        if key in settled:
+    option_by_key = {
+        "size": "--rows and --scale",
+        "run": "--folder",
+        "training.seed": "--seeds",
+        "training.max_steps": "--budget",
+    }
+    option_by_key |= {"training.max_minutes": "--budget"}
+    fixed_keys = {f"model.{key}" for key in make_row_model("B-dk16", MODEL_SCALES["paper"])} | {
+        f"training.{key}" for key in _TRAINING_OVERRIDES
+    }
+    fixed_keys |= {f"decoding.{key}" for key in _DECODING_OVERRIDES} | {"data.test", "training.label_smoothing", *option_by_key}
+    for override in overrides:
+        key, _ = parse_setting(override)
+        if key in fixed_keys:
             raise RecipeError(
-                f"{change!r}: Table 3 settles {key} by itself; {f'use {options[key]}' if key in options else 'leave it out'}"
+                f"{override!r}: Table 3 settles {key} by itself; {f'use {option_by_key[key]}' if key in option_by_key else 'leave it out'}"
             )
 
 
-def row_recipe(plain: Recipe, row: PaperRow, *, scale: Scale, seed: int, budget: Mapping[str, Any], run: Path) -> Recipe:
+def make_row_recipe(
+    base_recipe: Recipe, row: PaperRow, *, scale: ModelScale, seed: int, budget_settings: Mapping[str, Any], run: Path
+) -> Recipe:
     """A corpus's recipe with this row for its model, over this budget; scored on its validation set, as Table 3 is.
 
     What Table 3 varies or fixes is the row's: sizes, P_drop, ε_ls, the positions of row E, beam 4 and α .6, no averaging.
     All else is the recipe's. Raises RecipeError where it has nothing to validate on.
     """
-    if plain.data.valid is None:
-        raise RecipeError(f"{plain.name}: Table 3 is scored on data.valid, which is not given: name its files")
-    given = plain.model_dump(mode="json")
-    given |= {"name": f"{plain.name}, {row.name}", "run": str(run), "size": row.name}
-    given["model"] |= row_model(row.name, scale)
-    given["training"] |= {
-        **_TRAINING,
+    if base_recipe.data.valid is None:
+        raise RecipeError(f"{base_recipe.name}: Table 3 is scored on data.valid, which is not given: name its files")
+    document = base_recipe.model_dump(mode="json")
+    document |= {"name": f"{base_recipe.name}, {row.name}", "run": str(run), "size": row.name}
+    document["model"] |= make_row_model(row.name, scale)
+    document["training"] |= {
+        **_TRAINING_OVERRIDES,
         "seed": seed,
         "label_smoothing": SIZES[row.name]["training"]["label_smoothing"],
-        **budget,
+        **budget_settings,
     }
-    given["decoding"] |= _DECODING
-    given["data"]["test"] = given["data"]["valid"]
-    return recipe_from_dict(given, where=f"{plain.name}, row {row.name}")
+    document["decoding"] |= _DECODING_OVERRIDES
+    document["data"]["test"] = document["data"]["valid"]
+    return recipe_from_dict(document, where=f"{base_recipe.name}, row {row.name}")

@@ -17,39 +17,39 @@ from dragoman.errors import OutputError
 from dragoman.io.storage import write_json
 
 
-def cache_file() -> Path:
+def get_cache_path() -> Path:
     """`$XDG_CACHE_HOME/dragoman/engine.json`, the cache being ~/.cache where the variable is not set."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman" / "engine.json"
 
 
-def machine_key() -> str:
+def get_machine_key() -> str:
     """What a measurement of speed hangs on besides the model: processor, cores, torch."""
     capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     name = capabilities.get("cpu_name", platform.processor())
-    return f"{name}, {platform.machine()}, {cores()} cores, torch {torch.__version__}"
+    return f"{name}, {platform.machine()}, {count_threads()} cores, torch {torch.__version__}"
 
 
-def cores() -> int:
+def count_threads() -> int:
     """How many threads torch computes with when nobody says otherwise."""
     return torch.get_num_threads()
 
 
-def recall(question: str) -> str | None:
+def get_measurement(key: str) -> str | None:
     """What was measured here, if it was."""
     with suppress(OSError, RuntimeError, ValueError, AttributeError):
-        found = json.loads(cache_file().read_text(encoding="utf-8")).get(machine_key(), {}).get(question)
-        return found if isinstance(found, str) else None
+        value = json.loads(get_cache_path().read_text(encoding="utf-8")).get(get_machine_key(), {}).get(key)
+        return value if isinstance(value, str) else None
     return None
 
 
-def remember(question: str, answer: str) -> None:
+def put_measurement(key: str, value: str) -> None:
     """Keep it for the next run."""
-    known: dict[str, dict[str, str]] = {}
+    entries: dict[str, dict[str, str]] = {}
     with suppress(OSError, RuntimeError, ValueError):
-        found = json.loads(cache_file().read_text(encoding="utf-8"))
-        known = found if isinstance(found, dict) else {}
-    here = known.get(machine_key())
-    known[machine_key()] = {**(here if isinstance(here, dict) else {}), question: answer}
+        document = json.loads(get_cache_path().read_text(encoding="utf-8"))
+        entries = document if isinstance(document, dict) else {}
+    machine_entries = entries.get(get_machine_key())
+    entries[get_machine_key()] = {**(machine_entries if isinstance(machine_entries, dict) else {}), key: value}
     with suppress(OSError, RuntimeError, OutputError):
-        cache_file().parent.mkdir(parents=True, exist_ok=True)
-        write_json(cache_file(), known, overwrite=True)
+        get_cache_path().parent.mkdir(parents=True, exist_ok=True)
+        write_json(get_cache_path(), entries, overwrite=True)

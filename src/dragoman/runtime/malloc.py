@@ -9,7 +9,7 @@ import os
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
-def keep_freed_memory() -> None:
+def tune_malloc() -> None:
     """Keep up to 128 MiB of freed memory for the next step; else every step has it faulted in anew, page by page.
 
     What the user set in the environment stands. Larger pieces than 32 MiB go back to the system as ever.
@@ -20,7 +20,7 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 2**27)
 
 
-def give_freed_memory_back() -> None:
+def trim_malloc() -> None:
     """Keep nothing of what was freed until now: what was needed but once will not be needed again."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:

@@ -17,69 +17,69 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dragoman.errors import LostProcessError
+from dragoman.errors import WorkerLostError
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 # What a container may take of the processors' time, and how often that is counted, both in microseconds (Linux, cgroup v2).
-QUOTA = Path("/sys/fs/cgroup/cpu.max")
+CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 # So few items are done before a second process would have come up.
-FEW = 4
+MAX_SERIAL_ITEMS = 4
 # Ctrl-C and the like go to all processes of a terminal or a job; SIGTERM is how a broken pool ends its own.
-_LEFT_TO_THE_FIRST = (signal.SIGINT, signal.SIGUSR1)
+_PARENT_SIGNALS = (signal.SIGINT, signal.SIGUSR1)
 
-_work: Callable[[Any], Any] | None = None
+_worker_function: Callable[[Any], Any] | None = None
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Processors that this process may run on, or that its container has a quota of, rounded up."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError):
-        quota, period = QUOTA.read_text(encoding="ascii").split()
-        found = min(found, ceil(int(quota) / int(period)))  # which is no number where there is no limit
-    return max(1, found)
+        quota, period = CPU_QUOTA_FILE.read_text(encoding="ascii").split()
+        count = min(count, ceil(int(quota) / int(period)))  # which is no number where there is no limit
+    return max(1, count)
 
 
 @contextmanager
-def starting_deaf(*signals: signal.Signals) -> Iterator[None]:
+def block_signals(*signals: signal.Signals) -> Iterator[None]:
     """Processes that are started meanwhile leave these signals to this one, from their first moment on."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         resource_tracker.ensure_running()  # where it starts, it lets signals through again
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
-def spread(work: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, processes: int) -> Iterator[ResultT]:
+def map_in_processes(function: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, num_processes: int) -> Iterator[ResultT]:
     """`map(work, items)` by several processes. `work` is sent to each of them once, and may be heavy.
 
     Raises what `work` raises, and LostProcessError where a process was killed.
     """
     iterator = iter(items)
-    first = list(islice(iterator, FEW + 1)) if processes > 1 else []
-    if len(first) <= FEW:
-        yield from map(work, chain(first, iterator))
+    head = list(islice(iterator, MAX_SERIAL_ITEMS + 1)) if num_processes > 1 else []
+    if len(head) <= MAX_SERIAL_ITEMS:
+        yield from map(function, chain(head, iterator))
         return
     context = multiprocessing.get_context("spawn")  # a fork of a process that has threads may hang
-    with starting_deaf(*_LEFT_TO_THE_FIRST):
-        pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(work,))
+    with block_signals(*_PARENT_SIGNALS):
+        pool = ProcessPoolExecutor(num_processes, mp_context=context, initializer=_init_worker, initargs=(function,))
     try:
-        waiting: deque[Future[ResultT]] = deque()
-        for item in chain(first, iterator):
-            with starting_deaf(*_LEFT_TO_THE_FIRST):
-                waiting.append(pool.submit(_call, item))
-            if len(waiting) > 2 * processes:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        pending: deque[Future[ResultT]] = deque()
+        for item in chain(head, iterator):
+            with block_signals(*_PARENT_SIGNALS):
+                pending.append(pool.submit(_call_function, item))
+            if len(pending) > 2 * num_processes:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     except BrokenProcessPool:
-        raise LostProcessError(
+        raise WorkerLostError(
             "a process that works ahead has ended, for want of memory perhaps; set data.preprocessing_workers=1 or lower than now. "
             "(A script that calls dragoman does so under `if __name__ == '__main__':`)"
         ) from None
@@ -87,15 +87,15 @@ def spread(work: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, processe
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin(work: Callable[[Any], Any]) -> None:
+def _init_worker(function: Callable[[Any], Any]) -> None:
     """What a process does first: see to it that it ends when the one that started it has."""
-    global _work
-    _work = work
+    global _worker_function
+    _worker_function = function
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for systems that cannot hold signals back
-    end_with_parent()
+    exit_with_parent()
 
 
-def end_with_parent() -> None:
+def exit_with_parent() -> None:
     """Let this process end when the one that started it has, however that was."""
     threading.Thread(target=_wait_for_parent, daemon=True).start()
 
@@ -107,6 +107,6 @@ def _wait_for_parent() -> None:
         os._exit(1)
 
 
-def _call(item: Any) -> Any:
-    assert _work is not None
-    return _work(item)
+def _call_function(item: Any) -> Any:
+    assert _worker_function is not None
+    return _worker_function(item)

@@ -11,38 +11,38 @@ import torch
 from torch import Tensor
 
 from dragoman.config import DecodingConfig
-from dragoman.data.collate import collate, pad
+from dragoman.data.collate import collate, pad_sequences
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.decoding.beam_search import beam_search
-from dragoman.decoding.constraints import NO_RULES, Allow, Rules, Wish
-from dragoman.decoding.diverse_beam import Groups
-from dragoman.decoding.greedy import Choose, likeliest, one_by_one, sampler
+from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, AllowedTokensFn, DecodingConstraints, SentenceConstraints
+from dragoman.decoding.diverse_beam import BeamGroups
+from dragoman.decoding.greedy import TokenSelector, argmax, decode_tokens, make_sampler
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.native_search import plain_request
+from dragoman.decoding.native_search import build_request
 from dragoman.decoding.penalty import LengthPenalty
 from dragoman.decoding.scoring import score_targets
-from dragoman.model.attention import Attention, watch_attention
+from dragoman.model.attention import Attention, record_attention
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.inference_model import Speaker
+from dragoman.tasks.inference_model import InferenceModel
 
-FORBIDDEN = (PADDING_ID, BEGIN_ID)
+FORBIDDEN_IDS = (PADDING_ID, BEGIN_ID)
 # Sampled sentence i draws from stream seed · STREAMS + i, so that its place, not its batch, decides what it becomes.
-STREAMS = 1 << 32
+SEED_STRIDE = 1 << 32
 
-Advance = Callable[[int], None]
-Constrain = Callable[[Sequence[int], Sequence[int]], Allow]
+OnProgress = Callable[[int], None]
+ConstraintFactory = Callable[[Sequence[int], Sequence[int]], AllowedTokensFn]
 """(the numbers of one batch's sources, the most tokens of each output) → `Rules.allow` for that batch."""
-Given = TypeVar("Given")
-Found = TypeVar("Found")
+ItemT = TypeVar("Given")
+ResultT = TypeVar("Found")
 
 
-class Spread(Protocol):
+class MapFn(Protocol):
     """Does many pieces of work, one after the other as `map` does, or side by side; their results in order."""
 
-    def __call__(self, work: Callable[[Given], Found], pieces: Iterable[Given], /) -> Iterable[Found]: ...
+    def __call__(self, fn: Callable[[ItemT], ResultT], items: Iterable[ItemT], /) -> Iterable[ResultT]: ...
 
 
-def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+def _batch_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
     """Numbers of the sentences, longest first, under a budget of padded tokens."""
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     batch: list[int] = []
@@ -57,18 +57,18 @@ def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
 
 @torch.no_grad()
 def generate(
-    speaker: Speaker,
+    inference_model: InferenceModel,
     sources: Sequence[Sequence[int]],
     config: DecodingConfig,
     *,
     start_id: int,
-    places: Sequence[int] | None = None,
-    wishes: Sequence[Wish] = (),
-    rules: Rules = NO_RULES,
-    constrain: Constrain | None = None,
-    branching: bool = False,
-    advance: Advance = lambda _: None,
-    spread: Spread = map,
+    sample_ids: Sequence[int] | None = None,
+    constraints: Sequence[SentenceConstraints] = (),
+    decoding_constraints: DecodingConstraints = NO_DECODING_CONSTRAINTS,
+    constraint_factory: ConstraintFactory | None = None,
+    return_alternatives: bool = False,
+    on_progress: OnProgress = lambda _: None,
+    map_fn: MapFn = map,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each source, best first, in the order given.
 
@@ -80,176 +80,208 @@ def generate(
     advance: told how many sentences were finished
     """
     results: list[list[Hypothesis]] = [[] for _ in sources]
-    rows = {"beam": config.beam_size, "greedy": 1, "sample": config.nbest}[config.method]
-    search = Search(speaker, config, start_id, rules, constrain, branching)
-    work = Work(search, sources, range(len(sources)) if places is None else places, wishes)
-    batches = list(_batches([len(source) for source in sources], max(1, config.batch_tokens // rows)))
-    for batch, found in zip(batches, spread(work, batches), strict=True):
-        for index, hypotheses in zip(batch, found, strict=True):
+    rows_per_source = {"beam": config.beam_size, "greedy": 1, "sample": config.nbest}[config.method]
+    search = BatchSearch(inference_model, config, start_id, decoding_constraints, constraint_factory, return_alternatives)
+    job = GenerationJob(search, sources, range(len(sources)) if sample_ids is None else sample_ids, constraints)
+    batches = list(_batch_by_length([len(source) for source in sources], max(1, config.batch_tokens // rows_per_source)))
+    for batch, batch_results in zip(batches, map_fn(job, batches), strict=True):
+        for index, hypotheses in zip(batch, batch_results, strict=True):
             results[index] = hypotheses[: config.nbest]
-        advance(len(batch))
+        on_progress(len(batch))
     return results
 
 
 @dataclass(frozen=True)
-class Search:
+class BatchSearch:
     """The search that a config describes, batch by batch."""
 
-    speaker: Speaker
+    inference_model: InferenceModel
     config: DecodingConfig
     start_id: int
-    rules: Rules
-    constrain: Constrain | None
-    branching: bool
+    decoding_constraints: DecodingConstraints
+    constraint_factory: ConstraintFactory | None
+    return_alternatives: bool
 
     @torch.no_grad()  # once more, since the work may be done in another thread
     def run(
-        self, batch: Sequence[int], sources: Sequence[Sequence[int]], places: Sequence[int], wishes: Sequence[Wish]
+        self,
+        batch: Sequence[int],
+        sources: Sequence[Sequence[int]],
+        sample_ids: Sequence[int],
+        constraints: Sequence[SentenceConstraints],
     ) -> list[list[Hypothesis]]:
-        source_BS = pad(sources)
+        source_BS = pad_sequences(sources)
         limits = [len(source) + self.config.max_extra_tokens for source in sources]
-        if wishes:
-            limits = [max(limit, wish.shortest) for limit, wish in zip(limits, wishes, strict=True)]
-        if self.speaker.positions is not None:
-            limits = [min(limit, self.speaker.positions) for limit in limits]
-        if self.speaker.narrowed is None:
-            return self._found(self.speaker, source_BS, limits, places, wishes, self._constrained(batch, limits))
-        needed = [token for wish in wishes for token in chain(wish.prefix, *wish.include)]
-        speaker, words = self.speaker.narrowed(source_BS, needed)
-        narrow = Narrow(words.tolist())
-        rules = replace(self.rules, suppressed=narrow.known(self.rules.suppressed))
-        found = self._found(speaker, source_BS, limits, places, [narrow.wish(wish) for wish in wishes], rules)
-        return [[narrow.whole(one) for one in hypotheses] for hypotheses in found]
+        if constraints:
+            limits = [
+                max(limit, sentence_constraints.required_tokens)
+                for limit, sentence_constraints in zip(limits, constraints, strict=True)
+            ]
+        if self.inference_model.max_positions is not None:
+            limits = [min(limit, self.inference_model.max_positions) for limit in limits]
+        if self.inference_model.restrict_vocabulary is None:
+            return self._search(
+                self.inference_model, source_BS, limits, sample_ids, constraints, self._add_allowed_tokens(batch, limits)
+            )
+        required_ids = [token for wish in constraints for token in chain(wish.prefix, *wish.include)]
+        inference_model, token_ids = self.inference_model.restrict_vocabulary(source_BS, required_ids)
+        vocabulary_map = VocabularyMap(token_ids.tolist())
+        decoding_constraints = replace(
+            self.decoding_constraints, suppressed=vocabulary_map.to_local_ids(self.decoding_constraints.suppress_tokens)
+        )
+        results = self._search(
+            inference_model,
+            source_BS,
+            limits,
+            sample_ids,
+            [vocabulary_map.map_constraints(wish) for wish in constraints],
+            decoding_constraints,
+        )
+        return [[vocabulary_map.restore_hypothesis(hypothesis) for hypothesis in hypotheses] for hypotheses in results]
 
     @property
-    def is_plain(self) -> bool:
+    def is_native(self) -> bool:
         """Whether a model that searches by itself does so here, if wishes allow."""
-        config, searcher = self.config, self.speaker.searcher
-        if searcher is None or self.constrain is not None or self.branching or config.method == "sample":
+        config, native_search = self.config, self.inference_model.native_search
+        if (
+            native_search is None
+            or self.constraint_factory is not None
+            or self.return_alternatives
+            or config.method == "sample"
+        ):
             return False
-        return config.method == "greedy" or (config.num_beam_groups == 1 and config.beam_size <= searcher.widest)
+        return config.method == "greedy" or (config.num_beam_groups == 1 and config.beam_size <= native_search.max_beam_size)
 
     @property
-    def _draws(self) -> int:
+    def _rows_per_source(self) -> int:
         """Rows that a sentence is drawn in, each of which the search takes for a sentence."""
         return self.config.nbest if self.config.method == "sample" else 1
 
-    def _constrained(self, batch: Sequence[int], limits: Sequence[int]) -> Rules:
-        if self.constrain is None:
-            return self.rules
-        draws = self._draws
-        many = [number for number in batch for _ in range(draws)], [limit for limit in limits for _ in range(draws)]
-        return replace(self.rules, allow=self.constrain(*many))
+    def _add_allowed_tokens(self, batch: Sequence[int], limits: Sequence[int]) -> DecodingConstraints:
+        if self.constraint_factory is None:
+            return self.decoding_constraints
+        rows = self._rows_per_source
+        repeated = [number for number in batch for _ in range(rows)], [limit for limit in limits for _ in range(rows)]
+        return replace(self.decoding_constraints, allow=self.constraint_factory(*repeated))
 
-    def _found(
+    def _search(
         self,
-        speaker: Speaker,
+        inference_model: InferenceModel,
         source_BS: Tensor,
         limits: Sequence[int],
-        places: Sequence[int],
-        wishes: Sequence[Wish],
-        rules: Rules,
+        sample_ids: Sequence[int],
+        constraints: Sequence[SentenceConstraints],
+        decoding_constraints: DecodingConstraints,
     ) -> list[list[Hypothesis]]:
         config, penalty = self.config, LengthPenalty(self.config.length_penalty, self.config.alpha)
         # The best of all is found as soon as none can beat it; who wants no other need not wait for them.
-        stop = "best" if config.early_stopping == "exhaustive" and config.nbest == 1 else config.early_stopping
-        ids: dict[str, Any] = {"start_id": self.start_id, "end_id": END_ID, "forbidden": FORBIDDEN, "penalty": penalty}
-        if speaker.searcher is not None and self.is_plain:
-            request = plain_request(rules, wishes, limits=limits, **ids)
+        early_stopping = "best" if config.early_stopping == "exhaustive" and config.nbest == 1 else config.early_stopping
+        search_options: dict[str, Any] = {
+            "start_id": self.start_id,
+            "end_id": END_ID,
+            "forbidden": FORBIDDEN_IDS,
+            "penalty": penalty,
+        }
+        if inference_model.native_search is not None and self.is_native:
+            request = build_request(decoding_constraints, constraints, max_lengths=limits, **search_options)
             if request is not None and config.method == "beam":
-                return speaker.searcher.beam(source_BS, request, beam_size=config.beam_size, stop=stop, nbest=config.nbest)
+                return inference_model.native_search.beam(
+                    source_BS, request, beam_size=config.beam_size, early_stopping=early_stopping, nbest=config.nbest
+                )
             if request is not None:
-                return [[one] for one in speaker.searcher.greedy(source_BS, request)]
+                return [[output] for output in inference_model.native_search.greedy(source_BS, request)]
         if config.method == "beam":
             return beam_search(
-                speaker.step,
-                speaker.start(source_BS.to(speaker.device)),
-                limits=limits,
+                inference_model.step,
+                inference_model.start(source_BS.to(inference_model.device)),
+                max_lengths=limits,
                 beam_size=config.beam_size,
-                **ids,
-                stop=stop,
+                **search_options,
+                early_stopping=early_stopping,
                 nbest=config.nbest,
-                device=speaker.device,
-                wishes=wishes,
-                rules=rules,
-                groups=Groups(
+                device=inference_model.device,
+                constraints=constraints,
+                decoding_constraints=decoding_constraints,
+                groups=BeamGroups(
                     config.num_beam_groups,
-                    0.0 if self.branching or config.num_beam_groups == 1 else config.diversity_penalty,
-                    self.branching,
+                    0.0 if self.return_alternatives or config.num_beam_groups == 1 else config.diversity_penalty,
+                    self.return_alternatives,
                 ),
-                ranking=speaker.ranking(),
+                topk_impl=inference_model.make_topk(),
             )
-        draws = self._draws
-        choose: Choose = likeliest
+        rows = self._rows_per_source
+        choose_tokens: TokenSelector = argmax
         if config.method == "sample":
-            seeds = [config.seed * STREAMS + place * draws + draw for place in places for draw in range(draws)]
-            choose = sampler(seeds, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
-        found = one_by_one(
-            speaker.step,
-            speaker.start(source_BS.repeat_interleave(draws, dim=0).to(speaker.device)),
-            limits=[limit for limit in limits for _ in range(draws)],
-            **ids,
-            choose=choose,
-            device=speaker.device,
-            wishes=[wish for wish in wishes for _ in range(draws)],
-            rules=rules,
-            ranking=speaker.ranking(),
+            seeds = [config.seed * SEED_STRIDE + sample_id * rows + row for sample_id in sample_ids for row in range(rows)]
+            choose_tokens = make_sampler(seeds, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
+        hypotheses = decode_tokens(
+            inference_model.step,
+            inference_model.start(source_BS.repeat_interleave(rows, dim=0).to(inference_model.device)),
+            max_lengths=[limit for limit in limits for _ in range(rows)],
+            **search_options,
+            select_tokens=choose_tokens,
+            device=inference_model.device,
+            constraints=[sentence_constraints for sentence_constraints in constraints for _ in range(rows)],
+            decoding_constraints=decoding_constraints,
+            topk_impl=inference_model.make_topk(),
         )
-        groups = [found[first : first + draws] for first in range(0, len(found), draws)]
+        groups = [hypotheses[start : start + rows] for start in range(0, len(hypotheses), rows)]
         return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
 
 
 @dataclass(frozen=True)
-class Work:
+class GenerationJob:
     """Sources and how they are searched; does a batch of them, given their numbers.
 
     places: the number of each in its text
     wishes: one for each, or none at all
     """
 
-    search: Search
+    search: BatchSearch
     sources: Sequence[Sequence[int]]
-    places: Sequence[int]
-    wishes: Sequence[Wish]
+    sample_ids: Sequence[int]
+    constraints: Sequence[SentenceConstraints]
 
     def __call__(self, batch: Sequence[int]) -> list[list[Hypothesis]]:
-        return self.search.run(batch, *self.of(batch))
+        return self.search.run(batch, *self.select_batch(batch))
 
     @property
-    def is_plain(self) -> bool:
+    def is_native(self) -> bool:
         """Whether the model searches for all of it by itself, without Python."""
-        return self.search.is_plain and all(wish.is_plain for wish in self.wishes)
+        return self.search.is_native and all(sentence_constraints.is_supported for sentence_constraints in self.constraints)
 
-    def of(self, batch: Sequence[int]) -> tuple[list[Sequence[int]], list[int], list[Wish]]:
+    def select_batch(self, batch: Sequence[int]) -> tuple[list[Sequence[int]], list[int], list[SentenceConstraints]]:
         """What belongs to these: sources, places, wishes."""
-        wishes = [self.wishes[index] for index in batch] if self.wishes else []
-        return [self.sources[index] for index in batch], [self.places[index] for index in batch], wishes
+        constraints = [self.constraints[index] for index in batch] if self.constraints else []
+        return [self.sources[index] for index in batch], [self.sample_ids[index] for index in batch], constraints
 
 
-class Narrow:
+class VocabularyMap:
     """The words of a batch: their numbers in it, and their ids in the whole vocabulary."""
 
-    def __init__(self, words: Sequence[int]) -> None:
-        self.words = words
-        self.number = {word: number for number, word in enumerate(words)}
+    def __init__(self, token_ids: Sequence[int]) -> None:
+        self.token_ids = token_ids
+        self.local_ids = {token_id: local_id for local_id, token_id in enumerate(token_ids)}
 
-    def known(self, tokens: Iterable[int]) -> tuple[int, ...]:
+    def to_local_ids(self, tokens: Iterable[int]) -> tuple[int, ...]:
         """The numbers of those that are among the words."""
-        return tuple(self.number[token] for token in tokens if token in self.number)
+        return tuple(self.local_ids[token] for token in tokens if token in self.local_ids)
 
-    def wish(self, wish: Wish) -> Wish:
+    def map_constraints(self, constraints: SentenceConstraints) -> SentenceConstraints:
         """The same wish. A phrase with a token that cannot be said is excluded already."""
         return replace(
-            wish,
-            prefix=self.known(wish.prefix),
-            include=tuple(map(self.known, wish.include)),
-            exclude=tuple(self.known(phrase) for phrase in wish.exclude if all(token in self.number for token in phrase)),
+            constraints,
+            prefix=self.to_local_ids(constraints.prefix),
+            include=tuple(map(self.to_local_ids, constraints.include)),
+            exclude=tuple(
+                self.to_local_ids(phrase) for phrase in constraints.exclude if all(token in self.local_ids for token in phrase)
+            ),
         )
 
-    def whole(self, hypothesis: Hypothesis) -> Hypothesis:
+    def restore_hypothesis(self, hypothesis: Hypothesis) -> Hypothesis:
         """The same hypothesis in ids of the vocabulary."""
-        missing = tuple(tuple(self.words[token] for token in phrase) for phrase in hypothesis.missing)
-        return replace(hypothesis, tokens=tuple(self.words[token] for token in hypothesis.tokens), missing=missing)
+        unmet_phrases = tuple(tuple(self.token_ids[token] for token in phrase) for phrase in hypothesis.unmet_constraints)
+        return replace(hypothesis, tokens=tuple(self.token_ids[token] for token in hypothesis.tokens), missing=unmet_phrases)
 
 
 @torch.no_grad()
@@ -260,23 +292,23 @@ def score_pairs(
     config: DecodingConfig,
     *,
     start_id: int,
-    advance: Advance = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> list[Hypothesis]:
     """Forced scoring: each given target as a hypothesis of its source."""
     results: dict[int, Hypothesis] = {}
     penalty = LengthPenalty(config.length_penalty, config.alpha)
     lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
-    for indices in _batches(lengths, config.batch_tokens):
-        wanted = [targets[index] for index in indices]
-        batch = collate([sources[index] for index in indices], wanted, start_id=start_id).to(model.output.device)
-        scored = score_targets(model(batch.source_BS, batch.inputs_BT), wanted, end_id=END_ID, penalty=penalty)
+    for indices in _batch_by_length(lengths, config.batch_tokens):
+        batch_targets = [targets[index] for index in indices]
+        batch = collate([sources[index] for index in indices], batch_targets, start_id=start_id).to(model.output.device)
+        scored = score_targets(model(batch.source_BS, batch.inputs_BT), batch_targets, end_id=END_ID, length_penalty=penalty)
         results.update(zip(indices, scored, strict=True))
-        advance(len(indices))
+        on_progress(len(indices))
     return [results[index] for index in range(len(sources))]
 
 
 @torch.no_grad()
-def cross_attentions(
+def compute_cross_attentions(
     model: Transformer,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
@@ -284,29 +316,29 @@ def cross_attentions(
     start_id: int,
     finished: Sequence[bool],
     batch_tokens: int = 4096,
-    read: Callable[[Tensor], Tensor] = lambda weights_LHTS: weights_LHTS,
+    transform: Callable[[Tensor], Tensor] = lambda weights_LHTS: weights_LHTS,
 ) -> list[Tensor]:
     """Where the decoder looked in each source when it said each target token, and the end if it came to it.
 
     → for each pair (layers, heads, T + 1, S), or T without the end; or what `read` makes of that, which is all that is kept
     """
     attentions = [module for name, module in model.decoder.named_modules() if name.endswith("cross_attention")]
-    said = [target if whole else target[:-1] for target, whole in zip(targets, finished, strict=True)]
-    lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, said, strict=True)]
-    found: dict[int, Tensor] = {}
-    for indices in _batches(lengths, batch_tokens):
-        batch = collate([sources[index] for index in indices], [said[index] for index in indices], start_id=start_id)
+    outputs = [target if has_end else target[:-1] for target, has_end in zip(targets, finished, strict=True)]
+    lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, outputs, strict=True)]
+    results: dict[int, Tensor] = {}
+    for indices in _batch_by_length(lengths, batch_tokens):
+        batch = collate([sources[index] for index in indices], [outputs[index] for index in indices], start_id=start_id)
         batch = batch.to(model.output.device)
-        with watch_attention([module for module in attentions if isinstance(module, Attention)]) as weights:
+        with record_attention([module for module in attentions if isinstance(module, Attention)]) as weights:
             model(batch.source_BS, batch.inputs_BT)
         weights_BLHTS = torch.stack(weights, dim=1).float().cpu()
         for row, index in enumerate(indices):
-            found[index] = read(weights_BLHTS[row, :, :, : len(said[index]) + 1, : len(sources[index])]).clone()
-    return [found[index] for index in range(len(sources))]
+            results[index] = transform(weights_BLHTS[row, :, :, : len(outputs[index]) + 1, : len(sources[index])]).clone()
+    return [results[index] for index in range(len(sources))]
 
 
-def cross_attention(
+def compute_cross_attention(
     model: Transformer, source: Sequence[int], target: Sequence[int], *, start_id: int, finished: bool = True
 ) -> Tensor:
     """That of one pair."""
-    return cross_attentions(model, [source], [target], start_id=start_id, finished=[finished])[0]
+    return compute_cross_attentions(model, [source], [target], start_id=start_id, finished=[finished])[0]

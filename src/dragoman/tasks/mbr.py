@@ -11,19 +11,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from dragoman.config import DecodingConfig, section_with
+from dragoman.config import DecodingConfig, update_section
 from dragoman.decoding.hypothesis import Hypothesis
 
 
-def searched(decoding: DecodingConfig) -> DecodingConfig:
+def build_candidate_search(decoding: DecodingConfig) -> DecodingConfig:
     """The search for what is to be compared."""
     if decoding.mbr == "none":
         return decoding
-    return section_with(decoding, {"mbr": "none", "mbr_candidates": None, "nbest": decoding.compared}, where="decoding")
+    return update_section(
+        decoding, {"mbr": "none", "mbr_candidates": None, "nbest": decoding.effective_mbr_candidates}, where="decoding"
+    )
 
 
-def most_alike(
-    hypotheses: Sequence[Hypothesis], texts: Sequence[str], decoding: DecodingConfig, *, tokenised: bool
+def rerank_by_mbr(
+    hypotheses: Sequence[Hypothesis], texts: Sequence[str], decoding: DecodingConfig, *, tokenized: bool
 ) -> list[Hypothesis]:
     """The `nbest` hypotheses of which most is expected, best first, each text once; those that came to no end stand behind.
 
@@ -37,21 +39,27 @@ def most_alike(
         pairwise_chrf,
     )
 
-    logarithms = np.array([one.log_prob if decoding.method == "beam" else 0.0 for one in hypotheses])
-    weights = np.exp(logarithms - logarithms.max())
-    first: dict[str, int] = {}
-    place = [first.setdefault(text, len(first)) for text in texts]
-    weight = np.bincount(place, weights=weights) / weights.sum()
-    different = list(first)
+    log_weights = np.array([hypothesis.log_prob if decoding.method == "beam" else 0.0 for hypothesis in hypotheses])
+    weights = np.exp(log_weights - log_weights.max())
+    index_by_text: dict[str, int] = {}
+    text_indices = [index_by_text.setdefault(text, len(index_by_text)) for text in texts]
+    text_weights = np.bincount(text_indices, weights=weights) / weights.sum()
+    unique_texts = list(index_by_text)
     utility = (
-        pairwise_chrf(different)
+        pairwise_chrf(unique_texts)
         if decoding.mbr == "chrf"
-        else pairwise_bleu(different, tokenize="none" if tokenised else "13a")
+        else pairwise_bleu(unique_texts, tokenize="none" if tokenized else "13a")
     )
-    expected = utility @ weight
-    valued = [replace(one, utility=float(expected[at])) for one, at in zip(hypotheses, place, strict=True)]
-    ranked = sorted(range(len(valued)), key=lambda at: (-valued[at].finished, -expected[place[at]], -valued[at].score))
+    expected_utility = utility @ text_weights
+    scored = [
+        replace(hypothesis, utility=float(expected_utility[text_index]))
+        for hypothesis, text_index in zip(hypotheses, text_indices, strict=True)
+    ]
+    ranked = sorted(
+        range(len(scored)),
+        key=lambda index: (-scored[index].finished, -expected_utility[text_indices[index]], -scored[index].score),
+    )
     best: dict[str, Hypothesis] = {}
-    for at in ranked:  # one text may come in several pieces, or cut and whole
-        best.setdefault(texts[at], valued[at])
+    for index in ranked:  # one text may come in several pieces, or cut and whole
+        best.setdefault(texts[index], scored[index])
     return list(best.values())[: decoding.nbest]

@@ -23,22 +23,22 @@ from typing import Any, Literal, Protocol
 from dragoman.config import DecodingConfig
 from dragoman.errors import DataError
 from dragoman.evaluation.pairwise_similarity import pairwise_bleu, pairwise_chrf
-from dragoman.formats.pair import Pair, one_line
-from dragoman.formats.resumable import GrowingFile
-from dragoman.formats.text import unreadable
-from dragoman.io.storage import MANIFEST
-from dragoman.tasks.translation import Status
+from dragoman.formats.pair import Pair, to_single_line
+from dragoman.formats.resumable import ResumableFile
+from dragoman.formats.text import to_data_error
+from dragoman.io.storage import MANIFEST_FILE
+from dragoman.tasks.translation import TranslationStatus
 
-Kind = Literal["back-translate", "self-train", "distil"]
-Form = Literal["tsv", "jsonl"]
-DOUBTFUL: tuple[Status, ...] = ("truncated", "looped", "copied")
+SynthesisMethod = Literal["back-translate", "self-train", "distil"]
+PairFileFormat = Literal["tsv", "jsonl"]
+DROPPED_STATUSES: tuple[TranslationStatus, ...] = ("truncated", "looped", "copied")
 """Outputs that hold text but seldom teach; dropped unless they are to be kept."""
 TABS = "tabs"
-WINDOW = 512
+WINDOW_LINES = 512
 """Lines that are translated together, and lost where a process is killed."""
 
 
-class Made(Protocol):
+class TranslationOutput(Protocol):
     """What a model made of a line, as the engine tells it."""
 
     @property
@@ -46,12 +46,12 @@ class Made(Protocol):
     @property
     def score(self) -> float: ...
     @property
-    def status(self) -> Status: ...
+    def status(self) -> TranslationStatus: ...
     @property
-    def alternatives(self) -> Sequence[Made]: ...
+    def alternatives(self) -> Sequence[TranslationOutput]: ...
 
 
-Translate = Callable[[Sequence[str], int], Sequence[Made]]
+TranslateFn = Callable[[Sequence[str], int], Sequence[TranslationOutput]]
 """(lines, the number of the first among all) → what was made of each."""
 
 
@@ -65,51 +65,53 @@ class Augmentation:
     original: where the output cannot be used, the pair is written as it was
     """
 
-    kind: Kind
+    method: SynthesisMethod
     tag: str = ""
-    kept: frozenset[str] = frozenset()
-    by: Literal["bleu", "chrf"] = "bleu"
-    original: bool = False
-    tokenised: bool = False
+    keep_statuses: frozenset[str] = frozenset()
+    similarity: Literal["bleu", "chrf"] = "bleu"
+    fallback_to_reference: bool = False
+    tokenized: bool = False
 
-    def use(self, given: Pair, made: Made) -> tuple[str, Pair | None, Made | None]:
+    def apply(self, pair: Pair, output: TranslationOutput) -> tuple[str, Pair | None, TranslationOutput | None]:
         """What became of a line ("written", "original", "blank" or a status), its pair, and the output that is in it.
 
         given: its source is what was translated, its target the reference where there is one
         """
-        if not _says_anything(given.source):
+        if not _has_text(pair.source):
             return "blank", None, None
-        usable = [one for one in (made, *made.alternatives) if self._is_usable(one)]
-        if not usable:
-            if self.original and _says_anything(given.target):
-                return "original", given, None
-            return self._reason(made), None, None
-        chosen = self._nearest(usable, given.target)
-        text, tag = one_line(chosen.text), f"{self.tag} " if self.tag else ""
-        source, target = (text, given.source) if self.kind == "back-translate" else (given.source, text)
-        return "written", Pair(tag + source, target, given.origin), chosen
+        usable_outputs = [candidate for candidate in (output, *output.alternatives) if self._is_usable(candidate)]
+        if not usable_outputs:
+            if self.fallback_to_reference and _has_text(pair.target):
+                return "original", pair, None
+            return self._get_drop_reason(output), None, None
+        chosen = self._choose_most_similar(usable_outputs, pair.target)
+        text, tag = to_single_line(chosen.text), f"{self.tag} " if self.tag else ""
+        source, target = (text, pair.source) if self.method == "back-translate" else (pair.source, text)
+        return "written", Pair(tag + source, target, pair.origin), chosen
 
-    def _is_usable(self, made: Made) -> bool:
-        return _says_anything(one_line(made.text)) and (made.status == "ok" or made.status in self.kept)
+    def _is_usable(self, output: TranslationOutput) -> bool:
+        return _has_text(to_single_line(output.text)) and (output.status == "ok" or output.status in self.keep_statuses)
 
-    def _reason(self, made: Made) -> str:
+    def _get_drop_reason(self, output: TranslationOutput) -> str:
         """Why an output is of no use; of one that might be kept, that it holds no text."""
-        return "empty" if made.status == "ok" or made.status in self.kept else made.status
+        return "empty" if output.status == "ok" or output.status in self.keep_statuses else output.status
 
-    def _nearest(self, usable: Sequence[Made], reference: str) -> Made:
+    def _choose_most_similar(self, outputs: Sequence[TranslationOutput], reference: str) -> TranslationOutput:
         """The first, or of several the one most like the reference."""
-        if len(usable) == 1 or not reference.strip():
-            return usable[0]
-        lines = [*(one.text for one in usable), reference]
-        table = (
-            pairwise_chrf(lines) if self.by == "chrf" else pairwise_bleu(lines, tokenize="none" if self.tokenised else "13a")
+        if len(outputs) == 1 or not reference.strip():
+            return outputs[0]
+        lines = [*(output.text for output in outputs), reference]
+        similarities = (
+            pairwise_chrf(lines)
+            if self.similarity == "chrf"
+            else pairwise_bleu(lines, tokenize="none" if self.tokenized else "13a")
         )
-        return usable[int(table[:-1, -1].argmax())]
+        return outputs[int(similarities[:-1, -1].argmax())]
 
 
-def request_of(
+def describe_request(
     augmentation: Augmentation,
-    form: Form,
+    file_format: PairFileFormat,
     bundles: Sequence[Path],
     files: Sequence[Path],
     decoding: DecodingConfig,
@@ -117,11 +119,11 @@ def request_of(
     precision: str,
 ) -> dict[str, Any]:
     """All that decides what is written, as JSON holds it; files and bundles by their digests. Raises DataError for no file."""
-    told = {**vars(augmentation), "kept": sorted(augmentation.kept)}
-    texts = [_digest(path) for path in files]
-    models = [_digest(path / MANIFEST) for path in bundles]
-    how = {"decoding": decoding.model_dump(mode="json"), "precision": precision}
-    return {"form": form, **told, "text": texts, "bundle": models, **how}
+    fields = {**vars(augmentation), "kept": sorted(augmentation.keep_statuses)}
+    file_digests = [_digest(path) for path in files]
+    bundle_digests = [_digest(path / MANIFEST_FILE) for path in bundles]
+    settings = {"decoding": decoding.model_dump(mode="json"), "precision": precision}
+    return {"form": file_format, **fields, "text": file_digests, "bundle": bundle_digests, **settings}
 
 
 def _digest(path: Path) -> str:
@@ -131,51 +133,51 @@ def _digest(path: Path) -> str:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise to_data_error(path, error) from None
 
 
 def augment(
-    given: Iterable[Pair],
+    pairs: Iterable[Pair],
     augmentation: Augmentation,
-    translate: Translate,
-    output: GrowingFile,
+    translate: TranslateFn,
+    output: ResumableFile,
     *,
-    form: Form,
-    advance: Callable[[int], None] = lambda _: None,
+    file_format: PairFileFormat,
+    on_progress: Callable[[int], None] = lambda _: None,
 ) -> Counter[str]:
     """Write a pair for each line beyond those that the output has read already; returns what became of all of them, and of the
     pairs that were written how many had tabs that a TSV cannot hold (`tabs`).
 
     advance: told how many lines are done, those from before first
     """
-    lines = iter(given)
-    advance(sum(1 for _ in islice(lines, output.read)))
-    while window := list(islice(lines, WINDOW)):
-        made = translate([pair.source for pair in window], output.read)
-        fates: Counter[str] = Counter()
-        written = []
-        for pair, one in zip(window, made, strict=True):
-            fate, result, chosen = augmentation.use(pair, one)
-            fates[fate] += 1
+    lines = iter(pairs)
+    on_progress(sum(1 for _ in islice(lines, output.num_read)))
+    while window := list(islice(lines, WINDOW_LINES)):
+        translations = translate([pair.source for pair in window], output.num_read)
+        counts: Counter[str] = Counter()
+        output_lines = []
+        for pair, translation in zip(window, translations, strict=True):
+            outcome, result, chosen = augmentation.apply(pair, translation)
+            counts[outcome] += 1
             if result is not None:
-                if form == "tsv" and "\t" in result.source + result.target:
-                    fates[TABS] += 1
-                written.append(_line(result, chosen, augmentation.kind, form))
-        output.add("".join(written), read=len(window), tally=fates)
-        advance(len(window))
-    return output.tally
+                if file_format == "tsv" and "\t" in result.source + result.target:
+                    counts[TABS] += 1
+                output_lines.append(_format_line(result, chosen, augmentation.method, file_format))
+        output.append("".join(output_lines), num_read=len(window), counts=counts)
+        on_progress(len(window))
+    return output.counts
 
 
-def _says_anything(text: str) -> bool:
+def _has_text(text: str) -> bool:
     """Whether there is more in it than white space and marks of a file's beginning, which a reader takes away."""
     return bool(text.replace("\ufeff", "").strip())
 
 
-def _line(pair: Pair, chosen: Made | None, kind: Kind, form: Form) -> str:
+def _format_line(pair: Pair, chosen: TranslationOutput | None, method: SynthesisMethod, file_format: PairFileFormat) -> str:
     """A line of the file: of a TSV both sides; of JSON lines also where they come from, and how sure the model was."""
-    if form == "tsv":  # at the head of a file the mark would be taken for the file's
+    if file_format == "tsv":  # at the head of a file the mark would be taken for the file's
         source, target = (side.replace("\t", " ").lstrip("\ufeff") for side in (pair.source, pair.target))
         return f"{source}\t{target}\n"
-    told = {"made": "original"} if chosen is None else {"made": kind, "score": chosen.score, "status": chosen.status}
-    document = {"source": pair.source, "target": pair.target, "origin": pair.origin, **told}
+    provenance = {"made": "original"} if chosen is None else {"made": method, "score": chosen.score, "status": chosen.status}
+    document = {"source": pair.source, "target": pair.target, "origin": pair.origin, **provenance}
     return json.dumps(document, ensure_ascii=False) + "\n"

@@ -13,17 +13,17 @@ from typing import Literal
 from dragoman.config import DecodingConfig, Recipe
 from dragoman.data.tokenization.sentencepiece import Vocabulary
 from dragoman.data.tokenization.special_tokens import END_ID
-from dragoman.data.tokenization.tokenizer import Tokeniser
-from dragoman.decoding.constraints import NO_WISH, Rules, Wish
+from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.decoding.constraints import NO_SENTENCE_CONSTRAINTS, DecodingConstraints, SentenceConstraints
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.repetition import loops
-from dragoman.errors import MissingExtraError, RecipeError
-from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match, paper_bleu, splits_compounds, tokenised_bleu
-from dragoman.tasks.generation import Advance, Spread, generate
-from dragoman.tasks.inference_model import Speaker, start_id
-from dragoman.tasks.mbr import most_alike, searched
+from dragoman.decoding.repetition import contains_repetition
+from dragoman.errors import MissingDependencyError, RecipeError
+from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match, paper_bleu, tokenized_bleu, uses_split_compounds
+from dragoman.tasks.generation import MapFn, OnProgress, generate
+from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
+from dragoman.tasks.mbr import build_candidate_search, rerank_by_mbr
 
-Status = Literal["ok", "truncated", "looped", "copied", "empty", "refused"]
+TranslationStatus = Literal["ok", "truncated", "looped", "copied", "empty", "refused"]
 """What became of a line:
 
     ok          a translation that came to its end
@@ -34,103 +34,116 @@ Status = Literal["ok", "truncated", "looped", "copied", "empty", "refused"]
     refused     not translated, since the source is longer than the model reads
 """
 # Letters between other things; of Chinese and Japanese, which write no spaces, each sign.
-WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\d_\u3040-\u30ff\u3400-\u9fff]+")
+WORD_PATTERN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\d_\u3040-\u30ff\u3400-\u9fff]+")
 # Fewer words may well be the same in both languages: a name, a title, an address.
-COPIED_WORDS = 4
-COPIED_SHARE = 0.9
+MIN_COPIED_WORDS = 4
+MIN_COPIED_FRACTION = 0.9
 
 
 @dataclass(frozen=True)
-class Translated:
+class TranslatedLine:
     """What became of one line: its hypotheses, best first; none where it holds no text or was refused."""
 
     source: tuple[int, ...]
     hypotheses: tuple[Hypothesis, ...]
-    status: Status
+    status: TranslationStatus
 
 
-def holds_text(line: str, ids: Sequence[int]) -> bool:
+def has_text(line: str, ids: Sequence[int]) -> bool:
     """Whether there is anything to translate: more than white space, and more than the end token."""
-    return bool(line.strip()) and any(index != END_ID for index in ids)
+    return bool(line.strip()) and any(token_id != END_ID for token_id in ids)
 
 
-def longest_source(positions: int | None, decoding: DecodingConfig) -> int:
+def get_source_limit(max_positions: int | None, decoding: DecodingConfig) -> int:
     """How many tokens of one line are read: `max_source_tokens`, or fewer where the model's positions end before."""
-    return min(decoding.max_source_tokens, positions or decoding.max_source_tokens)
+    return min(decoding.max_source_tokens, max_positions or decoding.max_source_tokens)
 
 
 def translate_lines(
-    speaker: Speaker,
-    tokeniser: Tokeniser,
+    inference_model: InferenceModel,
+    tokenizer: PairTokenizer,
     lines: Sequence[str],
     recipe: Recipe,
     decoding: DecodingConfig,
     *,
-    places: Sequence[int] | None = None,
-    wishes: Sequence[Wish] = (),
-    branching: bool = False,
-    advance: Advance = lambda _: None,
-    spread: Spread = map,
-) -> list[Translated]:
+    sample_ids: Sequence[int] | None = None,
+    constraints: Sequence[SentenceConstraints] = (),
+    return_alternatives: bool = False,
+    on_progress: OnProgress = lambda _: None,
+    map_fn: MapFn = map,
+) -> list[TranslatedLine]:
     """Translate each line, in order; a line without text, or one too long to read, has no hypotheses.
 
     places: the number of each line in its text, by which sampling draws; 0, 1, … when not given
     wishes: what is asked of the translation of each, or nothing at all
     branching: see `generate`
     """
-    longest = longest_source(speaker.positions, decoding)
-    sources = [tokeniser.encode_source(line) for line in lines]
-    texts = [index for index, (line, source) in enumerate(zip(lines, sources, strict=True)) if holds_text(line, source)]
-    full = [index for index in texts if len(sources[index]) <= longest]
-    asked = [wishes[index] for index in full] if wishes else [NO_WISH] * len(full)
-    going_round = [
-        any(loops(tokens, decoding.repetition_window) for tokens in (sources[index], wish.prefix, *wish.include))
-        for index, wish in zip(full, asked, strict=True)
+    source_limit = get_source_limit(inference_model.max_positions, decoding)
+    sources = [tokenizer.encode_source(line) for line in lines]
+    text_indices = [index for index, (line, source) in enumerate(zip(lines, sources, strict=True)) if has_text(line, source)]
+    readable = [index for index in text_indices if len(sources[index]) <= source_limit]
+    line_constraints = [constraints[index] for index in readable] if constraints else [NO_SENTENCE_CONSTRAINTS] * len(readable)
+    is_repetitive = [
+        any(
+            contains_repetition(tokens, decoding.repetition_window)
+            for tokens in (sources[index], sentence_constraints.prefix, *sentence_constraints.include)
+        )
+        for index, sentence_constraints in zip(readable, line_constraints, strict=True)
     ]
-    if any(going_round):  # what the source or its wording repeats, the translation may repeat
-        asked = [replace(wish, may_loop=may) for wish, may in zip(asked, going_round, strict=True)]
-    advance(len(lines) - len(full))
-    found = generate(
-        speaker,
-        [sources[index] for index in full],
-        searched(decoding),
-        start_id=start_id(recipe.model),
-        places=full if places is None else [places[index] for index in full],
-        wishes=asked if wishes or any(going_round) else (),
-        rules=rules_of(decoding, tokeniser.target),
-        branching=branching,
-        advance=advance,
-        spread=spread,
+    if any(is_repetitive):  # what the source or its wording repeats, the translation may repeat
+        line_constraints = [
+            replace(wish, may_loop=may_repeat) for wish, may_repeat in zip(line_constraints, is_repetitive, strict=True)
+        ]
+    on_progress(len(lines) - len(readable))
+    results = generate(
+        inference_model,
+        [sources[index] for index in readable],
+        build_candidate_search(decoding),
+        start_id=get_decoder_start_id(recipe.model),
+        sample_ids=readable if sample_ids is None else [sample_ids[index] for index in readable],
+        constraints=line_constraints if constraints or any(is_repetitive) else (),
+        decoding_constraints=build_decoding_constraints(decoding, tokenizer.target),
+        return_alternatives=return_alternatives,
+        on_progress=on_progress,
+        map_fn=map_fn,
     )
     if decoding.mbr != "none":
-        found = [
-            most_alike(some, [tokeniser.target.decode(one.tokens) for one in some], decoding, tokenised=recipe.task.tokenized)
-            for some in found
+        results = [
+            rerank_by_mbr(
+                line_hypotheses,
+                [tokenizer.target.decode(hypothesis.tokens) for hypothesis in line_hypotheses],
+                decoding,
+                tokenized=recipe.task.tokenized,
+            )
+            for line_hypotheses in results
         ]
-    hypotheses = dict(zip(full, found, strict=True))
-    status: dict[int, Status] = dict.fromkeys(texts, "refused")
-    status |= {index: status_of(some[0]) if some else "truncated" for index, some in hypotheses.items()}
+    hypotheses = dict(zip(readable, results, strict=True))
+    statuses: dict[int, TranslationStatus] = dict.fromkeys(text_indices, "refused")
+    statuses |= {
+        index: get_status(line_hypotheses[0]) if line_hypotheses else "truncated"
+        for index, line_hypotheses in hypotheses.items()
+    }
     return [
-        Translated(tuple(source), tuple(hypotheses.get(index, ())), status.get(index, "empty"))
+        TranslatedLine(tuple(source), tuple(hypotheses.get(index, ())), statuses.get(index, "empty"))
         for index, source in enumerate(sources)
     ]
 
 
-def rules_of(decoding: DecodingConfig, target: Vocabulary) -> Rules:
+def build_decoding_constraints(decoding: DecodingConfig, target: Vocabulary) -> DecodingConstraints:
     """What a config asks of all outputs. Raises RecipeError for a piece that the target's subword model does not have."""
-    suppressed = []
+    suppressed_ids = []
     for piece in decoding.suppress_tokens:
-        if (token := target.id_of(piece)) is None:
+        if (token := target.piece_to_id(piece)) is None:
             raise RecipeError(f"decoding.suppress_tokens: {piece!r} is not a piece of the target's subword model")
-        suppressed.append(token)
-    return Rules(
-        decoding.min_length, decoding.no_repeat_ngram_size, tuple(suppressed), repetition_window=decoding.repetition_window
+        suppressed_ids.append(token)
+    return DecodingConstraints(
+        decoding.min_length, decoding.no_repeat_ngram_size, tuple(suppressed_ids), repetition_window=decoding.repetition_window
     )
 
 
-def status_of(hypothesis: Hypothesis, text: str | None = None) -> Status:
+def get_status(hypothesis: Hypothesis, text: str | None = None) -> TranslationStatus:
     """What its tokens tell, and its text where it is known, since a piece may be a space; of copies `is_copy` tells."""
-    if hypothesis.looped:
+    if hypothesis.has_repetition:
         return "looped"
     if not hypothesis.finished:
         return "truncated"
@@ -139,19 +152,19 @@ def status_of(hypothesis: Hypothesis, text: str | None = None) -> Status:
 
 def is_copy(source: str, translation: str) -> bool:
     """Whether the translation is the source once more: four words or more, nine tenths of both the same, in one order."""
-    given, made = (WORD.findall(text.casefold()) for text in (source, translation))
-    if len(made) < COPIED_WORDS:
+    source_words, output_words = (WORD_PATTERN.findall(text.casefold()) for text in (source, translation))
+    if len(output_words) < MIN_COPIED_WORDS:
         return False
-    least = COPIED_SHARE * max(len(made), len(given))
-    if (Counter(given) & Counter(made)).total() < least:  # in whatever order: an upper bound, and cheap
+    min_shared = MIN_COPIED_FRACTION * max(len(output_words), len(source_words))
+    if (Counter(source_words) & Counter(output_words)).total() < min_shared:  # in whatever order: an upper bound, and cheap
         return False
-    same = SequenceMatcher(None, given, made, autojunk=False).get_matching_blocks()
-    return sum(block.size for block in same) >= least
+    matching_blocks = SequenceMatcher(None, source_words, output_words, autojunk=False).get_matching_blocks()
+    return sum(block.size for block in matching_blocks) >= min_shared
 
 
-def best_texts(translated: Sequence[Translated], tokeniser: Tokeniser) -> list[str]:
+def decode_best(translated_lines: Sequence[TranslatedLine], tokenizer: PairTokenizer) -> list[str]:
     """The best translation of each line; an empty line stays empty."""
-    return [tokeniser.target.decode(one.hypotheses[0].tokens) if one.hypotheses else "" for one in translated]
+    return [tokenizer.target.decode(line.hypotheses[0].tokens) if line.hypotheses else "" for line in translated_lines]
 
 
 def score_translations(hypotheses: Sequence[str], references: Sequence[str], recipe: Recipe) -> dict[str, Score]:
@@ -160,13 +173,13 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str], rec
     Of German also BLEU as the paper has it, with compounds split, unless plain text has no Moses tokeniser here to cut it.
     """
     task = recipe.task
-    judge = tokenised_bleu if task.tokenized else bleu
+    bleu_metric = tokenized_bleu if task.tokenized else bleu
     scores = {
-        "bleu": judge(hypotheses, [references]),
+        "bleu": bleu_metric(hypotheses, [references]),
         "chrf": chrf(hypotheses, [references]),
         "exact_match": exact_match(hypotheses, [references]),
     }
-    if splits_compounds(task.target_language):
-        with suppress(MissingExtraError):
-            scores["paper_bleu"] = paper_bleu(hypotheses, [references], task.target_language, tokenised=task.tokenized)
+    if uses_split_compounds(task.target_language):
+        with suppress(MissingDependencyError):
+            scores["paper_bleu"] = paper_bleu(hypotheses, [references], task.target_language, tokenized=task.tokenized)
     return scores

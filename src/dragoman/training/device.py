@@ -17,24 +17,24 @@ import torch
 from torch import Tensor
 
 from dragoman.config import TrainingConfig
-from dragoman.model.attention import Attend, fused_attention, lean_attention, use_attention
-from dragoman.model.linear import Product, multiplies_bfloat16, onednn_product, padded_product, plain_product
-from dragoman.model.transformer import Transformer, use_product
-from dragoman.runtime.malloc import keep_freed_memory
+from dragoman.model.attention import AttentionImpl, cpu_attention, fused_attention, set_attention_impl
+from dragoman.model.linear import MatMul, has_bf16_matmul, onednn_matmul, padded_matmul, torch_matmul
+from dragoman.model.transformer import Transformer, set_matmul_impl
+from dragoman.runtime.malloc import tune_malloc
 
-PRODUCTS: dict[str, Product] = {"PyTorch": plain_product, "oneDNN": onednn_product, "padded": padded_product}
+MATMUL_IMPLS: dict[str, MatMul] = {"PyTorch": torch_matmul, "oneDNN": onednn_matmul, "padded": padded_matmul}
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-ATTENTIONS: dict[str, Attend] = {"fused": fused_attention, "lean": lean_attention}
+ATTENTION_IMPLS: dict[str, AttentionImpl] = {"fused": fused_attention, "lean": cpu_attention}
 # So much faster a way has to be than PyTorch's own: their sums differ in the last bit, so noise must not choose one now and the
 # other when the run goes on.
-CLEARLY = 1.25
+MIN_SPEEDUP = 1.25
 # That each way has, by turns.
-TURNS = 5
-CEILING_SECONDS = 0.25
+TIMING_ROUNDS = 5
+PEAK_FLOPS_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
-class Routes:
+class KernelChoice:
     """How products with weights and attention are computed: names out of `PRODUCTS` and `ATTENTIONS`."""
 
     product: str
@@ -42,32 +42,32 @@ class Routes:
 
 
 @dataclass(frozen=True)
-class Machine:
+class ComputePlan:
     """Where and in which precision the products of a run are computed."""
 
     device: torch.device
     precision: torch.dtype
-    given: Routes | None = None
+    preset_kernels: KernelChoice | None = None
     """Those that a run began with, so that it goes on with the very same sums; measured where there are none."""
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16)
 
-    def routes(self) -> Routes:
+    def select_kernels(self) -> KernelChoice:
         """Those that were given, or the fastest here, measured once in a process."""
-        return self.given or _fastest_routes(self)
+        return self.preset_kernels or _select_fastest_kernels(self)
 
-    def settle(self, model: Transformer) -> None:
+    def apply_to(self, model: Transformer) -> None:
         """Let the model compute its products and its attention in the ways that are the fastest here."""
-        routes = self.routes()
-        use_product(model, PRODUCTS[routes.product])
-        use_attention(model, ATTENTIONS[routes.attention])
+        kernels = self.select_kernels()
+        set_matmul_impl(model, MATMUL_IMPLS[kernels.product])
+        set_attention_impl(model, ATTENTION_IMPLS[kernels.attention])
         if self.device.type == "cpu":
-            keep_freed_memory()
+            tune_malloc()
 
-    def memory(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, str]:
         """What a run is to go on with, as JSON can hold it."""
-        return {"device": self.device.type, "precision": self._precision_name(), **asdict(self.routes())}
+        return {"device": self.device.type, "precision": self._precision_name(), **asdict(self.select_kernels())}
 
     def describe(self) -> str:
         """Device, precision and routes, such as "cpu (2 threads), float32, oneDNN products, lean attention"."""
@@ -75,89 +75,89 @@ class Machine:
         name = f"{threads} thread{'s' if threads > 1 else ''}"
         if self.device.type == "cuda":
             name = torch.cuda.get_device_name(self.device)
-        routes = self.routes()
+        kernels = self.select_kernels()
         precision = self._precision_name()
-        return f"{self.device.type} ({name}), {precision}, {routes.product} products, {routes.attention} attention"
+        return f"{self.device.type} ({name}), {precision}, {kernels.product} products, {kernels.attention} attention"
 
     def _precision_name(self) -> str:
         return str(self.precision).removeprefix("torch.")
 
 
-def choose_machine(config: TrainingConfig, *, before: Mapping[str, str] | None = None) -> Machine:
+def choose_compute_plan(config: TrainingConfig, *, reuse_plan: Mapping[str, str] | None = None) -> ComputePlan:
     """A GPU where there is one; bfloat16 where the recipe says so, or leaves it open and it is clearly the faster here.
 
     before: what `Machine.memory` told when the run began, which holds on the same kind of device
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if before is None or before.get("device") != device.type:
-        before = {}
-    precision = before.get("precision", "") if config.precision == "auto" else config.precision
+    if reuse_plan is None or reuse_plan.get("device") != device.type:
+        reuse_plan = {}
+    precision = reuse_plan.get("precision", "") if config.precision == "auto" else config.precision
     if precision not in PRECISIONS:
-        precision = "bfloat16" if bfloat16_pays(device) else "float32"
-    machine = Machine(device, PRECISIONS[precision])
-    product, attention = before.get("product", ""), before.get("attention", "")
-    known = product in PRODUCTS and attention in ATTENTIONS
-    return replace(machine, given=Routes(product, attention)) if known else machine
+        precision = "bfloat16" if bf16_is_faster(device) else "float32"
+    plan = ComputePlan(device, PRECISIONS[precision])
+    matmul_name, attention_name = reuse_plan.get("product", ""), reuse_plan.get("attention", "")
+    is_known = matmul_name in MATMUL_IMPLS and attention_name in ATTENTION_IMPLS
+    return replace(plan, given=KernelChoice(matmul_name, attention_name)) if is_known else plan
 
 
 @lru_cache(maxsize=2)
-def bfloat16_pays(device: torch.device) -> bool:
+def bf16_is_faster(device: torch.device) -> bool:
     """Whether products learn clearly faster in it. A processor may have its instructions and gain nothing by them."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if not multiplies_bfloat16():
+    if not has_bf16_matmul():
         return False
-    machines = {name: Machine(device, precision) for name, precision in PRECISIONS.items()}
-    ways = {name: _learning_product(machine, machine.routes().product) for name, machine in machines.items()}
-    return _fastest(ways) == "bfloat16"
+    plans = {name: ComputePlan(device, precision) for name, precision in PRECISIONS.items()}
+    trials = {name: _make_matmul_trial(plan, plan.select_kernels().product) for name, plan in plans.items()}
+    return _select_fastest(trials) == "bfloat16"
 
 
 @lru_cache(maxsize=8)
-def _fastest_routes(machine: Machine) -> Routes:
+def _select_fastest_kernels(plan: ComputePlan) -> KernelChoice:
     """On a GPU PyTorch's own; on a processor what wins by far."""
-    if machine.device.type != "cpu":
-        return Routes("PyTorch", "fused")
+    if plan.device.type != "cpu":
+        return KernelChoice("PyTorch", "fused")
     generator = torch.Generator().manual_seed(0)
     query, key, value = torch.randn(3, 96, 15, 4, 32, generator=generator)
-    keep = torch.ones(96, 1, 1, 15, dtype=torch.bool)
-    heads = [one.to(machine.precision).transpose(1, 2) for one in (query, key, value)]
-    names = ("PyTorch", "padded") if machine.precision == torch.bfloat16 else ("PyTorch", "oneDNN")
+    mask = torch.ones(96, 1, 1, 15, dtype=torch.bool)
+    heads = [tensor.to(plan.precision).transpose(1, 2) for tensor in (query, key, value)]
+    matmul_names = ("PyTorch", "padded") if plan.precision == torch.bfloat16 else ("PyTorch", "oneDNN")
 
-    def learning_attention(attend: Attend) -> Callable[[], object]:
-        return _learning(lambda query, key, value: attend(query, key, value, keep, 0.0), *heads)
+    def make_attention_trial(attend: AttentionImpl) -> Callable[[], object]:
+        return _make_gradient_trial(lambda query, key, value: attend(query, key, value, mask, 0.0), *heads)
 
-    return Routes(
-        product=_fastest({name: _learning_product(machine, name) for name in names}),
-        attention=_fastest({name: learning_attention(attend) for name, attend in ATTENTIONS.items()}),
+    return KernelChoice(
+        product=_select_fastest({name: _make_matmul_trial(plan, name) for name in matmul_names}),
+        attention=_select_fastest({name: make_attention_trial(attend) for name, attend in ATTENTION_IMPLS.items()}),
     )
 
 
-def _learning_product(machine: Machine, name: str) -> Callable[[], object]:
+def _make_matmul_trial(plan: ComputePlan, name: str) -> Callable[[], object]:
     """Of a feed-forward layer's shape."""
     generator = torch.Generator().manual_seed(0)
     x, weight = torch.randn(512, 512, generator=generator), torch.randn(512, 512, generator=generator)
     # In bfloat16 each turn has a number of rows that no turn had before, as batches have.
-    rows = iter(range(len(x), 0, -1)) if machine.precision == torch.bfloat16 else repeat(len(x))
+    row_counts = iter(range(len(x), 0, -1)) if plan.precision == torch.bfloat16 else repeat(len(x))
 
-    def compute(some: Tensor, weight: Tensor) -> Tensor:
-        with machine.autocast():
-            return PRODUCTS[name](some, weight, None)
+    def compute(inputs: Tensor, weight: Tensor) -> Tensor:
+        with plan.autocast():
+            return MATMUL_IMPLS[name](inputs, weight, None)
 
-    return lambda: _learning(compute, x[: next(rows)], weight)()
+    return lambda: _make_gradient_trial(compute, x[: next(row_counts)], weight)()
 
 
-def _learning(compute: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:
+def _make_gradient_trial(compute: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:
     """Forwards and backwards once, as a step does."""
-    leaves = [one.detach().requires_grad_() for one in inputs]
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
 
-    def once() -> object:
+    def run_once() -> object:
         result = compute(*leaves)
         return torch.autograd.grad(result, leaves, torch.ones_like(result))
 
-    return once
+    return run_once
 
 
-def _fastest(ways: Mapping[str, Callable[[], object]]) -> str:
+def _select_fastest(trials: Mapping[str, Callable[[], object]]) -> str:
     """By the processor time of the best of several turns each in one thread; the first way unless another clearly wins.
 
     So whoever else is at work here changes little, and a processor that only now reaches its speed is not held against the
@@ -166,65 +166,65 @@ def _fastest(ways: Mapping[str, Callable[[], object]]) -> str:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        taken = {name: [_seconds_of(once)] for name, once in ways.items() if _runs(once)}
-        for _ in range(TURNS - 1):
-            for name, seconds in taken.items():
-                seconds.append(_seconds_of(ways[name]))
+        timings = {name: [_measure_cpu_seconds(run_once)] for name, run_once in trials.items() if _can_run(run_once)}
+        for _ in range(TIMING_ROUNDS - 1):
+            for name, seconds in timings.items():
+                seconds.append(_measure_cpu_seconds(trials[name]))
     finally:
         torch.set_num_threads(threads)
-    best = {name: min(seconds) for name, seconds in taken.items()}
-    first, fastest = next(iter(ways)), min(best, key=best.__getitem__)
-    return fastest if CLEARLY * best[fastest] < best[first] else first
+    best_seconds = {name: min(seconds) for name, seconds in timings.items()}
+    default_name, fastest_name = next(iter(trials)), min(best_seconds, key=best_seconds.__getitem__)
+    return fastest_name if MIN_SPEEDUP * best_seconds[fastest_name] < best_seconds[default_name] else default_name
 
 
-def _runs(once: Callable[[], object]) -> bool:
+def _can_run(run_once: Callable[[], object]) -> bool:
     try:
-        once()
+        run_once()
     except (RuntimeError, AttributeError):
         return False
     return True
 
 
-def _seconds_of(once: Callable[[], object]) -> float:
+def _measure_cpu_seconds(run_once: Callable[[], object]) -> float:
     """Of processor time."""
-    begun = time.thread_time()
-    once()
-    return time.thread_time() - begun
+    started = time.thread_time()
+    run_once()
+    return time.thread_time() - started
 
 
-def measure_ceiling(machine: Machine) -> float:
+def measure_peak_flops(plan: ComputePlan) -> float:
     """FLOP/s of one product with weights, the way that this machine computes them: what no step can exceed.
 
     2,048 × 512 by 512 × 2,048, on a GPU 65,536 × 1,024 by 1,024 × 4,096; the best of a few, warm.
     """
-    cuda = machine.device.type == "cuda"
-    rows, inner, outer = (2**16, 1024, 4096) if cuda else (2048, 512, 2048)
-    x = torch.randn(rows, inner, device=machine.device, dtype=machine.precision)
-    weight = torch.randn(outer, inner, device=machine.device, dtype=machine.precision)
-    product = PRODUCTS[machine.routes().product]
+    is_cuda = plan.device.type == "cuda"
+    rows, inner, outer = (2**16, 1024, 4096) if is_cuda else (2048, 512, 2048)
+    x = torch.randn(rows, inner, device=plan.device, dtype=plan.precision)
+    weight = torch.randn(outer, inner, device=plan.device, dtype=plan.precision)
+    matmul = MATMUL_IMPLS[plan.select_kernels().product]
 
-    best, until = math.inf, time.perf_counter() + CEILING_SECONDS
+    best_seconds, deadline = math.inf, time.perf_counter() + PEAK_FLOPS_SECONDS
     with torch.no_grad():
-        while best == math.inf or time.perf_counter() < until:
-            begun = time.perf_counter()
-            product(x, weight, None)
-            if cuda:
-                torch.cuda.synchronize(machine.device)
-            best = min(best, time.perf_counter() - begun)
-    return 2.0 * rows * inner * outer / best
+        while best_seconds == math.inf or time.perf_counter() < deadline:
+            started = time.perf_counter()
+            matmul(x, weight, None)
+            if is_cuda:
+                torch.cuda.synchronize(plan.device)
+            best_seconds = min(best_seconds, time.perf_counter() - started)
+    return 2.0 * rows * inner * outer / best_seconds
 
 
-def compile_layers(model: Transformer, *, backend: str = "inductor", besides: torch.nn.Module | None = None) -> None:
+def compile_layers(model: Transformer, *, backend: str = "inductor", exclude: torch.nn.Module | None = None) -> None:
     """Have torch.compile make kernels of each layer, in place and for any batch's shape. Names of parameters stay.
 
     besides: a layer that is left as it is, since its attention is looked at
     """
     for module in (*model.encoder.layers, *model.decoder.layers):
-        if module is not besides:
+        if module is not exclude:
             module.compile(backend=backend, dynamic=True)
 
 
-def bound_kernel_cache() -> None:
+def limit_kernel_cache() -> None:
     """Have oneDNN keep few of the kernels that it makes for each shape of a batch: its usual thousand hold 600 MB.
 
     It looks at this when it makes its first, and at what the user set before anything else.

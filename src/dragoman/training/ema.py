@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from dragoman.training.distributed.parallelize import share_like
+from dragoman.training.distributed.parallelize import shard_like
 
 
 class MovingAverage:
@@ -16,17 +16,17 @@ class MovingAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.parameters = dict(model.named_parameters())
-        self.averages = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+        self.ema_weights = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
     @torch.no_grad()
-    def follow(self, step: int, good: Tensor) -> None:
+    def update(self, step: int, applied: Tensor) -> None:
         """Take the weights after `step` in, where the step was good."""
-        weight = good * (1.0 - min(self.decay, (1.0 + step) / (10.0 + step)))
-        for name, average in self.averages.items():
+        weight = applied * (1.0 - min(self.decay, (1.0 + step) / (10.0 + step)))
+        for name, average in self.ema_weights.items():
             average.lerp_(self.parameters[name].detach(), weight)
 
     @torch.no_grad()
-    def restore(self, averages: Mapping[str, Tensor]) -> None:
+    def load(self, ema_weights: Mapping[str, Tensor]) -> None:
         """Go on from what a checkpoint kept."""
-        for name, average in self.averages.items():
-            average.copy_(share_like(averages[name], average))
+        for name, average in self.ema_weights.items():
+            average.copy_(shard_like(ema_weights[name], average))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ENOUGH = 8
+MIN_LOG_LINES = 8
 """Lines of the journal below which a rule about a course has nothing to say."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One thing that goes wrong."""
 
     name: str
-    seen: str
+    evidence: str
     """Numbers, with the steps that they are of."""
-    means: str
-    turn: str
+    cause: str
+    remedy: str
     """Which knob, which way."""

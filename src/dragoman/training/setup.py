@@ -6,85 +6,85 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dragoman.config import Recipe
-from dragoman.data.prepare import Prepared, prepare
+from dragoman.data.prepare import PreparedData, prepare
 from dragoman.errors import OutputError, RankError, RunError
-from dragoman.io.storage import cannot_write, check_seal, make_folder, write_json
-from dragoman.training.checkpoints.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint, remove_unfinished
-from dragoman.training.distributed.process_group import World
-from dragoman.training.monitoring.callbacks import Listener
-from dragoman.training.resume_checks import refuse_changed_corpus, refuse_changes, refuse_to_start_over
+from dragoman.io.storage import describe_write_error, make_dirs, verify_checksums, write_json
+from dragoman.training.checkpoints.checkpoint import Checkpoint, find_latest_checkpoint, read_checkpoint, remove_unfinished
+from dragoman.training.distributed.process_group import DistributedContext
+from dragoman.training.monitoring.callbacks import Callback
+from dragoman.training.resume_checks import check_corpus_unchanged, check_no_earlier_run, check_recipe_unchanged
 
 
-def find_checkpoint(folder: Path, recipe: Recipe, listener: Listener, world: World) -> Checkpoint | None:
+def find_checkpoint(folder: Path, recipe: Recipe, callback: Callback, distributed: DistributedContext) -> Checkpoint | None:
     """The checkpoint in a run folder that this recipe goes on from. Raises RunError where it is another recipe's."""
 
-    def accept(found: Checkpoint | None) -> None:
-        if found is not None:
-            refuse_changes(found.recipe, recipe, folder)
+    def accept(checkpoint: Checkpoint | None) -> None:
+        if checkpoint is not None:
+            check_recipe_unchanged(checkpoint.recipe, recipe, folder)
         else:
-            refuse_to_start_over(folder)
+            check_no_earlier_run(folder)
 
-    return newest_of_all(folder / "checkpoints", listener.notice, world, accept)
+    return find_latest_on_all_ranks(folder / "checkpoints", callback.notice, distributed, accept)
 
 
-def newest_of_all(
-    checkpoints: Path,
+def find_latest_on_all_ranks(
+    checkpoint_dir: Path,
     notice: Callable[[str], None],
-    world: World,
-    accept: Callable[[Checkpoint | None], None] = lambda found: None,
+    distributed: DistributedContext,
+    accept: Callable[[Checkpoint | None], None] = lambda checkpoint: None,
 ) -> Checkpoint | None:
     """The newest checkpoint that is whole, as rank 0 finds and accepts it; every rank verifies its own view of it."""
-    found = None
-    with world.led():
-        if world.leads:
-            found = newest_checkpoint(checkpoints, notice)
-            accept(found)
-    name = world.from_leader(found.path.name if found is not None else None)
-    if name is None or world.leads:
-        return found
+    checkpoint = None
+    with distributed.rank_zero_first():
+        if distributed.is_rank_zero:
+            checkpoint = find_latest_checkpoint(checkpoint_dir, notice)
+            accept(checkpoint)
+    name = distributed.broadcast_object(checkpoint.path.name if checkpoint is not None else None)
+    if name is None or distributed.is_rank_zero:
+        return checkpoint
     try:
-        check_seal(checkpoints / name, RunError)
-        return read_checkpoint(checkpoints / name)
+        verify_checksums(checkpoint_dir / name, RunError)
+        return read_checkpoint(checkpoint_dir / name)
     except RunError as error:
-        raise RankError(f"rank {world.rank}: {error}; rank 0 goes on from it") from None
+        raise RankError(f"rank {distributed.rank}: {error}; rank 0 goes on from it") from None
 
 
 def prepare_run(
-    folder: Path, recipe: Recipe, found: Checkpoint | None, listener: Listener, world: World
-) -> tuple[Prepared, dict[str, str]]:
+    folder: Path, recipe: Recipe, checkpoint: Checkpoint | None, callback: Callback, distributed: DistributedContext
+) -> tuple[PreparedData, dict[str, str]]:
     """The prepared corpora and the digests of their files; the run folder is ready for what the run will write.
 
     Raises RunError where they are not those that `found` learned from.
     """
-    corpus: dict[str, str] = {}
+    data_digests: dict[str, str] = {}
 
     def accept(digests: dict[str, str]) -> None:
-        if found is not None:
-            refuse_changed_corpus(found, digests, folder)
-        corpus.update(digests)
+        if checkpoint is not None:
+            check_corpus_unchanged(checkpoint, digests, folder)
+        data_digests.update(digests)
 
-    def prepared() -> Prepared:
-        return prepare(recipe, folder / "data", listener.notice, progress=listener.progress, accept=accept)
+    def prepare_corpora() -> PreparedData:
+        return prepare(recipe, folder / "data", callback.notice, on_progress=callback.progress, accept=accept)
 
-    with world.led():
-        if world.leads:
-            result = prepared()
-            for name, fate in result.fates.items():
-                for sentence in fate.sentences(recipe.data.overlong_pairs):
-                    listener.notice(f"{name}: {sentence}")
-            _make_ready(folder, recipe)
-    if not world.leads:
-        result = prepared()
-    if corpus != world.from_leader(corpus):
-        raise RankError(f"rank {world.rank}: has other files in {folder / 'data'} than rank 0; give all ranks one folder")
-    return result, corpus
+    with distributed.rank_zero_first():
+        if distributed.is_rank_zero:
+            result = prepare_corpora()
+            for name, stats in result.pair_counts.items():
+                for sentence in stats.summarize(recipe.data.overlong_pairs):
+                    callback.notice(f"{name}: {sentence}")
+            _create_run_folder(folder, recipe)
+    if not distributed.is_rank_zero:
+        result = prepare_corpora()
+    if data_digests != distributed.broadcast_object(data_digests):
+        raise RankError(f"rank {distributed.rank}: has other files in {folder / 'data'} than rank 0; give all ranks one folder")
+    return result, data_digests
 
 
-def _make_ready(folder: Path, recipe: Recipe) -> None:
-    checkpoints = folder / "checkpoints"
+def _create_run_folder(folder: Path, recipe: Recipe) -> None:
+    checkpoint_dir = folder / "checkpoints"
     try:
-        make_folder(checkpoints)
+        make_dirs(checkpoint_dir)
         write_json(folder / "recipe.json", recipe.model_dump(mode="json"), overwrite=True)
     except OSError as error:
-        raise OutputError(cannot_write(checkpoints, error)) from None
-    remove_unfinished(checkpoints)
+        raise OutputError(describe_write_error(checkpoint_dir, error)) from None
+    remove_unfinished(checkpoint_dir)

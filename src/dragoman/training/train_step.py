@@ -15,135 +15,151 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import TrainingConfig
-from dragoman.data.collate import Batch, halves
-from dragoman.errors import MemoryShortError, out_of_memory
-from dragoman.training.device import Machine
-from dragoman.training.distributed.parallelize import gradients_stay, whole
-from dragoman.training.distributed.process_group import World
-from dragoman.training.gradient_guard import Guard
+from dragoman.data.collate import Batch, split_in_half
+from dragoman.errors import OutOfMemoryError, is_out_of_memory
+from dragoman.training.device import ComputePlan
+from dragoman.training.distributed.parallelize import defer_gradient_sync, gather_full_tensor
+from dragoman.training.distributed.process_group import DistributedContext
+from dragoman.training.gradient_guard import GradientGuard
 
 # What distinguishes the parts of one batch, whatever the number of batches in a step.
-_PARTS = 2**20
+_BATCH_INDEX_STRIDE = 2**20
 
 
 @dataclass(frozen=True)
-class Part:
+class MicroBatch:
     """Padded rows that go through the model together, and what their dropout is drawn by."""
 
     batch: Batch
-    place: int
+    dropout_index: int
 
     @property
-    def size(self) -> int:
+    def num_padded_tokens(self) -> int:
         """Padded tokens on both sides."""
         return self.batch.source_BS.numel() + self.batch.inputs_BT.numel()
 
 
-class Stepper:
+class TrainStep:
     """Takes steps with a model's loss, which may be spread over ranks, and an optimiser."""
 
     def __init__(
         self,
         loss: nn.Module,
-        optimiser: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer,
         *,
         config: TrainingConfig,
-        machine: Machine,
-        world: World,
-        guard: Guard,
-        split: Callable[[str], None],
+        plan: ComputePlan,
+        distributed: DistributedContext,
+        guard: GradientGuard,
+        on_split: Callable[[str], None],
     ) -> None:
         """`split` hears of each batch that was split for want of memory."""
         self.loss = loss
-        self.optimiser = optimiser
-        self.parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+        self.optimizer = optimizer
+        self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.config = config
-        self.machine = machine
-        self.world = world
+        self.plan = plan
+        self.distributed = distributed
         self.guard = guard
-        self.split = split
-        self._too_large = math.inf
+        self.on_split = on_split
+        self._oom_size = math.inf
 
-    def take(self, step: int, batches: Sequence[tuple[int, Sequence[Batch]]], *, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(
+        self, step: int, batches: Sequence[tuple[int, Sequence[Batch]]], *, tokens: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """One update. Returns the norm of the gradient before clipping, whether the guard admitted it, and the summed negative
         log-likelihood, over all ranks, on the device.
 
         batches: this rank's, each with its place among those of all ranks, in parts
         tokens: target tokens of the step over all ranks
         """
-        parts = [Part(batch, place + _PARTS * number) for place, many in batches for number, batch in enumerate(many)]
-        nll = self.world.total_on_device(self._gradients(step, parts, tokens))
-        norm = torch.nn.utils.get_total_norm([one.grad for one in self.parameters if one.grad is not None])
+        micro_batches = [
+            MicroBatch(batch, batch_index + _BATCH_INDEX_STRIDE * number)
+            for batch_index, group in batches
+            for number, batch in enumerate(group)
+        ]
+        nll = self.distributed.all_reduce_tensor(self._accumulate_gradients(step, micro_batches, tokens))
+        norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in self.parameters if parameter.grad is not None])
         if self.config.clip_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, self.config.clip_norm, norm)
-        norm = whole(norm)
-        good = self.guard.admit(norm, nll)
+        norm = gather_full_tensor(norm)
+        applied = self.guard.should_apply(norm, nll)
         # Fused Adam leaves weights, moments and its count of steps alone where it is told that a number was infinite.
-        self.optimiser.found_inf = (~good).float()  # type: ignore[attr-defined]
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        return norm, good, nll
+        self.optimizer.found_inf = (~applied).float()  # type: ignore[attr-defined]
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm, applied, nll
 
-    def _gradients(self, step: int, parts: list[Part], tokens: int) -> Tensor:
+    def _accumulate_gradients(self, step: int, micro_batches: list[MicroBatch], tokens: int) -> Tensor:
         """Leave the gradient of the step's mean loss in the parameters; returns the negative log-likelihood."""
-        parts = [small for part in parts for small in self._small_enough(part)]
+        micro_batches = [small for part in micro_batches for small in self._split_to_fit(part)]
         while True:
-            done = 0
-            nll = torch.zeros((), device=self.machine.device)
+            num_done = 0
+            nll = torch.zeros((), device=self.plan.device)
             try:
-                for part in parts:
-                    nll = nll + self._backward(step, part, tokens, last=part is parts[-1])
-                    done += 1
+                for part in micro_batches:
+                    nll = nll + self._backward(step, part, tokens, is_last=part is micro_batches[-1])
+                    num_done += 1
                 return nll
             except (MemoryError, RuntimeError) as error:
-                if not out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
-            self._too_large = min(self._too_large, parts[done].size)
-            self._make_room(step, parts[done])
-            parts = [*parts[:done], *self._small_enough(parts[done]), *parts[done + 1 :]]
+            self._oom_size = min(self._oom_size, micro_batches[num_done].num_padded_tokens)
+            self._recover_from_oom(step, micro_batches[num_done])
+            micro_batches = [
+                *micro_batches[:num_done],
+                *self._split_to_fit(micro_batches[num_done]),
+                *micro_batches[num_done + 1 :],
+            ]
 
-    def _backward(self, step: int, part: Part, tokens: int, *, last: bool) -> Tensor:
-        draw_by(random_stream(self.config.seed, step, part.place), self.machine.device)
-        with nullcontext() if last else gradients_stay(self.loss):
-            with self.machine.autocast():
-                loss, nll = self.loss(part.batch.to(self.machine.device))
+    def _backward(self, step: int, micro_batch: MicroBatch, tokens: int, *, is_last: bool) -> Tensor:
+        seed_device(derive_seed(self.config.seed, step, micro_batch.dropout_index), self.plan.device)
+        with nullcontext() if is_last else defer_gradient_sync(self.loss):
+            with self.plan.autocast():
+                loss, nll = self.loss(micro_batch.batch.to(self.plan.device))
             # Ranks take the mean of their gradients, so each gives as many times its own as they are.
-            (loss * (self.world.size / tokens)).backward()
+            (loss * (self.distributed.world_size / tokens)).backward()
         likelihood: Tensor = nll.detach()
         return likelihood
 
-    def _small_enough(self, part: Part) -> list[Part]:
+    def _split_to_fit(self, micro_batch: MicroBatch) -> list[MicroBatch]:
         """The part, or halves of it, of halves of it, until each is smaller than what memory did not hold."""
-        if part.size < self._too_large or len(part.batch.source_BS) == 1:
-            return [part]
-        places = (part.place * 2 + _PARTS * _PARTS, part.place * 2 + 1 + _PARTS * _PARTS)
-        pieces = [replace(part, batch=half, place=place) for half, place in zip(halves(part.batch), places, strict=True)]
-        return [small for piece in pieces for small in self._small_enough(piece)]
+        if micro_batch.num_padded_tokens < self._oom_size or len(micro_batch.batch.source_BS) == 1:
+            return [micro_batch]
+        dropout_indices = (
+            micro_batch.dropout_index * 2 + _BATCH_INDEX_STRIDE * _BATCH_INDEX_STRIDE,
+            micro_batch.dropout_index * 2 + 1 + _BATCH_INDEX_STRIDE * _BATCH_INDEX_STRIDE,
+        )
+        pieces = [
+            replace(micro_batch, batch=half, place=dropout_index)
+            for half, dropout_index in zip(split_in_half(micro_batch.batch), dropout_indices, strict=True)
+        ]
+        return [small for piece in pieces for small in self._split_to_fit(piece)]
 
-    def _make_room(self, step: int, part: Part) -> None:
+    def _recover_from_oom(self, step: int, micro_batch: MicroBatch) -> None:
         """Forget the gradients of a step that is begun again. Raises MemoryShortError where that is no way out."""
-        self.optimiser.zero_grad(set_to_none=True)
-        if self.machine.device.type == "cuda":
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.plan.device.type == "cuda":
             torch.cuda.empty_cache()
-        rows, source, target = (*part.batch.source_BS.shape, part.batch.inputs_BT.shape[1])
-        told = f"step {step}: out of memory with {rows} pairs of {source} source and {target} target tokens"
-        lower = f"lower training.batch_tokens = {self.config.batch_tokens}"
+        rows, source, target = (*micro_batch.batch.source_BS.shape, micro_batch.batch.inputs_BT.shape[1])
+        message = f"step {step}: out of memory with {rows} pairs of {source} source and {target} target tokens"
+        remedy = f"lower training.batch_tokens = {self.config.batch_tokens}"
         if rows == 1:
-            raise MemoryShortError(f"{told}; lower data.max_length or the sizes of the model")
-        if self.world.size > 1:  # the others are already waiting for this rank's gradients
-            raise MemoryShortError(f"{told} on rank {self.world.rank}; {lower}")
-        self.split(f"{told}; it is split, with the same loss; {lower} to save time")
+            raise OutOfMemoryError(f"{message}; lower data.max_length or the sizes of the model")
+        if self.distributed.world_size > 1:  # the others are already waiting for this rank's gradients
+            raise OutOfMemoryError(f"{message} on rank {self.distributed.rank}; {remedy}")
+        self.on_split(f"{message}; it is split, with the same loss; {remedy} to save time")
 
 
-def draw_by(seed: int, device: torch.device) -> None:
+def seed_device(seed: int, device: torch.device) -> None:
     """Begin the random numbers of a device anew. `torch.manual_seed` does so for all there may be, and takes its time."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
 
 
-def random_stream(seed: int, step: int, place: int) -> int:
+def derive_seed(seed: int, step: int, dropout_index: int) -> int:
     """The seed of the dropout of the batch at `place` in update `step`, whichever rank has it: 64 bits, another for each."""
-    value = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + place * 0x94D049BB133111EB) % 2**64
+    value = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + dropout_index * 0x94D049BB133111EB) % 2**64
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     return value ^ value >> 31

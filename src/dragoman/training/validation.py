@@ -14,93 +14,99 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dragoman.config import CorpusConfig, DecodingConfig, Recipe, TrainingConfig, section_with
-from dragoman.data.collate import Batch, batches_in_order, collate, cut
+from dragoman.config import CorpusConfig, DecodingConfig, Recipe, TrainingConfig, update_section
+from dragoman.data.collate import Batch, collate, iter_batches_by_length, split_by_tokens
 from dragoman.data.encoded_corpus import Corpus
-from dragoman.data.prepare import VALID, Prepared, refuse_another_tasks_files
-from dragoman.data.tokenization.tokenizer import Tokeniser
+from dragoman.data.prepare import VALID, PreparedData, check_task_formats
+from dragoman.data.tokenization.tokenizer import PairTokenizer
 from dragoman.errors import RecipeError
 from dragoman.evaluation.metrics import Score
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import read_pairs
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.inference_model import speaker_of, start_id
-from dragoman.tasks.parsing import gold_tree, parse_ids, score_parses
-from dragoman.tasks.translation import best_texts, score_translations, translate_lines
-from dragoman.training.device import Machine
+from dragoman.tasks.inference_model import as_inference_model, get_decoder_start_id
+from dragoman.tasks.parsing import parse_sentences, read_gold_tree, score_parses
+from dragoman.tasks.translation import decode_best, score_translations, translate_lines
+from dragoman.training.device import ComputePlan
 from dragoman.training.losses.label_smoothing import batch_loss
-from dragoman.trees.ptb import write
-from dragoman.trees.tree import leaves
+from dragoman.trees.ptb import format_tree
+from dragoman.trees.tree import get_leaves
 
 # Sentences of a validation that a listener is shown.
-SHOWN = 5
+NUM_LOGGED_SAMPLES = 5
 # Of those, about so many have their sources shuffled.
-SHUFFLED = 500
+NUM_SHUFFLED_PAIRS = 500
 
 
 class Validator:
     """Judges a model on the recipe's validation set while it learns."""
 
-    def __init__(self, recipe: Recipe, prepared: Prepared, machine: Machine, *, most: int | None) -> None:
+    def __init__(self, recipe: Recipe, prepared: PreparedData, plan: ComputePlan, *, max_positions: int | None) -> None:
         """`most`: positions that the model has, if it learns them. Raises RecipeError where a sentence is longer: pairs to
         learn from were cut to data.max_length, but those of validation stay as they are.
         """
         assert recipe.data.valid is not None
         self.recipe = recipe
-        self.machine = machine
-        self.tokeniser = prepared.tokeniser
+        self.plan = plan
+        self.tokenizer = prepared.tokenizer
         self.corpus = prepared.corpus(VALID)
-        self.pairs = read_text(recipe.data.valid, recipe, most=recipe.training.num_validation_translations)
-        self.shuffled = shuffled_sources(self.corpus, self.tokeniser)
+        self.pairs = read_eval_pairs(recipe.data.valid, recipe, max_pairs=recipe.training.num_validation_translations)
+        self.shuffled_pairs = pair_shuffled_sources(self.corpus, self.tokenizer)
         longest = max(int(lengths.max()) for lengths in self.corpus.lengths())
-        if most is not None and longest > most:
-            raise RecipeError(f"data.valid: {longest} tokens in a sentence, but model.max_positions = {most}; raise it")
+        if max_positions is not None and longest > max_positions:
+            raise RecipeError(
+                f"data.valid: {longest} tokens in a sentence, but model.max_positions = {max_positions}; raise it"
+            )
 
-    def judge(self, model: Transformer) -> Verdict:
+    def validate(self, model: Transformer) -> ValidationResult:
         """Loss over the whole set, and BLEU or F1 of some sentences if the recipe asks for that."""
         config = self.recipe.training
-        weight = self.recipe.task.pos_loss_weight if self.recipe.task.tagging else 0.0
-        first = start_id(self.recipe.model)
+        pos_loss_weight = self.recipe.task.pos_loss_weight if self.recipe.task.has_tagging_head else 0.0
+        start_token_id = get_decoder_start_id(self.recipe.model)
         model.eval()
         try:
-            loss, nll = mean_loss(model, self.corpus, self.machine, config, start_id=first, pos_loss_weight=weight)
-            own, other = self._with_other_sources(model) if math.isfinite(nll) else (None, None)
+            loss, nll = compute_mean_loss(
+                model, self.corpus, self.plan, config, start_id=start_token_id, pos_loss_weight=pos_loss_weight
+            )
+            own_nll, shuffled_nll = self._compare_source_nll(model) if math.isfinite(nll) else (None, None)
             if not config.num_validation_translations or not math.isfinite(nll):
-                return Verdict(loss, nll, None, (), nll_own_source=own, nll_shuffled_source=other)
-            plain = {"method": "greedy", "nbest": 1, "mbr": "none", "mbr_candidates": None}
-            greedy = section_with(self.recipe.decoding, plain, where="decoding")
-            with self.machine.autocast():
-                judgement = judge(model, self.tokeniser, self.recipe, self.pairs, greedy)
+                return ValidationResult(loss, nll, None, (), nll_own_source=own_nll, nll_shuffled_source=shuffled_nll)
+            greedy_overrides = {"method": "greedy", "nbest": 1, "mbr": "none", "mbr_candidates": None}
+            greedy = update_section(self.recipe.decoding, greedy_overrides, where="decoding")
+            with self.plan.autocast():
+                evaluation = evaluate(model, self.tokenizer, self.recipe, self.pairs, greedy)
         finally:
             model.train()
-        scores = {name: judgement.scores[name].value for name in ("f1", "f1_gold_tags") if name in judgement.scores}
-        bleu = judgement.scores["bleu"].value if "bleu" in judgement.scores else None
-        shown = judgement.samples[:SHOWN]
-        return Verdict(loss, nll, bleu, shown, **scores, nll_own_source=own, nll_shuffled_source=other)
+        scores = {name: evaluation.scores[name].value for name in ("f1", "f1_gold_tags") if name in evaluation.scores}
+        bleu = evaluation.scores["bleu"].value if "bleu" in evaluation.scores else None
+        logged_samples = evaluation.samples[:NUM_LOGGED_SAMPLES]
+        return ValidationResult(
+            loss, nll, bleu, logged_samples, **scores, nll_own_source=own_nll, nll_shuffled_source=shuffled_nll
+        )
 
-    def _with_other_sources(self, model: Transformer) -> tuple[float | None, float | None]:
+    def _compare_source_nll(self, model: Transformer) -> tuple[float | None, float | None]:
         """Negative log-likelihood a token of some sentences with their own sources and with each other's; none of one alone."""
-        config, rows = self.recipe.training, [pair for pair in self.shuffled if pair[0] != pair[1]]
+        config, rows = self.recipe.training, [pair for pair in self.shuffled_pairs if pair[0] != pair[1]]
         if not rows:
             return None, None
 
-        def nll(which: int) -> float:
-            lengths = [max(len(self.corpus.source(row[which])), len(self.corpus.target(row[0])) + 1) for row in rows]
-            made = (
+        def compute_nll(column: int) -> float:
+            lengths = [max(len(self.corpus.source(row[column])), len(self.corpus.target(row[0])) + 1) for row in rows]
+            batches = (
                 collate(
-                    [self.corpus.source(row[which]) for row in rows[part]],
+                    [self.corpus.source(row[column]) for row in rows[part]],
                     [self.corpus.target(row[0]) for row in rows[part]],
-                    start_id=start_id(self.recipe.model),
+                    start_id=get_decoder_start_id(self.recipe.model),
                 )
-                for part in cut(lengths, config.batch_tokens)
+                for part in split_by_tokens(lengths, config.batch_tokens)
             )
-            return _mean_over(model, made, self.machine, config, 0.0)[1]
+            return _average_loss(model, batches, self.plan, config, 0.0)[1]
 
-        return nll(0), nll(1)
+        return compute_nll(0), compute_nll(1)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ValidationResult:
     """What a validation found: smoothed loss and negative log-likelihood a token, in nats; BLEU or F1, and some sentences.
 
     loss: with that of the tags, in a parser that has a tag head
@@ -116,53 +122,57 @@ class Verdict:
     nll_own_source: float | None = None
     nll_shuffled_source: float | None = None
 
-    def merit(self, by: str) -> float:
+    def metric(self, metric_name: str) -> float:
         """Higher is better."""
-        score = {"bleu": self.bleu, "f1": self.f1}.get(by)
+        score = {"bleu": self.bleu, "f1": self.f1}.get(metric_name)
         return -self.nll if score is None else score
 
 
-def shuffled_sources(corpus: Corpus, tokeniser: Tokeniser) -> list[tuple[int, int]]:
+def pair_shuffled_sources(corpus: Corpus, tokenizer: PairTokenizer) -> list[tuple[int, int]]:
     """Some pairs of a corpus, spread evenly over all lengths, each with another whose source has as many words, or nearly."""
-    words = np.array([tokeniser.source.begins[corpus.source(row)].sum() for row in range(len(corpus))])
-    order = np.lexsort((corpus.lengths()[0], words)).tolist()
-    step = max(1, len(order) // SHUFFLED)
-    return [(order[place], order[(place + 1) % len(order)]) for place in range(0, len(order), step)]
+    word_counts = np.array([tokenizer.source.word_start_mask[corpus.source(row)].sum() for row in range(len(corpus))])
+    order = np.lexsort((corpus.lengths()[0], word_counts)).tolist()
+    stride = max(1, len(order) // NUM_SHUFFLED_PAIRS)
+    return [(order[position], order[(position + 1) % len(order)]) for position in range(0, len(order), stride)]
 
 
-def mean_loss(
+def compute_mean_loss(
     model: Transformer,
     corpus: Corpus,
-    machine: Machine,
+    plan: ComputePlan,
     config: TrainingConfig,
     *,
     start_id: int,
     pos_loss_weight: float = 0.0,
 ) -> tuple[float, float]:
     """Smoothed loss and un-smoothed negative log-likelihood, each per target token (end tokens counted), in nats."""
-    batches = batches_in_order(corpus, batch_tokens=config.batch_tokens, start_id=start_id)
-    return _mean_over(model, batches, machine, config, pos_loss_weight)
+    batches = iter_batches_by_length(corpus, batch_tokens=config.batch_tokens, start_id=start_id)
+    return _average_loss(model, batches, plan, config, pos_loss_weight)
 
 
 @torch.no_grad()
-def _mean_over(
-    model: Transformer, batches: Iterable[Batch], machine: Machine, config: TrainingConfig, pos_loss_weight: float
+def _average_loss(
+    model: Transformer, batches: Iterable[Batch], plan: ComputePlan, config: TrainingConfig, pos_loss_weight: float
 ) -> tuple[float, float]:
-    smoothed = likelihood = 0.0
-    tokens = 0
-    for made in batches:
-        batch = made.to(machine.device)
-        with machine.autocast():
+    loss_sum = nll_sum = 0.0
+    num_tokens = 0
+    for cpu_batch in batches:
+        batch = cpu_batch.to(plan.device)
+        with plan.autocast():
             loss, nll = batch_loss(
-                model, batch, epsilon=config.label_smoothing, form=config.label_smoothing_mode, pos_loss_weight=pos_loss_weight
+                model,
+                batch,
+                epsilon=config.label_smoothing,
+                smoothing_mode=config.label_smoothing_mode,
+                pos_loss_weight=pos_loss_weight,
             )
-        smoothed += loss.item()
-        likelihood += nll.item()
-        tokens += batch.num_target_tokens
-    return smoothed / tokens, likelihood / tokens
+        loss_sum += loss.item()
+        nll_sum += nll.item()
+        num_tokens += batch.num_target_tokens
+    return loss_sum / num_tokens, nll_sum / num_tokens
 
 
-def perplexity(nll: float) -> float:
+def compute_perplexity(nll: float) -> float:
     """exp of the mean negative log-likelihood, but never infinite, which JSON could not hold."""
     return math.exp(min(nll, 700.0))
 
@@ -177,58 +187,60 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class EvaluationResult:
     """Scores over a corpus, and the translations or trees that they are of."""
 
     scores: dict[str, Score]
     samples: tuple[Sample, ...]
-    incomplete: dict[str, int]
+    incomplete_outputs: dict[str, int]
     """How many outputs were cut ("truncated", "looped"), or not made at all ("refused")."""
 
 
-def read_text(corpus: CorpusConfig, recipe: Recipe, *, most: int | None = None) -> list[Pair]:
+def read_eval_pairs(corpus: CorpusConfig, recipe: Recipe, *, max_pairs: int | None = None) -> list[Pair]:
     """The pairs of a validation or test corpus as text, all, or `most` from all over it. Trees are such as can be scored."""
     task = recipe.task
-    refuse_another_tasks_files(recipe)
+    check_task_formats(recipe)
     languages = {"source_language": task.source_language, "target_language": task.target_language}
     pairs = list(read_pairs(corpus, Path(recipe.data.root), **languages))
-    if most is not None and most < len(pairs):  # a corpus often is one document after the other, some harder than others
-        pairs = [pairs[number * len(pairs) // most] for number in range(most)]
+    if max_pairs is not None and max_pairs < len(
+        pairs
+    ):  # a corpus often is one document after the other, some harder than others
+        pairs = [pairs[index * len(pairs) // max_pairs] for index in range(max_pairs)]
     if task.kind == "parsing":
         for pair in pairs:
-            gold_tree(task, pair)
+            read_gold_tree(task, pair)
     return pairs
 
 
-def judge(
-    model: Transformer, tokeniser: Tokeniser, recipe: Recipe, pairs: Sequence[Pair], decoding: DecodingConfig
-) -> Judgement:
+def evaluate(
+    model: Transformer, tokenizer: PairTokenizer, recipe: Recipe, pairs: Sequence[Pair], decoding: DecodingConfig
+) -> EvaluationResult:
     """Translate or parse the sources, and score what comes of them."""
     if recipe.task.kind == "parsing":
-        return _judge_parses(model, tokeniser, recipe, pairs, decoding)
-    translated = translate_lines(speaker_of([model]), tokeniser, [pair.source for pair in pairs], recipe, decoding)
-    texts = best_texts(translated, tokeniser)
+        return _evaluate_parses(model, tokenizer, recipe, pairs, decoding)
+    translations = translate_lines(as_inference_model([model]), tokenizer, [pair.source for pair in pairs], recipe, decoding)
+    texts = decode_best(translations, tokenizer)
     scores = score_translations(texts, [pair.target for pair in pairs], recipe)
     samples = tuple(Sample(pair.source, pair.target, text) for pair, text in zip(pairs, texts, strict=True))
-    incomplete: Counter[str] = Counter()
-    for sample, one in zip(samples, translated, strict=True):
-        status = "empty" if one.status == "ok" and not sample.translation.strip() else one.status
-        incomplete[status] += status != "ok" and bool(sample.source.strip())
-    return Judgement(scores, samples, dict(+incomplete))
+    incomplete_outputs: Counter[str] = Counter()
+    for sample, translation in zip(samples, translations, strict=True):
+        status = "empty" if translation.status == "ok" and not sample.translation.strip() else translation.status
+        incomplete_outputs[status] += status != "ok" and bool(sample.source.strip())
+    return EvaluationResult(scores, samples, dict(+incomplete_outputs))
 
 
-def _judge_parses(
-    model: Transformer, tokeniser: Tokeniser, recipe: Recipe, pairs: Sequence[Pair], decoding: DecodingConfig
-) -> Judgement:
+def _evaluate_parses(
+    model: Transformer, tokenizer: PairTokenizer, recipe: Recipe, pairs: Sequence[Pair], decoding: DecodingConfig
+) -> EvaluationResult:
     """The trees of the gold trees' words, under the automaton; with the gold tags where a recipe has them given."""
-    gold = [gold_tree(recipe.task, pair) for pair in pairs]
-    words = [[leaf.word for leaf in leaves(tree)] for tree in gold]
-    tags = [[leaf.tag or "" for leaf in leaves(tree)] for tree in gold] if recipe.task.pos_tags == "given" else None
-    parsed = parse_ids([model], tokeniser, words, recipe, decoding, tags=tags)
-    scores = score_parses([one.tree for one in parsed], gold)
+    gold_trees = [read_gold_tree(recipe.task, pair) for pair in pairs]
+    words = [[leaf.word for leaf in get_leaves(tree)] for tree in gold_trees]
+    tags = [[leaf.tag or "" for leaf in get_leaves(tree)] for tree in gold_trees] if recipe.task.pos_tags == "given" else None
+    parses = parse_sentences([model], tokenizer, words, recipe, decoding, tags=tags)
+    scores = score_parses([parse.tree for parse in parses], gold_trees)
     samples = tuple(
-        Sample(" ".join(one.words), write(wanted), write(one.tree) if one.tree is not None else "")
-        for wanted, one in zip(gold, parsed, strict=True)
+        Sample(" ".join(parse.words), format_tree(reference), format_tree(parse.tree) if parse.tree is not None else "")
+        for reference, parse in zip(gold_trees, parses, strict=True)
     )
-    incomplete: Counter[str] = Counter(one.status for one in parsed if one.status in ("truncated", "refused"))
-    return Judgement(scores, samples, dict(incomplete))
+    incomplete_outputs: Counter[str] = Counter(parse.status for parse in parses if parse.status in ("truncated", "refused"))
+    return EvaluationResult(scores, samples, dict(incomplete_outputs))

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from dragoman.errors import DataError
-from dragoman.trees.tree import Event, Tree, build, events
+from dragoman.trees.tree import Tree, TreeEvent, build_tree, iter_events
 
-Name = Literal["typed", "tensor2tensor", "topdown"]
-NAMES: tuple[Name, ...] = ("typed", "tensor2tensor", "topdown")
+LinearizationName = Literal["typed", "tensor2tensor", "topdown"]
+LINEARIZATION_NAMES: tuple[LinearizationName, ...] = ("typed", "tensor2tensor", "topdown")
 
 XX = "XX"
 """The token for a word, and the tag of a word that nobody has tagged."""
@@ -37,37 +37,37 @@ class Action(NamedTuple):
     word: str | None = None
 
 
-class Linearisation(Protocol):
+class Linearization(Protocol):
     """A way to write trees as tokens."""
 
     @property
-    def name(self) -> Name: ...
+    def name(self) -> LinearizationName: ...
 
-    def tokens(self, tree: Tree) -> list[str]:
+    def linearize(self, tree: Tree) -> list[str]:
         """The tree's tokens. Raises DataError for a tree that this way cannot tell."""
         ...
 
-    def actions(self, tokens: Sequence[str]) -> list[Action]:
+    def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
         """What each token does. With a vocabulary for `tokens`, what each of its tokens will do in any sequence."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class TypedLinearization:
     """Brackets that close with their label, XX for each word."""
 
-    name: Name = "typed"
+    name: LinearizationName = "typed"
 
-    def tokens(self, tree: Tree) -> list[str]:
-        signs = {"open": "(", "close": ")"}
-        return [XX if kind == "leaf" else f"{signs[kind]}{label}" for kind, label, _ in events(tree)]
+    def linearize(self, tree: Tree) -> list[str]:
+        bracket_signs = {"open": "(", "close": ")"}
+        return [XX if kind == "leaf" else f"{bracket_signs[kind]}{label}" for kind, label, _ in iter_events(tree)]
 
-    def actions(self, tokens: Sequence[str]) -> list[Action]:
-        return [_typed(token) for token in tokens]
+    def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
+        return [_parse_typed_action(token) for token in tokens]
 
 
 @dataclass(frozen=True, slots=True)
-class TensorToTensor:
+class Tensor2TensorLinearization:
     """Labels and tags alike bare, `/` before a label that closes.
 
     A token opens a bracket where its label closes somewhere in the sequence, or is one of `constituents`; any other is a tag. A
@@ -75,13 +75,13 @@ class TensorToTensor:
     """
 
     constituents: frozenset[str] = frozenset()
-    name: Name = "tensor2tensor"
+    name: LinearizationName = "tensor2tensor"
 
-    def tokens(self, tree: Tree) -> list[str]:
-        steps = list(events(tree))
-        brackets = self.constituents.union(label or "" for kind, label, _ in steps if kind == "open")
+    def linearize(self, tree: Tree) -> list[str]:
+        tree_events = list(iter_events(tree))
+        brackets = self.constituents.union(label or "" for kind, label, _ in tree_events if kind == "open")
         tokens: list[str] = []
-        for kind, label, word in steps:
+        for kind, label, word in tree_events:
             if label is None:
                 raise DataError(
                     f"the word {word!r} stands in its bracket without a tag, and tensor2tensor's way has tags for words"
@@ -94,11 +94,11 @@ class TensorToTensor:
                 tokens.append(f"\\{label}" if not label or label[0] in "+/\\" else label)
         return tokens
 
-    def actions(self, tokens: Sequence[str]) -> list[Action]:
+    def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
         brackets = self.constituents.union(token[1:] for token in tokens if token.startswith("/"))
-        return [self._action(token, brackets) for token in tokens]
+        return [self._parse_action(token, brackets) for token in tokens]
 
-    def _action(self, token: str, brackets: frozenset[str]) -> Action:
+    def _parse_action(self, token: str, brackets: frozenset[str]) -> Action:
         if not token:
             return Action("junk")
         match token[0]:
@@ -111,31 +111,31 @@ class TensorToTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class TopDown:
+class TopDownLinearization:
     """The words themselves, between brackets that close without a label. \\ stands before a word that begins with ( ) or \\."""
 
-    name: Name = "topdown"
+    name: LinearizationName = "topdown"
 
-    def tokens(self, tree: Tree) -> list[str]:
+    def linearize(self, tree: Tree) -> list[str]:
         tokens: list[str] = []
-        for kind, label, word in events(tree):
+        for kind, label, word in iter_events(tree):
             match kind:
                 case "open":
                     tokens.append(f"({label}")
                 case "leaf":
-                    tokens.append(self.word_token(word))
+                    tokens.append(self.format_word(word))
                 case _:
                     tokens.append(")")
         return tokens
 
-    def word_token(self, word: str) -> str:
+    def format_word(self, word: str) -> str:
         """The token for a word."""
         return f"\\{word}" if word.startswith(("(", ")", "\\")) else word
 
-    def actions(self, tokens: Sequence[str]) -> list[Action]:
-        return [self._action(token) for token in tokens]
+    def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
+        return [self._parse_action(token) for token in tokens]
 
-    def _action(self, token: str) -> Action:
+    def _parse_action(self, token: str) -> Action:
         if token == ")":
             return Action("close")
         if token.startswith(")"):
@@ -145,18 +145,20 @@ class TopDown:
         return Action("word", word=token.removeprefix("\\"))
 
 
-def linearization(name: Name, *, constituents: Iterable[str] = ()) -> Linearisation:
+def linearization(name: LinearizationName, *, constituents: Iterable[str] = ()) -> Linearization:
     """The way of this name. `constituents` are labels that tensor2tensor's way takes for brackets wherever they stand."""
     match name:
         case "typed":
-            return Typed()
+            return TypedLinearization()
         case "tensor2tensor":
-            return TensorToTensor(frozenset(constituents))
+            return Tensor2TensorLinearization(frozenset(constituents))
         case "topdown":
-            return TopDown()
+            return TopDownLinearization()
 
 
-def restore(how: Linearisation, tokens: Sequence[str], words: Sequence[str], tags: Sequence[str | None] | None = None) -> Tree:
+def delinearize(
+    linearization: Linearization, tokens: Sequence[str], words: Sequence[str], tags: Sequence[str | None] | None = None
+) -> Tree:
     """The tree that `how.tokens` made these tokens of: the exact way back.
 
     words: the tree's leaves, traces among them
@@ -165,43 +167,47 @@ def restore(how: Linearisation, tokens: Sequence[str], words: Sequence[str], tag
     """
     if tags is not None and len(tags) != len(words):
         raise ValueError(f"{len(tags)} tags for {len(words)} words")
-    steps: list[Event] = []
-    path: list[str] = []
-    place = 0
-    for number, (token, action) in enumerate(zip(tokens, how.actions(tokens), strict=True), start=1):
-        where = f"token {number} of {len(tokens)}, {token[:40]!r}"
-        if steps and not path:
-            raise DataError(f"{where}: the tree has come to its end before")
+    tree_events: list[TreeEvent] = []
+    open_labels: list[str] = []
+    word_index = 0
+    for number, (token, action) in enumerate(zip(tokens, linearization.parse_actions(tokens), strict=True), start=1):
+        location = f"token {number} of {len(tokens)}, {token[:40]!r}"
+        if tree_events and not open_labels:
+            raise DataError(f"{location}: the tree has come to its end before")
         match action.kind:
             case "open":
-                path.append(action.label or "")
-                steps.append(Event("open", path[-1]))
+                open_labels.append(action.label or "")
+                tree_events.append(TreeEvent("open", open_labels[-1]))
             case "word":
-                if place == len(words):
-                    raise DataError(f"{where}: stands for a word, but there are {place}, and all have been")
-                if action.word not in (None, words[place]):
-                    raise DataError(f"{where}: the next word is {words[place][:40]!r}")
-                steps.append(Event("leaf", tag_of(place, action, tags), words[place]))
-                place += 1
+                if word_index == len(words):
+                    raise DataError(f"{location}: stands for a word, but there are {word_index}, and all have been")
+                if action.word not in (None, words[word_index]):
+                    raise DataError(f"{location}: the next word is {words[word_index][:40]!r}")
+                tree_events.append(TreeEvent("leaf", choose_tag(word_index, action, tags), words[word_index]))
+                word_index += 1
             case "close":
-                if not path or action.label not in (None, path[-1]):
-                    raise DataError(f"{where}: closes no bracket; open is {f'({path[-1]}' if path else 'none'}")
-                steps.append(Event("close", path.pop()))
+                if not open_labels or action.label not in (None, open_labels[-1]):
+                    raise DataError(
+                        f"{location}: closes no bracket; open is {f'({open_labels[-1]}' if open_labels else 'none'}"
+                    )
+                tree_events.append(TreeEvent("close", open_labels.pop()))
             case _:
-                raise DataError(f"{where}: is no token of the {how.name} way")
-    if path or not steps or place < len(words):
-        raise DataError(f"after {len(tokens)} tokens: {len(path)} brackets are open, {len(words) - place} words have not been")
-    return build(steps)
+                raise DataError(f"{location}: is no token of the {linearization.name} way")
+    if open_labels or not tree_events or word_index < len(words):
+        raise DataError(
+            f"after {len(tokens)} tokens: {len(open_labels)} brackets are open, {len(words) - word_index} words have not been"
+        )
+    return build_tree(tree_events)
 
 
-def tag_of(place: int, action: Action, tags: Sequence[str | None] | None) -> str | None:
+def choose_tag(word_index: int, action: Action, tags: Sequence[str | None] | None) -> str | None:
     """The tag of the word at `place`: as given, else as its token tells, else XX."""
     if tags is not None:
-        return tags[place]
+        return tags[word_index]
     return XX if action.label is None else action.label
 
 
-def _typed(token: str) -> Action:
+def _parse_typed_action(token: str) -> Action:
     if token == XX:
         return Action("word")
     match token[:1]:

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from dragoman.trees.linearization import XX
-from dragoman.trees.tree import Tree, events
+from dragoman.trees.tree import Tree, iter_events
 
-Kind = Literal["label", "tag", "rest"]
+SymbolKind = Literal["label", "tag", "rest"]
 
-_RARE = 10
+_MAX_RARE_COUNT = 10
 """Words met more often say nothing of words never met."""
-_LONGEST_ENDING = 4
-_TRUST_WORD = 1.0
-_TRUST_ENDING = 5.0
+_MAX_SUFFIX_LENGTH = 4
+_WORD_PRIOR_WEIGHT = 1.0
+_SUFFIX_PRIOR_WEIGHT = 5.0
 """How many sightings what is known of a shorter ending, or of a word's ending, is worth beside the longer one, or the word."""
-_NONE: tuple[float, tuple[()]] = (-math.inf, ())
-_CHAIN = 4
+_NO_CHAIN: tuple[float, tuple[()]] = (-math.inf, ())
+_MAX_CHAIN_RULES = 4
 """Brackets over the same words, at most, between two that branch."""
 
 
@@ -37,24 +37,24 @@ class Symbol(NamedTuple):
     before: of a rest, the siblings that it remembers
     """
 
-    kind: Kind
+    kind: SymbolKind
     label: str
     parent: str
-    before: tuple[str, ...] = ()
+    sibling_context: tuple[str, ...] = ()
 
 
-class Binary(NamedTuple):
+class BinaryRule(NamedTuple):
     parent: Symbol
     left: Symbol
     right: Symbol
 
 
-class Unary(NamedTuple):
+class UnaryRule(NamedTuple):
     parent: Symbol
     child: Symbol
 
 
-Chain = tuple[float, tuple[Symbol, ...]]
+UnaryChain = tuple[float, tuple[Symbol, ...]]
 """The log of its probability, and all symbols of it, the first and the last among them."""
 
 
@@ -67,9 +67,9 @@ class Grammar:
     """
 
     root: Symbol
-    binary: Mapping[Binary, float]
-    chains: Mapping[Unary, Chain]
-    prior: Mapping[Symbol, float]
+    binary_rules: Mapping[BinaryRule, float]
+    unary_chains: Mapping[UnaryRule, UnaryChain]
+    log_prior: Mapping[Symbol, float]
     lexicon: Lexicon
 
 
@@ -77,123 +77,136 @@ class Lexicon:
     """Which tags a word may have."""
 
     def __init__(self) -> None:
-        self.words: dict[str, Counter[Symbol]] = defaultdict(Counter)
-        self.tags = Counter[str]()
-        self.parents: dict[str, Counter[Symbol]] = defaultdict(Counter)
-        self.endings: dict[str, Counter[str]] = defaultdict(Counter)
+        self.symbols_by_word: dict[str, Counter[Symbol]] = defaultdict(Counter)
+        self.tag_counts = Counter[str]()
+        self.symbols_by_tag: dict[str, Counter[Symbol]] = defaultdict(Counter)
+        self.tags_by_suffix: dict[str, Counter[str]] = defaultdict(Counter)
 
-    def meet(self, word: str, symbol: Symbol) -> None:
-        self.words[word][symbol] += 1
-        self.tags[symbol.label] += 1
-        self.parents[symbol.label][symbol] += 1
+    def add(self, word: str, symbol: Symbol) -> None:
+        self.symbols_by_word[word][symbol] += 1
+        self.tag_counts[symbol.label] += 1
+        self.symbols_by_tag[symbol.label][symbol] += 1
 
-    def learn_endings(self) -> None:
+    def count_suffixes(self) -> None:
         """To be called once, when all words were met."""
-        for word, symbols in self.words.items():
-            if symbols.total() <= _RARE:
+        for word, symbols in self.symbols_by_word.items():
+            if symbols.total() <= _MAX_RARE_COUNT:
                 for symbol, count in symbols.items():
-                    for ending in _endings(word):
-                        self.endings[ending][symbol.label] += count
+                    for suffix in _iter_suffixes(word):
+                        self.tags_by_suffix[suffix][symbol.label] += count
 
-    def scores(self, word: str, tag: str | None = None, *, least: float = 1e-4) -> dict[Symbol, float]:
+    def score_symbols(self, word: str, tag: str | None = None, *, min_ratio: float = 1e-4) -> dict[Symbol, float]:
         """log P(tag | word) - log P(tag) of each that is at least `least` times as probable as the best; P(word) is left out.
 
         With a tag given, the others are nothing; one that was never met stands for any tag.
         """
-        met = self.words.get(word, Counter[Symbol]())
-        given = tag if tag in self.parents else None
-        shares = {given: 1.0} if given is not None else self._tags(word, met)
-        bound = least * max(shares.values())
-        total = self.tags.total()
-        found: dict[Symbol, float] = {}
-        for label, share in shares.items():
-            if share < bound:
+        symbol_counts = self.symbols_by_word.get(word, Counter[Symbol]())
+        known_tag = tag if tag in self.symbols_by_tag else None
+        tag_probabilities = {known_tag: 1.0} if known_tag is not None else self._estimate_tag_probabilities(word, symbol_counts)
+        min_probability = min_ratio * max(tag_probabilities.values())
+        total = self.tag_counts.total()
+        log_scores: dict[Symbol, float] = {}
+        for label, tag_probability in tag_probabilities.items():
+            if tag_probability < min_probability:
                 continue
-            here = sum(met[symbol] for symbol in self.parents[label])
-            for symbol, count in self.parents[label].items():
-                inner = (met[symbol] + _TRUST_WORD * count / self.tags[label]) / (here + _TRUST_WORD)
-                if inner >= least:
-                    found[symbol] = math.log(share * inner / count * total)
-        return found
+            word_tag_count = sum(symbol_counts[symbol] for symbol in self.symbols_by_tag[label])
+            for symbol, count in self.symbols_by_tag[label].items():
+                symbol_probability = (symbol_counts[symbol] + _WORD_PRIOR_WEIGHT * count / self.tag_counts[label]) / (
+                    word_tag_count + _WORD_PRIOR_WEIGHT
+                )
+                if symbol_probability >= min_ratio:
+                    log_scores[symbol] = math.log(tag_probability * symbol_probability / count * total)
+        return log_scores
 
-    def _tags(self, word: str, met: Counter[Symbol]) -> dict[str, float]:
+    def _estimate_tag_probabilities(self, word: str, symbol_counts: Counter[Symbol]) -> dict[str, float]:
         """P(tag | word), from the shortest ending to the word itself."""
-        whole = self.tags.total()
-        shares = {tag: count / whole for tag, count in self.tags.items()}
-        for ending in _endings(word):
-            if seen := self.endings.get(ending):
-                shares = _interpolated(seen, shares, _TRUST_ENDING)
+        total = self.tag_counts.total()
+        tag_probabilities = {tag: count / total for tag, count in self.tag_counts.items()}
+        for suffix in _iter_suffixes(word):
+            if suffix_counts := self.tags_by_suffix.get(suffix):
+                tag_probabilities = _interpolate(suffix_counts, tag_probabilities, _SUFFIX_PRIOR_WEIGHT)
         labels = Counter[str]()
-        for symbol, count in met.items():
+        for symbol, count in symbol_counts.items():
             labels[symbol.label] += count
-        return _interpolated(labels, shares, _TRUST_WORD)
+        return _interpolate(labels, tag_probabilities, _WORD_PRIOR_WEIGHT)
 
 
-def _interpolated(seen: Counter[str], shares: Mapping[str, float], trust: float) -> dict[str, float]:
-    total = seen.total() + trust
-    return {label: (seen[label] + trust * share) / total for label, share in shares.items()}
+def _interpolate(label_counts: Counter[str], prior_probabilities: Mapping[str, float], prior_weight: float) -> dict[str, float]:
+    total = label_counts.total() + prior_weight
+    return {
+        label: (label_counts[label] + prior_weight * prior_probability) / total
+        for label, prior_probability in prior_probabilities.items()
+    }
 
 
-def _endings(word: str) -> Iterator[str]:
+def _iter_suffixes(word: str) -> Iterator[str]:
     """What a word looks like, after a space, then its endings, the shortest first."""
-    told = {
+    shape_features = {
         "A": word[0].isupper(),
-        "B": any(one.isupper() for one in word[1:]),
+        "B": any(character.isupper() for character in word[1:]),
         "0": any(one.isdigit() for one in word),
         "-": "-" in word[1:],
         "a": any(one.islower() for one in word),
     }
-    yield " " + "".join(sign for sign, true in told.items() if true)
-    for length in range(1, min(_LONGEST_ENDING, len(word)) + 1):
+    yield " " + "".join(sign for sign, is_present in shape_features.items() if is_present)
+    for length in range(1, min(_MAX_SUFFIX_LENGTH, len(word)) + 1):
         yield word[-length:].lower()
 
 
-def learn(trees: Iterable[Tree], *, parents: bool = True, siblings: int = 1) -> Grammar:
+def induce_pcfg(trees: Iterable[Tree], *, parent_annotation: bool = True, horizontal_order: int = 1) -> Grammar:
     """The grammar of trees that share a root, as `simplify(tree, root="top")` leaves them. Raises ValueError without trees.
 
     parents: whether labels and tags know what is around them
     siblings: how many the rest of a rule remembers
     """
-    binary, unary, lexicon, root = Counter[Binary](), Counter[Unary](), Lexicon(), None
+    binary_counts, unary_counts, lexicon, root = Counter[BinaryRule](), Counter[UnaryRule](), Lexicon(), None
     for tree in trees:
-        root = _count(tree, binary, unary, lexicon, parents=parents, siblings=siblings)
+        root = _count_rules(
+            tree, binary_counts, unary_counts, lexicon, parent_annotation=parent_annotation, horizontal_order=horizontal_order
+        )
     if root is None:
         raise ValueError("a grammar needs trees to be learnt from")
-    lexicon.learn_endings()
+    lexicon.count_suffixes()
     totals = Counter[Symbol]()
-    for rules in (binary, unary):
-        for rule, count in rules.items():
+    for rule_counts in (binary_counts, unary_counts):
+        for rule, count in rule_counts.items():
             totals[rule.parent] += count
-    for symbols in lexicon.parents.values():
+    for symbols in lexicon.symbols_by_tag.values():
         totals.update(symbols)
-    whole = totals.total()
+    grand_total = totals.total()
     return Grammar(
         root,
-        {rule: math.log(count / totals[rule.parent]) for rule, count in binary.items()},
-        _chains({rule: math.log(count / totals[rule.parent]) for rule, count in unary.items()}),
-        {symbol: math.log(count / whole) for symbol, count in totals.items()},
+        {rule: math.log(count / totals[rule.parent]) for rule, count in binary_counts.items()},
+        _find_unary_chains({rule: math.log(count / totals[rule.parent]) for rule, count in unary_counts.items()}),
+        {symbol: math.log(count / grand_total) for symbol, count in totals.items()},
         lexicon,
     )
 
 
-class _Open(NamedTuple):
+class _OpenConstituent(NamedTuple):
     symbol: Symbol
     children: list[Symbol]
 
 
-def _count(
-    tree: Tree, binary: Counter[Binary], unary: Counter[Unary], lexicon: Lexicon, *, parents: bool, siblings: int
+def _count_rules(
+    tree: Tree,
+    binary_counts: Counter[BinaryRule],
+    unary_counts: Counter[UnaryRule],
+    lexicon: Lexicon,
+    *,
+    parent_annotation: bool,
+    horizontal_order: int,
 ) -> Symbol | None:
     """Count a tree's rules and words; its root, if it has a bracket."""
-    path: list[_Open] = []
+    path: list[_OpenConstituent] = []
     symbol = None
-    for kind, label, word in events(tree):
-        around = path[-1].symbol.label if path and parents else ""
+    for kind, label, word in iter_events(tree):
+        parent_label = path[-1].symbol.label if path and parent_annotation else ""
         if kind == "open":
-            path.append(_Open(Symbol("label", label or "", around), []))
+            path.append(_OpenConstituent(Symbol("label", label or "", parent_label), []))
         elif kind == "leaf":
-            tag = Symbol("tag", XX if label is None else label, around)
-            lexicon.meet(word, tag)
+            tag = Symbol("tag", XX if label is None else label, parent_label)
+            lexicon.add(word, tag)
             if path:
                 path[-1].children.append(tag)
         else:
@@ -201,38 +214,40 @@ def _count(
             if path:
                 path[-1].children.append(symbol)
             if len(children) == 1:
-                unary[Unary(symbol, children[0])] += 1
+                unary_counts[UnaryRule(symbol, children[0])] += 1
             else:
-                binary.update(_cut(symbol, children, siblings))
+                binary_counts.update(_binarize(symbol, children, horizontal_order))
     return symbol
 
 
-def _cut(symbol: Symbol, children: Sequence[Symbol], siblings: int) -> Iterator[Binary]:
+def _binarize(symbol: Symbol, children: Sequence[Symbol], horizontal_order: int) -> Iterator[BinaryRule]:
     """`A → B C D` as `A → B A|B`, `A|B → C D`."""
     parent = symbol
     for number, child in enumerate(children[:-2], start=1):
-        before = tuple(one.label for one in children[max(0, number - siblings) : number])
-        rest = Symbol("rest", symbol.label, symbol.parent, before)
-        yield Binary(parent, child, rest)
-        parent = rest
+        sibling_context = tuple(sibling.label for sibling in children[max(0, number - horizontal_order) : number])
+        remainder = Symbol("rest", symbol.label, symbol.parent, sibling_context)
+        yield BinaryRule(parent, child, remainder)
+        parent = remainder
     if len(children) > 1:
-        yield Binary(parent, children[-2], children[-1])
+        yield BinaryRule(parent, children[-2], children[-1])
 
 
-def _chains(unary: Mapping[Unary, float]) -> dict[Unary, Chain]:
+def _find_unary_chains(unary_rules: Mapping[UnaryRule, float]) -> dict[UnaryRule, UnaryChain]:
     """The best way from each symbol to each other over the same words, of at most `_CHAIN` rules."""
-    below: dict[Symbol, list[tuple[Symbol, float]]] = defaultdict(list)
-    for (parent, child), score in unary.items():
-        below[parent].append((child, score))
-    best: dict[Unary, Chain] = {rule: (score, (rule.parent, rule.child)) for rule, score in unary.items()}
-    newest = best
-    for _ in range(_CHAIN - 1):
-        longer: dict[Unary, Chain] = {}
-        for (top, bottom), (score, way) in newest.items():
-            for child, more in below.get(bottom, ()):
-                ends = Unary(top, child)
-                if child not in way and score + more > max(best.get(ends, _NONE)[0], longer.get(ends, _NONE)[0]):
-                    longer[ends] = (score + more, (*way, child))
-        best |= longer
-        newest = longer
-    return best
+    children_by_parent: dict[Symbol, list[tuple[Symbol, float]]] = defaultdict(list)
+    for (parent, child), score in unary_rules.items():
+        children_by_parent[parent].append((child, score))
+    best_chains: dict[UnaryRule, UnaryChain] = {rule: (score, (rule.parent, rule.child)) for rule, score in unary_rules.items()}
+    newest_chains = best_chains
+    for _ in range(_MAX_CHAIN_RULES - 1):
+        longer_chains: dict[UnaryRule, UnaryChain] = {}
+        for (top, bottom), (score, chain_symbols) in newest_chains.items():
+            for child, child_score in children_by_parent.get(bottom, ()):
+                ends = UnaryRule(top, child)
+                if child not in chain_symbols and score + child_score > max(
+                    best_chains.get(ends, _NO_CHAIN)[0], longer_chains.get(ends, _NO_CHAIN)[0]
+                ):
+                    longer_chains[ends] = (score + child_score, (*chain_symbols, child))
+        best_chains |= longer_chains
+        newest_chains = longer_chains
+    return best_chains

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from dragoman.errors import DataError
-from dragoman.trees.tree import Event, Tree, brackets, build, events
+from dragoman.trees.tree import Tree, TreeEvent, build_tree, format_brackets, iter_events
 
-Words = Literal["escaped", "plain"]
+WordForm = Literal["escaped", "plain"]
 """Whether brackets among a tree's words bear the names that files have for them, or are ( ) [ ] { }."""
 
-DEEPEST = 100_000
+MAX_DEPTH = 100_000
 """Brackets within brackets that are still read."""
-LONGEST = 2**24
+MAX_TREE_CHARACTERS = 2**24
 """Characters of the longest tree that is still read."""
-NAMES = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
+BRACKET_NAMES = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
 
-_SIGNS = {name: sign for sign, name in NAMES.items()}
+_BRACKETS_BY_NAME = {name: sign for sign, name in BRACKET_NAMES.items()}
 _IDENTIFIER = re.compile(r"[^()\t]*\t")
 # A tag with its word; an opening bracket with its label; a closing one; anything else between spaces and brackets.
 _TOKEN = re.compile(r"\(([^() \t\r\n]+)[ \t\r]+([^() \t\r\n]+)[ \t\r]*\)|(\([^() \t\r\n]*)|(\))|([^() \t\r\n]+)")
@@ -31,7 +31,7 @@ _LEAF, _OPEN, _CLOSE = 2, 3, 4
 _SPACE = re.compile(r"[ \t\r\n]")
 
 
-class Placed(NamedTuple):
+class LocatedTree(NamedTuple):
     """A tree, and the line that it begins in."""
 
     tree: Tree
@@ -39,7 +39,7 @@ class Placed(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenBracket:
     """A bracket that is open yet; its label is None as long as it may still come."""
 
     label: str | None
@@ -56,107 +56,115 @@ def is_word(text: str) -> bool:
     return bool(text) and _SPACE.search(text) is None
 
 
-def escaped(word: str) -> str:
+def escape_word(word: str) -> str:
     """A plain word as a tree in brackets has it: a bracket by its name, and a round one within a word, too."""
-    return NAMES.get(word) or _unbracketed(word)
+    return BRACKET_NAMES.get(word) or _escape_round_brackets(word)
 
 
-def plain(word: str) -> str:
+def unescape_word(word: str) -> str:
     """A word as text has it: the name of a bracket becomes the bracket."""
-    return _SIGNS.get(word, word)
+    return _BRACKETS_BY_NAME.get(word, word)
 
 
-def write(tree: Tree, *, words: Words = "escaped") -> str:
+def format_tree(tree: Tree, *, word_form: WordForm = "escaped") -> str:
     """The tree on one line, single spaces in it. Round brackets in words and labels, which no file can hold, go by their names.
 
     Raises ValueError for a word or a label with white space in it, an empty word and a word with an empty tag: no reader would
     find them again.
     """
-    steps: list[Event] = []
-    for kind, label, word in events(tree):
+    tree_events: list[TreeEvent] = []
+    for kind, label, word in iter_events(tree):
         if kind == "leaf" and (not word or label == ""):
             raise ValueError(f"brackets cannot hold the word {word!r} with the tag {label!r}")
         for text in (word, label or ""):
             if _SPACE.search(text):
                 raise ValueError(f"brackets cannot hold {text!r}, which has white space in it")
-        steps.append(Event(kind, label and _unbracketed(label), escaped(word) if words == "plain" else _unbracketed(word)))
-    return brackets(build(steps))
+        tree_events.append(
+            TreeEvent(
+                kind,
+                label and _escape_round_brackets(label),
+                escape_word(word) if word_form == "plain" else _escape_round_brackets(word),
+            )
+        )
+    return format_brackets(build_tree(tree_events))
 
 
-def _unbracketed(text: str) -> str:
+def _escape_round_brackets(text: str) -> str:
     return text.replace("(", "-LRB-").replace(")", "-RRB-")
 
 
-def read_tree(text: str, *, words: Words = "escaped", name: str = "the tree") -> Tree:
+def read_tree(text: str, *, word_form: WordForm = "escaped", name: str = "the tree") -> Tree:
     """The one tree that a text holds. Raises DataError where it holds none or several."""
-    found = [placed.tree for placed in read(text.split("\n"), name, words=words)]
-    if len(found) != 1:
-        raise DataError(f"{name}: holds {len(found)} trees, not one")
-    return found[0]
+    trees = [located_tree.tree for located_tree in iter_trees(text.split("\n"), name, word_form=word_form)]
+    if len(trees) != 1:
+        raise DataError(f"{name}: holds {len(trees)} trees, not one")
+    return trees[0]
 
 
-def read(
-    lines: Iterable[str], name: str, *, words: Words = "escaped", deepest: int = DEEPEST, first: int = 1
-) -> Iterator[Placed]:
+def iter_trees(
+    lines: Iterable[str], name: str, *, word_form: WordForm = "escaped", max_depth: int = MAX_DEPTH, start_line: int = 1
+) -> Iterator[LocatedTree]:
     """Stream the trees of a file's lines; `name` is what messages call it, `first` the number of its first line.
 
     A tree may span lines or share one, and an identifier and a tab may stand before it. A root without a label, `( (S …))`, has
     the empty one. Raises DataError naming the line for brackets that do not close, and for text outside of a tree.
     """
-    path: list[_Open] = []
-    begun = size = 0
-    for number, line in enumerate(lines, start=first):
-        identifier = _IDENTIFIER.match(line) if not path else None
+    open_brackets: list[_OpenBracket] = []
+    tree_line = size = 0
+    for number, line in enumerate(lines, start=start_line):
+        identifier = _IDENTIFIER.match(line) if not open_brackets else None
         for token in _TOKEN.finditer(line, identifier.end() if identifier is not None else 0):
             kind = token.lastindex
-            if not path:
+            if not open_brackets:
                 if kind not in (_LEAF, _OPEN):
-                    raise DataError(f"{name}, line {number}: {_outside(token.group())}")
-                begun, size = number, 0
-            done = _extend(path, token, words)
-            if len(path) > deepest:
-                what = f"the tree that begins in line {begun} is deeper than {deepest} brackets"
-                raise DataError(f"{name}, line {number}: {what}")
-            if done is not None:
-                yield Placed(done, begun)
+                    raise DataError(f"{name}, line {number}: {_describe_outside_token(token.group())}")
+                tree_line, size = number, 0
+            finished_tree = _apply_token(open_brackets, token, word_form)
+            if len(open_brackets) > max_depth:
+                problem = f"the tree that begins in line {tree_line} is deeper than {max_depth} brackets"
+                raise DataError(f"{name}, line {number}: {problem}")
+            if finished_tree is not None:
+                yield LocatedTree(finished_tree, tree_line)
         size += len(line)
-        if path and size > LONGEST:
-            what = f"the tree that begins in line {begun} is longer than {LONGEST >> 20} MiB"
-            raise DataError(f"{name}, line {number}: {what}")
-    if path:
-        raise DataError(f"{name}, line {begun}: the tree that begins here has {len(path)} brackets that never close")
+        if open_brackets and size > MAX_TREE_CHARACTERS:
+            problem = f"the tree that begins in line {tree_line} is longer than {MAX_TREE_CHARACTERS >> 20} MiB"
+            raise DataError(f"{name}, line {number}: {problem}")
+    if open_brackets:
+        raise DataError(
+            f"{name}, line {tree_line}: the tree that begins here has {len(open_brackets)} brackets that never close"
+        )
 
 
-def _extend(path: list[_Open], token: re.Match[str], words: Words) -> Tree | None:
+def _apply_token(open_brackets: list[_OpenBracket], token: re.Match[str], word_form: WordForm) -> Tree | None:
     """Go on by a token; the tree, when it has come to its end."""
     kind = token.lastindex
-    parent = path[-1] if path else None
+    parent = open_brackets[-1] if open_brackets else None
     if kind == _CLOSE:
         assert parent is not None
-        path.pop()
-        done = Tree(parent.label or "", tuple(parent.children))
+        open_brackets.pop()
+        finished_tree = Tree(parent.label or "", tuple(parent.children))
     elif kind == _OPEN:
         if parent is not None and parent.label is None:
             parent.label = ""
-        path.append(_Open(token.group()[1:] or None))
+        open_brackets.append(_OpenBracket(token.group()[1:] or None))
         return None
     elif kind == _LEAF:
         tag, word = token.group(1, 2)
-        done = Tree(tag, (plain(word) if words == "plain" else word,))
+        finished_tree = Tree(tag, (unescape_word(word) if word_form == "plain" else word,))
     else:
         assert parent is not None
         if parent.label is None:
             parent.label = token.group()
         else:
-            parent.children.append(plain(token.group()) if words == "plain" else token.group())
+            parent.children.append(unescape_word(token.group()) if word_form == "plain" else token.group())
         return None
-    if not path:
-        return done
-    if path[-1].label is None:
-        path[-1].label = ""
-    path[-1].children.append(done)
+    if not open_brackets:
+        return finished_tree
+    if open_brackets[-1].label is None:
+        open_brackets[-1].label = ""
+    open_brackets[-1].children.append(finished_tree)
     return None
 
 
-def _outside(token: str) -> str:
+def _describe_outside_token(token: str) -> str:
     return "a bracket closes that was never opened" if token == ")" else f"{token[:40]!r} is in no tree"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-Hyphens = Literal["kept", "split"]
+HyphenMode = Literal["kept", "split"]
 """Whether `well-known` is one word, as in the Wall Street Journal's trees, or three, as in OntoNotes and CRAFT."""
 
 # Each puts something apart by spaces. A full stop goes only at the end, lest abbreviations lose theirs.
@@ -30,24 +30,24 @@ _PREFIX = re.compile(
     "quasi|re|semi|sub|super|supra|trans|tri|ultra|un|under|uni"
 )
 _SUFFIX = re.compile("(?i)fold|wise")
-_BETWEEN = re.compile(r"(?<=\w)([-/])(?=\w)")
+_HYPHEN_OR_SLASH = re.compile(r"(?<=\w)([-/])(?=\w)")
 
 
-def penn_words(text: str, *, hyphens: Hyphens = "kept") -> list[str]:
+def tokenize_ptb(text: str, *, hyphens: HyphenMode = "kept") -> list[str]:
     """The words of one sentence."""
-    for pattern, put in _RULES:
-        text = pattern.sub(put, text)
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
     words = text.split()
-    return words if hyphens == "kept" else [part for word in words for part in _parts(word)]
+    return words if hyphens == "kept" else [part for word in words for part in _split_hyphenated(word)]
 
 
-def _parts(word: str) -> list[str]:
+def _split_hyphenated(word: str) -> list[str]:
     """A word, parted at its hyphens and slashes but for those of a prefix or a suffix; an address stays whole."""
     if "://" in word:
         return [word]
-    first, *rest = _BETWEEN.split(word)
-    parts = [first]
-    for sign, part in zip(rest[::2], rest[1::2], strict=True):
+    first_part, *remaining_parts = _HYPHEN_OR_SLASH.split(word)
+    parts = [first_part]
+    for sign, part in zip(remaining_parts[::2], remaining_parts[1::2], strict=True):
         if sign == "-" and (_PREFIX.fullmatch(parts[-1]) or _SUFFIX.fullmatch(part)):
             parts[-1] += sign + part
         else:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dragoman.trees.linearization import XX, Action, Linearisation, tag_of
+from dragoman.trees.linearization import XX, Action, Linearization, choose_tag
 from dragoman.trees.simplify import TOP
 from dragoman.trees.tree import Tree
 
-Kind = Literal[
+RepairKind = Literal[
     "unknown token",
     "stray closer",
     "closed early",
@@ -24,7 +24,7 @@ Kind = Literal[
     "word outside",
     "root added",
 ]
-_SENTENCES: dict[Kind, str] = {
+_MESSAGES: dict[RepairKind, str] = {
     "unknown token": "{what!r} is no token: dropped",
     "stray closer": "{what!r} closes what is not open: dropped",
     "closed early": "the bracket {what!r} was open yet as one around it closed: closed there",
@@ -37,38 +37,38 @@ _SENTENCES: dict[Kind, str] = {
     "root added": "several brackets, or none, stood side by side: put into one named {what!r}",
 }
 _SPACE = re.compile(r"\s")
-_AHEAD = 8
+_LOOKAHEAD_WORDS = 8
 """Words ahead among which one that does not fit is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
+class Repair:
     """One thing that was mended. `place`: before or at which token, counted from 0; the number of tokens for the end."""
 
-    kind: Kind
-    place: int
-    what: str
+    kind: RepairKind
+    token_index: int
+    text: str
 
     def __str__(self) -> str:
-        return f"token {self.place + 1}: {_SENTENCES[self.kind].format(what=self.what[:40])}"
+        return f"token {self.token_index + 1}: {_MESSAGES[self.kind].format(what=self.text[:40])}"
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class RepairedTree:
     """A tree over exactly the words that were given. Without mendings, the tokens were well-formed."""
 
     tree: Tree
-    mendings: tuple[Mending, ...]
+    repairs: tuple[Repair, ...]
 
 
-def mend(
-    how: Linearisation,
+def repair_tree(
+    linearization: Linearization,
     tokens: Sequence[str],
     words: Sequence[str],
     tags: Sequence[str] | None = None,
     *,
     root: str = TOP,
-) -> Mended:
+) -> RepairedTree:
     """The tree of these tokens, mended where they are none over these words; where they are one, it is that of `restore`.
 
     Words are taken in order; a token for one that does not fit is dropped or read as the next, whichever loses fewer words.
@@ -77,132 +77,141 @@ def mend(
     """
     if tags is not None and len(tags) != len(words):
         raise ValueError(f"{len(tags)} tags for {len(words)} words")
-    site = _Site(tokens, how.actions(tokens), words, tags)
-    for place, action in enumerate(site.actions):
+    builder = _TreeBuilder(tokens, linearization.parse_actions(tokens), words, tags)
+    for token_index, action in enumerate(builder.actions):
         match action.kind if _SPACE.search(action.label or "") is None else "junk":
             case "open":
-                site.open(action.label or "")
+                builder.open_bracket(action.label or "")
             case "word":
-                site.fit(place, action)
+                builder.match_word(token_index, action)
             case "close":
-                site.close(place, action.label)
+                builder.close_bracket(token_index, action.label)
             case _:
-                site.note("unknown token", place, tokens[place])
-    return site.finish(root)
+                builder.record("unknown token", token_index, tokens[token_index])
+    return builder.finish(root)
 
 
 @dataclass(slots=True)
-class _Part:
+class _OpenNode:
     """A bracket, or what is outside of any, as far as it has come."""
 
     label: str
     children: list[Tree] = field(default_factory=list)
 
 
-class _Site:
+class _TreeBuilder:
     """A tree under repair: the path of open brackets, its outermost part being what is outside of any."""
 
     def __init__(
         self, tokens: Sequence[str], actions: Sequence[Action], words: Sequence[str], tags: Sequence[str] | None
     ) -> None:
         self.tokens, self.actions, self.words, self.tags = tokens, actions, words, tags
-        self.path = [_Part("")]
+        self.open_nodes = [_OpenNode("")]
         self.open_labels: Counter[str] = Counter()
-        self.next_word = 0
-        self.mendings: list[Mending] = []
-        self.following = _following_words(actions)
+        self.word_index = 0
+        self.repairs: list[Repair] = []
+        self.following_words = _find_following_words(actions)
 
-    def note(self, kind: Kind, place: int, what: str) -> None:
-        self.mendings.append(Mending(kind, place, what))
+    def record(self, kind: RepairKind, token_index: int, text: str) -> None:
+        self.repairs.append(Repair(kind, token_index, text))
 
-    def open(self, label: str) -> None:
-        self.path.append(_Part(label))
+    def open_bracket(self, label: str) -> None:
+        self.open_nodes.append(_OpenNode(label))
         self.open_labels[label] += 1
 
-    def add(self, action: Action) -> None:
+    def add_next_word(self, action: Action) -> None:
         """Put the next word where we are."""
-        tag = tag_of(self.next_word, action, self.tags) or XX
-        self.path[-1].children.append(Tree(tag, (self.words[self.next_word],)))
-        self.next_word += 1
+        tag = choose_tag(self.word_index, action, self.tags) or XX
+        self.open_nodes[-1].children.append(Tree(tag, (self.words[self.word_index],)))
+        self.word_index += 1
 
-    def fit(self, place: int, action: Action) -> None:
+    def match_word(self, token_index: int, action: Action) -> None:
         """A token for a word: which one it is, and which are missing before it."""
-        left = len(self.words) - self.next_word
-        told = self.tokens[place]
-        if not left:
-            self.note("word dropped", place, told)
+        num_left = len(self.words) - self.word_index
+        token = self.tokens[token_index]
+        if not num_left:
+            self.record("word dropped", token_index, token)
             return
-        if action.word is not None and action.word != self.words[self.next_word]:
-            if self.following[place] == self.words[self.next_word]:
-                self.note("word dropped", place, told)
+        if action.word is not None and action.word != self.words[self.word_index]:
+            if self.following_words[token_index] == self.words[self.word_index]:
+                self.record("word dropped", token_index, token)
                 return
-            ahead = self.words[self.next_word + 1 : self.next_word + 1 + _AHEAD]
-            if action.word in ahead:
-                for _ in range(ahead.index(action.word) + 1):
-                    self.note("word added", place, self.words[self.next_word])
-                    self.add(Action("word"))
+            upcoming_words = self.words[self.word_index + 1 : self.word_index + 1 + _LOOKAHEAD_WORDS]
+            if action.word in upcoming_words:
+                for _ in range(upcoming_words.index(action.word) + 1):
+                    self.record("word added", token_index, self.words[self.word_index])
+                    self.add_next_word(Action("word"))
             else:
-                self.note("word replaced", place, told)
-        self.add(action)
+                self.record("word replaced", token_index, token)
+        self.add_next_word(action)
 
-    def close(self, place: int, label: str | None) -> None:
+    def close_bracket(self, token_index: int, label: str | None) -> None:
         """Close the innermost bracket of this label, of any for None, and those within it."""
-        if len(self.path) == 1 or (label is not None and not self.open_labels[label]):
-            self.note("stray closer", place, self.tokens[place])
+        if len(self.open_nodes) == 1 or (label is not None and not self.open_labels[label]):
+            self.record("stray closer", token_index, self.tokens[token_index])
             return
-        while label not in (None, self.path[-1].label):
-            self._close_one(place, "closed early")
-        self._close_one(place)
+        while label not in (None, self.open_nodes[-1].label):
+            self._close_innermost(token_index, "closed early")
+        self._close_innermost(token_index)
 
-    def _close_one(self, place: int, why: Kind | None = None) -> None:
-        part = self.path.pop()
-        self.open_labels[part.label] -= 1
-        if not part.children:
-            self.note("empty bracket", place, part.label)
+    def _close_innermost(self, token_index: int, kind: RepairKind | None = None) -> None:
+        node = self.open_nodes.pop()
+        self.open_labels[node.label] -= 1
+        if not node.children:
+            self.record("empty bracket", token_index, node.label)
             return
-        if why is not None:
-            self.note(why, place, part.label)
-        self.path[-1].children.append(_bracket(part))
+        if kind is not None:
+            self.record(kind, token_index, node.label)
+        self.open_nodes[-1].children.append(_to_tree(node))
 
-    def finish(self, root: str) -> Mended:
+    def finish(self, root: str) -> RepairedTree:
         end = len(self.tokens)
-        outside = self.path[0].children
-        if len(self.path) == 1 and len(outside) == 1 and not outside[0].is_tag and self.next_word < len(self.words):
-            tree = outside.pop()  # words that are missing go into the one tree that there is
-            self.path.append(_Part(tree.label, [child for child in tree.children if isinstance(child, Tree)]))
-            self._add_missing(end)
-            outside.append(_bracket(self.path.pop()))
-        self._add_missing(end)
-        while len(self.path) > 1:
-            self._close_one(end, "closed late")
-        return Mended(self._one_tree(root), tuple(self.mendings))
+        outer_trees = self.open_nodes[0].children
+        if (
+            len(self.open_nodes) == 1
+            and len(outer_trees) == 1
+            and not outer_trees[0].is_preterminal
+            and self.word_index < len(self.words)
+        ):
+            tree = outer_trees.pop()  # words that are missing go into the one tree that there is
+            self.open_nodes.append(_OpenNode(tree.label, [child for child in tree.children if isinstance(child, Tree)]))
+            self._add_missing_words(end)
+            outer_trees.append(_to_tree(self.open_nodes.pop()))
+        self._add_missing_words(end)
+        while len(self.open_nodes) > 1:
+            self._close_innermost(end, "closed late")
+        return RepairedTree(self._join_trees(root), tuple(self.repairs))
 
-    def _add_missing(self, end: int) -> None:
-        while self.next_word < len(self.words):
-            self.note("word added", end, self.words[self.next_word])
-            self.add(Action("word"))
+    def _add_missing_words(self, end: int) -> None:
+        while self.word_index < len(self.words):
+            self.record("word added", end, self.words[self.word_index])
+            self.add_next_word(Action("word"))
 
-    def _one_tree(self, root: str) -> Tree:
+    def _join_trees(self, root: str) -> Tree:
         """What is outside of any bracket, as one tree."""
-        parts, end = self.path[0].children, len(self.tokens)
-        trees = [place for place, part in enumerate(parts) if not part.is_tag]
-        untouched = not self.mendings  # then a tag alone is what the tokens told
-        if len(parts) == 1 and (trees or untouched):
-            return parts[0]
-        if len(trees) == 1:
-            before, tree, after = parts[: trees[0]], parts[trees[0]], parts[trees[0] + 1 :]
+        outer_trees, end = self.open_nodes[0].children, len(self.tokens)
+        constituent_indices = [index for index, outer_tree in enumerate(outer_trees) if not outer_tree.is_preterminal]
+        is_unrepaired = not self.repairs  # then a tag alone is what the tokens told
+        if len(outer_trees) == 1 and (constituent_indices or is_unrepaired):
+            return outer_trees[0]
+        if len(constituent_indices) == 1:
+            before, tree, after = (
+                outer_trees[: constituent_indices[0]],
+                outer_trees[constituent_indices[0]],
+                outer_trees[constituent_indices[0] + 1 :],
+            )
             for part in (*before, *after):
-                self.note("word outside", end, str(part.children[0]))
+                self.record("word outside", end, str(part.children[0]))
             return Tree(tree.label, (*before, *tree.children, *after))
-        self.note("root added", end, root)
-        return Tree(root, tuple(parts))
+        self.record("root added", end, root)
+        return Tree(root, tuple(outer_trees))
 
 
-def _bracket(part: _Part) -> Tree:
-    return Tree(part.label, tuple(part.children))
+def _to_tree(node: _OpenNode) -> Tree:
+    return Tree(node.label, tuple(node.children))
 
 
-def _following_words(actions: Sequence[Action]) -> list[str | None]:
+def _find_following_words(actions: Sequence[Action]) -> list[str | None]:
     """For each token the next word that is told after it; None where none is."""
     following: list[str | None] = []
     word: str | None = None

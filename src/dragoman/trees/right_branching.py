@@ -7,62 +7,66 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from dragoman.trees.simplify import TOP
-from dragoman.trees.tree import Event, Leaf, Tree, build, leaves, spans
+from dragoman.trees.tree import Leaf, Tree, TreeEvent, build_tree, get_leaves, get_spans
 
-PUNCTUATION = frozenset({".", ",", ":", "``", "''"})
+PUNCTUATION_TAGS = frozenset({".", ",", ":", "``", "''"})
 """Tags of words that end a sentence from outside of its phrases."""
 
 
-class Branching(NamedTuple):
+class RightBranchingLabels(NamedTuple):
     """The labels of a right-branching tree: of the bracket around the sentence, and of those within."""
 
-    around: str = "S"
-    within: str = "VP"
+    outer: str = "S"
+    inner: str = "VP"
 
 
-USUAL = Branching()
+DEFAULT_LABELS = RightBranchingLabels()
 
 
-def commonest_labels(trees: Iterable[Tree]) -> Branching:
+def find_most_common_labels(trees: Iterable[Tree]) -> RightBranchingLabels:
     """The labels that a right-branching tree has best: the commonest around a sentence, and around what ends one.
 
     Brackets around one word are not counted, since right-branching trees have none. The trees have a root, `TOP`.
     """
-    around, within = Counter[str](), Counter[str]()
+    outer_counts, inner_counts = Counter[str](), Counter[str]()
     for tree in trees:
-        end = _end(leaves(tree), PUNCTUATION)
-        for label, start, stop in spans(tree)[1:]:
+        end = _find_phrase_end(get_leaves(tree), PUNCTUATION_TAGS)
+        for label, start, stop in get_spans(tree)[1:]:
             if stop >= end and stop - start > 1:
-                (within if start else around)[label] += 1
-    return Branching(_commonest(around, USUAL.around), _commonest(within, USUAL.within))
+                (inner_counts if start else outer_counts)[label] += 1
+    return RightBranchingLabels(
+        _find_most_common(outer_counts, DEFAULT_LABELS.outer), _find_most_common(inner_counts, DEFAULT_LABELS.inner)
+    )
 
 
-def right_branching(sentence: Sequence[Leaf], labels: Branching = USUAL, *, outside: Collection[str] = PUNCTUATION) -> Tree:
+def build_right_branching_tree(
+    sentence: Sequence[Leaf], labels: RightBranchingLabels = DEFAULT_LABELS, *, outside_tags: Collection[str] = PUNCTUATION_TAGS
+) -> Tree:
     """`(TOP (S (DT the) (VP (NN cat) (VBD sat)) (. .)))`: each bracket holds a word and the bracket of all that follow.
 
     Words whose tags are `outside` stand in the outer bracket where they end the sentence. Without words, the root is empty.
     """
-    end = _end(sentence, outside)
-    steps = [Event("open", TOP)]
-    opened = [TOP]
-    for place, (word, tag) in enumerate(sentence):
-        if place == 0 or place < end - 1:
-            opened.append(labels.within if place else labels.around)
-            steps.append(Event("open", opened[-1]))
-        steps.append(Event("leaf", tag, word))
-        if place == end - 1:
-            steps += (Event("close", opened.pop()) for _ in range(len(opened) - 2))
-    steps += (Event("close", label) for label in reversed(opened))
-    return build(steps)
+    end = _find_phrase_end(sentence, outside_tags)
+    tree_events = [TreeEvent("open", TOP)]
+    open_labels = [TOP]
+    for word_index, (word, tag) in enumerate(sentence):
+        if word_index == 0 or word_index < end - 1:
+            open_labels.append(labels.inner if word_index else labels.outer)
+            tree_events.append(TreeEvent("open", open_labels[-1]))
+        tree_events.append(TreeEvent("leaf", tag, word))
+        if word_index == end - 1:
+            tree_events += (TreeEvent("close", open_labels.pop()) for _ in range(len(open_labels) - 2))
+    tree_events += (TreeEvent("close", label) for label in reversed(open_labels))
+    return build_tree(tree_events)
 
 
-def _end(sentence: Sequence[Leaf], outside: Collection[str]) -> int:
+def _find_phrase_end(sentence: Sequence[Leaf], outside_tags: Collection[str]) -> int:
     """How many words there are before the punctuation at the end; all, where there is nothing else."""
     end = len(sentence)
-    while end and sentence[end - 1].tag in outside:
+    while end and sentence[end - 1].tag in outside_tags:
         end -= 1
     return end or len(sentence)
 
 
-def _commonest(labels: Counter[str], otherwise: str) -> str:
-    return max(labels, key=labels.__getitem__) if labels else otherwise
+def _find_most_common(labels: Counter[str], default: str) -> str:
+    return max(labels, key=labels.__getitem__) if labels else default

@@ -13,7 +13,7 @@ TRACE = "-NONE-"
 """The tag of what is in the tree but not in the sentence."""
 
 
-class Event(NamedTuple):
+class TreeEvent(NamedTuple):
     """A step of the walk through a tree: a bracket opens, a word with its tag (None where it has none), a bracket closes."""
 
     kind: Literal["open", "leaf", "close"]
@@ -47,53 +47,53 @@ class Tree:
     children: tuple[Tree | str, ...]
 
     @property
-    def is_tag(self) -> bool:
+    def is_preterminal(self) -> bool:
         return len(self.children) == 1 and isinstance(self.children[0], str)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tree):
             return NotImplemented
-        return self is other or tuple(events(self)) == tuple(events(other))
+        return self is other or tuple(iter_events(self)) == tuple(iter_events(other))
 
     def __hash__(self) -> int:
-        return hash(tuple(events(self)))
+        return hash(tuple(iter_events(self)))
 
     def __repr__(self) -> str:
-        return f"<Tree {brackets(self)}>"
+        return f"<Tree {format_brackets(self)}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return build, (list(events(self)),)
+        return build_tree, (list(iter_events(self)),)
 
 
-def events(tree: Tree) -> Iterator[Event]:
+def iter_events(tree: Tree) -> Iterator[TreeEvent]:
     """The walk through a tree, from left to right."""
-    if tree.is_tag:
-        yield Event("leaf", tree.label, str(tree.children[0]))
+    if tree.is_preterminal:
+        yield TreeEvent("leaf", tree.label, str(tree.children[0]))
         return
-    yield Event("open", tree.label)
-    path = [(tree.label, iter(tree.children))]
-    while path:
-        label, children = path[-1]
+    yield TreeEvent("open", tree.label)
+    open_nodes = [(tree.label, iter(tree.children))]
+    while open_nodes:
+        label, children = open_nodes[-1]
         for child in children:
             if isinstance(child, str):
-                yield Event("leaf", None, child)
+                yield TreeEvent("leaf", None, child)
                 continue
-            inner = child.children
-            if len(inner) == 1 and isinstance(word := inner[0], str):
-                yield Event("leaf", child.label, word)
+            grandchildren = child.children
+            if len(grandchildren) == 1 and isinstance(word := grandchildren[0], str):
+                yield TreeEvent("leaf", child.label, word)
             else:
-                yield Event("open", child.label)
-                path.append((child.label, iter(inner)))
+                yield TreeEvent("open", child.label)
+                open_nodes.append((child.label, iter(grandchildren)))
                 break
         else:
-            path.pop()
-            yield Event("close", label)
+            open_nodes.pop()
+            yield TreeEvent("close", label)
 
 
-def build(steps: Iterable[Event]) -> Tree:
+def build_tree(tree_events: Iterable[TreeEvent]) -> Tree:
     """The tree of a walk. Raises ValueError where it is not the walk through one tree."""
     labels, contents = [""], [list[Tree | str]()]
-    for kind, label, word in steps:
+    for kind, label, word in tree_events:
         if kind == "open":
             labels.append(label or "")
             contents.append([])
@@ -110,46 +110,46 @@ def build(steps: Iterable[Event]) -> Tree:
     raise ValueError("these steps do not walk through one tree")
 
 
-def leaves(tree: Tree) -> list[Leaf]:
+def get_leaves(tree: Tree) -> list[Leaf]:
     """The words and their tags, traces among them."""
-    return [Leaf(word, label) for kind, label, word in events(tree) if kind == "leaf"]
+    return [Leaf(word, label) for kind, label, word in iter_events(tree) if kind == "leaf"]
 
 
-def words(tree: Tree) -> list[str]:
+def get_words(tree: Tree) -> list[str]:
     """The words of the sentence, which traces are none of."""
-    return [word for kind, label, word in events(tree) if kind == "leaf" and label != TRACE]
+    return [word for kind, label, word in iter_events(tree) if kind == "leaf" and label != TRACE]
 
 
-def spans(tree: Tree) -> list[Span]:
+def get_spans(tree: Tree) -> list[Span]:
     """Every constituent, those around others before them; places are counted in `leaves`."""
-    found: list[Span] = []
-    path: list[int] = []
-    place = 0
-    for kind, label, _ in events(tree):
+    constituents: list[Span] = []
+    open_indices: list[int] = []
+    word_index = 0
+    for kind, label, _ in iter_events(tree):
         if kind == "leaf":
-            place += 1
+            word_index += 1
         elif kind == "open":
-            path.append(len(found))
-            found.append(Span(label or "", place, place))
+            open_indices.append(len(constituents))
+            constituents.append(Span(label or "", word_index, word_index))
         else:
-            index = path.pop()
-            found[index] = found[index]._replace(end=place)
-    return found
+            index = open_indices.pop()
+            constituents[index] = constituents[index]._replace(end=word_index)
+    return constituents
 
 
-def depth(tree: Tree) -> int:
+def get_depth(tree: Tree) -> int:
     """How many constituents are within one another, at most."""
-    now = deepest = 0
-    for kind, _, _ in events(tree):
-        now += (kind == "open") - (kind == "close")
-        deepest = max(deepest, now)
-    return deepest
+    num_open = max_open = 0
+    for kind, _, _ in iter_events(tree):
+        num_open += (kind == "open") - (kind == "close")
+        max_open = max(max_open, num_open)
+    return max_open
 
 
-def brackets(tree: Tree) -> str:
+def format_brackets(tree: Tree) -> str:
     """The tree on one line, labels and words as they are. To write a file, take `penn.write`, which minds their brackets."""
     pieces: list[str] = []
-    for kind, label, word in events(tree):
+    for kind, label, word in iter_events(tree):
         match kind:
             case "open":
                 pieces.append(f" ({label}")

@@ -3,22 +3,22 @@
 Every function returns text (SVG or HTML) and writes nothing; equal arguments give equal text.
 """
 
-from dragoman.viz.heatmap import attention_heatmap
-from dragoman.viz.html_report import Table, report_page
-from dragoman.viz.line_chart import Mark, Panel, Series, learning_curve
-from dragoman.viz.run_dashboard import Sentence, Tile, watch_page
-from dragoman.viz.tree_diagram import tree_picture
+from dragoman.viz.heatmap import render_attention_heatmap
+from dragoman.viz.html_report import ReportTable, render_report
+from dragoman.viz.line_chart import Panel, Series, VerticalMarker, render_learning_curve
+from dragoman.viz.run_dashboard import MetricTile, SentenceHistory, render_dashboard
+from dragoman.viz.tree_diagram import render_tree
 
 __all__ = [
-    "Mark",
+    "MetricTile",
     "Panel",
-    "Sentence",
+    "ReportTable",
+    "SentenceHistory",
     "Series",
-    "Table",
-    "Tile",
-    "attention_heatmap",
-    "learning_curve",
-    "report_page",
-    "tree_picture",
-    "watch_page",
+    "VerticalMarker",
+    "render_attention_heatmap",
+    "render_dashboard",
+    "render_learning_curve",
+    "render_report",
+    "render_tree",
 ]

@@ -17,70 +17,73 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 from dragoman.viz.attention_svg import (
-    HUES,
-    HUES_IN_THE_DARK,
-    NAMES,
-    inside_view,
-    line_view,
-    shown,
-    strongest_pair,
-    word_matrix,
+    DARK_HEAD_COLORS,
+    HEAD_COLORS,
+    KIND_TITLES,
+    display_token,
+    find_strongest_pair,
+    render_head_view,
+    render_line_view,
+    render_word_matrix,
 )
-from dragoman.viz.beam_svg import beam_tree, probability
-from dragoman.viz.explanation import KINDS, LEVELS, Explanation, Heads, Kind, word_texts
-from dragoman.viz.html_report import html_text
-from dragoman.viz.png import data_address, palette_png, shades
-from dragoman.viz.svg import DARK, FONT, LIGHT, Colours, inert, visible
-from dragoman.viz.tree_attention import tree_view
+from dragoman.viz.beam_svg import format_probability, render_beam_tree
+from dragoman.viz.explanation import ATTENTION_KINDS, WEIGHT_LEVELS, AttentionHeads, AttentionKind, Explanation, merge_tokens
+from dragoman.viz.html_report import text_to_html
+from dragoman.viz.png import encode_palette_png, interpolate_colors, to_data_url
+from dragoman.viz.svg import DARK, FONT, LIGHT, ColorScheme, escape_hidden, escape_text
+from dragoman.viz.tree_attention import render_tree_attention
 
-SMALL_PAGE = 500_000
+MAX_OPTIONAL_PAGE_BYTES = 500_000
 """Bytes up to which the vectors of heads are laid in that nobody asked for by name."""
-MOST_TOKENS = 400
+MAX_TOKENS = 400
 """Longest side that a page is made of: its weights grow with the square."""
 
-_MOST_LINES = 600
-_PAPER, _INK = (255, 255, 255), (8, 69, 148)
-_BARS = 20
+_MAX_LINES = 600
+_BACKGROUND_COLOR, _WEIGHT_COLOR = (255, 255, 255), (8, 69, 148)
+_BAR_LEVELS = 20
 
-HeadName = tuple[Kind, int, int]
+HeadId = tuple[AttentionKind, int, int]
 """A kind of attention, a layer and a head, counted from 0."""
 
 
-def attention_page(explanation: Explanation, *, inside: tuple[HeadName, ...] = ()) -> str:
+def render_attention_page(explanation: Explanation, *, include_heads: tuple[HeadId, ...] = ()) -> str:
     """The whole page. `inside` names heads whose vectors must be in it; others are laid in while the page stays small.
 
     Raises ValueError where a side has more tokens than `MOST_TOKENS`, or sizes do not match.
     """
-    _check(explanation)
-    body = [
-        _head(explanation),
+    _check_explanation(explanation)
+    sections = [
+        _render_header(explanation),
         "<main>",
-        *_tree(explanation),
+        *_render_tree_section(explanation),
         '<section id="looks"><h2>Where it looks</h2>',
         '<p class="hint">Each line leads from a token to one that it looks at: the stronger, the greater the weight.</p>',
         '<div id="controls"></div><div class="beside"><div id="lines">',
-        *(f'<figure data-kind="{kind}">{line_view(explanation, kind, most=_MOST_LINES)}</figure>' for kind in _by_interest()),
+        *(
+            f'<figure data-kind="{kind}">{render_line_view(explanation, kind, max_lines=_MAX_LINES)}</figure>'
+            for kind in _list_kinds()
+        ),
         '</div><div id="grids"><div id="readout" aria-live="polite"></div>',
-        *(_grid(explanation.heads(kind), kind, NAMES[kind]) for kind in _by_interest()),
+        *(_render_weights_figure(explanation.heads(kind), kind, KIND_TITLES[kind]) for kind in _list_kinds()),
         "</div></div></section>",
         '<section id="words"><h2>Word by word</h2>',
         '<p class="hint">Sub-words merged; each row looks at the columns. '
         "Attention hints at what came from where, and proves nothing.</p>",
-        _scrolling("words", f"<figure>{word_matrix(explanation)}</figure>"),
+        _wrap_scrollable("words", f"<figure>{render_word_matrix(explanation)}</figure>"),
         '<p id="word" class="readout" aria-live="polite"></p></section>',
-        *_decoding(explanation),
+        *_render_decoding_section(explanation),
         '<section id="inside"><h2>Inside one head</h2><div id="pair"></div>',
-        _scrolling("inside one head", f"<figure>{inside_view(explanation, 'cross')}</figure>"),
+        _wrap_scrollable("inside one head", f"<figure>{render_head_view(explanation, 'cross')}</figure>"),
         "</section>\n</main>",
-        *(f'<footer dir="auto">{html_text(note)}</footer>' for note in explanation.notes),
+        *(f'<footer dir="auto">{text_to_html(note)}</footer>' for note in explanation.notes),
     ]
-    without = "\n".join(body)
-    room = SMALL_PAGE - len(_whole(explanation, without, "", {}).encode())
-    offsets, vectors = _vectors(explanation, inside, room)
-    return _whole(explanation, without, vectors, offsets)
+    body_html = "\n".join(sections)
+    budget_bytes = MAX_OPTIONAL_PAGE_BYTES - len(_render_document(explanation, body_html, "", {}).encode())
+    offsets, vectors = _pack_vectors(explanation, include_heads, budget_bytes)
+    return _render_document(explanation, body_html, vectors, offsets)
 
 
-def framed(page: str, *, height: int = 720) -> str:
+def embed_in_iframe(page: str, *, height: int = 720) -> str:
     """The page within a notebook: a frame that may run the page's own script and nothing else."""
     return (
         f'<iframe sandbox="allow-scripts" title="attention" width="100%" height="{height}" '
@@ -88,207 +91,213 @@ def framed(page: str, *, height: int = 720) -> str:
     )
 
 
-def _check(explanation: Explanation) -> None:
-    for kind in KINDS:
-        rows, columns = len(explanation.looking(kind)), len(explanation.looked_at(kind))
+def _check_explanation(explanation: Explanation) -> None:
+    for kind in ATTENTION_KINDS:
+        rows, columns = len(explanation.query_tokens(kind)), len(explanation.key_tokens(kind))
         if explanation.heads(kind).shape[2:] != (rows, columns):
             raise ValueError(f"{kind} weights are {explanation.heads(kind).shape[2:]}, the tokens {(rows, columns)}")
-        if max(rows, columns) > MOST_TOKENS:
-            raise ValueError(f"{max(rows, columns)} tokens; a page holds {MOST_TOKENS}")
-    if not explanation.said:
+        if max(rows, columns) > MAX_TOKENS:
+            raise ValueError(f"{max(rows, columns)} tokens; a page holds {MAX_TOKENS}")
+    if not explanation.output_tokens:
         raise ValueError("nothing was said, so there is nothing to look at")
 
 
-def _by_interest() -> list[Kind]:
+def _list_kinds() -> list[AttentionKind]:
     return ["cross", "encoder", "decoder"]
 
 
-def _head(explanation: Explanation) -> str:
-    how = "given" if explanation.forced else "translation" if explanation.tree is None else "parse"
-    texts = [html_text(text) for text in (explanation.model, explanation.source, explanation.target)]
+def _render_header(explanation: Explanation) -> str:
+    output_label = "given" if explanation.teacher_forced else "translation" if explanation.tree is None else "parse"
+    html_texts = [text_to_html(text) for text in (explanation.model, explanation.source, explanation.target)]
     return (
-        f'<header><p class="model" dir="auto">{texts[0]}</p>\n<h1 dir="auto">{texts[1]}</h1>\n'
-        f'<p class="target"><small>{how}</small> <bdi>{texts[2]}</bdi></p></header>'
+        f'<header><p class="model" dir="auto">{html_texts[0]}</p>\n<h1 dir="auto">{html_texts[1]}</h1>\n'
+        f'<p class="target"><small>{output_label}</small> <bdi>{html_texts[2]}</bdi></p></header>'
     )
 
 
-def _scrolling(name: str, content: str) -> str:
-    return f'<div class="scroll" role="region" tabindex="0" aria-label="{inert(name)}">{content}</div>'
+def _wrap_scrollable(name: str, content: str) -> str:
+    return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape_text(name)}">{content}</div>'
 
 
 # The weights
 
 
-def _gap(columns: int) -> int:
+def _compute_gap(columns: int) -> int:
     return max(1, columns // 14)
 
 
-def _mosaic(heads: Heads) -> bytes:
+def _encode_weights_png(heads: AttentionHeads) -> bytes:
     """All heads as one picture, a byte a weight: round(255 · weight)."""
-    layers, count, rows, columns = heads.shape
-    gap = _gap(columns)
-    levels = (heads.weights_LHTS * LEVELS).round().clip(0, LEVELS).astype("u1")
-    lines = []
+    layers, num_heads, rows, columns = heads.shape
+    gap = _compute_gap(columns)
+    levels = (heads.weights_LHTS * WEIGHT_LEVELS).round().clip(0, WEIGHT_LEVELS).astype("u1")
+    pixel_rows = []
     for layer in range(layers):
         if layer:
-            lines += [bytes(count * columns + (count - 1) * gap)] * gap
+            pixel_rows += [bytes(num_heads * columns + (num_heads - 1) * gap)] * gap
         for row in range(rows):
-            lines.append(bytes(gap).join(levels[layer, head, row].tobytes() for head in range(count)))
-    return palette_png(lines, shades(_PAPER, _INK))
+            pixel_rows.append(bytes(gap).join(levels[layer, head, row].tobytes() for head in range(num_heads)))
+    return encode_palette_png(pixel_rows, interpolate_colors(_BACKGROUND_COLOR, _WEIGHT_COLOR))
 
 
-def _grid(heads: Heads, kind: Kind, name: str) -> str:
-    layers, count, _, _ = heads.shape
-    numbers = "".join(f"<span>{head + 1}</span>" for head in range(count))
+def _render_weights_figure(heads: AttentionHeads, kind: AttentionKind, name: str) -> str:
+    layers, num_heads, _, _ = heads.shape
+    head_numbers = "".join(f"<span>{head + 1}</span>" for head in range(num_heads))
     return (
-        f'<figure class="grid" data-kind="{kind}"><figcaption>{name}: {layers} layers × {count} heads</figcaption>'
-        f'<div class="heads" aria-hidden="true">{numbers}</div>'
+        f'<figure class="grid" data-kind="{kind}"><figcaption>{name}: {layers} layers × {num_heads} heads</figcaption>'
+        f'<div class="heads" aria-hidden="true">{head_numbers}</div>'
         f'<div class="layers" aria-hidden="true">{"".join(f"<span>{layer + 1}</span>" for layer in range(layers))}</div>'
-        f'<div class="mosaic"><img alt="a thumbnail of each head" src="{data_address(_mosaic(heads))}"></div></figure>'
+        f'<div class="mosaic"><img alt="a thumbnail of each head" src="{to_data_url(_encode_weights_png(heads))}"></div></figure>'
     )
 
 
-def _vectors(explanation: Explanation, wanted: tuple[HeadName, ...], room: int) -> tuple[dict[str, int], str]:
+def _pack_vectors(
+    explanation: Explanation, requested_heads: tuple[HeadId, ...], budget_bytes: int
+) -> tuple[dict[str, int], str]:
     """Where the vectors of each head begin, and all of them as one text: those wanted, then more while there is room."""
     packed = bytearray()
     offsets: dict[str, int] = {}
-    for kind, layer, head in [*wanted, *_all_heads(explanation)]:
+    for kind, layer, head in [*requested_heads, *_iterate_heads(explanation)]:
         name = f"{kind}.{layer}.{head}"
         heads = explanation.heads(kind)
-        numbers = [heads.query_LHTK[layer, head], heads.key_LHSK[layer, head], heads.value_LHSU[layer, head]]
-        size = 12 + 2 * sum(one.size for one in numbers)
-        too_large = math.ceil((len(packed) + size + 3) / 3) * 4 + 24 * (len(offsets) + 1) > room
-        if name in offsets or (too_large and (kind, layer, head) not in wanted):
+        vectors = [heads.query_LHTK[layer, head], heads.key_LHSK[layer, head], heads.value_LHSU[layer, head]]
+        num_bytes = 12 + 2 * sum(vector.size for vector in vectors)
+        exceeds_budget = math.ceil((len(packed) + num_bytes + 3) / 3) * 4 + 24 * (len(offsets) + 1) > budget_bytes
+        if name in offsets or (exceeds_budget and (kind, layer, head) not in requested_heads):
             continue
         offsets[name] = len(packed)
-        scales = [float(abs(one).max()) / 32767 or 1.0 for one in numbers]
+        scales = [float(abs(one).max()) / 32767 or 1.0 for one in vectors]
         packed += struct.pack("<3f", *scales)
-        for one, scale in zip(numbers, scales, strict=True):
+        for one, scale in zip(vectors, scales, strict=True):
             packed += (one / scale).round().astype("<i2").tobytes()
         packed += bytes(-len(packed) % 4)
     return offsets, base64.b64encode(packed).decode("ascii")
 
 
-def _all_heads(explanation: Explanation) -> Iterator[HeadName]:
+def _iterate_heads(explanation: Explanation) -> Iterator[HeadId]:
     """The heads in view first, then their layers, then all."""
-    order = _by_interest()
-    yield from ((kind, explanation.focus[kind].layer, head) for kind in order for head in explanation.focus[kind].heads)
-    for kind in order:
-        layers, count, _, _ = explanation.heads(kind).shape
-        yield from ((kind, layer, head) for layer in reversed(range(layers)) for head in range(count))
+    kinds = _list_kinds()
+    yield from (
+        (kind, explanation.selections[kind].layer, head) for kind in kinds for head in explanation.selections[kind].heads
+    )
+    for kind in kinds:
+        layers, num_heads, _, _ = explanation.heads(kind).shape
+        yield from ((kind, layer, head) for layer in reversed(range(layers)) for head in range(num_heads))
 
 
 # The tree
 
 
-def _tree(explanation: Explanation) -> Iterator[str]:
+def _render_tree_section(explanation: Explanation) -> Iterator[str]:
     if explanation.tree is None:
         return
-    shown_word = " A triangle stands before the word that the decoder was shown." if explanation.tree.points else ""
+    pointer_hint = " A triangle stands before the word that the decoder was shown." if explanation.tree.has_pointer else ""
     yield '<section id="tree"><h2>The tree</h2>'
     yield (
         '<p class="hint">Below the words a row for each bracket: the darker a word, the more the token that opened the bracket '
-        f"looked at it. The frame is what the bracket holds.{shown_word}</p>"
+        f"looked at it. The frame is what the bracket holds.{pointer_hint}</p>"
     )
-    yield _scrolling("the tree", f"<figure>{tree_view(explanation)}</figure>") + "</section>"
+    yield _wrap_scrollable("the tree", f"<figure>{render_tree_attention(explanation)}</figure>") + "</section>"
 
 
 # The decoding
 
 
-def _decoding(explanation: Explanation) -> Iterator[str]:
+def _render_decoding_section(explanation: Explanation) -> Iterator[str]:
     yield '<section id="steps"><h2>Step by step</h2>'
     yield '<p class="hint">A row for each place: what was said, then the likeliest tokens, with their probabilities.</p>'
     rows = []
-    for number, choice in enumerate(explanation.choices, start=1):
+    for step_number, prediction in enumerate(explanation.predictions, start=1):
         cells = "".join(
-            f'<td class="b{_bar(candidate.log_prob)}{" said" if rank == choice.rank else ""}">'
-            f"<bdi>{inert(shown(candidate.token))}</bdi> <i>{inert(probability(candidate.log_prob))}</i></td>"
-            for rank, candidate in enumerate(choice.candidates, start=1)
+            f'<td class="b{_quantize_probability(candidate.log_prob)}{" said" if rank == prediction.rank else ""}">'
+            f"<bdi>{escape_text(display_token(candidate.token))}</bdi> <i>{escape_text(format_probability(candidate.log_prob))}</i></td>"
+            for rank, candidate in enumerate(prediction.candidates, start=1)
         )
-        said = f"<b><bdi>{inert(shown(choice.said.token))}</bdi></b> <i>{inert(probability(choice.said.log_prob))}</i>"
-        late = f" <i>no. {choice.rank}</i>" if choice.rank > len(choice.candidates) else ""
-        rows.append(f"<tr><td>{number}</td><th scope=row>{said}{late}</th>{cells}</tr>")
-    most = max(len(choice.candidates) for choice in explanation.choices)
-    head = "".join(f"<th scope=col>{rank}</th>" for rank in range(1, most + 1))
-    table = f"<table><thead><tr><th></th><th>said</th>{head}</tr></thead><tbody>\n" + "\n".join(rows) + "</tbody></table>"
-    yield _scrolling("the likeliest tokens at each place", table)
+        output_cell = f"<b><bdi>{escape_text(display_token(prediction.output.token))}</bdi></b> <i>{escape_text(format_probability(prediction.output.log_prob))}</i>"
+        rank_note = f" <i>no. {prediction.rank}</i>" if prediction.rank > len(prediction.candidates) else ""
+        rows.append(f"<tr><td>{step_number}</td><th scope=row>{output_cell}{rank_note}</th>{cells}</tr>")
+    num_columns = max(len(choice.candidates) for choice in explanation.predictions)
+    header_cells = "".join(f"<th scope=col>{rank}</th>" for rank in range(1, num_columns + 1))
+    table = (
+        f"<table><thead><tr><th></th><th>said</th>{header_cells}</tr></thead><tbody>\n" + "\n".join(rows) + "</tbody></table>"
+    )
+    yield _wrap_scrollable("the likeliest tokens at each place", table)
     if explanation.beam:
-        yield _scrolling("the beam as a tree", f"<figure>{beam_tree(explanation)}</figure>")
+        yield _wrap_scrollable("the beam as a tree", f"<figure>{render_beam_tree(explanation)}</figure>")
     yield '<div id="step" class="readout" aria-live="polite"></div></section>'
 
 
-def _bar(log_prob: float) -> int:
-    return round(math.exp(log_prob) * _BARS)
+def _quantize_probability(log_prob: float) -> int:
+    return round(math.exp(log_prob) * _BAR_LEVELS)
 
 
 # The file
 
 
-def _data(explanation: Explanation, offsets: dict[str, int]) -> str:
+def _serialize_data(explanation: Explanation, offsets: dict[str, int]) -> str:
     """What the script needs to know, safe within a script element."""
     kinds = {}
-    for kind in KINDS:
+    for kind in ATTENTION_KINDS:
         heads = explanation.heads(kind)
         kinds[kind] = {
-            "name": NAMES[kind],
+            "name": KIND_TITLES[kind],
             "shape": heads.shape,
-            "gap": _gap(heads.shape[3]),
+            "gap": _compute_gap(heads.shape[3]),
             "widths": [heads.query_LHTK.shape[3], heads.value_LHSU.shape[3]],
-            "looking": [visible(shown(token)) for token in explanation.looking(kind)],
-            "lookedAt": [visible(shown(token)) for token in explanation.looked_at(kind)],
+            "looking": [escape_hidden(display_token(token)) for token in explanation.query_tokens(kind)],
+            "lookedAt": [escape_hidden(display_token(token)) for token in explanation.key_tokens(kind)],
             "window": heads.window,
-            "layer": explanation.focus[kind].layer,
-            "heads": explanation.focus[kind].heads,
-            "pair": strongest_pair(explanation, kind),
+            "layer": explanation.selections[kind].layer,
+            "heads": explanation.selections[kind].heads,
+            "pair": find_strongest_pair(explanation, kind),
         }
     document = {
         "kinds": kinds,
-        "rowWords": explanation.said_words,
-        "columnWords": explanation.source_words,
-        "rows": [visible(word) for word in word_texts(explanation.said, explanation.said_words)],
-        "columns": [visible(word) for word in word_texts(explanation.source_tokens, explanation.source_words)],
+        "rowWords": explanation.output_word_ids,
+        "columnWords": explanation.source_word_ids,
+        "rows": [escape_hidden(word) for word in merge_tokens(explanation.output_tokens, explanation.output_word_ids)],
+        "columns": [escape_hidden(word) for word in merge_tokens(explanation.source_tokens, explanation.source_word_ids)],
         "vectors": offsets,
     }
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return files("dragoman.viz").joinpath(name).read_text(encoding="utf-8")
 
 
-def _variables(colours: Colours, hues: list[str]) -> str:
-    named = [f"--{name}:{colour}" for name, colour in colours._asdict().items()]
-    named += [f"--h{index}:{hue}" for index, hue in enumerate(hues)]
-    return ":root{" + ";".join(named) + "}"
+def _build_css_variables(color_scheme: ColorScheme, head_colors: list[str]) -> str:
+    declarations = [f"--{name}:{color}" for name, color in color_scheme._asdict().items()]
+    declarations += [f"--h{index}:{head_color}" for index, head_color in enumerate(head_colors)]
+    return ":root{" + ";".join(declarations) + "}"
 
 
-def _style() -> str:
-    bars = "".join(f".b{level}{{--p:{100 * level // _BARS}%}}" for level in range(_BARS + 1))
-    dark = f"@media (prefers-color-scheme:dark){{{_variables(DARK, HUES_IN_THE_DARK)}}}"
-    font = f"body{{font-family:{FONT}}}"
-    return f":root{{color-scheme:light dark}}{_variables(LIGHT, HUES)}{dark}{font}{bars}{_asset('attention.css')}"
+def _build_style() -> str:
+    bar_rules = "".join(f".b{level}{{--p:{100 * level // _BAR_LEVELS}%}}" for level in range(_BAR_LEVELS + 1))
+    dark_rules = f"@media (prefers-color-scheme:dark){{{_build_css_variables(DARK, DARK_HEAD_COLORS)}}}"
+    font_rule = f"body{{font-family:{FONT}}}"
+    return f":root{{color-scheme:light dark}}{_build_css_variables(LIGHT, HEAD_COLORS)}{dark_rules}{font_rule}{bar_rules}{_read_asset('attention.css')}"
 
 
-def _whole(explanation: Explanation, body: str, vectors: str, offsets: dict[str, int]) -> str:
-    style, script = _style(), _asset("attention.js")
-    drawn = re.search(r"<style>(.*?)</style>", body, re.DOTALL)
-    assert drawn is not None
+def _render_document(explanation: Explanation, body: str, vectors: str, offsets: dict[str, int]) -> str:
+    style, script = _build_style(), _read_asset("attention.js")
+    svg_style = re.search(r"<style>(.*?)</style>", body, re.DOTALL)
+    assert svg_style is not None
     policy = (
-        f"default-src 'none'; img-src data:; script-src {_hash(script)}; style-src {_hash(style)} {_hash(drawn[1])}; "
+        f"default-src 'none'; img-src data:; script-src {_hash_for_policy(script)}; style-src {_hash_for_policy(style)} {_hash_for_policy(svg_style[1])}; "
         "base-uri 'none'; form-action 'none'"
     )
-    title = f"{visible(explanation.source)[:60]} → {visible(explanation.target)[:60]}"
+    title = f"{escape_hidden(explanation.source)[:60]} → {escape_hidden(explanation.target)[:60]}"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="referrer" content="no-referrer">\n'
-        f"<title>{inert(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n"
-        f'<script type="application/json" id="data">{_data(explanation, offsets)}</script>\n'
+        f"<title>{escape_text(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n"
+        f'<script type="application/json" id="data">{_serialize_data(explanation, offsets)}</script>\n'
         f'<script type="text/plain" id="vectors">{vectors}</script>\n<script>{script}</script>\n</body>\n</html>\n'
     )
 
 
-def _hash(text: str) -> str:
+def _hash_for_policy(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"

@@ -10,59 +10,59 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dragoman.viz.explanation import SPACE, Explanation, Kind, word_texts, word_weights
-from dragoman.viz.svg import fitted, label, number, picture, text_width
+from dragoman.viz.explanation import WHITESPACE_SYMBOL, AttentionKind, Explanation, merge_tokens, merge_weights
+from dragoman.viz.svg import estimate_text_width, format_number, render_label, render_svg, truncate_text
 
 if TYPE_CHECKING:
-    from dragoman.viz.explanation import Numbers
+    from dragoman.viz.explanation import FloatArray
 
 # Chosen so that no two are nearer to each other than 15 in CIELAB, to any eye, and each stands out from its paper. Ninth and
 # later heads begin again: their numbers stand beside them, and their places differ.
-HUES = ["#0072b2", "#d55e00", "#009e73", "#b200ff", "#661900", "#191999", "#661966", "#e5004c"]
-HUES_IN_THE_DARK = ["#58a6ff", "#ff8c42", "#2dc99a", "#ffccff", "#b2197f", "#7f00ff", "#cc0033", "#4c66e5"]
+HEAD_COLORS = ["#0072b2", "#d55e00", "#009e73", "#b200ff", "#661900", "#191999", "#661966", "#e5004c"]
+DARK_HEAD_COLORS = ["#58a6ff", "#ff8c42", "#2dc99a", "#ffccff", "#b2197f", "#7f00ff", "#cc0033", "#4c66e5"]
 
-OPACITIES = 8
-SHADES = 16
-FAINTEST = 0.04
-ROW, SIZE, MARGIN = 20, 13, 12
-_REACH, _BESIDE, _SHORTEST, _LONGEST, _HEADING = 150, 7, 64.0, 132, 44
-_BOX, _BOXES = 11.0, 88.0
-_INSIDE, _MOST_ROWS = 560.0, 12
+OPACITY_STEPS = 8
+SHADE_STEPS = 16
+MIN_VISIBLE_WEIGHT = 0.04
+ROW_HEIGHT, FONT_SIZE, MARGIN = 20, 13, 12
+_COLUMN_GAP, _LABEL_GAP, _MIN_LABEL_WIDTH, _MAX_LABEL_WIDTH, _HEADING_HEIGHT = 150, 7, 64.0, 132, 44
+_BOX_WIDTH, _MAX_BOXES_WIDTH = 11.0, 88.0
+_HEAD_VIEW_WIDTH, _MAX_SOFTMAX_ROWS = 560.0, 12
 
-KIND = "dragoman-attention"
-_SHARED = {".line": "fill:none;stroke-width:1.6", ".bold": "font-weight:600", ".won": "stroke-width:2.4;fill:none"}
+CSS_CLASS = "dragoman-attention"
+_SHARED_RULES = {".line": "fill:none;stroke-width:1.6", ".bold": "font-weight:600", ".won": "stroke-width:2.4;fill:none"}
 
 
-def _rules(hues: Sequence[str], *, cell: str, accent: str, box: str) -> dict[str, str]:
-    heads = {f".h{index}": f"stroke:{hue}" for index, hue in enumerate(hues)}
-    fills = {f".f{index}": f"fill:{hue}" for index, hue in enumerate(hues)}
-    own = {
+def _build_rules(colors: Sequence[str], *, cell: str, accent: str, box: str) -> dict[str, str]:
+    stroke_rules = {f".h{index}": f"stroke:{color}" for index, color in enumerate(colors)}
+    fill_rules = {f".f{index}": f"fill:{hue}" for index, hue in enumerate(colors)}
+    color_rules = {
         ".cell": f"fill:{cell}",
-        ".won": f"{_SHARED['.won']};stroke:{accent}",
+        ".won": f"{_SHARED_RULES['.won']};stroke:{accent}",
         ".box": f"fill:{box}",
     }
-    return _SHARED | heads | fills | own
+    return _SHARED_RULES | stroke_rules | fill_rules | color_rules
 
 
-LIGHT_RULES = _rules(HUES, cell="#08519c", accent="#0550ae", box="#eef2f6")
-DARK_RULES = _rules(HUES_IN_THE_DARK, cell="#79b8ff", accent="#79b8ff", box="#1c232c")
+LIGHT_RULES = _build_rules(HEAD_COLORS, cell="#08519c", accent="#0550ae", box="#eef2f6")
+DARK_RULES = _build_rules(DARK_HEAD_COLORS, cell="#79b8ff", accent="#79b8ff", box="#1c232c")
 
-NAMES: dict[Kind, str] = {
+KIND_TITLES: dict[AttentionKind, str] = {
     "encoder": "Encoder self-attention",
     "decoder": "Decoder self-attention",
     "cross": "Attention from decoder to encoder",
 }
-SIDES: dict[Kind, tuple[str, str]] = {
+SIDE_LABELS: dict[AttentionKind, tuple[str, str]] = {
     "encoder": ("source", "looks at source"),
     "decoder": ("saying", "looks back at"),
     "cross": ("saying", "looks at source"),
 }
 
 
-def drawing(width: float, height: float, title: str, description: str, parts: Sequence[str]) -> str:
+def render_drawing(width: float, height: float, title: str, description: str, parts: Sequence[str]) -> str:
     """One of the page's pictures."""
-    return picture(
-        KIND,
+    return render_svg(
+        CSS_CLASS,
         width=width,
         height=height,
         title=title,
@@ -73,23 +73,25 @@ def drawing(width: float, height: float, title: str, description: str, parts: Se
     )
 
 
-def shown(token: str) -> str:
+def display_token(token: str) -> str:
     """A token as a label: one that is nothing but the mark of a space stays visible."""
-    return token.removeprefix(SPACE) or token
+    return token.removeprefix(WHITESPACE_SYMBOL) or token
 
 
-def chosen(explanation: Explanation, kind: Kind) -> str:
+def describe_selection(explanation: Explanation, kind: AttentionKind) -> str:
     """Which layer and heads a picture shows, in words."""
-    focus, heads = explanation.focus[kind], explanation.heads(kind).shape[1]
-    several = ", ".join(str(head + 1) for head in focus.heads)
-    named = "all heads" if len(focus.heads) == heads else f"head{'s' if len(focus.heads) > 1 else ''} {several}"
-    return f"layer {focus.layer + 1}, {named}"
+    selection, num_heads = explanation.selections[kind], explanation.heads(kind).shape[1]
+    head_numbers = ", ".join(str(head + 1) for head in selection.heads)
+    head_text = (
+        "all heads" if len(selection.heads) == num_heads else f"head{'s' if len(selection.heads) > 1 else ''} {head_numbers}"
+    )
+    return f"layer {selection.layer + 1}, {head_text}"
 
 
-def heading(title: str, remark: str, width: float) -> list[str]:
+def render_heading(title: str, subtitle: str, width: float) -> list[str]:
     return [
-        label(fitted(title, width - 2 * MARGIN, 15), MARGIN, 20, 15, kind="ink bold"),
-        label(fitted(remark, width - 2 * MARGIN, 12), MARGIN, 37, 12, kind="muted"),
+        render_label(truncate_text(title, width - 2 * MARGIN, 15), MARGIN, 20, 15, css_class="ink bold"),
+        render_label(truncate_text(subtitle, width - 2 * MARGIN, 12), MARGIN, 37, 12, css_class="muted"),
     ]
 
 
@@ -97,115 +99,139 @@ def heading(title: str, remark: str, width: float) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Columns:
+class LineViewLayout:
     """Two columns of tokens: where the labels end and begin, how wide all is, and how wide a head's box beside a label."""
 
-    left: float
-    right: float
+    left_x: float
+    right_x: float
     width: float
-    box: float
+    box_width: float
 
     @staticmethod
-    def of(looking: Sequence[str], looked_at: Sequence[str], heads: int) -> Columns:
-        boxes = min(_BOX * heads, _BOXES)
-        wide = [max(_SHORTEST, *(_label_width(token) for token in some)) for some in (looking, looked_at)]
-        left = MARGIN + boxes + wide[0]
-        right = left + 2 * _BESIDE + _REACH
-        return Columns(left, right, right + wide[1] + _BESIDE + boxes + MARGIN, boxes / heads)
+    def from_tokens(query_tokens: Sequence[str], key_tokens: Sequence[str], num_heads: int) -> LineViewLayout:
+        boxes_width = min(_BOX_WIDTH * num_heads, _MAX_BOXES_WIDTH)
+        label_widths = [
+            max(_MIN_LABEL_WIDTH, *(_measure_label(token) for token in tokens)) for tokens in (query_tokens, key_tokens)
+        ]
+        left_x = MARGIN + boxes_width + label_widths[0]
+        right_x = left_x + 2 * _LABEL_GAP + _COLUMN_GAP
+        return LineViewLayout(
+            left_x, right_x, right_x + label_widths[1] + _LABEL_GAP + boxes_width + MARGIN, boxes_width / num_heads
+        )
 
 
-def _label_width(token: str) -> float:
-    return text_width(fitted(shown(token), _LONGEST, SIZE), SIZE)
+def _measure_label(token: str) -> float:
+    return estimate_text_width(truncate_text(display_token(token), _MAX_LABEL_WIDTH, FONT_SIZE), FONT_SIZE)
 
 
-def row_middle(row: int) -> float:
-    return _HEADING + 34 + ROW * (row + 0.5)
+def compute_row_center(row: int) -> float:
+    return _HEADING_HEIGHT + 34 + ROW_HEIGHT * (row + 0.5)
 
 
-def line_view(explanation: Explanation, kind: Kind, *, most: int | None = None) -> str:
+def render_line_view(explanation: Explanation, kind: AttentionKind, *, max_lines: int | None = None) -> str:
     """The paper's picture (figures 3 to 5): from each token a line to those that it looks at, the stronger the more it does.
 
     most: draw only so many lines, the strongest
     """
-    looking, looked_at = explanation.looking(kind), explanation.looked_at(kind)
-    columns = Columns.of(looking, looked_at, explanation.heads(kind).shape[1])
-    parts = heading(NAMES[kind], chosen(explanation, kind), columns.width)
-    for (x, anchor), text in zip(((columns.left, "end"), (columns.right, "start")), SIDES[kind], strict=True):
-        parts.append(label(text, x, row_middle(0) - ROW, 11, kind="muted", anchor=anchor))
-    parts.append(f'<g class="lines" data-box="{number(columns.box)}">{_lines(explanation, kind, columns, most)}</g>')
-    for side, x, anchor, tokens in (("q", columns.left, "end", looking), ("k", columns.right, "start", looked_at)):
+    query_tokens, key_tokens = explanation.query_tokens(kind), explanation.key_tokens(kind)
+    layout = LineViewLayout.from_tokens(query_tokens, key_tokens, explanation.heads(kind).shape[1])
+    parts = render_heading(KIND_TITLES[kind], describe_selection(explanation, kind), layout.width)
+    for (x, anchor), text in zip(((layout.left_x, "end"), (layout.right_x, "start")), SIDE_LABELS[kind], strict=True):
+        parts.append(render_label(text, x, compute_row_center(0) - ROW_HEIGHT, 11, css_class="muted", anchor=anchor))
+    parts.append(
+        f'<g class="lines" data-box="{format_number(layout.box_width)}">{_render_lines(explanation, kind, layout, max_lines)}</g>'
+    )
+    for side, x, anchor, tokens in (("q", layout.left_x, "end", query_tokens), ("k", layout.right_x, "start", key_tokens)):
         parts += [
-            label(fitted(shown(token), _LONGEST, SIZE), x, row_middle(row) + 4.5, SIZE, kind=f"ink {side}", anchor=anchor)
+            render_label(
+                truncate_text(display_token(token), _MAX_LABEL_WIDTH, FONT_SIZE),
+                x,
+                compute_row_center(row) + 4.5,
+                FONT_SIZE,
+                css_class=f"ink {side}",
+                anchor=anchor,
+            )
             for row, token in enumerate(tokens)
         ]
-    height = row_middle(max(len(looking), len(looked_at))) + MARGIN / 2
-    told = f"Lines from {len(looking)} tokens to {len(looked_at)} tokens; {chosen(explanation, kind)}."
-    return drawing(columns.width, height, NAMES[kind], told, parts)
+    height = compute_row_center(max(len(query_tokens), len(key_tokens))) + MARGIN / 2
+    description = f"Lines from {len(query_tokens)} tokens to {len(key_tokens)} tokens; {describe_selection(explanation, kind)}."
+    return render_drawing(layout.width, height, KIND_TITLES[kind], description, parts)
 
 
-def _lines(explanation: Explanation, kind: Kind, columns: Columns, most: int | None) -> str:
-    focus = explanation.focus[kind]
-    strong = []
-    for place, head in enumerate(focus.heads):
-        weights = explanation.heads(kind).weights_LHTS[focus.layer, head]
-        found = weights >= FAINTEST
-        spots = zip(weights[found].tolist(), *(axis.tolist() for axis in found.nonzero()), strict=True)
-        strong += [(weight, place, head, row, column) for weight, row, column in spots]
-    strong.sort(reverse=True)
+def _render_lines(explanation: Explanation, kind: AttentionKind, layout: LineViewLayout, max_lines: int | None) -> str:
+    selection = explanation.selections[kind]
+    lines = []
+    for index, head in enumerate(selection.heads):
+        weights = explanation.heads(kind).weights_LHTS[selection.layer, head]
+        is_visible_TS = weights >= MIN_VISIBLE_WEIGHT
+        cells = zip(weights[is_visible_TS].tolist(), *(axis.tolist() for axis in is_visible_TS.nonzero()), strict=True)
+        lines += [(weight, index, head, row, column) for weight, row, column in cells]
+    lines.sort(reverse=True)
     paths: dict[tuple[int, int], list[str]] = {}
-    for weight, place, head, row, column in strong[:most]:
-        shift = (place - (len(focus.heads) - 1) / 2) * min(1.8, ROW * 0.7 / len(focus.heads))
-        y, end = row_middle(row) + shift, row_middle(column) + shift
-        step = f"M{number(columns.left + _BESIDE)} {number(y)}L{number(columns.right - _BESIDE)} {number(end)}"
-        paths.setdefault((head, math.ceil(min(weight, 1.0) * OPACITIES)), []).append(step)
+    for weight, index, head, row, column in lines[:max_lines]:
+        shift = (index - (len(selection.heads) - 1) / 2) * min(1.8, ROW_HEIGHT * 0.7 / len(selection.heads))
+        y, end_y = compute_row_center(row) + shift, compute_row_center(column) + shift
+        line_path = f"M{format_number(layout.left_x + _LABEL_GAP)} {format_number(y)}L{format_number(layout.right_x - _LABEL_GAP)} {format_number(end_y)}"
+        paths.setdefault((head, math.ceil(min(weight, 1.0) * OPACITY_STEPS)), []).append(line_path)
     return "".join(
-        f'<path class="line h{head % len(HUES)}" stroke-opacity="{number(level / OPACITIES)}" d="{"".join(steps)}"/>'
-        for (head, level), steps in sorted(paths.items())
+        f'<path class="line h{head % len(HEAD_COLORS)}" stroke-opacity="{format_number(level / OPACITY_STEPS)}" d="{"".join(line_paths)}"/>'
+        for (head, level), line_paths in sorted(paths.items())
     )
 
 
 # All heads
 
 
-def head_grid(explanation: Explanation, kind: Kind) -> str:
+def render_head_grid(explanation: Explanation, kind: AttentionKind) -> str:
     """Layers below each other, heads beside each other: a thumbnail each, drawn with lines."""
     heads = explanation.heads(kind)
-    layers, count, rows, columns = heads.shape
+    layers, num_heads, rows, columns = heads.shape
     unit = max(1.0, 76 / max(rows, columns))
-    wide, high = unit * columns, unit * rows
-    left, top, gap = 66.0, _HEADING + 26.0, 9.0
-    width = max(left + count * (wide + gap) + MARGIN, 300)
-    parts = heading(NAMES[kind], "all layers and heads; rows look at columns", width)
-    for head in range(count):
+    grid_width, grid_height = unit * columns, unit * rows
+    left, top, gap = 66.0, _HEADING_HEIGHT + 26.0, 9.0
+    width = max(left + num_heads * (grid_width + gap) + MARGIN, 300)
+    parts = render_heading(KIND_TITLES[kind], "all layers and heads; rows look at columns", width)
+    for head in range(num_heads):
         parts.append(
-            label(f"head {head + 1}", left + head * (wide + gap) + wide / 2, top - 6, 11, kind="muted", anchor="middle")
+            render_label(
+                f"head {head + 1}",
+                left + head * (grid_width + gap) + grid_width / 2,
+                top - 6,
+                11,
+                css_class="muted",
+                anchor="middle",
+            )
         )
     for layer in range(layers):
-        y = top + layer * (high + gap)
-        parts.append(label(f"layer {layer + 1}", left - 8, y + high / 2 + 4, 11, kind="muted", anchor="end"))
-        for head in range(count):
-            x = left + head * (wide + gap)
-            parts.append(f'<path class="grid" d="M{number(x)} {number(y)}h{number(wide)}v{number(high)}h-{number(wide)}z"/>')
-            parts.append(_cells(_shaded(heads.weights_LHTS[layer, head]), x, y, unit))
-    return drawing(width, top + layers * (high + gap) + MARGIN, NAMES[kind], f"{layers} layers of {count} heads.", parts)
+        y = top + layer * (grid_height + gap)
+        parts.append(render_label(f"layer {layer + 1}", left - 8, y + grid_height / 2 + 4, 11, css_class="muted", anchor="end"))
+        for head in range(num_heads):
+            x = left + head * (grid_width + gap)
+            parts.append(
+                f'<path class="grid" d="M{format_number(x)} {format_number(y)}h{format_number(grid_width)}v{format_number(grid_height)}h-{format_number(grid_width)}z"/>'
+            )
+            parts.append(_render_cells(_quantize_weights(heads.weights_LHTS[layer, head]), x, y, unit))
+    return render_drawing(
+        width, top + layers * (grid_height + gap) + MARGIN, KIND_TITLES[kind], f"{layers} layers of {num_heads} heads.", parts
+    )
 
 
-def _shaded(weights_TS: Numbers) -> Iterator[tuple[int, int, int]]:
+def _quantize_weights(weights_TS: FloatArray) -> Iterator[tuple[int, int, int]]:
     """Row, column and shade of each weight that is not too faint for any."""
-    shades = (weights_TS * SHADES).round().clip(0, SHADES).astype("u1")
+    shades = (weights_TS * SHADE_STEPS).round().clip(0, SHADE_STEPS).astype("u1")
     rows, columns = shades.nonzero()
     return zip(rows.tolist(), columns.tolist(), shades[rows, columns].tolist(), strict=True)
 
 
-def _cells(shaded: Iterable[tuple[int, int, int]], left: float, top: float, unit: float) -> str:
+def _render_cells(shaded_cells: Iterable[tuple[int, int, int]], left: float, top: float, unit: float) -> str:
     """A matrix as one path for each shade."""
     paths: dict[int, list[str]] = {}
-    side = number(unit * 0.96 if unit > 8 else unit)
-    for row, column, shade in shaded:
-        place = f"M{number(left + unit * column)} {number(top + unit * row)}"
-        paths.setdefault(shade, []).append(f"{place}h{side}v{side}h-{side}z")
+    side = format_number(unit * 0.96 if unit > 8 else unit)
+    for row, column, shade in shaded_cells:
+        start_point = f"M{format_number(left + unit * column)} {format_number(top + unit * row)}"
+        paths.setdefault(shade, []).append(f"{start_point}h{side}v{side}h-{side}z")
     return "".join(
-        f'<path class="cell" fill-opacity="{number(shade / SHADES)}" d="{"".join(cells)}"/>'
+        f'<path class="cell" fill-opacity="{format_number(shade / SHADE_STEPS)}" d="{"".join(cells)}"/>'
         for shade, cells in sorted(paths.items())
     )
 
@@ -213,121 +239,146 @@ def _cells(shaded: Iterable[tuple[int, int, int]], left: float, top: float, unit
 # Words
 
 
-def word_matrix(explanation: Explanation) -> str:
+def render_word_matrix(explanation: Explanation) -> str:
     """Which word of the output looked at which of the source: sub-words merged, the mean of the chosen heads."""
-    focus = explanation.focus["cross"]
-    mean = explanation.cross.weights_LHTS[focus.layer, list(focus.heads)].mean(axis=0)
-    rows = word_texts(explanation.said, explanation.said_words)
-    columns = word_texts(explanation.source_tokens, explanation.source_words)
-    weights = word_weights(mean, explanation.said_words, explanation.source_words)
-    shaded = [
+    selection = explanation.selections["cross"]
+    mean_weights_TS = explanation.cross.weights_LHTS[selection.layer, list(selection.heads)].mean(axis=0)
+    rows = merge_tokens(explanation.output_tokens, explanation.output_word_ids)
+    columns = merge_tokens(explanation.source_tokens, explanation.source_word_ids)
+    weights = merge_weights(mean_weights_TS, explanation.output_word_ids, explanation.source_word_ids)
+    shaded_cells = [
         (row, column, shade)
         for row, values in enumerate(weights)
         for column, weight in enumerate(values)
-        if (shade := round(min(weight, 1.0) * SHADES))
+        if (shade := round(min(weight, 1.0) * SHADE_STEPS))
     ]
     unit = max(14.0, min(42.0, 620 / max(len(rows), len(columns))))
-    size = min(SIZE, unit - 3)
+    size = min(FONT_SIZE, unit - 3)
     slant = math.radians(55)
-    labels = [fitted(word, _LONGEST, size) for word in columns]
-    beside = [fitted(word, _LONGEST, size) for word in rows]
-    left = MARGIN + _BESIDE + max(text_width(word, size) for word in beside)
-    top = _HEADING + 14 + max(text_width(word, size) for word in labels) * math.sin(slant)
-    reach = max(
-        left + unit * (place + 0.6) + text_width(word, size) * math.cos(slant) + size for place, word in enumerate(labels)
+    column_labels = [truncate_text(word, _MAX_LABEL_WIDTH, size) for word in columns]
+    row_labels = [truncate_text(word, _MAX_LABEL_WIDTH, size) for word in rows]
+    left = MARGIN + _LABEL_GAP + max(estimate_text_width(word, size) for word in row_labels)
+    top = _HEADING_HEIGHT + 14 + max(estimate_text_width(word, size) for word in column_labels) * math.sin(slant)
+    labels_right = max(
+        left + unit * (column + 0.6) + estimate_text_width(word, size) * math.cos(slant) + size
+        for column, word in enumerate(column_labels)
     )
-    width = max(reach, left + unit * len(columns)) + MARGIN
+    width = max(labels_right, left + unit * len(columns)) + MARGIN
     width = max(width, 300.0)
-    parts = heading("Words", f"mean of {chosen(explanation, 'cross')}", width)
-    w, h = unit * len(columns), unit * len(rows)
-    parts.append(f'<path class="grid" d="M{number(left)} {number(top)}h{number(w)}v{number(h)}h-{number(w)}z"/>')
-    frame = f'data-left="{number(left)}" data-top="{number(top)}" data-unit="{number(unit)}"'
-    parts.append(f'<g class="cells" {frame}>{_cells(shaded, left, top, unit)}</g>')
-    for row, word in enumerate(beside):
-        parts.append(label(word, left - _BESIDE, top + unit * (row + 0.5) + size * 0.35, size, anchor="end"))
-    for column, word in enumerate(labels):
+    parts = render_heading("Words", f"mean of {describe_selection(explanation, 'cross')}", width)
+    matrix_width, matrix_height = unit * len(columns), unit * len(rows)
+    parts.append(
+        f'<path class="grid" d="M{format_number(left)} {format_number(top)}h{format_number(matrix_width)}v{format_number(matrix_height)}h-{format_number(matrix_width)}z"/>'
+    )
+    data_attributes = f'data-left="{format_number(left)}" data-top="{format_number(top)}" data-unit="{format_number(unit)}"'
+    parts.append(f'<g class="cells" {data_attributes}>{_render_cells(shaded_cells, left, top, unit)}</g>')
+    for row, word in enumerate(row_labels):
+        parts.append(render_label(word, left - _LABEL_GAP, top + unit * (row + 0.5) + size * 0.35, size, anchor="end"))
+    for column, word in enumerate(column_labels):
         x, y = left + unit * (column + 0.5) + size * 0.3, top - 6
-        parts.append(label(word, x, y, size, extra=f' transform="rotate(-55 {number(x)} {number(y)})"'))
-    told = f"{len(rows)} words of the output, each a row, look at {len(columns)} words of the source."
-    return drawing(width, top + h + MARGIN, "Words", told, parts)
+        parts.append(
+            render_label(word, x, y, size, attributes=f' transform="rotate(-55 {format_number(x)} {format_number(y)})"')
+        )
+    description = f"{len(rows)} words of the output, each a row, look at {len(columns)} words of the source."
+    return render_drawing(width, top + matrix_height + MARGIN, "Words", description, parts)
 
 
 # Inside one head
 
 
-def strongest_pair(explanation: Explanation, kind: Kind) -> tuple[int, int]:
+def find_strongest_pair(explanation: Explanation, kind: AttentionKind) -> tuple[int, int]:
     """Where the first head in view looks hardest: from word to word where there are such, since commas and ends are dull."""
-    focus = explanation.focus[kind]
-    weights = explanation.heads(kind).weights_LHTS[focus.layer, focus.heads[0]]
+    selection = explanation.selections[kind]
+    weights_TS = explanation.heads(kind).weights_LHTS[selection.layer, selection.heads[0]]
     rows, columns = (
-        [place for place, token in enumerate(tokens) if shown(token).isalpha()] or list(range(len(tokens)))
-        for tokens in (explanation.looking(kind), explanation.looked_at(kind))
+        [index for index, token in enumerate(tokens) if display_token(token).isalpha()] or list(range(len(tokens)))
+        for tokens in (explanation.query_tokens(kind), explanation.key_tokens(kind))
     )
-    words = weights[rows][:, columns]
-    row, column = divmod(int(words.argmax()), words.shape[1])
+    word_weights_TS = weights_TS[rows][:, columns]
+    row, column = divmod(int(word_weights_TS.argmax()), word_weights_TS.shape[1])
     return rows[row], columns[column]
 
 
-def inside_view(explanation: Explanation, kind: Kind) -> str:
+def render_head_view(explanation: Explanation, kind: AttentionKind) -> str:
     """Equation 1 for one pair of tokens, as numbers: products, their sum, the division, the softmax, the weighted values."""
-    focus = explanation.focus[kind]
-    head, (row, column) = focus.heads[0], strongest_pair(explanation, kind)
+    selection = explanation.selections[kind]
+    head, (row, column) = selection.heads[0], find_strongest_pair(explanation, kind)
     heads = explanation.heads(kind)
-    query, key = heads.query_LHTK[focus.layer, head, row], heads.key_LHSK[focus.layer, head, column]
-    product, root = float((query * key).sum()), math.sqrt(len(query))
-    asked, answered = shown(explanation.looking(kind)[row]), shown(explanation.looked_at(kind)[column])
-    parts = heading(f"Inside layer {focus.layer + 1}, head {head + 1}", f"{NAMES[kind]}: {asked} → {answered}", _INSIDE)
-    y = _HEADING + 28.0
+    query, key = heads.query_LHTK[selection.layer, head, row], heads.key_LHSK[selection.layer, head, column]
+    dot_product, sqrt_key_width = float((query * key).sum()), math.sqrt(len(query))
+    query_token, key_token = (
+        display_token(explanation.query_tokens(kind)[row]),
+        display_token(explanation.key_tokens(kind)[column]),
+    )
+    parts = render_heading(
+        f"Inside layer {selection.layer + 1}, head {head + 1}",
+        f"{KIND_TITLES[kind]}: {query_token} → {key_token}",
+        _HEAD_VIEW_WIDTH,
+    )
+    y = _HEADING_HEIGHT + 28.0
     for name, values in (("query q", query), ("key k", key), ("q × k", query * key)):
-        parts += _bars(name, values.tolist(), y)
+        parts += _render_vector(name, values.tolist(), y)
         y += 34
-    weight = float(heads.weights_LHTS[focus.layer, head, row, column])
-    sums = f"q · k = {product:.3f}  →  ÷ √{len(query)} = {product / root:.3f}  →  softmax = {weight:.3f}"
-    parts.append(label(sums, MARGIN, y + 6, SIZE, kind="ink bold"))
-    y = _softmax_rows(explanation, kind, row, y + 28, parts)
-    return drawing(_INSIDE, y + 20, "Inside one head", f"{asked} looks at {answered}: {sums}", parts)
+    weight = float(heads.weights_LHTS[selection.layer, head, row, column])
+    equation = f"q · k = {dot_product:.3f}  →  ÷ √{len(query)} = {dot_product / sqrt_key_width:.3f}  →  softmax = {weight:.3f}"
+    parts.append(render_label(equation, MARGIN, y + 6, FONT_SIZE, css_class="ink bold"))
+    y = _render_softmax_rows(explanation, kind, row, y + 28, parts)
+    return render_drawing(_HEAD_VIEW_WIDTH, y + 20, "Inside one head", f"{query_token} looks at {key_token}: {equation}", parts)
 
 
-def _softmax_rows(explanation: Explanation, kind: Kind, row: int, y: float, parts: list[str]) -> float:
+def _render_softmax_rows(explanation: Explanation, kind: AttentionKind, row: int, y: float, parts: list[str]) -> float:
     """What one place looks at, the strongest if there are many: score, weight, and the length of the weighted value."""
-    heads, focus = explanation.heads(kind), explanation.focus[kind]
-    layer, head = focus.layer, focus.heads[0]
+    heads, selection = explanation.heads(kind), explanation.selections[kind]
+    layer, head = selection.layer, selection.heads[0]
     keys, weights = heads.key_LHSK[layer, head], heads.weights_LHTS[layer, head, row]
     scores = (keys * heads.query_LHTK[layer, head, row]).sum(axis=1) / math.sqrt(keys.shape[1])
-    sizes = (heads.value_LHSU[layer, head] ** 2).sum(axis=1) ** 0.5
-    tokens = explanation.looked_at(kind)
-    parts.append(label("looks at", 128, y, 11, kind="muted", anchor="end"))
-    parts += [label(name, x, y, 11, kind="muted") for x, name in ((140, "q · k ÷ √d"), (230, "weight"), (440, "weight × |v|"))]
-    strongest = (-weights).argsort(kind="stable")[:_MOST_ROWS].tolist()
-    for place in sorted(strongest):
-        y += ROW
-        weight = float(weights[place])
-        seen = explanation.sees(kind, row, place)
-        parts.append(label(fitted(shown(tokens[place]), 112, 12), 128, y, 12, anchor="end"))
-        parts.append(label(f"{float(scores[place]):.3f}" if seen else "hidden", 140, y, 12, kind="ink" if seen else "muted"))
-        parts.append(bar(230, y - 10, max(150 * weight, 0.5), 12))
-        parts.append(label(f"{weight:.3f}", 236 + 150 * weight, y, 12))
-        parts.append(label(f"{weight * float(sizes[place]):.3f}", 440, y, 12))
+    value_norms = (heads.value_LHSU[layer, head] ** 2).sum(axis=1) ** 0.5
+    tokens = explanation.key_tokens(kind)
+    parts.append(render_label("looks at", 128, y, 11, css_class="muted", anchor="end"))
+    parts += [
+        render_label(name, x, y, 11, css_class="muted")
+        for x, name in ((140, "q · k ÷ √d"), (230, "weight"), (440, "weight × |v|"))
+    ]
+    strongest = (-weights).argsort(kind="stable")[:_MAX_SOFTMAX_ROWS].tolist()
+    for index in sorted(strongest):
+        y += ROW_HEIGHT
+        weight = float(weights[index])
+        is_visible = explanation.is_visible(kind, row, index)
+        parts.append(render_label(truncate_text(display_token(tokens[index]), 112, 12), 128, y, 12, anchor="end"))
+        parts.append(
+            render_label(
+                f"{float(scores[index]):.3f}" if is_visible else "hidden",
+                140,
+                y,
+                12,
+                css_class="ink" if is_visible else "muted",
+            )
+        )
+        parts.append(render_bar(230, y - 10, max(150 * weight, 0.5), 12))
+        parts.append(render_label(f"{weight:.3f}", 236 + 150 * weight, y, 12))
+        parts.append(render_label(f"{weight * float(value_norms[index]):.3f}", 440, y, 12))
     if len(strongest) < len(tokens):
-        y += ROW
-        parts.append(label(f"and {len(tokens) - len(strongest)} more with smaller weights", 128, y, 11, kind="muted"))
+        y += ROW_HEIGHT
+        parts.append(
+            render_label(f"and {len(tokens) - len(strongest)} more with smaller weights", 128, y, 11, css_class="muted")
+        )
     return y
 
 
-def bar(x: float, y: float, width: float, height: float, *, opacity: float = 1.0) -> str:
+def render_bar(x: float, y: float, width: float, height: float, *, opacity: float = 1.0) -> str:
     """A filled box."""
-    size = f'width="{number(width)}" height="{number(height)}"'
-    return f'<rect class="cell" fill-opacity="{number(opacity)}" x="{number(x)}" y="{number(y)}" {size}/>'
+    size_attributes = f'width="{format_number(width)}" height="{format_number(height)}"'
+    return f'<rect class="cell" fill-opacity="{format_number(opacity)}" x="{format_number(x)}" y="{format_number(y)}" {size_attributes}/>'
 
 
-def _bars(name: str, values: Sequence[float], y: float) -> Iterator[str]:
+def _render_vector(name: str, values: Sequence[float], y: float) -> Iterator[str]:
     """A vector as bars up and down from a line, its largest number 12 high."""
     largest = max(max(map(abs, values)), 1e-9)
     step = 460 / len(values)
     path = "".join(
-        f"M{number(80 + step * place)} {number(y)}v{number(-12 * value / largest)}h{number(step * 0.8)}V{number(y)}z"
-        for place, value in enumerate(values)
+        f"M{format_number(80 + step * index)} {format_number(y)}v{format_number(-12 * value / largest)}h{format_number(step * 0.8)}V{format_number(y)}z"
+        for index, value in enumerate(values)
     )
-    yield label(name, 68, y + 4, 12, anchor="end", kind="muted")
+    yield render_label(name, 68, y + 4, 12, anchor="end", css_class="muted")
     yield f'<path class="cell" d="{path}"/>'
-    yield f'<path class="grid" d="M80 {number(y)}h460"/>'
+    yield f'<path class="grid" d="M80 {format_number(y)}h460"/>'

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-LARGEST = 1e300
+MAX_VALUE = 1e300
 """Beyond this a value is no number to draw: the span of an axis would overflow."""
 
 
@@ -24,9 +24,9 @@ class Axis:
 
     def labels(self) -> list[str]:
         """One for each tick."""
-        return tick_labels(self.ticks(), self.step)
+        return format_ticks(self.ticks(), self.step)
 
-    def at(self, value: float, start: float, end: float) -> float:
+    def transform(self, value: float, start: float, end: float) -> float:
         """Where `value` lies when `low` is drawn at `start` and `high` at `end`."""
         return start + (value - self.low) / (self.high - self.low) * (end - start)
 
@@ -35,22 +35,22 @@ class Axis:
 class LogAxis:
     """An interval of positive numbers, drawn by their logarithms, with the ticks that it is given."""
 
-    marked: tuple[float, ...]
+    tick_values: tuple[float, ...]
 
     def ticks(self) -> list[float]:
-        return list(self.marked)
+        return list(self.tick_values)
 
     def labels(self) -> list[str]:
         """One for each tick."""
-        return [tick_labels([tick], tick)[0] for tick in self.marked]
+        return [format_ticks([tick], tick)[0] for tick in self.tick_values]
 
-    def at(self, value: float, start: float, end: float) -> float:
+    def transform(self, value: float, start: float, end: float) -> float:
         """Where `value` lies when the first tick is drawn at `start` and the last at `end`."""
-        low, high = math.log(self.marked[0]), math.log(self.marked[-1])
+        low, high = math.log(self.tick_values[0]), math.log(self.tick_values[-1])
         return start + (math.log(value) - low) / (high - low) * (end - start)
 
 
-def log_axis(values: Iterable[float], most: int) -> LogAxis | None:
+def make_log_axis(values: Iterable[float], max_ticks: int) -> LogAxis | None:
     """A logarithmic axis that ends at ticks, about `most` of them: 1, 2, 5, 10 … or whole powers of ten.
 
     None where it would show no more than a plain one: for values within a factor of ten, or not all positive.
@@ -58,39 +58,39 @@ def log_axis(values: Iterable[float], most: int) -> LogAxis | None:
     values = list(values)
     if not values or min(values) <= 0 or max(values) < 10 * min(values):
         return None
-    first, last = math.floor(math.log10(min(values)) + 1e-9), math.ceil(math.log10(max(values)) - 1e-9)
-    by_thirds = [factor * 10.0**power for power in range(first, last) for factor in (1, 2, 5)] + [10.0**last]
-    below = [tick for tick in by_thirds if tick <= min(values) * (1 + 1e-9)][-1]
-    inner = [tick for tick in by_thirds if below <= tick < max(values) * (1 - 1e-9)]
-    ticks = [*inner, by_thirds[by_thirds.index(inner[-1]) + 1]]
-    if len(ticks) > most + 1:
-        stride = math.ceil((last - first) / most)
-        ticks = [10.0**power for power in range(first, last + stride, stride)]
+    first_power, last_power = math.floor(math.log10(min(values)) + 1e-9), math.ceil(math.log10(max(values)) - 1e-9)
+    candidates = [factor * 10.0**power for power in range(first_power, last_power) for factor in (1, 2, 5)] + [10.0**last_power]
+    first_tick = [tick for tick in candidates if tick <= min(values) * (1 + 1e-9)][-1]
+    inner_ticks = [tick for tick in candidates if first_tick <= tick < max(values) * (1 - 1e-9)]
+    ticks = [*inner_ticks, candidates[candidates.index(inner_ticks[-1]) + 1]]
+    if len(ticks) > max_ticks + 1:
+        stride = math.ceil((last_power - first_power) / max_ticks)
+        ticks = [10.0**power for power in range(first_power, last_power + stride, stride)]
     return LogAxis(tuple(ticks))
 
 
-def tight_axis(values: Iterable[float], most: int) -> Axis:
+def make_tight_axis(values: Iterable[float], max_ticks: int) -> Axis:
     """An axis that ends at the values' ends, with about `most` ticks; whole numbers get whole ticks.
 
     Values that begin close to zero get an axis that begins at zero.
     """
     values = list(values)
-    low, high = _limits(values)
+    low, high = _find_limits(values)
     if 0 < low < 0.05 * high:
         low = 0.0
-    step = _nice_step((high - low) / most)
-    whole = bool(values) and all(value == math.floor(value) for value in values)
-    return Axis(low, high, max(step, 1.0) if whole else step)
+    step = _round_step_up((high - low) / max_ticks)
+    is_integral = bool(values) and all(value == math.floor(value) for value in values)
+    return Axis(low, high, max(step, 1.0) if is_integral else step)
 
 
-def round_axis(values: Iterable[float], most: int) -> Axis:
+def make_round_axis(values: Iterable[float], max_ticks: int) -> Axis:
     """An axis that ends at ticks, with about `most` of them."""
-    low, high = _limits(list(values))
-    step = _nice_step((high - low) / most)
+    low, high = _find_limits(list(values))
+    step = _round_step_up((high - low) / max_ticks)
     return Axis(math.floor(low / step + 1e-6) * step, math.ceil(high / step - 1e-6) * step, step)
 
 
-def _limits(values: list[float]) -> tuple[float, float]:
+def _find_limits(values: list[float]) -> tuple[float, float]:
     if not any(values):
         return 0.0, 1.0
     low, high = min(values), max(values)
@@ -101,19 +101,19 @@ def _limits(values: list[float]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _nice_step(least: float) -> float:
+def _round_step_up(minimum: float) -> float:
     """The smallest of 1, 2, 5 times a power of ten that is at least `least`."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next((factor * power for factor in (1, 2, 5) if factor * power >= least * (1 - 1e-9)), 10 * power)
+    power = 10.0 ** math.floor(math.log10(minimum))
+    return next((factor * power for factor in (1, 2, 5) if factor * power >= minimum * (1 - 1e-9)), 10 * power)
 
 
-def tick_labels(ticks: list[float], step: float) -> list[str]:
+def format_ticks(ticks: list[float], step: float) -> list[str]:
     """One short label for each multiple of a nice step: 0.2, 400, 20k, 1.5M, 2e-4."""
     largest = max(map(abs, ticks), default=0.0)
-    return ["0" if abs(tick) < step / 2 else _tick_label(tick, step, largest) for tick in ticks]
+    return ["0" if abs(tick) < step / 2 else _format_tick(tick, step, largest) for tick in ticks]
 
 
-def _tick_label(tick: float, step: float, largest: float) -> str:
+def _format_tick(tick: float, step: float, largest: float) -> str:
     step_power = math.floor(math.log10(step) + 1e-9)
     if largest < 1e-3 or largest >= 1e9:
         digits = max(0, math.floor(math.log10(abs(tick)) + 1e-9) - step_power)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dragoman.viz.attention_svg import MARGIN, ROW, SIZE, bar, drawing, heading, shown
-from dragoman.viz.explanation import Branch, Explanation
-from dragoman.viz.svg import fitted, inert, label, number, text_width
+from dragoman.viz.attention_svg import FONT_SIZE, MARGIN, ROW_HEIGHT, display_token, render_bar, render_drawing, render_heading
+from dragoman.viz.explanation import BeamNode, Explanation
+from dragoman.viz.svg import escape_text, estimate_text_width, format_number, render_label, truncate_text
 
 _TOP = 74
-_CELL, _NAME = 132, 130
-_STEP, _BRANCH = 104, 30
+_CELL_WIDTH, _NAME_WIDTH = 132, 130
+_STEP_WIDTH, _NODE_HEIGHT = 104, 30
 _LEGEND = (
     "thick: the translation; dark: kept; pale: pruned; framed: ended. "
     "Below: the sum of log-probabilities, divided by the length penalty where it ended"
 )
 
 
-def probability(log_prob: float) -> str:
+def format_probability(log_prob: float) -> str:
     """In per cent: one decimal, or one digit that is not 0; what is too small to say is written as less."""
     percent = 100 * math.exp(log_prob)
     if percent >= 0.1 or percent == 0.0:
@@ -26,84 +26,112 @@ def probability(log_prob: float) -> str:
     return f"{percent:.3f} %" if percent >= 0.001 else "<0.001 %"
 
 
-def choice_chart(explanation: Explanation) -> str:
+def render_prediction_chart(explanation: Explanation) -> str:
     """A row for each place: what was said, then the likeliest tokens with their probabilities as bars."""
-    most = max((len(choice.candidates) for choice in explanation.choices), default=0)
-    width = 2 * MARGIN + _NAME + most * _CELL
-    parts = heading("Step by step", f"the {most} likeliest tokens at each place, and their probabilities", width)
-    parts.append(label("said", MARGIN + 24, _TOP - 12, 11, kind="muted"))
-    for row, choice in enumerate(explanation.choices):
-        y = _TOP + row * (ROW + 4)
-        parts.append(label(str(row + 1), MARGIN + 18, y + 14, 11, kind="muted", anchor="end"))
-        parts.append(label(fitted(shown(choice.said.token), _NAME - 34, SIZE), MARGIN + 24, y + 14, SIZE, kind="ink bold"))
-        for place, candidate in enumerate(choice.candidates):
-            x = MARGIN + _NAME + place * _CELL
-            share = math.exp(candidate.log_prob) * (_CELL - 8)
-            parts.append(f'<rect class="box" x="{number(x)}" y="{number(y)}" width="{_CELL - 6}" height="{ROW}"/>')
-            if share >= 0.5:
-                parts.append(bar(x, y, share, ROW, opacity=0.35))
-            kind = "ink bold" if place == choice.rank - 1 else "ink"
-            parts.append(label(fitted(shown(candidate.token), _CELL - 62, 12), x + 4, y + 14, 12, kind=kind))
-            parts.append(label(probability(candidate.log_prob), x + _CELL - 10, y + 14, 10, kind="muted", anchor="end"))
-    height = _TOP + len(explanation.choices) * (ROW + 4) + MARGIN
-    return drawing(width, height, "Step by step", f"{len(explanation.choices)} places.", parts)
+    num_candidates = max((len(prediction.candidates) for prediction in explanation.predictions), default=0)
+    width = 2 * MARGIN + _NAME_WIDTH + num_candidates * _CELL_WIDTH
+    parts = render_heading(
+        "Step by step", f"the {num_candidates} likeliest tokens at each place, and their probabilities", width
+    )
+    parts.append(render_label("said", MARGIN + 24, _TOP - 12, 11, css_class="muted"))
+    for row, choice in enumerate(explanation.predictions):
+        y = _TOP + row * (ROW_HEIGHT + 4)
+        parts.append(render_label(str(row + 1), MARGIN + 18, y + 14, 11, css_class="muted", anchor="end"))
+        parts.append(
+            render_label(
+                truncate_text(display_token(choice.output.token), _NAME_WIDTH - 34, FONT_SIZE),
+                MARGIN + 24,
+                y + 14,
+                FONT_SIZE,
+                css_class="ink bold",
+            )
+        )
+        for index, candidate in enumerate(choice.candidates):
+            x = MARGIN + _NAME_WIDTH + index * _CELL_WIDTH
+            bar_width = math.exp(candidate.log_prob) * (_CELL_WIDTH - 8)
+            parts.append(
+                f'<rect class="box" x="{format_number(x)}" y="{format_number(y)}" width="{_CELL_WIDTH - 6}" height="{ROW_HEIGHT}"/>'
+            )
+            if bar_width >= 0.5:
+                parts.append(render_bar(x, y, bar_width, ROW_HEIGHT, opacity=0.35))
+            css_class = "ink bold" if index == choice.rank - 1 else "ink"
+            parts.append(
+                render_label(
+                    truncate_text(display_token(candidate.token), _CELL_WIDTH - 62, 12), x + 4, y + 14, 12, css_class=css_class
+                )
+            )
+            parts.append(
+                render_label(
+                    format_probability(candidate.log_prob), x + _CELL_WIDTH - 10, y + 14, 10, css_class="muted", anchor="end"
+                )
+            )
+    height = _TOP + len(explanation.predictions) * (ROW_HEIGHT + 4) + MARGIN
+    return render_drawing(width, height, "Step by step", f"{len(explanation.predictions)} places.", parts)
 
 
-def beam_tree(explanation: Explanation) -> str:
+def render_beam_tree(explanation: Explanation) -> str:
     """Every hypothesis that the beam considered, its place among those of its step, and what became of it."""
-    branches = explanation.beam
-    deepest, steps = max(branch.rank for branch in branches), max(branch.step for branch in branches)
-    width = max(2 * MARGIN + (steps + 1) * _STEP, 420)
-    parts = heading("The beam", _LEGEND, max(width, 820))
+    nodes = explanation.beam
+    max_rank, last_step = max(node.rank for node in nodes), max(branch.step for branch in nodes)
+    width = max(2 * MARGIN + (last_step + 1) * _STEP_WIDTH, 420)
+    parts = render_heading("The beam", _LEGEND, max(width, 820))
     links: dict[str, list[str]] = {"won": [], "line grid": []}
-    for branch in branches:
+    for branch in nodes:
         if branch.parent is not None:
-            kind = "won" if branch.won else "line grid"
-            if branch.fate != "pruned" or _competes(branch, branches):
-                links[kind].append(_link(branches[branch.parent], branch))
-    parts += [f'<path class="{kind}" d="{"".join(found)}"/>' for kind, found in links.items() if found]
-    ends = "".join(_frame(branch) for branch in branches if branch.fate == "finished")
-    parts.append(f'<path class="line grid" d="{ends}"/>' if ends else "")
-    for name, wanted in (("ink bold", True), ("ink", False)):
-        parts.append(_labels(name, [one for one in branches if one.fate != "pruned" and one.won == wanted]))
-    parts.append(_labels("muted", [one for one in branches if one.fate == "pruned"]))
-    high = (deepest + 1) * _BRANCH + 8  # of a step's column, which a script may make something to choose
-    parts.append(f'<g class="columns" data-left="{MARGIN}" data-top="{_TOP - 8}" data-wide="{_STEP}" data-high="{high}"/>')
-    told = f"{len(branches)} hypotheses in {steps + 1} steps; each column a step, the best above."
-    return drawing(max(width, 820), _TOP + (deepest + 1) * _BRANCH + MARGIN, "The beam", told, parts)
+            css_class = "won" if branch.is_best else "line grid"
+            if branch.status != "pruned" or _continues_best(branch, nodes):
+                links[css_class].append(_draw_link(nodes[branch.parent], branch))
+    parts += [f'<path class="{kind}" d="{"".join(paths)}"/>' for kind, paths in links.items() if paths]
+    frames = "".join(_draw_frame(branch) for branch in nodes if branch.status == "finished")
+    parts.append(f'<path class="line grid" d="{frames}"/>' if frames else "")
+    for name, is_best in (("ink bold", True), ("ink", False)):
+        parts.append(_render_labels(name, [node for node in nodes if node.status != "pruned" and node.is_best == is_best]))
+    parts.append(_render_labels("muted", [one for one in nodes if one.status == "pruned"]))
+    column_height = (max_rank + 1) * _NODE_HEIGHT + 8  # of a step's column, which a script may make something to choose
+    parts.append(
+        f'<g class="columns" data-left="{MARGIN}" data-top="{_TOP - 8}" data-wide="{_STEP_WIDTH}" data-high="{column_height}"/>'
+    )
+    description = f"{len(nodes)} hypotheses in {last_step + 1} steps; each column a step, the best above."
+    return render_drawing(max(width, 820), _TOP + (max_rank + 1) * _NODE_HEIGHT + MARGIN, "The beam", description, parts)
 
 
-def _competes(branch: Branch, branches: Sequence[Branch]) -> bool:
+def _continues_best(node: BeamNode, nodes: Sequence[BeamNode]) -> bool:
     """Pruned right after one that is part of the translation: the links that tell why the output is what it is."""
-    return branch.parent is not None and branches[branch.parent].won
+    return node.parent is not None and nodes[node.parent].is_best
 
 
-def _at(branch: Branch) -> tuple[float, float]:
-    return MARGIN + branch.step * _STEP, _TOP + branch.rank * _BRANCH
+def _locate_node(node: BeamNode) -> tuple[float, float]:
+    return MARGIN + node.step * _STEP_WIDTH, _TOP + node.rank * _NODE_HEIGHT
 
 
-def _link(parent: Branch, child: Branch) -> str:
-    (x, y), (end, below) = _at(parent), _at(child)
-    start = x + min(text_width(fitted(shown(parent.token), _STEP - 36, 12), 12), _STEP - 34) + 4
-    return f"M{number(start)} {number(y + 8)}L{number(end - 5)} {number(below + 8)}"
+def _draw_link(parent: BeamNode, child: BeamNode) -> str:
+    (x, y), (end_x, end_y) = _locate_node(parent), _locate_node(child)
+    start_x = (
+        x + min(estimate_text_width(truncate_text(display_token(parent.token), _STEP_WIDTH - 36, 12), 12), _STEP_WIDTH - 34) + 4
+    )
+    return f"M{format_number(start_x)} {format_number(y + 8)}L{format_number(end_x - 5)} {format_number(end_y + 8)}"
 
 
-def _frame(branch: Branch) -> str:
-    x, y = _at(branch)
-    wide = number(max(text_width(fitted(shown(branch.token), _STEP - 36, 12), 12), 30) + 6)
-    return f"M{number(x - 4)} {number(y - 3)}h{wide}v27h-{wide}z"
+def _draw_frame(node: BeamNode) -> str:
+    x, y = _locate_node(node)
+    frame_width = format_number(
+        max(estimate_text_width(truncate_text(display_token(node.token), _STEP_WIDTH - 36, 12), 12), 30) + 6
+    )
+    return f"M{format_number(x - 4)} {format_number(y - 3)}h{frame_width}v27h-{frame_width}z"
 
 
-def _labels(kind: str, branches: Sequence[Branch]) -> str:
+def _render_labels(css_class: str, nodes: Sequence[BeamNode]) -> str:
     """Token and score, the class once for all: a long search has thousands."""
     tokens, scores = [], []
-    for branch in branches:
-        x, y = _at(branch)
-        tokens.append(_text(fitted(shown(branch.token), _STEP - 36, 12), x, y + 10))
-        scores.append(_text(f"{branch.score:.2f}".replace("-", "−"), x, y + 21))
-    groups = ((kind, 12, tokens), ("muted", 9, scores))
-    return "".join(f'<g class="{name}" font-size="{size}">{"".join(some)}</g>' for name, size, some in groups if some)
+    for node in nodes:
+        x, y = _locate_node(node)
+        tokens.append(_render_text(truncate_text(display_token(node.token), _STEP_WIDTH - 36, 12), x, y + 10))
+        scores.append(_render_text(f"{node.score:.2f}".replace("-", "−"), x, y + 21))
+    groups = ((css_class, 12, tokens), ("muted", 9, scores))
+    return "".join(
+        f'<g class="{name}" font-size="{size}">{"".join(elements)}</g>' for name, size, elements in groups if elements
+    )
 
 
-def _text(text: str, x: float, y: float) -> str:
-    return f'<text x="{number(x)}" y="{number(y)}">{inert(text)}</text>'
+def _render_text(text: str, x: float, y: float) -> str:
+    return f'<text x="{format_number(x)}" y="{format_number(y)}">{escape_text(text)}</text>'

@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Numbers = NDArray[np.float32]
+    FloatArray = NDArray[np.float32]
 
-Kind = Literal["encoder", "decoder", "cross"]
-KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
-Fate = Literal["kept", "pruned", "finished"]
+AttentionKind = Literal["encoder", "decoder", "cross"]
+ATTENTION_KINDS: tuple[AttentionKind, ...] = ("encoder", "decoder", "cross")
+NodeStatus = Literal["kept", "pruned", "finished"]
 
-SPACE = "▁"
-_BYTE = re.compile("<0x[0-9A-F]{2}>")
-LEVELS = 255
+WHITESPACE_SYMBOL = "▁"
+_BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
+WEIGHT_LEVELS = 255
 
 
 @dataclass(frozen=True)
-class Heads:
+class AttentionHeads:
     """All heads of one kind of attention.
 
     window: r of restricted self-attention, which sees r places on each side; none where it sees all
     """
 
-    weights_LHTS: Numbers
-    query_LHTK: Numbers
-    key_LHSK: Numbers
-    value_LHSU: Numbers
+    weights_LHTS: FloatArray
+    query_LHTK: FloatArray
+    key_LHSK: FloatArray
+    value_LHSU: FloatArray
     window: int | None = None
 
     @property
@@ -47,7 +47,7 @@ class Heads:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TokenCandidate:
     """What might have been said, and its natural log-probability."""
 
     token: str
@@ -55,16 +55,16 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TokenPrediction:
     """What was said at one place, its rank among all tokens (1 is the likeliest), and the likeliest ones."""
 
-    said: Candidate
+    output: TokenCandidate
     rank: int
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[TokenCandidate, ...]
 
 
 @dataclass(frozen=True)
-class Branch:
+class BeamNode:
     """One hypothesis that the beam considered.
 
     parent: the place in the list of branches of the hypothesis that it continues; none at the first step
@@ -78,12 +78,12 @@ class Branch:
     rank: int
     token: str
     score: float
-    fate: Fate
-    won: bool = False
+    status: NodeStatus
+    is_best: bool = False
 
 
 @dataclass(frozen=True)
-class Focus:
+class HeadSelection:
     """The layer and the heads to look at first, counted from 0."""
 
     layer: int
@@ -91,7 +91,7 @@ class Focus:
 
 
 @dataclass(frozen=True)
-class Bracketed:
+class ExplanationTree:
     """The tree of a parse, whose words are those of the source.
 
     brackets: label, first word and the word behind the last, those around others before them
@@ -102,8 +102,8 @@ class Bracketed:
     words: tuple[str, ...]
     tags: tuple[str, ...]
     brackets: tuple[tuple[str, int, int], ...]
-    openers: tuple[int, ...]
-    points: bool = False
+    opener_positions: tuple[int, ...]
+    has_pointer: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,53 +123,53 @@ class Explanation:
     source: str
     target: str
     source_tokens: tuple[str, ...]
-    said: tuple[str, ...]
-    read: tuple[str, ...]
-    source_words: tuple[int, ...]
-    said_words: tuple[int, ...]
-    encoder: Heads
-    decoder: Heads
-    cross: Heads
-    focus: dict[Kind, Focus]
-    choices: tuple[Choice, ...]
-    beam: tuple[Branch, ...] = ()
-    forced: bool = False
+    output_tokens: tuple[str, ...]
+    decoder_input: tuple[str, ...]
+    source_word_ids: tuple[int, ...]
+    output_word_ids: tuple[int, ...]
+    encoder: AttentionHeads
+    decoder: AttentionHeads
+    cross: AttentionHeads
+    selections: dict[AttentionKind, HeadSelection]
+    predictions: tuple[TokenPrediction, ...]
+    beam: tuple[BeamNode, ...] = ()
+    teacher_forced: bool = False
     notes: tuple[str, ...] = ()
-    tree: Bracketed | None = None
+    tree: ExplanationTree | None = None
 
-    def heads(self, kind: Kind) -> Heads:
+    def heads(self, kind: AttentionKind) -> AttentionHeads:
         return {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}[kind]
 
-    def looking(self, kind: Kind) -> tuple[str, ...]:
+    def query_tokens(self, kind: AttentionKind) -> tuple[str, ...]:
         """The tokens of the T places."""
-        return self.source_tokens if kind == "encoder" else self.said
+        return self.source_tokens if kind == "encoder" else self.output_tokens
 
-    def looked_at(self, kind: Kind) -> tuple[str, ...]:
+    def key_tokens(self, kind: AttentionKind) -> tuple[str, ...]:
         """The tokens of the S places."""
-        return self.read if kind == "decoder" else self.source_tokens
+        return self.decoder_input if kind == "decoder" else self.source_tokens
 
-    def sees(self, kind: Kind, row: int, column: int) -> bool:
+    def is_visible(self, kind: AttentionKind, row: int, column: int) -> bool:
         """Whether a mask lets this place look at that one."""
         window = self.heads(kind).window
         return not (kind == "decoder" and column > row) and (window is None or abs(row - column) <= window)
 
 
-def word_texts(tokens: Sequence[str], numbers: Sequence[int]) -> list[str]:
+def merge_tokens(tokens: Sequence[str], word_ids: Sequence[int]) -> list[str]:
     """The words as people write them. Tokens that are bytes become the letters that they spell."""
-    words = [""] * (numbers[-1] + 1 if numbers else 0)
-    for index, group in groupby(zip(tokens, numbers, strict=True), key=lambda pair: pair[1]):
-        for spelled, some in groupby((token for token, _ in group), key=lambda token: _BYTE.fullmatch(token) is not None):
-            if spelled:
-                words[index] += bytes(int(token[3:5], 16) for token in some).decode(errors="replace")
+    words = [""] * (word_ids[-1] + 1 if word_ids else 0)
+    for index, group in groupby(zip(tokens, word_ids, strict=True), key=lambda pair: pair[1]):
+        for is_byte, run in groupby((token for token, _ in group), key=lambda token: _BYTE_TOKEN.fullmatch(token) is not None):
+            if is_byte:
+                words[index] += bytes(int(token[3:5], 16) for token in run).decode(errors="replace")
             else:
-                words[index] += "".join(some).replace(SPACE, "")
+                words[index] += "".join(run).replace(WHITESPACE_SYMBOL, "")
     return words
 
 
-def word_weights(weights_TS: Numbers, rows: Sequence[int], columns: Sequence[int]) -> list[list[float]]:
+def merge_weights(weights_TS: FloatArray, row_word_ids: Sequence[int], column_word_ids: Sequence[int]) -> list[list[float]]:
     """Sub-words merged: the sum over the tokens of a word that is looked at, the mean over those of one that looks."""
-    sums = [[0.0] * (columns[-1] + 1) for _ in range(rows[-1] + 1)]
-    for row, weights in zip(rows, weights_TS.tolist(), strict=True):
-        for column, weight in zip(columns, weights, strict=True):
-            sums[row][column] += weight / rows.count(row)
-    return sums
+    merged = [[0.0] * (column_word_ids[-1] + 1) for _ in range(row_word_ids[-1] + 1)]
+    for row, weights in zip(row_word_ids, weights_TS.tolist(), strict=True):
+        for column, weight in zip(column_word_ids, weights, strict=True):
+            merged[row][column] += weight / row_word_ids.count(row)
+    return merged

@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.errors import MissingExtraError
-from dragoman.viz.attention_svg import head_grid, inside_view, line_view, word_matrix
-from dragoman.viz.beam_svg import beam_tree, choice_chart
-from dragoman.viz.explanation import KINDS, Explanation
-from dragoman.viz.tree_attention import tree_view
+from dragoman.errors import MissingDependencyError
+from dragoman.viz.attention_svg import render_head_grid, render_head_view, render_line_view, render_word_matrix
+from dragoman.viz.beam_svg import render_beam_tree, render_prediction_chart
+from dragoman.viz.explanation import ATTENTION_KINDS, Explanation
+from dragoman.viz.tree_attention import render_tree_attention
 
 
-def figure_names(*, tree: bool = False) -> list[str]:
+def list_figure_names(*, include_tree: bool = False) -> list[str]:
     """All that `figures` may give, of a parse with its tree; there is no beam where none was recorded."""
     return (
-        [f"{view}-{kind}" for view in ("lines", "heads", "inside") for kind in KINDS]
+        [f"{view}-{kind}" for view in ("lines", "heads", "inside") for kind in ATTENTION_KINDS]
         + ["words", "steps", "beam"]
-        + ["tree"] * tree
+        + ["tree"] * include_tree
     )
 
 
-def figures(explanation: Explanation) -> dict[str, str]:
+def render_figures(explanation: Explanation) -> dict[str, str]:
     """SVGs by name."""
-    drawn = {f"lines-{kind}": line_view(explanation, kind) for kind in KINDS}
-    drawn |= {f"heads-{kind}": head_grid(explanation, kind) for kind in KINDS}
-    drawn |= {f"inside-{kind}": inside_view(explanation, kind) for kind in KINDS}
-    drawn |= {"words": word_matrix(explanation), "steps": choice_chart(explanation)}
-    drawn |= {"beam": beam_tree(explanation)} if explanation.beam else {}
-    return drawn | ({"tree": tree_view(explanation)} if explanation.tree else {})
+    svg_by_name = {f"lines-{kind}": render_line_view(explanation, kind) for kind in ATTENTION_KINDS}
+    svg_by_name |= {f"heads-{kind}": render_head_grid(explanation, kind) for kind in ATTENTION_KINDS}
+    svg_by_name |= {f"inside-{kind}": render_head_view(explanation, kind) for kind in ATTENTION_KINDS}
+    svg_by_name |= {"words": render_word_matrix(explanation), "steps": render_prediction_chart(explanation)}
+    svg_by_name |= {"beam": render_beam_tree(explanation)} if explanation.beam else {}
+    return svg_by_name | ({"tree": render_tree_attention(explanation)} if explanation.tree else {})
 
 
-def png_of(svg: str, *, zoom: int = 3) -> bytes:
+def svg_to_png(svg: str, *, scale: int = 3) -> bytes:
     """An SVG as pixels, `zoom` of them to each of its units. Raises MissingExtraError."""
     try:
         import resvg_py
     except ImportError:
-        raise MissingExtraError("resvg-py", "png", "a picture as PNG") from None
+        raise MissingDependencyError("resvg-py", "png", "a picture as PNG") from None
     render: Any = resvg_py.svg_to_bytes
-    return bytes(render(svg_string=svg, zoom=zoom, sans_serif_family="DejaVu Sans"))
+    return bytes(render(svg_string=svg, zoom=scale, sans_serif_family="DejaVu Sans"))

@@ -9,42 +9,42 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dragoman.viz.svg import fitted, inert, label, number, picture, text_width
+from dragoman.viz.svg import escape_text, estimate_text_width, format_number, render_label, render_svg, truncate_text
 
 _LIGHT = {".cell": "fill:#08519c"}
 _DARK = {".cell": "fill:#79b8ff"}
-_MARGIN, _TITLE_HEIGHT, _TITLE_SIZE, _SCALE_WIDTH, _LONGEST_LABEL = 16, 40, 16, 110, 150
-_SLANT_DEGREES = 55
-_LEVELS = 255
+_MARGIN, _TITLE_HEIGHT, _TITLE_FONT_SIZE, _SCALE_WIDTH, _MAX_LABEL_WIDTH = 16, 40, 16, 110, 150
+_LABEL_ANGLE_DEGREES = 55
+_OPACITY_LEVELS = 255
 
 
 @dataclass(frozen=True)
-class _Matrix:
+class _HeatmapLayout:
     """Where the cells are, and the size of the letters beside them."""
 
     left: float
     top: float
-    cell: int
-    size: int
-    height: int
-    width: int
+    cell_size: int
+    font_size: int
+    num_rows: int
+    num_columns: int
 
     @property
     def right(self) -> float:
-        return self.left + self.cell * self.width
+        return self.left + self.cell_size * self.num_columns
 
     @property
     def bottom(self) -> float:
-        return self.top + self.cell * self.height
+        return self.top + self.cell_size * self.num_rows
 
-    def column(self, index: int) -> float:
-        return self.left + self.cell * (index + 0.5)
+    def column_center(self, index: int) -> float:
+        return self.left + self.cell_size * (index + 0.5)
 
-    def row(self, index: int) -> float:
-        return self.top + self.cell * (index + 0.5)
+    def row_center(self, index: int) -> float:
+        return self.top + self.cell_size * (index + 0.5)
 
 
-def attention_heatmap(
+def render_attention_heatmap(
     weights: Sequence[Sequence[float]],
     *,
     rows: Sequence[str],
@@ -57,32 +57,38 @@ def attention_heatmap(
 
     Raises `ValueError` where the sizes do not match, or a weight is not within 1/255 of [0, 1].
     """
-    _check(weights, rows, columns)
-    cell = max(13, min(28, 640 // max(len(rows), len(columns), 1)))
-    size = min(13, cell - 2)
-    row_texts = [fitted(token, _LONGEST_LABEL, size) for token in rows]
-    column_texts = [fitted(token, _LONGEST_LABEL, size) for token in columns]
-    corner = [fitted(text, _LONGEST_LABEL, size) for text in (f"{column_label} →", f"{row_label} ↓")]
-    title_text = fitted(title, 560, _TITLE_SIZE)
+    _check_weights(weights, rows, columns)
+    cell_size = max(13, min(28, 640 // max(len(rows), len(columns), 1)))
+    font_size = min(13, cell_size - 2)
+    row_texts = [truncate_text(token, _MAX_LABEL_WIDTH, font_size) for token in rows]
+    column_texts = [truncate_text(token, _MAX_LABEL_WIDTH, font_size) for token in columns]
+    corner_texts = [truncate_text(text, _MAX_LABEL_WIDTH, font_size) for text in (f"{column_label} →", f"{row_label} ↓")]
+    title_text = truncate_text(title, 560, _TITLE_FONT_SIZE)
 
-    slant = math.radians(_SLANT_DEGREES)
-    rise = max((text_width(text, size) for text in column_texts), default=0.0) * math.sin(slant)
-    left = _MARGIN + 8 + max(text_width(text, size) for text in [*row_texts, *corner])
-    top = _TITLE_HEIGHT + max(rise + size, 2 * size + 12)
-    matrix = _Matrix(left, top, cell, size, len(rows), len(columns))
-    reach = [matrix.column(j) + text_width(text, size) * math.cos(slant) + size for j, text in enumerate(column_texts)]
-    width = max(matrix.right, *reach, left + _SCALE_WIDTH + 30, _MARGIN + text_width(title_text, _TITLE_SIZE)) + _MARGIN
+    angle = math.radians(_LABEL_ANGLE_DEGREES)
+    labels_height = max((estimate_text_width(text, font_size) for text in column_texts), default=0.0) * math.sin(angle)
+    left = _MARGIN + 8 + max(estimate_text_width(text, font_size) for text in [*row_texts, *corner_texts])
+    top = _TITLE_HEIGHT + max(labels_height + font_size, 2 * font_size + 12)
+    layout = _HeatmapLayout(left, top, cell_size, font_size, len(rows), len(columns))
+    label_ends = [
+        layout.column_center(j) + estimate_text_width(text, font_size) * math.cos(angle) + font_size
+        for j, text in enumerate(column_texts)
+    ]
+    width = (
+        max(layout.right, *label_ends, left + _SCALE_WIDTH + 30, _MARGIN + estimate_text_width(title_text, _TITLE_FONT_SIZE))
+        + _MARGIN
+    )
 
     body = [
-        label(title_text, _MARGIN, 26, _TITLE_SIZE, extra=' font-weight="600"'),
-        _labels(matrix, row_texts, column_texts, corner),
-        _cells(matrix, weights, [f"{row_label}: {row}" for row in rows], [f"{column_label}: {c}" for c in columns]),
-        _scale(matrix),
+        render_label(title_text, _MARGIN, 26, _TITLE_FONT_SIZE, attributes=' font-weight="600"'),
+        _render_labels(layout, row_texts, column_texts, corner_texts),
+        _render_cells(layout, weights, [f"{row_label}: {row}" for row in rows], [f"{column_label}: {c}" for c in columns]),
+        _render_color_scale(layout),
     ]
-    return picture(
+    return render_svg(
         "dragoman-heatmap",
         width=width,
-        height=matrix.bottom + 56,
+        height=layout.bottom + 56,
         title=title,
         description=f"Weights from 0 to 1: {len(rows)} rows ({row_label}), {len(columns)} columns ({column_label}).",
         body="\n".join(body),
@@ -91,64 +97,69 @@ def attention_heatmap(
     )
 
 
-def _check(weights: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str]) -> None:
+def _check_weights(weights: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str]) -> None:
     if len(weights) != len(rows):
         raise ValueError(f"rows of weights: {len(weights)}, row tokens: {len(rows)}")
     for i, row in enumerate(weights):
         if len(row) != len(columns):
             raise ValueError(f"weights in row {i}: {len(row)}, column tokens: {len(columns)}")
         for j, weight in enumerate(row):
-            if not -1 / _LEVELS <= weight <= 1 + 1 / _LEVELS:
+            if not -1 / _OPACITY_LEVELS <= weight <= 1 + 1 / _OPACITY_LEVELS:
                 raise ValueError(f"the weight in row {i}, column {j} is {weight}, not between 0 and 1")
 
 
-def _labels(matrix: _Matrix, rows: Sequence[str], columns: Sequence[str], corner: Sequence[str]) -> str:
-    size, beside, above = matrix.size, matrix.left - 8, matrix.top - 8
-    marks = [
-        label(corner[0], beside, above - size - 4, size, kind="muted", anchor="end"),
-        label(corner[1], beside, above, size, kind="muted", anchor="end"),
+def _render_labels(layout: _HeatmapLayout, rows: Sequence[str], columns: Sequence[str], corner_texts: Sequence[str]) -> str:
+    font_size, label_x, label_y = layout.font_size, layout.left - 8, layout.top - 8
+    elements = [
+        render_label(corner_texts[0], label_x, label_y - font_size - 4, font_size, css_class="muted", anchor="end"),
+        render_label(corner_texts[1], label_x, label_y, font_size, css_class="muted", anchor="end"),
     ]
     for i, text in enumerate(rows):
-        marks.append(label(text, beside, matrix.row(i) + size * 0.35, size, anchor="end"))
+        elements.append(render_label(text, label_x, layout.row_center(i) + font_size * 0.35, font_size, anchor="end"))
     for j, text in enumerate(columns):
-        x, y = matrix.column(j) + size * 0.3, matrix.top - 6
-        slanted = f' transform="rotate({-_SLANT_DEGREES} {number(x)} {number(y)})"'
-        marks.append(label(text, x, y, size, extra=slanted))
-    return "\n".join(marks)
+        x, y = layout.column_center(j) + font_size * 0.3, layout.top - 6
+        rotation = f' transform="rotate({-_LABEL_ANGLE_DEGREES} {format_number(x)} {format_number(y)})"'
+        elements.append(render_label(text, x, y, font_size, attributes=rotation))
+    return "\n".join(elements)
 
 
-def _cells(
-    matrix: _Matrix,
+def _render_cells(
+    layout: _HeatmapLayout,
     weights: Sequence[Sequence[float]],
-    row_hints: Sequence[str],
-    column_hints: Sequence[str],
+    row_tooltips: Sequence[str],
+    column_tooltips: Sequence[str],
 ) -> str:
-    rows, columns = [inert(hint) for hint in row_hints], [inert(hint) for hint in column_hints]
-    side = matrix.cell - 1
-    marks = [
-        f'<rect class="cell" x="{number(matrix.left + matrix.cell * j)}" y="{number(matrix.top + matrix.cell * i)}" '
-        f'width="{side}" height="{side}" fill-opacity="{_shade(weight)}">'
+    rows, columns = [escape_text(tooltip) for tooltip in row_tooltips], [escape_text(hint) for hint in column_tooltips]
+    cell_size = layout.cell_size - 1
+    elements = [
+        f'<rect class="cell" x="{format_number(layout.left + layout.cell_size * j)}" y="{format_number(layout.top + layout.cell_size * i)}" '
+        f'width="{cell_size}" height="{cell_size}" fill-opacity="{_format_opacity(weight)}">'
         f"<title>{rows[i]}\n{columns[j]}\nweight: {weight:.3f}</title></rect>"
         for i, row in enumerate(weights)
         for j, weight in enumerate(row)
     ]
-    x, y, w, h = matrix.left - 1, matrix.top - 1, matrix.cell * matrix.width + 1, matrix.cell * matrix.height + 1
-    frame = f'<rect class="grid" x="{number(x)}" y="{number(y)}" width="{w}" height="{h}"/>'
-    return "\n".join([frame, *marks])
+    x, y, w, h = (
+        layout.left - 1,
+        layout.top - 1,
+        layout.cell_size * layout.num_columns + 1,
+        layout.cell_size * layout.num_rows + 1,
+    )
+    frame = f'<rect class="grid" x="{format_number(x)}" y="{format_number(y)}" width="{w}" height="{h}"/>'
+    return "\n".join([frame, *elements])
 
 
-def _shade(weight: float) -> str:
-    return f"{round(max(0.0, min(1.0, weight)) * _LEVELS) / _LEVELS:.4g}"
+def _format_opacity(weight: float) -> str:
+    return f"{round(max(0.0, min(1.0, weight)) * _OPACITY_LEVELS) / _OPACITY_LEVELS:.4g}"
 
 
-def _scale(matrix: _Matrix) -> str:
+def _render_color_scale(layout: _HeatmapLayout) -> str:
     """The colours from 0 to 1, below the matrix."""
-    y, step = matrix.bottom + 24, _SCALE_WIDTH / 10
-    marks = [
-        f'<rect class="cell scale" x="{number(matrix.left + step * i)}" y="{number(y)}" '
-        f'width="{number(step)}" height="10" fill-opacity="{_shade((i + 0.5) / 10)}"/>'
+    y, step = layout.bottom + 24, _SCALE_WIDTH / 10
+    elements = [
+        f'<rect class="cell scale" x="{format_number(layout.left + step * i)}" y="{format_number(y)}" '
+        f'width="{format_number(step)}" height="10" fill-opacity="{_format_opacity((i + 0.5) / 10)}"/>'
         for i in range(10)
     ]
-    marks.append(label("0", matrix.left - 5, y + 9, 11, kind="muted", anchor="end"))
-    marks.append(label("1", matrix.left + _SCALE_WIDTH + 5, y + 9, 11, kind="muted"))
-    return "\n".join(marks)
+    elements.append(render_label("0", layout.left - 5, y + 9, 11, css_class="muted", anchor="end"))
+    elements.append(render_label("1", layout.left + _SCALE_WIDTH + 5, y + 9, 11, css_class="muted"))
+    return "\n".join(elements)

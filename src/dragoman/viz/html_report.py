@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from dragoman.viz.svg import DARK, FONT, LIGHT, Colours, inert
+from dragoman.viz.svg import DARK, FONT, LIGHT, ColorScheme, escape_text
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """Cells as text; a column that holds only numbers is set flush right."""
 
     caption: str
@@ -22,14 +22,14 @@ class Table:
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-def _variables(colours: Colours) -> str:
-    return ":root{" + ";".join(f"--{name}:{colour}" for name, colour in colours._asdict().items()) + "}"
+def _build_css_variables(color_scheme: ColorScheme) -> str:
+    return ":root{" + ";".join(f"--{name}:{color}" for name, color in color_scheme._asdict().items()) + "}"
 
 
 _STYLE = f"""
 :root{{color-scheme:light dark}}
-{_variables(LIGHT)}
-@media (prefers-color-scheme:dark){{{_variables(DARK)}}}
+{_build_css_variables(LIGHT)}
+@media (prefers-color-scheme:dark){{{_build_css_variables(DARK)}}}
 *{{box-sizing:border-box}}
 body{{margin:0 auto;max-width:60rem;padding:1.5rem 1rem 3rem;background:var(--paper);color:var(--ink);
 font:1rem/1.5 {FONT};-webkit-text-size-adjust:100%}}
@@ -54,12 +54,12 @@ thead th{{border-bottom-width:2px}}
 """
 
 
-def report_page(
+def render_report(
     title: str,
     *,
     facts: Sequence[tuple[str, str]] = (),
     figures: Sequence[tuple[str, str]] = (),
-    tables: Sequence[Table] = (),
+    tables: Sequence[ReportTable] = (),
     notes: Sequence[str] = (),
 ) -> str:
     """A whole page: `facts` as (name, value), `figures` as (caption, svg), then `tables` and `notes`.
@@ -67,48 +67,48 @@ def report_page(
     Every text is escaped; a figure goes in as it is. Raises `ValueError` for a figure that is more than a plain
     drawing, and for a table whose rows differ in length.
     """
-    parts = [f'<h1 dir="auto">{html_text(title)}</h1>']
+    parts = [f'<h1 dir="auto">{text_to_html(title)}</h1>']
     if facts:
-        pairs = "\n".join(f'<dt>{html_text(name)}</dt><dd dir="auto">{html_text(value)}</dd>' for name, value in facts)
-        parts.append(f"<dl>\n{pairs}\n</dl>")
-    parts += [_figure(caption, svg) for caption, svg in figures]
-    parts += [html_table(table) for table in tables]
+        entries = "\n".join(f'<dt>{text_to_html(name)}</dt><dd dir="auto">{text_to_html(value)}</dd>' for name, value in facts)
+        parts.append(f"<dl>\n{entries}\n</dl>")
+    parts += [_render_figure(caption, svg) for caption, svg in figures]
+    parts += [render_table(table) for table in tables]
     if notes:
-        paragraphs = "\n".join(f'<p dir="auto">{html_text(note)}</p>' for note in notes)
+        paragraphs = "\n".join(f'<p dir="auto">{text_to_html(note)}</p>' for note in notes)
         parts.append(f"<section>\n<h2>Notes</h2>\n{paragraphs}\n</section>")
-    return html_page(title, "\n".join(parts))
+    return render_page(title, "\n".join(parts))
 
 
-def html_page(title: str, body: str, *, style: str = "", refresh: int | None = None) -> str:
+def render_page(title: str, body: str, *, style: str = "", refresh_seconds: int | None = None) -> str:
     """A page around `body`, which goes in as it is, like `style`; `refresh` has browsers load it anew after so many seconds."""
-    again = "" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">\n'
+    refresh_tag = "" if refresh_seconds is None else f'<meta http-equiv="refresh" content="{refresh_seconds}">\n'
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n{again}'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n{refresh_tag}'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{inert(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+        f"<title>{escape_text(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
 
-def html_text(text: str) -> str:
+def text_to_html(text: str) -> str:
     """Text made visible and escaped, its line ends kept."""
-    return "<br>".join(map(inert, text.split("\n")))
+    return "<br>".join(map(escape_text, text.split("\n")))
 
 
-def _scrolling(name: str, content: str) -> str:
+def _wrap_scrollable(name: str, content: str) -> str:
     """A part that scrolls sideways on a narrow screen, also by keyboard."""
-    return f'<div class="scroll" role="region" tabindex="0" aria-label="{inert(name)}">{content}</div>'
+    return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape_text(name)}">{content}</div>'
 
 
-def _figure(caption: str, svg: str) -> str:
+def _render_figure(caption: str, svg: str) -> str:
     # Smaller than two thirds, letters are too small to read: from there on the figure scrolls.
-    least = round(drawing_width(svg) * 2 / 3)
-    drawing = _scrolling(caption, f'<div style="min-width:{least}px">\n{svg}</div>')
-    return f'<figure>\n{drawing}\n<figcaption dir="auto">{html_text(caption)}</figcaption>\n</figure>'
+    min_width = round(parse_drawing_width(svg) * 2 / 3)
+    drawing = _wrap_scrollable(caption, f'<div style="min-width:{min_width}px">\n{svg}</div>')
+    return f'<figure>\n{drawing}\n<figcaption dir="auto">{text_to_html(caption)}</figcaption>\n</figure>'
 
 
-_SVG = "{http://www.w3.org/2000/svg}"
-_DRAWING = {
+_SVG_NAMESPACE = "{http://www.w3.org/2000/svg}"
+_ALLOWED_ELEMENTS = {
     "svg",
     "title",
     "desc",
@@ -125,18 +125,18 @@ _DRAWING = {
 }
 
 
-def drawing_width(svg: str) -> float:
+def parse_drawing_width(svg: str) -> float:
     """The width of an SVG that neither runs nor loads anything; `ValueError` for any other."""
     try:
         root = ElementTree.fromstring(svg)
         width = float(root.get("width", ""))
     except (ElementTree.ParseError, ValueError) as error:
         raise ValueError(f"a figure must be an SVG with a width in pixels: {error}") from None
-    if root.tag != f"{_SVG}svg" or "<!" in svg or "<?" in svg:
+    if root.tag != f"{_SVG_NAMESPACE}svg" or "<!" in svg or "<?" in svg:
         raise ValueError("a figure must be a bare <svg> element, without a declaration")
     for element in root.iter():
-        name = element.tag.removeprefix(_SVG)
-        if name not in _DRAWING:
+        name = element.tag.removeprefix(_SVG_NAMESPACE)
+        if name not in _ALLOWED_ELEMENTS:
             raise ValueError(f"a figure must be a plain drawing, not hold <{name}>")
         for attribute, value in element.items():
             if attribute.lower().startswith("on") or attribute.endswith(("href", "src")) or "url(" in value:
@@ -146,34 +146,36 @@ def drawing_width(svg: str) -> float:
     return width
 
 
-_NUMBER = re.compile(r"[-+−~<>≤≥]? ?\d[\d.,' ]*(e[-+]?\d+)? ?%?( ?± ?\d[\d.]*)?")
+_NUMBER_PATTERN = re.compile(r"[-+−~<>≤≥]? ?\d[\d.,' ]*(e[-+]?\d+)? ?%?( ?± ?\d[\d.]*)?")
 
 
-def html_table(table: Table) -> str:
+def render_table(table: ReportTable) -> str:
     """A table in a part that scrolls sideways. Raises `ValueError` where its rows differ in length."""
     for index, row in enumerate(table.rows):
         if len(row) != len(table.header):
             raise ValueError(f"row {index} of {table.caption!r} has {len(row)} cells for {len(table.header)} columns")
-    numeric = [_is_numeric([row[column] for row in table.rows]) for column in range(len(table.header))]
-    head = "".join(_cell('th scope="col"', text, right) for text, right in zip(table.header, numeric, strict=True))
+    numeric_columns = [_is_numeric([row[column] for row in table.rows]) for column in range(len(table.header))]
+    header_cells = "".join(
+        _render_cell('th scope="col"', text, is_number) for text, is_number in zip(table.header, numeric_columns, strict=True)
+    )
     rows = []
     for row in table.rows:
-        cells = "".join(_cell("td", text, right) for text, right in zip(row, numeric, strict=True))
+        cells = "".join(_render_cell("td", text, right) for text, right in zip(row, numeric_columns, strict=True))
         rows.append(f"<tr>{cells}</tr>")
-    grid = [
-        f'<table>\n<caption dir="auto">{html_text(table.caption)}</caption>',
-        f"<thead><tr>{head}</tr></thead>\n<tbody>",
+    lines = [
+        f'<table>\n<caption dir="auto">{text_to_html(table.caption)}</caption>',
+        f"<thead><tr>{header_cells}</tr></thead>\n<tbody>",
         *rows,
         "</tbody>\n</table>",
     ]
-    return "<section>\n" + _scrolling(table.caption, "\n".join(grid)) + "\n</section>"
+    return "<section>\n" + _wrap_scrollable(table.caption, "\n".join(lines)) + "\n</section>"
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
     filled = [cell.strip() for cell in cells if cell.strip() not in {"", "-", "–", "—"}]
-    return bool(filled) and all(_NUMBER.fullmatch(cell) for cell in filled)
+    return bool(filled) and all(_NUMBER_PATTERN.fullmatch(cell) for cell in filled)
 
 
-def _cell(tag: str, text: str, is_number: bool) -> str:
-    kind = ' class="number"' if is_number else ' dir="auto"'
-    return f"<{tag}{kind}>{html_text(text)}</{tag.split()[0]}>"
+def _render_cell(tag: str, text: str, is_number: bool) -> str:
+    attributes = ' class="number"' if is_number else ' dir="auto"'
+    return f"<{tag}{attributes}>{text_to_html(text)}</{tag.split()[0]}>"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from dragoman.viz.axis import LARGEST, Axis, LogAxis, log_axis, round_axis, tight_axis
-from dragoman.viz.svg import fitted, inert, label, number, picture, text_width
+from dragoman.viz.axis import MAX_VALUE, Axis, LogAxis, make_log_axis, make_round_axis, make_tight_axis
+from dragoman.viz.svg import escape_text, estimate_text_width, format_number, render_label, render_svg, truncate_text
 
 Point = tuple[float, float]
 
@@ -19,7 +19,7 @@ class Series:
 
     name: str
     points: Sequence[Point]
-    tone: int | None = None
+    color_index: int | None = None
     """The number of its colour; in the order of the names if not given."""
 
 
@@ -29,21 +29,21 @@ class Panel:
 
     y_label: str
     series: Sequence[Series]
-    logarithmic: bool = False
+    log_scale: bool = False
     """Draw y by its logarithm, where the values span more than a factor of ten."""
-    from_zero: bool = False
+    include_zero: bool = False
     """Have the y axis hold zero, so that a small change looks small."""
 
 
 @dataclass(frozen=True)
-class Mark:
+class VerticalMarker:
     """Something that happened at `x`: an upright line through all panels."""
 
     x: float
     text: str
 
 
-class _Box(NamedTuple):
+class _PlotArea(NamedTuple):
     left: float
     top: float
     right: float
@@ -51,33 +51,33 @@ class _Box(NamedTuple):
 
 
 # Okabe and Ito's palette, told apart with any colour vision; without its yellow, which fades on white.
-_TONES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-_DARK_TONES = ("#3d9fdc", "#e8762c", "#1fb58c", "#d78fb6", "#e69f00", "#8ccdf2", "#ffffff")
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_DARK_COLORS = ("#3d9fdc", "#e8762c", "#1fb58c", "#d78fb6", "#e69f00", "#8ccdf2", "#ffffff")
 _DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="2 3"')
 _LIGHT = {
     ".line": "stroke:currentColor;fill:none;stroke-width:1.75;stroke-linejoin:round;stroke-linecap:round",
     ".dot": "fill:currentColor",
     ".mark": "stroke:#cf222e;fill:none;stroke-width:1.25;stroke-dasharray:3 3",
-    **{f".tone{index}": f"color:{tone}" for index, tone in enumerate(_TONES)},
+    **{f".tone{index}": f"color:{tone}" for index, tone in enumerate(_COLORS)},
 }
-_DARK = {".mark": "stroke:#ff7b72"} | {f".tone{index}": f"color:{tone}" for index, tone in enumerate(_DARK_TONES)}
+_DARK = {".mark": "stroke:#ff7b72"} | {f".tone{index}": f"color:{tone}" for index, tone in enumerate(_DARK_COLORS)}
 
-_BUCKETS = 400
-_DOTTED_POINTS = 40
-_MARGIN, _TITLE_HEIGHT, _ROW_HEIGHT, _FOOT_HEIGHT = 16, 40, 22, 48
-_SIZE, _TITLE_SIZE = 12, 16
+_MAX_BUCKETS = 400
+_MAX_DOTTED_POINTS = 40
+_MARGIN, _TITLE_HEIGHT, _ROW_HEIGHT, _X_AXIS_HEIGHT = 16, 40, 22, 48
+_FONT_SIZE, _TITLE_FONT_SIZE = 12, 16
 # Marks closer than this many pixels are drawn as one.
-_MARK_GAP = 3
+_MIN_MARKER_GAP = 3
 
 
-def learning_curve(
+def render_learning_curve(
     panels: Sequence[Panel],
     *,
     title: str,
     x_label: str,
     width: int = 720,
     panel_height: int = 220,
-    marks: Sequence[Mark] = (),
+    markers: Sequence[VerticalMarker] = (),
     x_range: Sequence[float] = (),
 ) -> str:
     """An SVG of `panels` above one another. A name has one colour in the whole picture.
@@ -88,188 +88,211 @@ def learning_curve(
     """
     if not panels:
         raise ValueError("learning_curve needs at least one panel")
-    drawn = [replace(panel, series=[replace(s, points=thinned(s.points)) for s in panel.series]) for panel in panels]
+    thinned_panels = [
+        replace(panel, series=[replace(s, points=downsample(s.points)) for s in panel.series]) for panel in panels
+    ]
     names = dict.fromkeys(series.name for panel in panels for series in panel.series)
-    given = {series.name: series.tone for panel in panels for series in panel.series if series.tone is not None}
-    tones = {name: index for index, name in enumerate(names)} | given
-    x_axis = tight_axis([*x_range, *(x for panel in drawn for x, _ in _panel_points(panel))], 6)
-    y_axes = [_y_axis(panel) for panel in drawn]
+    assigned_colors = {
+        series.name: series.color_index for panel in panels for series in panel.series if series.color_index is not None
+    }
+    color_indices = {name: index for index, name in enumerate(names)} | assigned_colors
+    x_axis = make_tight_axis([*x_range, *(x for panel in thinned_panels for x, _ in _iterate_points(panel))], 6)
+    y_axes = [_make_y_axis(panel) for panel in thinned_panels]
     y_labels = [axis.labels() for axis in y_axes]
-    left = _MARGIN + 8 + max(text_width(text, _SIZE) for texts in y_labels for text in texts)
+    left = _MARGIN + 8 + max(estimate_text_width(text, _FONT_SIZE) for texts in y_labels for text in texts)
     right = width - _MARGIN
 
-    title_text = fitted(title, width - 2 * _MARGIN, _TITLE_SIZE)
-    body = [label(title_text, _MARGIN, 26, _TITLE_SIZE, extra=' font-weight="600"')]
+    title_text = truncate_text(title, width - 2 * _MARGIN, _TITLE_FONT_SIZE)
+    body = [render_label(title_text, _MARGIN, 26, _TITLE_FONT_SIZE, attributes=' font-weight="600"')]
     bottom = float(_TITLE_HEIGHT)
-    for panel, y_axis, texts in zip(drawn, y_axes, y_labels, strict=True):
-        legend, top = _legend(panel, tones, bottom, right)
-        box = _Box(left, top, right, top + panel_height)
+    for panel, y_axis, texts in zip(thinned_panels, y_axes, y_labels, strict=True):
+        legend, top = _render_legend(panel, color_indices, bottom, right)
+        plot_area = _PlotArea(left, top, right, top + panel_height)
         body += [
             legend,
-            _grid(box, x_axis, y_axis, texts),
-            _marks(marks, box, x_axis),
-            _lines(panel, tones, box, x_axis, y_axis),
+            _render_grid(plot_area, x_axis, y_axis, texts),
+            _render_markers(markers, plot_area, x_axis),
+            _render_lines(panel, color_indices, plot_area, x_axis, y_axis),
         ]
-        bottom = box.bottom + _MARGIN
-    body.append(_foot(box, x_axis, x_label))
-    return picture(
+        bottom = plot_area.bottom + _MARGIN
+    body.append(_render_x_axis(plot_area, x_axis, x_label))
+    return render_svg(
         "dragoman-curve",
         width=width,
-        height=box.bottom + _FOOT_HEIGHT,
+        height=plot_area.bottom + _X_AXIS_HEIGHT,
         title=title,
-        description=" ".join([*map(_description, panels), *([f"{len(marks)} marks."] if marks else [])]),
+        description=" ".join([*map(_describe_panel, panels), *([f"{len(markers)} marks."] if markers else [])]),
         body="\n".join(body),
         light=_LIGHT,
         dark=_DARK,
     )
 
 
-def _y_axis(panel: Panel) -> Axis | LogAxis:
-    values = [y for _, y in _panel_points(panel)] + ([0.0] if panel.from_zero else [])
-    return (log_axis(values, 5) if panel.logarithmic else None) or round_axis(values, 5)
+def _make_y_axis(panel: Panel) -> Axis | LogAxis:
+    values = [y for _, y in _iterate_points(panel)] + ([0.0] if panel.include_zero else [])
+    return (make_log_axis(values, 5) if panel.log_scale else None) or make_round_axis(values, 5)
 
 
-def thinned(points: Sequence[Point], buckets: int = _BUCKETS) -> list[Point]:
+def downsample(points: Sequence[Point], buckets: int = _MAX_BUCKETS) -> list[Point]:
     """At most about three points a bucket of neighbours: the lowest, the highest, a gap. First and last stay."""
     if len(points) <= 3 * buckets:
         return list(points)
-    kept = {0, len(points) - 1}
+    kept_indices = {0, len(points) - 1}
     size = math.ceil(len(points) / buckets)
     for start in range(0, len(points), size):
         bucket = range(start, min(start + size, len(points)))
-        finite = [index for index in bucket if _drawable(points[index])]
+        finite = [index for index in bucket if _is_drawable(points[index])]
         if finite:
-            kept |= {min(finite, key=lambda index: points[index][1]), max(finite, key=lambda index: points[index][1])}
+            kept_indices |= {min(finite, key=lambda index: points[index][1]), max(finite, key=lambda index: points[index][1])}
         if len(finite) < len(bucket):
-            kept.add(next(index for index in bucket if not _drawable(points[index])))
-    return [points[index] for index in sorted(kept)]
+            kept_indices.add(next(index for index in bucket if not _is_drawable(points[index])))
+    return [points[index] for index in sorted(kept_indices)]
 
 
-def _drawable(point: Point) -> bool:
+def _is_drawable(point: Point) -> bool:
     # False for nan as well.
-    return all(abs(value) < LARGEST for value in point)
+    return all(abs(value) < MAX_VALUE for value in point)
 
 
-def _panel_points(panel: Panel) -> Iterator[Point]:
-    return (point for series in panel.series for point in series.points if _drawable(point))
+def _iterate_points(panel: Panel) -> Iterator[Point]:
+    return (point for series in panel.series for point in series.points if _is_drawable(point))
 
 
-def _runs(points: Iterable[Point]) -> list[list[Point]]:
+def _split_at_gaps(points: Iterable[Point]) -> list[list[Point]]:
     """The stretches between gaps."""
-    runs: list[list[Point]] = [[]]
+    segments: list[list[Point]] = [[]]
     for point in points:
-        if _drawable(point):
-            runs[-1].append(point)
-        elif runs[-1]:
-            runs.append([])
-    return [run for run in runs if run]
+        if _is_drawable(point):
+            segments[-1].append(point)
+        elif segments[-1]:
+            segments.append([])
+    return [segment for segment in segments if segment]
 
 
-def _legend(panel: Panel, tones: dict[str, int], top: float, right: float) -> tuple[str, float]:
+def _render_legend(panel: Panel, color_indices: dict[str, int], top: float, right: float) -> tuple[str, float]:
     """The row above a panel: what it counts, then its lines; and where the panel starts below it."""
-    y = top + _SIZE
-    name = fitted(panel.y_label, (right - _MARGIN) / 2, _SIZE)
-    marks = [label(name, _MARGIN, y, _SIZE, extra=' font-weight="600"')]
-    x = _MARGIN + text_width(name, _SIZE) + 20
+    y = top + _FONT_SIZE
+    name = truncate_text(panel.y_label, (right - _MARGIN) / 2, _FONT_SIZE)
+    elements = [render_label(name, _MARGIN, y, _FONT_SIZE, attributes=' font-weight="600"')]
+    x = _MARGIN + estimate_text_width(name, _FONT_SIZE) + 20
     for series in panel.series:
-        text = fitted(series.name, right - _MARGIN - 44, _SIZE)
-        entry_width = 26 + text_width(text, _SIZE)
+        text = truncate_text(series.name, right - _MARGIN - 44, _FONT_SIZE)
+        entry_width = 26 + estimate_text_width(text, _FONT_SIZE)
         if x + entry_width > right:
             x, y = float(_MARGIN), y + _ROW_HEIGHT
-        tone, dash = _stroke(tones[series.name])
-        marks.append(f'<path class="line {tone}"{dash} d="M{number(x)} {number(y - 4)}h20"/>')
-        marks.append(label(text, x + 26, y, _SIZE))
+        color_class, dash = _get_line_style(color_indices[series.name])
+        elements.append(f'<path class="line {color_class}"{dash} d="M{format_number(x)} {format_number(y - 4)}h20"/>')
+        elements.append(render_label(text, x + 26, y, _FONT_SIZE))
         x += entry_width + 18
-    return "\n".join(marks), y + 12
+    return "\n".join(elements), y + 12
 
 
-def _stroke(tone: int) -> tuple[str, str]:
+def _get_line_style(color_index: int) -> tuple[str, str]:
     """The class and the dash of the series with this number: with more series than colours, dashes tell them apart."""
-    return f"tone{tone % len(_TONES)}", _DASHES[tone // len(_TONES) % len(_DASHES)]
+    return f"tone{color_index % len(_COLORS)}", _DASHES[color_index // len(_COLORS) % len(_DASHES)]
 
 
-def _grid(box: _Box, x_axis: Axis, y_axis: Axis | LogAxis, y_labels: list[str]) -> str:
-    marks = []
+def _render_grid(plot_area: _PlotArea, x_axis: Axis, y_axis: Axis | LogAxis, y_labels: list[str]) -> str:
+    elements = []
     for tick, text in zip(y_axis.ticks(), y_labels, strict=True):
-        y = y_axis.at(tick, box.bottom, box.top)
-        marks.append(f'<path class="grid" d="M{number(box.left)} {number(y)}H{number(box.right)}"/>')
-        marks.append(label(text, box.left - 8, y + 4, _SIZE, kind="muted", anchor="end"))
+        y = y_axis.transform(tick, plot_area.bottom, plot_area.top)
+        elements.append(
+            f'<path class="grid" d="M{format_number(plot_area.left)} {format_number(y)}H{format_number(plot_area.right)}"/>'
+        )
+        elements.append(render_label(text, plot_area.left - 8, y + 4, _FONT_SIZE, css_class="muted", anchor="end"))
     for tick in x_axis.ticks():
-        x = x_axis.at(tick, box.left, box.right)
-        marks.append(f'<path class="grid" d="M{number(x)} {number(box.top)}V{number(box.bottom)}"/>')
-    return "\n".join(marks)
+        x = x_axis.transform(tick, plot_area.left, plot_area.right)
+        elements.append(
+            f'<path class="grid" d="M{format_number(x)} {format_number(plot_area.top)}V{format_number(plot_area.bottom)}"/>'
+        )
+    return "\n".join(elements)
 
 
-def _marks(marks: Sequence[Mark], box: _Box, x_axis: Axis) -> str:
+def _render_markers(markers: Sequence[VerticalMarker], plot_area: _PlotArea, x_axis: Axis) -> str:
     """An upright line for each mark within the axis; neighbours that would touch are one line with all their texts."""
     groups: list[tuple[float, list[str]]] = []
-    for mark in sorted(marks, key=lambda mark: mark.x):
-        x = x_axis.at(mark.x, box.left, box.right)
-        if not box.left - 1e-6 <= x <= box.right + 1e-6:
+    for marker in sorted(markers, key=lambda mark: mark.x):
+        x = x_axis.transform(marker.x, plot_area.left, plot_area.right)
+        if not plot_area.left - 1e-6 <= x <= plot_area.right + 1e-6:
             continue
-        if not groups or x - groups[-1][0] >= _MARK_GAP:
+        if not groups or x - groups[-1][0] >= _MIN_MARKER_GAP:
             groups.append((x, []))
-        groups[-1][1].append(mark.text)
+        groups[-1][1].append(marker.text)
     lines = []
     for x, texts in groups:
-        more = [f"and {len(texts) - 5} more"] if len(texts) > 5 else []
-        hint = inert("; ".join([*texts[:5], *more]))
-        lines.append(f'<path class="mark" d="M{number(x)} {number(box.top)}V{number(box.bottom)}"><title>{hint}</title></path>')
+        remainder = [f"and {len(texts) - 5} more"] if len(texts) > 5 else []
+        tooltip = escape_text("; ".join([*texts[:5], *remainder]))
+        lines.append(
+            f'<path class="mark" d="M{format_number(x)} {format_number(plot_area.top)}V{format_number(plot_area.bottom)}"><title>{tooltip}</title></path>'
+        )
     return "\n".join(lines)
 
 
-def _lines(panel: Panel, tones: dict[str, int], box: _Box, x_axis: Axis, y_axis: Axis | LogAxis) -> str:
-    marks = []
+def _render_lines(
+    panel: Panel, color_indices: dict[str, int], plot_area: _PlotArea, x_axis: Axis, y_axis: Axis | LogAxis
+) -> str:
+    elements = []
     for series in panel.series:
-        tone, dash = _stroke(tones[series.name])
-        runs = _runs(series.points)
-        dotted = sum(map(len, runs)) <= _DOTTED_POINTS
-        marks.append(f'<g class="{tone}"><title>{inert(series.name)}</title>')
-        for run in runs:
-            places = [(x_axis.at(x, box.left, box.right), y_axis.at(y, box.bottom, box.top)) for x, y in run]
-            if len(run) > 1:
-                path = "L".join(f"{number(x)} {number(y)}" for x, y in places)
-                marks.append(f'<path class="line"{dash} d="M{path}"/>')
-            if len(run) == 1 or dotted:
-                for (x, y), point in zip(places, run, strict=True):
-                    hint = inert(f"{series.name}: {_value(point[1])} at {_value(point[0])}")
-                    place = f'cx="{number(x)}" cy="{number(y)}" r="3"'
-                    marks.append(f'<circle class="dot" {place}><title>{hint}</title></circle>')
-        marks.append("</g>")
-    if not any(_panel_points(panel)):
-        middle = (box.left + box.right) / 2, (box.top + box.bottom) / 2
-        marks.append(label("no points yet", *middle, _SIZE, kind="muted", anchor="middle"))
-    return "\n".join(marks)
+        color_class, dash = _get_line_style(color_indices[series.name])
+        segments = _split_at_gaps(series.points)
+        show_dots = sum(map(len, segments)) <= _MAX_DOTTED_POINTS
+        elements.append(f'<g class="{color_class}"><title>{escape_text(series.name)}</title>')
+        for segment in segments:
+            positions = [
+                (x_axis.transform(x, plot_area.left, plot_area.right), y_axis.transform(y, plot_area.bottom, plot_area.top))
+                for x, y in segment
+            ]
+            if len(segment) > 1:
+                path = "L".join(f"{format_number(x)} {format_number(y)}" for x, y in positions)
+                elements.append(f'<path class="line"{dash} d="M{path}"/>')
+            if len(segment) == 1 or show_dots:
+                for (x, y), point in zip(positions, segment, strict=True):
+                    tooltip = escape_text(f"{series.name}: {_format_value(point[1])} at {_format_value(point[0])}")
+                    dot_position = f'cx="{format_number(x)}" cy="{format_number(y)}" r="3"'
+                    elements.append(f'<circle class="dot" {dot_position}><title>{tooltip}</title></circle>')
+        elements.append("</g>")
+    if not any(_iterate_points(panel)):
+        middle = (plot_area.left + plot_area.right) / 2, (plot_area.top + plot_area.bottom) / 2
+        elements.append(render_label("no points yet", *middle, _FONT_SIZE, css_class="muted", anchor="middle"))
+    return "\n".join(elements)
 
 
-def _foot(box: _Box, x_axis: Axis, x_label: str) -> str:
-    marks = []
+def _render_x_axis(plot_area: _PlotArea, x_axis: Axis, x_label: str) -> str:
+    elements = []
     for tick, text in zip(x_axis.ticks(), x_axis.labels(), strict=True):
-        x = x_axis.at(tick, box.left, box.right)
+        x = x_axis.transform(tick, plot_area.left, plot_area.right)
         # A label at the right end would leave the picture.
-        x = min(x, box.right + _MARGIN - 2 - text_width(text, _SIZE) / 2)
-        marks.append(label(text, x, box.bottom + 18, _SIZE, kind="muted", anchor="middle"))
-    middle = (box.left + box.right) / 2
-    marks.append(label(fitted(x_label, box.right - box.left, _SIZE), middle, box.bottom + 38, _SIZE, anchor="middle"))
-    return "\n".join(marks)
+        x = min(x, plot_area.right + _MARGIN - 2 - estimate_text_width(text, _FONT_SIZE) / 2)
+        elements.append(render_label(text, x, plot_area.bottom + 18, _FONT_SIZE, css_class="muted", anchor="middle"))
+    middle = (plot_area.left + plot_area.right) / 2
+    elements.append(
+        render_label(
+            truncate_text(x_label, plot_area.right - plot_area.left, _FONT_SIZE),
+            middle,
+            plot_area.bottom + 38,
+            _FONT_SIZE,
+            anchor="middle",
+        )
+    )
+    return "\n".join(elements)
 
 
-def _description(panel: Panel) -> str:
+def _describe_panel(panel: Panel) -> str:
     """The panel in words, for a reader who does not see it."""
-    return f"{panel.y_label}: " + "; ".join(map(_series_description, panel.series)) + "."
+    return f"{panel.y_label}: " + "; ".join(map(_describe_series, panel.series)) + "."
 
 
-def _series_description(series: Series) -> str:
-    points = [point for point in series.points if _drawable(point)]
+def _describe_series(series: Series) -> str:
+    points = [point for point in series.points if _is_drawable(point)]
     if not points:
         return f"{series.name}, no points"
     (first_x, first_y), (last_x, last_y) = points[0], points[-1]
     low, high = min(y for _, y in points), max(y for _, y in points)
     return (
-        f"{series.name}, {len(points)} points, {_value(first_y)} at {_value(first_x)} to {_value(last_y)} "
-        f"at {_value(last_x)}, lowest {_value(low)}, highest {_value(high)}"
+        f"{series.name}, {len(points)} points, {_format_value(first_y)} at {_format_value(first_x)} to {_format_value(last_y)} "
+        f"at {_format_value(last_x)}, lowest {_format_value(low)}, highest {_format_value(high)}"
     )
 
 
-def _value(value: float) -> str:
+def _format_value(value: float) -> str:
     return str(int(value)) if abs(value) < 1e15 and value == int(value) else f"{value:.6g}"

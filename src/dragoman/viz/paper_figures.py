@@ -10,97 +10,110 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dragoman.viz.attention_svg import FAINTEST, HUES, MARGIN, OPACITIES, SIZE, drawing, heading, shown
-from dragoman.viz.svg import fitted, label, number, text_width
+from dragoman.viz.attention_svg import (
+    FONT_SIZE,
+    HEAD_COLORS,
+    MARGIN,
+    MIN_VISIBLE_WEIGHT,
+    OPACITY_STEPS,
+    display_token,
+    render_drawing,
+    render_heading,
+)
+from dragoman.viz.svg import estimate_text_width, format_number, render_label, truncate_text
 
 if TYPE_CHECKING:
-    from dragoman.viz.explanation import Numbers
+    from dragoman.viz.explanation import FloatArray
 
-_PITCH, _REACH, _LONGEST, _HEADING, _BETWEEN, _BOX = 18.0, 130.0, 132.0, 46.0, 26.0, 8.0
-_NAMED, _NAME_ROW = 68.0, 15.0
+_TOKEN_SPACING, _LINES_HEIGHT, _MAX_LABEL_WIDTH, _HEADING_HEIGHT, _PANEL_GAP, _BOX_HEIGHT = 18.0, 130.0, 132.0, 46.0, 26.0, 8.0
+_LEGEND_ENTRY_WIDTH, _LEGEND_ROW_HEIGHT = 68.0, 15.0
 
 
 @dataclass(frozen=True)
-class Look:
+class FigurePanel:
     """One half of a figure: these heads, counted from 0, seen from these places, or from all of them where none are given."""
 
     heads: tuple[int, ...]
-    places: tuple[int, ...] = ()
+    query_positions: tuple[int, ...] = ()
 
 
-def paper_figure(tokens: Sequence[str], weights_HTS: Numbers, looks: Sequence[Look], *, title: str, remark: str) -> str:
+def render_paper_figure(
+    tokens: Sequence[str], weights_HTS: FloatArray, panels: Sequence[FigurePanel], *, title: str, subtitle: str
+) -> str:
     """One figure as an SVG, its halves below each other.
 
     weights_HTS: of one layer's heads, from each of the tokens to each of them
     """
-    names = [fitted(shown(token), _LONGEST, SIZE) for token in tokens]
-    tall = max(text_width(name, SIZE) for name in names)
-    width = 2 * MARGIN + max(_PITCH * len(tokens), text_width(remark, 12))
-    parts, top = heading(title, remark, width), _HEADING
-    for look in looks:
-        in_a_row = int((width - 2 * MARGIN) // _NAMED)
-        parts += _legend(look.heads, top + 12, in_a_row)
-        top += _NAME_ROW * math.ceil(len(look.heads) / in_a_row) + 8
-        parts += _half(names, weights_HTS, look, top + tall)
-        top += 2 * tall + _REACH + _boxes_height(look) + _BETWEEN
-    told = f"{remark}: lines between {len(tokens)} tokens above and the same below."
-    return drawing(width, top - _BETWEEN + MARGIN, title, told, parts)
+    token_labels = [truncate_text(display_token(token), _MAX_LABEL_WIDTH, FONT_SIZE) for token in tokens]
+    labels_height = max(estimate_text_width(name, FONT_SIZE) for name in token_labels)
+    width = 2 * MARGIN + max(_TOKEN_SPACING * len(tokens), estimate_text_width(subtitle, 12))
+    parts, top = render_heading(title, subtitle, width), _HEADING_HEIGHT
+    for panel in panels:
+        heads_per_row = int((width - 2 * MARGIN) // _LEGEND_ENTRY_WIDTH)
+        parts += _render_legend(panel.heads, top + 12, heads_per_row)
+        top += _LEGEND_ROW_HEIGHT * math.ceil(len(panel.heads) / heads_per_row) + 8
+        parts += _render_panel(token_labels, weights_HTS, panel, top + labels_height)
+        top += 2 * labels_height + _LINES_HEIGHT + _compute_boxes_height(panel) + _PANEL_GAP
+    description = f"{subtitle}: lines between {len(tokens)} tokens above and the same below."
+    return render_drawing(width, top - _PANEL_GAP + MARGIN, title, description, parts)
 
 
-def _boxes_height(look: Look) -> float:
-    return _BOX * len(look.heads) + 4 if look.places else 0.0
+def _compute_boxes_height(panel: FigurePanel) -> float:
+    return _BOX_HEIGHT * len(panel.heads) + 4 if panel.query_positions else 0.0
 
 
-def _middle(place: int) -> float:
-    return MARGIN + _PITCH * (place + 0.5)
+def _compute_token_x(position: int) -> float:
+    return MARGIN + _TOKEN_SPACING * (position + 0.5)
 
 
-def _legend(heads: Sequence[int], y: float, in_a_row: int) -> Iterator[str]:
+def _render_legend(heads: Sequence[int], y: float, heads_per_row: int) -> Iterator[str]:
     """Which colour is whose; colours begin again after the last."""
-    for order, head in enumerate(heads):
-        x, at = MARGIN + _NAMED * (order % in_a_row), y + _NAME_ROW * (order // in_a_row)
-        yield f'<path class="line h{head % len(HUES)}" d="M{number(x)} {number(at - 4)}h14"/>'
-        yield label(f"head {head + 1}", x + 18, at, 11, kind="muted")
+    for index, head in enumerate(heads):
+        x, text_y = MARGIN + _LEGEND_ENTRY_WIDTH * (index % heads_per_row), y + _LEGEND_ROW_HEIGHT * (index // heads_per_row)
+        yield f'<path class="line h{head % len(HEAD_COLORS)}" d="M{format_number(x)} {format_number(text_y - 4)}h14"/>'
+        yield render_label(f"head {head + 1}", x + 18, text_y, 11, css_class="muted")
 
 
-def _half(names: Sequence[str], weights_HTS: Numbers, look: Look, y: float) -> Iterator[str]:
+def _render_panel(token_labels: Sequence[str], weights_HTS: FloatArray, panel: FigurePanel, y: float) -> Iterator[str]:
     """Two rows of tokens, the upper one ending at `y`, and the lines between."""
-    bottom = y + _REACH + _boxes_height(look)
-    looking = look.places or tuple(range(len(names)))
-    yield from _lines(weights_HTS, look.heads, looking, y + 4, y + _REACH - 4)
-    if look.places:
-        yield from _seen_boxes(weights_HTS, look, y + _REACH)
-    for place, name in enumerate(names):
-        x = _middle(place) + SIZE * 0.35
-        above = "ink" if not look.places else "ink bold" if place in look.places else "muted"
-        for at, kind, anchor in ((y, above, "start"), (bottom, "ink", "end")):
-            turned = f' transform="rotate(-90 {number(x)} {number(at)})"'
-            yield label(name, x, at, SIZE, kind=kind, anchor=anchor, extra=turned)
+    bottom = y + _LINES_HEIGHT + _compute_boxes_height(panel)
+    query_positions = panel.query_positions or tuple(range(len(token_labels)))
+    yield from _render_lines(weights_HTS, panel.heads, query_positions, y + 4, y + _LINES_HEIGHT - 4)
+    if panel.query_positions:
+        yield from _render_weight_boxes(weights_HTS, panel, y + _LINES_HEIGHT)
+    for position, name in enumerate(token_labels):
+        x = _compute_token_x(position) + FONT_SIZE * 0.35
+        upper_class = "ink" if not panel.query_positions else "ink bold" if position in panel.query_positions else "muted"
+        for text_y, css_class, anchor in ((y, upper_class, "start"), (bottom, "ink", "end")):
+            rotation = f' transform="rotate(-90 {format_number(x)} {format_number(text_y)})"'
+            yield render_label(name, x, text_y, FONT_SIZE, css_class=css_class, anchor=anchor, attributes=rotation)
 
 
-def _lines(weights_HTS: Numbers, heads: Sequence[int], looking: Sequence[int], top: float, bottom: float) -> Iterator[str]:
+def _render_lines(
+    weights_HTS: FloatArray, heads: Sequence[int], query_positions: Sequence[int], top: float, bottom: float
+) -> Iterator[str]:
     """One path for each head and strength; weights too faint to be seen are left out."""
     paths: dict[tuple[int, int], list[str]] = {}
-    for order, head in enumerate(heads):
-        shift = (order - (len(heads) - 1) / 2) * min(1.6, _PITCH * 0.6 / len(heads))
-        for row in looking:
+    for index, head in enumerate(heads):
+        shift = (index - (len(heads) - 1) / 2) * min(1.6, _TOKEN_SPACING * 0.6 / len(heads))
+        for row in query_positions:
             for column, weight in enumerate(weights_HTS[head, row].tolist()):
-                if weight >= FAINTEST:
-                    start, end = _middle(row) + shift, _middle(column) + shift
-                    step = f"M{number(start)} {number(top)}L{number(end)} {number(bottom)}"
-                    paths.setdefault((head, math.ceil(min(weight, 1.0) * OPACITIES)), []).append(step)
-    for (head, level), steps in sorted(paths.items()):
-        opacity = number(level / OPACITIES)
-        yield f'<path class="line h{head % len(HUES)}" stroke-opacity="{opacity}" d="{"".join(steps)}"/>'
+                if weight >= MIN_VISIBLE_WEIGHT:
+                    start_x, end_x = _compute_token_x(row) + shift, _compute_token_x(column) + shift
+                    line_path = f"M{format_number(start_x)} {format_number(top)}L{format_number(end_x)} {format_number(bottom)}"
+                    paths.setdefault((head, math.ceil(min(weight, 1.0) * OPACITY_STEPS)), []).append(line_path)
+    for (head, level), line_paths in sorted(paths.items()):
+        opacity = format_number(level / OPACITY_STEPS)
+        yield f'<path class="line h{head % len(HEAD_COLORS)}" stroke-opacity="{opacity}" d="{"".join(line_paths)}"/>'
 
 
-def _seen_boxes(weights_HTS: Numbers, look: Look, top: float) -> Iterator[str]:
+def _render_weight_boxes(weights_HTS: FloatArray, panel: FigurePanel, top: float) -> Iterator[str]:
     """Below each token a box for each head, as strong as the mean of what the places in view give it."""
-    for order, head in enumerate(look.heads):
-        together = weights_HTS[head][list(look.places)].mean(axis=0)
-        for column, weight in enumerate(together.tolist()):
-            if weight >= FAINTEST:
-                place = f'x="{number(_middle(column) - _PITCH * 0.42)}" y="{number(top + _BOX * order)}"'
-                size = f'width="{number(_PITCH * 0.84)}" height="{number(_BOX - 1)}"'
-                opacity = number(min(round(weight, 2), 1.0))
-                yield f'<rect class="f{head % len(HUES)}" fill-opacity="{opacity}" {place} {size}/>'
+    for index, head in enumerate(panel.heads):
+        mean_weights_S = weights_HTS[head][list(panel.query_positions)].mean(axis=0)
+        for column, weight in enumerate(mean_weights_S.tolist()):
+            if weight >= MIN_VISIBLE_WEIGHT:
+                position_attributes = f'x="{format_number(_compute_token_x(column) - _TOKEN_SPACING * 0.42)}" y="{format_number(top + _BOX_HEIGHT * index)}"'
+                size_attributes = f'width="{format_number(_TOKEN_SPACING * 0.84)}" height="{format_number(_BOX_HEIGHT - 1)}"'
+                opacity = format_number(min(round(weight, 2), 1.0))
+                yield f'<rect class="f{head % len(HEAD_COLORS)}" fill-opacity="{opacity}" {position_attributes} {size_attributes}/>'

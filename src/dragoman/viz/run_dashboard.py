@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from dragoman.viz.html_report import Table, drawing_width, html_page, html_table, html_text
+from dragoman.viz.html_report import ReportTable, parse_drawing_width, render_page, render_table, text_to_html
 
 _STYLE = """
 :root{--good:#1a7f37;--alarm:#cf222e;--card:#f6f8fa}
@@ -37,20 +37,20 @@ footer{color:var(--muted);font-size:.9rem;margin-top:2rem}
 """
 
 # The comparison takes time by the product of both lengths.
-_MOST_COMPARED = 1_000_000
+_MAX_DIFF_SIZE = 1_000_000
 
 
 @dataclass(frozen=True)
-class Tile:
+class MetricTile:
     """One number, with what it is and a remark."""
 
     name: str
     value: str
-    remark: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
-class Sentence:
+class SentenceHistory:
     """A source, what was expected, and what the model made of it at some steps, oldest first."""
 
     source: str
@@ -58,84 +58,88 @@ class Sentence:
     versions: Sequence[tuple[str, str]]
 
 
-def watch_page(
+def render_dashboard(
     title: str,
     *,
     state: str,
-    sentence: str,
-    share: float,
-    tiles: Sequence[Tile] = (),
+    state_detail: str,
+    progress: float,
+    tiles: Sequence[MetricTile] = (),
     charts: Sequence[str] = (),
-    sentences: Sequence[Sentence] = (),
-    tables: Sequence[Table] = (),
+    sentences: Sequence[SentenceHistory] = (),
+    tables: Sequence[ReportTable] = (),
     footer: str = "",
-    refresh: int | None = None,
+    refresh_seconds: int | None = None,
 ) -> str:
     """A whole page. `state` is running, finished, stopped, failed or silent; `sentence` goes on after it.
 
     share: of the budget that is spent
     refresh: seconds after which a browser loads the page anew; never when not given
     """
-    percent = f"{100.0 * min(max(share, 0.0), 1.0):.1f}"
+    percent = f"{100.0 * min(max(progress, 0.0), 1.0):.1f}"
     parts = [
-        f'<h1 dir="auto">{html_text(title)}</h1>',
-        f'<p class="state"><span class="{html_text(state)}">{html_text(state)}</span>{html_text(sentence)}</p>',
+        f'<h1 dir="auto">{text_to_html(title)}</h1>',
+        f'<p class="state"><span class="{text_to_html(state)}">{text_to_html(state)}</span>{text_to_html(state_detail)}</p>',
         f'<progress max="100" value="{percent}" aria-label="share of the budget">{percent} %</progress>',
     ]
     if tiles:
-        parts += ['<dl class="tiles">', *map(_tile, tiles), "</dl>"]
+        parts += ['<dl class="tiles">', *map(_render_tile, tiles), "</dl>"]
     if charts:
-        parts += ['<div class="charts">', *map(_chart, charts), "</div>"]
+        parts += ['<div class="charts">', *map(_render_chart, charts), "</div>"]
     if sentences:
-        parts += ["<section>", "<h2>Translations</h2>", *map(_sentence, sentences), "</section>"]
-    parts += [html_table(table) for table in tables]
-    parts.append(f"<footer>{html_text(footer)}</footer>")
-    return html_page(title, "\n".join(parts), style=_STYLE, refresh=refresh)
+        parts += ["<section>", "<h2>Translations</h2>", *map(_render_sentence, sentences), "</section>"]
+    parts += [render_table(table) for table in tables]
+    parts.append(f"<footer>{text_to_html(footer)}</footer>")
+    return render_page(title, "\n".join(parts), style=_STYLE, refresh_seconds=refresh_seconds)
 
 
-def _tile(tile: Tile) -> str:
-    remark = f"<small>{html_text(tile.remark)}</small>" if tile.remark else ""
-    return f'<div><dt>{html_text(tile.name)}</dt><dd dir="auto">{html_text(tile.value)}{remark}</dd></div>'
+def _render_tile(tile: MetricTile) -> str:
+    note = f"<small>{text_to_html(tile.note)}</small>" if tile.note else ""
+    return f'<div><dt>{text_to_html(tile.name)}</dt><dd dir="auto">{text_to_html(tile.value)}{note}</dd></div>'
 
 
-def _chart(svg: str) -> str:
-    drawing_width(svg)
+def _render_chart(svg: str) -> str:
+    parse_drawing_width(svg)
     return f"<div>{svg}</div>"
 
 
-def _sentence(sentence: Sentence) -> str:
+def _render_sentence(sentence: SentenceHistory) -> str:
     versions = []
-    before: str | None = None
+    previous: str | None = None
     for name, text in sentence.versions:
-        shown = "".join(
-            f"<mark>{html_text(part)}</mark>" if is_new else html_text(part) for part, is_new in changed(before, text)
+        marked_text = "".join(
+            f"<mark>{text_to_html(part)}</mark>" if is_new else text_to_html(part) for part, is_new in diff_text(previous, text)
         )
-        versions.append(f'<div dir="auto"><small>{html_text(name)}</small>{shown or "–"}</div>')
-        before = text
+        versions.append(f'<div dir="auto"><small>{text_to_html(name)}</small>{marked_text or "–"}</div>')
+        previous = text
     return "\n".join(
         [
-            f'<div class="sentence">\n<p dir="auto"><strong>{html_text(sentence.source)}</strong></p>',
-            f'<p class="reference" dir="auto">{html_text(sentence.reference)}</p>\n<div class="versions">',
+            f'<div class="sentence">\n<p dir="auto"><strong>{text_to_html(sentence.source)}</strong></p>',
+            f'<p class="reference" dir="auto">{text_to_html(sentence.reference)}</p>\n<div class="versions">',
             *versions,
             "</div>\n</div>",
         ]
     )
 
 
-def changed(before: str | None, text: str) -> list[tuple[str, bool]]:
+def diff_text(previous: str | None, text: str) -> list[tuple[str, bool]]:
     """`text` in parts, each with whether it is new since `before`: by words, or by letters where no spaces part words."""
-    if before is None or before == text:
+    if previous is None or previous == text:
         return [(text, False)] if text else []
-    old, new = (_pieces(one, by_letter=" " not in text.strip()) for one in (before, text))
-    if len(old) * len(new) > _MOST_COMPARED:
+    previous_parts, text_parts = (
+        _split_for_diff(version, by_character=" " not in text.strip()) for version in (previous, text)
+    )
+    if len(previous_parts) * len(text_parts) > _MAX_DIFF_SIZE:
         return [(text, False)]
     parts: list[tuple[str, bool]] = []
-    for operation, _, _, begin, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        part = "".join(new[begin:end])
-        kept = len(part) if operation == "equal" else len(part.rstrip())  # a space that ends what is new is not worth a mark
-        parts += [(part[:kept], operation != "equal"), (part[kept:], False)]
+    for operation, _, _, start, end in SequenceMatcher(None, previous_parts, text_parts, autojunk=False).get_opcodes():
+        part = "".join(text_parts[start:end])
+        marked_length = (
+            len(part) if operation == "equal" else len(part.rstrip())
+        )  # a space that ends what is new is not worth a mark
+        parts += [(part[:marked_length], operation != "equal"), (part[marked_length:], False)]
     return [part for part in parts if part[0]]
 
 
-def _pieces(text: str, *, by_letter: bool) -> list[str]:
-    return list(text) if by_letter else re.findall(r"\s+|\S+", text)
+def _split_for_diff(text: str, *, by_character: bool) -> list[str]:
+    return list(text) if by_character else re.findall(r"\s+|\S+", text)

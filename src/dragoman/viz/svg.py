@@ -14,7 +14,7 @@ from typing import NamedTuple
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',sans-serif"
 
 
-class Colours(NamedTuple):
+class ColorScheme(NamedTuple):
     """What a picture and a page have in common in one colour scheme."""
 
     paper: str
@@ -23,24 +23,26 @@ class Colours(NamedTuple):
     line: str
 
 
-LIGHT = Colours(paper="#ffffff", ink="#1f2328", muted="#57606a", line="#d8dee4")
-DARK = Colours(paper="#0d1117", ink="#e6edf3", muted="#9198a1", line="#30363d")
+LIGHT = ColorScheme(paper="#ffffff", ink="#1f2328", muted="#57606a", line="#d8dee4")
+DARK = ColorScheme(paper="#0d1117", ink="#e6edf3", muted="#9198a1", line="#30363d")
 
-_JOINERS = "\u200c\u200d"
+_ZERO_WIDTH_JOINERS = "\u200c\u200d"
 
 
-def visible(text: str) -> str:
+def escape_hidden(text: str) -> str:
     """`text` with nothing hidden in it: NUL reads ␀, a right-to-left override reads \\u202e.
 
     A zero-width joiner between two characters stays, for Persian, Hindi and emoji are written with it.
     """
     if text.isprintable():
         return text
-    shown = []
+    characters = []
     for position, character in enumerate(text):
-        joins = character in _JOINERS and 0 < position < len(text) - 1 and text[position - 1] not in _JOINERS
-        shown.append(_mark(character) if _is_hidden(character) and not joins else character)
-    return "".join(shown)
+        is_joiner = (
+            character in _ZERO_WIDTH_JOINERS and 0 < position < len(text) - 1 and text[position - 1] not in _ZERO_WIDTH_JOINERS
+        )
+        characters.append(_escape_character(character) if _is_hidden(character) and not is_joiner else character)
+    return "".join(characters)
 
 
 def _is_hidden(character: str) -> bool:
@@ -49,7 +51,7 @@ def _is_hidden(character: str) -> bool:
     return non_character or unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
-def _mark(character: str) -> str:
+def _escape_character(character: str) -> str:
     code = ord(character)
     if code < 0x20:
         return chr(0x2400 + code)
@@ -58,12 +60,12 @@ def _mark(character: str) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
-def inert(text: str) -> str:
+def escape_text(text: str) -> str:
     """`text` made visible and escaped for XML and HTML, in content and in quoted attributes."""
-    return html.escape(visible(text))
+    return html.escape(escape_hidden(text))
 
 
-def text_width(text: str, size: float) -> float:
+def estimate_text_width(text: str, size: float) -> float:
     """About how wide `text` is at font size `size`; generous, since the reader's font is unknown."""
     ems = 0.0
     for character in text:
@@ -72,41 +74,41 @@ def text_width(text: str, size: float) -> float:
     return ems * size
 
 
-def fitted(text: str, width: float, size: float) -> str:
+def truncate_text(text: str, width: float, size: float) -> str:
     """`text` made visible and, where it is wider than `width`, cut short with an ellipsis. Not yet escaped."""
-    text = visible(text)
-    room = width - text_width("…", size)
-    if text_width(text, size) <= width:
+    text = escape_hidden(text)
+    available_width = width - estimate_text_width("…", size)
+    if estimate_text_width(text, size) <= width:
         return text
-    used, end = 0.0, 0
-    while end < len(text) and (used := used + text_width(text[end], size)) <= room:
+    used_width, end = 0.0, 0
+    while end < len(text) and (used_width := used_width + estimate_text_width(text[end], size)) <= available_width:
         end += 1
     return text[:end] + "…"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A coordinate: two decimals at most, no trailing zeros."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 
-def label(
+def render_label(
     text: str,
     x: float,
     y: float,
     size: float,
     *,
-    kind: str = "ink",
+    css_class: str = "ink",
     anchor: str = "start",
-    extra: str = "",
+    attributes: str = "",
 ) -> str:
     """A `<text>` at (x, y). `text` is made inert here; `extra` holds further attributes as they are."""
-    place = f'x="{number(x)}" y="{number(y)}" font-size="{number(size)}" text-anchor="{anchor}"'
-    return f'<text class="{kind}" {place}{extra}>{inert(text)}</text>'
+    position = f'x="{format_number(x)}" y="{format_number(y)}" font-size="{format_number(size)}" text-anchor="{anchor}"'
+    return f'<text class="{css_class}" {position}{attributes}>{escape_text(text)}</text>'
 
 
-def picture(
-    kind: str,
+def render_svg(
+    css_class: str,
     *,
     width: float,
     height: float,
@@ -120,24 +122,24 @@ def picture(
 
     `light` and `dark` map a selector below `kind` to its declarations.
     """
-    w, h = number(width), number(height)
-    dark_style = f"@media (prefers-color-scheme:dark){{\n{_rules(kind, DARK, dark)}\n}}"
+    w, h = format_number(width), format_number(height)
+    dark_style = f"@media (prefers-color-scheme:dark){{\n{_build_rules(css_class, DARK, dark)}\n}}"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="{css_class}" role="img" '
         f'width="{w}" height="{h}" viewBox="0 0 {w} {h}">\n'
-        f"<title>{inert(title)}</title>\n<desc>{inert(description)}</desc>\n"
-        f"<style>\n{_rules(kind, LIGHT, light)}\n{dark_style}\n</style>\n"
+        f"<title>{escape_text(title)}</title>\n<desc>{escape_text(description)}</desc>\n"
+        f"<style>\n{_build_rules(css_class, LIGHT, light)}\n{dark_style}\n</style>\n"
         f'<rect class="paper" width="{w}" height="{h}"/>\n{body}\n</svg>\n'
     )
 
 
-def _rules(kind: str, colours: Colours, own: dict[str, str]) -> str:
+def _build_rules(css_class: str, color_scheme: ColorScheme, extra_rules: dict[str, str]) -> str:
     rules = {
         "text": f"font-family:{FONT}",
-        ".paper": f"fill:{colours.paper}",
-        ".ink": f"fill:{colours.ink}",
-        ".muted": f"fill:{colours.muted}",
-        ".grid": f"stroke:{colours.line};fill:none",
-        **own,
+        ".paper": f"fill:{color_scheme.paper}",
+        ".ink": f"fill:{color_scheme.ink}",
+        ".muted": f"fill:{color_scheme.muted}",
+        ".grid": f"stroke:{color_scheme.line};fill:none",
+        **extra_rules,
     }
-    return "\n".join(f".{kind} {selector}{{{declarations}}}" for selector, declarations in rules.items())
+    return "\n".join(f".{css_class} {selector}{{{declarations}}}" for selector, declarations in rules.items())

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dragoman.viz.attention_svg import MARGIN, SHADES, chosen, drawing, heading
-from dragoman.viz.explanation import Bracketed, Explanation, word_weights
-from dragoman.viz.svg import fitted, inert, label, number, text_width
-from dragoman.viz.tree_diagram import SIZE, Drawing, Layout, laid_out
+from dragoman.viz.attention_svg import MARGIN, SHADE_STEPS, describe_selection, render_drawing, render_heading
+from dragoman.viz.explanation import Explanation, ExplanationTree, merge_weights
+from dragoman.viz.svg import escape_text, estimate_text_width, format_number, render_label, truncate_text
+from dragoman.viz.tree_diagram import FONT_SIZE, TreeDrawing, TreeLayout, lay_out_tree
 
-_HEADING, _ROW, _INDENT, _LONGEST = 44, 20.0, 9.0, 150.0
+_HEADING_HEIGHT, _ROW_HEIGHT, _LEVEL_INDENT, _MAX_LABEL_WIDTH = 44, 20.0, 9.0, 150.0
 
 
-def tree_view(explanation: Explanation) -> str:
+def render_tree_attention(explanation: Explanation) -> str:
     """The tree of a parse, and a row for each of its brackets, in the order in which they opened.
 
     A row's cells stand below the words: the more its opening token looked at one (mean of the heads in view, pieces of a word
@@ -23,67 +23,76 @@ def tree_view(explanation: Explanation) -> str:
     tree = explanation.tree
     if tree is None:
         raise ValueError("the explanation is of no parse, so it has no tree")
-    names = [fitted(text or "(no label)", _LONGEST, SIZE) for text, _, _ in tree.brackets]
-    levels = _levels(tree.brackets)
-    beside = max(text_width(name, SIZE) + _INDENT * level for name, level in zip(names, levels, strict=True))
-    left = MARGIN + beside + 16
-    laid = laid_out(Drawing(tree.words, tree.brackets, tree.tags), _HEADING, left)
-    end = laid.right + 40
-    remark = f"{chosen(explanation, 'cross')}; rows are brackets, in the order in which they opened"
-    width = max(end + 30, left + text_width(remark, 12) * 0.5)
-    parts = heading("The tree and its attention", remark, width)
-    parts += laid.marks(edge="grid", bracket="ink bold")
-    weights = _weights(explanation, tree)
-    top = laid.bottom + 18
-    parts.append(label("end", end, laid.bottom, 11, kind="muted", anchor="middle"))
+    names = [truncate_text(text or "(no label)", _MAX_LABEL_WIDTH, FONT_SIZE) for text, _, _ in tree.brackets]
+    levels = _compute_levels(tree.brackets)
+    labels_width = max(
+        estimate_text_width(name, FONT_SIZE) + _LEVEL_INDENT * level for name, level in zip(names, levels, strict=True)
+    )
+    left = MARGIN + labels_width + 16
+    layout = lay_out_tree(TreeDrawing(tree.words, tree.brackets, tree.tags), _HEADING_HEIGHT, left)
+    end_x = layout.right + 40
+    subtitle = f"{describe_selection(explanation, 'cross')}; rows are brackets, in the order in which they opened"
+    width = max(end_x + 30, left + estimate_text_width(subtitle, 12) * 0.5)
+    parts = render_heading("The tree and its attention", subtitle, width)
+    parts += layout.render(edge_class="grid", bracket_class="ink bold")
+    weights = _compute_bracket_weights(explanation, tree)
+    top = layout.bottom + 18
+    parts.append(render_label("end", end_x, layout.bottom, 11, css_class="muted", anchor="middle"))
     for row, (name, level) in enumerate(zip(names, levels, strict=True)):
-        middle = top + _ROW * (row + 0.5)
-        parts.append(label(name, MARGIN + _INDENT * level, middle + 4.5, SIZE, kind="ink"))
-        parts.append(_row(laid, tree, row, weights[row], middle, end))
-        if tree.points:
-            x = laid.centres[tree.brackets[row][1]] - laid.widths[tree.brackets[row][1]] / 2 - 8
-            parts.append(f'<path class="ink" d="M{number(x)} {number(middle - 4)}l6 4l-6 4z"/>')
-    height = top + _ROW * len(names) + MARGIN
-    told = f"{len(names)} brackets over {len(tree.words)} words; each row is what a bracket's token looked at."
-    return drawing(width, height, "The tree and its attention", told, parts)
+        row_y = top + _ROW_HEIGHT * (row + 0.5)
+        parts.append(render_label(name, MARGIN + _LEVEL_INDENT * level, row_y + 4.5, FONT_SIZE, css_class="ink"))
+        parts.append(_render_row(layout, tree, row, weights[row], row_y, end_x))
+        if tree.has_pointer:
+            x = layout.centers[tree.brackets[row][1]] - layout.widths[tree.brackets[row][1]] / 2 - 8
+            parts.append(f'<path class="ink" d="M{format_number(x)} {format_number(row_y - 4)}l6 4l-6 4z"/>')
+    height = top + _ROW_HEIGHT * len(names) + MARGIN
+    description = f"{len(names)} brackets over {len(tree.words)} words; each row is what a bracket's token looked at."
+    return render_drawing(width, height, "The tree and its attention", description, parts)
 
 
-def _weights(explanation: Explanation, tree: Bracketed) -> list[list[float]]:
+def _compute_bracket_weights(explanation: Explanation, tree: ExplanationTree) -> list[list[float]]:
     """For each bracket what its opening token looked at, word by word, the source's end token last."""
-    focus = explanation.focus["cross"]
-    mean_TS = explanation.cross.weights_LHTS[focus.layer, list(focus.heads)].mean(axis=0)
-    return word_weights(mean_TS[list(tree.openers)], range(len(tree.openers)), explanation.source_words)
+    selection = explanation.selections["cross"]
+    mean_TS = explanation.cross.weights_LHTS[selection.layer, list(selection.heads)].mean(axis=0)
+    return merge_weights(mean_TS[list(tree.opener_positions)], range(len(tree.opener_positions)), explanation.source_word_ids)
 
 
-def _row(laid: Layout, tree: Bracketed, row: int, weights: Sequence[float], middle: float, end: float) -> str:
-    name, first, last = tree.brackets[row]
-    high = _ROW - 4
-    places = [(x, wide) for x, wide in zip(laid.centres, laid.widths, strict=True)]
-    places += [(end, 26.0)] * (len(weights) - len(places))
-    cells = "".join(_cells(weights, places, middle - high / 2, high))
-    x, right = laid.centres[first] - laid.widths[first] / 2, laid.centres[last - 1] + laid.widths[last - 1] / 2
-    box = f"M{number(x)} {number(middle - high / 2)}H{number(right)}v{number(high)}H{number(x)}z"
+def _render_row(
+    layout: TreeLayout, tree: ExplanationTree, row: int, weights: Sequence[float], row_y: float, end_x: float
+) -> str:
+    name, start_word, end_word = tree.brackets[row]
+    row_height = _ROW_HEIGHT - 4
+    cell_positions = [(x, cell_width) for x, cell_width in zip(layout.centers, layout.widths, strict=True)]
+    cell_positions += [(end_x, 26.0)] * (len(weights) - len(cell_positions))
+    cells = "".join(_render_cells(weights, cell_positions, row_y - row_height / 2, row_height))
+    x, right = (
+        layout.centers[start_word] - layout.widths[start_word] / 2,
+        layout.centers[end_word - 1] + layout.widths[end_word - 1] / 2,
+    )
+    box = f"M{format_number(x)} {format_number(row_y - row_height / 2)}H{format_number(right)}v{format_number(row_height)}H{format_number(x)}z"
     frame = f'<path class="line h0" stroke-opacity="0.7" d="{box}"/>'
-    best = max(range(len(weights)), key=weights.__getitem__)
-    word = tree.words[best] if best < len(tree.words) else "the end"
-    hint = f"{name or '(no label)'}, words {first + 1} to {last}: most at {word}, {weights[best]:.3f}"
-    return f"<g><title>{inert(hint)}</title>{cells}{frame}</g>"
+    best_index = max(range(len(weights)), key=weights.__getitem__)
+    word = tree.words[best_index] if best_index < len(tree.words) else "the end"
+    tooltip = f"{name or '(no label)'}, words {start_word + 1} to {end_word}: most at {word}, {weights[best_index]:.3f}"
+    return f"<g><title>{escape_text(tooltip)}</title>{cells}{frame}</g>"
 
 
-def _cells(weights: Sequence[float], places: Sequence[tuple[float, float]], top: float, high: float) -> Iterator[str]:
-    for weight, (x, wide) in zip(weights, places, strict=True):
-        if shade := round(min(weight, 1.0) * SHADES):
-            box = f"M{number(x - wide / 2)} {number(top)}h{number(wide)}v{number(high)}h-{number(wide)}z"
-            yield f'<path class="cell" fill-opacity="{number(shade / SHADES)}" d="{box}"/>'
+def _render_cells(
+    weights: Sequence[float], cell_positions: Sequence[tuple[float, float]], top: float, row_height: float
+) -> Iterator[str]:
+    for weight, (x, cell_width) in zip(weights, cell_positions, strict=True):
+        if shade := round(min(weight, 1.0) * SHADE_STEPS):
+            box = f"M{format_number(x - cell_width / 2)} {format_number(top)}h{format_number(cell_width)}v{format_number(row_height)}h-{format_number(cell_width)}z"
+            yield f'<path class="cell" fill-opacity="{format_number(shade / SHADE_STEPS)}" d="{box}"/>'
 
 
-def _levels(brackets: Sequence[tuple[str, int, int]]) -> list[int]:
+def _compute_levels(brackets: Sequence[tuple[str, int, int]]) -> list[int]:
     """How many brackets are around each."""
     levels: list[int] = []
-    path: list[int] = []
+    open_ends: list[int] = []
     for _, start, end in brackets:
-        while path and path[-1] <= start:
-            path.pop()
-        levels.append(len(path))
-        path.append(end)
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        levels.append(len(open_ends))
+        open_ends.append(end)
     return levels

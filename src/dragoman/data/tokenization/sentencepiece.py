@@ -15,18 +15,18 @@ import numpy.typing as npt
 import sentencepiece as spm
 
 from dragoman.config import TokenizerConfig
-from dragoman.data.counter_rng import mixed
-from dragoman.data.tokenization.sentencepiece_proto import BYTE, read_pieces, renumbered
+from dragoman.data.counter_rng import hash64
+from dragoman.data.tokenization.sentencepiece_proto import BYTE, read_pieces, renumber_special_pieces
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
-from dragoman.data.tokenization.subword_sampling import SPACE, BpeDropout, UnigramSampling, sampler_of
+from dragoman.data.tokenization.subword_sampling import METASPACE, BpeDropout, UnigramSampling, build_sampler
 from dragoman.errors import BundleError, DataError, RecipeError
 
 # Longer lines are left out of what the subword model learns from, never out of the corpus.
-LONGEST_LINE_BYTES = 65_536
+MAX_TRAINING_LINE_BYTES = 65_536
 # Sets the draws for sampling apart from all others that are made with the same seed.
-_SPLIT = 1000
+_SAMPLING_STREAM = 1000
 
-Notice = Callable[[str], None]
+NotifyFn = Callable[[str], None]
 
 
 class Vocabulary(Protocol):
@@ -36,29 +36,29 @@ class Vocabulary(Protocol):
     """
 
     @property
-    def model(self) -> bytes: ...
+    def serialized_model(self) -> bytes: ...
     def __len__(self) -> int: ...
     def encode(self, text: str) -> list[int]: ...
-    def encode_many(self, texts: Sequence[str]) -> list[list[int]]: ...
-    def sample(self, text: str, *, alpha: float, seed: int) -> list[int]: ...
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
+    def sample_encode(self, text: str, *, alpha: float, seed: int) -> list[int]: ...
     def decode(self, ids: Sequence[int]) -> str: ...
-    def id_of(self, piece: str) -> int | None: ...
-    def pieces(self, ids: Sequence[int]) -> list[str]: ...
+    def piece_to_id(self, piece: str) -> int | None: ...
+    def ids_to_pieces(self, ids: Sequence[int]) -> list[str]: ...
 
 
-class Subword:
+class SentencePieceTokenizer:
     """A subword model. `encode` and `decode` know nothing of begin and end tokens.
 
     With byte fallback and identity normalisation, `decode(encode(text))` is the text itself, save that a run of spaces becomes
     one, spaces at the ends go, and a line break becomes a space, as does ▁ (U+2581), by which SentencePiece marks spaces.
     """
 
-    def __init__(self, model: bytes, *, lowercase: bool = False, name: str = "subword model") -> None:
-        self.model = model
+    def __init__(self, serialized_model: bytes, *, lowercase: bool = False, name: str = "subword model") -> None:
+        self.serialized_model = serialized_model
         self.lowercase = lowercase
-        self._processor = _processor_of(model, name=name)
-        self._spelt: dict[int, str] = {}  # the pieces that were asked for; to ask again costs a microsecond each
-        if (ids := _special_ids(self._processor)) != SPECIAL_IDS:
+        self._processor = _load_processor(serialized_model, name=name)
+        self._piece_cache: dict[int, str] = {}  # the pieces that were asked for; to ask again costs a microsecond each
+        if (ids := _get_special_ids(self._processor)) != SPECIAL_IDS:
             raise BundleError(f"{name}: padding, unknown, begin and end stand at {ids}; dragoman expects {SPECIAL_IDS}")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -70,10 +70,10 @@ class Subword:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a line. Raises DataError for half a surrogate pair, which no UTF-8 text can hold."""
-        ids: list[int] = self._processor.encode(_utf8(text, lowercase=self.lowercase))
+        ids: list[int] = self._processor.encode(_encode_utf8(text, lowercase=self.lowercase))
         return ids
 
-    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """As `encode`, of many lines at once."""
         texts = [text.lower() for text in texts] if self.lowercase else list(texts)
         try:
@@ -83,7 +83,7 @@ class Subword:
             ids = [self.encode(text) for text in texts]
         return ids
 
-    def sample(self, text: str, *, alpha: float, seed: int) -> list[int]:
+    def sample_encode(self, text: str, *, alpha: float, seed: int) -> list[int]:
         """As `encode`, split in one of many ways: a pure function of its arguments, whatever the process, thread and order.
 
         A BPE model leaves out each merge with probability `alpha`; a unigram model draws from all ways to split, each as likely
@@ -91,55 +91,55 @@ class Subword:
         """
         if alpha == 0:
             return self.encode(text)
-        normal: bytes = self._processor.normalize(_utf8(text, lowercase=self.lowercase))
-        return self._sampler.split(normal.decode(), alpha, Random(seed))
+        normalized: bytes = self._processor.normalize(_encode_utf8(text, lowercase=self.lowercase))
+        return self._sampler.split(normalized.decode(), alpha, Random(seed))
 
     @cached_property
     def _sampler(self) -> BpeDropout | UnigramSampling:
-        return sampler_of(self.model)
+        return build_sampler(self.serialized_model)
 
     def decode(self, ids: Sequence[int]) -> str:
         """One line of text: a line break that the model spelled out in bytes becomes a space."""
         text: str = self._processor.decode(list(ids))
         return re.sub(r"[\r\n]", " ", text)
 
-    def id_of(self, piece: str) -> int | None:
+    def piece_to_id(self, piece: str) -> int | None:
         """The id of a piece, if it is one; `<unk>` is."""
-        found = self._processor.piece_to_id(piece)
-        return found if self._processor.id_to_piece(found) == piece else None
+        piece_id = self._processor.piece_to_id(piece)
+        return piece_id if self._processor.id_to_piece(piece_id) == piece else None
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
         for index in ids:
-            if index not in self._spelt:
-                self._spelt[index] = str(self._processor.id_to_piece(index))
-        return [self._spelt[index] for index in ids]
+            if index not in self._piece_cache:
+                self._piece_cache[index] = str(self._processor.id_to_piece(index))
+        return [self._piece_cache[index] for index in ids]
 
     @cached_property
-    def begins(self) -> npt.NDArray[np.bool_]:
+    def word_start_mask(self) -> npt.NDArray[np.bool_]:
         """Of each id, whether its piece begins a word."""
-        return np.array([piece.startswith(SPACE) for piece in self.pieces(range(len(self)))])
+        return np.array([piece.startswith(METASPACE) for piece in self.ids_to_pieces(range(len(self)))])
 
 
-def _processor_of(model: bytes, *, name: str) -> spm.SentencePieceProcessor:
+def _load_processor(serialized_model: bytes, *, name: str) -> spm.SentencePieceProcessor:
     processor = spm.SentencePieceProcessor()
     try:
-        processor.LoadFromSerializedProto(model)
+        processor.LoadFromSerializedProto(serialized_model)
         processor.id_to_piece(list(range(processor.get_piece_size())))
     except (RuntimeError, UnicodeDecodeError):
         raise BundleError(f"{name}: not a SentencePiece model, or a damaged one") from None
     return processor
 
 
-def _special_ids(processor: spm.SentencePieceProcessor) -> list[int]:
-    return [getattr(processor, f"{kind}_id")() for kind in ("pad", "unk", "bos", "eos")]
+def _get_special_ids(processor: spm.SentencePieceProcessor) -> list[int]:
+    return [getattr(processor, f"{piece_name}_id")() for piece_name in ("pad", "unk", "bos", "eos")]
 
 
-def sampling_seed(seed: int, epoch: int, index: int, side: int) -> int:
+def derive_sampling_seed(seed: int, epoch: int, index: int, side: int) -> int:
     """The seed to sample one side of a pair with, source (0) or target (1): 64 bits from the numbers given and nothing else."""
-    return int(mixed(seed, epoch, _SPLIT + side, index))
+    return int(hash64(seed, epoch, _SAMPLING_STREAM + side, index))
 
 
-def _utf8(text: str, *, lowercase: bool) -> bytes:
+def _encode_utf8(text: str, *, lowercase: bool) -> bytes:
     try:
         return (text.lower() if lowercase else text).encode()
     except UnicodeEncodeError as error:
@@ -149,49 +149,49 @@ def _utf8(text: str, *, lowercase: bool) -> bytes:
         ) from None
 
 
-def learn_subword(
+def train_sentencepiece(
     texts: Iterable[str],
     config: TokenizerConfig,
     *,
     vocab_size: int,
     seed: int,
     key: str = "tokenizer.vocab_size",
-    notice: Notice = lambda _: None,
-) -> Subword:
+    notify: NotifyFn = lambda _: None,
+) -> SentencePieceTokenizer:
     """Learn a model from lines of text; `key` names the vocabulary size in a complaint, `notice` is told what was left out.
 
     Raises RecipeError where the text is too small or too rich for the vocabulary, DataError where there is no text, and
     whatever reading the text raises.
     """
-    written = io.BytesIO()
-    stopped: list[BaseException] = []
-    too_long = 0
+    buffer = io.BytesIO()
+    reader_errors: list[BaseException] = []
+    num_overlong = 0
 
-    def lines() -> Iterator[bytes]:
-        nonlocal too_long
+    def iter_lines() -> Iterator[bytes]:
+        nonlocal num_overlong
         try:
             for text in texts:
-                line = _utf8(text, lowercase=config.lowercase)
-                if len(line) > LONGEST_LINE_BYTES:
-                    too_long += 1
+                line = _encode_utf8(text, lowercase=config.lowercase)
+                if len(line) > MAX_TRAINING_LINE_BYTES:
+                    num_overlong += 1
                 elif text.strip():
                     yield line
         except BaseException as reason:  # SentencePiece would make a RuntimeError of it, and lose what it says
-            stopped.append(reason)
+            reader_errors.append(reason)
             raise
 
     spm.set_random_generator_seed(seed)
     try:
         spm.SentencePieceTrainer.train(
-            sentence_iterator=lines(),
-            model_writer=written,
+            sentence_iterator=iter_lines(),
+            model_writer=buffer,
             model_type=config.model_type,
             vocab_size=vocab_size,
             character_coverage=config.character_coverage,
             byte_fallback=config.byte_fallback,
             normalization_rule_name={"nfkc": "nmt_nfkc", "identity": "identity"}[config.normalization],
             split_digits=config.split_digits,
-            max_sentence_length=LONGEST_LINE_BYTES,
+            max_sentence_length=MAX_TRAINING_LINE_BYTES,
             pad_id=PADDING_ID,
             unk_id=UNKNOWN_ID,
             bos_id=BEGIN_ID,
@@ -200,61 +200,61 @@ def learn_subword(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise (stopped[0] if stopped else _why_not_learnt(str(error), key, vocab_size)) from None
-    if too_long:
-        what, take = ("line", "takes") if too_long == 1 else ("lines", "take")
-        notice(f"{too_long:,} {what} of more than {LONGEST_LINE_BYTES:,} bytes {take} no part in learning the pieces")
-    return Subword(written.getvalue(), lowercase=config.lowercase)
+        raise (reader_errors[0] if reader_errors else _to_training_error(str(error), key, vocab_size)) from None
+    if num_overlong:
+        noun, verb = ("line", "takes") if num_overlong == 1 else ("lines", "take")
+        notify(f"{num_overlong:,} {noun} of more than {MAX_TRAINING_LINE_BYTES:,} bytes {verb} no part in learning the pieces")
+    return SentencePieceTokenizer(buffer.getvalue(), lowercase=config.lowercase)
 
 
-def _why_not_learnt(message: str, key: str, vocab_size: int) -> DataError | RecipeError:
+def _to_training_error(message: str, key: str, vocab_size: int) -> DataError | RecipeError:
     if "sentences_.empty()" in message or "all_chars_count" in message:
-        return DataError(f"the training corpus is empty: no line of up to {LONGEST_LINE_BYTES} bytes holds any text")
-    if (most := re.search(r"value <= (\d+)", message)) is not None:
-        return RecipeError(f"{key} = {vocab_size} is more than this text gives pieces for; set it to {most[1]} or less")
-    if (least := re.search(r"\d+ vs (\d+)", message)) is not None:
+        return DataError(f"the training corpus is empty: no line of up to {MAX_TRAINING_LINE_BYTES} bytes holds any text")
+    if (upper_limit := re.search(r"value <= (\d+)", message)) is not None:
+        return RecipeError(f"{key} = {vocab_size} is more than this text gives pieces for; set it to {upper_limit[1]} or less")
+    if (lower_limit := re.search(r"\d+ vs (\d+)", message)) is not None:
         return RecipeError(
-            f"{key} = {vocab_size} is too small for the characters of this text; set it to {least[1]} or more, "
+            f"{key} = {vocab_size} is too small for the characters of this text; set it to {lower_limit[1]} or more, "
             "or lower tokenizer.character_coverage"
         )
     return RecipeError(f"no subword model could be learnt from this text: {' '.join(message.split())}")
 
 
-def take_subword(config: TokenizerConfig, key: str, path: Path) -> Subword:
+def import_sentencepiece(config: TokenizerConfig, key: str, path: Path) -> SentencePieceTokenizer:
     """The SentencePiece model in a file that the recipe's `key` names.
 
     Raises DataError for a missing file, BundleError for one that is no such model or has no place for the four special pieces,
     and RecipeError where the recipe asks for what the model cannot do; each names file and key.
     """
     try:
-        model = path.read_bytes()
+        serialized_model = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror} (tokenizer.{key})") from None
-    where = f"{path} (tokenizer.{key})"
-    ids = _special_ids(_processor_of(model, name=where))
+    location = f"{path} (tokenizer.{key})"
+    ids = _get_special_ids(_load_processor(serialized_model, name=location))
     try:
-        model = model if ids == SPECIAL_IDS else renumbered(model)
-        spells_bytes = any(piece.kind == BYTE for piece in read_pieces(model))
+        serialized_model = serialized_model if ids == SPECIAL_IDS else renumber_special_pieces(serialized_model)
+        has_byte_pieces = any(piece.piece_type == BYTE for piece in read_pieces(serialized_model))
     except ValueError as reason:
         raise BundleError(
-            f"{where}: cannot be taken: {reason}; train one with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
+            f"{location}: cannot be taken: {reason}; train one with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
         ) from None
-    taken = Subword(model, lowercase=config.lowercase, name=where)
-    if config.byte_fallback and not spells_bytes:
+    tokenizer = SentencePieceTokenizer(serialized_model, lowercase=config.lowercase, name=location)
+    if config.byte_fallback and not has_byte_pieces:
         raise RecipeError(
-            f"{where}: this model cannot spell unknown characters as bytes; set tokenizer.byte_fallback = false, or train "
+            f"{location}: this model cannot spell unknown characters as bytes; set tokenizer.byte_fallback = false, or train "
             "one with --byte_fallback"
         )
-    refuse_sampling(taken, config, where)
-    return taken
+    check_sampling(tokenizer, config, location)
+    return tokenizer
 
 
-def refuse_sampling(subword: Vocabulary, config: TokenizerConfig, where: str) -> None:
+def check_sampling(vocabulary: Vocabulary, config: TokenizerConfig, location: str) -> None:
     """Raise RecipeError where the recipe asks for sampling of a model that knows one way to split only."""
     if config.sampling_alpha:
         try:
-            subword.sample("", alpha=config.sampling_alpha, seed=0)
+            vocabulary.sample_encode("", alpha=config.sampling_alpha, seed=0)
         except ValueError as reason:
             raise RecipeError(
-                f"{where}: tokenizer.sampling_alpha = {config.sampling_alpha}, but {reason}; set it to 0"
+                f"{location}: tokenizer.sampling_alpha = {config.sampling_alpha}, but {reason}; set it to 0"
             ) from None

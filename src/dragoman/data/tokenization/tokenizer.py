@@ -6,25 +6,31 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dragoman.config import TokenizerConfig
-from dragoman.data.tokenization.sentencepiece import Notice, Subword, Vocabulary, learn_subword, take_subword
+from dragoman.data.tokenization.sentencepiece import (
+    NotifyFn,
+    SentencePieceTokenizer,
+    Vocabulary,
+    import_sentencepiece,
+    train_sentencepiece,
+)
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import BundleError
 
-SOURCE_MODEL, TARGET_MODEL = "source.model", "target.model"
-LABELS = "labels.json"
+SOURCE_MODEL_FILE, TARGET_MODEL_FILE = "source.model", "target.model"
+LABELS_FILE = "labels.json"
 """In the place of the target's model, where trees are the target."""
 
 
-class Tokeniser:
+class PairTokenizer:
     """The subword models of both sides; one and the same where they are joint. Of trees, the target is `labels.Labels`."""
 
-    def __init__(self, source: Subword, target: Vocabulary, *, append_source_eos: bool) -> None:
+    def __init__(self, source: SentencePieceTokenizer, target: Vocabulary, *, append_source_eos: bool) -> None:
         self.source = source
         self.target = target
         self.append_source_eos = append_source_eos
 
     @property
-    def joint(self) -> bool:
+    def is_joint(self) -> bool:
         return self.source is self.target
 
     def encode_source(self, text: str) -> list[int]:
@@ -36,72 +42,80 @@ class Tokeniser:
         return self.target.encode(text)
 
 
-def write_tokeniser(folder: Path, tokeniser: Tokeniser) -> None:
+def write_tokenizer(folder: Path, tokenizer: PairTokenizer) -> None:
     """Put the subword models into a folder, as prepared corpora and bundles hold them: a joint one once."""
-    (folder / SOURCE_MODEL).write_bytes(tokeniser.source.model)
-    if not tokeniser.joint:
-        name = TARGET_MODEL if isinstance(tokeniser.target, Subword) else LABELS
-        (folder / name).write_bytes(tokeniser.target.model)
+    (folder / SOURCE_MODEL_FILE).write_bytes(tokenizer.source.serialized_model)
+    if not tokenizer.is_joint:
+        name = TARGET_MODEL_FILE if isinstance(tokenizer.target, SentencePieceTokenizer) else LABELS_FILE
+        (folder / name).write_bytes(tokenizer.target.serialized_model)
 
 
-def read_tokeniser(folder: Path, config: TokenizerConfig, *, append_source_eos: bool) -> Tokeniser:
+def read_tokenizer(folder: Path, config: TokenizerConfig, *, append_source_eos: bool) -> PairTokenizer:
     """What `write_tokeniser` wrote. Raises BundleError naming the file that is missing or damaged."""
 
-    def model(name: str) -> bytes:
+    def read_model_bytes(name: str) -> bytes:
         try:
             return (folder / name).read_bytes()
         except OSError as error:
             raise BundleError(f"{folder / name}: cannot be read: {error.strerror}") from None
 
-    def read(name: str) -> Subword:
-        return Subword(model(name), lowercase=config.lowercase, name=str(folder / name))
+    def read_sentencepiece(name: str) -> SentencePieceTokenizer:
+        return SentencePieceTokenizer(read_model_bytes(name), lowercase=config.lowercase, name=str(folder / name))
 
-    source = read(SOURCE_MODEL)
-    if (folder / LABELS).exists():
+    source = read_sentencepiece(SOURCE_MODEL_FILE)
+    if (folder / LABELS_FILE).exists():
         from dragoman.data.tokenization.tree_labels import read_labels  # only here, since who translates need not wait for it
 
-        return Tokeniser(source, read_labels(model(LABELS), name=str(folder / LABELS)), append_source_eos=append_source_eos)
-    return Tokeniser(source, source if config.joint else read(TARGET_MODEL), append_source_eos=append_source_eos)
+        return PairTokenizer(
+            source,
+            read_labels(read_model_bytes(LABELS_FILE), name=str(folder / LABELS_FILE)),
+            append_source_eos=append_source_eos,
+        )
+    return PairTokenizer(
+        source, source if config.joint else read_sentencepiece(TARGET_MODEL_FILE), append_source_eos=append_source_eos
+    )
 
 
-def take_tokeniser(config: TokenizerConfig, *, root: Path, append_source_eos: bool) -> Tokeniser:
+def import_tokenizer(config: TokenizerConfig, *, root: Path, append_source_eos: bool) -> PairTokenizer:
     """The SentencePiece models that the recipe names, with paths from `root` on, renumbered where that is needed.
 
     Raises what `take_subword` does.
     """
     assert config.model_file is not None
-    source = take_subword(config, "model", root / config.model_file)
+    source = import_sentencepiece(config, "model", root / config.model_file)
     if config.joint:
-        return Tokeniser(source, source, append_source_eos=append_source_eos)
+        return PairTokenizer(source, source, append_source_eos=append_source_eos)
     assert config.target_model_file is not None
-    return Tokeniser(
-        source, take_subword(config, "target_model", root / config.target_model_file), append_source_eos=append_source_eos
+    return PairTokenizer(
+        source,
+        import_sentencepiece(config, "target_model", root / config.target_model_file),
+        append_source_eos=append_source_eos,
     )
 
 
-def learn_tokeniser(
+def train_tokenizer(
     sources: Iterable[str],
     targets: Iterable[str],
     config: TokenizerConfig,
     *,
     append_source_eos: bool,
     seed: int,
-    notice: Notice = lambda _: None,
-) -> Tokeniser:
+    notify: NotifyFn = lambda _: None,
+) -> PairTokenizer:
     """Learn the joint model from both sides, or one from each. Raises DataError where there is no text."""
 
-    def both() -> Iterable[str]:
+    def iter_both_sides() -> Iterable[str]:
         yield from sources
         yield from targets
 
-    size, target_size = config.vocab_size, config.target_vocab_size
+    vocab_size, target_vocab_size = config.vocab_size, config.target_vocab_size
     if config.joint:
-        joint = learn_subword(both(), config, vocab_size=size, seed=seed, notice=notice)
-        return Tokeniser(joint, joint, append_source_eos=append_source_eos)
-    source = learn_subword(sources, config, vocab_size=size, seed=seed, notice=notice)
-    if target_size is None:
-        target = learn_subword(targets, config, vocab_size=size, seed=seed, notice=notice)
+        shared = train_sentencepiece(iter_both_sides(), config, vocab_size=vocab_size, seed=seed, notify=notify)
+        return PairTokenizer(shared, shared, append_source_eos=append_source_eos)
+    source = train_sentencepiece(sources, config, vocab_size=vocab_size, seed=seed, notify=notify)
+    if target_vocab_size is None:
+        target = train_sentencepiece(targets, config, vocab_size=vocab_size, seed=seed, notify=notify)
     else:
         key = "tokenizer.target_vocab_size"
-        target = learn_subword(targets, config, vocab_size=target_size, seed=seed, key=key, notice=notice)
-    return Tokeniser(source, target, append_source_eos=append_source_eos)
+        target = train_sentencepiece(targets, config, vocab_size=target_vocab_size, seed=seed, key=key, notify=notify)
+    return PairTokenizer(source, target, append_source_eos=append_source_eos)

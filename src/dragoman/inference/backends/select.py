@@ -10,100 +10,120 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
-from dragoman.decoding.interface import Step
-from dragoman.decoding.native_search import Searcher
+from dragoman.decoding.interface import StepFn
+from dragoman.decoding.native_search import NativeSearch
 from dragoman.errors import DeviceError
-from dragoman.inference.backends.cuda.model import fixed_speaker
-from dragoman.inference.backends.device import compiles
-from dragoman.inference.backends.packed.matmul import Precision, pack_product
+from dragoman.inference.backends.cuda.model import build_cuda_inference_model
+from dragoman.inference.backends.device import supports_compiled
+from dragoman.inference.backends.packed.matmul import Precision, pack_matmul
 from dragoman.inference.backends.packed.model import PackedTransformer
-from dragoman.inference.backends.packed.pack import pack
+from dragoman.inference.backends.packed.pack import pack_model
 from dragoman.inference.shortlist import Shortlist
 from dragoman.model.transformer import Transformer
-from dragoman.runtime.malloc import keep_freed_memory
-from dragoman.tasks.inference_model import Speaker, most_positions, speaker_of, vote
+from dragoman.runtime.malloc import tune_malloc
+from dragoman.tasks.inference_model import InferenceModel, as_inference_model, ensemble, get_max_positions
 
 if TYPE_CHECKING:
     from dragoman.inference.backends.compiled.model import CompiledTransformer
 
-Ready: TypeAlias = "PackedTransformer | CompiledTransformer"
+CpuModel: TypeAlias = "PackedTransformer | CompiledTransformer"
 
 
-def ready_speaker(
+def build_inference_model(
     models: Sequence[Transformer],
     device: torch.device,
     precision: Precision,
     shortlist: Shortlist | None,
     *,
-    forget: Callable[[], None] = lambda: None,
-) -> Speaker:
+    release: Callable[[], None] = lambda: None,
+) -> InferenceModel:
     """One speaker of these models, which stay what they are. Raises DeviceError for a shortlist on a GPU.
 
     forget: see `Bundle.forget`; told whenever weights were read
     """
     if device.type == "cpu":
-        keep_freed_memory()
-        ready = [_ready(model, precision, forget) for model in models]
-        speaker = vote(
-            [Speaker(one.start, one.step, device, most_positions(models), one.ranking, _searcher(one)) for one in ready]
+        tune_malloc()
+        cpu_models = [_build_cpu_model(model, precision, release) for model in models]
+        inference_model = ensemble(
+            [
+                InferenceModel(
+                    cpu_model.start,
+                    cpu_model.step,
+                    device,
+                    get_max_positions(models),
+                    cpu_model.make_topk,
+                    _build_native_search(cpu_model),
+                )
+                for cpu_model in cpu_models
+            ]
         )
         if shortlist is None:
-            return speaker
-        return replace(speaker, narrowed=_Narrowed(tuple(models), tuple(ready), precision, shortlist))
+            return inference_model
+        return replace(inference_model, narrowed=_ShortlistRestriction(tuple(models), tuple(cpu_models), precision, shortlist))
     if shortlist is not None:
         raise DeviceError("a shortlist saves time on a processor only: leave it out, or give device = 'cpu'")
-    if points_on(models, device):
-        return speaker_of(models)
+    if uses_pointer_on_gpu(models, device):
+        return as_inference_model(models)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    return vote([fixed_speaker(deepcopy(model).to(dtype)) for model in models])
+    return ensemble([build_cuda_inference_model(deepcopy(model).to(dtype)) for model in models])
 
 
-def _ready(model: Transformer, precision: Precision, forget: Callable[[], None]) -> Ready:
+def _build_cpu_model(model: Transformer, precision: Precision, release: Callable[[], None]) -> CpuModel:
     """Compiled in int8 where that can be, else packed."""
-    if precision != "int8" or not compiles(model):
-        return pack(model, precision, forget=forget)
+    if precision != "int8" or not supports_compiled(model):
+        return pack_model(model, precision, release=release)
     from dragoman.inference.backends.compiled.pack import (
         compile_model,  # only here, since Numba is an extra, and takes its time to come
     )
 
-    return compile_model(model, forget=forget)
+    return compile_model(model, release=release)
 
 
-def _searcher(ready: Ready, words_W: Tensor | None = None) -> Searcher | None:
+def _build_native_search(cpu_model: CpuModel, vocab_ids_W: Tensor | None = None) -> NativeSearch | None:
     """What it searches with by itself, if it can; words_W: the only ones that it says."""
-    return None if isinstance(ready, PackedTransformer) else ready.searcher(words_W)
+    return None if isinstance(cpu_model, PackedTransformer) else cpu_model.build_native_search(vocab_ids_W)
 
 
-def points_on(models: Sequence[Transformer], device: torch.device) -> bool:
+def uses_pointer_on_gpu(models: Sequence[Transformer], device: torch.device) -> bool:
     """Whether these are computed as they were trained, in float32: fixed shapes know of no pointers yet."""
     return device.type != "cpu" and any(model.decoder.pointer is not None for model in models)
 
 
 @dataclass(frozen=True)
-class _Narrowed:
+class _ShortlistRestriction:
     """Gives a batch its own speaker, which computes likely words alone."""
 
     models: tuple[Transformer, ...]
-    ready: tuple[Ready, ...]
+    cpu_models: tuple[CpuModel, ...]
     precision: Precision
     shortlist: Shortlist
 
-    def __call__(self, source_BS: Tensor, needed: Sequence[int]) -> tuple[Speaker, Tensor]:
-        words_W = torch.tensor(sorted({*self.shortlist.words(source_BS).tolist(), *needed}))
-        some = [self._with(words_W, one, model) for one, model in zip(self.ready, self.models, strict=True)]
-
-        def naming(step: Step) -> Step:
-            return lambda tokens_N, state: step(words_W[tokens_N], state)
-
-        speakers = [
-            Speaker(one.start, naming(one.step), torch.device("cpu"), None, one.ranking, _searcher(one, words_W))
-            for one in some
+    def __call__(self, source_BS: Tensor, required_ids: Sequence[int]) -> tuple[InferenceModel, Tensor]:
+        vocab_ids_W = torch.tensor(sorted({*self.shortlist.select_tokens(source_BS).tolist(), *required_ids}))
+        restricted_models = [
+            self._restrict_output(vocab_ids_W, cpu_model, model)
+            for cpu_model, model in zip(self.cpu_models, self.models, strict=True)
         ]
-        return vote(speakers), words_W
 
-    def _with(self, words_W: Tensor, ready: Ready, model: Transformer) -> Ready:
-        if isinstance(ready, PackedTransformer):
-            return replace(ready, output=pack_product(model.output.detach()[words_W], None, self.precision))
-        from dragoman.inference.backends.compiled.pack import with_words
+        def map_token_ids(step: StepFn) -> StepFn:
+            return lambda tokens_N, state: step(vocab_ids_W[tokens_N], state)
 
-        return with_words(ready, model, words_W)
+        inference_models = [
+            InferenceModel(
+                restricted_model.start,
+                map_token_ids(restricted_model.step),
+                torch.device("cpu"),
+                None,
+                restricted_model.make_topk,
+                _build_native_search(restricted_model, vocab_ids_W),
+            )
+            for restricted_model in restricted_models
+        ]
+        return ensemble(inference_models), vocab_ids_W
+
+    def _restrict_output(self, vocab_ids_W: Tensor, cpu_model: CpuModel, model: Transformer) -> CpuModel:
+        if isinstance(cpu_model, PackedTransformer):
+            return replace(cpu_model, output=pack_matmul(model.output.detach()[vocab_ids_W], None, self.precision))
+        from dragoman.inference.backends.compiled.pack import restrict_output
+
+        return restrict_output(cpu_model, model, vocab_ids_W)

@@ -21,17 +21,17 @@ from queue import SimpleQueue
 from typing import IO, Any, Protocol
 
 from dragoman.config import DecodingConfig
-from dragoman.decoding.constraints import Rules, Wish
+from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.io.storage import MANIFEST
-from dragoman.tasks.generation import Search, Work
-from dragoman.tasks.inference_model import Speaker
+from dragoman.io.storage import MANIFEST_FILE
+from dragoman.tasks.generation import BatchSearch, GenerationJob
+from dragoman.tasks.inference_model import InferenceModel
 
-Found = list[list[Hypothesis]]
+SearchResults = list[list[Hypothesis]]
 
 
 @dataclass(frozen=True)
-class Opening:
+class WorkerSpec:
     """What a process opens to say what this one says.
 
     seals: SHA-256 of the manifest of each folder, when this process opened it
@@ -40,42 +40,46 @@ class Opening:
     bundles: tuple[str, ...]
     precision: str
     shortlist: str | None
-    seals: tuple[str, ...]
+    checksums: tuple[str, ...]
 
 
-def seals_of(folders: Sequence[str | Path]) -> tuple[str, ...]:
+def compute_checksums(paths: Sequence[str | Path]) -> tuple[str, ...]:
     """Raises OSError."""
-    return tuple(hashlib.sha256((Path(folder) / MANIFEST).read_bytes()).hexdigest() for folder in folders)
+    return tuple(hashlib.sha256((Path(path) / MANIFEST_FILE).read_bytes()).hexdigest() for path in paths)
 
 
-def opening_of(folders: Sequence[Path], precision: str, shortlist: str | Path | None) -> Opening | None:
+def build_worker_spec(bundle_paths: Sequence[Path], precision: str, shortlist: str | Path | None) -> WorkerSpec | None:
     """What other processes would open; none where it is not on disk (any more)."""
     try:
-        seals = seals_of([*folders, *([shortlist] if shortlist is not None else [])])
+        checksums = compute_checksums([*bundle_paths, *([shortlist] if shortlist is not None else [])])
     except OSError:
         return None
-    bundles = tuple(str(folder.absolute()) for folder in folders)
-    listed = None if shortlist is None else str(Path(shortlist).absolute())
-    return Opening(bundles, precision, listed, seals) if bundles else None
+    bundles = tuple(str(bundle_path.absolute()) for bundle_path in bundle_paths)
+    shortlist_path = None if shortlist is None else str(Path(shortlist).absolute())
+    return WorkerSpec(bundles, precision, shortlist_path, checksums) if bundles else None
 
 
-def is_portable(work: object) -> bool:
+def is_serializable(job: object) -> bool:
     """Whether this is work that can be written down: searches that no function of the caller's takes part in."""
-    return isinstance(work, Work) and work.search.constrain is None and work.search.rules.allow is None
+    return (
+        isinstance(job, GenerationJob)
+        and job.search.constraint_factory is None
+        and job.search.decoding_constraints.allowed_tokens_fn is None
+    )
 
 
-class Job(Protocol):
+class WorkQueue(Protocol):
     """Pieces of work that several take from."""
 
     def take(self) -> int | None:
         """The number of a piece that nobody has taken yet."""
         ...
 
-    def request(self, number: int) -> dict[str, Any]: ...
+    def build_request(self, index: int) -> dict[str, Any]: ...
 
-    def finish(self, number: int, found: Found) -> None: ...
+    def complete(self, index: int, results: SearchResults) -> None: ...
 
-    def give_back(self, number: int) -> None:
+    def requeue(self, index: int) -> None:
         """Somebody else has to do it."""
         ...
 
@@ -83,7 +87,7 @@ class Job(Protocol):
 class Worker:
     """The process, as this one sees it: takes from each job until nothing is left; a piece at which it fails is given back."""
 
-    def __init__(self, opening: Opening, threads: int) -> None:
+    def __init__(self, spec: WorkerSpec, threads: int) -> None:
         """Raises OSError where no process can be started."""
         paths = os.pathsep.join(path for path in sys.path if path)
         self.process = subprocess.Popen(
@@ -95,63 +99,65 @@ class Worker:
             process_group=0 if os.name == "posix" else None,  # Ctrl-C is for the first process, which ends the others
         )
         self.ready = threading.Event()
-        self.over = threading.Event()
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        told = {**vars(opening), "threads": threads}
-        events = (self.ready, self.over)
-        threading.Thread(target=_accompany, args=(self.process, self._jobs, told, *events), name="worker", daemon=True).start()
-        self.end = weakref.finalize(self, _end, self.process, self._jobs)
+        self.ended = threading.Event()
+        self._queues: SimpleQueue[WorkQueue | None] = SimpleQueue()
+        settings = {**vars(spec), "threads": threads}
+        events = (self.ready, self.ended)
+        threading.Thread(
+            target=_serve_queues, args=(self.process, self._queues, settings, *events), name="worker", daemon=True
+        ).start()
+        self.terminate = weakref.finalize(self, _terminate, self.process, self._queues)
 
-    def join(self, job: Job) -> None:
+    def submit(self, queue: WorkQueue) -> None:
         """Take part in this job, as soon as the process has come up and has nothing else to do."""
-        self._jobs.put(job)
+        self._queues.put(queue)
 
 
-def _end(process: subprocess.Popen[bytes], jobs: SimpleQueue[Job | None]) -> None:
-    jobs.put(None)
+def _terminate(process: subprocess.Popen[bytes], queues: SimpleQueue[WorkQueue | None]) -> None:
+    queues.put(None)
     process.kill()
     process.wait()
 
 
-def _accompany(
+def _serve_queues(
     process: subprocess.Popen[bytes],
-    jobs: SimpleQueue[Job | None],
-    told: Mapping[str, Any],
+    queues: SimpleQueue[WorkQueue | None],
+    settings: Mapping[str, Any],
     ready: threading.Event,
-    over: threading.Event,
+    ended: threading.Event,
 ) -> None:
     """Hand the process its pieces, one at a time, until it ends."""
     assert process.stdin is not None
     assert process.stdout is not None
     with process.stdin, process.stdout:
         try:
-            if _ask(process, told).get("seals") == list(told["seals"]):
+            if _send_request(process, settings).get("seals") == list(settings["seals"]):
                 ready.set()
-                while (job := jobs.get()) is not None:
-                    _take_part(process, job)
+                while (queue := queues.get()) is not None:
+                    _process_queue(process, queue)
         except (OSError, ValueError):
             pass  # it was ended, or killed; whoever gave the work does it himself
         finally:
-            over.set()
+            ended.set()
             ready.set()
 
 
-def _take_part(process: subprocess.Popen[bytes], job: Job) -> None:
-    while (number := job.take()) is not None:
-        found: Found | None = None
+def _process_queue(process: subprocess.Popen[bytes], queue: WorkQueue) -> None:
+    while (index := queue.take()) is not None:
+        results: SearchResults | None = None
         try:
-            answer = _ask(process, job.request(number))
+            answer = _send_request(process, queue.build_request(index))
             if "found" in answer:
-                found = [[_hypothesis(one) for one in some] for some in answer["found"]]
+                results = [[_decode_hypothesis(fields) for fields in hypotheses] for hypotheses in answer["found"]]
         finally:
-            if found is None:
-                job.give_back(number)
-        if found is None:
+            if results is None:
+                queue.requeue(index)
+        if results is None:
             return
-        job.finish(number, found)
+        queue.complete(index, results)
 
 
-def _ask(process: subprocess.Popen[bytes], request: Mapping[str, Any]) -> dict[str, Any]:
+def _send_request(process: subprocess.Popen[bytes], request: Mapping[str, Any]) -> dict[str, Any]:
     """Raises OSError, or ValueError where there is no answer."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -161,73 +167,77 @@ def _ask(process: subprocess.Popen[bytes], request: Mapping[str, Any]) -> dict[s
     return answer
 
 
-def request_of(work: Work, batch: Sequence[int]) -> dict[str, Any]:
+def encode_request(job: GenerationJob, batch: Sequence[int]) -> dict[str, Any]:
     """A batch and how it is searched, as JSON has it."""
-    search = work.search
-    sources, places, wishes = work.of(batch)
+    search = job.search
+    sources, sample_ids, constraints = job.select_batch(batch)
     return {
         "config": search.config.model_dump_json(),
         "start_id": search.start_id,
-        "rules": vars(search.rules),
-        "branching": search.branching,
-        "narrowed": search.speaker.narrowed is not None,
+        "rules": vars(search.decoding_constraints),
+        "branching": search.return_alternatives,
+        "narrowed": search.inference_model.restrict_vocabulary is not None,
         "sources": [list(map(int, source)) for source in sources],
-        "places": list(places),
-        "wishes": [vars(wish) for wish in wishes],
+        "places": list(sample_ids),
+        "wishes": [vars(sentence_constraints) for sentence_constraints in constraints],
     }
 
 
-def answer_to(request: Mapping[str, Any], speaker: Speaker) -> Found:
+def run_request(request: Mapping[str, Any], inference_model: InferenceModel) -> SearchResults:
     """What this search finds."""
-    rules = Rules(**{**request["rules"], "suppressed": tuple(request["rules"]["suppressed"])})
-    search = Search(
-        speaker if request["narrowed"] else replace(speaker, narrowed=None),
+    decoding_constraints = DecodingConstraints(**{**request["rules"], "suppressed": tuple(request["rules"]["suppressed"])})
+    search = BatchSearch(
+        inference_model if request["narrowed"] else replace(inference_model, narrowed=None),
         DecodingConfig.model_validate_json(request["config"]),
         request["start_id"],
-        rules,
+        decoding_constraints,
         None,
         request["branching"],
     )
-    wishes = [Wish(**{name: _tuples(value) for name, value in wish.items()}) for wish in request["wishes"]]
-    return search.run(range(len(request["sources"])), request["sources"], request["places"], wishes)
+    constraints = [
+        SentenceConstraints(**{name: _to_tuples(value) for name, value in fields.items()}) for fields in request["wishes"]
+    ]
+    return search.run(range(len(request["sources"])), request["sources"], request["places"], constraints)
 
 
-def _tuples(value: Any) -> Any:
+def _to_tuples(value: Any) -> Any:
     """Lists within lists as tuples within tuples."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    return tuple(map(_to_tuples, value)) if isinstance(value, list) else value
 
 
-def _hypothesis(told: list[Any]) -> Hypothesis:
-    return Hypothesis(*map(_tuples, told))
+def _decode_hypothesis(fields: list[Any]) -> Hypothesis:
+    return Hypothesis(*map(_to_tuples, fields))
 
 
 def main() -> None:
     """Open the bundles of the first line, then answer line by line until there are no more."""
-    answers = os.fdopen(os.dup(1), "wb")
+    output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints is no answer
-    told = json.loads(sys.stdin.buffer.readline())
+    settings = json.loads(sys.stdin.buffer.readline())
     import torch
 
-    from dragoman.inference.translator import load
+    from dragoman.inference.translator import load_translator
 
-    torch.set_num_threads(told["threads"])
-    folders = (*told["bundles"], *([told["shortlist"]] if told["shortlist"] else []))
-    translator = load(*told["bundles"], device="cpu", precision=told["precision"], shortlist=told["shortlist"], replicas=1)
-    speaker = translator.speaker
-    _tell(answers, {"seals": seals_of(folders)})
+    torch.set_num_threads(settings["threads"])
+    paths = (*settings["bundles"], *([settings["shortlist"]] if settings["shortlist"] else []))
+    translator = load_translator(
+        *settings["bundles"], device="cpu", precision=settings["precision"], shortlist=settings["shortlist"], inter_threads=1
+    )
+    inference_model = translator.inference_model
+    _write_answer(output, {"seals": compute_checksums(paths)})
     for line in sys.stdin.buffer:
         answer: dict[str, Any]
         try:
-            found = answer_to(json.loads(line), speaker)
-            answer = {"found": [[list(vars(one).values()) for one in some] for some in found]}
+            results = run_request(json.loads(line), inference_model)
+            answer = {"found": [[list(vars(hypothesis).values()) for hypothesis in hypotheses] for hypotheses in results]}
         except Exception as error:  # whatever it is, who asked does the work himself and meets it there
             answer = {"failed": str(error)}
-        _tell(answers, answer)
+        _write_answer(output, answer)
 
 
-def _tell(answers: IO[bytes], answer: Mapping[str, Any]) -> None:
-    answers.write(json.dumps(answer).encode() + b"\n")
-    answers.flush()
+def _write_answer(output: IO[bytes], answer: Mapping[str, Any]) -> None:
+    output.write(json.dumps(answer).encode() + b"\n")
+    output.flush()
 
 
 if __name__ == "__main__":

@@ -8,32 +8,37 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from dragoman.errors import DragomanError, FollowedError, LostProcessError
+from dragoman.errors import DragomanError, RankZeroError, WorkerLostError
 
 # Names the file in which a process leaves the code that it ended with of its own accord.
-VERDICT = "DRAGOMAN_VERDICT"
+EXIT_STATUS_FILE_VARIABLE = "DRAGOMAN_VERDICT"
 # The launcher's process.
-LAUNCHER = "DRAGOMAN_LAUNCHER"
+LAUNCHER_PID_VARIABLE = "DRAGOMAN_LAUNCHER"
 # Of Linux's prctl.h: the signal that a process gets when its parent ends.
 PR_SET_PDEATHSIG = 1
 
 
-def end_with_launcher() -> None:
+def exit_with_launcher() -> None:
     """In a process that `launch` started: end at once where another has ended of its own accord, and with the launcher."""
-    if VERDICT not in os.environ:
+    if EXIT_STATUS_FILE_VARIABLE not in os.environ:
         return
-    verdict = Path(os.environ[VERDICT])
-    if verdict.exists():
-        raise FollowedError(int(verdict.read_text()))
+    status_file = Path(os.environ[EXIT_STATUS_FILE_VARIABLE])
+    if status_file.exists():
+        raise RankZeroError(int(status_file.read_text()))
     prctl = getattr(ctypes.CDLL(None), "prctl", None) if os.name == "posix" else None
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.environ.get(LAUNCHER, str(os.getppid())) != str(os.getppid()):  # it has gone already, and nothing will come
-            raise FollowedError(LostProcessError.exit_code)
+        if os.environ.get(LAUNCHER_PID_VARIABLE, str(os.getppid())) != str(
+            os.getppid()
+        ):  # it has gone already, and nothing will come
+            raise RankZeroError(WorkerLostError.exit_code)
 
 
-def leave_verdict(error: DragomanError) -> None:
+def write_exit_status(error: DragomanError) -> None:
     """Say that it would be no use to start again. Not so where another process was lost."""
-    if VERDICT in os.environ and not isinstance(error, LostProcessError | FollowedError):
-        with suppress(OSError), Path(os.environ[VERDICT]).open("x") as verdict:  # of several ranks, the first
-            verdict.write(str(error.exit_code))
+    if EXIT_STATUS_FILE_VARIABLE in os.environ and not isinstance(error, WorkerLostError | RankZeroError):
+        with (
+            suppress(OSError),
+            Path(os.environ[EXIT_STATUS_FILE_VARIABLE]).open("x") as status_file,
+        ):  # of several ranks, the first
+            status_file.write(str(error.exit_code))

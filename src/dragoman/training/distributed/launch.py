@@ -17,36 +17,36 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from dragoman.errors import Interrupted, RunError
-from dragoman.runtime.processes import cores
-from dragoman.training.distributed.exit_status import LAUNCHER, VERDICT
-from dragoman.training.distributed.signals import outlives_its_terminal
+from dragoman.errors import InterruptedRun, RunError
+from dragoman.runtime.processes import count_cores
+from dragoman.training.distributed.exit_status import EXIT_STATUS_FILE_VARIABLE, LAUNCHER_PID_VARIABLE
+from dragoman.training.distributed.signals import is_hangup_ignored
 
-SIGNALS = "SIGTERM,SIGINT,SIGUSR1"
+HANDLED_SIGNALS = "SIGTERM,SIGINT,SIGUSR1"
 
 
-def _leave_out_timers(unraised: Any) -> None:
+def _ignore_timer_errors(unraised: Any) -> None:
     """As Python tells of what nobody can catch, but for torch's timer, which may be the last to let go of itself."""
     if "cannot join current thread" not in str(unraised.exc_value):
         sys.__unraisablehook__(unraised)
 
 
-def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes: float) -> int:
+def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, timeout_minutes: float) -> int:
     """Run `dragoman` with these arguments once a device, and return its exit code.
 
     A process that dies ends the others; all are then started again, `max_restarts` times at most, unless one ended of its own
     accord. A signal to this process is passed on to them, and they have so many minutes to keep what they did. Raises RunError
     where there are fewer GPUs, and Interrupted where a signal comes before they can answer it.
     """
-    gpus = torch.cuda.device_count()
-    if 0 < gpus < devices:
-        raise RunError(f"--devices {devices}: there are {gpus} GPUs; hide them with CUDA_VISIBLE_DEVICES= to use the cores")
-    sys.unraisablehook = _leave_out_timers
+    num_gpus = torch.cuda.device_count()
+    if 0 < num_gpus < devices:
+        raise RunError(f"--devices {devices}: there are {num_gpus} GPUs; hide them with CUDA_VISIBLE_DEVICES= to use the cores")
+    sys.unraisablehook = _ignore_timer_errors
     logging.disable(logging.CRITICAL)  # each process tells for itself why it ended
     with TemporaryDirectory() as folder:
-        verdict = Path(folder, "verdict")
-        os.environ[VERDICT], os.environ[LAUNCHER] = str(verdict), str(os.getpid())
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(cores() // devices, 1)))
+        status_file = Path(folder, "verdict")
+        os.environ[EXIT_STATUS_FILE_VARIABLE], os.environ[LAUNCHER_PID_VARIABLE] = str(status_file), str(os.getpid())
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(count_cores() // devices, 1)))
         # Or a restart reads where the processes before it listened, and waits for them.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
         config = LaunchConfig(
@@ -57,18 +57,18 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, minutes
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             max_restarts=max_restarts,
-            signals_to_handle=SIGNALS if outlives_its_terminal() else f"{SIGNALS},SIGHUP",
+            signals_to_handle=HANDLED_SIGNALS if is_hangup_ignored() else f"{HANDLED_SIGNALS},SIGHUP",
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
         if hasattr(config, "shutdown_timeout"):  # torch 2.11 knows 30 seconds alone
-            config.shutdown_timeout = math.ceil(minutes * 60.0)
+            config.shutdown_timeout = math.ceil(timeout_minutes * 60.0)
         try:
             elastic_launch(config, sys.executable)("-m", "dragoman", *arguments)
         except (ChildFailedError, SignalException) as error:
-            if verdict.exists():
-                return int(verdict.read_text())
+            if status_file.exists():
+                return int(status_file.read_text())
             if isinstance(error, SignalException):
-                goes_on = "the same command goes on from the newest checkpoint, if there is one"
-                raise Interrupted(f"{error.sigval.name}: stopped; {goes_on}") from None
+                resume_hint = "the same command goes on from the newest checkpoint, if there is one"
+                raise InterruptedRun(f"{error.sigval.name}: stopped; {resume_hint}") from None
             return 1
         return 0

@@ -17,9 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from dragoman.data.collate import Batch
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.transformer import Transformer
-from dragoman.training.distributed.process_group import World
-from dragoman.training.losses.guided_alignment import Guidance, guided_loss, watched_head
-from dragoman.training.losses.label_smoothing import as_said, batch_loss
+from dragoman.training.distributed.process_group import DistributedContext
+from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_loss, record_head_weights
+from dragoman.training.losses.label_smoothing import batch_loss, strip_tags
 from dragoman.training.losses.rdrop import r_drop_loss
 
 
@@ -31,47 +31,51 @@ class ModelLoss(nn.Module):
         model: Transformer,
         *,
         epsilon: float,
-        form: str,
-        r_drop: float = 0.0,
+        smoothing_mode: str,
+        r_drop_alpha: float = 0.0,
         pos_loss_weight: float = 0.0,
-        guidance: Guidance | None = None,
+        alignment_config: AlignmentLossConfig | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.epsilon = epsilon
-        self.form = form
-        self.r_drop = r_drop
+        self.smoothing_mode = smoothing_mode
+        self.r_drop_alpha = r_drop_alpha
         self.pos_loss_weight = pos_loss_weight
-        self.guidance = guidance
+        self.alignment_config = alignment_config
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss to minimise and the negative log-likelihood, each summed over the batch."""
-        if self.guidance is None or batch.guide is None:
-            return self._told_nothing(batch)
-        with watched_head(self.model, self.guidance) as seen:
-            loss, nll = self._told_nothing(batch)
-        return loss + self.guidance.weight * guided_loss(seen[0], batch.guide), nll
+        if self.alignment_config is None or batch.alignment_targets is None:
+            return self._compute_base_loss(batch)
+        with record_head_weights(self.model, self.alignment_config) as log_weights:
+            loss, nll = self._compute_base_loss(batch)
+        return loss + self.alignment_config.weight * alignment_loss(log_weights[0], batch.alignment_targets), nll
 
-    def _told_nothing(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _compute_base_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Without what a guided head is told."""
-        if self.r_drop:
-            batch = as_said(self.model, batch)
-            return r_drop_loss(self.model, batch, epsilon=self.epsilon, form=self.form, alpha=self.r_drop)
-        return batch_loss(self.model, batch, epsilon=self.epsilon, form=self.form, pos_loss_weight=self.pos_loss_weight)
+        if self.r_drop_alpha:
+            batch = strip_tags(self.model, batch)
+            return r_drop_loss(
+                self.model, batch, epsilon=self.epsilon, smoothing_mode=self.smoothing_mode, alpha=self.r_drop_alpha
+            )
+        return batch_loss(
+            self.model, batch, epsilon=self.epsilon, smoothing_mode=self.smoothing_mode, pos_loss_weight=self.pos_loss_weight
+        )
 
 
-def spread(loss: ModelLoss, world: World, device: torch.device, how: str) -> nn.Module:
+def parallelize_loss(loss: ModelLoss, distributed: DistributedContext, device: torch.device, mode: str) -> nn.Module:
     """The loss as training calls it, with gradients that are means over the ranks; its parameters are those to optimise.
 
     `ddp`: a whole model on each rank. `fsdp`: each holds its share of every weight, and layers are put together as they are
     needed, in place.
     """
-    if world.size == 1:
+    if distributed.world_size == 1:
         return loss
-    if how == "ddp":
+    if mode == "ddp":
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # later versions rename the switch
             return DistributedDataParallel(loss, broadcast_buffers=False, gradient_as_bucket_view=True)
-    mesh = init_device_mesh(device.type, (world.size,))
+    mesh = init_device_mesh(device.type, (distributed.world_size,))
     # It warns of views that an operation in place might spoil; there is none on what a layer returns.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
     layers = [module for module in loss.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
@@ -85,19 +89,19 @@ def spread(loss: ModelLoss, world: World, device: torch.device, how: str) -> nn.
     return loss
 
 
-def is_divided(loss: nn.Module) -> bool:
+def is_sharded(loss: nn.Module) -> bool:
     """Whether ranks hold shares of the weights."""
     return isinstance(loss, FSDPModule)
 
 
-def gradients_stay(loss: nn.Module) -> AbstractContextManager[None]:
+def defer_gradient_sync(loss: nn.Module) -> AbstractContextManager[None]:
     """While this holds, gradients are summed on each rank and not shared: there are more batches in the step."""
     if isinstance(loss, DistributedDataParallel):
         return cast(AbstractContextManager[None], loss.no_sync())
-    return _Unshared(loss) if isinstance(loss, FSDPModule) else nullcontext()
+    return _DeferredGradientSync(loss) if isinstance(loss, FSDPModule) else nullcontext()
 
 
-class _Unshared(AbstractContextManager[None]):
+class _DeferredGradientSync(AbstractContextManager[None]):
     def __init__(self, loss: FSDPModule) -> None:
         self.loss = loss
 
@@ -108,20 +112,20 @@ class _Unshared(AbstractContextManager[None]):
         self.loss.set_requires_gradient_sync(True)
 
 
-def whole(tensor: Tensor) -> Tensor:
+def gather_full_tensor(tensor: Tensor) -> Tensor:
     """A tensor of which each rank may hold a share, put together. All ranks must ask."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def share_like(tensor: Tensor, pattern: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, reference: Tensor) -> Tensor:
     """This rank's share of a whole tensor that every rank has, divided as the pattern is."""
-    if not isinstance(pattern, DTensor):
+    if not isinstance(reference, DTensor):
         return tensor
-    return distribute_tensor(tensor.to(pattern.device), pattern.device_mesh, pattern.placements, src_data_rank=None)
+    return distribute_tensor(tensor.to(reference.device), reference.device_mesh, reference.placements, src_data_rank=None)
 
 
 @torch.no_grad()
-def put_whole_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def load_full_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Whole weights into a model of which each rank may hold a share. Names and shapes must be the model's."""
     for name, parameter in model.named_parameters():
-        parameter.copy_(share_like(weights[name], parameter))
+        parameter.copy_(shard_like(weights[name], parameter))

@@ -20,39 +20,39 @@ class StopRequest:
         self.reason = signal.Signals(number).name
 
 
-def outlives_its_terminal() -> bool:
+def is_hangup_ignored() -> bool:
     """Whether a hang-up was ignored from the start, as `nohup` has it."""
     return signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 @contextmanager
-def _handled(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _handle_signals(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """By this handler, where this is the thread that may; as before afterwards, unless somebody decided otherwise meanwhile."""
-    before = {}
+    previous_handlers = {}
     with suppress(ValueError):
         for number in numbers:
-            if number != signal.SIGHUP or not outlives_its_terminal():
-                before[number] = signal.signal(number, handler)
+            if number != signal.SIGHUP or not is_hangup_ignored():
+                previous_handlers[number] = signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, old in before.items():
+        for number, previous_handler in previous_handlers.items():
             if signal.getsignal(number) is handler:
-                signal.signal(number, old)
+                signal.signal(number, previous_handler)
 
 
 @contextmanager
-def interrupted_by_signals() -> Iterator[None]:
+def interrupt_on_signals() -> Iterator[None]:
     """What asks a run to stop raises KeyboardInterrupt, once: for the time that no step is taken."""
-    heard = False
+    is_interrupted = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal heard
-        if not heard:  # schedulers send it to every process, and launchers pass it on as well
-            heard = True
+        nonlocal is_interrupted
+        if not is_interrupted:  # schedulers send it to every process, and launchers pass it on as well
+            is_interrupted = True
             raise KeyboardInterrupt
 
-    with _handled((signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP), interrupt):
+    with _handle_signals((signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP), interrupt):
         yield
 
 
@@ -60,5 +60,5 @@ def interrupted_by_signals() -> Iterator[None]:
 def stop_on_signals() -> Iterator[StopRequest]:
     """Turn the signals that ask a run to stop into a request."""
     request = StopRequest()
-    with _handled((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP), request):
+    with _handle_signals((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP), request):
         yield request

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from dragoman.config import Recipe
-from dragoman.data.collate import Guide
+from dragoman.data.collate import AlignmentTargets
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.local_attention import Mask
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.attention_alignment import guided_head
+from dragoman.tasks.attention_alignment import get_guided_head
 
 
 @dataclass(frozen=True)
-class Guidance:
+class AlignmentLossConfig:
     """Which head is guided, layer and head counted from 0, and what that weighs against the loss of a token."""
 
     weight: float
@@ -32,39 +32,39 @@ class Guidance:
     head: int
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Guidance | None:
+    def from_recipe(cls, recipe: Recipe) -> AlignmentLossConfig | None:
         """None where the recipe guides no head."""
-        head = guided_head(recipe)
+        head = get_guided_head(recipe)
         return None if head is None else cls(recipe.training.guided_alignment_weight, head.layer, head.head or 0)
 
 
-def alignment_layer(model: Transformer, guidance: Guidance) -> DecoderLayer:
+def alignment_layer(model: Transformer, guidance: AlignmentLossConfig) -> DecoderLayer:
     """The layer that has the guided head."""
     return cast(DecoderLayer, model.decoder.layers[guidance.layer])
 
 
 @contextmanager
-def watched_head(model: Transformer, guidance: Guidance) -> Iterator[list[Tensor]]:
+def record_head_weights(model: Transformer, alignment_config: AlignmentLossConfig) -> Iterator[list[Tensor]]:
     """Collect the logarithms (B, T, S) of the head's weights, before dropout, while the model runs; its outputs stay the same.
 
     They are computed apart, in float32, since the ways of attention that are fast keep no weights.
     """
-    module, seen = alignment_layer(model, guidance).cross_attention, list[Tensor]()
-    before = module.attend
+    module, recorded = alignment_layer(model, alignment_config).cross_attention, list[Tensor]()
+    original_attend = module.attention_impl
 
-    def attend_and_keep(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
-        one = slice(guidance.head, guidance.head + 1)
-        seen.append(log_weights(query[:, one], key[:, one], cast(Tensor, mask))[:, 0])
-        return before(query, key, value, mask, dropout_p)
+    def attend_and_record(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
+        head_slice = slice(alignment_config.head, alignment_config.head + 1)
+        recorded.append(compute_log_weights(query[:, head_slice], key[:, head_slice], cast(Tensor, mask))[:, 0])
+        return original_attend(query, key, value, mask, dropout_p)
 
-    module.attend = attend_and_keep
+    module.attention_impl = attend_and_record
     try:
-        yield seen
+        yield recorded
     finally:
-        module.attend = before
+        module.attention_impl = original_attend
 
 
-def log_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Tensor) -> Tensor:
+def compute_log_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Tensor) -> Tensor:
     """log softmax(Q·Kᵀ/√d_k), −∞ where the mask hides. → (B, H, T, S)"""
     with torch.autocast(query_BHTK.device.type, enabled=False):
         query_BHTK, key_BHSK = query_BHTK.float() / math.sqrt(query_BHTK.shape[-1]), key_BHSK.float()
@@ -72,9 +72,9 @@ def log_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Tensor) -> Tensor:
         return scores_BHTS.masked_fill(~mask, float("-inf")).log_softmax(dim=-1)
 
 
-def guided_loss(log_weights_BTS: Tensor, guide: Guide) -> Tensor:
+def alignment_loss(log_weights_BTS: Tensor, targets: AlignmentTargets) -> Tensor:
     """−Σ share · log weight over all links of pieces, in nats; the mean where the batch went through more than once."""
-    rows_G, targets_G, sources_G = guide.places_3G
-    passes_PBTS = log_weights_BTS.view(-1, guide.rows, *log_weights_BTS.shape[1:])
-    found_PG = passes_PBTS[:, rows_G, targets_G, sources_G]
-    return torch.matmul(found_PG, -guide.share_G).mean()
+    rows_G, targets_G, sources_G = targets.positions_3G
+    passes_PBTS = log_weights_BTS.view(-1, targets.num_rows, *log_weights_BTS.shape[1:])
+    link_log_weights_PG = passes_PBTS[:, rows_G, targets_G, sources_G]
+    return torch.matmul(link_log_weights_PG, -targets.weights_G).mean()

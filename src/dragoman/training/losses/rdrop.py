@@ -16,126 +16,132 @@ from torch import Tensor
 
 from dragoman.data.collate import Batch
 from dragoman.data.tokenization.special_tokens import PADDING_ID
-from dragoman.model.linear import Product, plain_product
+from dragoman.model.linear import MatMul, torch_matmul
 from dragoman.model.transformer import Transformer
-from dragoman.training.losses.chunked import Sums, exact, kept_room, rows_at_once, sliced_loss, some_rows
-from dragoman.training.losses.label_smoothing import smoothing_weights
+from dragoman.training.losses.chunked import Sums, cached_buffer, chunked_loss, count_block_rows, iter_row_blocks, sum_dtype
+from dragoman.training.losses.label_smoothing import compute_smoothing_masses
 
-PASSES = 2
+NUM_PASSES = 2
 
 
-def r_drop_loss(model: Transformer, batch: Batch, *, epsilon: float, form: str, alpha: float) -> tuple[Tensor, Tensor]:
+def r_drop_loss(
+    model: Transformer, batch: Batch, *, epsilon: float, smoothing_mode: str, alpha: float
+) -> tuple[Tensor, Tensor]:
     """The loss to minimise, and the mean negative log-likelihood of both passes, summed over the batch's real target tokens.
 
     The rows of a batch stand twice in one pass, so that it takes the memory of a batch of twice the tokens.
     """
-    memory = model.start(batch.source_BS.repeat(PASSES, 1))
-    outputs_BTD, _ = model.decoder(batch.inputs_BT.repeat(PASSES, 1), memory)
-    real_X = batch.real_places()
-    outputs_2XD = outputs_BTD.view(PASSES, -1, outputs_BTD.shape[-1])[:, real_X]
-    targets_X = batch.targets_BT.flatten()[real_X]
-    return agreeing_loss(outputs_2XD, model.output, targets_X, epsilon=epsilon, form=form, alpha=alpha, product=model.product)
+    memory = model.start(batch.source_BS.repeat(NUM_PASSES, 1))
+    outputs_BTD, _ = model.decoder(batch.inputs_BT.repeat(NUM_PASSES, 1), memory)
+    is_real_X = batch.find_nonpad_positions()
+    outputs_2XD = outputs_BTD.view(NUM_PASSES, -1, outputs_BTD.shape[-1])[:, is_real_X]
+    targets_X = batch.targets_BT.flatten()[is_real_X]
+    return consistency_loss(
+        outputs_2XD, model.output, targets_X, epsilon=epsilon, smoothing_mode=smoothing_mode, alpha=alpha, matmul=model.matmul
+    )
 
 
-def agreeing_loss(
+def consistency_loss(
     outputs_2XD: Tensor,
     output_VD: Tensor,
     targets_X: Tensor,
     *,
     epsilon: float,
-    form: str,
+    smoothing_mode: str,
     alpha: float,
-    product: Product = plain_product,
+    matmul: MatMul = torch_matmul,
 ) -> tuple[Tensor, Tensor]:
     """Half of equation 4 for the logits `outputs · outputᵀ` of both passes, and their mean negative log-likelihood, in nats.
 
     The gradient is that of the first; under autocast the products are computed in its type, and all sums in float32.
     """
-    criterion = _Agreeing(*smoothing_weights(form, epsilon, len(output_VD)), form, alpha)
-    return sliced_loss(outputs_2XD, output_VD, targets_X, criterion, product)
+    criterion = _RDropCriterion(*compute_smoothing_masses(smoothing_mode, epsilon, len(output_VD)), smoothing_mode, alpha)
+    return chunked_loss(outputs_2XD, output_VD, targets_X, criterion, matmul)
 
 
 @dataclass(frozen=True)
-class _Agreeing:
+class _RDropCriterion:
     """Half of equation 4. With d = log p − log q, the gradient of both KL by the logits of p is
 
     p · (d − KL(p‖q)) + p − q, and by those of q the same with p and q exchanged; that of the likelihoods is theirs as always.
     Its sums are those of the loss, and of the mean negative log-likelihood.
     """
 
-    true: float
-    share: float
-    form: str
+    target_mass: float
+    smoothing_mass: float
+    smoothing_mode: str
     alpha: float
 
     @property
-    def even(self) -> float:
-        return self.share / PASSES
+    def uniform_mass(self) -> float:
+        return self.smoothing_mass / NUM_PASSES
 
-    def to_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, learns: bool) -> Sums:
+    def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool) -> Sums:
         """The gradient is put there in any case, since the loss is made of the same tensors."""
-        loss = nll = logits_PZV.new_zeros((), dtype=exact(logits_PZV.dtype))
-        rows = rows_at_once(logits_PZV)
-        for some_2ZV, which in some_rows(logits_PZV):
-            targets_2Z1 = targets_Z[which, None].expand(PASSES, -1, -1)
-            room = _Room.of(some_2ZV, rows)
-            exact_2ZV = room.exact_2ZV
-            norms_2Z, true_2Z = _fill_probabilities(room), exact_2ZV.gather(2, targets_2Z1)[:, :, 0]
-            apart_from_true, everything = (norms_2Z - true_2Z).sum(), exact_2ZV.shape[2] * norms_2Z.sum()
-            if self.form == "exclude_target_and_pad":
-                everything = everything - (norms_2Z - exact_2ZV[:, :, PADDING_ID]).sum()
-            apart = self._apart_to_gradient(room, norms_2Z)
-            if self.form == "exclude_target_and_pad":
-                exact_2ZV[:, :, PADDING_ID] += self.even
-            exact_2ZV.scatter_add_(2, targets_2Z1, exact_2ZV.new_full(targets_2Z1.shape, -self.true / PASSES))
-            if exact_2ZV is not some_2ZV:
-                some_2ZV.copy_(exact_2ZV)
-            loss = loss + self.true / PASSES * apart_from_true + self.even * everything + apart
-            nll = nll + apart_from_true / PASSES
+        loss = nll = logits_PZV.new_zeros((), dtype=sum_dtype(logits_PZV.dtype))
+        max_rows = count_block_rows(logits_PZV)
+        for block_2ZV, block in iter_row_blocks(logits_PZV):
+            targets_2Z1 = targets_Z[block, None].expand(NUM_PASSES, -1, -1)
+            buffers = _RDropBuffers.allocate(block_2ZV, max_rows)
+            exact_2ZV = buffers.exact_2ZV
+            logsumexp_2Z, target_logits_2Z = _fill_probabilities(buffers), exact_2ZV.gather(2, targets_2Z1)[:, :, 0]
+            block_nll, all_classes_nll = (logsumexp_2Z - target_logits_2Z).sum(), exact_2ZV.shape[2] * logsumexp_2Z.sum()
+            if self.smoothing_mode == "exclude_target_and_pad":
+                all_classes_nll = all_classes_nll - (logsumexp_2Z - exact_2ZV[:, :, PADDING_ID]).sum()
+            divergence = self._write_divergence_gradient(buffers, logsumexp_2Z)
+            if self.smoothing_mode == "exclude_target_and_pad":
+                exact_2ZV[:, :, PADDING_ID] += self.uniform_mass
+            exact_2ZV.scatter_add_(2, targets_2Z1, exact_2ZV.new_full(targets_2Z1.shape, -self.target_mass / NUM_PASSES))
+            if exact_2ZV is not block_2ZV:
+                block_2ZV.copy_(exact_2ZV)
+            loss = loss + self.target_mass / NUM_PASSES * block_nll + self.uniform_mass * all_classes_nll + divergence
+            nll = nll + block_nll / NUM_PASSES
         return loss, nll
 
-    def _apart_to_gradient(self, room: _Room, norms_2Z: Tensor) -> Tensor:
+    def _write_divergence_gradient(self, buffers: _RDropBuffers, logsumexp_2Z: Tensor) -> Tensor:
         """Put in the place of the logits the gradient of α/4 of both KL and of half of log Σ exp; returns the former."""
-        quarter = self.alpha / 4
-        logits_2ZV, probs_2ZV, apart_ZV = room.exact_2ZV, room.probs_2ZV, room.apart_ZV
-        torch.sub(logits_2ZV[0], logits_2ZV[1], out=apart_ZV).sub_((norms_2Z[0] - norms_2Z[1])[:, None])
+        kl_weight = self.alpha / 4
+        logits_2ZV, probs_2ZV, log_ratio_ZV = buffers.exact_2ZV, buffers.probs_2ZV, buffers.log_ratio_ZV
+        torch.sub(logits_2ZV[0], logits_2ZV[1], out=log_ratio_ZV).sub_((logsumexp_2Z[0] - logsumexp_2Z[1])[:, None])
         (p_ZV, q_ZV), (to_p_ZV, to_q_ZV) = probs_2ZV, logits_2ZV
-        there_Z, back_Z = (p_ZV * apart_ZV).sum(dim=-1), (q_ZV * apart_ZV).sum(dim=-1).neg()
-        apart_ZV.mul_(quarter)
-        kept = 1.0 / PASSES + quarter
-        torch.add(apart_ZV, (kept - quarter * there_Z)[:, None], out=to_p_ZV).mul_(p_ZV).sub_(q_ZV, alpha=quarter)
-        torch.sub((kept - quarter * back_Z)[:, None], apart_ZV, out=to_q_ZV).mul_(q_ZV).sub_(p_ZV, alpha=quarter)
-        apart: Tensor = quarter * (there_Z.sum() + back_Z.sum())
-        return apart
+        kl_pq_Z, kl_qp_Z = (p_ZV * log_ratio_ZV).sum(dim=-1), (q_ZV * log_ratio_ZV).sum(dim=-1).neg()
+        log_ratio_ZV.mul_(kl_weight)
+        own_weight = 1.0 / NUM_PASSES + kl_weight
+        torch.add(log_ratio_ZV, (own_weight - kl_weight * kl_pq_Z)[:, None], out=to_p_ZV).mul_(p_ZV).sub_(q_ZV, alpha=kl_weight)
+        torch.sub((own_weight - kl_weight * kl_qp_Z)[:, None], log_ratio_ZV, out=to_q_ZV).mul_(q_ZV).sub_(p_ZV, alpha=kl_weight)
+        divergence: Tensor = kl_weight * (kl_pq_Z.sum() + kl_qp_Z.sum())
+        return divergence
 
     def loss(self, sums: Sums) -> Sums:
         return sums
 
 
 @dataclass(frozen=True)
-class _Room:
+class _RDropBuffers:
     """Where some rows are worked on, in float32 at least: their logits, or a copy as exact as sums are; and what is not filled
     yet, the places for their probabilities and for how far the passes lie apart.
     """
 
     exact_2ZV: Tensor
     probs_2ZV: Tensor
-    apart_ZV: Tensor
+    log_ratio_ZV: Tensor
 
     @classmethod
-    def of(cls, logits_2ZV: Tensor, rows: int) -> _Room:
+    def allocate(cls, logits_2ZV: Tensor, max_rows: int) -> _RDropBuffers:
         """For these logits, of which a pass never has more than so many rows."""
-        passes, places, vocabulary = logits_2ZV.shape
-        dtype = exact(logits_2ZV.dtype)
-        copied = logits_2ZV.dtype != dtype
-        kept = kept_room((passes * (1 + copied) + 1) * rows * vocabulary, dtype, logits_2ZV.device)
-        count, one = logits_2ZV.numel(), places * vocabulary
-        exact_2ZV = kept[-count:].view(logits_2ZV.shape).copy_(logits_2ZV) if copied else logits_2ZV
-        return cls(exact_2ZV, kept[:count].view(logits_2ZV.shape), kept[count : count + one].view(places, vocabulary))
+        num_passes, num_positions, vocab_size = logits_2ZV.shape
+        dtype = sum_dtype(logits_2ZV.dtype)
+        needs_copy = logits_2ZV.dtype != dtype
+        buffer = cached_buffer((num_passes * (1 + needs_copy) + 1) * max_rows * vocab_size, dtype, logits_2ZV.device)
+        count, pass_size = logits_2ZV.numel(), num_positions * vocab_size
+        exact_2ZV = buffer[-count:].view(logits_2ZV.shape).copy_(logits_2ZV) if needs_copy else logits_2ZV
+        return cls(
+            exact_2ZV, buffer[:count].view(logits_2ZV.shape), buffer[count : count + pass_size].view(num_positions, vocab_size)
+        )
 
 
-def _fill_probabilities(room: _Room) -> Tensor:
+def _fill_probabilities(buffers: _RDropBuffers) -> Tensor:
     """Fill in the probabilities; returns log Σ exp (P, Z) of the logits."""
-    torch.softmax(room.exact_2ZV, dim=-1, out=room.probs_2ZV)
+    torch.softmax(buffers.exact_2ZV, dim=-1, out=buffers.probs_2ZV)
     # Read off where a row is largest, since what is smallest may have no logarithm.
-    return room.exact_2ZV.amax(dim=-1) - room.probs_2ZV.amax(dim=-1).log()
+    return buffers.exact_2ZV.amax(dim=-1) - buffers.probs_2ZV.amax(dim=-1).log()

@@ -22,7 +22,7 @@ long; was asked to stop; ended with an error."""
 
 
 @dataclass(frozen=True)
-class RunReport:
+class RunInfo:
     """What a run is, told once before its first step."""
 
     name: str
@@ -48,23 +48,23 @@ class StepReport:
     loss: float
     """Negative log-likelihood in nats per target token, without label smoothing."""
     perplexity: float
-    rate: float
+    lr: float
     gradient_norm: float
     tokens_per_second: float
-    share_spent: float
+    progress: float
     minutes_left: float
-    skipped: int = 0
+    skipped_steps: int = 0
     """Steps left out so far, whose weights stayed as they were."""
-    waiting: float = 0.0
+    data_wait_fraction: float = 0.0
     """Share of the time since the last line that was spent waiting for batches."""
     flops_per_second: float | None = None
     """Floating-point operations of the matrix products, padding not counted."""
-    ceiling: float | None = None
+    mfu: float | None = None
     """Their share of what this machine reaches in matrix products alone."""
     memory_mib: float | None = None
     """Resident on a processor, the peak that was allocated on a GPU."""
     devices: int = 1
-    padding: float | None = None
+    padding_fraction: float | None = None
     """Share of the places in the batches that held no token."""
 
 
@@ -93,13 +93,13 @@ class ValidationReport:
         return math.log(self.perplexity)
 
 
-class Listener(Protocol):
+class Callback(Protocol):
     """Whoever wants to see a run as it goes; the training room prints nothing itself."""
 
     def notice(self, text: str) -> None: ...
     def progress(self, what: str, done: int, total: int | None) -> None: ...
-    def begin(self, about: RunReport) -> None: ...
-    def advance(self, share_spent: float) -> None: ...
+    def begin(self, run_info: RunInfo) -> None: ...
+    def advance(self, progress: float) -> None: ...
     def step(self, report: StepReport) -> None: ...
     def event(self, kind: EventKind, step: int, text: str) -> None: ...
     def validation(self, report: ValidationReport) -> None: ...
@@ -108,13 +108,13 @@ class Listener(Protocol):
     def close(self) -> None: ...
 
 
-class Silent:
+class NullCallback:
     """A listener for whom a run is its files."""
 
     def notice(self, text: str) -> None: ...
     def progress(self, what: str, done: int, total: int | None) -> None: ...
-    def begin(self, about: RunReport) -> None: ...
-    def advance(self, share_spent: float) -> None: ...
+    def begin(self, run_info: RunInfo) -> None: ...
+    def advance(self, progress: float) -> None: ...
     def step(self, report: StepReport) -> None: ...
     def event(self, kind: EventKind, step: int, text: str) -> None: ...
     def validation(self, report: ValidationReport) -> None: ...
@@ -123,59 +123,59 @@ class Silent:
     def close(self) -> None: ...
 
 
-class Several(Silent):
+class CallbackList(NullCallback):
     """One listener that hears everything, and trackers that hear what comes after `begin`; one that fails hears no more."""
 
-    def __init__(self, listener: Listener, trackers: Mapping[str, Listener]) -> None:
-        self.listener = listener
-        self.trackers = dict(trackers)
-        self.began = False
+    def __init__(self, callback: Callback, loggers: Mapping[str, Callback]) -> None:
+        self.callback = callback
+        self.loggers = dict(loggers)
+        self.has_begun = False
 
     def notice(self, text: str) -> None:
-        self.listener.notice(text)
+        self.callback.notice(text)
 
     def progress(self, what: str, done: int, total: int | None) -> None:
-        self.listener.progress(what, done, total)
+        self.callback.progress(what, done, total)
 
-    def begin(self, about: RunReport) -> None:
-        self.listener.begin(about)
-        self.began = True
-        self._tell(lambda tracker: tracker.begin(about))
+    def begin(self, run_info: RunInfo) -> None:
+        self.callback.begin(run_info)
+        self.has_begun = True
+        self._notify_loggers(lambda logger: logger.begin(run_info))
 
-    def advance(self, share_spent: float) -> None:
-        self.listener.advance(share_spent)
+    def advance(self, progress: float) -> None:
+        self.callback.advance(progress)
 
     def step(self, report: StepReport) -> None:
-        self.listener.step(report)
-        self._tell(lambda tracker: tracker.step(report))
+        self.callback.step(report)
+        self._notify_loggers(lambda logger: logger.step(report))
 
     def event(self, kind: EventKind, step: int, text: str) -> None:
-        self.listener.event(kind, step, text)
-        self._tell(lambda tracker: tracker.event(kind, step, text))
+        self.callback.event(kind, step, text)
+        self._notify_loggers(lambda logger: logger.event(kind, step, text))
 
     def validation(self, report: ValidationReport) -> None:
-        self.listener.validation(report)
-        self._tell(lambda tracker: tracker.validation(report))
+        self.callback.validation(report)
+        self._notify_loggers(lambda logger: logger.validation(report))
 
     def samples(self, step: int, samples: Sequence[Sample]) -> None:
-        self.listener.samples(step, samples)
-        self._tell(lambda tracker: tracker.samples(step, samples))
+        self.callback.samples(step, samples)
+        self._notify_loggers(lambda logger: logger.samples(step, samples))
 
     def finish(self, report: Mapping[str, Any]) -> None:
-        self.listener.finish(report)
-        self._tell(lambda tracker: tracker.finish(report))
+        self.callback.finish(report)
+        self._notify_loggers(lambda logger: logger.finish(report))
 
     def close(self) -> None:
-        self._tell(lambda tracker: tracker.close())
-        self.listener.close()
+        self._notify_loggers(lambda logger: logger.close())
+        self.callback.close()
 
-    def _tell(self, tell: Callable[[Listener], None]) -> None:
-        for name, tracker in list(self.trackers.items()) if self.began else []:
+    def _notify_loggers(self, notify: Callable[[Callback], None]) -> None:
+        for name, logger in list(self.loggers.items()) if self.has_begun else []:
             try:
-                tell(tracker)
+                notify(logger)
             except Exception as error:  # whatever a tracker and its network do, the run goes on
-                del self.trackers[name]
+                del self.loggers[name]
                 with suppress(Exception):
-                    tracker.close()
+                    logger.close()
                 reason = " ".join(str(error).split())[:200] or type(error).__name__
-                self.listener.notice(f"{name} failed and hears no more of this run: {reason}")
+                self.callback.notice(f"{name} failed and hears no more of this run: {reason}")

@@ -12,57 +12,57 @@ from pathlib import Path
 
 import torch
 
-POWERCAP = Path("/sys/class/powercap")
+POWERCAP_DIR = Path("/sys/class/powercap")
 
 
 class EnergyMeter:
     """Joules since it was made. Ask often enough: a package's counter begins anew after some tens of minutes."""
 
-    def __init__(self, device: torch.device, *, processor: bool = True, powercap: Path = POWERCAP) -> None:
+    def __init__(self, device: torch.device, *, count_cpu: bool = True, powercap: Path = POWERCAP_DIR) -> None:
         """processor: whether to count the packages, which several ranks of one machine would count several times"""
-        self._packages = [Package(folder) for folder in sorted(powercap.glob("intel-rapl:*"))] if processor else []
-        self._packages = [package for package in self._packages if package.is_whole and package.joules() is not None]
-        self._gpu = Gpu(device) if device.type == "cuda" else None
+        self._packages = [CpuEnergyCounter(folder) for folder in sorted(powercap.glob("intel-rapl:*"))] if count_cpu else []
+        self._packages = [package for package in self._packages if package.is_cpu_package and package.read_joules() is not None]
+        self._gpu_counter = GpuEnergyCounter(device) if device.type == "cuda" else None
 
-    def joules(self) -> float | None:
+    def read_joules(self) -> float | None:
         """None where nothing on this machine tells, or where something stopped telling."""
-        told = [package.joules() for package in self._packages]
-        told += [self._gpu.joules()] if self._gpu is not None else []
-        known = [joules for joules in told if joules is not None]
-        return sum(known) if known and len(known) == len(told) else None
+        readings = [package.read_joules() for package in self._packages]
+        readings += [self._gpu_counter.read_joules()] if self._gpu_counter is not None else []
+        known_readings = [joules for joules in readings if joules is not None]
+        return sum(known_readings) if known_readings and len(known_readings) == len(readings) else None
 
 
-class Package:
+class CpuEnergyCounter:
     """One processor package: a counter in microjoules that begins anew after its largest value."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._microjoules = 0
-        self._last = self._read("energy_uj")
+        self._last = self._read_counter("energy_uj")
 
     @property
-    def is_whole(self) -> bool:
+    def is_cpu_package(self) -> bool:
         """Parts of a package (cores, memory) stand beside it with a second number, and the platform holds packages."""
         with suppress(OSError):
             return self.folder.name.count(":") == 1 and (self.folder / "name").read_text().startswith("package")
         return False
 
-    def joules(self) -> float | None:
-        now, largest = self._read("energy_uj"), self._read("max_energy_range_uj")
-        if now is None or self._last is None or (now < self._last and largest is None):
+    def read_joules(self) -> float | None:
+        current, max_value = self._read_counter("energy_uj"), self._read_counter("max_energy_range_uj")
+        if current is None or self._last is None or (current < self._last and max_value is None):
             return None
-        self._microjoules += now - self._last + ((largest or 0) if now < self._last else 0)
-        self._last = now
+        self._microjoules += current - self._last + ((max_value or 0) if current < self._last else 0)
+        self._last = current
         return self._microjoules / 1e6
 
-    def _read(self, name: str) -> int | None:
+    def _read_counter(self, name: str) -> int | None:
         try:
             return int((self.folder / name).read_text())
         except (OSError, ValueError):
             return None
 
 
-class Gpu:
+class GpuEnergyCounter:
     """One NVIDIA GPU, by the driver's own library: a counter in millijoules since the driver was loaded."""
 
     def __init__(self, device: torch.device) -> None:
@@ -73,13 +73,13 @@ class Gpu:
             uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}".encode()
             if library.nvmlInit_v2() == 0 and library.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(self._handle)) == 0:
                 self._library = library
-        self._first = self._millijoules()
+        self._first = self._read_millijoules()
 
-    def joules(self) -> float | None:
-        now = self._millijoules()
-        return None if now is None or self._first is None else (now - self._first) / 1e3
+    def read_joules(self) -> float | None:
+        current = self._read_millijoules()
+        return None if current is None or self._first is None else (current - self._first) / 1e3
 
-    def _millijoules(self) -> int | None:
+    def _read_millijoules(self) -> int | None:
         total = ctypes.c_ulonglong()
         if self._library is None or self._library.nvmlDeviceGetTotalEnergyConsumption(self._handle, ctypes.byref(total)):
             return None

@@ -6,37 +6,37 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dragoman.training.monitoring.flops import Work
+from dragoman.training.monitoring.flops import BatchCost
 
 
-class Meter:
+class Throughput:
     """Counts by this process's clock. What is done between steps, such as validation, is taken off with `beside`."""
 
     def __init__(self) -> None:
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Count from here."""
-        self._since = time.monotonic()
-        self.work = Work()
+        self._started = time.monotonic()
+        self.cost = BatchCost()
         self.target_tokens = 0
-        self.waited = 0.0
+        self.data_wait_seconds = 0.0
 
-    def count(self, work: Work, *, target_tokens: int, waited: float) -> None:
+    def add_step(self, cost: BatchCost, *, target_tokens: int, data_wait_seconds: float) -> None:
         """One more step: what all ranks did in it, and the seconds that this one waited for batches."""
-        self.work += work
+        self.cost += cost
         self.target_tokens += target_tokens
-        self.waited += waited
+        self.data_wait_seconds += data_wait_seconds
 
     @property
     def seconds(self) -> float:
-        return max(time.monotonic() - self._since, 1e-9)
+        return max(time.monotonic() - self._started, 1e-9)
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Work that is not training and does not count."""
-        started = time.monotonic()
+        pause_started = time.monotonic()
         try:
             yield
         finally:
-            self._since += time.monotonic() - started
+            self._started += time.monotonic() - pause_started

@@ -9,58 +9,63 @@ from numba import cfunc, config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dragoman.inference.backends.compiled.kernels.simd import Entered
+from dragoman.inference.backends.compiled.kernels.simd import ExportedKernel
 
-SIMPLE = {int: types.int64, float: types.float64, bool: types.boolean}
+SCALAR_TYPES = {int: types.int64, float: types.float64, bool: types.boolean}
 
 
-def assemble(module: str, name: str) -> tuple[str, bytes]:
+def compile_object(module: str, name: str) -> tuple[str, bytes]:
     """The symbol and the object file of `NAME` in the module `kernels.MODULE`."""
-    entered: Entered = getattr(import_module(f"dragoman.inference.backends.compiled.kernels.{module}"), name)
-    function, read = entered.function, _reader(types.BaseTuple.from_types([_kind(kind) for kind in entered.kinds]))
+    exported: ExportedKernel = getattr(import_module(f"dragoman.inference.backends.compiled.kernels.{module}"), name)
+    function, read_arguments = (
+        exported.function,
+        _make_argument_reader(types.BaseTuple.from_types([_numba_type(kind) for kind in exported.argument_types])),
+    )
 
-    def enter(address):
-        return function(*read(address))
+    def call_kernel(address):
+        return function(*read_arguments(address))
 
-    made: Any = cfunc(types.int64(types.int64))(enter)
-    return made.native_name, made._library._get_compiled_object()
+    compiled_function: Any = cfunc(types.int64(types.int64))(call_kernel)
+    return compiled_function.native_name, compiled_function._library._get_compiled_object()
 
 
-def is_for_this_processor() -> bool:
+def is_host_target() -> bool:
     """Whether Numba was not told to compile for another one, or for none."""
     settings: Any = config
     return not (settings.DISABLE_JIT or not settings.ENABLE_AVX or settings.CPU_NAME or settings.CPU_FEATURES)
 
 
-def _kind(kind: Any) -> Any:
+def _numba_type(python_type: Any) -> Any:
     """What Numba calls it."""
-    if kind in SIMPLE:
-        return SIMPLE[kind]
-    if get_origin(kind) is tuple:
-        return types.BaseTuple.from_types([_kind(one) for one in get_args(kind)])
-    return types.BaseTuple.from_types([_kind(one) for one in get_type_hints(kind).values()], kind)
+    if python_type in SCALAR_TYPES:
+        return SCALAR_TYPES[python_type]
+    if get_origin(python_type) is tuple:
+        return types.BaseTuple.from_types([_numba_type(item_type) for item_type in get_args(python_type)])
+    return types.BaseTuple.from_types(
+        [_numba_type(field_type) for field_type in get_type_hints(python_type).values()], python_type
+    )
 
 
-def _reader(kind: types.Type) -> Any:
+def _make_argument_reader(argument_types: types.Type) -> Any:
     """Makes a value of the numbers that stand from an address on, eight bytes each, those of tuples one after the other."""
 
     @intrinsic
     def read(typing, address):
-        def code(context, builder, signature, given):
-            place = 0
+        def codegen(context, builder, signature, args):
+            index = 0
 
-            def value(kind):
-                nonlocal place
-                if isinstance(kind, types.BaseTuple):
-                    return context.make_tuple(builder, kind, [value(one) for one in kind])
-                number = types.float64 if kind == types.float64 else types.int64
-                pointer = builder.inttoptr(given[0], context.get_value_type(number).as_pointer())
-                found = builder.load(builder.gep(pointer, [context.get_constant(types.int64, place)]))
-                place += 1
-                return cgutils.is_not_null(builder, found) if kind == types.boolean else found
+            def load_value(value_type):
+                nonlocal index
+                if isinstance(value_type, types.BaseTuple):
+                    return context.make_tuple(builder, value_type, [load_value(item_type) for item_type in value_type])
+                scalar_type = types.float64 if value_type == types.float64 else types.int64
+                pointer = builder.inttoptr(args[0], context.get_value_type(scalar_type).as_pointer())
+                scalar = builder.load(builder.gep(pointer, [context.get_constant(types.int64, index)]))
+                index += 1
+                return cgutils.is_not_null(builder, scalar) if value_type == types.boolean else scalar
 
-            return value(kind)
+            return load_value(argument_types)
 
-        return kind(types.int64), code
+        return argument_types(types.int64), codegen
 
     return read

@@ -25,11 +25,11 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from dragoman.inference.backends.compiled.cpu_features import features
-from dragoman.runtime.autotune_cache import cache_file
+from dragoman.inference.backends.compiled.cpu_features import get_cpu_features
+from dragoman.runtime.autotune_cache import get_cache_path
 
 # The files that hold what is compiled, and what makes machine code of it.
-SOURCES = (
+KERNEL_SOURCES = (
     "kernels/structs.py",
     "kernels/simd.py",
     "kernels/memory.py",
@@ -44,7 +44,7 @@ SOURCES = (
     "jit.py",
 )
 # What Numba's code would call in a failure, of which there is none: they need only be there.
-NEVER_CALLED = (
+UNUSED_SYMBOLS = (
     "NRT_Free",
     "numba_do_raise",
     "numba_gil_ensure",
@@ -56,7 +56,7 @@ NEVER_CALLED = (
 _log = logging.getLogger(__name__)
 
 
-class Entry:
+class EntryPoint:
     """One function, linked when it is first called. It takes numbers and the tuples of `layout`, and returns a whole number."""
 
     def __init__(self, module: str, name: str) -> None:
@@ -64,66 +64,66 @@ class Entry:
         self._function: Callable[[int], int] | None = None
         self._lock = Lock()
 
-    def __call__(self, *given: Any) -> int:
-        numbers = array("q")
-        _flatten(given, numbers)
-        return self.linked()(numbers.buffer_info()[0])
+    def __call__(self, *arguments: Any) -> int:
+        words = array("q")
+        _flatten(arguments, words)
+        return self.load()(words.buffer_info()[0])
 
-    def linked(self) -> Callable[[int], int]:
+    def load(self) -> Callable[[int], int]:
         """Ready to be called, which takes its time once: some seconds where it has to be compiled."""
         if self._function is None:
             with self._lock:
-                self._function = self._function or _link(*(self._kept() or self._made()))
+                self._function = self._function or _link(*(self._read_cached() or self._compile()))
         return self._function
 
-    def is_kept(self) -> bool:
+    def is_cached(self) -> bool:
         """Whether it need not be compiled."""
-        return self._function is not None or self._kept() is not None
+        return self._function is not None or self._read_cached() is not None
 
-    def _kept(self) -> tuple[str, bytes] | None:
-        folder = _folder()
-        if folder is None:
+    def _read_cached(self) -> tuple[str, bytes] | None:
+        cache_dir = _get_cache_dir()
+        if cache_dir is None:
             return None
         try:
-            digest, _, rest = (folder / self.name).read_bytes().partition(b"\n")
+            digest, _, payload = (cache_dir / self.name).read_bytes().partition(b"\n")
         except OSError:
             return None
-        if hashlib.sha256(rest).hexdigest().encode() != digest:
+        if hashlib.sha256(payload).hexdigest().encode() != digest:
             return None
-        symbol, _, code = rest.partition(b"\n")
+        symbol, _, code = payload.partition(b"\n")
         return symbol.decode(), code
 
-    def _made(self) -> tuple[str, bytes]:
-        from dragoman.inference.backends.compiled.jit import assemble  # only here, since Numba takes its time to come
+    def _compile(self) -> tuple[str, bytes]:
+        from dragoman.inference.backends.compiled.jit import compile_object  # only here, since Numba takes its time to come
 
         _log.info("compiling %s for this processor, once: it takes some seconds", self.name)
-        symbol, code = assemble(self.module, self.name)
-        rest = symbol.encode() + b"\n" + code
-        if (folder := _folder()) is not None:
-            _keep(folder / self.name, hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
+        symbol, code = compile_object(self.module, self.name)
+        payload = symbol.encode() + b"\n" + code
+        if (cache_dir := _get_cache_dir()) is not None:
+            _write_atomically(cache_dir / self.name, hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
         return symbol, code
 
 
-put_in_order = Entry("quantize", "put_in_order")
-encode, step = Entry("transformer", "encode"), Entry("transformer", "step")
-greedy, beam = Entry("search", "greedy"), Entry("search", "beam")
-log_sums, best = Entry("logits", "log_sums"), Entry("logits", "best")
+pack_weights = EntryPoint("quantize", "put_in_order")
+encode, step = EntryPoint("transformer", "encode"), EntryPoint("transformer", "step")
+greedy_search, beam_search = EntryPoint("search", "greedy"), EntryPoint("search", "beam")
+logsumexp, topk = EntryPoint("logits", "log_sums"), EntryPoint("logits", "best")
 
 
-def can_enter() -> bool:
+def can_run_kernels() -> bool:
     """Whether Numba works here, as it did where what comes first is kept. Raises whatever one raises that does not."""
-    if encode.is_kept():
+    if encode.is_cached():
         return True
-    from dragoman.inference.backends.compiled.jit import is_for_this_processor
+    from dragoman.inference.backends.compiled.jit import is_host_target
 
-    return is_for_this_processor()
+    return is_host_target()
 
 
-def _keep(path: Path, held: bytes) -> None:
+def _write_atomically(path: Path, content: bytes) -> None:
     """Whole or not at all."""
     with suppress(OSError), NamedTemporaryFile(dir=path.parent, delete=False) as file:
         try:
-            file.write(held)
+            file.write(content)
             file.close()
             os.replace(file.name, path)
         except BaseException:
@@ -131,30 +131,30 @@ def _keep(path: Path, held: bytes) -> None:
             raise
 
 
-def _flatten(given: Any, numbers: array[int]) -> None:
-    for one in given:
-        if isinstance(one, tuple):
-            _flatten(one, numbers)
-        elif isinstance(one, float):
-            numbers.frombytes(struct.pack("d", one))
+def _flatten(values: Any, words: array[int]) -> None:
+    for value in values:
+        if isinstance(value, tuple):
+            _flatten(value, words)
+        elif isinstance(value, float):
+            words.frombytes(struct.pack("d", value))
         else:
-            numbers.append(one)
+            words.append(value)
 
 
 _engines: list[llvm.ExecutionEngine] = []
-_linking = Lock()
+_link_lock = Lock()
 
 
 def _link(symbol: str, code: bytes) -> Callable[[int], int]:
     """The function, in memory until the process ends."""
-    with _linking:
+    with _link_lock:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        for name in NEVER_CALLED:
+        for name in UNUSED_SYMBOLS:
             if llvm.address_of_symbol(name) is None:
                 llvm.add_symbol(name, ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value)
-        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        target_machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine)
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
         _engines.append(engine)
@@ -164,14 +164,14 @@ def _link(symbol: str, code: bytes) -> Callable[[int], int]:
 
 
 @lru_cache(maxsize=1)
-def _folder() -> Path | None:
+def _get_cache_dir() -> Path | None:
     """None where nothing can be written."""
-    said = [Path(__file__).parent.joinpath(name).read_bytes() for name in SOURCES]
-    made_by = sys.version, version("numba"), version("llvmlite"), llvm.get_host_cpu_name(), *sorted(features())
+    sources = [Path(__file__).parent.joinpath(name).read_bytes() for name in KERNEL_SOURCES]
+    toolchain = sys.version, version("numba"), version("llvmlite"), llvm.get_host_cpu_name(), *sorted(get_cpu_features())
     try:
-        digest = hashlib.sha256(b"\0".join([*said, "\0".join(made_by).encode()])).hexdigest()[:16]
-        folder = cache_file().parent / "kernels" / digest
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        digest = hashlib.sha256(b"\0".join([*sources, "\0".join(toolchain).encode()])).hexdigest()[:16]
+        cache_dir = get_cache_path().parent / "kernels" / digest
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        return cache_dir
     except (OSError, RuntimeError):
         return None

@@ -19,76 +19,94 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.inference.backends.compiled import jit_cache as entries
-from dragoman.inference.backends.compiled.cpu_features import has_tiles, tile_description
+from dragoman.inference.backends.compiled.cpu_features import build_tile_config, can_use_amx
 from dragoman.inference.backends.compiled.kernels.structs import (
-    BYTES,
+    ACCUMULATOR_STRIDE,
     LANES,
-    SUMS_APART,
     TILE_ROWS,
-    Across,
-    Heads,
-    Layers,
-    Matrices,
-    Memory,
-    Past,
-    Space,
-    Table,
+    VECTOR_BYTES,
+    CrossAttention,
+    CrossKVCache,
+    EmbeddingTable,
+    HeadLayout,
+    Int8Weights,
+    LayerWeights,
+    SelfKVCache,
+    Workspace,
 )
-from dragoman.inference.backends.compiled.search import CompiledSearcher
-from dragoman.inference.backends.compiled.threads import Helper, Meeting
-from dragoman.inference.backends.compiled.topk import CompiledRanking
+from dragoman.inference.backends.compiled.search import CompiledSearch
+from dragoman.inference.backends.compiled.threads import StepGroup, WorkerThread
+from dragoman.inference.backends.compiled.topk import CompiledTopK
 from dragoman.inference.backends.packed.model import PackedEmbedding
 
 # Places of the output that room is made for at first, at least; then twice as many each time.
-PLACES = 16
+INITIAL_POSITIONS = 16
 # So many tokens of the source are read at once, if they are of more than one sentence: what is computed stays in the cache.
-ROWS_AT_ONCE = 256
+ENCODE_BLOCK_TOKENS = 256
 # The width of a model for each thread that computes its step: of less than that, they wait longer for each other.
-WIDTH_OF_A_MEMBER = 256
+WIDTH_PER_THREAD = 256
 # What is known by its address is what it is said to be, whatever PyTorch would make of it by default.
-FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
-HALVES: dict[str, Any] = {"dtype": torch.float16, "device": "cpu"}
+F32_OPTIONS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+F16_OPTIONS: dict[str, Any] = {"dtype": torch.float16, "device": "cpu"}
 
 
-class Room:
+class WorkspaceTensors:
     """Memory to work in, for so many rows that look at so many places each.
 
     spaces: of each member of the team
     """
 
     def __init__(
-        self, rows: int, places: int, heads: Heads, *, width: int, widest: int, helpers: Sequence[Helper] = ()
+        self,
+        num_rows: int,
+        num_positions: int,
+        head_layout: HeadLayout,
+        *,
+        width: int,
+        max_outputs: int,
+        workers: Sequence[WorkerThread] = (),
     ) -> None:
         """width: D. widest: O of the widest product, but for the last"""
-        self.rows, self.places, self.meeting = rows, places, Meeting(helpers)
-        self.description = torch.from_numpy(tile_description())
-        self.shared = {"wide": torch.empty(rows * widest, **FLOATS)}
-        if helpers:
-            self.shared |= {
-                "found": torch.empty(rows * heads.value_width, **FLOATS),
-                "onto": torch.empty(rows * width, **FLOATS),
+        self.num_rows, self.num_positions, self.step_group = num_rows, num_positions, StepGroup(workers)
+        self.tile_config = torch.from_numpy(build_tile_config())
+        self.shared_tensors = {"wide": torch.empty(num_rows * max_outputs, **F32_OPTIONS)}
+        if workers:
+            self.shared_tensors |= {
+                "found": torch.empty(num_rows * head_layout.value_width, **F32_OPTIONS),
+                "onto": torch.empty(num_rows * width, **F32_OPTIONS),
             }
-        self.own = [_own_tensors(rows, places, heads, width, widest) for _ in self.meeting.teams]
-        described = self.description.data_ptr() if has_tiles() else 0
-        stride = self.own[0]["inputs"].shape[1]
-        self.spaces = []
-        for own, team in zip(self.own, self.meeting.teams, strict=True):
-            tensors = {"found": own["y"], "onto": own["x"]} | own | self.shared
+        self.thread_tensors = [
+            _allocate_thread_tensors(num_rows, num_positions, head_layout, width, max_outputs) for _ in self.step_group.groups
+        ]
+        tile_config_address = self.tile_config.data_ptr() if can_use_amx() else 0
+        input_stride = self.thread_tensors[0]["inputs"].shape[1]
+        self.workspaces = []
+        for own_tensors, group in zip(self.thread_tensors, self.step_group.groups, strict=True):
+            tensors = {"found": own_tensors["y"], "onto": own_tensors["x"]} | own_tensors | self.shared_tensors
             addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
-            self.spaces.append(Space(**addresses, described=described, width=width, stride=stride, team=team))
+            self.workspaces.append(
+                Workspace(**addresses, tile_config=tile_config_address, width=width, input_stride=input_stride, group=group)
+            )
 
 
-def _own_tensors(rows: int, places: int, heads: Heads, width: int, widest: int) -> dict[str, Tensor]:
+def _allocate_thread_tensors(
+    num_rows: int, num_positions: int, head_layout: HeadLayout, width: int, max_outputs: int
+) -> dict[str, Tensor]:
     """What each member writes for itself, by names as `Space` has them."""
-    stride = -(-max(width, heads.value_width, widest) // BYTES) * BYTES
-    filled = -(-rows // (2 * TILE_ROWS)) * 2 * TILE_ROWS
-    floats = {"x": rows * width, "y": rows * max(width, heads.value_width), "steps": rows, "scores": places * LANES}
-    return {name: torch.empty(count, **FLOATS) for name, count in floats.items()} | {
-        "places": torch.empty(places, dtype=torch.long, device="cpu"),
-        "keys": torch.empty(rows * heads.key_width, **HALVES),
-        "values": torch.empty(rows * heads.value_width, **HALVES),
-        "inputs": torch.zeros(filled, stride, dtype=torch.uint8, device="cpu"),
-        "sums": torch.empty(4 * SUMS_APART, dtype=torch.int32, device="cpu"),
+    input_stride = -(-max(width, head_layout.value_width, max_outputs) // VECTOR_BYTES) * VECTOR_BYTES
+    padded_rows = -(-num_rows // (2 * TILE_ROWS)) * 2 * TILE_ROWS
+    floats = {
+        "x": num_rows * width,
+        "y": num_rows * max(width, head_layout.value_width),
+        "steps": num_rows,
+        "scores": num_positions * LANES,
+    }
+    return {name: torch.empty(count, **F32_OPTIONS) for name, count in floats.items()} | {
+        "places": torch.empty(num_positions, dtype=torch.long, device="cpu"),
+        "keys": torch.empty(num_rows * head_layout.key_width, **F16_OPTIONS),
+        "values": torch.empty(num_rows * head_layout.value_width, **F16_OPTIONS),
+        "inputs": torch.zeros(padded_rows, input_stride, dtype=torch.uint8, device="cpu"),
+        "sums": torch.empty(4 * ACCUMULATOR_STRIDE, dtype=torch.int32, device="cpu"),
     }
 
 
@@ -106,78 +124,78 @@ class CompiledState(NamedTuple):
     keys_LBSK: Tensor
     values_LBSU: Tensor
     length_B: Tensor
-    memory: Memory
-    room: Room
-    wanted: int
+    cross_kv: CrossKVCache
+    workspace: WorkspaceTensors
+    num_active: int
     length: int = 0
-    past_keys: Tensor = torch.empty(0)
-    past_values: Tensor = torch.empty(0)
-    lineage_NT: Tensor = torch.empty(0)
-    stored_N: Tensor = torch.empty(0)
+    self_keys: Tensor = torch.empty(0)
+    self_values: Tensor = torch.empty(0)
+    ancestors_NT: Tensor = torch.empty(0)
+    slot_row_N: Tensor = torch.empty(0)
     sentence_N: Tensor = torch.empty(0)
     logits_NV: Tensor = torch.empty(0)
 
     def reorder(self, rows_N: Tensor) -> CompiledState:
         """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
-        if self.length == 0 or self.lineage_NT.shape[0] == self.wanted:
+        if self.length == 0 or self.ancestors_NT.shape[0] == self.num_active:
             return self
-        return self._replace(lineage_NT=self.lineage_NT.index_select(0, rows_N))
+        return self._replace(lineage_NT=self.ancestors_NT.index_select(0, rows_N))
 
-    def keep(self, sentences_B: Tensor) -> CompiledState:
+    def select_sentences(self, sentences_B: Tensor) -> CompiledState:
         """Only these sentences, with all their rows. Nothing is moved."""
-        wanted = sentences_B.shape[0]
-        if wanted == self.wanted:
+        num_active = sentences_B.shape[0]
+        if num_active == self.num_active:
             return self
         if self.length == 0:
-            return self._replace(wanted=wanted, sentence_N=self.sentence_N.index_select(0, sentences_B))
-        width = self.lineage_NT.shape[0] // self.wanted
-        rows_N = (sentences_B[:, None] * width + torch.arange(width, device="cpu")).flatten()
+            return self._replace(wanted=num_active, sentence_N=self.sentence_N.index_select(0, sentences_B))
+        beam_size = self.ancestors_NT.shape[0] // self.num_active
+        rows_N = (sentences_B[:, None] * beam_size + torch.arange(beam_size, device="cpu")).flatten()
         return self._replace(
-            wanted=wanted,
-            lineage_NT=self.lineage_NT.index_select(0, rows_N),
-            stored_N=self.stored_N.index_select(0, rows_N),
+            wanted=num_active,
+            lineage_NT=self.ancestors_NT.index_select(0, rows_N),
+            stored_N=self.slot_row_N.index_select(0, rows_N),
             sentence_N=self.sentence_N.index_select(0, rows_N),
-            logits_NV=self.logits_NV[: wanted * width],
+            logits_NV=self.logits_NV[: num_active * beam_size],
         )
 
-    def past(self) -> Past:
+    def self_kv_cache(self) -> SelfKVCache:
         """Where it is."""
-        return Past(
-            keys=self.past_keys.data_ptr(),
-            values=self.past_values.data_ptr(),
-            lineage=self.lineage_NT.data_ptr(),
-            stored=self.stored_N.data_ptr(),
-            sentence=self.sentence_N.data_ptr(),
-            rows=self.past_keys.shape[1],
-            room=self.lineage_NT.shape[1],
+        return SelfKVCache(
+            keys=self.self_keys.data_ptr(),
+            values=self.self_values.data_ptr(),
+            ancestors=self.ancestors_NT.data_ptr(),
+            slot_rows=self.slot_row_N.data_ptr(),
+            sentence_ids=self.sentence_N.data_ptr(),
+            num_rows=self.self_keys.shape[1],
+            capacity=self.ancestors_NT.shape[1],
         )
 
-    def with_places(self) -> CompiledState:
+    def double_capacity(self) -> CompiledState:
         """Room for twice as many tokens in each row."""
-        lineage_NT = F.pad(self.lineage_NT, (0, self.lineage_NT.shape[1]))
-        keys, values = (_with_places(past, lineage_NT.shape[1]) for past in (self.past_keys, self.past_values))
-        return self._replace(past_keys=keys, past_values=values, lineage_NT=lineage_NT)
+        ancestors_NT = F.pad(self.ancestors_NT, (0, self.ancestors_NT.shape[1]))
+        keys, values = (_extend_positions(kv_LPTK, ancestors_NT.shape[1]) for kv_LPTK in (self.self_keys, self.self_values))
+        return self._replace(past_keys=keys, past_values=values, lineage_NT=ancestors_NT)
 
 
-def _with_places(past_LPTK: Tensor, places: int) -> Tensor:
+def _extend_positions(kv_LPTK: Tensor, num_positions: int) -> Tensor:
     """With room for so many, those that are there first."""
-    more_LPTK = past_LPTK.new_empty(*past_LPTK.shape[:2], places, past_LPTK.shape[3])
-    more_LPTK[:, :, : past_LPTK.shape[2]] = past_LPTK
-    return more_LPTK
+    extended_LPTK = kv_LPTK.new_empty(*kv_LPTK.shape[:2], num_positions, kv_LPTK.shape[3])
+    extended_LPTK[:, :, : kv_LPTK.shape[2]] = kv_LPTK
+    return extended_LPTK
 
 
 @dataclass(frozen=True)
-class Side:
+class StackWeights:
     """What one stack reads by. table: of the embedding's own weights"""
 
     embedding: PackedEmbedding
-    table: Table
-    layers: Layers
+    embedding_table: EmbeddingTable
+    layers: LayerWeights
 
-    def positions(self, start: int, length: int) -> Tensor:
+    def compute_positions(self, start: int, length: int) -> Tensor:
         """(length, D)"""
-        found_SD = self.embedding.positions(start, length).detach()
-        return found_SD.contiguous() if self.embedding.extra_D is None else found_SD + self.embedding.extra_D
+        positions_SD = self.embedding.positions(start, length).detach()
+        return positions_SD.contiguous() if self.embedding.extra_D is None else positions_SD + self.embedding.extra_D
 
 
 @dataclass(frozen=True)
@@ -189,124 +207,150 @@ class CompiledTransformer:
     kept: all tensors whose addresses are here
     """
 
-    source: Side
-    target: Side
-    across: Across
-    heads: Heads
-    output: Matrices
-    kept: Sequence[Tensor]
-    ranking: ClassVar[type[CompiledRanking]] = CompiledRanking
+    encoder: StackWeights
+    decoder: StackWeights
+    cross_attention: CrossAttention
+    head_layout: HeadLayout
+    output: Int8Weights
+    owned_tensors: Sequence[Tensor]
+    make_topk: ClassVar[type[CompiledTopK]] = CompiledTopK
 
-    def start(self, source_BS: Tensor, helpers: Sequence[Helper] = ()) -> CompiledState:
+    def start(self, source_BS: Tensor, workers: Sequence[WorkerThread] = ()) -> CompiledState:
         """Read the source, padded on the right, with helpers or without: the state before the first target token."""
-        source, heads, (sentences, places) = self.source, self.heads, source_BS.shape
-        there_BS = source_BS != source.embedding.padding_id
-        length_B = there_BS.sum(1)
-        shape = self.target.layers.number, sentences, places
-        keys_LBSK, values_LBSU = (torch.empty(*shape, width, **HALVES) for width in (heads.key_width, heads.value_width))
-        short_B = length_B.int()
-        memory = Memory(keys_LBSK.data_ptr(), values_LBSU.data_ptr(), short_B.data_ptr(), sentences, places)
-        positions_SD, parts = source.positions(0, places), list(_parts(length_B.tolist()))
-        room = self._room(max(int(length_B[first:after].sum()) for first, after in parts), places, helpers)
-        for first, after in parts:
-            some_B = length_B[first:after]
-            here_CS = there_BS[first:after]
-            tokens_N, at_N = source_BS[first:after][here_CS], here_CS.nonzero()[:, 1].contiguous()
-            begins_C, numbers_C = F.pad(some_B.cumsum(0), (1, 0)), torch.arange(first, after, device="cpu")
-            given = (
+        encoder, head_layout, (num_sentences, num_positions) = self.encoder, self.head_layout, source_BS.shape
+        token_mask_BS = source_BS != encoder.embedding.padding_id
+        length_B = token_mask_BS.sum(1)
+        shape = self.decoder.layers.num_layers, num_sentences, num_positions
+        keys_LBSK, values_LBSU = (
+            torch.empty(*shape, width, **F16_OPTIONS) for width in (head_layout.key_width, head_layout.value_width)
+        )
+        length_i32_B = length_B.int()
+        cross_kv = CrossKVCache(
+            keys_LBSK.data_ptr(), values_LBSU.data_ptr(), length_i32_B.data_ptr(), num_sentences, num_positions
+        )
+        positions_SD, blocks = encoder.compute_positions(0, num_positions), list(_iter_token_blocks(length_B.tolist()))
+        workspace = self._allocate_workspace(
+            max(int(length_B[first:after].sum()) for first, after in blocks), num_positions, workers
+        )
+        for first, after in blocks:
+            block_length_B = length_B[first:after]
+            token_mask_CS = token_mask_BS[first:after]
+            tokens_N, position_N = source_BS[first:after][token_mask_CS], token_mask_CS.nonzero()[:, 1].contiguous()
+            offset_C, sentence_C = F.pad(block_length_B.cumsum(0), (1, 0)), torch.arange(first, after, device="cpu")
+            arguments = (
                 tokens_N.data_ptr(),
-                at_N.data_ptr(),
+                position_N.data_ptr(),
                 len(tokens_N),
-                begins_C.data_ptr(),
-                numbers_C.data_ptr(),
+                offset_C.data_ptr(),
+                sentence_C.data_ptr(),
                 after - first,
-                source.table,
+                encoder.embedding_table,
                 positions_SD.data_ptr(),
-                source.layers,
-                self.across,
-                self.target.layers.number,
-                heads,
-                memory,
+                encoder.layers,
+                self.cross_attention,
+                self.decoder.layers.num_layers,
+                head_layout,
+                cross_kv,
             )
-            kept = self, tokens_N, at_N, begins_C, numbers_C, positions_SD, keys_LBSK, values_LBSU, short_B, room
-            room.meeting.hold(partial(_encode, given, room.spaces, kept))
-        sentence_N = torch.arange(sentences, dtype=torch.int32, device="cpu")
-        return CompiledState(keys_LBSK, values_LBSU, short_B, memory, room, sentences, sentence_N=sentence_N)
+            keep_alive = (
+                self,
+                tokens_N,
+                position_N,
+                offset_C,
+                sentence_C,
+                positions_SD,
+                keys_LBSK,
+                values_LBSU,
+                length_i32_B,
+                workspace,
+            )
+            workspace.step_group.run(partial(_encode_block, arguments, workspace.workspaces, keep_alive))
+        sentence_N = torch.arange(num_sentences, dtype=torch.int32, device="cpu")
+        return CompiledState(keys_LBSK, values_LBSU, length_i32_B, cross_kv, workspace, num_sentences, sentence_N=sentence_N)
 
     def step(self, tokens_N: Tensor, state: CompiledState) -> tuple[Tensor, CompiledState]:
         """Read one more target token in each row: the logits (N, V) of the next, and the state after it."""
-        now, rows = state.length, tokens_N.shape[0]
-        if now == 0:
-            logits_NV = torch.empty(rows, self.output.outputs, **FLOATS)
-            state = self.begun(state, rows)._replace(logits_NV=logits_NV)
-        elif now == state.lineage_NT.shape[1]:
-            state = state.with_places()
-        state, target = self.with_room(state, rows), self.target
-        at_N = torch.zeros(rows, dtype=torch.long, device="cpu")
-        tokens_N, position_1D = tokens_N.contiguous(), target.positions(now, 1)
+        position, num_rows = state.length, tokens_N.shape[0]
+        if position == 0:
+            logits_NV = torch.empty(num_rows, self.output.num_outputs, **F32_OPTIONS)
+            state = self.allocate_self_kv(state, num_rows)._replace(logits_NV=logits_NV)
+        elif position == state.ancestors_NT.shape[1]:
+            state = state.double_capacity()
+        state, decoder = self.ensure_workspace(state, num_rows), self.decoder
+        position_id_N = torch.zeros(num_rows, dtype=torch.long, device="cpu")
+        tokens_N, position_vector_1D = tokens_N.contiguous(), decoder.compute_positions(position, 1)
         entries.step(
             tokens_N.data_ptr(),
-            at_N.data_ptr(),
-            rows,
-            now,
-            target.table,
-            position_1D.data_ptr(),
-            target.layers,
-            self.across,
-            self.heads,
+            position_id_N.data_ptr(),
+            num_rows,
+            position,
+            decoder.embedding_table,
+            position_vector_1D.data_ptr(),
+            decoder.layers,
+            self.cross_attention,
+            self.head_layout,
             self.output,
-            state.memory,
-            state.past(),
-            state.room.spaces[0],
+            state.cross_kv,
+            state.self_kv_cache(),
+            state.workspace.workspaces[0],
             state.logits_NV.data_ptr(),
         )
-        return state.logits_NV, state._replace(length=now + 1)
+        return state.logits_NV, state._replace(length=position + 1)
 
-    def searcher(self, words_W: Tensor | None = None) -> CompiledSearcher:
+    def build_native_search(self, vocab_ids_W: Tensor | None = None) -> CompiledSearch:
         """Searches without Python. words_W: the words that it says, where it is one `with_words`"""
-        return CompiledSearcher(self, words_W)
+        return CompiledSearch(self, vocab_ids_W)
 
-    def begun(self, state: CompiledState, rows: int) -> CompiledState:
+    def allocate_self_kv(self, state: CompiledState, num_rows: int) -> CompiledState:
         """With a place for what so many rows say."""
-        places = max(PLACES, state.memory.places)  # most outputs are about as long as their source
-        shape = self.target.layers.number, rows, places
+        num_positions = max(INITIAL_POSITIONS, state.cross_kv.num_positions)  # most outputs are about as long as their source
+        shape = self.decoder.layers.num_layers, num_rows, num_positions
         return state._replace(
-            past_keys=torch.empty(*shape, self.heads.key_width, **HALVES),
-            past_values=torch.empty(*shape, self.heads.value_width, **HALVES),
-            lineage_NT=torch.zeros(rows, places, dtype=torch.int32, device="cpu"),  # see `searcher.Rows`
-            stored_N=torch.arange(rows, dtype=torch.int32, device="cpu"),
-            sentence_N=state.sentence_N.repeat_interleave(rows // state.wanted),
+            past_keys=torch.empty(*shape, self.head_layout.key_width, **F16_OPTIONS),
+            past_values=torch.empty(*shape, self.head_layout.value_width, **F16_OPTIONS),
+            lineage_NT=torch.zeros(num_rows, num_positions, dtype=torch.int32, device="cpu"),  # see `searcher.Rows`
+            stored_N=torch.arange(num_rows, dtype=torch.int32, device="cpu"),
+            sentence_N=state.sentence_N.repeat_interleave(num_rows // state.num_active),
         )
 
-    def with_room(self, state: CompiledState, rows: int) -> CompiledState:
+    def ensure_workspace(self, state: CompiledState, num_rows: int) -> CompiledState:
         """With memory to compute so many rows in."""
-        places = max(state.memory.places, state.lineage_NT.shape[1])
-        if state.room.rows >= rows and state.room.places >= places:
+        num_positions = max(state.cross_kv.num_positions, state.ancestors_NT.shape[1])
+        if state.workspace.num_rows >= num_rows and state.workspace.num_positions >= num_positions:
             return state
-        return state._replace(room=self._room(rows, places, state.room.meeting.helpers))
+        return state._replace(room=self._allocate_workspace(num_rows, num_positions, state.workspace.step_group.workers))
 
-    def _room(self, rows: int, places: int, helpers: Sequence[Helper]) -> Room:
-        products = [*self.source.layers[1:5], *self.target.layers[1:5], *self.across[:3]]
-        width = self.source.embedding.weight_VD.shape[1]
-        return Room(rows, places, self.heads, width=width, widest=max(one.outputs for one in products), helpers=helpers)
+    def _allocate_workspace(self, num_rows: int, num_positions: int, workers: Sequence[WorkerThread]) -> WorkspaceTensors:
+        projections = [*self.encoder.layers[1:5], *self.decoder.layers[1:5], *self.cross_attention[:3]]
+        width = self.encoder.embedding.weight_VD.shape[1]
+        return WorkspaceTensors(
+            num_rows,
+            num_positions,
+            self.head_layout,
+            width=width,
+            max_outputs=max(projection.num_outputs for projection in projections),
+            workers=workers,
+        )
 
     @property
-    def most_members(self) -> int:
+    def max_threads(self) -> int:
         """Threads that a step is worth sharing out to."""
-        return max(1, self.source.embedding.weight_VD.shape[1] // WIDTH_OF_A_MEMBER)
+        return max(1, self.encoder.embedding.weight_VD.shape[1] // WIDTH_PER_THREAD)
 
 
-def _encode(given: tuple[Any, ...], spaces: Sequence[Space], kept: Sequence[object], member: int) -> int:
+def _encode_block(
+    arguments: tuple[Any, ...], workspaces: Sequence[Workspace], keep_alive: Sequence[object], thread_index: int
+) -> int:
     """kept: what stands where addresses are given, for as long as somebody may be at work"""
-    return entries.encode(*given, spaces[member])
+    return entries.encode(*arguments, workspaces[thread_index])
 
 
-def _parts(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _iter_token_blocks(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Which sentences are read together: from, and up to."""
-    first = rows = 0
-    for number, length in enumerate(lengths):
-        if rows and rows + length > ROWS_AT_ONCE:
-            yield first, number
-            first, rows = number, 0
-        rows += length
+    first = num_tokens = 0
+    for index, length in enumerate(lengths):
+        if num_tokens and num_tokens + length > ENCODE_BLOCK_TOKENS:
+            yield first, index
+            first, num_tokens = index, 0
+        num_tokens += length
     yield first, len(lengths)

@@ -15,249 +15,315 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.decoding.beam_history import Ending, outcome
-from dragoman.decoding.constraints import DEAD
-from dragoman.decoding.greedy import as_hypothesis
-from dragoman.decoding.history import Entry, History
+from dragoman.decoding.beam_history import FinishedSentence, finalize
+from dragoman.decoding.constraints import NEG_INF
+from dragoman.decoding.greedy import to_hypothesis
+from dragoman.decoding.history import BeamHistory, NodeRef
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.native_search import Request
-from dragoman.decoding.repetition import EVERY, TIMES
+from dragoman.decoding.native_search import SearchRequest
+from dragoman.decoding.repetition import CHECK_INTERVAL, MIN_REPEATS
 from dragoman.inference.backends.compiled import jit_cache as entries
-from dragoman.inference.backends.compiled.kernels.structs import COLUMNS, Asked, Batch, Line, Model, Space, Tree
-from dragoman.inference.backends.compiled.threads import Helper, Stopped, allowed, helpers, together
+from dragoman.inference.backends.compiled.kernels.structs import (
+    LOGIT_BLOCK,
+    BeamBuffers,
+    DecoderWeights,
+    GreedyBuffers,
+    RowBuffers,
+    SearchOptions,
+    Workspace,
+)
+from dragoman.inference.backends.compiled.threads import Cancelled, WorkerThread, borrow_workers, get_thread_limit, run_all
 
 if TYPE_CHECKING:
     from dragoman.inference.backends.compiled.model import CompiledTransformer
 
 # Each row keeps a list of its best in order, as long as two beams.
-WIDEST = 32
+MAX_BEAM_SIZE = 32
 # So many steps are taken at once, after which Ctrl-C is heard.
-MOST_STEPS = 64
-LONGS: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
-WHOLE: dict[str, Any] = {"dtype": torch.int32, "device": "cpu"}
-FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+MAX_STEPS_PER_CALL = 64
+I64_OPTIONS: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
+I32_OPTIONS: dict[str, Any] = {"dtype": torch.int32, "device": "cpu"}
+F32_OPTIONS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
 # Fewer rows than this are not worth a team of their own, which reads all weights.
-ROWS_OF_A_TEAM = 8
+ROWS_PER_GROUP = 8
 
-Found = TypeVar("Found")
-Steps = Callable[..., int]
+ResultT = TypeVar("Found")
+SearchKernel = Callable[..., int]
 """`entries.greedy` or `entries.beam`, but for what it writes into."""
 
 
-class Threads(NamedTuple):
+class SearchThreads(NamedTuple):
     """helpers: who take part in each step. over: set when others have failed, and this is for nothing"""
 
-    helpers: Sequence[Helper]
-    over: Event
+    workers: Sequence[WorkerThread]
+    cancelled: Event
 
 
-class Rows:
+class SearchBuffers:
     """What members of a team remember of so many rows, each proposing so many tokens, by names as `Batch` has them.
 
     All that is a number of a token or a row begins as 0: where one member has failed, the others go on with whatever stands
     where it would have written, until they are called back.
     """
 
-    def __init__(self, rows: int, best: int, outputs: int, start_id: int, members: int) -> None:
-        parts = -(-outputs // COLUMNS)
-        self.shared = {
-            "last": torch.full((rows,), start_id, **LONGS),
-            "left": torch.zeros(1, **LONGS),
-            "top": torch.empty(rows, parts, **FLOATS),
-            "sum": torch.empty(rows, parts, dtype=torch.float64, device="cpu"),
-            "total": torch.empty(rows, dtype=torch.float64, device="cpu"),
-            "filled": torch.zeros(members, rows, **LONGS),
-            "values": torch.empty(members, rows, best, **FLOATS),
-            "best": torch.zeros(members, rows, best, **LONGS),
+    def __init__(self, num_rows: int, num_candidates: int, num_outputs: int, start_id: int, num_threads: int) -> None:
+        num_blocks = -(-num_outputs // LOGIT_BLOCK)
+        self.shared_tensors = {
+            "last": torch.full((num_rows,), start_id, **I64_OPTIONS),
+            "left": torch.zeros(1, **I64_OPTIONS),
+            "top": torch.empty(num_rows, num_blocks, **F32_OPTIONS),
+            "sum": torch.empty(num_rows, num_blocks, dtype=torch.float64, device="cpu"),
+            "total": torch.empty(num_rows, dtype=torch.float64, device="cpu"),
+            "filled": torch.zeros(num_threads, num_rows, **I64_OPTIONS),
+            "values": torch.empty(num_threads, num_rows, num_candidates, **F32_OPTIONS),
+            "best": torch.zeros(num_threads, num_rows, num_candidates, **I64_OPTIONS),
         }
-        self.own = [
+        self.thread_tensors = [
             {
-                "tokens": torch.empty(rows, **LONGS),
-                "at": torch.empty(rows, **LONGS),
-                "logits": torch.empty(rows, COLUMNS, **FLOATS),
+                "tokens": torch.empty(num_rows, **I64_OPTIONS),
+                "at": torch.empty(num_rows, **I64_OPTIONS),
+                "logits": torch.empty(num_rows, LOGIT_BLOCK, **F32_OPTIONS),
             }
-            for _ in range(members)
+            for _ in range(num_threads)
         ]
-        self.batches = [
-            Batch(rows=rows, proposed=best, **{name: tensor.data_ptr() for name, tensor in (self.shared | own).items()})
-            for own in self.own
+        self.row_buffers = [
+            RowBuffers(
+                num_rows=num_rows,
+                num_candidates=num_candidates,
+                **{name: tensor.data_ptr() for name, tensor in (self.shared_tensors | own_tensors).items()},
+            )
+            for own_tensors in self.thread_tensors
         ]
 
 
 @dataclass(frozen=True)
-class CompiledSearcher:
+class CompiledSearch:
     """Native search. words_W: what is said as tokens of the whole vocabulary, where only some are known"""
 
     model: CompiledTransformer
-    words_W: Tensor | None = None
-    widest: int = WIDEST
+    vocab_ids_W: Tensor | None = None
+    max_beam_size: int = MAX_BEAM_SIZE
 
-    def greedy(self, source_BS: Tensor, request: Request) -> list[Hypothesis]:
-        entries.greedy.linked()
-        return self._shared_out(source_BS, request, 1, self._greedy)
+    def greedy(self, source_BS: Tensor, request: SearchRequest) -> list[Hypothesis]:
+        entries.greedy_search.load()
+        return self._distribute(source_BS, request, 1, self._search_greedy)
 
-    def _greedy(self, source_BS: Tensor, request: Request, by: Threads) -> list[Hypothesis]:
-        shape = len(request.limits), max(request.limits, default=0)
-        said_BM, tokens_BM, log_probs_BM = (
-            torch.empty(shape, **WHOLE),
-            torch.empty(shape, **WHOLE),
-            torch.empty(shape, **FLOATS),
+    def _search_greedy(self, source_BS: Tensor, request: SearchRequest, threads: SearchThreads) -> list[Hypothesis]:
+        shape = len(request.max_lengths), max(request.max_lengths, default=0)
+        output_ids_BM, tokens_BM, log_probs_BM = (
+            torch.empty(shape, **I32_OPTIONS),
+            torch.empty(shape, **I32_OPTIONS),
+            torch.empty(shape, **F32_OPTIONS),
         )
-        length_B, looped_B = torch.empty(shape[0], **LONGS), torch.empty(shape[0], **LONGS)
-        written = said_BM, tokens_BM, log_probs_BM, length_B, looped_B
-        line = Line(*(tensor.data_ptr() for tensor in written))
-        self._walk(source_BS, request, by, 1, 1, partial(_enter, entries.greedy, line, written))
-        most = int(length_B.max())
-        columns = (tokens_BM[:, :most], log_probs_BM[:, :most], length_B, looped_B)
+        length_B, is_repetition_B = torch.empty(shape[0], **I64_OPTIONS), torch.empty(shape[0], **I64_OPTIONS)
+        output_tensors = output_ids_BM, tokens_BM, log_probs_BM, length_B, is_repetition_B
+        greedy_buffers = GreedyBuffers(*(tensor.data_ptr() for tensor in output_tensors))
+        self._run_steps(
+            source_BS, request, threads, 1, 1, partial(_call_entry_point, entries.greedy_search, greedy_buffers, output_tensors)
+        )
+        max_length = int(length_B.max())
+        columns = (tokens_BM[:, :max_length], log_probs_BM[:, :max_length], length_B, is_repetition_B)
         return [
-            as_hypothesis(tokens[:length], log_probs[:length], bool(looped), end_id=request.end_id, penalty=request.penalty)
-            for tokens, log_probs, length, looped in zip(*(tensor.tolist() for tensor in columns), strict=True)
+            to_hypothesis(
+                tokens[:length],
+                log_probs[:length],
+                bool(is_repetition),
+                end_id=request.end_id,
+                length_penalty=request.length_penalty,
+            )
+            for tokens, log_probs, length, is_repetition in zip(*(tensor.tolist() for tensor in columns), strict=True)
         ]
 
-    def beam(self, source_BS: Tensor, request: Request, *, beam_size: int, stop: str, nbest: int) -> list[list[Hypothesis]]:
-        counted = (beam_size if stop == "exhaustive" else min(nbest, beam_size)) - 1
+    def beam(
+        self, source_BS: Tensor, request: SearchRequest, *, beam_size: int, early_stopping: str, nbest: int
+    ) -> list[list[Hypothesis]]:
+        target_rank = (beam_size if early_stopping == "exhaustive" else min(nbest, beam_size)) - 1
 
-        def search(source_BS: Tensor, request: Request, by: Threads) -> list[list[Hypothesis]]:
-            grown = _Grown(request, beam_size)
-            tree = grown.tree(counted=counted, stop=stop)
-            self._walk(source_BS, request, by, beam_size, 2 * beam_size, partial(_enter, entries.beam, tree, grown))
-            return grown.outcome()
+        def search_sentences(source_BS: Tensor, request: SearchRequest, threads: SearchThreads) -> list[list[Hypothesis]]:
+            beam_tensors = _BeamTensors(request, beam_size)
+            beam_buffers = beam_tensors.to_buffers(target_rank=target_rank, early_stopping=early_stopping)
+            self._run_steps(
+                source_BS,
+                request,
+                threads,
+                beam_size,
+                2 * beam_size,
+                partial(_call_entry_point, entries.beam_search, beam_buffers, beam_tensors),
+            )
+            return beam_tensors.finalize()
 
-        entries.beam.linked()
-        return self._shared_out(source_BS, request, beam_size, search)
+        entries.beam_search.load()
+        return self._distribute(source_BS, request, beam_size, search_sentences)
 
-    def _shared_out(
-        self, source_BS: Tensor, request: Request, width: int, search: Callable[[Tensor, Request, Threads], list[Found]]
-    ) -> list[Found]:
+    def _distribute(
+        self,
+        source_BS: Tensor,
+        request: SearchRequest,
+        beam_size: int,
+        search_fn: Callable[[Tensor, SearchRequest, SearchThreads], list[ResultT]],
+    ) -> list[ResultT]:
         """By as many threads as are allowed, if other searches have left them free: sentences, where there are many, are dealt
         out to teams. width: R"""
-        sentences = len(request.limits)
-        if not sentences:
+        num_sentences = len(request.max_lengths)
+        if not num_sentences:
             return []
-        entries.encode.linked()  # before others wait for it, who hear no Ctrl-C
-        parts = max(1, min(sentences, sentences * width // ROWS_OF_A_TEAM))
-        with helpers(min(allowed(), parts * self.model.most_members) - 1) as granted:
-            parts, over = min(parts, len(granted) + 1), Event()
-            some = [slice(first, None, parts) for first in range(parts)]
-            leading, others = granted[: parts - 1], granted[parts - 1 :]
-            works = [partial(search, source_BS[one], request.some(one), Threads(others[one], over)) for one in some]
-            found: dict[int, Found] = {}
-            for one, theirs in zip(some, together(works, leading, over.set), strict=True):
-                found |= zip(range(sentences)[one], theirs, strict=True)
-        return [found[number] for number in range(sentences)]
+        entries.encode.load()  # before others wait for it, who hear no Ctrl-C
+        num_groups = max(1, min(num_sentences, num_sentences * beam_size // ROWS_PER_GROUP))
+        with borrow_workers(min(get_thread_limit(), num_groups * self.model.max_threads) - 1) as workers:
+            num_groups, cancelled = min(num_groups, len(workers) + 1), Event()
+            slices = [slice(first, None, num_groups) for first in range(num_groups)]
+            leaders, members = workers[: num_groups - 1], workers[num_groups - 1 :]
+            tasks = [
+                partial(
+                    search_fn,
+                    source_BS[sentence_slice],
+                    request.select(sentence_slice),
+                    SearchThreads(members[sentence_slice], cancelled),
+                )
+                for sentence_slice in slices
+            ]
+            results: dict[int, ResultT] = {}
+            for sentence_slice, outputs in zip(slices, run_all(tasks, leaders, cancelled.set), strict=True):
+                results |= zip(range(num_sentences)[sentence_slice], outputs, strict=True)
+        return [results[number] for number in range(num_sentences)]
 
-    def _walk(self, source_BS: Tensor, request: Request, by: Threads, width: int, best: int, steps: Steps) -> None:
+    def _run_steps(
+        self,
+        source_BS: Tensor,
+        request: SearchRequest,
+        threads: SearchThreads,
+        beam_size: int,
+        num_candidates: int,
+        kernel: SearchKernel,
+    ) -> None:
         """From the first token to the last, as far as there is room each time. width: R. best: tokens that each row proposes"""
-        left, longest, model = len(request.limits), max(request.limits), self.model
-        assert min(request.limits) >= 1
-        rows, now = left * width, 0
-        state = model.begun(model.start(source_BS, by.helpers), rows)
-        memory = Rows(rows, best, model.output.outputs, request.start_id, len(state.room.spaces))
-        limit_B, may_loop_B = torch.tensor(request.limits, **LONGS), torch.tensor(request.may_loop, **LONGS)
-        banned_C = torch.tensor([*request.never, request.end_id], **LONGS)
-        asked = Asked(
-            limits=limit_B.data_ptr(),
-            may_loop=may_loop_B.data_ptr(),
-            banned=banned_C.data_ptr(),
-            never=len(request.never),
-            end=request.end_id,
+        num_active, max_length, model = len(request.max_lengths), max(request.max_lengths), self.model
+        assert min(request.max_lengths) >= 1
+        num_rows, position = num_active * beam_size, 0
+        state = model.allocate_self_kv(model.start(source_BS, threads.workers), num_rows)
+        buffers = SearchBuffers(
+            num_rows, num_candidates, model.output.num_outputs, request.start_id, len(state.workspace.workspaces)
+        )
+        limit_B, allow_repetition_B = (
+            torch.tensor(request.max_lengths, **I64_OPTIONS),
+            torch.tensor(request.allow_repetition, **I64_OPTIONS),
+        )
+        suppressed_ids_C = torch.tensor([*request.suppress_tokens, request.end_id], **I64_OPTIONS)
+        options = SearchOptions(
+            max_lengths=limit_B.data_ptr(),
+            allow_repetition=allow_repetition_B.data_ptr(),
+            suppressed_ids=suppressed_ids_C.data_ptr(),
+            num_suppressed=len(request.suppress_tokens),
+            end_id=request.end_id,
             min_length=request.min_length,
             no_repeat_ngram_size=request.no_repeat_ngram_size,
-            span=request.repetition_window,
-            times=TIMES,
-            every=EVERY,
-            longest=longest,
+            repetition_window=request.repetition_window,
+            min_repeats=MIN_REPEATS,
+            check_interval=CHECK_INTERVAL,
+            max_length=max_length,
         )
-        words = 0 if self.words_W is None else self.words_W.data_ptr()
-        while left:
-            if by.over.is_set():
-                raise Stopped
-            if now == state.lineage_NT.shape[1]:
-                state = state.with_places()
-            until = min(state.lineage_NT.shape[1], longest, now + MOST_STEPS)
-            state = model.with_room(state, rows)
-            positions_TD, target = model.target.positions(0, until), model.target
-            compiled = Model(
-                target.table, positions_TD.data_ptr(), target.layers, model.across, model.heads, model.output, words
+        vocabulary_map = 0 if self.vocab_ids_W is None else self.vocab_ids_W.data_ptr()
+        while num_active:
+            if threads.cancelled.is_set():
+                raise Cancelled
+            if position == state.ancestors_NT.shape[1]:
+                state = state.double_capacity()
+            end_position = min(state.ancestors_NT.shape[1], max_length, position + MAX_STEPS_PER_CALL)
+            state = model.ensure_workspace(state, num_rows)
+            positions_TD, decoder = model.decoder.compute_positions(0, end_position), model.decoder
+            decoder_weights = DecoderWeights(
+                decoder.embedding_table,
+                positions_TD.data_ptr(),
+                decoder.layers,
+                model.cross_attention,
+                model.head_layout,
+                model.output,
+                vocabulary_map,
             )
-            given = now, until, left, compiled, state.memory, state.past()
-            memory.shared["left"].fill_(left)  # whoever goes on alone, because the first has failed, reads it
-            kept = model, self.words_W, state, memory, limit_B, may_loop_B, banned_C, positions_TD
-            left = state.room.meeting.hold(partial(_take, steps, given, state.room.spaces, memory.batches, asked, kept))
-            now = until
+            arguments = position, end_position, num_active, decoder_weights, state.cross_kv, state.self_kv_cache()
+            buffers.shared_tensors["left"].fill_(num_active)  # whoever goes on alone, because the first has failed, reads it
+            keep_alive = model, self.vocab_ids_W, state, buffers, limit_B, allow_repetition_B, suppressed_ids_C, positions_TD
+            num_active = state.workspace.step_group.run(
+                partial(_run_kernel, kernel, arguments, state.workspace.workspaces, buffers.row_buffers, options, keep_alive)
+            )
+            position = end_position
 
 
-def _take(
-    steps: Steps,
-    given: tuple[Any, ...],
-    spaces: Sequence[Space],
-    batches: Sequence[Batch],
-    asked: Asked,
-    kept: Sequence[object],
-    member: int,
+def _run_kernel(
+    kernel: SearchKernel,
+    arguments: tuple[Any, ...],
+    workspaces: Sequence[Workspace],
+    row_buffers: Sequence[RowBuffers],
+    options: SearchOptions,
+    keep_alive: Sequence[object],
+    thread_index: int,
 ) -> int:
     """A member's share of some steps. kept: what stands where addresses are given, for as long as somebody may be at work"""
-    return steps(*given, spaces[member], batches[member], asked)
+    return kernel(*arguments, workspaces[thread_index], row_buffers[thread_index], options)
 
 
-def _enter(entry: Steps, written: Line | Tree, kept: object, *given: Any) -> int:
+def _call_entry_point(
+    entry_point: SearchKernel, output_buffers: GreedyBuffers | BeamBuffers, keep_alive: object, *arguments: Any
+) -> int:
     """kept: as in `_take`, what is written into"""
-    return entry(*given, written)
+    return entry_point(*arguments, output_buffers)
 
 
-class _Grown:
+class _BeamTensors:
     """What a beam writes into, by names as `Tree` has them, and what that says."""
 
-    def __init__(self, request: Request, rows: int) -> None:
-        self.request, self.rows = request, rows
-        sentences, longest, columns = len(request.limits), max(request.limits), 2 * rows
-        lengths_M = torch.arange(longest + 1, dtype=torch.float64, device="cpu").clamp(min=1)
-        circles = longest // EVERY if request.repetition_window else 0
+    def __init__(self, request: SearchRequest, beam_size: int) -> None:
+        self.request, self.beam_size = request, beam_size
+        num_sentences, max_length, num_columns = len(request.max_lengths), max(request.max_lengths), 2 * beam_size
+        lengths_M = torch.arange(max_length + 1, dtype=torch.float64, device="cpu").clamp(min=1)
+        num_checks = max_length // CHECK_INTERVAL if request.repetition_window else 0
         self.tensors = {
-            "length": torch.empty(sentences, **LONGS),
-            "score": torch.full((sentences, rows), DEAD, **FLOATS),
-            "finished": torch.full((sentences, rows), DEAD, **FLOATS),
-            "codes": torch.zeros(sentences, rows, **LONGS),
-            "cap": request.penalty(torch.tensor(request.limits, **FLOATS)).contiguous(),
-            "penalties": (request.penalty(lengths_M) * torch.ones_like(lengths_M)).to(**FLOATS),
-            "parents": torch.empty(longest, sentences, columns, **WHOLE),
-            "tokens": torch.empty(longest, sentences, columns, **WHOLE),
-            "log_probs": torch.empty(longest, sentences, columns, **FLOATS),
-            "living": torch.empty(longest, sentences, rows, **WHOLE),
-            "said": torch.empty(sentences * rows, longest, **WHOLE),
-            "looped": torch.zeros(circles, sentences, rows, **LONGS),
-            "looped_score": torch.empty(circles, sentences, rows, **FLOATS),
-            "taken": torch.empty(columns, **LONGS),
-            "values": torch.empty(columns, **FLOATS),
-            "again": torch.empty(rows, longest, **WHOLE),
+            "length": torch.empty(num_sentences, **I64_OPTIONS),
+            "score": torch.full((num_sentences, beam_size), NEG_INF, **F32_OPTIONS),
+            "finished": torch.full((num_sentences, beam_size), NEG_INF, **F32_OPTIONS),
+            "codes": torch.zeros(num_sentences, beam_size, **I64_OPTIONS),
+            "cap": request.length_penalty(torch.tensor(request.max_lengths, **F32_OPTIONS)).contiguous(),
+            "penalties": (request.length_penalty(lengths_M) * torch.ones_like(lengths_M)).to(**F32_OPTIONS),
+            "parents": torch.empty(max_length, num_sentences, num_columns, **I32_OPTIONS),
+            "tokens": torch.empty(max_length, num_sentences, num_columns, **I32_OPTIONS),
+            "log_probs": torch.empty(max_length, num_sentences, num_columns, **F32_OPTIONS),
+            "living": torch.empty(max_length, num_sentences, beam_size, **I32_OPTIONS),
+            "said": torch.empty(num_sentences * beam_size, max_length, **I32_OPTIONS),
+            "looped": torch.zeros(num_checks, num_sentences, beam_size, **I64_OPTIONS),
+            "looped_score": torch.empty(num_checks, num_sentences, beam_size, **F32_OPTIONS),
+            "taken": torch.empty(num_columns, **I64_OPTIONS),
+            "values": torch.empty(num_columns, **F32_OPTIONS),
+            "again": torch.empty(beam_size, max_length, **I32_OPTIONS),
         }
         self.tensors["score"][:, 0] = 0.0
 
-    def tree(self, *, counted: int, stop: str) -> Tree:
+    def to_buffers(self, *, target_rank: int, early_stopping: str) -> BeamBuffers:
         addresses = {name: tensor.data_ptr() for name, tensor in self.tensors.items()}
-        return Tree(
-            rows=self.rows,
-            counted=counted,
-            all_finished=stop == "beam_full",
-            sentences=len(self.request.limits),
+        return BeamBuffers(
+            beam_size=self.beam_size,
+            target_rank=target_rank,
+            stop_when_full=early_stopping == "beam_full",
+            num_sentences=len(self.request.max_lengths),
             **addresses,
         )
 
-    def outcome(self) -> list[list[Hypothesis]]:
+    def finalize(self) -> list[list[Hypothesis]]:
         """The hypotheses of each sentence, best first."""
-        said, penalty = int(self.tensors["length"].max()), self.request.penalty
-        steps = {name: list(self.tensors[name][:said].unbind()) for name in ("parents", "tokens", "log_probs", "living")}
-        history = History(**steps, rows=[np.arange(len(self.request.limits))] * said)
-        looped: list[list[tuple[float, Entry]]] = [[] for _ in self.request.limits]
-        for circle, sentence, place in self.tensors["looped"].nonzero().tolist():
-            length = (circle + 1) * EVERY
-            entry = Entry(sentence, length, int(self.tensors["living"][length - 1, sentence, place]))
-            looped[sentence].append(
-                (float(self.tensors["looped_score"][circle, sentence, place]) / penalty(float(length)), entry)
+        num_steps, penalty = int(self.tensors["length"].max()), self.request.length_penalty
+        steps = {name: list(self.tensors[name][:num_steps].unbind()) for name in ("parents", "tokens", "log_probs", "living")}
+        history = BeamHistory(**steps, batch_rows=[np.arange(len(self.request.max_lengths))] * num_steps)
+        repetitions: list[list[tuple[float, NodeRef]]] = [[] for _ in self.request.max_lengths]
+        for check_index, sentence, rank in self.tensors["looped"].nonzero().tolist():
+            length = (check_index + 1) * CHECK_INTERVAL
+            node = NodeRef(sentence, length, int(self.tensors["living"][length - 1, sentence, rank]))
+            repetitions[sentence].append(
+                (float(self.tensors["looped_score"][check_index, sentence, rank]) / penalty(float(length)), node)
             )
         length_B = self.tensors["length"].tolist()
-        living_BR = [self.tensors["living"][length - 1, number].tolist() for number, length in enumerate(length_B)]
+        alive_BR = [self.tensors["living"][length - 1, number].tolist() for number, length in enumerate(length_B)]
         columns = (self.tensors[name].tolist() for name in ("finished", "codes", "score"))
-        endings = [Ending(*one) for one in zip(length_B, *columns, living_BR, looped, strict=True)]
-        return outcome(endings, history, end_id=self.request.end_id, penalty=penalty)
+        finished_sentences = [
+            FinishedSentence(*fields) for fields in zip(length_B, *columns, alive_BR, repetitions, strict=True)
+        ]
+        return finalize(finished_sentences, history, end_id=self.request.end_id, length_penalty=penalty)

@@ -20,161 +20,169 @@ from typing import Any, TypeVar
 
 import torch
 
-from dragoman.inference.backends.compiled.kernels.structs import APART, Team
-from dragoman.runtime.processes import cores
+from dragoman.inference.backends.compiled.kernels.structs import CACHE_LINE_I64, ThreadGroup
+from dragoman.runtime.processes import count_cores
 
-Found = TypeVar("Found")
+ResultT = TypeVar("Found")
 
 
-class Helper:
+class WorkerThread:
     """A thread that does what it is asked, one thing after the other, until the process ends."""
 
     def __init__(self) -> None:
         """Raises RuntimeError where no thread can be had."""
-        self._asked: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._last: Future[Any] | None = None
-        Thread(target=self._serve, name="member", daemon=True).start()
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._last_future: Future[Any] | None = None
+        Thread(target=self._run_tasks, name="member", daemon=True).start()
 
-    def ask(self, work: Callable[[], Found], found: Future[Found]) -> None:
-        self._last = found
-        self._asked.put((found, work))
+    def submit(self, task: Callable[[], ResultT], future: Future[ResultT]) -> None:
+        self._last_future = future
+        self._tasks.put((future, task))
 
     def is_idle(self) -> bool:
-        return self._last is None or self._last.done()
+        return self._last_future is None or self._last_future.done()
 
-    def rest(self) -> None:
+    def clear_last_result(self) -> None:
         """Hold nothing of what was done last."""
-        self._last = None
+        self._last_future = None
 
-    def dismiss(self) -> None:
+    def shutdown(self) -> None:
         """Ask for nothing more."""
-        self._asked.put(None)
+        self._tasks.put(None)
 
-    def _serve(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            found, work = asked
-            if found.set_running_or_notify_cancel():
+    def _run_tasks(self) -> None:
+        while (item := self._tasks.get()) is not None:
+            future, task = item
+            if future.set_running_or_notify_cancel():
                 try:
-                    found.set_result(work())
-                except BaseException as failure:
-                    found.set_exception(failure)
-            del asked, found, work  # what they hold is not to wait for the next
+                    future.set_result(task())
+                except BaseException as error:
+                    future.set_exception(error)
+            del item, future, task  # what they hold is not to wait for the next
 
 
 _lock = Lock()
-_busy = 0
-_idle: list[Helper] = []
-_allowed: ContextVar[int | None] = ContextVar("allowed", default=None)
+_num_busy = 0
+_idle_workers: list[WorkerThread] = []
+_thread_limit: ContextVar[int | None] = ContextVar("allowed", default=None)
 
 
-def _begin_anew() -> None:
+def _reset_after_fork() -> None:
     """In a process that was forked off: threads stay behind."""
-    global _lock, _busy, _idle
-    _lock, _busy, _idle = Lock(), 0, []
+    global _lock, _num_busy, _idle_workers
+    _lock, _num_busy, _idle_workers = Lock(), 0, []
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 @contextmanager
-def at_most(threads: int) -> Iterator[None]:
+def limit_threads(threads: int) -> Iterator[None]:
     """What this thread searches meanwhile takes no more."""
-    before = _allowed.set(threads)
+    token = _thread_limit.set(threads)
     try:
         yield
     finally:
-        _allowed.reset(before)
+        _thread_limit.reset(token)
 
 
-def allowed() -> int:
+def get_thread_limit() -> int:
     """How many threads a search may take: what `at_most` says, else as many as torch takes."""
-    return _allowed.get() or torch.get_num_threads()
+    return _thread_limit.get() or torch.get_num_threads()
 
 
 @contextmanager
-def helpers(most: int) -> Iterator[list[Helper]]:
+def borrow_workers(max_workers: int) -> Iterator[list[WorkerThread]]:
     """So many at most, as there are cores that no search has; the search that asks has one itself."""
-    global _busy
-    taken: list[Helper] = []
-    busy = 0
+    global _num_busy
+    workers: list[WorkerThread] = []
+    num_threads = 0
     try:
         with _lock:
-            free, busy = min(most, cores() - _busy - 1) if most > 0 else 0, 1
-            _busy += 1
+            num_free, num_threads = min(max_workers, count_cores() - _num_busy - 1) if max_workers > 0 else 0, 1
+            _num_busy += 1
             with suppress(RuntimeError):
-                while len(taken) < free:
-                    taken.append(_idle.pop() if _idle else Helper())
-                    busy, _busy = busy + 1, _busy + 1
-        yield taken
+                while len(workers) < num_free:
+                    workers.append(_idle_workers.pop() if _idle_workers else WorkerThread())
+                    num_threads, _num_busy = num_threads + 1, _num_busy + 1
+        yield workers
     finally:
         with _lock:
-            _busy -= busy
-            for one in taken:
-                if one.is_idle():
-                    one.rest()
-                    _idle.append(one)
+            _num_busy -= num_threads
+            for worker in workers:
+                if worker.is_idle():
+                    worker.clear_last_result()
+                    _idle_workers.append(worker)
                 else:  # nobody waited for it
-                    one.dismiss()
+                    worker.shutdown()
 
 
-class Meeting:
+class StepGroup:
     """Where a thread and its helpers meet, who are a team."""
 
-    def __init__(self, helpers: Sequence[Helper]) -> None:
-        self.helpers, members = helpers, len(helpers) + 1
-        self.arrived_G = torch.zeros(members + 1, APART, dtype=torch.long, device="cpu")
-        arrived, over = self.arrived_G.data_ptr(), self.arrived_G[members].data_ptr()
-        self.teams = [Team(members, member, arrived, over, _pass_on()) for member in range(members)]
+    def __init__(self, workers: Sequence[WorkerThread]) -> None:
+        self.workers, num_threads = workers, len(workers) + 1
+        self.arrivals_G = torch.zeros(num_threads + 1, CACHE_LINE_I64, dtype=torch.long, device="cpu")
+        arrivals, cancelled = self.arrivals_G.data_ptr(), self.arrivals_G[num_threads].data_ptr()
+        self.groups = [
+            ThreadGroup(num_threads, thread_index, arrivals, cancelled, _find_yield_fn()) for thread_index in range(num_threads)
+        ]
 
-    def hold(self, work: Callable[[int], int]) -> int:
+    def run(self, task: Callable[[int], int]) -> int:
         """What the first member's work comes to, when all have done theirs. Where one fails, nobody waits for it."""
-        return together([partial(work, team.member) for team in self.teams], self.helpers, self._end)[0]
+        return run_all([partial(task, group.thread_index) for group in self.groups], self.workers, self._cancel)[0]
 
-    def _end(self) -> None:
-        ctypes.c_int64.from_address(self.teams[0].over).value = 1  # which torch may forbid: another thread has inference mode
+    def _cancel(self) -> None:
+        ctypes.c_int64.from_address(
+            self.groups[0].cancelled
+        ).value = 1  # which torch may forbid: another thread has inference mode
 
 
-class Stopped(Exception):
+class Cancelled(Exception):
     """Somebody else failed, and so this was not done."""
 
 
-def together(works: Sequence[Callable[[], Found]], helpers: Sequence[Helper], stop: Callable[[], None]) -> list[Found]:
+def run_all(
+    tasks: Sequence[Callable[[], ResultT]], workers: Sequence[WorkerThread], cancel: Callable[[], None]
+) -> list[ResultT]:
     """What each of these comes to, the first in this thread, the others by a helper each. Where one fails, `stop` is called,
     and when the failure is raised here, all have ended; only a second Ctrl-C does not wait for that."""
-    if len(works) == 1:
-        return [works[0]()]
-    failures: list[BaseException] = []
-    others: list[Future[Found]] = [Future() for _ in works[1:]]
-    done = False
+    if len(tasks) == 1:
+        return [tasks[0]()]
+    errors: list[BaseException] = []
+    futures: list[Future[ResultT]] = [Future() for _ in tasks[1:]]
+    is_done = False
     try:
-        for helper, work, other in zip(helpers, works[1:], others, strict=True):
-            helper.ask(partial(_tried, work, stop), other)
-        mine = works[0]()
-        wait(others)
-        done = True
-    except BaseException as failure:
-        stop()
-        failures.append(failure)
-        wait([other for other in others if not other.cancel()])
+        for worker, task, future in zip(workers, tasks[1:], futures, strict=True):
+            worker.submit(partial(_run_or_cancel, task, cancel), future)
+        first_result = tasks[0]()
+        wait(futures)
+        is_done = True
+    except BaseException as error:
+        cancel()
+        errors.append(error)
+        wait([future for future in futures if not future.cancel()])
     finally:
-        if not done:
-            stop()  # also where Ctrl-C came before the other
-    failures += [theirs for other in others if not other.cancelled() and (theirs := other.exception()) is not None]
-    if failures:
-        raise min(failures, key=lambda one: isinstance(one, Stopped))
-    return [mine, *(other.result() for other in others)]
+        if not is_done:
+            cancel()  # also where Ctrl-C came before the other
+    errors += [
+        worker_error for future in futures if not future.cancelled() and (worker_error := future.exception()) is not None
+    ]
+    if errors:
+        raise min(errors, key=lambda raised_error: isinstance(raised_error, Cancelled))
+    return [first_result, *(future.result() for future in futures)]
 
 
-def _tried(work: Callable[[], Found], stop: Callable[[], None]) -> Found:
+def _run_or_cancel(task: Callable[[], ResultT], cancel: Callable[[], None]) -> ResultT:
     try:
-        return work()
+        return task()
     except BaseException:
-        stop()
+        cancel()
         raise
 
 
-def _pass_on() -> int:
+def _find_yield_fn() -> int:
     """Where the function stands by which a thread lets others of its core go on; 0 where there is none by that name."""
     if sys.platform == "win32":
         return 0

@@ -18,25 +18,25 @@ from dragoman.model.attention import Attention, KeyValue
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.transformer import DecoderState, Transformer
 
-NOT_SEEN = float("-inf")
+MASKED_BIAS = float("-inf")
 
 
-class Shape(NamedTuple):
+class BufferShape(NamedTuple):
     """sentences: B, beam: R, source: S, room: T"""
 
-    sentences: int
-    beam: int
-    source: int
-    room: int
+    num_sentences: int
+    beam_size: int
+    source_length: int
+    capacity: int
 
 
-def padded_size(count: int, least: int = 1) -> int:
+def round_up_size(count: int, minimum: int = 1) -> int:
     """The next power of two; above 64 also what lies halfway between two of them, so that at most a third is idle."""
-    size = max(least, 1 << (count - 1).bit_length())
+    size = max(minimum, 1 << (count - 1).bit_length())
     return size * 3 // 4 if size > 64 and count <= size * 3 // 4 else size
 
 
-class Buffers:
+class StepBuffers:
     """All that steps of one shape read and write; nothing in it ever gets another address.
 
     tokens_BR: the next token of each hypothesis
@@ -48,70 +48,76 @@ class Buffers:
     logits_NV: after a step, in the caller's order
     """
 
-    def __init__(self, shape: Shape, model: Transformer) -> None:
-        sentences, beam, source, room = shape
+    def __init__(self, shape: BufferShape, model: Transformer) -> None:
+        num_sentences, beam_size, source_length, capacity = shape
         device, dtype = model.output.device, model.output.dtype
 
-        def empty(length: int, like: Attention) -> KeyValue:
+        def allocate_kv(length: int, like: Attention) -> KeyValue:
             widths = (linear.out_features // like.num_heads for linear in (like.key, like.value))
-            sizes = ((sentences, like.num_heads, length, width) for width in widths)
+            sizes = ((num_sentences, like.num_heads, length, width) for width in widths)
             return KeyValue(*(torch.zeros(size, device=device, dtype=dtype) for size in sizes))
 
         layers = [cast(DecoderLayer, layer) for layer in model.decoder.layers]
         embedding = model.decoder.embedding
         self.shape = shape
-        self.tokens_BR = torch.zeros(sentences, beam, dtype=torch.long, device=device)
-        self.order_B = torch.arange(sentences, device=device)
+        self.tokens_BR = torch.zeros(num_sentences, beam_size, dtype=torch.long, device=device)
+        self.order_B = torch.arange(num_sentences, device=device)
         self.length_1 = torch.zeros(1, dtype=torch.long, device=device)
-        self.lineage_BRT = torch.zeros(sentences, beam, room, dtype=torch.int16, device=device)
-        self.past = [empty(beam * room, layer.attention) for layer in layers]
-        self.memory = [empty(source, layer.cross_attention) for layer in layers]
-        self.memory_bias_B11S = torch.zeros(sentences, 1, 1, source, device=device, dtype=dtype)
-        exact = torch.promote_types(dtype, torch.float32)
-        self.logits_NV = torch.empty(sentences * beam, len(model.output), device=device, dtype=exact)
-        positions_TD = embedding.positions(0, room).detach().to(dtype)
-        self.positions_TD = positions_TD.clone() if embedding.extra is None else positions_TD + embedding.extra.detach()
-        self.time_T = torch.arange(room, device=device)
-        self.hypothesis_R = torch.arange(beam, dtype=torch.int16, device=device)
-        self.seen, self.not_seen = (torch.tensor(value, device=device, dtype=dtype) for value in (0.0, NOT_SEEN))
+        self.ancestors_BRT = torch.zeros(num_sentences, beam_size, capacity, dtype=torch.int16, device=device)
+        self.self_kv = [allocate_kv(beam_size * capacity, layer.attention) for layer in layers]
+        self.cross_kv = [allocate_kv(source_length, layer.cross_attention) for layer in layers]
+        self.memory_bias_B11S = torch.zeros(num_sentences, 1, 1, source_length, device=device, dtype=dtype)
+        logits_dtype = torch.promote_types(dtype, torch.float32)
+        self.logits_NV = torch.empty(num_sentences * beam_size, len(model.output), device=device, dtype=logits_dtype)
+        positions_TD = embedding.positions(0, capacity).detach().to(dtype)
+        self.positions_TD = (
+            positions_TD.clone()
+            if embedding.target_space_embedding is None
+            else positions_TD + embedding.target_space_embedding.detach()
+        )
+        self.position_T = torch.arange(capacity, device=device)
+        self.hypothesis_R = torch.arange(beam_size, dtype=torch.int16, device=device)
+        self.visible_bias, self.masked_bias = (torch.tensor(value, device=device, dtype=dtype) for value in (0.0, MASKED_BIAS))
 
     @property
-    def bytes(self) -> int:
-        both = [tensor for pair in (*self.past, *self.memory) for tensor in pair]
-        return sum(tensor.nbytes for tensor in (*both, *vars(self).values()) if isinstance(tensor, Tensor))
+    def num_bytes(self) -> int:
+        kv_tensors = [tensor for pair in (*self.self_kv, *self.cross_kv) for tensor in pair]
+        return sum(tensor.nbytes for tensor in (*kv_tensors, *vars(self).values()) if isinstance(tensor, Tensor))
 
-    def begin(self, state: DecoderState) -> None:
+    def load_sources(self, state: DecoderState) -> None:
         """Sentences that have been read and nothing said of them."""
         self._clear()
-        self._lay_memory(state.memory, torch.where(state.memory_mask, self.seen, self.not_seen))
+        self._write_cross_kv(state.cross_kv, torch.where(state.memory_mask, self.visible_bias, self.masked_bias))
 
-    def take_over(self, other: Buffers, count: int, length: int) -> None:
+    def copy_from(self, source_buffers: StepBuffers, num_sentences: int, length: int) -> None:
         """The first sentences of another shape, as the caller counts them, and the first places of their outputs."""
-        rows_B, slots = other.order_B[:count], length * self.shape.beam
+        rows_B, num_slots = source_buffers.order_B[:num_sentences], length * self.shape.beam_size
         self._clear()
-        self._lay_memory((pair.rows(rows_B) for pair in other.memory), other.memory_bias_B11S.index_select(0, rows_B))
-        for into, pair in zip(self.past, other.past, strict=True):
-            _lay(into.key, pair.key[:, :, :slots].index_select(0, rows_B))
-            _lay(into.value, pair.value[:, :, :slots].index_select(0, rows_B))
-        _lay(self.lineage_BRT, other.lineage_BRT[:, :, :length].index_select(0, rows_B))
+        self._write_cross_kv(
+            (pair.select(rows_B) for pair in source_buffers.cross_kv), source_buffers.memory_bias_B11S.index_select(0, rows_B)
+        )
+        for target_kv, pair in zip(self.self_kv, source_buffers.self_kv, strict=True):
+            _copy_into_prefix(target_kv.key, pair.key[:, :, :num_slots].index_select(0, rows_B))
+            _copy_into_prefix(target_kv.value, pair.value[:, :, :num_slots].index_select(0, rows_B))
+        _copy_into_prefix(self.ancestors_BRT, source_buffers.ancestors_BRT[:, :, :length].index_select(0, rows_B))
         self.length_1.fill_(length)
 
     def _clear(self) -> None:
         """Leave nothing that could spread: an infinity that is not seen is still no number times zero."""
-        for pair in (*self.past, *self.memory):
+        for pair in (*self.self_kv, *self.cross_kv):
             pair.key.zero_()
             pair.value.zero_()
-        self.memory_bias_B11S.fill_(NOT_SEEN)[..., 0] = 0.0  # an idle sentence sees something, too
+        self.memory_bias_B11S.fill_(MASKED_BIAS)[..., 0] = 0.0  # an idle sentence sees something, too
         torch.arange(len(self.order_B), out=self.order_B)
         self.length_1.zero_()
 
-    def _lay_memory(self, memory: Iterable[KeyValue], bias_B11S: Tensor) -> None:
-        for into, pair in zip(self.memory, memory, strict=True):
-            _lay(into.key, pair.key)
-            _lay(into.value, pair.value)
-        _lay(self.memory_bias_B11S, bias_B11S)
+    def _write_cross_kv(self, cross_kv: Iterable[KeyValue], bias_B11S: Tensor) -> None:
+        for target_kv, pair in zip(self.cross_kv, cross_kv, strict=True):
+            _copy_into_prefix(target_kv.key, pair.key)
+            _copy_into_prefix(target_kv.value, pair.value)
+        _copy_into_prefix(self.memory_bias_B11S, bias_B11S)
 
 
-def _lay(into: Tensor, given: Tensor) -> None:
+def _copy_into_prefix(target: Tensor, source: Tensor) -> None:
     """Write a smaller tensor into the first places of a larger one."""
-    into[tuple(slice(size) for size in given.shape)] = given
+    target[tuple(slice(size) for size in source.shape)] = source

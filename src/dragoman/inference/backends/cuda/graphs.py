@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import torch
 
-Work = Callable[[], None]
-Record = Callable[[Work], Work]
+WorkFn = Callable[[], None]
+RecordFn = Callable[[WorkFn], WorkFn]
 """(work that reads and writes the same tensors each time) → the same, done in some other way."""
 
 # A process records no more than one graph at a time.
-RECORDING = threading.Lock()
+CAPTURE_LOCK = threading.Lock()
 
 
-class CudaGraphs:
+class CudaGraphRecorder:
     """Makes graphs out of work, on one GPU.
 
     What they hold between reading and writing lies in memory that all share, so they must follow one another on one stream.
@@ -25,7 +25,7 @@ class CudaGraphs:
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, work: Work) -> Work:
+    def __call__(self, work: WorkFn) -> WorkFn:
         return CudaGraph(work, self)
 
 
@@ -35,9 +35,9 @@ class CudaGraph:
     The second listens to it, which does nothing but note kernels down, and has them run; all others have them run once more.
     """
 
-    def __init__(self, work: Work, among: CudaGraphs) -> None:
+    def __init__(self, work: WorkFn, recorder: CudaGraphRecorder) -> None:
         self.work = work
-        self.among = among
+        self.recorder = recorder
         self.is_warm = False
         self.graph: torch.cuda.CUDAGraph | None = None
 
@@ -46,22 +46,22 @@ class CudaGraph:
             self._warm_up()
             return
         if self.graph is None:
-            self.graph = self._listen()
+            self.graph = self._capture()
         self.graph.replay()
 
     def _warm_up(self) -> None:
-        current = torch.cuda.current_stream(self.among.stream.device)
-        self.among.stream.wait_stream(current)
-        with torch.cuda.stream(self.among.stream):
+        current_stream = torch.cuda.current_stream(self.recorder.stream.device)
+        self.recorder.stream.wait_stream(current_stream)
+        with torch.cuda.stream(self.recorder.stream):
             self.work()
-        current.wait_stream(self.among.stream)
+        current_stream.wait_stream(self.recorder.stream)
         self.is_warm = True
 
-    def _listen(self) -> torch.cuda.CUDAGraph:
+    def _capture(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        stream = self.among.stream
+        stream = self.recorder.stream
         # What other threads ask of the GPU meanwhile, copies of the next batch say, is no fault.
-        listening = torch.cuda.graph(graph, pool=self.among.pool, stream=stream, capture_error_mode="thread_local")
-        with RECORDING, torch.cuda.device(stream.device), listening:
+        capture = torch.cuda.graph(graph, pool=self.recorder.pool, stream=stream, capture_error_mode="thread_local")
+        with CAPTURE_LOCK, torch.cuda.device(stream.device), capture:
             self.work()
         return graph

@@ -20,24 +20,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.inference.backends.cuda.buffers import Buffers, Shape, padded_size
-from dragoman.inference.backends.cuda.graphs import CudaGraphs, Record, Work
+from dragoman.inference.backends.cuda.buffers import BufferShape, StepBuffers, round_up_size
+from dragoman.inference.backends.cuda.graphs import CudaGraphRecorder, RecordFn, WorkFn
 from dragoman.model.attention import Attention, KeyValue
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.transformer import DecoderState, Transformer
-from dragoman.tasks.inference_model import Speaker, most_positions
+from dragoman.tasks.inference_model import InferenceModel, get_max_positions
 
 # The least of each; masks whose rows are not multiples of 16 numbers are copied by the GPU's attention.
-LEAST_SOURCE = 16
-LEAST_ROOM = 32
-MOST_BUCKETS = 64
+MIN_SOURCE_LENGTH = 16
+MIN_CAPACITY = 32
+MAX_BUCKETS = 64
 # Of the GPU's memory; on a processor, where nothing but tests comes here, so many bytes.
-MEMORY_SHARE = 1 / 4
-PROCESSOR_BYTES = 1 << 28
+GPU_MEMORY_FRACTION = 1 / 4
+CPU_MAX_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
-class FixedLayer:
+class StaticLayer:
     """A decoder layer that finds its past in slots; queries, keys and values of a place are one product."""
 
     layer: DecoderLayer
@@ -46,83 +46,92 @@ class FixedLayer:
     widths: list[int]
 
     @classmethod
-    def of(cls, layer: DecoderLayer) -> FixedLayer:
+    def from_layer(cls, layer: DecoderLayer) -> StaticLayer:
         linears = [layer.attention.query, layer.attention.key, layer.attention.value]
         weight_XD = torch.cat([linear.weight.detach() for linear in linears])
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
         return cls(layer, weight_XD, torch.cat(biases) if biases else None, [linear.out_features for linear in linears])
 
     def __call__(
-        self, x_BRD: Tensor, past: KeyValue, slot_R: Tensor, bias_B1RW: Tensor, memory: KeyValue, memory_bias_B11S: Tensor
+        self, x_BRD: Tensor, self_kv: KeyValue, slot_R: Tensor, bias_B1RW: Tensor, cross_kv: KeyValue, memory_bias_B11S: Tensor
     ) -> Tensor:
-        layer, within, across = self.layer, self.layer.attention, self.layer.cross_attention
+        layer, self_attention, cross_attention = self.layer, self.layer.attention, self.layer.cross_attention
 
-        def look_back(y_BRD: Tensor) -> Tensor:
-            at_once_BRX = F.linear(y_BRD, self.weight_XD, self.bias_X)
-            query, key, value = (_heads(one, within.num_heads) for one in torch.split(at_once_BRX, self.widths, dim=-1))
-            past.key.index_copy_(2, slot_R, key)
-            past.value.index_copy_(2, slot_R, value)
-            return _answer(within, query, past, bias_B1RW)
+        def attend_self(y_BRD: Tensor) -> Tensor:
+            qkv_BRX = F.linear(y_BRD, self.weight_XD, self.bias_X)
+            query, key, value = (
+                _split_heads(part_BRX, self_attention.num_heads) for part_BRX in torch.split(qkv_BRX, self.widths, dim=-1)
+            )
+            self_kv.key.index_copy_(2, slot_R, key)
+            self_kv.value.index_copy_(2, slot_R, value)
+            return _attend(self_attention, query, self_kv, bias_B1RW)
 
-        def look_across(y_BRD: Tensor) -> Tensor:
-            return _answer(across, _heads(across.query(y_BRD), across.num_heads), memory, memory_bias_B11S)
+        def attend_cross(y_BRD: Tensor) -> Tensor:
+            return _attend(
+                cross_attention,
+                _split_heads(cross_attention.query(y_BRD), cross_attention.num_heads),
+                cross_kv,
+                memory_bias_B11S,
+            )
 
-        x_BRD = layer.attention_residual(x_BRD, look_back)
-        x_BRD = layer.cross_attention_residual(x_BRD, look_across)
+        x_BRD = layer.attention_residual(x_BRD, attend_self)
+        x_BRD = layer.cross_attention_residual(x_BRD, attend_cross)
         return cast(Tensor, layer.feed_forward_residual(x_BRD, layer.feed_forward))
 
 
-def _heads(x_BRX: Tensor, num_heads: int) -> Tensor:
+def _split_heads(x_BRX: Tensor, num_heads: int) -> Tensor:
     return x_BRX.view(*x_BRX.shape[:2], num_heads, -1).transpose(1, 2)
 
 
-def _answer(attention: Attention, query_BHRK: Tensor, seen: KeyValue, bias: Tensor) -> Tensor:
-    heads_BHRU = F.scaled_dot_product_attention(query_BHRK, seen.key, seen.value, attn_mask=bias)
+def _attend(attention: Attention, query_BHRK: Tensor, kv: KeyValue, bias: Tensor) -> Tensor:
+    heads_BHRU = F.scaled_dot_product_attention(query_BHRK, kv.key, kv.value, attn_mask=bias)
     return cast(Tensor, attention.output(heads_BHRU.transpose(1, 2).flatten(-2)))
 
 
 @torch.no_grad()
-def advance(model: Transformer, layers: Sequence[FixedLayer], fixed: Buffers) -> None:
+def decode_step(model: Transformer, layers: Sequence[StaticLayer], buffers: StepBuffers) -> None:
     """Read one more token in each row, from embedding to logits. Nothing here depends on a number that the processor knows."""
-    decoder, embedding, beam = model.decoder, model.decoder.embedding, fixed.shape.beam
-    fixed.lineage_BRT.index_copy_(2, fixed.length_1, fixed.hypothesis_R[:, None].expand_as(fixed.lineage_BRT[:, :, :1]))
-    age_T = fixed.length_1 - fixed.time_T
-    near_T = age_T >= 0 if decoder.window is None else (age_T >= 0) & (age_T <= decoder.window)
-    descends_BRTR = (fixed.lineage_BRT[..., None] == fixed.hypothesis_R) & near_T[:, None]
-    bias_B1RW = torch.where(descends_BRTR, fixed.seen, fixed.not_seen).flatten(2)[:, None]
-    slot_R = fixed.length_1 * beam + fixed.hypothesis_R
+    decoder, embedding, beam_size = model.decoder, model.decoder.embedding, buffers.shape.beam_size
+    buffers.ancestors_BRT.index_copy_(
+        2, buffers.length_1, buffers.hypothesis_R[:, None].expand_as(buffers.ancestors_BRT[:, :, :1])
+    )
+    age_T = buffers.length_1 - buffers.position_T
+    is_visible_T = age_T >= 0 if decoder.window is None else (age_T >= 0) & (age_T <= decoder.window)
+    is_ancestor_BRTR = (buffers.ancestors_BRT[..., None] == buffers.hypothesis_R) & is_visible_T[:, None]
+    bias_B1RW = torch.where(is_ancestor_BRTR, buffers.visible_bias, buffers.masked_bias).flatten(2)[:, None]
+    slot_R = buffers.length_1 * beam_size + buffers.hypothesis_R
 
-    scale_BR = (fixed.tokens_BR != embedding.padding_id).to(embedding.weight.dtype) * embedding.scale
-    x_BRD = F.embedding(fixed.tokens_BR, embedding.weight) * scale_BR[:, :, None]
-    x_BRD = x_BRD + fixed.positions_TD.index_select(0, fixed.length_1)
-    for layer, past, memory in zip(layers, fixed.past, fixed.memory, strict=True):
-        x_BRD = layer(x_BRD, past, slot_R, bias_B1RW, memory, fixed.memory_bias_B11S)
-    x_ND = decoder.norm(x_BRD).index_select(0, fixed.order_B).flatten(0, 1)
-    _product(x_ND, model.output.t(), fixed.logits_NV)
-    fixed.length_1.add_(1)
+    scale_BR = (buffers.tokens_BR != embedding.padding_id).to(embedding.weight.dtype) * embedding.scale
+    x_BRD = F.embedding(buffers.tokens_BR, embedding.weight) * scale_BR[:, :, None]
+    x_BRD = x_BRD + buffers.positions_TD.index_select(0, buffers.length_1)
+    for layer, self_kv, cross_kv in zip(layers, buffers.self_kv, buffers.cross_kv, strict=True):
+        x_BRD = layer(x_BRD, self_kv, slot_R, bias_B1RW, cross_kv, buffers.memory_bias_B11S)
+    x_ND = decoder.norm(x_BRD).index_select(0, buffers.order_B).flatten(0, 1)
+    _matmul_into(x_ND, model.output.t(), buffers.logits_NV)
+    buffers.length_1.add_(1)
 
 
-def _product(x_ND: Tensor, weight_DV: Tensor, into_NV: Tensor) -> None:
+def _matmul_into(x_ND: Tensor, weight_DV: Tensor, out_NV: Tensor) -> None:
     """Logits keep the digits of the sums in which they were computed: in bfloat16 many would be equal."""
-    if x_ND.dtype == into_NV.dtype:
-        torch.mm(x_ND, weight_DV, out=into_NV)
+    if x_ND.dtype == out_NV.dtype:
+        torch.mm(x_ND, weight_DV, out=out_NV)
     elif x_ND.is_cuda:
-        torch.mm(x_ND, weight_DV, out_dtype=into_NV.dtype, out=into_NV)
+        torch.mm(x_ND, weight_DV, out_dtype=out_NV.dtype, out=out_NV)
     else:
-        into_NV.copy_(torch.mm(x_ND, weight_DV))
+        out_NV.copy_(torch.mm(x_ND, weight_DV))
 
 
-class Bucket:
+class ShapeBucket:
     """Buffers, what advances them, and the search that is using them; once that is dropped, they are free for another."""
 
-    def __init__(self, fixed: Buffers, advance: Work) -> None:
-        self.fixed = fixed
-        self.advance = advance
-        self.user: Callable[[], FixedState | None] = lambda: None
+    def __init__(self, buffers: StepBuffers, run_step: WorkFn) -> None:
+        self.buffers = buffers
+        self.run_step = run_step
+        self.state_ref: Callable[[], StaticState | None] = lambda: None
 
 
 @dataclass(eq=False)
-class FixedState:
+class StaticState:
     """Where a search stands. It changes in place: what a call gives back stands for the state that it was given.
 
     begun: the source as the encoder read it, until the first step tells how many hypotheses there are
@@ -131,119 +140,123 @@ class FixedState:
     length: tokens read
     """
 
-    owner: FixedTransformer
-    begun: DecoderState | None
-    count: int
-    bucket: Bucket | None = None
+    model: StaticTransformer
+    initial_state: DecoderState | None
+    num_active: int
+    bucket: ShapeBucket | None = None
     length: int = 0
 
-    def reorder(self, rows_N: Tensor) -> FixedState:
+    def reorder(self, rows_N: Tensor) -> StaticState:
         """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
-        if self.bucket is not None and self.bucket.fixed.shape.beam > 1:
-            fixed = self.bucket.fixed
-            beam, order_B = fixed.shape.beam, fixed.order_B[: self.count]
-            parent_BRT = (rows_N % beam).view(-1, beam, 1).expand(-1, -1, fixed.shape.room)
-            fixed.lineage_BRT.index_copy_(0, order_B, fixed.lineage_BRT.index_select(0, order_B).gather(1, parent_BRT))
+        if self.bucket is not None and self.bucket.buffers.shape.beam_size > 1:
+            buffers = self.bucket.buffers
+            beam_size, order_B = buffers.shape.beam_size, buffers.order_B[: self.num_active]
+            parent_BRT = (rows_N % beam_size).view(-1, beam_size, 1).expand(-1, -1, buffers.shape.capacity)
+            buffers.ancestors_BRT.index_copy_(0, order_B, buffers.ancestors_BRT.index_select(0, order_B).gather(1, parent_BRT))
         return self
 
-    def keep(self, sentences_B: Tensor) -> FixedState:
+    def select_sentences(self, sentences_B: Tensor) -> StaticState:
         """Only these sentences. The others run on as idle ones until they are half of all."""
-        if self.begun is not None:
-            self.begun, self.count = self.begun.keep(sentences_B), len(sentences_B)
+        if self.initial_state is not None:
+            self.initial_state, self.num_active = self.initial_state.select_sentences(sentences_B), len(sentences_B)
         if self.bucket is None:
             return self
-        fixed = self.bucket.fixed
-        order_B = fixed.order_B[: self.count].index_select(0, sentences_B)
-        self.count = len(order_B)
-        fixed.order_B[: self.count] = order_B
-        if 0 < 2 * self.count <= fixed.shape.sentences:
-            self.owner.move(self, self.bucket, room=fixed.shape.room)
+        buffers = self.bucket.buffers
+        order_B = buffers.order_B[: self.num_active].index_select(0, sentences_B)
+        self.num_active = len(order_B)
+        buffers.order_B[: self.num_active] = order_B
+        if 0 < 2 * self.num_active <= buffers.shape.num_sentences:
+            self.model.migrate(self, self.bucket, capacity=buffers.shape.capacity)
         return self
 
 
-class FixedTransformer:
+class StaticTransformer:
     """A trained model whose weights no longer change, with the two calls that a search makes.
 
     record: turns the work of a shape into what repeats it: CUDA graphs on a GPU, the work itself where none are to be had
     most_bytes: of all buffers; beyond it those go that no search is using, the longest unused first
     """
 
-    def __init__(self, model: Transformer, *, record: Record | None = None, most_bytes: int | None = None) -> None:
+    def __init__(self, model: Transformer, *, record_fn: RecordFn | None = None, max_bytes: int | None = None) -> None:
         device = model.output.device
         self.model = model.eval()
-        self.layers = [FixedLayer.of(cast(DecoderLayer, layer)) for layer in model.decoder.layers]
-        self.positions = most_positions([model])
-        self.record = record or (CudaGraphs(device) if device.type == "cuda" else lambda work: work)
-        self.most_bytes = most_bytes or (
-            int(torch.cuda.get_device_properties(device).total_memory * MEMORY_SHARE)
+        self.layers = [StaticLayer.from_layer(cast(DecoderLayer, layer)) for layer in model.decoder.layers]
+        self.max_positions = get_max_positions([model])
+        self.record_fn = record_fn or (CudaGraphRecorder(device) if device.type == "cuda" else lambda work: work)
+        self.max_bytes = max_bytes or (
+            int(torch.cuda.get_device_properties(device).total_memory * GPU_MEMORY_FRACTION)
             if device.type == "cuda"
-            else PROCESSOR_BYTES
+            else CPU_MAX_BYTES
         )
-        self.buckets: list[Bucket] = []
+        self.buckets: list[ShapeBucket] = []
         self.lock = threading.Lock()
 
-    def start(self, source_BS: Tensor) -> FixedState:
+    def start(self, source_BS: Tensor) -> StaticState:
         """Read the source: the state before the first target token."""
-        return FixedState(self, self.model.start(source_BS), len(source_BS))
+        return StaticState(self, self.model.start(source_BS), len(source_BS))
 
     @torch.no_grad()
-    def step(self, tokens_N: Tensor, state: FixedState) -> tuple[Tensor, FixedState]:
+    def step(self, tokens_N: Tensor, state: StaticState) -> tuple[Tensor, StaticState]:
         """Read one more target token in each row: the logits (N, V) of the next, which the step after this one writes over.
 
         Raises IndexError beyond the last of learned positions.
         """
         bucket = state.bucket
         if bucket is None:
-            bucket = self._begin(state, len(tokens_N) // state.count)
-        elif state.length == bucket.fixed.shape.room:
-            if state.length == self.positions:
-                raise IndexError(f"position {state.length + 1} of {self.positions} learned ones")
-            room = min(2 * state.length, self.positions or 2 * state.length)
-            bucket = self.move(state, bucket, room=room)
-        fixed = bucket.fixed
-        fixed.tokens_BR.index_copy_(0, fixed.order_B[: state.count], tokens_N.view(state.count, -1))
-        bucket.advance()
+            bucket = self._begin_search(state, len(tokens_N) // state.num_active)
+        elif state.length == bucket.buffers.shape.capacity:
+            if state.length == self.max_positions:
+                raise IndexError(f"position {state.length + 1} of {self.max_positions} learned ones")
+            capacity = min(2 * state.length, self.max_positions or 2 * state.length)
+            bucket = self.migrate(state, bucket, capacity=capacity)
+        buffers = bucket.buffers
+        buffers.tokens_BR.index_copy_(0, buffers.order_B[: state.num_active], tokens_N.view(state.num_active, -1))
+        bucket.run_step()
         state.length += 1
-        return fixed.logits_NV[: len(tokens_N)], state
+        return buffers.logits_NV[: len(tokens_N)], state
 
-    def _begin(self, state: FixedState, beam: int) -> Bucket:
-        begun, room = cast(DecoderState, state.begun), min(LEAST_ROOM, self.positions or LEAST_ROOM)
-        source = padded_size(begun.memory_mask.shape[-1], LEAST_SOURCE)
-        state.bucket = self._take(Shape(padded_size(state.count), beam, source, room), state)
-        state.bucket.fixed.begin(begun)
-        state.begun = None
+    def _begin_search(self, state: StaticState, beam_size: int) -> ShapeBucket:
+        initial_state, capacity = cast(DecoderState, state.initial_state), min(MIN_CAPACITY, self.max_positions or MIN_CAPACITY)
+        source_length = round_up_size(initial_state.memory_mask.shape[-1], MIN_SOURCE_LENGTH)
+        state.bucket = self._acquire_bucket(
+            BufferShape(round_up_size(state.num_active), beam_size, source_length, capacity), state
+        )
+        state.bucket.buffers.load_sources(initial_state)
+        state.initial_state = None
         return state.bucket
 
     @torch.no_grad()
-    def move(self, state: FixedState, before: Bucket, *, room: int) -> Bucket:
+    def migrate(self, state: StaticState, old_bucket: ShapeBucket, *, capacity: int) -> ShapeBucket:
         """Go on with the sentences that are wanted alone, and with so many places for the output."""
-        shape = before.fixed.shape._replace(sentences=padded_size(state.count), room=room)
-        state.bucket = self._take(shape, state)
-        state.bucket.fixed.take_over(before.fixed, state.count, state.length)
-        before.user = lambda: None
+        shape = old_bucket.buffers.shape._replace(sentences=round_up_size(state.num_active), room=capacity)
+        state.bucket = self._acquire_bucket(shape, state)
+        state.bucket.buffers.copy_from(old_bucket.buffers, state.num_active, state.length)
+        old_bucket.state_ref = lambda: None
         return state.bucket
 
-    def _take(self, shape: Shape, state: FixedState) -> Bucket:
+    def _acquire_bucket(self, shape: BufferShape, state: StaticState) -> ShapeBucket:
         """A bucket that nobody is using, made where there is none."""
         with self.lock:
-            free = [bucket for bucket in self.buckets if bucket.user() is None]
-            bucket = next((one for one in free if one.fixed.shape == shape), None) or self._make(shape)
-            bucket.user = weakref.ref(state)
-            self.buckets = [one for one in self.buckets if one is not bucket] + [bucket]
-            total = sum(one.fixed.bytes for one in self.buckets)
-            for one in free:
-                if one is not bucket and (total > self.most_bytes or len(self.buckets) > MOST_BUCKETS):
-                    self.buckets.remove(one)
-                    total -= one.fixed.bytes
+            free_buckets = [bucket for bucket in self.buckets if bucket.state_ref() is None]
+            bucket = next(
+                (candidate for candidate in free_buckets if candidate.buffers.shape == shape), None
+            ) or self._create_bucket(shape)
+            bucket.state_ref = weakref.ref(state)
+            self.buckets = [candidate for candidate in self.buckets if candidate is not bucket] + [bucket]
+            total_bytes = sum(candidate.buffers.num_bytes for candidate in self.buckets)
+            for candidate in free_buckets:
+                if candidate is not bucket and (total_bytes > self.max_bytes or len(self.buckets) > MAX_BUCKETS):
+                    self.buckets.remove(candidate)
+                    total_bytes -= candidate.buffers.num_bytes
             return bucket
 
     @torch.inference_mode(False)
-    def _make(self, shape: Shape) -> Bucket:
-        fixed = Buffers(shape, self.model)
-        return Bucket(fixed, self.record(partial(advance, self.model, self.layers, fixed)))
+    def _create_bucket(self, shape: BufferShape) -> ShapeBucket:
+        buffers = StepBuffers(shape, self.model)
+        return ShapeBucket(buffers, self.record_fn(partial(decode_step, self.model, self.layers, buffers)))
 
 
-def fixed_speaker(model: Transformer, *, record: Record | None = None) -> Speaker:
+def build_cuda_inference_model(model: Transformer, *, record_fn: RecordFn | None = None) -> InferenceModel:
     """What a search asks for words, where the model is on a GPU."""
-    fixed = FixedTransformer(model, record=record)
-    return Speaker(fixed.start, fixed.step, model.output.device, fixed.positions)
+    static_model = StaticTransformer(model, record_fn=record_fn)
+    return InferenceModel(static_model.start, static_model.step, model.output.device, static_model.max_positions)

@@ -16,16 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.inference.backends.packed.attention import best_dtype
+from dragoman.inference.backends.packed.attention import choose_kv_dtype
 from dragoman.model.attention import KeyValue
-from dragoman.model.linear import whole_rows
-from dragoman.model.pointer import Pointed
+from dragoman.model.linear import round_up_rows
+from dragoman.model.pointer import PointerState
 
-NOT_SEEN = float("-inf")
+MASKED_BIAS = float("-inf")
 # Numbers in a processor's vector, by their bits: a softmax over fewer is computed one by one, at ten times the price.
-LANES = {torch.float32: 16, torch.bfloat16: 32}
+SOFTMAX_LANES = {torch.float32: 16, torch.bfloat16: 32}
 # Steps for which room is made at a time, and more in proportion to the length so far.
-STEPS_AHEAD = 4
+RESERVED_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -44,140 +44,146 @@ class PackedState:
     pointed: where each wanted hypothesis is in its source's words, in a model that points at them
     """
 
-    memory: tuple[KeyValue, ...]
+    cross_kv: tuple[KeyValue, ...]
     memory_bias: Tensor | None
-    sentences: int
-    past: tuple[KeyValue, ...] | None = None
-    lineage_CRW: Tensor | None = None
-    time_CW: Tensor | None = None
-    used: int = 0
+    num_stored: int
+    self_kv: tuple[KeyValue, ...] | None = None
+    ancestors_CRW: Tensor | None = None
+    position_CW: Tensor | None = None
+    num_used_slots: int = 0
     length: int = 0
-    wanted_B: Tensor | None = None
-    pointed: Pointed | None = None
+    active_B: Tensor | None = None
+    pointer: PointerState | None = None
 
     def reorder(self, rows_N: Tensor) -> PackedState:
         """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
-        lineage_CRW = self.lineage_CRW
-        if lineage_CRW is None or lineage_CRW.shape[1] == 1:
+        ancestors_CRW = self.ancestors_CRW
+        if ancestors_CRW is None or ancestors_CRW.shape[1] == 1:
             return self
-        pointed = self.pointed and self.pointed.reorder(rows_N)
-        if self.wanted_B is not None:
-            rows_M = self.stored_rows()
+        pointer = self.pointer and self.pointer.reorder(rows_N)
+        if self.active_B is not None:
+            rows_M = self.active_rows()
             assert rows_M is not None
-            rows_N = torch.arange(lineage_CRW.shape[0] * lineage_CRW.shape[1]).index_copy_(0, rows_M, rows_M[rows_N])
-        lineage_CRW = lineage_CRW.flatten(0, 1).index_select(0, rows_N).view_as(lineage_CRW)
-        return replace(self, lineage_CRW=lineage_CRW, pointed=pointed)
+            rows_N = torch.arange(ancestors_CRW.shape[0] * ancestors_CRW.shape[1]).index_copy_(0, rows_M, rows_M[rows_N])
+        ancestors_CRW = ancestors_CRW.flatten(0, 1).index_select(0, rows_N).view_as(ancestors_CRW)
+        return replace(self, lineage_CRW=ancestors_CRW, pointed=pointer)
 
-    def keep(self, sentences_B: Tensor) -> PackedState:
+    def select_sentences(self, sentences_B: Tensor) -> PackedState:
         """Only these sentences, with all their rows. They are moved when they are so few that fewer can be computed."""
-        wanted_B = sentences_B if self.wanted_B is None else self.wanted_B[sentences_B]
-        if len(wanted_B) == self.sentences:
+        active_B = sentences_B if self.active_B is None else self.active_B[sentences_B]
+        if len(active_B) == self.num_stored:
             return self
-        state = replace(self, wanted_B=wanted_B, pointed=self.pointed and self.pointed.keep(sentences_B))
-        return state._with_room(0) if whole_rows(len(wanted_B)) < self.sentences else state
+        state = replace(self, wanted_B=active_B, pointed=self.pointer and self.pointer.select_sentences(sentences_B))
+        return state._compact(0) if round_up_rows(len(active_B)) < self.num_stored else state
 
     @property
-    def wanted(self) -> int:
+    def num_active(self) -> int:
         """The number of sentences that are."""
-        return self.sentences if self.wanted_B is None else len(self.wanted_B)
+        return self.num_stored if self.active_B is None else len(self.active_B)
 
-    def stored_rows(self) -> Tensor | None:
+    def active_rows(self) -> Tensor | None:
         """Numbers of the wanted rows among the stored ones, which are C·R in order; none where all are wanted."""
-        if self.wanted_B is None or self.lineage_CRW is None:
+        if self.active_B is None or self.ancestors_CRW is None:
             return None
-        width = self.lineage_CRW.shape[1]
-        return (self.wanted_B[:, None] * width + torch.arange(width)).flatten()
+        beam_size = self.ancestors_CRW.shape[1]
+        return (self.active_B[:, None] * beam_size + torch.arange(beam_size)).flatten()
 
-    def begin(self, width: int, *, exact: bool, timed: bool) -> PackedState:
+    def allocate(self, beam_size: int, *, float32_attention: bool, track_positions: bool) -> PackedState:
         """Empty slots, R = `width` hypotheses a sentence.
 
         exact: attention is computed in float32, always
         timed: a window needs to know when slots were written
         """
-        heads, places, key_width = self.memory[0].key.shape
-        dtype = torch.float32 if exact else best_dtype(heads, key_width, width)
-        lanes = LANES[dtype]
-        short = _whole_vectors(places, lanes) - places if dtype == torch.bfloat16 else max(lanes - places, 0)
-        slots = _whole_vectors(width * STEPS_AHEAD, lanes)
+        num_heads, num_positions, key_width = self.cross_kv[0].key.shape
+        dtype = torch.float32 if float32_attention else choose_kv_dtype(num_heads, key_width, beam_size)
+        lanes = SOFTMAX_LANES[dtype]
+        num_padding = (
+            _round_up_to_lanes(num_positions, lanes) - num_positions
+            if dtype == torch.bfloat16
+            else max(lanes - num_positions, 0)
+        )
+        num_slots = _round_up_to_lanes(beam_size * RESERVED_STEPS, lanes)
         memory_bias = self.memory_bias
-        if short:
-            memory_bias = torch.zeros(heads, 1, places) if memory_bias is None else memory_bias
-            memory_bias = F.pad(memory_bias, (0, short), value=NOT_SEEN)
+        if num_padding:
+            memory_bias = torch.zeros(num_heads, 1, num_positions) if memory_bias is None else memory_bias
+            memory_bias = F.pad(memory_bias, (0, num_padding), value=MASKED_BIAS)
 
-        def dense(one: Tensor) -> Tensor:
-            return F.pad(one, (0, 0, 0, short)).to(dtype).contiguous() if short else one.to(dtype).contiguous()
+        def to_dense(x: Tensor) -> Tensor:
+            return F.pad(x, (0, 0, 0, num_padding)).to(dtype).contiguous() if num_padding else x.to(dtype).contiguous()
 
-        def empty(like: Tensor) -> Tensor:
-            return torch.zeros(heads, slots, like.shape[2], dtype=dtype)
+        def allocate_slots(like: Tensor) -> Tensor:
+            return torch.zeros(num_heads, num_slots, like.shape[2], dtype=dtype)
 
         return replace(
             self,
-            memory=tuple(KeyValue(dense(layer.key), dense(layer.value)) for layer in self.memory),
+            memory=tuple(KeyValue(to_dense(layer.key), to_dense(layer.value)) for layer in self.cross_kv),
             memory_bias=None if memory_bias is None else memory_bias.to(dtype),
-            past=tuple(KeyValue(empty(layer.key), empty(layer.value)) for layer in self.memory),
-            lineage_CRW=torch.full((self.sentences, width, slots), NOT_SEEN, dtype=dtype),
-            time_CW=torch.zeros(self.sentences, slots, dtype=torch.long) if timed else None,
+            past=tuple(KeyValue(allocate_slots(layer.key), allocate_slots(layer.value)) for layer in self.cross_kv),
+            lineage_CRW=torch.full((self.num_stored, beam_size, num_slots), MASKED_BIAS, dtype=dtype),
+            time_CW=torch.zeros(self.num_stored, num_slots, dtype=torch.long) if track_positions else None,
         )
 
-    def ready(self, window: int | None) -> PackedState:
+    def prepare_step(self, window: int | None) -> PackedState:
         """Room for one more slot in each row, which descends from itself and, with a window, from what is near."""
-        assert self.lineage_CRW is not None
-        width, slots = self.lineage_CRW.shape[1:]
+        assert self.ancestors_CRW is not None
+        beam_size, num_slots = self.ancestors_CRW.shape[1:]
         state = self
-        if self.used + width > slots:
-            state = self._with_room(width * (STEPS_AHEAD + self.length // 4))
-        assert state.lineage_CRW is not None
+        if self.num_used_slots + beam_size > num_slots:
+            state = self._compact(beam_size * (RESERVED_STEPS + self.length // 4))
+        assert state.ancestors_CRW is not None
         if window is not None:
-            assert state.time_CW is not None
-            state.time_CW[:, state.used : state.used + width] = state.length
-            far_CW = state.time_CW < state.length - window
-            state.lineage_CRW.masked_fill_(far_CW[:, None], NOT_SEEN)
-        now_CRR = state.lineage_CRW[:, :, state.used : state.used + width]
-        now_CRR.diagonal(dim1=1, dim2=2).zero_()
+            assert state.position_CW is not None
+            state.position_CW[:, state.num_used_slots : state.num_used_slots + beam_size] = state.length
+            is_expired_CW = state.position_CW < state.length - window
+            state.ancestors_CRW.masked_fill_(is_expired_CW[:, None], MASKED_BIAS)
+        current_CRR = state.ancestors_CRW[:, :, state.num_used_slots : state.num_used_slots + beam_size]
+        current_CRR.diagonal(dim1=1, dim2=2).zero_()
         return state
 
-    def _with_room(self, room: int) -> PackedState:
+    def _compact(self, free_slots: int) -> PackedState:
         """Wanted sentences, filled up to a usual number; slots that something descends from, and room for so many more."""
-        memory, bias, sentences = self.memory, self.memory_bias, self.sentences
-        heads = len(memory[0].key) // sentences
-        wanted_B, still_B = self.wanted_B, self.wanted_B
-        heads_H = torch.arange(heads)
-        if wanted_B is None:
-            wanted_B = torch.arange(sentences)
-        elif (stored := min(whole_rows(len(wanted_B)), sentences)) < sentences:
-            still_B = torch.arange(len(wanted_B)) if stored > len(wanted_B) else None
-            wanted_B = F.pad(wanted_B, (0, stored - len(wanted_B)), value=int(wanted_B[-1]))
-            rows_Y = (wanted_B[:, None] * heads + heads_H).flatten()
-            memory = tuple(layer.rows(rows_Y) for layer in memory)
+        cross_kv, bias, num_stored = self.cross_kv, self.memory_bias, self.num_stored
+        num_heads = len(cross_kv[0].key) // num_stored
+        kept_B, active_B = self.active_B, self.active_B
+        heads_H = torch.arange(num_heads)
+        if kept_B is None:
+            kept_B = torch.arange(num_stored)
+        elif (new_num_stored := min(round_up_rows(len(kept_B)), num_stored)) < num_stored:
+            active_B = torch.arange(len(kept_B)) if new_num_stored > len(kept_B) else None
+            kept_B = F.pad(kept_B, (0, new_num_stored - len(kept_B)), value=int(kept_B[-1]))
+            rows_Y = (kept_B[:, None] * num_heads + heads_H).flatten()
+            cross_kv = tuple(layer.select(rows_Y) for layer in cross_kv)
             bias = None if bias is None else bias.index_select(0, rows_Y)
-            sentences = stored
+            num_stored = new_num_stored
         else:
-            wanted_B = torch.arange(sentences)
-        state = replace(self, memory=memory, memory_bias=bias, sentences=sentences, wanted_B=still_B)
-        if self.past is None or self.lineage_CRW is None:
+            kept_B = torch.arange(num_stored)
+        state = replace(self, memory=cross_kv, memory_bias=bias, sentences=num_stored, wanted_B=active_B)
+        if self.self_kv is None or self.ancestors_CRW is None:
             return state
-        lineage_CRW = self.lineage_CRW.index_select(0, wanted_B)
-        before = lineage_CRW.shape[2]
-        alive_CW = (lineage_CRW == 0).any(1)
-        used = int(alive_CW.sum(1).max())
+        ancestors_CRW = self.ancestors_CRW.index_select(0, kept_B)
+        old_num_slots = ancestors_CRW.shape[2]
+        alive_CW = (ancestors_CRW == 0).any(1)
+        num_used_slots = int(alive_CW.sum(1).max())
         order_CW = alive_CW.byte().sort(dim=1, descending=True, stable=True).indices
-        slots = _whole_vectors(used + (room or before - self.used), LANES[lineage_CRW.dtype])
-        if slots > before:  # the new slots hold copies of any old one, which nothing sees
-            order_CW = F.pad(order_CW, (0, slots - before))
-        order_CW = order_CW[:, :slots]
-        lineage_CRW = lineage_CRW.gather(2, order_CW[:, None].expand(-1, lineage_CRW.shape[1], -1))
-        lineage_CRW[:, :, used:] = NOT_SEEN
-        time_CW = None if self.time_CW is None else self.time_CW.index_select(0, wanted_B).gather(1, order_CW)
-        first_CH = (wanted_B[:, None] * heads + heads_H) * before
-        places_A = (first_CH[:, :, None] + order_CW[:, None]).flatten()
+        num_slots = _round_up_to_lanes(
+            num_used_slots + (free_slots or old_num_slots - self.num_used_slots), SOFTMAX_LANES[ancestors_CRW.dtype]
+        )
+        if num_slots > old_num_slots:  # the new slots hold copies of any old one, which nothing sees
+            order_CW = F.pad(order_CW, (0, num_slots - old_num_slots))
+        order_CW = order_CW[:, :num_slots]
+        ancestors_CRW = ancestors_CRW.gather(2, order_CW[:, None].expand(-1, ancestors_CRW.shape[1], -1))
+        ancestors_CRW[:, :, num_used_slots:] = MASKED_BIAS
+        position_CW = None if self.position_CW is None else self.position_CW.index_select(0, kept_B).gather(1, order_CW)
+        offset_CH = (kept_B[:, None] * num_heads + heads_H) * old_num_slots
+        old_slots_A = (offset_CH[:, :, None] + order_CW[:, None]).flatten()
 
-        def moved(one: Tensor) -> Tensor:
-            return one.flatten(0, 1).index_select(0, places_A).view(sentences * heads, slots, -1)
+        def gather_slots(x: Tensor) -> Tensor:
+            return x.flatten(0, 1).index_select(0, old_slots_A).view(num_stored * num_heads, num_slots, -1)
 
-        past = tuple(KeyValue(moved(layer.key), moved(layer.value)) for layer in self.past)
-        return replace(state, past=past, lineage_CRW=lineage_CRW, time_CW=time_CW, used=used)
+        self_kv = tuple(KeyValue(gather_slots(layer.key), gather_slots(layer.value)) for layer in self.self_kv)
+        return replace(state, past=self_kv, lineage_CRW=ancestors_CRW, time_CW=position_CW, used=num_used_slots)
 
 
-def _whole_vectors(count: int, lanes: int) -> int:
+def _round_up_to_lanes(count: int, lanes: int) -> int:
     """A softmax over anything else takes up to three times as long."""
     return -(-count // lanes) * lanes

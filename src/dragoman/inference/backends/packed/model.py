@@ -20,26 +20,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.decoding.topk import PlainRanking
-from dragoman.inference.backends.packed.attention import found
-from dragoman.inference.backends.packed.kv_cache import NOT_SEEN, PackedState
-from dragoman.inference.backends.packed.matmul import Product
+from dragoman.decoding.topk import TorchTopK
+from dragoman.inference.backends.packed.attention import attend
+from dragoman.inference.backends.packed.kv_cache import MASKED_BIAS, PackedState
+from dragoman.inference.backends.packed.matmul import PackedMatMul
 from dragoman.model.attention import KeyValue
-from dragoman.model.linear import whole_rows
+from dragoman.model.linear import round_up_rows
 from dragoman.model.masks import padding_mask, windowed_padding_mask
-from dragoman.model.pointer import Pointed, Words
+from dragoman.model.pointer import PointerState, WordTables
 
-Norm = Callable[[Tensor], Tensor]
-Remember = Callable[[KeyValue], KeyValue]
+NormFn = Callable[[Tensor], Tensor]
+KVUpdateFn = Callable[[KeyValue], KeyValue]
 """Given the keys and values of these places (Y, T, ·): those to look at (Y, W, ·)."""
 
 
 @dataclass(frozen=True)
-class Residual:
+class ResidualNorms:
     """The normalisations around one sub-layer: one of them is nothing."""
 
-    before: Norm
-    after: Norm
+    pre_norm: NormFn
+    post_norm: NormFn
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,20 @@ class PackedEmbedding:
     """Token vectors, scaled, plus positions. The vectors are the model's own memory."""
 
     weight_VD: Tensor
-    gain_V: Tensor
+    scale_V: Tensor
     positions: Callable[[int, int], Tensor]
     extra_D: Tensor | None
     padding_id: int
 
     def __call__(self, ids_TC: Tensor, start: int) -> Tensor:
         """→ (T·C, D)."""
-        at_T1D = self.positions(start, ids_TC.shape[0]).detach()[:, None]
+        positions_T1D = self.positions(start, ids_TC.shape[0]).detach()[:, None]
         if self.extra_D is not None:
-            at_T1D = at_T1D + self.extra_D
+            positions_T1D = positions_T1D + self.extra_D
         ids_M = ids_TC.flatten()
         x_TCD = self.weight_VD.index_select(0, ids_M).view(*ids_TC.shape, -1)
-        gain_TC1 = self.gain_V.index_select(0, ids_M).view(*ids_TC.shape, 1)
-        return torch.addcmul(at_T1D, x_TCD, gain_TC1).flatten(0, 1)
+        scale_TC1 = self.scale_V.index_select(0, ids_M).view(*ids_TC.shape, 1)
+        return torch.addcmul(positions_T1D, x_TCD, scale_TC1).flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -69,38 +69,42 @@ class PackedAttention:
     remember: head by head, keys and values side by side; of attention across only
     """
 
-    look: Product
-    remember: Product | None
-    output: Product
-    heads: int
+    qkv: PackedMatMul
+    kv: PackedMatMul | None
+    output: PackedMatMul
+    num_heads: int
     key_width: int
 
-    def within(self, x_MD: Tensor, remember: Remember, bias: Tensor | None, sentences: int, places: int) -> Tensor:
+    def attend_self(
+        self, x_MD: Tensor, update_kv: KVUpdateFn, bias: Tensor | None, num_sentences: int, num_positions: int
+    ) -> Tensor:
         """What these places of each sentence find among those that are remembered, before the projection back. → (M, H·U)."""
-        look_YTX = self._by_heads(self.look(x_MD), sentences, places)
+        qkv_YTX = self._split_heads(self.qkv(x_MD), num_sentences, num_positions)
         width = self.key_width
-        key_YTK, value_YTU = look_YTX[:, :, width : 2 * width], look_YTX[:, :, 2 * width :]
-        found_TYU = found(look_YTX[:, :, :width], remember(KeyValue(key_YTK, value_YTU)), bias)
-        found_MX = found_TYU.reshape(places * sentences, -1)
-        short = x_MD.shape[0] - found_MX.shape[0]
-        return F.pad(found_MX, (0, 0, 0, short)) if short else found_MX
+        key_YTK, value_YTU = qkv_YTX[:, :, width : 2 * width], qkv_YTX[:, :, 2 * width :]
+        output_TYU = attend(qkv_YTX[:, :, :width], update_kv(KeyValue(key_YTK, value_YTU)), bias)
+        output_MX = output_TYU.reshape(num_positions * num_sentences, -1)
+        num_padding_rows = x_MD.shape[0] - output_MX.shape[0]
+        return F.pad(output_MX, (0, 0, 0, num_padding_rows)) if num_padding_rows else output_MX
 
-    def across(self, x_MD: Tensor, memory: KeyValue, bias: Tensor | None, sentences: int) -> Tensor:
+    def attend_cross(self, x_MD: Tensor, cross_kv: KeyValue, bias: Tensor | None, num_sentences: int) -> Tensor:
         """What these places find in the source. → (M, H·U)."""
-        places = x_MD.shape[0] // sentences
-        return found(self._by_heads(self.look(x_MD), sentences, places), memory, bias).reshape(x_MD.shape[0], -1)
+        num_positions = x_MD.shape[0] // num_sentences
+        return attend(self._split_heads(self.qkv(x_MD), num_sentences, num_positions), cross_kv, bias).reshape(
+            x_MD.shape[0], -1
+        )
 
-    def remembered(self, x_MD: Tensor, sentences: int, places: int) -> KeyValue:
+    def project_kv(self, x_MD: Tensor, num_sentences: int, num_positions: int) -> KeyValue:
         """Keys and values of the source (Y, S, ·), for attention across."""
-        assert self.remember is not None
-        both_YSX = self._by_heads(self.remember(x_MD), sentences, places)
-        return KeyValue(both_YSX[:, :, : self.key_width], both_YSX[:, :, self.key_width :])
+        assert self.kv is not None
+        kv_YSX = self._split_heads(self.kv(x_MD), num_sentences, num_positions)
+        return KeyValue(kv_YSX[:, :, : self.key_width], kv_YSX[:, :, self.key_width :])
 
-    def _by_heads(self, many_MX: Tensor, sentences: int, places: int) -> Tensor:
+    def _split_heads(self, x_MX: Tensor, num_sentences: int, num_positions: int) -> Tensor:
         """All heads of all sentences as a batch (Y, T, ·), without the rows that mean nothing."""
-        rows = places * sentences
-        some_MX = many_MX if rows == many_MX.shape[0] else many_MX[:rows]
-        return some_MX.view(places, sentences * self.heads, -1).transpose(0, 1)
+        rows = num_positions * num_sentences
+        valid_MX = x_MX if rows == x_MX.shape[0] else x_MX[:rows]
+        return valid_MX.view(num_positions, num_sentences * self.num_heads, -1).transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -108,28 +112,30 @@ class PackedLayer:
     """A layer of either stack; `cross_attention` is the decoder's."""
 
     attention: PackedAttention
-    attention_residual: Residual
+    attention_residual: ResidualNorms
     cross_attention: PackedAttention | None
-    cross_attention_residual: Residual | None
-    inner: Product
-    outer: Product
-    feed_forward_residual: Residual
+    cross_attention_residual: ResidualNorms | None
+    inner: PackedMatMul
+    outer: PackedMatMul
+    feed_forward_residual: ResidualNorms
 
-    def look_within(self, x_MD: Tensor, remember: Remember, bias: Tensor | None, sentences: int, places: int) -> Tensor:
+    def apply_self_attention(
+        self, x_MD: Tensor, update_kv: KVUpdateFn, bias: Tensor | None, num_sentences: int, num_positions: int
+    ) -> Tensor:
         residual = self.attention_residual
-        found_MX = self.attention.within(residual.before(x_MD), remember, bias, sentences, places)
-        return residual.after(self.attention.output.onto(x_MD, found_MX))
+        output_MX = self.attention.attend_self(residual.pre_norm(x_MD), update_kv, bias, num_sentences, num_positions)
+        return residual.post_norm(self.attention.output.add_to(x_MD, output_MX))
 
-    def look_across(self, x_MD: Tensor, memory: KeyValue, bias: Tensor | None, sentences: int) -> Tensor:
+    def apply_cross_attention(self, x_MD: Tensor, cross_kv: KeyValue, bias: Tensor | None, num_sentences: int) -> Tensor:
         assert self.cross_attention is not None
         assert self.cross_attention_residual is not None
         residual = self.cross_attention_residual
-        found_MX = self.cross_attention.across(residual.before(x_MD), memory, bias, sentences)
-        return residual.after(self.cross_attention.output.onto(x_MD, found_MX))
+        output_MX = self.cross_attention.attend_cross(residual.pre_norm(x_MD), cross_kv, bias, num_sentences)
+        return residual.post_norm(self.cross_attention.output.add_to(x_MD, output_MX))
 
     def feed_forward(self, x_MD: Tensor) -> Tensor:
         residual = self.feed_forward_residual
-        return residual.after(self.outer.onto(x_MD, self.inner(residual.before(x_MD))))
+        return residual.post_norm(self.outer.add_to(x_MD, self.inner(residual.pre_norm(x_MD))))
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,7 @@ class PackedStack:
 
     embedding: PackedEmbedding
     layers: tuple[PackedLayer, ...]
-    norm: Norm
+    norm: NormFn
     window: int | None
 
 
@@ -149,25 +155,25 @@ class PackedPointer:
     shifts_V: 1 for a target token that consumes a word
     """
 
-    words: Words
+    word_tables: WordTables
     shifts_V: Tensor
-    projection: Product
+    projection: PackedMatMul
 
-    def start(self, memory_MD: Tensor, source_BS: Tensor, stored: int) -> Pointed:
+    def start(self, memory_MD: Tensor, source_BS: Tensor, num_stored: int) -> PointerState:
         """Nothing is said yet. memory_MD: the encoder's output, whose rows of one place are those of all stored sentences."""
         row_B1 = torch.arange(len(source_BS))[:, None]
-        rows_BW = self.words.places(source_BS) * stored + row_B1
-        return Pointed(self.projection(memory_MD).index_select(0, rows_BW.flatten()).view(*rows_BW.shape, -1))
+        rows_BW = self.word_tables.find_word_starts(source_BS) * num_stored + row_B1
+        return PointerState(self.projection(memory_MD).index_select(0, rows_BW.flatten()).view(*rows_BW.shape, -1))
 
-    def __call__(self, tokens_N: Tensor, pointed: Pointed) -> tuple[Tensor, Pointed]:
+    def __call__(self, tokens_N: Tensor, pointer_state: PointerState) -> tuple[Tensor, PointerState]:
         """What is added to the inputs (N, D), and where the hypotheses are after them."""
         count_N = self.shifts_V.index_select(0, tokens_N)
-        if pointed.count_N is not None:
-            count_N = count_N + pointed.count_N
-        sentences, width, _ = pointed.vectors_BWD.shape
-        first_B1 = torch.arange(0, sentences * width, width)[:, None]
-        place_N = (count_N.clamp(max=width - 1).view(sentences, -1) + first_B1).flatten()
-        return pointed.vectors_BWD.flatten(0, 1).index_select(0, place_N), replace(pointed, count_N=count_N)
+        if pointer_state.num_words_N is not None:
+            count_N = count_N + pointer_state.num_words_N
+        sentences, width, _ = pointer_state.vectors_BWD.shape
+        offset_B1 = torch.arange(0, sentences * width, width)[:, None]
+        position_N = (count_N.clamp(max=width - 1).view(sentences, -1) + offset_B1).flatten()
+        return pointer_state.vectors_BWD.flatten(0, 1).index_select(0, position_N), replace(pointer_state, count_N=count_N)
 
 
 @dataclass(frozen=True)
@@ -182,101 +188,105 @@ class PackedTransformer:
 
     encoder: PackedStack
     decoder: PackedStack
-    output: Product
+    output: PackedMatMul
     pointer: PackedPointer | None
-    exact: bool
-    ranking: ClassVar[type[PlainRanking]] = PlainRanking
+    float32_attention: bool
+    make_topk: ClassVar[type[TorchTopK]] = TorchTopK
 
     def start(self, source_BS: Tensor) -> PackedState:
         """Read the source, padded on the right: the state before the first target token."""
-        given, heads = len(source_BS), self.decoder.layers[0].attention.heads
-        sentences = whole_rows(given)
-        if sentences > given:
-            source_BS = torch.cat([source_BS, source_BS[-1:].expand(sentences - given, -1)])
-        keep_BS = source_BS != self.encoder.embedding.padding_id
-        memory_MD = self._encode(source_BS, keep_BS)
+        num_sources, num_heads = len(source_BS), self.decoder.layers[0].attention.num_heads
+        num_stored = round_up_rows(num_sources)
+        if num_stored > num_sources:
+            source_BS = torch.cat([source_BS, source_BS[-1:].expand(num_stored - num_sources, -1)])
+        token_mask_BS = source_BS != self.encoder.embedding.padding_id
+        memory_MD = self._encode(source_BS, token_mask_BS)
         layers = [cast(PackedAttention, layer.cross_attention) for layer in self.decoder.layers]
-        memory = tuple(attention.remembered(memory_MD, sentences, source_BS.shape[1]) for attention in layers)
-        bias = None if bool(keep_BS.all()) else _bias(padding_mask(keep_BS), heads)
-        pointed = None if self.pointer is None else self.pointer.start(memory_MD, source_BS[:given], sentences)
-        wanted_B = torch.arange(given) if sentences > given else None
-        return PackedState(memory, bias, sentences, wanted_B=wanted_B, pointed=pointed)
+        cross_kv = tuple(attention.project_kv(memory_MD, num_stored, source_BS.shape[1]) for attention in layers)
+        bias = None if bool(token_mask_BS.all()) else _to_additive_bias(padding_mask(token_mask_BS), num_heads)
+        pointer_state = None if self.pointer is None else self.pointer.start(memory_MD, source_BS[:num_sources], num_stored)
+        active_B = torch.arange(num_sources) if num_stored > num_sources else None
+        return PackedState(cross_kv, bias, num_stored, active_B=active_B, pointer=pointer_state)
 
-    def _encode(self, source_BS: Tensor, keep_BS: Tensor) -> Tensor:
+    def _encode(self, source_BS: Tensor, token_mask_BS: Tensor) -> Tensor:
         """→ (S·B, D), and some rows more that mean nothing."""
         bias = None
-        heads = self.encoder.layers[0].attention.heads
+        num_heads = self.encoder.layers[0].attention.num_heads
         if self.encoder.window is not None:
-            bias = _bias(windowed_padding_mask(keep_BS, self.encoder.window), heads)
-        elif not bool(keep_BS.all()):
-            bias = _bias(padding_mask(keep_BS), heads)
+            bias = _to_additive_bias(windowed_padding_mask(token_mask_BS, self.encoder.window), num_heads)
+        elif not bool(token_mask_BS.all()):
+            bias = _to_additive_bias(padding_mask(token_mask_BS), num_heads)
         x_MD = self.encoder.embedding(source_BS.t(), 0)
-        x_MD = F.pad(x_MD, (0, 0, 0, whole_rows(len(x_MD)) - len(x_MD)))
+        x_MD = F.pad(x_MD, (0, 0, 0, round_up_rows(len(x_MD)) - len(x_MD)))
         for layer in self.encoder.layers:
-            x_MD = layer.look_within(x_MD, _as_it_is, bias, *source_BS.shape)
+            x_MD = layer.apply_self_attention(x_MD, _identity_kv, bias, *source_BS.shape)
             x_MD = layer.feed_forward(x_MD)
         return self.encoder.norm(x_MD)
 
     def step(self, tokens_N: Tensor, state: PackedState) -> tuple[Tensor, PackedState]:
         """Read one more target token in each row: the logits (N, V) of the next, and the state after it."""
-        width = len(tokens_N) // state.wanted
+        beam_size = len(tokens_N) // state.num_active
         attention = self.decoder.layers[0].attention
-        if state.past is None:
-            state = state.begin(width, exact=self.exact, timed=self.decoder.window is not None)
-        state = state.ready(self.decoder.window)
-        assert state.past is not None
-        assert state.lineage_CRW is not None
-        sentences, memory_bias = state.sentences, state.memory_bias
-        slots = slice(state.used, state.used + width)
-        rows_N = state.stored_rows()
-        x_MD, pointed = self._read(tokens_N, rows_N, state, width)
-        lineage_C1RW = state.lineage_CRW[:, None]
-        bias_YRW = lineage_C1RW.expand(-1, attention.heads, -1, -1).flatten(0, 1)
-        for layer, past, memory in zip(self.decoder.layers, state.past, state.memory, strict=True):
+        if state.self_kv is None:
+            state = state.allocate(
+                beam_size, float32_attention=self.float32_attention, track_positions=self.decoder.window is not None
+            )
+        state = state.prepare_step(self.decoder.window)
+        assert state.self_kv is not None
+        assert state.ancestors_CRW is not None
+        num_stored, memory_bias = state.num_stored, state.memory_bias
+        slots = slice(state.num_used_slots, state.num_used_slots + beam_size)
+        rows_N = state.active_rows()
+        x_MD, pointer_state = self._embed_tokens(tokens_N, rows_N, state, beam_size)
+        ancestors_C1RW = state.ancestors_CRW[:, None]
+        bias_YRW = ancestors_C1RW.expand(-1, attention.num_heads, -1, -1).flatten(0, 1)
+        for layer, self_kv, cross_kv in zip(self.decoder.layers, state.self_kv, state.cross_kv, strict=True):
 
-            def write(now: KeyValue, past: KeyValue = past) -> KeyValue:
-                past.key[:, slots].copy_(now.key)
-                past.value[:, slots].copy_(now.value)
-                return past
+            def write_kv(new_kv: KeyValue, self_kv: KeyValue = self_kv) -> KeyValue:
+                self_kv.key[:, slots].copy_(new_kv.key)
+                self_kv.value[:, slots].copy_(new_kv.value)
+                return self_kv
 
-            x_MD = layer.look_within(x_MD, write, bias_YRW, sentences, width)
-            x_MD = layer.look_across(x_MD, memory, memory_bias, sentences)
+            x_MD = layer.apply_self_attention(x_MD, write_kv, bias_YRW, num_stored, beam_size)
+            x_MD = layer.apply_cross_attention(x_MD, cross_kv, memory_bias, num_stored)
             x_MD = layer.feed_forward(x_MD)
         x_MD = self.decoder.norm(x_MD)
-        if width > 1:
-            x_MD = x_MD.view(width, sentences, -1).transpose(0, 1).reshape(len(x_MD), -1)
-        after = replace(state, used=slots.stop, length=state.length + 1, pointed=pointed)
+        if beam_size > 1:
+            x_MD = x_MD.view(beam_size, num_stored, -1).transpose(0, 1).reshape(len(x_MD), -1)
+        next_state = replace(state, used=slots.stop, length=state.length + 1, pointed=pointer_state)
         if rows_N is None:
-            return self.output(x_MD), after
-        wanted = len(rows_N)
-        x_MD = x_MD.index_select(0, F.pad(rows_N, (0, min(whole_rows(wanted), len(x_MD)) - wanted)))
-        return self.output(x_MD)[:wanted], after
+            return self.output(x_MD), next_state
+        num_rows = len(rows_N)
+        x_MD = x_MD.index_select(0, F.pad(rows_N, (0, min(round_up_rows(num_rows), len(x_MD)) - num_rows)))
+        return self.output(x_MD)[:num_rows], next_state
 
-    def _read(self, tokens_N: Tensor, rows_N: Tensor | None, state: PackedState, width: int) -> tuple[Tensor, Pointed | None]:
+    def _embed_tokens(
+        self, tokens_N: Tensor, rows_N: Tensor | None, state: PackedState, beam_size: int
+    ) -> tuple[Tensor, PointerState | None]:
         """The decoder's input (R·C, D), hypothesis by hypothesis, and where these are after it.
 
         rows_N: numbers of the tokens' rows among the stored; none where they are all
         """
 
-        def stored(given_NX: Tensor) -> Tensor:
+        def to_stored_rows(x_NX: Tensor) -> Tensor:
             """(C, R, ·)"""
             if rows_N is not None:
-                shape = (state.sentences * width, *given_NX.shape[1:])
-                given_NX = given_NX.new_zeros(shape).index_copy_(0, rows_N, given_NX)
-            return given_NX.view(state.sentences, width, *given_NX.shape[1:])
+                shape = (state.num_stored * beam_size, *x_NX.shape[1:])
+                x_NX = x_NX.new_zeros(shape).index_copy_(0, rows_N, x_NX)
+            return x_NX.view(state.num_stored, beam_size, *x_NX.shape[1:])
 
-        x_MD = self.decoder.embedding(stored(tokens_N).t().reshape(1, -1), state.length)
-        if self.pointer is None or state.pointed is None:
+        x_MD = self.decoder.embedding(to_stored_rows(tokens_N).t().reshape(1, -1), state.length)
+        if self.pointer is None or state.pointer is None:
             return x_MD, None
-        added_ND, pointed = self.pointer(tokens_N, state.pointed)
-        return x_MD.add_(stored(added_ND).transpose(0, 1).reshape_as(x_MD)), pointed
+        added_ND, pointer_state = self.pointer(tokens_N, state.pointer)
+        return x_MD.add_(to_stored_rows(added_ND).transpose(0, 1).reshape_as(x_MD)), pointer_state
 
 
-def _as_it_is(now: KeyValue) -> KeyValue:
-    return now
+def _identity_kv(kv: KeyValue) -> KeyValue:
+    return kv
 
 
-def _bias(mask: Tensor, heads: int) -> Tensor:
+def _to_additive_bias(mask: Tensor, num_heads: int) -> Tensor:
     """(B, 1, T, W), true where a query may look → (B·H, T, W), what to add to the scores."""
-    bias = torch.zeros(mask.shape).masked_fill_(~mask, NOT_SEEN)
-    return bias.expand(-1, heads, -1, -1).flatten(0, 1)
+    bias = torch.zeros(mask.shape).masked_fill_(~mask, MASKED_BIAS)
+    return bias.expand(-1, num_heads, -1, -1).flatten(0, 1)

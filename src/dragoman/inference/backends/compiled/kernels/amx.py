@@ -10,67 +10,67 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dragoman.inference.backends.compiled.cpu_features import knows_tiles
-from dragoman.inference.backends.compiled.kernels.memory import place_of
-from dragoman.inference.backends.compiled.kernels.simd import called
+from dragoman.inference.backends.compiled.cpu_features import has_amx_int8
+from dragoman.inference.backends.compiled.kernels.memory import element_pointer
+from dragoman.inference.backends.compiled.kernels.simd import call_llvm
 
-_BYTE = ir.IntType(8)
+_I8 = ir.IntType(8)
 
 
-def _instruction(builder, name, *arguments):
-    if knows_tiles():
-        called(builder, name, ir.VoidType(), *arguments)
+def _emit(builder, name, *arguments):
+    if has_amx_int8():
+        call_llvm(builder, name, ir.VoidType(), *arguments)
 
 
 @intrinsic
 def configure_tiles(typing, address):
     """By the 64 bytes that stand there; see `tile_description`."""
 
-    def code(context, builder, signature, given):
-        _instruction(builder, "llvm.x86.ldtilecfg", builder.inttoptr(given[0], _BYTE.as_pointer()))
+    def codegen(context, builder, signature, args):
+        _emit(builder, "llvm.x86.ldtilecfg", builder.inttoptr(args[0], _I8.as_pointer()))
         return context.get_dummy_value()
 
-    return types.void(types.int64), code
+    return types.void(types.int64), codegen
 
 
 @intrinsic
 def release_tiles(typing):
     """As every function must that configured them."""
 
-    def code(context, builder, signature, given):
-        _instruction(builder, "llvm.x86.tilerelease")
+    def codegen(context, builder, signature, args):
+        _emit(builder, "llvm.x86.tilerelease")
         return context.get_dummy_value()
 
-    return types.void(), code
+    return types.void(), codegen
 
 
 @intrinsic(prefer_literal=True)
-def empty_tile(typing, number):
+def zero_tile(typing, tile):
     """All zero."""
 
-    def code(context, builder, signature, given):
-        _instruction(builder, "llvm.x86.tilezero", _BYTE(number.literal_value))
+    def codegen(context, builder, signature, args):
+        _emit(builder, "llvm.x86.tilezero", _I8(tile.literal_value))
         return context.get_dummy_value()
 
-    return types.void(number), code
+    return types.void(tile), codegen
 
 
-def _tile_mover(name):
+def _make_tile_transfer(name):
     @intrinsic(prefer_literal=True)
-    def move(typing, number, address, at, stride):
-        def code(context, builder, signature, given):
-            place = place_of(builder, *given[1:3], _BYTE, _BYTE)
-            _instruction(builder, name, _BYTE(number.literal_value), place, given[3])
+    def transfer(typing, tile, address, offset, stride):
+        def codegen(context, builder, signature, args):
+            pointer = element_pointer(builder, *args[1:3], _I8, _I8)
+            _emit(builder, name, _I8(tile.literal_value), pointer, args[3])
             return context.get_dummy_value()
 
-        return types.void(number, types.int64, types.int64, types.int64), code
+        return types.void(tile, types.int64, types.int64, types.int64), codegen
 
-    return move
+    return transfer
 
 
-load_tile = _tile_mover("llvm.x86.tileloadd64")
+load_tile = _make_tile_transfer("llvm.x86.tileloadd64")
 """load_tile(number, address, at, stride): rows so many bytes apart."""
-store_tile = _tile_mover("llvm.x86.tilestored64")
+store_tile = _make_tile_transfer("llvm.x86.tilestored64")
 """store_tile(number, address, at, stride)"""
 
 
@@ -78,9 +78,9 @@ store_tile = _tile_mover("llvm.x86.tilestored64")
 def multiply_tiles(typing, sum_, unsigned, signed):
     """Added to a tile of sums: rows of unsigned bytes by 16 columns of signed ones, four of a column side by side."""
 
-    def code(context, builder, signature, given):
-        numbers = [_BYTE(one.literal_value) for one in (sum_, unsigned, signed)]
-        _instruction(builder, "llvm.x86.tdpbusd", *numbers)
+    def codegen(context, builder, signature, args):
+        tiles = [_I8(operand.literal_value) for operand in (sum_, unsigned, signed)]
+        _emit(builder, "llvm.x86.tdpbusd", *tiles)
         return context.get_dummy_value()
 
-    return types.void(sum_, unsigned, signed), code
+    return types.void(sum_, unsigned, signed), codegen

@@ -11,80 +11,80 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dragoman.inference.backends.compiled.kernels.simd import compiled
-from dragoman.inference.backends.compiled.kernels.structs import APART
+from dragoman.inference.backends.compiled.kernels.simd import kernel
+from dragoman.inference.backends.compiled.kernels.structs import CACHE_LINE_I64
 
 # Vain looks before others may go on.
-PATIENCE = 512
+SPINS_BEFORE_YIELD = 512
 
-_LONG = ir.IntType(64)
+_I64 = ir.IntType(64)
 
 
-def _place(builder, address, at):
-    return builder.gep(builder.inttoptr(address, _LONG.as_pointer()), [at], source_etype=_LONG)
+def _element_pointer(builder, address, index):
+    return builder.gep(builder.inttoptr(address, _I64.as_pointer()), [index], source_etype=_I64)
 
 
 @intrinsic
-def seen(typing, address, at):
+def load_acquire(typing, address, index):
     """What stands there, and all that was written before it was."""
 
-    def code(context, builder, signature, given):
-        return builder.load_atomic(_place(builder, *given), "acquire", 8, typ=_LONG)
+    def codegen(context, builder, signature, args):
+        return builder.load_atomic(_element_pointer(builder, *args), "acquire", 8, typ=_I64)
 
-    return types.int64(types.int64, types.int64), code
+    return types.int64(types.int64, types.int64), codegen
 
 
 @intrinsic
-def show(typing, address, at, value):
+def store_release(typing, address, index, value):
     """Put it there, after all that was written before."""
 
-    def code(context, builder, signature, given):
-        builder.store_atomic(given[2], _place(builder, *given[:2]), "release", 8)
+    def codegen(context, builder, signature, args):
+        builder.store_atomic(args[2], _element_pointer(builder, *args[:2]), "release", 8)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, types.int64), code
+    return types.void(types.int64, types.int64, types.int64), codegen
 
 
 @intrinsic
 def pause(typing):
     """For some moments."""
 
-    def code(context, builder, signature, given):
-        kind = ir.FunctionType(ir.VoidType(), [])
-        builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), kind), [])
+    def codegen(context, builder, signature, args):
+        function_type = ir.FunctionType(ir.VoidType(), [])
+        builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), function_type), [])
         return context.get_dummy_value()
 
-    return types.void(), code
+    return types.void(), codegen
 
 
 @intrinsic
-def call(typing, address):
+def call_function(typing, address):
     """A function that takes nothing, and whose result nobody reads."""
 
-    def code(context, builder, signature, given):
-        builder.call(builder.inttoptr(given[0], ir.FunctionType(ir.IntType(32), []).as_pointer()), [])
+    def codegen(context, builder, signature, args):
+        builder.call(builder.inttoptr(args[0], ir.FunctionType(ir.IntType(32), []).as_pointer()), [])
         return context.get_dummy_value()
 
-    return types.void(types.int64), code
+    return types.void(types.int64), codegen
 
 
-@compiled
-def share(count, team):
+@kernel
+def thread_range(count, group):
     """Which of so many are this member's: from, and up to."""
-    return count * team.member // team.members, count * (team.member + 1) // team.members
+    return count * group.thread_index // group.num_threads, count * (group.thread_index + 1) // group.num_threads
 
 
-@compiled
-def meet(team):
+@kernel
+def barrier(group):
     """Go on when all members are here, with all that they have written."""
-    if team.members == 1:
+    if group.num_threads == 1:
         return
-    here = seen(team.arrived, team.member * APART) + 1
-    show(team.arrived, team.member * APART, here)
-    for other in range(team.members):
-        looks = 0
-        while seen(team.arrived, other * APART) < here and not seen(team.over, 0):
+    generation = load_acquire(group.arrivals, group.thread_index * CACHE_LINE_I64) + 1
+    store_release(group.arrivals, group.thread_index * CACHE_LINE_I64, generation)
+    for peer in range(group.num_threads):
+        spins = 0
+        while load_acquire(group.arrivals, peer * CACHE_LINE_I64) < generation and not load_acquire(group.cancelled, 0):
             pause()
-            looks += 1
-            if looks % PATIENCE == 0 and team.pass_on:
-                call(team.pass_on)
+            spins += 1
+            if spins % SPINS_BEFORE_YIELD == 0 and group.yield_fn:
+                call_function(group.yield_fn)

@@ -7,100 +7,146 @@ from __future__ import annotations
 
 import numpy as np
 
-from dragoman.inference.backends.compiled.kernels.barrier import meet, share
-from dragoman.inference.backends.compiled.kernels.gemm import multiply_bytes, to_bytes
-from dragoman.inference.backends.compiled.kernels.logits import LOWEST, highest_of, insert, sum_of, with_more
-from dragoman.inference.backends.compiled.kernels.memory import double, load, long, number, put, put_double, put_long, whole
-from dragoman.inference.backends.compiled.kernels.simd import any_above, compiled, same
-from dragoman.inference.backends.compiled.kernels.structs import COLUMNS, LANES
+from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
+from dragoman.inference.backends.compiled.kernels.gemm import multiply_quantized, quantize_rows
+from dragoman.inference.backends.compiled.kernels.logits import (
+    NEG_INF,
+    compute_exp_sum,
+    compute_max,
+    insert_candidate,
+    merge_exp_sums,
+)
+from dragoman.inference.backends.compiled.kernels.memory import (
+    load_f32,
+    load_f32x16,
+    load_f64,
+    load_i32,
+    load_i64,
+    store_f32,
+    store_f64,
+    store_i64,
+)
+from dragoman.inference.backends.compiled.kernels.simd import any_greater, kernel, splat
+from dragoman.inference.backends.compiled.kernels.structs import LANES, LOGIT_BLOCK
 
 
-@compiled
-def rank(rows, length, model, space, batch, asked, said):
+@kernel
+def select_candidates(num_rows, length, decoder, workspace, row_buffers, options, row_ids):
     """The best tokens of each row, and log Σ exp over all. said: (N, M), what rows said, where that matters
 
     The first member has them; the others have put theirs where it looks for them.
     """
-    output, logits, team = model.output, batch.logits, space.team
-    parts, lists = -(-output.outputs // COLUMNS), team.member * batch.rows
-    for row in range(rows):
-        put_long(batch.filled, lists + row, 0)
-    to_bytes(space.x, rows, space.width, space, False)
-    mine, others = share(parts, team)
-    for part in range(mine, others):
-        column = part * COLUMNS
-        after, count = min(column + COLUMNS, output.filled), min(COLUMNS, output.outputs - column)
-        multiply_bytes(output, np.int64(0), logits - 4 * column, COLUMNS, column, after, rows, space.width, space)
-        for row in range(rows):
-            start = row * COLUMNS
-            highest = highest_of(logits, start, count)
-            put(batch.top, row * parts + part, highest)
-            put_double(batch.sum, row * parts + part, sum_of(logits, start, count, highest))
-            keep_best(row, lists, column, start, count, highest, length, batch, asked, said)
-    meet(team)
-    if team.member == 0:
-        for row in range(rows):
-            sum_up(row, parts, batch)
-            for member in range(1, team.members):
-                join(row, member * batch.rows + row, batch)
+    output, logits, group = decoder.output, row_buffers.logits, workspace.group
+    num_blocks, first_list = -(-output.num_outputs // LOGIT_BLOCK), group.thread_index * row_buffers.num_rows
+    for row in range(num_rows):
+        store_i64(row_buffers.num_filled, first_list + row, 0)
+    quantize_rows(workspace.x, num_rows, workspace.width, workspace, False)
+    first_block, end_block = thread_range(num_blocks, group)
+    for block in range(first_block, end_block):
+        column = block * LOGIT_BLOCK
+        end_column, count = min(column + LOGIT_BLOCK, output.padded_outputs), min(LOGIT_BLOCK, output.num_outputs - column)
+        multiply_quantized(
+            output, np.int64(0), logits - 4 * column, LOGIT_BLOCK, column, end_column, num_rows, workspace.width, workspace
+        )
+        for row in range(num_rows):
+            start = row * LOGIT_BLOCK
+            block_max = compute_max(logits, start, count)
+            store_f32(row_buffers.block_max, row * num_blocks + block, block_max)
+            store_f64(row_buffers.block_sum, row * num_blocks + block, compute_exp_sum(logits, start, count, block_max))
+            update_candidates(row, first_list, column, start, count, block_max, length, row_buffers, options, row_ids)
+    barrier(group)
+    if group.thread_index == 0:
+        for row in range(num_rows):
+            reduce_logsumexp(row, num_blocks, row_buffers)
+            for member in range(1, group.num_threads):
+                merge_candidates(row, member * row_buffers.num_rows + row, row_buffers)
 
 
-@compiled
-def sum_up(row, parts, batch):
+@kernel
+def reduce_logsumexp(row, num_blocks, row_buffers):
     """log Σ exp of all logits of a row."""
-    top, sum_ = np.float32(LOWEST), 0.0
-    for part in range(row * parts, (row + 1) * parts):
-        top, sum_ = with_more(top, sum_, number(batch.top, part), double(batch.sum, part))
-    put_double(batch.total, row, np.float64(top) + np.log(sum_))
+    row_max, row_sum = np.float32(NEG_INF), 0.0
+    for block in range(row * num_blocks, (row + 1) * num_blocks):
+        row_max, row_sum = merge_exp_sums(
+            row_max, row_sum, load_f32(row_buffers.block_max, block), load_f64(row_buffers.block_sum, block)
+        )
+    store_f64(row_buffers.logsumexp, row, np.float64(row_max) + np.log(row_sum))
 
 
-@compiled
-def join(row, other, batch):
+@kernel
+def merge_candidates(row, other_list, row_buffers):
     """Another list's best, whose tokens have higher numbers, among those of a row."""
-    first, filled = row * batch.proposed, long(batch.filled, row)
-    for at in range(other * batch.proposed, other * batch.proposed + long(batch.filled, other)):
-        value = number(batch.values, at)
-        if filled == batch.proposed and not value > number(batch.values, first + filled - 1):
+    first, num_filled = row * row_buffers.num_candidates, load_i64(row_buffers.num_filled, row)
+    for index in range(
+        other_list * row_buffers.num_candidates,
+        other_list * row_buffers.num_candidates + load_i64(row_buffers.num_filled, other_list),
+    ):
+        value = load_f32(row_buffers.candidate_logits, index)
+        if num_filled == row_buffers.num_candidates and not value > load_f32(
+            row_buffers.candidate_logits, first + num_filled - 1
+        ):
             break
-        insert(value, long(batch.best, at), first, filled, batch.proposed, batch.values, batch.best)
-        filled = min(filled + 1, batch.proposed)
-    put_long(batch.filled, row, filled)
+        insert_candidate(
+            value,
+            load_i64(row_buffers.candidate_ids, index),
+            first,
+            num_filled,
+            row_buffers.num_candidates,
+            row_buffers.candidate_logits,
+            row_buffers.candidate_ids,
+        )
+        num_filled = min(num_filled + 1, row_buffers.num_candidates)
+    store_i64(row_buffers.num_filled, row, num_filled)
 
 
-@compiled
-def keep_best(row, lists, column, start, count, highest, length, batch, asked, said):
+@kernel
+def update_candidates(row, first_list, column, start, count, block_max, length, row_buffers, options, row_ids):
     """Those of some more logits that are among the best of their row and may be said. lists: where this member's begin"""
-    mine = lists + row
-    first, filled = mine * batch.proposed, long(batch.filled, mine)
-    last = first + batch.proposed - 1
-    if filled == batch.proposed and highest <= number(batch.values, last):
+    list_index = first_list + row
+    first, num_filled = list_index * row_buffers.num_candidates, load_i64(row_buffers.num_filled, list_index)
+    last = first + row_buffers.num_candidates - 1
+    if num_filled == row_buffers.num_candidates and block_max <= load_f32(row_buffers.candidate_logits, last):
         return
-    for at in range(0, count, LANES):
-        after = min(at + LANES, count)
-        is_whole = filled == batch.proposed and after == at + LANES
-        if is_whole and not any_above(load(batch.logits, start + at), same(number(batch.values, last))):
+    for lane_start in range(0, count, LANES):
+        lane_end = min(lane_start + LANES, count)
+        is_full_vector = num_filled == row_buffers.num_candidates and lane_end == lane_start + LANES
+        if is_full_vector and not any_greater(
+            load_f32x16(row_buffers.logits, start + lane_start), splat(load_f32(row_buffers.candidate_logits, last))
+        ):
             continue
-        for place in range(at, after):
-            value = number(batch.logits, start + place)
-            if filled == batch.proposed and not value > number(batch.values, last):
+        for offset in range(lane_start, lane_end):
+            value = load_f32(row_buffers.logits, start + offset)
+            if num_filled == row_buffers.num_candidates and not value > load_f32(row_buffers.candidate_logits, last):
                 continue
-            if may_be_said(column + place, row, length, asked, said):
-                insert(value, column + place, first, filled, batch.proposed, batch.values, batch.best)
-                filled = min(filled + 1, batch.proposed)
-    put_long(batch.filled, mine, filled)
+            if is_token_allowed(column + offset, row, length, options, row_ids):
+                insert_candidate(
+                    value,
+                    column + offset,
+                    first,
+                    num_filled,
+                    row_buffers.num_candidates,
+                    row_buffers.candidate_logits,
+                    row_buffers.candidate_ids,
+                )
+                num_filled = min(num_filled + 1, row_buffers.num_candidates)
+    store_i64(row_buffers.num_filled, list_index, num_filled)
 
 
-@compiled
-def may_be_said(token, row, length, asked, said):
+@kernel
+def is_token_allowed(token, row, length, options, row_ids):
     """Whether this may be token number `length` of the row's output, from 1."""
-    for place in range(asked.never + (1 if length <= asked.min_length else 0)):
-        if long(asked.banned, place) == token:
+    for index in range(options.num_suppressed + (1 if length <= options.min_length else 0)):
+        if load_i64(options.suppressed_ids, index) == token:
             return False
-    size, start = asked.no_repeat_ngram_size, row * asked.longest
-    for first in range(length - size if size else 0):  # a group that it would close has been said from there on
-        alike = np.int64(0)
-        while alike < size - 1 and whole(said, start + first + alike) == whole(said, start + length - size + alike):
-            alike += 1
-        if alike == size - 1 and whole(said, start + first + alike) == token:
+    ngram_size, start = options.no_repeat_ngram_size, row * options.max_length
+    for ngram_start in range(
+        length - ngram_size if ngram_size else 0
+    ):  # a group that it would close has been said from there on
+        num_equal = np.int64(0)
+        while num_equal < ngram_size - 1 and load_i32(row_ids, start + ngram_start + num_equal) == load_i32(
+            row_ids, start + length - ngram_size + num_equal
+        ):
+            num_equal += 1
+        if num_equal == ngram_size - 1 and load_i32(row_ids, start + ngram_start + num_equal) == token:
             return False
     return True

@@ -12,234 +12,244 @@ import numpy as np
 
 from dragoman.inference.backends.compiled.kernels.amx import (
     configure_tiles,
-    empty_tile,
     load_tile,
     multiply_tiles,
     release_tiles,
     store_tile,
+    zero_tile,
 )
-from dragoman.inference.backends.compiled.kernels.barrier import meet, share
+from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
 from dragoman.inference.backends.compiled.kernels.memory import (
-    load,
-    load_bytes,
-    load_first,
-    load_sums,
-    number,
-    put,
-    same_bytes,
-    store,
-    store_bytes,
-    store_first,
-    store_sums,
+    load_f32,
+    load_f32x16,
+    load_i8x64,
+    load_i32x16,
+    load_partial,
+    load_splat_u8x4,
+    store_f32,
+    store_f32x16,
+    store_i32x16,
+    store_partial,
+    store_u8x16,
 )
 from dragoman.inference.backends.compiled.kernels.simd import (
-    add_products,
-    compiled,
-    greater,
-    greatest,
-    inlined,
-    same,
-    same_sums,
-    size,
-    to_floats,
-    to_sums,
+    absolute,
+    convert_i32_to_f32,
+    dot_accumulate_u8i8,
+    inline_kernel,
+    kernel,
+    maximum,
+    reduce_max,
+    round_f32_to_i32,
+    splat,
+    splat_i32,
 )
 from dragoman.inference.backends.compiled.kernels.structs import (
-    ADDED,
-    BYTES,
-    GROUP,
+    ACCUMULATOR_STRIDE,
+    ADD_RESIDUAL,
+    ADD_RESIDUAL_U8,
+    AMX_MIN_ROWS,
+    INT8_MAX,
     LANES,
-    LEVELS,
-    MANY_ROWS,
-    ONTO,
-    ONTO_FROM_RELU,
+    MIN_SCALE,
+    OUTPUT_BLOCK,
     RELU,
-    SUMS_APART,
     TILE_ROWS,
-    TINY,
+    UINT8_OFFSET,
+    VECTOR_BYTES,
 )
 
 
-@compiled
-def to_bytes(x, rows, width, space, positive):
+@kernel
+def quantize_rows(x, num_rows, width, workspace, nonnegative):
     """Each row of x (N, I) as whole steps from 0 to 255, and its step. Signed ones, from -127 to 127, have 128 added."""
-    stride = space.stride
-    for row in range(rows):
+    input_stride = workspace.input_stride
+    for row in range(num_rows):
         start = row * width
-        highest = same(0.0)
-        for at in range(0, width, LANES):
-            highest = greater(highest, size(load(x, start + at)))
-        step = max(greatest(highest) / (2 * LEVELS + 1 if positive else LEVELS), TINY)
-        put(space.steps, row, np.float32(step))
-        scale, added = same(1.0 / step), same_sums(0 if positive else ADDED)
-        for at in range(0, width, LANES):
-            store_bytes(space.inputs, row * stride + at, to_sums(load(x, start + at) * scale) + added)
+        max_abs = splat(0.0)
+        for column in range(0, width, LANES):
+            max_abs = maximum(max_abs, absolute(load_f32x16(x, start + column)))
+        step_size = max(reduce_max(max_abs) / (2 * INT8_MAX + 1 if nonnegative else INT8_MAX), MIN_SCALE)
+        store_f32(workspace.row_scales, row, np.float32(step_size))
+        scale, zero_point = splat(1.0 / step_size), splat_i32(0 if nonnegative else UINT8_OFFSET)
+        for column in range(0, width, LANES):
+            store_u8x16(
+                workspace.quantized_inputs,
+                row * input_stride + column,
+                round_f32_to_i32(load_f32x16(x, start + column) * scale) + zero_point,
+            )
 
 
-@compiled
-def finish(matrices, layer, y, apart, row, rows, column, columns, space):
+@kernel
+def dequantize_block(linear, layer, y, row_stride, row, num_rows, column, num_columns, workspace):
     """Sums of products of bytes become outputs: these rows and columns of y, whose rows are so far apart."""
-    outputs = matrices.outputs
-    first = layer * matrices.filled
-    for at in range(column, min(column + columns, outputs), LANES):
-        scale, bias = load(matrices.scale, first + at), load(matrices.bias, first + at)
-        shift = load_sums(matrices.shift, first + at)
-        panel = (at - column) // LANES * SUMS_APART
-        for here in range(rows):
-            exact = to_floats(load_sums(space.sums, panel + here * LANES) - shift)
-            found = exact * (scale * same(number(space.steps, row + here))) + bias
-            place = (row + here) * apart + at
-            if matrices.then == RELU:
-                found = greater(found, same(0.0))
-            if at + LANES > outputs:
-                if matrices.then >= ONTO:
-                    found = found + load_first(outputs - at, space.x, place, same(0.0))
-                store_first(outputs - at, y, place, found)
-            elif matrices.then >= ONTO:
-                store(y, place, found + load(space.x, place))
+    num_outputs = linear.num_outputs
+    first = layer * linear.padded_outputs
+    for output in range(column, min(column + num_columns, num_outputs), LANES):
+        scale, bias = load_f32x16(linear.scale, first + output), load_f32x16(linear.bias, first + output)
+        compensation = load_i32x16(linear.compensation, first + output)
+        panel = (output - column) // LANES * ACCUMULATOR_STRIDE
+        for row_offset in range(num_rows):
+            accumulated = convert_i32_to_f32(load_i32x16(workspace.accumulators, panel + row_offset * LANES) - compensation)
+            result = accumulated * (scale * splat(load_f32(workspace.row_scales, row + row_offset))) + bias
+            index = (row + row_offset) * row_stride + output
+            if linear.epilogue == RELU:
+                result = maximum(result, splat(0.0))
+            if output + LANES > num_outputs:
+                if linear.epilogue >= ADD_RESIDUAL:
+                    result = result + load_partial(num_outputs - output, workspace.x, index, splat(0.0))
+                store_partial(num_outputs - output, y, index, result)
+            elif linear.epilogue >= ADD_RESIDUAL:
+                store_f32x16(y, index, result + load_f32x16(workspace.x, index))
             else:
-                store(y, place, found)
+                store_f32x16(y, index, result)
 
 
-@compiled
-def four_rows(matrices, first, space, row, quads):
+@kernel
+def multiply_four_rows(linear, first, workspace, row, num_quads):
     """The sums of four rows and 64 outputs."""
-    panel_size, stride = quads * BYTES, space.stride
-    weights, inputs, sums = matrices.weights, space.inputs, space.sums
-    zero = same_sums(0)
+    panel_size, input_stride = num_quads * VECTOR_BYTES, workspace.input_stride
+    weights, quantized_inputs, accumulators = linear.weights, workspace.quantized_inputs, workspace.accumulators
+    zero = splat_i32(0)
     a = b = c = d = (zero, zero, zero, zero)
-    for quad in range(quads):
-        at, x_at = first + quad * BYTES, row * stride + 4 * quad
-        four = (
-            load_bytes(weights, at),
-            load_bytes(weights, at + panel_size),
-            load_bytes(weights, at + 2 * panel_size),
-            load_bytes(weights, at + 3 * panel_size),
+    for quad in range(num_quads):
+        offset, input_offset = first + quad * VECTOR_BYTES, row * input_stride + 4 * quad
+        panel_weights = (
+            load_i8x64(weights, offset),
+            load_i8x64(weights, offset + panel_size),
+            load_i8x64(weights, offset + 2 * panel_size),
+            load_i8x64(weights, offset + 3 * panel_size),
         )
-        a = _times(a, same_bytes(inputs, x_at), four)
-        b = _times(b, same_bytes(inputs, x_at + stride), four)
-        c = _times(c, same_bytes(inputs, x_at + 2 * stride), four)
-        d = _times(d, same_bytes(inputs, x_at + 3 * stride), four)
-    for here, some in enumerate((a, b, c, d)):
+        a = _accumulate_four(a, load_splat_u8x4(quantized_inputs, input_offset), panel_weights)
+        b = _accumulate_four(b, load_splat_u8x4(quantized_inputs, input_offset + input_stride), panel_weights)
+        c = _accumulate_four(c, load_splat_u8x4(quantized_inputs, input_offset + 2 * input_stride), panel_weights)
+        d = _accumulate_four(d, load_splat_u8x4(quantized_inputs, input_offset + 3 * input_stride), panel_weights)
+    for row_offset, row_sums in enumerate((a, b, c, d)):
         for panel in range(4):
-            store_sums(sums, panel * SUMS_APART + here * LANES, some[panel])
+            store_i32x16(accumulators, panel * ACCUMULATOR_STRIDE + row_offset * LANES, row_sums[panel])
 
 
-@compiled
-def one_row(matrices, first, space, row, quads):
+@kernel
+def multiply_one_row(linear, first, workspace, row, num_quads):
     """The sums of one row and 64 outputs."""
-    panel_size = quads * BYTES
-    weights = matrices.weights
-    zero = same_sums(0)
+    panel_size = num_quads * VECTOR_BYTES
+    weights = linear.weights
+    zero = splat_i32(0)
     a = (zero, zero, zero, zero)
-    for quad in range(quads):
-        at = first + quad * BYTES
-        four = (
-            load_bytes(weights, at),
-            load_bytes(weights, at + panel_size),
-            load_bytes(weights, at + 2 * panel_size),
-            load_bytes(weights, at + 3 * panel_size),
+    for quad in range(num_quads):
+        offset = first + quad * VECTOR_BYTES
+        panel_weights = (
+            load_i8x64(weights, offset),
+            load_i8x64(weights, offset + panel_size),
+            load_i8x64(weights, offset + 2 * panel_size),
+            load_i8x64(weights, offset + 3 * panel_size),
         )
-        a = _times(a, same_bytes(space.inputs, row * space.stride + 4 * quad), four)
+        a = _accumulate_four(
+            a, load_splat_u8x4(workspace.quantized_inputs, row * workspace.input_stride + 4 * quad), panel_weights
+        )
     for panel in range(4):
-        store_sums(space.sums, panel * SUMS_APART, a[panel])
+        store_i32x16(workspace.accumulators, panel * ACCUMULATOR_STRIDE, a[panel])
 
 
-@inlined
-def _times(sums, x, weights):
+@inline_kernel
+def _accumulate_four(sums, x, weights):
     return (
-        add_products(sums[0], x, weights[0]),
-        add_products(sums[1], x, weights[1]),
-        add_products(sums[2], x, weights[2]),
-        add_products(sums[3], x, weights[3]),
+        dot_accumulate_u8i8(sums[0], x, weights[0]),
+        dot_accumulate_u8i8(sums[1], x, weights[1]),
+        dot_accumulate_u8i8(sums[2], x, weights[2]),
+        dot_accumulate_u8i8(sums[3], x, weights[3]),
     )
 
 
-@compiled
-def multiply_few(matrices, layer, y, apart, column, after, rows, width, space):
+@kernel
+def multiply_vnni(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace):
     """By vectors, four rows at once."""
-    groups, quads = matrices.filled // GROUP, -(-width // BYTES) * LANES
-    for group in range(column // GROUP, after // GROUP):
-        first = (layer * groups + group) * GROUP * 4 * quads
+    num_blocks, num_quads = linear.padded_outputs // OUTPUT_BLOCK, -(-width // VECTOR_BYTES) * LANES
+    for block in range(column // OUTPUT_BLOCK, end_column // OUTPUT_BLOCK):
+        first = (layer * num_blocks + block) * OUTPUT_BLOCK * 4 * num_quads
         row = np.int64(0)
-        while row < rows:
-            if rows - row >= 4:
-                four_rows(matrices, first, space, row, quads)
+        while row < num_rows:
+            if num_rows - row >= 4:
+                multiply_four_rows(linear, first, workspace, row, num_quads)
             else:
-                one_row(matrices, first, space, row, quads)
-            done = 4 if rows - row >= 4 else 1
-            finish(matrices, layer, y, apart, row, done, group * GROUP, np.int64(GROUP), space)
-            row += done
+                multiply_one_row(linear, first, workspace, row, num_quads)
+            num_done = 4 if num_rows - row >= 4 else 1
+            dequantize_block(
+                linear, layer, y, row_stride, row, num_done, block * OUTPUT_BLOCK, np.int64(OUTPUT_BLOCK), workspace
+            )
+            row += num_done
 
 
-@compiled
-def multiply_many(matrices, layer, y, apart, column, after, rows, width, space):
+@kernel
+def multiply_amx(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace):
     """By tiles, 32 rows and 32 outputs at once."""
-    pairs, blocks = matrices.filled // (2 * LANES), -(-width // BYTES)
-    tile = TILE_ROWS * BYTES
-    panel_size, stride = blocks * tile, space.stride
-    weights, inputs, sums = matrices.weights, space.inputs, space.sums
-    for pair in range(column // (2 * LANES), after // (2 * LANES)):
-        first = (layer * pairs + pair) * 2 * panel_size
-        for row in range(0, rows, 2 * TILE_ROWS):
-            two = row + TILE_ROWS < rows
-            empty_tile(0)
-            empty_tile(1)
-            empty_tile(2)
-            empty_tile(3)
-            for block in range(blocks):
-                x_at, at = row * stride + block * BYTES, first + block * tile
-                load_tile(4, inputs, x_at, stride)
-                load_tile(6, weights, at, BYTES)
-                load_tile(7, weights, at + panel_size, BYTES)
+    num_pairs, num_input_blocks = linear.padded_outputs // (2 * LANES), -(-width // VECTOR_BYTES)
+    tile_bytes = TILE_ROWS * VECTOR_BYTES
+    panel_size, input_stride = num_input_blocks * tile_bytes, workspace.input_stride
+    weights, quantized_inputs, accumulators = linear.weights, workspace.quantized_inputs, workspace.accumulators
+    for pair in range(column // (2 * LANES), end_column // (2 * LANES)):
+        first = (layer * num_pairs + pair) * 2 * panel_size
+        for row in range(0, num_rows, 2 * TILE_ROWS):
+            has_second_tile = row + TILE_ROWS < num_rows
+            zero_tile(0)
+            zero_tile(1)
+            zero_tile(2)
+            zero_tile(3)
+            for input_block in range(num_input_blocks):
+                input_offset, offset = row * input_stride + input_block * VECTOR_BYTES, first + input_block * tile_bytes
+                load_tile(4, quantized_inputs, input_offset, input_stride)
+                load_tile(6, weights, offset, VECTOR_BYTES)
+                load_tile(7, weights, offset + panel_size, VECTOR_BYTES)
                 multiply_tiles(0, 4, 6)
                 multiply_tiles(1, 4, 7)
-                if two:
-                    load_tile(5, inputs, x_at + TILE_ROWS * stride, stride)
+                if has_second_tile:
+                    load_tile(5, quantized_inputs, input_offset + TILE_ROWS * input_stride, input_stride)
                     multiply_tiles(2, 5, 6)
                     multiply_tiles(3, 5, 7)
-            store_tile(0, sums, 0, BYTES)
-            store_tile(1, sums, 4 * SUMS_APART, BYTES)
-            if two:
-                store_tile(2, sums, 4 * TILE_ROWS * LANES, BYTES)
-                store_tile(3, sums, 4 * (SUMS_APART + TILE_ROWS * LANES), BYTES)
-            count = min(2 * TILE_ROWS, rows - row)
-            finish(matrices, layer, y, apart, row, count, pair * 2 * LANES, np.int64(2 * LANES), space)
+            store_tile(0, accumulators, 0, VECTOR_BYTES)
+            store_tile(1, accumulators, 4 * ACCUMULATOR_STRIDE, VECTOR_BYTES)
+            if has_second_tile:
+                store_tile(2, accumulators, 4 * TILE_ROWS * LANES, VECTOR_BYTES)
+                store_tile(3, accumulators, 4 * (ACCUMULATOR_STRIDE + TILE_ROWS * LANES), VECTOR_BYTES)
+            count = min(2 * TILE_ROWS, num_rows - row)
+            dequantize_block(linear, layer, y, row_stride, row, count, pair * 2 * LANES, np.int64(2 * LANES), workspace)
 
 
-@compiled
-def multiply(x, matrices, layer, y, rows, width, space):
+@kernel
+def multiply(x, linear, layer, y, num_rows, width, workspace):
     """x·Wᵀ + b (N, O), put into y: as it is, or what a ReLU lets through of it, or added to the x of `space`.
 
     Each member of the team computes some outputs; then they meet.
     """
-    to_bytes(x, rows, width, space, matrices.then == ONTO_FROM_RELU)
-    first, after = share(matrices.filled // GROUP, space.team)
-    multiply_bytes(matrices, layer, y, matrices.outputs, GROUP * first, GROUP * after, rows, width, space)
-    meet(space.team)
+    quantize_rows(x, num_rows, width, workspace, linear.epilogue == ADD_RESIDUAL_U8)
+    first_block, end_block = thread_range(linear.padded_outputs // OUTPUT_BLOCK, workspace.group)
+    multiply_quantized(
+        linear, layer, y, linear.num_outputs, OUTPUT_BLOCK * first_block, OUTPUT_BLOCK * end_block, num_rows, width, workspace
+    )
+    barrier(workspace.group)
 
 
-@compiled
-def multiply_bytes(matrices, layer, y, apart, column, after, rows, width, space):
+@kernel
+def multiply_quantized(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace):
     """The same of what `to_bytes` made, from one output up to another, whole groups of them.
 
     y: where the first output of all would stand. apart: how far its rows are
     """
-    if space.described and rows >= MANY_ROWS:
-        multiply_many(matrices, layer, y, apart, column, after, rows, width, space)
+    if workspace.tile_config and num_rows >= AMX_MIN_ROWS:
+        multiply_amx(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace)
     else:
-        multiply_few(matrices, layer, y, apart, column, after, rows, width, space)
+        multiply_vnni(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace)
 
 
-@compiled
-def begin(space):
+@kernel
+def configure_amx(workspace):
     """Before the first product of a function."""
-    if space.described:
-        configure_tiles(space.described)
+    if workspace.tile_config:
+        configure_tiles(workspace.tile_config)
 
 
-@compiled
-def end(space):
+@kernel
+def release_amx(workspace):
     """After the last."""
-    if space.described:
+    if workspace.tile_config:
         release_tiles()

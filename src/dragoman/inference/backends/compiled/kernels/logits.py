@@ -7,101 +7,113 @@ from __future__ import annotations
 
 import numpy as np
 
-from dragoman.inference.backends.compiled.kernels.memory import load, load_first, long, number, put, put_double, put_long
-from dragoman.inference.backends.compiled.kernels.simd import (
-    any_above,
-    compiled,
-    entered,
-    exponential,
-    greater,
-    greatest,
-    same,
-    total,
+from dragoman.inference.backends.compiled.kernels.memory import (
+    load_f32,
+    load_f32x16,
+    load_i64,
+    load_partial,
+    store_f32,
+    store_f64,
+    store_i64,
 )
-from dragoman.inference.backends.compiled.kernels.structs import COLUMNS, LANES
+from dragoman.inference.backends.compiled.kernels.simd import (
+    any_greater,
+    exp_f32x16,
+    export,
+    kernel,
+    maximum,
+    reduce_max,
+    reduce_sum,
+    splat,
+)
+from dragoman.inference.backends.compiled.kernels.structs import LANES, LOGIT_BLOCK
 
-LOWEST = -np.inf
+NEG_INF = -np.inf
 
 
-@compiled
-def highest_of(logits, start, width):
+@kernel
+def compute_max(logits, start, width):
     """The greatest of so many numbers from there on."""
-    filled = width // LANES * LANES
-    highest = load_first(width - filled, logits, start + filled, same(LOWEST))
-    for at in range(0, filled, LANES):
-        highest = greater(load(logits, start + at), highest)
-    return greatest(highest)
+    full_width = width // LANES * LANES
+    lane_max = load_partial(width - full_width, logits, start + full_width, splat(NEG_INF))
+    for offset in range(0, full_width, LANES):
+        lane_max = maximum(load_f32x16(logits, start + offset), lane_max)
+    return reduce_max(lane_max)
 
 
-@compiled
-def sum_of(logits, start, width, highest):
+@kernel
+def compute_exp_sum(logits, start, width, max_value):
     """Σ exp of so many numbers from there on, each less the highest of them."""
-    filled, most = width // LANES * LANES, same(highest)
-    powers = exponential(load_first(width - filled, logits, start + filled, same(LOWEST)) - most)
-    for at in range(0, filled, LANES):
-        powers = powers + exponential(load(logits, start + at) - most)
-    return np.float64(total(powers))
+    full_width, max_vector = width // LANES * LANES, splat(max_value)
+    lane_sums = exp_f32x16(load_partial(width - full_width, logits, start + full_width, splat(NEG_INF)) - max_vector)
+    for offset in range(0, full_width, LANES):
+        lane_sums = lane_sums + exp_f32x16(load_f32x16(logits, start + offset) - max_vector)
+    return np.float64(reduce_sum(lane_sums))
 
 
-@compiled
-def with_more(top, sum_, highest, more):
+@kernel
+def merge_exp_sums(max_value, sum_, other_max, other_sum):
     """The greatest number so far and Σ exp of all less that, after others, whose greatest and sum those are."""
-    if highest == LOWEST:
-        return top, sum_
-    above = max(top, highest)
-    before = sum_ * np.exp(np.float64(top) - np.float64(above))
-    return above, before + more * np.exp(np.float64(highest) - np.float64(above))
+    if other_max == NEG_INF:
+        return max_value, sum_
+    merged_max = max(max_value, other_max)
+    rescaled_sum = sum_ * np.exp(np.float64(max_value) - np.float64(merged_max))
+    return merged_max, rescaled_sum + other_sum * np.exp(np.float64(other_max) - np.float64(merged_max))
 
 
-@compiled
-def log_sum(logits, start, width):
+@kernel
+def compute_logsumexp(logits, start, width):
     """log Σ exp of so many numbers from there on, in double precision; COLUMNS of them after the other."""
-    top, sum_ = np.float32(LOWEST), 0.0
-    for column in range(0, width, COLUMNS):
-        count = min(COLUMNS, width - column)
-        highest = highest_of(logits, start + column, count)
-        top, sum_ = with_more(top, sum_, highest, sum_of(logits, start + column, count, highest))
-    return np.float64(top) + np.log(sum_)
+    row_max, row_sum = np.float32(NEG_INF), 0.0
+    for column in range(0, width, LOGIT_BLOCK):
+        count = min(LOGIT_BLOCK, width - column)
+        block_max = compute_max(logits, start + column, count)
+        row_max, row_sum = merge_exp_sums(
+            row_max, row_sum, block_max, compute_exp_sum(logits, start + column, count, block_max)
+        )
+    return np.float64(row_max) + np.log(row_sum)
 
 
-@entered(int, int, int, int)
-def log_sums(logits, rows, width, sums):
+@export(int, int, int, int)
+def logsumexp(logits, num_rows, width, sums):
     """Of logits (N, V) into sums (N,)."""
-    for row in range(rows):
-        put_double(sums, row, log_sum(logits, row * width, width))
+    for row in range(num_rows):
+        store_f64(sums, row, compute_logsumexp(logits, row * width, width))
     return 0
 
 
-@compiled
-def insert(value, place, first, filled, count, values, places):
+@kernel
+def insert_candidate(value, index, first, num_filled, count, values, indices):
     """Among the best so far, which stand in order from `first` on; of equals the first stays ahead. Where all are filled, the
     last goes."""
-    at = first + min(filled, count - 1)
-    while at > first and number(values, at - 1) < value:
-        put(values, at, number(values, at - 1))
-        put_long(places, at, long(places, at - 1))
-        at -= 1
-    put(values, at, value)
-    put_long(places, at, place)
+    rank = first + min(num_filled, count - 1)
+    while rank > first and load_f32(values, rank - 1) < value:
+        store_f32(values, rank, load_f32(values, rank - 1))
+        store_i64(indices, rank, load_i64(indices, rank - 1))
+        rank -= 1
+    store_f32(values, rank, value)
+    store_i64(indices, rank, index)
 
 
-@entered(int, int, int, int, int, int, int, int)
-def best(logits, sentences, rows, width, shift, places, values, count):
+@export(int, int, int, int, int, int, int, int)
+def topk(logits, num_sentences, beam_size, width, shift, indices, values, count):
     """Of logits (B, R, V) raised by shift (B, R) into places (B, X). values: (B, X) theirs"""
-    for sentence in range(sentences):
-        filled, first = 0, sentence * count
+    for sentence in range(num_sentences):
+        num_filled, first = 0, sentence * count
         last = first + count - 1
-        for row in range(rows):
-            raised = number(shift, sentence * rows + row)
-            start = (sentence * rows + row) * width
-            for at in range(0, width, LANES):
-                after = min(at + LANES, width)
-                is_whole = filled == count and after == at + LANES
-                if is_whole and not any_above(load(logits, start + at) + same(raised), same(number(values, last))):
+        for row in range(beam_size):
+            row_shift = load_f32(shift, sentence * beam_size + row)
+            start = (sentence * beam_size + row) * width
+            for lane_start in range(0, width, LANES):
+                lane_end = min(lane_start + LANES, width)
+                is_full_vector = num_filled == count and lane_end == lane_start + LANES
+                if is_full_vector and not any_greater(
+                    load_f32x16(logits, start + lane_start) + splat(row_shift), splat(load_f32(values, last))
+                ):
                     continue
-                for place in range(at, after):
-                    value = number(logits, start + place) + raised
-                    if filled < count or value > number(values, last):
-                        insert(value, row * width + place, first, filled, count, values, places)
-                        filled = min(filled + 1, count)
+                for token in range(lane_start, lane_end):
+                    value = load_f32(logits, start + token) + row_shift
+                    if num_filled < count or value > load_f32(values, last):
+                        insert_candidate(value, row * width + token, first, num_filled, count, values, indices)
+                        num_filled = min(num_filled + 1, count)
     return 0

@@ -11,159 +11,159 @@ from numba import types
 from numba.extending import intrinsic
 
 from dragoman.inference.backends.compiled.kernels.simd import (
-    BYTE,
-    DOUBLE,
-    FLOAT,
-    FLOATS,
-    HALF,
-    HALVES,
-    LONG,
-    SIGNED_BYTES,
-    SUMS,
-    WORD,
-    called,
-    floats,
-    repeated,
-    sums,
+    F16,
+    F16X16,
+    F32,
+    F32X16,
+    F64,
+    I8,
+    I8X16,
+    I32,
+    I32X16,
+    I64,
+    call_llvm,
+    f32x16,
+    i32x16,
+    splat_lanes,
 )
 from dragoman.inference.backends.compiled.kernels.structs import LANES
 
-GREATEST_HALF = 65504.0
+F16_MAX = 65504.0
 
 
-def place_of(builder, address, at, unit, of):
+def element_pointer(builder, address, index, element_type, target_type):
     """Where number `at` is of such units, as a pointer to this."""
-    place = builder.gep(builder.inttoptr(address, unit.as_pointer()), [at], source_etype=unit)
-    return builder.bitcast(place, of.as_pointer())
+    pointer = builder.gep(builder.inttoptr(address, element_type.as_pointer()), [index], source_etype=element_type)
+    return builder.bitcast(pointer, target_type.as_pointer())
 
 
-def _reader(unit, of, found):
+def _make_loader(element_type, loaded_type, numba_type):
     @intrinsic
-    def read(typing, address, at):
-        def code(context, builder, signature, given):
-            value = builder.load(place_of(builder, *given, unit, of), align=1)
-            return builder.sext(value, LONG) if of is WORD else value
+    def load_value(typing, address, index):
+        def codegen(context, builder, signature, args):
+            value = builder.load(element_pointer(builder, *args, element_type, loaded_type), align=1)
+            return builder.sext(value, I64) if loaded_type is I32 else value
 
-        return found(types.int64, types.int64), code
+        return numba_type(types.int64, types.int64), codegen
 
-    return read
+    return load_value
 
 
-def _writer(unit, kind, of):
+def _make_storer(element_type, numba_type, stored_type):
     @intrinsic
-    def write(typing, address, at, value):
-        def code(context, builder, signature, given):
-            builder.store(given[2], place_of(builder, *given[:2], unit, of), align=1)
+    def store_value(typing, address, index, value):
+        def codegen(context, builder, signature, args):
+            builder.store(args[2], element_pointer(builder, *args[:2], element_type, stored_type), align=1)
             return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64, kind), code
+        return types.void(types.int64, types.int64, numba_type), codegen
 
-    return write
+    return store_value
 
 
 # (address, at) → what is there
-number = _reader(FLOAT, FLOAT, types.float32)
-whole = _reader(WORD, WORD, types.int64)
-long = _reader(LONG, LONG, types.int64)
-double = _reader(DOUBLE, DOUBLE, types.float64)
-load = _reader(FLOAT, FLOATS, floats)
-load_sums = _reader(WORD, SUMS, sums)
-load_bytes = _reader(BYTE, SUMS, sums)
+load_f32 = _make_loader(F32, F32, types.float32)
+load_i32 = _make_loader(I32, I32, types.int64)
+load_i64 = _make_loader(I64, I64, types.int64)
+load_f64 = _make_loader(F64, F64, types.float64)
+load_f32x16 = _make_loader(F32, F32X16, f32x16)
+load_i32x16 = _make_loader(I32, I32X16, i32x16)
+load_i8x64 = _make_loader(I8, I32X16, i32x16)
 # (address, at, what is put there)
-put = _writer(FLOAT, types.float32, FLOAT)
-store = _writer(FLOAT, floats, FLOATS)
-store_sums = _writer(WORD, sums, SUMS)
-put_whole = _writer(WORD, types.int32, WORD)
-put_long = _writer(LONG, types.int64, LONG)
-put_double = _writer(DOUBLE, types.float64, DOUBLE)
+store_f32 = _make_storer(F32, types.float32, F32)
+store_f32x16 = _make_storer(F32, f32x16, F32X16)
+store_i32x16 = _make_storer(I32, i32x16, I32X16)
+store_i32 = _make_storer(I32, types.int32, I32)
+store_i64 = _make_storer(I64, types.int64, I64)
+store_f64 = _make_storer(F64, types.float64, F64)
 
 
 @intrinsic
-def store_bytes(typing, address, at, vector):
+def store_u8x16(typing, address, index, vector):
     """The lowest byte of each of 16 sums."""
 
-    def code(context, builder, signature, given):
-        place = place_of(builder, *given[:2], BYTE, SIGNED_BYTES)
-        builder.store(builder.trunc(given[2], SIGNED_BYTES), place, align=1)
+    def codegen(context, builder, signature, args):
+        pointer = element_pointer(builder, *args[:2], I8, I8X16)
+        builder.store(builder.trunc(args[2], I8X16), pointer, align=1)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, sums), code
+    return types.void(types.int64, types.int64, i32x16), codegen
 
 
 @intrinsic
-def load_halves(typing, address, at):
+def load_f16x16(typing, address, index):
     """16 halves, as numbers."""
 
-    def code(context, builder, signature, given):
-        return builder.fpext(builder.load(place_of(builder, *given, HALF, HALVES), align=1), FLOATS)
+    def codegen(context, builder, signature, args):
+        return builder.fpext(builder.load(element_pointer(builder, *args, F16, F16X16), align=1), F32X16)
 
-    return floats(types.int64, types.int64), code
+    return f32x16(types.int64, types.int64), codegen
 
 
 @intrinsic
-def store_halves(typing, address, at, vector):
+def store_f16x16(typing, address, index, vector):
     """16 numbers as the nearest halves; greater ones than those go to as the greatest."""
 
-    def code(context, builder, signature, given):
-        vector = given[2]
-        for compared, bound in (("<", GREATEST_HALF), (">", -GREATEST_HALF)):
-            limit = ir.Constant(FLOATS, [bound] * LANES)
-            vector = builder.select(builder.fcmp_ordered(compared, vector, limit), vector, limit)
-        builder.store(builder.fptrunc(vector, HALVES), place_of(builder, *given[:2], HALF, HALVES), align=1)
+    def codegen(context, builder, signature, args):
+        vector = args[2]
+        for comparison, bound in (("<", F16_MAX), (">", -F16_MAX)):
+            limit = ir.Constant(F32X16, [bound] * LANES)
+            vector = builder.select(builder.fcmp_ordered(comparison, vector, limit), vector, limit)
+        builder.store(builder.fptrunc(vector, F16X16), element_pointer(builder, *args[:2], F16, F16X16), align=1)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, floats), code
+    return types.void(types.int64, types.int64, f32x16), codegen
 
 
 @intrinsic
-def store_quads(typing, address, at, vector):
+def store_i8_quads(typing, address, index, vector):
     """The lowest byte of each of 16 sums, four side by side in every 16th place for four bytes, the first of which is `at`."""
 
-    def code(context, builder, signature, given):
-        fours = builder.bitcast(builder.trunc(given[2], SIGNED_BYTES), ir.VectorType(WORD, 4))
-        for four in range(4):
-            place = place_of(builder, given[0], builder.add(given[1], LONG(four * LANES)), WORD, WORD)
-            builder.store(builder.extract_element(fours, WORD(four)), place, align=1)
+    def codegen(context, builder, signature, args):
+        quads = builder.bitcast(builder.trunc(args[2], I8X16), ir.VectorType(I32, 4))
+        for quad in range(4):
+            pointer = element_pointer(builder, args[0], builder.add(args[1], I64(quad * LANES)), I32, I32)
+            builder.store(builder.extract_element(quads, I32(quad)), pointer, align=1)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, sums), code
+    return types.void(types.int64, types.int64, i32x16), codegen
 
 
-def _first(builder, count):
+def _make_lane_mask(builder, count):
     """Which lanes are the first so many."""
-    return builder.icmp_signed("<", ir.Constant(SUMS, list(range(LANES))), repeated(builder, builder.trunc(count, WORD)))
+    return builder.icmp_signed("<", ir.Constant(I32X16, list(range(LANES))), splat_lanes(builder, builder.trunc(count, I32)))
 
 
 @intrinsic
-def load_first(typing, count, address, at, rest):
+def load_partial(typing, count, address, index, fill):
     """So many numbers from there on, and a vector's for the rest."""
 
-    def code(context, builder, signature, given):
-        place = place_of(builder, *given[1:3], FLOAT, FLOATS)
-        name, wanted = "llvm.masked.load.v16f32.p0", _first(builder, given[0])
-        return called(builder, name, FLOATS, place, WORD(1), wanted, given[3])
+    def codegen(context, builder, signature, args):
+        pointer = element_pointer(builder, *args[1:3], F32, F32X16)
+        name, lane_mask = "llvm.masked.load.v16f32.p0", _make_lane_mask(builder, args[0])
+        return call_llvm(builder, name, F32X16, pointer, I32(1), lane_mask, args[3])
 
-    return floats(types.int64, types.int64, types.int64, floats), code
+    return f32x16(types.int64, types.int64, types.int64, f32x16), codegen
 
 
 @intrinsic
-def store_first(typing, count, address, at, vector):
+def store_partial(typing, count, address, index, vector):
     """Only so many of 16 numbers."""
 
-    def code(context, builder, signature, given):
-        wanted = _first(builder, given[0])
-        place = place_of(builder, *given[1:3], FLOAT, FLOATS)
-        called(builder, "llvm.masked.store.v16f32.p0", ir.VoidType(), given[3], place, WORD(1), wanted)
+    def codegen(context, builder, signature, args):
+        lane_mask = _make_lane_mask(builder, args[0])
+        pointer = element_pointer(builder, *args[1:3], F32, F32X16)
+        call_llvm(builder, "llvm.masked.store.v16f32.p0", ir.VoidType(), args[3], pointer, I32(1), lane_mask)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, types.int64, floats), code
+    return types.void(types.int64, types.int64, types.int64, f32x16), codegen
 
 
 @intrinsic
-def same_bytes(typing, address, at):
+def load_splat_u8x4(typing, address, index):
     """16 times the same four bytes."""
 
-    def code(context, builder, signature, given):
-        return repeated(builder, builder.load(place_of(builder, *given, BYTE, WORD), align=1))
+    def codegen(context, builder, signature, args):
+        return splat_lanes(builder, builder.load(element_pointer(builder, *args, I8, I32), align=1))
 
-    return sums(types.int64, types.int64), code
+    return i32x16(types.int64, types.int64), codegen

@@ -7,42 +7,42 @@ from __future__ import annotations
 
 import numpy as np
 
-from dragoman.inference.backends.compiled.kernels.memory import load, put, put_whole, store_quads
+from dragoman.inference.backends.compiled.kernels.memory import load_f32x16, store_f32, store_i8_quads, store_i32
 from dragoman.inference.backends.compiled.kernels.simd import (
-    entered,
-    greater,
-    greatest,
-    quotient,
-    same,
-    same_sums,
-    size,
-    to_sums,
-    whole_total,
+    absolute,
+    divide,
+    export,
+    maximum,
+    reduce_max,
+    reduce_sum_i32,
+    round_f32_to_i32,
+    splat,
+    splat_i32,
 )
-from dragoman.inference.backends.compiled.kernels.structs import ADDED, BYTES, LANES, LEVELS, TINY
+from dragoman.inference.backends.compiled.kernels.structs import INT8_MAX, LANES, MIN_SCALE, UINT8_OFFSET, VECTOR_BYTES
 
 
-@entered(int, int, int, int, int, int)
-def put_in_order(weights, outputs, inputs, panel, scale, shift):
+@export(int, int, int, int, int, int)
+def pack_weights(weights, num_outputs, num_inputs, panel, scale, compensation):
     """weights (O, I) become panels of bytes, and the step of each output its scale.
 
     panel: where the first is to stand. shift: where each output's sum goes, if anywhere
     """
     # An output's four inputs are as far from the next four as 16 outputs' are long.
-    panel_size = -(-inputs // BYTES) * BYTES * LANES
-    for output in range(outputs):
-        start = output * inputs
-        highest = same(0.0)
-        for at in range(0, inputs, LANES):
-            highest = greater(highest, size(load(weights, start + at)))
-        step = max(greatest(highest) / np.float32(LEVELS), np.float32(TINY))
-        put(scale, output, step)
-        steps, sum_ = same(step), same_sums(0)
-        place = panel + output // LANES * panel_size
-        for at in range(0, inputs, LANES):
-            whole = to_sums(quotient(load(weights, start + at), steps))
-            store_quads(place, (at // 4) * LANES + output % LANES, whole)
-            sum_ = sum_ + whole
-        if shift:
-            put_whole(shift, output, np.int32(whole_total(sum_) * ADDED))
+    panel_size = -(-num_inputs // VECTOR_BYTES) * VECTOR_BYTES * LANES
+    for output in range(num_outputs):
+        start = output * num_inputs
+        max_abs = splat(0.0)
+        for offset in range(0, num_inputs, LANES):
+            max_abs = maximum(max_abs, absolute(load_f32x16(weights, start + offset)))
+        step_size = max(reduce_max(max_abs) / np.float32(INT8_MAX), np.float32(MIN_SCALE))
+        store_f32(scale, output, step_size)
+        step_sizes, sum_ = splat(step_size), splat_i32(0)
+        panel_address = panel + output // LANES * panel_size
+        for offset in range(0, num_inputs, LANES):
+            quantized_values = round_f32_to_i32(divide(load_f32x16(weights, start + offset), step_sizes))
+            store_i8_quads(panel_address, (offset // 4) * LANES + output % LANES, quantized_values)
+            sum_ = sum_ + quantized_values
+        if compensation:
+            store_i32(compensation, output, np.int32(reduce_sum_i32(sum_) * UINT8_OFFSET))
     return 0

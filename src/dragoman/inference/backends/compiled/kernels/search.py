@@ -10,273 +10,329 @@ from __future__ import annotations
 
 import numpy as np
 
-from dragoman.inference.backends.compiled.kernels.barrier import meet
-from dragoman.inference.backends.compiled.kernels.candidates import rank
-from dragoman.inference.backends.compiled.kernels.gemm import begin, end
-from dragoman.inference.backends.compiled.kernels.logits import LOWEST
-from dragoman.inference.backends.compiled.kernels.memory import double, long, number, put, put_long, put_whole, whole
-from dragoman.inference.backends.compiled.kernels.simd import compiled, entered
-from dragoman.inference.backends.compiled.kernels.structs import Asked, Batch, Line, Memory, Model, Past, Space, Tree
-from dragoman.inference.backends.compiled.kernels.transformer import advance
+from dragoman.inference.backends.compiled.kernels.barrier import barrier
+from dragoman.inference.backends.compiled.kernels.candidates import select_candidates
+from dragoman.inference.backends.compiled.kernels.gemm import configure_amx, release_amx
+from dragoman.inference.backends.compiled.kernels.logits import NEG_INF
+from dragoman.inference.backends.compiled.kernels.memory import (
+    load_f32,
+    load_f64,
+    load_i32,
+    load_i64,
+    store_f32,
+    store_i32,
+    store_i64,
+)
+from dragoman.inference.backends.compiled.kernels.simd import export, kernel
+from dragoman.inference.backends.compiled.kernels.structs import (
+    BeamBuffers,
+    CrossKVCache,
+    DecoderWeights,
+    GreedyBuffers,
+    RowBuffers,
+    SearchOptions,
+    SelfKVCache,
+    Workspace,
+)
+from dragoman.inference.backends.compiled.kernels.transformer import run_decoder
 
 # Where nothing was allowed, this is said.
-STUCK = -1
+NO_TOKEN = -1
 
 
-@compiled
-def speak(rows, now, model, memory, past, space, batch):
+@kernel
+def decoder_step(num_rows, position, decoder, cross_kv, self_kv, workspace, row_buffers):
     """The decoder's step, up to the output's product."""
-    for row in range(rows):
-        said = long(batch.last, row)
-        put_long(batch.tokens, row, long(model.words, said) if model.words else said)
-        put_long(batch.at, row, now)
-    advance(
-        batch.tokens,
-        batch.at,
-        rows,
-        now,
-        model.table,
-        model.positions,
-        model.layers,
-        model.across,
-        model.heads,
-        memory,
-        past,
-        space,
+    for row in range(num_rows):
+        token = load_i64(row_buffers.last_ids, row)
+        store_i64(row_buffers.input_ids, row, load_i64(decoder.vocabulary_map, token) if decoder.vocabulary_map else token)
+        store_i64(row_buffers.position_ids, row, position)
+    run_decoder(
+        row_buffers.input_ids,
+        row_buffers.position_ids,
+        num_rows,
+        position,
+        decoder.embedding_table,
+        decoder.positions,
+        decoder.layers,
+        decoder.cross_attention,
+        decoder.head_layout,
+        cross_kv,
+        self_kv,
+        workspace,
     )
 
 
-@compiled
-def goes_round(said, start, length, asked):
+@kernel
+def is_repeating(row_ids, start, length, options):
     """Whether an output's last tokens are one group said again and again: see `decoding.loops`."""
-    if length < asked.span:
+    if length < options.repetition_window:
         return False
-    for period in range(1, min(asked.span, length // asked.times) + 1):
-        needed, here = max(asked.span - period, (asked.times - 1) * period), start + length - 1
-        alike = np.int64(0)
-        while alike < needed and whole(said, here - alike) == whole(said, here - alike - period):
-            alike += 1
-        if alike == needed:
+    for period in range(1, min(options.repetition_window, length // options.min_repeats) + 1):
+        num_required, last_index = (
+            max(options.repetition_window - period, (options.min_repeats - 1) * period),
+            start + length - 1,
+        )
+        num_equal = np.int64(0)
+        while num_equal < num_required and load_i32(row_ids, last_index - num_equal) == load_i32(
+            row_ids, last_index - num_equal - period
+        ):
+            num_equal += 1
+        if num_equal == num_required:
             return True
     return False
 
 
-@compiled
-def move(past, batch, said, longest, row, to, length):
+@kernel
+def move_row(self_kv, row_buffers, row_ids, max_length, source_row, target_row, length):
     """A row takes the place of one before it that has left."""
-    put_long(batch.last, to, long(batch.last, row))
-    put_whole(past.stored, to, np.int32(whole(past.stored, row)))
-    put_whole(past.sentence, to, np.int32(whole(past.sentence, row)))
-    copy(past.lineage, to * past.room, past.lineage, row * past.room, length)
-    copy(said, to * longest, said, row * longest, length)
+    store_i64(row_buffers.last_ids, target_row, load_i64(row_buffers.last_ids, source_row))
+    store_i32(self_kv.slot_rows, target_row, np.int32(load_i32(self_kv.slot_rows, source_row)))
+    store_i32(self_kv.sentence_ids, target_row, np.int32(load_i32(self_kv.sentence_ids, source_row)))
+    copy_i32(self_kv.ancestors, target_row * self_kv.capacity, self_kv.ancestors, source_row * self_kv.capacity, length)
+    copy_i32(row_ids, target_row * max_length, row_ids, source_row * max_length, length)
 
 
-@compiled
-def copy(to, to_at, from_, at, count):
+@kernel
+def copy_i32(target, target_offset, source, source_offset, count):
     """Whole numbers."""
-    for place in range(count):
-        put_whole(to, to_at + place, np.int32(whole(from_, at + place)))
+    for index in range(count):
+        store_i32(target, target_offset + index, np.int32(load_i32(source, source_offset + index)))
 
 
-@entered(int, int, int, Model, Memory, Past, Space, Batch, Asked, Line)
-def greedy(now, until, rows, model, memory, past, space, batch, asked, line):
+@export(int, int, int, DecoderWeights, CrossKVCache, SelfKVCache, Workspace, RowBuffers, SearchOptions, GreedyBuffers)
+def greedy_search(
+    position, end_position, num_rows, decoder, cross_kv, self_kv, workspace, row_buffers, options, greedy_buffers
+):
     """From `now` tokens on until there are so many, or no rows are left: how many are."""
-    begin(space)
-    while now < until and rows > 0:
-        speak(rows, now, model, memory, past, space, batch)
-        rank(rows, now + 1, model, space, batch, asked, line.said)
-        if space.team.member == 0:
-            put_long(batch.left, 0, say(rows, now, past, batch, asked, line))
-        meet(space.team)
-        now, rows = now + 1, long(batch.left, 0)
-    end(space)
-    return rows
+    configure_amx(workspace)
+    while position < end_position and num_rows > 0:
+        decoder_step(num_rows, position, decoder, cross_kv, self_kv, workspace, row_buffers)
+        select_candidates(num_rows, position + 1, decoder, workspace, row_buffers, options, greedy_buffers.row_ids)
+        if workspace.group.thread_index == 0:
+            store_i64(row_buffers.num_active, 0, greedy_step(num_rows, position, self_kv, row_buffers, options, greedy_buffers))
+        barrier(workspace.group)
+        position, num_rows = position + 1, load_i64(row_buffers.num_active, 0)
+    release_amx(workspace)
+    return num_rows
 
 
-@compiled
-def say(rows, now, past, batch, asked, line):
+@kernel
+def greedy_step(num_rows, position, self_kv, row_buffers, options, greedy_buffers):
     """The best token of each row, and which rows go on: how many."""
-    length, kept = now + 1, 0
-    for row in range(rows):
-        sentence = whole(past.sentence, row)
-        token = long(batch.best, row) if long(batch.filled, row) else STUCK
-        value = np.float64(number(batch.values, row)) if long(batch.filled, row) else LOWEST
-        put_whole(line.said, row * asked.longest + now, np.int32(token))
-        put(line.log_probs, sentence * asked.longest + now, np.float32(value - double(batch.total, row)))
-        looks = asked.span > 0 and length % asked.every == 0 and not long(asked.may_loop, sentence)
-        looped = looks and goes_round(line.said, row * asked.longest, length, asked)
-        if token == asked.end or token == STUCK or looped or length == long(asked.limits, sentence):
-            put_long(line.length, sentence, length)
-            put_long(line.looped, sentence, 1 if looped else 0)
-            copy(line.tokens, sentence * asked.longest, line.said, row * asked.longest, length)
+    length, num_kept = position + 1, 0
+    for row in range(num_rows):
+        sentence = load_i32(self_kv.sentence_ids, row)
+        token = load_i64(row_buffers.candidate_ids, row) if load_i64(row_buffers.num_filled, row) else NO_TOKEN
+        logit = np.float64(load_f32(row_buffers.candidate_logits, row)) if load_i64(row_buffers.num_filled, row) else NEG_INF
+        store_i32(greedy_buffers.row_ids, row * options.max_length + position, np.int32(token))
+        store_f32(
+            greedy_buffers.log_probs,
+            sentence * options.max_length + position,
+            np.float32(logit - load_f64(row_buffers.logsumexp, row)),
+        )
+        must_check = (
+            options.repetition_window > 0
+            and length % options.check_interval == 0
+            and not load_i64(options.allow_repetition, sentence)
+        )
+        is_repetition = must_check and is_repeating(greedy_buffers.row_ids, row * options.max_length, length, options)
+        if token == options.end_id or token == NO_TOKEN or is_repetition or length == load_i64(options.max_lengths, sentence):
+            store_i64(greedy_buffers.lengths, sentence, length)
+            store_i64(greedy_buffers.is_repetition, sentence, 1 if is_repetition else 0)
+            copy_i32(
+                greedy_buffers.output_ids,
+                sentence * options.max_length,
+                greedy_buffers.row_ids,
+                row * options.max_length,
+                length,
+            )
             continue
-        put_long(batch.last, row, token)
-        if kept != row:
-            move(past, batch, line.said, asked.longest, row, kept, length)
-        kept += 1
-    return kept
+        store_i64(row_buffers.last_ids, row, token)
+        if num_kept != row:
+            move_row(self_kv, row_buffers, greedy_buffers.row_ids, options.max_length, row, num_kept, length)
+        num_kept += 1
+    return num_kept
 
 
-@compiled
-def grow(sentence, row, now, batch, tree):
+@kernel
+def expand_beam(sentence, row, position, row_buffers, beam_buffers):
     """The best X extensions of a sentence's living, into its history. row: its first. → where they stand there"""
-    rows, columns = tree.rows, 2 * tree.rows
-    first = (now * tree.sentences + sentence) * columns
-    for place in range(rows):
-        put_long(tree.taken, place, 0)
-    for column in range(columns):
-        parent, highest = np.int64(0), np.float32(LOWEST)
-        for place in range(rows):
-            mine = row + place
-            at = long(tree.taken, place)
-            if at == long(batch.filled, mine):
+    beam_size, num_columns = beam_buffers.beam_size, 2 * beam_buffers.beam_size
+    first = (position * beam_buffers.num_sentences + sentence) * num_columns
+    for rank in range(beam_size):
+        store_i64(beam_buffers.cursors, rank, 0)
+    for column in range(num_columns):
+        parent, best_score = np.int64(0), np.float32(NEG_INF)
+        for rank in range(beam_size):
+            row_index = row + rank
+            candidate = load_i64(beam_buffers.cursors, rank)
+            if candidate == load_i64(row_buffers.num_filled, row_index):
                 continue
-            score = np.float64(number(tree.score, sentence * rows + place))
-            value = number(batch.values, mine * batch.proposed + at) + np.float32(score - double(batch.total, mine))
-            if value > highest:
-                parent, highest = place, value
-        at, mine = long(tree.taken, parent), row + parent
-        token, log_prob = np.int64(0), np.float32(LOWEST)  # where nothing is left
-        if at < long(batch.filled, mine):
-            token = long(batch.best, mine * batch.proposed + at)
-            log_prob = np.float32(np.float64(number(batch.values, mine * batch.proposed + at)) - double(batch.total, mine))
-            put_long(tree.taken, parent, at + 1)
-        put_whole(tree.parents, first + column, np.int32(parent))
-        put_whole(tree.tokens, first + column, np.int32(token))
-        put(tree.log_probs, first + column, log_prob)
-        put(tree.values, column, number(tree.score, sentence * rows + parent) + log_prob)
+            score = np.float64(load_f32(beam_buffers.alive_scores, sentence * beam_size + rank))
+            value = load_f32(row_buffers.candidate_logits, row_index * row_buffers.num_candidates + candidate) + np.float32(
+                score - load_f64(row_buffers.logsumexp, row_index)
+            )
+            if value > best_score:
+                parent, best_score = rank, value
+        candidate, row_index = load_i64(beam_buffers.cursors, parent), row + parent
+        token, log_prob = np.int64(0), np.float32(NEG_INF)  # where nothing is left
+        if candidate < load_i64(row_buffers.num_filled, row_index):
+            token = load_i64(row_buffers.candidate_ids, row_index * row_buffers.num_candidates + candidate)
+            log_prob = np.float32(
+                np.float64(load_f32(row_buffers.candidate_logits, row_index * row_buffers.num_candidates + candidate))
+                - load_f64(row_buffers.logsumexp, row_index)
+            )
+            store_i64(beam_buffers.cursors, parent, candidate + 1)
+        store_i32(beam_buffers.parents, first + column, np.int32(parent))
+        store_i32(beam_buffers.tokens, first + column, np.int32(token))
+        store_f32(beam_buffers.log_probs, first + column, log_prob)
+        store_f32(
+            beam_buffers.candidate_scores, column, load_f32(beam_buffers.alive_scores, sentence * beam_size + parent) + log_prob
+        )
     return first
 
 
-@compiled
-def finish(sentence, length, first, asked, tree):
+@kernel
+def add_finished(sentence, length, first, options, beam_buffers):
     """Those that end compete for the finished places."""
-    rows, columns = tree.rows, 2 * tree.rows
-    penalty = number(tree.penalties, length)
-    competing = columns
-    if tree.all_finished:
-        competing = rows
-    if rows == 1:  # as greedy search ends: by its best alone
-        competing = 1
-    for column in range(competing):
-        score = number(tree.values, column) / penalty
-        if whole(tree.tokens, first + column) != asked.end or score == LOWEST:
+    beam_size, num_columns = beam_buffers.beam_size, 2 * beam_buffers.beam_size
+    penalty = load_f32(beam_buffers.penalties, length)
+    num_competing = num_columns
+    if beam_buffers.stop_when_full:
+        num_competing = beam_size
+    if beam_size == 1:  # as greedy search ends: by its best alone
+        num_competing = 1
+    for column in range(num_competing):
+        score = load_f32(beam_buffers.candidate_scores, column) / penalty
+        if load_i32(beam_buffers.tokens, first + column) != options.end_id or score == NEG_INF:
             continue
-        place = rows
-        while place > 0 and number(tree.finished, sentence * rows + place - 1) < score:
-            place -= 1
-        if place == rows:
+        rank = beam_size
+        while rank > 0 and load_f32(beam_buffers.finished_scores, sentence * beam_size + rank - 1) < score:
+            rank -= 1
+        if rank == beam_size:
             continue
-        for at in range(sentence * rows + rows - 1, sentence * rows + place, -1):
-            put(tree.finished, at, number(tree.finished, at - 1))
-            put_long(tree.codes, at, long(tree.codes, at - 1))
-        put(tree.finished, sentence * rows + place, score)
-        put_long(tree.codes, sentence * rows + place, length * columns + column)
+        for index in range(sentence * beam_size + beam_size - 1, sentence * beam_size + rank, -1):
+            store_f32(beam_buffers.finished_scores, index, load_f32(beam_buffers.finished_scores, index - 1))
+            store_i64(beam_buffers.finished_node_ids, index, load_i64(beam_buffers.finished_node_ids, index - 1))
+        store_f32(beam_buffers.finished_scores, sentence * beam_size + rank, score)
+        store_i64(beam_buffers.finished_node_ids, sentence * beam_size + rank, length * num_columns + column)
 
 
-@compiled
-def choose(sentence, now, first, asked, tree):
+@kernel
+def select_alive(sentence, position, first, options, beam_buffers):
     """Those that live on: the best that do not end, in order."""
-    rows, columns = tree.rows, 2 * tree.rows
-    for column in range(columns):
-        is_end = whole(tree.tokens, first + column) == asked.end
-        put_long(tree.taken, column, 0)
+    beam_size, num_columns = beam_buffers.beam_size, 2 * beam_buffers.beam_size
+    for column in range(num_columns):
+        is_end = load_i32(beam_buffers.tokens, first + column) == options.end_id
+        store_i64(beam_buffers.cursors, column, 0)
         if is_end:
-            put(tree.values, column, np.float32(LOWEST))
-    for place in range(rows):
-        best = np.int64(-1)
-        for column in range(columns):
-            free = not long(tree.taken, column)
-            if free and (best < 0 or number(tree.values, column) > number(tree.values, best)):
-                best = column
-        put_long(tree.taken, best, 1)
-        put(tree.score, sentence * rows + place, number(tree.values, best))
-        put_whole(tree.living, (now * tree.sentences + sentence) * rows + place, np.int32(best))
+            store_f32(beam_buffers.candidate_scores, column, np.float32(NEG_INF))
+    for rank in range(beam_size):
+        best_column = np.int64(-1)
+        for column in range(num_columns):
+            is_free = not load_i64(beam_buffers.cursors, column)
+            if is_free and (
+                best_column < 0
+                or load_f32(beam_buffers.candidate_scores, column) > load_f32(beam_buffers.candidate_scores, best_column)
+            ):
+                best_column = column
+        store_i64(beam_buffers.cursors, best_column, 1)
+        store_f32(beam_buffers.alive_scores, sentence * beam_size + rank, load_f32(beam_buffers.candidate_scores, best_column))
+        store_i32(
+            beam_buffers.alive, (position * beam_buffers.num_sentences + sentence) * beam_size + rank, np.int32(best_column)
+        )
 
 
-@compiled
-def follow(sentence, row, now, first, past, batch, asked, tree):
+@kernel
+def reorder_beam(sentence, row, position, first, self_kv, row_buffers, options, beam_buffers):
     """Each row becomes what the living one at its place descends from, with what that said last."""
-    rows, length = tree.rows, now + 1
-    living = (now * tree.sentences + sentence) * rows
-    for place in range(rows):
-        column = first + whole(tree.living, living + place)
-        put_long(batch.last, row + place, whole(tree.tokens, column))
-        parent = row + whole(tree.parents, column)
-        copy(tree.again, place * length, past.lineage, parent * past.room, length)
-    for place in range(rows):
-        copy(past.lineage, (row + place) * past.room, tree.again, place * length, length)
-    for place in range(rows):
-        parent = row + whole(tree.parents, first + whole(tree.living, living + place))
-        copy(tree.again, place * length, tree.said, parent * asked.longest, now)
-        put_whole(tree.again, place * length + now, np.int32(long(batch.last, row + place)))
-    for place in range(rows):
-        copy(tree.said, (row + place) * asked.longest, tree.again, place * length, length)
+    beam_size, length = beam_buffers.beam_size, position + 1
+    alive_offset = (position * beam_buffers.num_sentences + sentence) * beam_size
+    for rank in range(beam_size):
+        column = first + load_i32(beam_buffers.alive, alive_offset + rank)
+        store_i64(row_buffers.last_ids, row + rank, load_i32(beam_buffers.tokens, column))
+        parent = row + load_i32(beam_buffers.parents, column)
+        copy_i32(beam_buffers.scratch_ids, rank * length, self_kv.ancestors, parent * self_kv.capacity, length)
+    for rank in range(beam_size):
+        copy_i32(self_kv.ancestors, (row + rank) * self_kv.capacity, beam_buffers.scratch_ids, rank * length, length)
+    for rank in range(beam_size):
+        parent = row + load_i32(beam_buffers.parents, first + load_i32(beam_buffers.alive, alive_offset + rank))
+        copy_i32(beam_buffers.scratch_ids, rank * length, beam_buffers.row_ids, parent * options.max_length, position)
+        store_i32(beam_buffers.scratch_ids, rank * length + position, np.int32(load_i64(row_buffers.last_ids, row + rank)))
+    for rank in range(beam_size):
+        copy_i32(beam_buffers.row_ids, (row + rank) * options.max_length, beam_buffers.scratch_ids, rank * length, length)
 
 
-@compiled
-def stop_circles(sentence, row, length, asked, tree):
+@kernel
+def drop_repetitions(sentence, row, length, options, beam_buffers):
     """Hypotheses that go round in circles leave the beam and are remembered."""
-    rows = tree.rows
-    for place in range(rows):
-        at = ((length // asked.every - 1) * tree.sentences + sentence) * rows + place
-        score = number(tree.score, sentence * rows + place)
-        if score > LOWEST and goes_round(tree.said, (row + place) * asked.longest, length, asked):
-            put_long(tree.looped, at, 1)
-            put(tree.looped_score, at, score)
-            put(tree.score, sentence * rows + place, np.float32(LOWEST))
+    beam_size = beam_buffers.beam_size
+    for rank in range(beam_size):
+        index = ((length // options.check_interval - 1) * beam_buffers.num_sentences + sentence) * beam_size + rank
+        score = load_f32(beam_buffers.alive_scores, sentence * beam_size + rank)
+        if score > NEG_INF and is_repeating(beam_buffers.row_ids, (row + rank) * options.max_length, length, options):
+            store_i64(beam_buffers.is_repetition, index, 1)
+            store_f32(beam_buffers.repetition_scores, index, score)
+            store_f32(beam_buffers.alive_scores, sentence * beam_size + rank, np.float32(NEG_INF))
 
 
-@compiled
-def is_done(sentence, length, asked, tree):
+@kernel
+def is_done(sentence, length, options, beam_buffers):
     """Whether nothing that lives can still win, or the limit is reached."""
-    rows = tree.rows
-    best = number(tree.score, sentence * rows)
-    for place in range(1, rows):
-        best = max(best, number(tree.score, sentence * rows + place))
-    finished = sentence * rows
-    if length == long(asked.limits, sentence):
+    beam_size = beam_buffers.beam_size
+    best_score = load_f32(beam_buffers.alive_scores, sentence * beam_size)
+    for rank in range(1, beam_size):
+        best_score = max(best_score, load_f32(beam_buffers.alive_scores, sentence * beam_size + rank))
+    finished_offset = sentence * beam_size
+    if length == load_i64(options.max_lengths, sentence):
         return True
-    if rows == 1:
-        return number(tree.finished, finished) > LOWEST or best == LOWEST
-    if tree.all_finished and number(tree.finished, finished + rows - 1) > LOWEST:
+    if beam_size == 1:
+        return load_f32(beam_buffers.finished_scores, finished_offset) > NEG_INF or best_score == NEG_INF
+    if beam_buffers.stop_when_full and load_f32(beam_buffers.finished_scores, finished_offset + beam_size - 1) > NEG_INF:
         return True
-    return number(tree.finished, finished + tree.counted) >= best / number(tree.cap, sentence)
+    return load_f32(beam_buffers.finished_scores, finished_offset + beam_buffers.target_rank) >= best_score / load_f32(
+        beam_buffers.max_penalties, sentence
+    )
 
 
-@entered(int, int, int, Model, Memory, Past, Space, Batch, Asked, Tree)
-def beam(now, until, left, model, memory, past, space, batch, asked, tree):
+@export(int, int, int, DecoderWeights, CrossKVCache, SelfKVCache, Workspace, RowBuffers, SearchOptions, BeamBuffers)
+def beam_search(position, end_position, num_active, decoder, cross_kv, self_kv, workspace, row_buffers, options, beam_buffers):
     """As `greedy`, by sentences."""
-    begin(space)
-    rows = tree.rows
-    while now < until and left > 0:
-        speak(left * rows, now, model, memory, past, space, batch)
-        rank(left * rows, now + 1, model, space, batch, asked, tree.said)
-        if space.team.member == 0:
-            put_long(batch.left, 0, extend(left, now, past, batch, asked, tree))
-        meet(space.team)
-        now, left = now + 1, long(batch.left, 0)
-    end(space)
-    return left
+    configure_amx(workspace)
+    beam_size = beam_buffers.beam_size
+    while position < end_position and num_active > 0:
+        decoder_step(num_active * beam_size, position, decoder, cross_kv, self_kv, workspace, row_buffers)
+        select_candidates(num_active * beam_size, position + 1, decoder, workspace, row_buffers, options, beam_buffers.row_ids)
+        if workspace.group.thread_index == 0:
+            store_i64(row_buffers.num_active, 0, beam_step(num_active, position, self_kv, row_buffers, options, beam_buffers))
+        barrier(workspace.group)
+        position, num_active = position + 1, load_i64(row_buffers.num_active, 0)
+    release_amx(workspace)
+    return num_active
 
 
-@compiled
-def extend(left, now, past, batch, asked, tree):
+@kernel
+def beam_step(num_active, position, self_kv, row_buffers, options, beam_buffers):
     """Each sentence's beam by one token, and which sentences go on: how many."""
-    rows, length, kept = tree.rows, now + 1, 0
-    for row in range(0, left * rows, rows):
-        sentence = whole(past.sentence, row)
-        first = grow(sentence, row, now, batch, tree)
-        finish(sentence, length, first, asked, tree)
-        choose(sentence, now, first, asked, tree)
-        follow(sentence, row, now, first, past, batch, asked, tree)
-        if asked.span > 0 and length % asked.every == 0 and not long(asked.may_loop, sentence):
-            stop_circles(sentence, row, length, asked, tree)
-        if is_done(sentence, length, asked, tree):
-            put_long(tree.length, sentence, length)
+    beam_size, length, num_kept = beam_buffers.beam_size, position + 1, 0
+    for row in range(0, num_active * beam_size, beam_size):
+        sentence = load_i32(self_kv.sentence_ids, row)
+        first = expand_beam(sentence, row, position, row_buffers, beam_buffers)
+        add_finished(sentence, length, first, options, beam_buffers)
+        select_alive(sentence, position, first, options, beam_buffers)
+        reorder_beam(sentence, row, position, first, self_kv, row_buffers, options, beam_buffers)
+        if (
+            options.repetition_window > 0
+            and length % options.check_interval == 0
+            and not load_i64(options.allow_repetition, sentence)
+        ):
+            drop_repetitions(sentence, row, length, options, beam_buffers)
+        if is_done(sentence, length, options, beam_buffers):
+            store_i64(beam_buffers.lengths, sentence, length)
             continue
-        if kept != row:
-            for place in range(rows):
-                move(past, batch, tree.said, asked.longest, row + place, kept + place, length)
-        kept += rows
-    return kept // rows
+        if num_kept != row:
+            for rank in range(beam_size):
+                move_row(self_kv, row_buffers, beam_buffers.row_ids, options.max_length, row + rank, num_kept + rank, length)
+        num_kept += beam_size
+    return num_kept // beam_size

@@ -16,246 +16,246 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-from dragoman.inference.backends.compiled.kernels.structs import BYTES, LANES
+from dragoman.inference.backends.compiled.kernels.structs import LANES, VECTOR_BYTES
 
 if tuple(int(part) for part in numba.__version__.split(".")[:2]) < (0, 62):
     raise ImportError(f"numba {numba.__version__}: 0.62 or later is needed")
 
 # None of them is called by Python itself, which would take a wrapper each, and half of the time to compile.
-_OPTIONS: Any = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-compiled = njit(**_OPTIONS)
-inlined = njit(inline="always")
+_NJIT_OPTIONS: Any = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+kernel = njit(**_NJIT_OPTIONS)
+inline_kernel = njit(inline="always")
 
 # What LLVM calls them.
-HALF, FLOAT, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
-WORD, BYTE, LONG = ir.IntType(32), ir.IntType(8), ir.IntType(64)
-FLOATS, SUMS = ir.VectorType(FLOAT, LANES), ir.VectorType(WORD, LANES)
-SIGNED_BYTES, HALVES = ir.VectorType(BYTE, LANES), ir.VectorType(HALF, LANES)
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+I32, I8, I64 = ir.IntType(32), ir.IntType(8), ir.IntType(64)
+F32X16, I32X16 = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
+I8X16, F16X16 = ir.VectorType(I8, LANES), ir.VectorType(F16, LANES)
 # What LLVM calls the 64 bytes of one side of VNNI's products; sums until its version 21.
-_SIDE = ir.VectorType(BYTE, BYTES) if llvmlite.binding.llvm_version_info >= (22,) else SUMS
+_VNNI_OPERAND = ir.VectorType(I8, VECTOR_BYTES) if llvmlite.binding.llvm_version_info >= (22,) else I32X16
 
 
-class Entered(NamedTuple):
+class ExportedKernel(NamedTuple):
     """A function that Python calls through `jit_cache`, which returns a whole number. kinds: of its arguments"""
 
     function: Any
-    kinds: tuple[Any, ...]
+    argument_types: tuple[Any, ...]
 
 
-def entered(*kinds):
+def export(*argument_types):
     """int, float, bool, and the tuples of `layout`."""
-    return lambda function: Entered(compiled(function), kinds)
+    return lambda function: ExportedKernel(kernel(function), argument_types)
 
 
-class _Vector(types.Type):
+class _VectorType(types.Type):
     """What Numba calls a vector, and what LLVM does."""
 
-    def __init__(self, name: str, of: ir.VectorType) -> None:
-        self.of = of
+    def __init__(self, name: str, llvm_type: ir.VectorType) -> None:
+        self.llvm_type = llvm_type
         super().__init__(name=name)
 
 
-@register_model(_Vector)
+@register_model(_VectorType)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager, vector):
         super().__init__(manager, vector, vector.of)
 
 
-floats, sums = _Vector("floats", FLOATS), _Vector("sums", SUMS)
+f32x16, i32x16 = _VectorType("floats", F32X16), _VectorType("sums", I32X16)
 
 
-def called(builder, name, result, *arguments):
-    kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+def call_llvm(builder, name, result, *arguments):
+    function_type = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), arguments)
 
 
-def repeated(builder, number):
-    one = builder.insert_element(ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined), number, WORD(0))
-    return builder.shuffle_vector(one, one, ir.Constant(SUMS, [0] * LANES))
+def splat_lanes(builder, number):
+    vector = builder.insert_element(ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined), number, I32(0))
+    return builder.shuffle_vector(vector, vector, ir.Constant(I32X16, [0] * LANES))
 
 
 @intrinsic
-def whole_total(typing, vector):
+def reduce_sum_i32(typing, vector):
     """Of whole numbers."""
 
-    def code(context, builder, signature, given):
-        return builder.sext(called(builder, "llvm.vector.reduce.add.v16i32", WORD, given[0]), LONG)
+    def codegen(context, builder, signature, args):
+        return builder.sext(call_llvm(builder, "llvm.vector.reduce.add.v16i32", I32, args[0]), I64)
 
-    return types.int64(sums), code
+    return types.int64(i32x16), codegen
 
 
 @intrinsic
-def same(typing, number):
+def splat(typing, number):
     """16 times the same number."""
 
-    def code(context, builder, signature, given):
-        return repeated(builder, context.cast(builder, given[0], number, types.float32))
+    def codegen(context, builder, signature, args):
+        return splat_lanes(builder, context.cast(builder, args[0], number, types.float32))
 
-    return floats(number), code
+    return f32x16(number), codegen
 
 
 @intrinsic
-def same_sums(typing, number):
+def splat_i32(typing, number):
     """16 times the same whole number."""
 
-    def code(context, builder, signature, given):
-        return repeated(builder, context.cast(builder, given[0], number, types.int32))
+    def codegen(context, builder, signature, args):
+        return splat_lanes(builder, context.cast(builder, args[0], number, types.int32))
 
-    return sums(number), code
+    return i32x16(number), codegen
 
 
 @intrinsic
-def add_products(typing, sum_, unsigned, signed):
+def dot_accumulate_u8i8(typing, sum_, unsigned, signed):
     """To each sum four products of bytes: unsigned by signed. VNNI's, which never saturates."""
 
-    def code(context, builder, signature, given):
-        sides = [builder.bitcast(one, _SIDE) for one in given[1:]]
-        return called(builder, "llvm.x86.avx512.vpdpbusd.512", SUMS, given[0], *sides)
+    def codegen(context, builder, signature, args):
+        operands = [builder.bitcast(operand, _VNNI_OPERAND) for operand in args[1:]]
+        return call_llvm(builder, "llvm.x86.avx512.vpdpbusd.512", I32X16, args[0], *operands)
 
-    return sums(sums, sums, sums), code
+    return i32x16(i32x16, i32x16, i32x16), codegen
 
 
 @intrinsic
-def to_floats(typing, vector):
+def convert_i32_to_f32(typing, vector):
     """The same numbers."""
 
-    def code(context, builder, signature, given):
-        return builder.sitofp(given[0], FLOATS)
+    def codegen(context, builder, signature, args):
+        return builder.sitofp(args[0], F32X16)
 
-    return floats(sums), code
+    return f32x16(i32x16), codegen
 
 
 @intrinsic
-def to_sums(typing, vector):
+def round_f32_to_i32(typing, vector):
     """The nearest whole numbers, the even one of two."""
 
-    def code(context, builder, signature, given):
-        return builder.fptosi(called(builder, "llvm.rint.v16f32", FLOATS, given[0]), SUMS)
+    def codegen(context, builder, signature, args):
+        return builder.fptosi(call_llvm(builder, "llvm.rint.v16f32", F32X16, args[0]), I32X16)
 
-    return sums(floats), code
+    return i32x16(f32x16), codegen
 
 
 @intrinsic
 def power_of_two(typing, vector):
     """2 to the power of whole numbers between -126 and 127."""
 
-    def code(context, builder, signature, given):
-        exponent = builder.add(given[0], ir.Constant(SUMS, [127] * LANES))
-        return builder.bitcast(builder.shl(exponent, ir.Constant(SUMS, [23] * LANES)), FLOATS)
+    def codegen(context, builder, signature, args):
+        exponent = builder.add(args[0], ir.Constant(I32X16, [127] * LANES))
+        return builder.bitcast(builder.shl(exponent, ir.Constant(I32X16, [23] * LANES)), F32X16)
 
-    return floats(sums), code
+    return f32x16(i32x16), codegen
 
 
 @intrinsic
-def greater(typing, one, other):
+def maximum(typing, left, right):
     """The greater of each two numbers."""
 
-    def code(context, builder, signature, given):
-        return builder.select(builder.fcmp_ordered(">", *given), *given)
+    def codegen(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered(">", *args), *args)
 
-    return floats(floats, floats), code
+    return f32x16(f32x16, f32x16), codegen
 
 
-def _turner(places):
+def _make_rotation(distance):
     """Gives a vector whose lanes have all moved on by so many places, round and round."""
 
     @intrinsic
-    def turn(typing, vector):
-        def code(context, builder, signature, given):
-            order = [(lane + places) % LANES for lane in range(LANES)]
-            return builder.shuffle_vector(given[0], given[0], ir.Constant(SUMS, order))
+    def rotate(typing, vector):
+        def codegen(context, builder, signature, args):
+            order = [(lane + distance) % LANES for lane in range(LANES)]
+            return builder.shuffle_vector(args[0], args[0], ir.Constant(I32X16, order))
 
-        return floats(floats), code
+        return f32x16(f32x16), codegen
 
-    return turn
+    return rotate
 
 
-turned_by_8, turned_by_4, turned_by_2, turned_by_1 = (_turner(places) for places in (8, 4, 2, 1))
+rotate_8, rotate_4, rotate_2, rotate_1 = (_make_rotation(distance) for distance in (8, 4, 2, 1))
 
 
 @intrinsic
-def any_above(typing, vector, other):
+def any_greater(typing, left, right):
     """Whether any number is greater than its counterpart."""
 
-    def code(context, builder, signature, given):
-        lanes = builder.bitcast(builder.fcmp_ordered(">", *given), ir.IntType(LANES))
+    def codegen(context, builder, signature, args):
+        lanes = builder.bitcast(builder.fcmp_ordered(">", *args), ir.IntType(LANES))
         return builder.icmp_unsigned("!=", lanes, ir.IntType(LANES)(0))
 
-    return types.boolean(floats, floats), code
+    return types.boolean(f32x16, f32x16), codegen
 
 
 @intrinsic
-def size(typing, vector):
+def absolute(typing, vector):
     """Without the signs."""
 
-    def code(context, builder, signature, given):
-        return called(builder, "llvm.fabs.v16f32", FLOATS, given[0])
+    def codegen(context, builder, signature, args):
+        return call_llvm(builder, "llvm.fabs.v16f32", F32X16, args[0])
 
-    return floats(floats), code
+    return f32x16(f32x16), codegen
 
 
-def _reduction(name, freely, *first):
+def _make_reduction(name, fastmath, *initial):
     @intrinsic
     def reduce(typing, vector):
-        def code(context, builder, signature, given):
-            kind = ir.FunctionType(FLOAT, [*(one.type for one in first), FLOATS])
-            function = cgutils.get_or_insert_function(builder.module, kind, name)
-            return builder.call(function, [*first, given[0]], fastmath=freely)
+        def codegen(context, builder, signature, args):
+            function_type = ir.FunctionType(F32, [*(value.type for value in initial), F32X16])
+            function = cgutils.get_or_insert_function(builder.module, function_type, name)
+            return builder.call(function, [*initial, args[0]], fastmath=fastmath)
 
-        return types.float32(floats), code
+        return types.float32(f32x16), codegen
 
     return reduce
 
 
-total = _reduction("llvm.vector.reduce.fadd.v16f32", ("reassoc",), ir.Constant(FLOAT, 0.0))
-greatest = _reduction("llvm.vector.reduce.fmax.v16f32", ("nnan", "nsz"))
+reduce_sum = _make_reduction("llvm.vector.reduce.fadd.v16f32", ("reassoc",), ir.Constant(F32, 0.0))
+reduce_max = _make_reduction("llvm.vector.reduce.fmax.v16f32", ("nnan", "nsz"))
 
 
-def _arithmetic(operation, on_floats, on_sums):
+def _overload_operator(operation, f32_instruction, i32_instruction):
     @intrinsic
-    def compute_floats(typing, one, other):
-        def code(context, builder, signature, given):
-            return getattr(builder, on_floats)(*given, flags=("contract",))
+    def compute_f32x16(typing, left, right):
+        def codegen(context, builder, signature, args):
+            return getattr(builder, f32_instruction)(*args, flags=("contract",))
 
-        return floats(floats, floats), code
+        return f32x16(f32x16, f32x16), codegen
 
     @intrinsic
-    def compute_sums(typing, one, other):
-        def code(context, builder, signature, given):
-            return getattr(builder, on_sums)(*given)
+    def compute_i32x16(typing, left, right):
+        def codegen(context, builder, signature, args):
+            return getattr(builder, i32_instruction)(*args)
 
-        return sums(sums, sums), code
+        return i32x16(i32x16, i32x16), codegen
 
-    def choose(one, other):
-        if one == other == floats:
-            return lambda one, other: compute_floats(one, other)
-        if one == other == sums:
-            return lambda one, other: compute_sums(one, other)
+    def select_overload(one, other):
+        if one == other == f32x16:
+            return lambda one, other: compute_f32x16(one, other)
+        if one == other == i32x16:
+            return lambda one, other: compute_i32x16(one, other)
         return None
 
-    overload(operation, inline="always")(choose)
+    overload(operation, inline="always")(select_overload)
 
 
 @intrinsic
-def quotient(typing, one, other):
+def divide(typing, left, right):
     """Of each two numbers."""
 
-    def code(context, builder, signature, given):
-        return builder.fdiv(*given)
+    def codegen(context, builder, signature, args):
+        return builder.fdiv(*args)
 
-    return floats(floats, floats), code
+    return f32x16(f32x16, f32x16), codegen
 
 
-_arithmetic(operator.add, "fadd", "add")
-_arithmetic(operator.sub, "fsub", "sub")
-_arithmetic(operator.mul, "fmul", "mul")
+_overload_operator(operator.add, "fadd", "add")
+_overload_operator(operator.sub, "fsub", "sub")
+_overload_operator(operator.mul, "fmul", "mul")
 
 
 # e to less than this is nothing beside 1.
-FAINT = -80.0
+EXP_CUTOFF = -80.0
 LOG2_E = 1.4426950408889634
 # By rising powers: numpy.polynomial.Chebyshev.interpolate(exp, 5, (-ln 2 / 2, ln 2 / 2)) as a polynomial.
-EXPONENTIAL = (
+EXP_COEFFICIENTS = (
     1.0000000754548972,
     1.000000010771568,
     0.49998869378306193,
@@ -267,17 +267,17 @@ EXPONENTIAL = (
 LN2_HIGH, LN2_LOW = 0.693145751953125, 1.4286068203094173e-06
 
 
-@compiled
-def exponential(x):
+@kernel
+def exp_f32x16(x):
     """e to the power of numbers that are not above 0: 2 to the power of the whole part, times a polynomial of the rest.
 
     That is within ln 2 / 2 of 0, and the polynomial meets e to the power of it at Chebyshev's six points there.
     """
-    x = greater(x, same(FAINT))
-    whole = to_sums(x * same(LOG2_E))
-    times = to_floats(whole)
-    x = x - times * same(LN2_HIGH) - times * same(LN2_LOW)
-    y = same(EXPONENTIAL[5])
+    x = maximum(x, splat(EXP_CUTOFF))
+    exponent_i32 = round_f32_to_i32(x * splat(LOG2_E))
+    exponent_f32 = convert_i32_to_f32(exponent_i32)
+    x = x - exponent_f32 * splat(LN2_HIGH) - exponent_f32 * splat(LN2_LOW)
+    y = splat(EXP_COEFFICIENTS[5])
     for degree in (4, 3, 2, 1, 0):
-        y = y * x + same(EXPONENTIAL[degree])
-    return y * power_of_two(whole)
+        y = y * x + splat(EXP_COEFFICIENTS[degree])
+    return y * power_of_two(exponent_i32)

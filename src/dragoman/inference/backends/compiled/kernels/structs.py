@@ -13,29 +13,29 @@ Address = int
 
 # Numbers of 32 bits in a vector, and its bytes.
 LANES = 16
-BYTES = 4 * LANES
+VECTOR_BYTES = 4 * LANES
 # Of 64 bytes each.
 TILE_ROWS = 16
 # So many tokens are looked at together. A sum over all hangs on it: it is the same wherever there is one.
-COLUMNS = 512
-LEVELS = 127.0
+LOGIT_BLOCK = 512
+INT8_MAX = 127.0
 # What is added to a signed input, so that it has no sign.
-ADDED = 128
+UINT8_OFFSET = 128
 # Nothing smaller is told from zero, so that a row of zeros has a scale as well.
-TINY = 1e-30
+MIN_SCALE = 1e-30
 # Outputs that are computed at once: four vectors.
-GROUP = 4 * LANES
+OUTPUT_BLOCK = 4 * LANES
 # Rows from which on tiles are the faster, where there are any.
-MANY_ROWS = 5
+AMX_MIN_ROWS = 5
 # What becomes of a product; the last of one whose inputs are never below zero.
-PUT, RELU, ONTO, ONTO_FROM_RELU = range(4)
+STORE, RELU, ADD_RESIDUAL, ADD_RESIDUAL_U8 = range(4)
 # Sums of 32 rows and 16 outputs.
-SUMS_APART = 2 * TILE_ROWS * LANES
+ACCUMULATOR_STRIDE = 2 * TILE_ROWS * LANES
 # Numbers of 64 bits from what one thread writes to what another does: a cache line.
-APART = 8
+CACHE_LINE_I64 = 8
 
 
-class Matrices(NamedTuple):
+class Int8Weights(NamedTuple):
     """The weights of one product in all layers, as bytes: where they stand.
 
     weights: (L, O / 16, I / 4, 16, 4) bytes, O filled up to whole groups and I to whole vectors with zeros
@@ -46,13 +46,13 @@ class Matrices(NamedTuple):
     weights: Address
     scale: Address
     bias: Address
-    shift: Address
-    outputs: int
-    filled: int
-    then: int
+    compensation: Address
+    num_outputs: int
+    padded_outputs: int
+    epilogue: int
 
 
-class Team(NamedTuple):
+class ThreadGroup(NamedTuple):
     """Threads that compute the same function, each its share: how many, and which this one is.
 
     arrived: (members, APART), of which the first is how often each has come to where all wait for all
@@ -60,14 +60,14 @@ class Team(NamedTuple):
     pass_on: a function that lets other threads of this core go on, or 0
     """
 
-    members: int
-    member: int
-    arrived: Address
-    over: Address
-    pass_on: Address
+    num_threads: int
+    thread_index: int
+    arrivals: Address
+    cancelled: Address
+    yield_fn: Address
 
 
-class Space(NamedTuple):
+class Workspace(NamedTuple):
     """Where there is memory to work in, for N rows.
 
     x: (N, D). y: (N, D). steps: (N,). sums: of 32 rows and 64 outputs
@@ -83,79 +83,79 @@ class Space(NamedTuple):
 
     x: Address
     y: Address
-    wide: Address
-    found: Address
-    onto: Address
-    inputs: Address
-    steps: Address
-    places: Address
+    projections: Address
+    attention_output: Address
+    residual: Address
+    quantized_inputs: Address
+    row_scales: Address
+    kv_rows: Address
     scores: Address
     keys: Address
     values: Address
-    sums: Address
-    described: Address
+    accumulators: Address
+    tile_config: Address
     width: int
-    stride: int
-    team: Team
+    input_stride: int
+    group: ThreadGroup
 
 
-class Norms(NamedTuple):
+class NormWeights(NamedTuple):
     """Layer normalisations: where their weights and biases (L, D) stand. there: whether there are any"""
 
     weight: Address
     bias: Address
     epsilon: float
-    there: bool
+    is_present: bool
 
 
-class Layers(NamedTuple):
+class LayerWeights(NamedTuple):
     """What both stacks have. norms: those of attention and of the feed-forward. before: whether they come first"""
 
-    number: int
-    look: Matrices
-    output: Matrices
-    inner: Matrices
-    outer: Matrices
-    norms: tuple[Norms, Norms]
-    before: bool
-    final: Norms
+    num_layers: int
+    qkv: Int8Weights
+    output: Int8Weights
+    inner: Int8Weights
+    outer: Int8Weights
+    norms: tuple[NormWeights, NormWeights]
+    pre_norm: bool
+    final_norm: NormWeights
 
 
-class Across(NamedTuple):
+class CrossAttention(NamedTuple):
     """What the decoder's layers have besides. remember: keys and values of the source"""
 
-    look: Matrices
-    output: Matrices
-    remember: Matrices
-    norms: Norms
+    query: Int8Weights
+    output: Int8Weights
+    kv: Int8Weights
+    norms: NormWeights
 
 
-class Heads(NamedTuple):
+class HeadLayout(NamedTuple):
     """How many stand side by side: 1, 2, 4, 8 or 16. How wide the keys and values of all are: multiples of 16."""
 
-    number: int
+    num_heads: int
     key_width: int
     value_width: int
 
 
-class Table(NamedTuple):
+class EmbeddingTable(NamedTuple):
     """Vectors of tokens: vectors (V, D), gain (V,) by which each is multiplied."""
 
     vectors: Address
-    gain: Address
+    scale: Address
 
 
-class Memory(NamedTuple):
+class CrossKVCache(NamedTuple):
     """Keys and values of the sources (L, B, S, K or U), halves. length: (B,), places of each that are there"""
 
     keys: Address
     values: Address
-    length: Address
-    sentences: int
-    places: int
+    lengths: Address
+    num_sentences: int
+    num_positions: int
 
 
-class Past(NamedTuple):
+class SelfKVCache(NamedTuple):
     """Keys and values of the outputs (L, P, T, K or U), halves, and what tells the rows apart.
 
     lineage: (N, room), the stored row that holds what each row descends from at each place. stored: (N,), where each row writes
@@ -164,26 +164,26 @@ class Past(NamedTuple):
 
     keys: Address
     values: Address
-    lineage: Address
-    stored: Address
-    sentence: Address
-    rows: int
-    room: int
+    ancestors: Address
+    slot_rows: Address
+    sentence_ids: Address
+    num_rows: int
+    capacity: int
 
 
-class Model(NamedTuple):
+class DecoderWeights(NamedTuple):
     """What a step computes with. positions: (room, D). words: (W,), what is said as tokens of the table, or 0: as they are"""
 
-    table: Table
+    embedding_table: EmbeddingTable
     positions: Address
-    layers: Layers
-    across: Across
-    heads: Heads
-    output: Matrices
-    words: Address
+    layers: LayerWeights
+    cross_attention: CrossAttention
+    head_layout: HeadLayout
+    output: Int8Weights
+    vocabulary_map: Address
 
 
-class Asked(NamedTuple):
+class SearchOptions(NamedTuple):
     """What is asked of all outputs.
 
     limits: (B,), most tokens of each, the end token included. may_loop: (B,), 1 where it may go round in circles
@@ -194,20 +194,20 @@ class Asked(NamedTuple):
     longest: M
     """
 
-    limits: Address
-    may_loop: Address
-    banned: Address
-    never: int
-    end: int
+    max_lengths: Address
+    allow_repetition: Address
+    suppressed_ids: Address
+    num_suppressed: int
+    end_id: int
     min_length: int
     no_repeat_ngram_size: int
-    span: int
-    times: int
-    every: int
-    longest: int
+    repetition_window: int
+    min_repeats: int
+    check_interval: int
+    max_length: int
 
 
-class Batch(NamedTuple):
+class RowBuffers(NamedTuple):
     """Where there is memory for rows and their steps.
 
     rows: N, as there is memory. tokens: (N,), what each row said last, as tokens of the table. at: (N,). logits: (N, COLUMNS)
@@ -219,32 +219,32 @@ class Batch(NamedTuple):
         first, then, among all. values, best: (G, N, proposed), their logits and tokens, in order
     """
 
-    rows: int
-    tokens: Address
-    at: Address
+    num_rows: int
+    input_ids: Address
+    position_ids: Address
     logits: Address
-    last: Address
-    left: Address
-    top: Address
-    sum: Address
-    total: Address
-    proposed: int
-    filled: Address
-    values: Address
-    best: Address
+    last_ids: Address
+    num_active: Address
+    block_max: Address
+    block_sum: Address
+    logsumexp: Address
+    num_candidates: int
+    num_filled: Address
+    candidate_logits: Address
+    candidate_ids: Address
 
 
-class Line(NamedTuple):
+class GreedyBuffers(NamedTuple):
     """Greedy outputs, by sentences: tokens (B, M), log_probs (B, M), length (B,), looped (B,). said: (B, M), by rows"""
 
-    said: Address
-    tokens: Address
+    row_ids: Address
+    output_ids: Address
     log_probs: Address
-    length: Address
-    looped: Address
+    lengths: Address
+    is_repetition: Address
 
 
-class Tree(NamedTuple):
+class BeamBuffers(NamedTuple):
     """What a beam has come to, by sentences.
 
     rows: R. counted: the place among the finished that the living must still be able to beat. all_finished: see `beam_search`
@@ -257,23 +257,23 @@ class Tree(NamedTuple):
     taken: (X,), values: (X,), again: (R, M): to work in
     """
 
-    rows: int
-    counted: int
-    all_finished: bool
-    sentences: int
-    length: Address
-    score: Address
-    finished: Address
-    codes: Address
-    cap: Address
+    beam_size: int
+    target_rank: int
+    stop_when_full: bool
+    num_sentences: int
+    lengths: Address
+    alive_scores: Address
+    finished_scores: Address
+    finished_node_ids: Address
+    max_penalties: Address
     penalties: Address
     parents: Address
     tokens: Address
     log_probs: Address
-    living: Address
-    said: Address
-    looped: Address
-    looped_score: Address
-    taken: Address
-    values: Address
-    again: Address
+    alive: Address
+    row_ids: Address
+    is_repetition: Address
+    repetition_scores: Address
+    cursors: Address
+    candidate_scores: Address
+    scratch_ids: Address

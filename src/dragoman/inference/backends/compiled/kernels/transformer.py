@@ -14,286 +14,449 @@ from __future__ import annotations
 
 import numpy as np
 
-from dragoman.inference.backends.compiled.kernels.barrier import meet, share
-from dragoman.inference.backends.compiled.kernels.gemm import begin, end, multiply
+from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
+from dragoman.inference.backends.compiled.kernels.gemm import configure_amx, multiply, release_amx
 from dragoman.inference.backends.compiled.kernels.memory import (
-    load,
-    load_halves,
-    long,
-    number,
-    put_long,
-    put_whole,
-    store,
-    store_halves,
-    whole,
+    load_f16x16,
+    load_f32,
+    load_f32x16,
+    load_i32,
+    load_i64,
+    store_f16x16,
+    store_f32x16,
+    store_i32,
+    store_i64,
 )
 from dragoman.inference.backends.compiled.kernels.simd import (
-    compiled,
-    entered,
-    exponential,
-    greater,
-    quotient,
-    same,
-    total,
-    turned_by_1,
-    turned_by_2,
-    turned_by_4,
-    turned_by_8,
+    divide,
+    exp_f32x16,
+    export,
+    kernel,
+    maximum,
+    reduce_sum,
+    rotate_1,
+    rotate_2,
+    rotate_4,
+    rotate_8,
+    splat,
 )
 from dragoman.inference.backends.compiled.kernels.structs import (
     LANES,
-    Across,
-    Heads,
-    Layers,
-    Matrices,
-    Memory,
-    Past,
-    Space,
-    Table,
+    CrossAttention,
+    CrossKVCache,
+    EmbeddingTable,
+    HeadLayout,
+    Int8Weights,
+    LayerWeights,
+    SelfKVCache,
+    Workspace,
 )
 
 # Lower than any score.
-NOTHING = -1e30
+MIN_SCORE = -1e30
 
 
-@compiled
-def normalise(x, y, rows, width, norms, layer):
+@kernel
+def layer_norm(x, y, num_rows, width, norms, layer):
     """Layer normalisation of each row of x, into y."""
-    first = layer * width
-    for row in range(rows):
+    weight_offset = layer * width
+    for row in range(num_rows):
         start = row * width
-        sum_ = same(0.0)
-        for at in range(0, width, LANES):
-            sum_ = sum_ + load(x, start + at)
-        mean = same(total(sum_) / width)
-        squares = same(0.0)
-        for at in range(0, width, LANES):
-            apart = load(x, start + at) - mean
-            squares = squares + apart * apart
-        scale = same(1.0 / np.sqrt(total(squares) / width + norms.epsilon))
-        for at in range(0, width, LANES):
-            apart = (load(x, start + at) - mean) * scale
-            store(y, start + at, apart * load(norms.weight, first + at) + load(norms.bias, first + at))
+        sum_ = splat(0.0)
+        for offset in range(0, width, LANES):
+            sum_ = sum_ + load_f32x16(x, start + offset)
+        mean = splat(reduce_sum(sum_) / width)
+        squares = splat(0.0)
+        for offset in range(0, width, LANES):
+            centered = load_f32x16(x, start + offset) - mean
+            squares = squares + centered * centered
+        scale = splat(1.0 / np.sqrt(reduce_sum(squares) / width + norms.epsilon))
+        for offset in range(0, width, LANES):
+            centered = (load_f32x16(x, start + offset) - mean) * scale
+            store_f32x16(
+                y,
+                start + offset,
+                centered * load_f32x16(norms.weight, weight_offset + offset) + load_f32x16(norms.bias, weight_offset + offset),
+            )
 
 
-@compiled
-def match(query, at, keys, key_at, width, heads):
+@kernel
+def dot_scores(query, query_offset, keys, key_offset, width, num_heads):
     """Query by key, of every head in each of its lanes."""
-    a, b = same(0.0), same(0.0)
-    twos = width // (2 * LANES) * (2 * LANES)
-    for place in range(0, twos, 2 * LANES):
-        a = a + load(query, at + place) * load_halves(keys, key_at + place)
-        b = b + load(query, at + place + LANES) * load_halves(keys, key_at + place + LANES)
-    if twos < width:
-        a = a + load(query, at + twos) * load_halves(keys, key_at + twos)
+    a, b = splat(0.0), splat(0.0)
+    paired_width = width // (2 * LANES) * (2 * LANES)
+    for offset in range(0, paired_width, 2 * LANES):
+        a = a + load_f32x16(query, query_offset + offset) * load_f16x16(keys, key_offset + offset)
+        b = b + load_f32x16(query, query_offset + offset + LANES) * load_f16x16(keys, key_offset + offset + LANES)
+    if paired_width < width:
+        a = a + load_f32x16(query, query_offset + paired_width) * load_f16x16(keys, key_offset + paired_width)
     a = a + b
-    if heads <= 8:
-        a = a + turned_by_8(a)
-    if heads <= 4:
-        a = a + turned_by_4(a)
-    if heads <= 2:
-        a = a + turned_by_2(a)
-    if heads == 1:
-        a = a + turned_by_1(a)
+    if num_heads <= 8:
+        a = a + rotate_8(a)
+    if num_heads <= 4:
+        a = a + rotate_4(a)
+    if num_heads <= 2:
+        a = a + rotate_2(a)
+    if num_heads == 1:
+        a = a + rotate_1(a)
     return a
 
 
-@compiled
-def weigh(values, width, count, share, found, found_at, space):
+@kernel
+def weighted_sum(values, width, num_keys, inverse_sum, output, output_offset, workspace):
     """The sum of so many values, each by its weight: eight vectors at once, so that none waits for its last sum."""
-    weights, places = space.scores, space.places
-    eights = width // (8 * LANES) * (8 * LANES)
-    for column in range(0, eights, 8 * LANES):
-        a = b = c = d = e = f = g = h = same(0.0)
-        for place in range(count):
-            at, weight = long(places, place) * width + column, load(weights, place * LANES)
-            a = a + weight * load_halves(values, at)
-            b = b + weight * load_halves(values, at + LANES)
-            c = c + weight * load_halves(values, at + 2 * LANES)
-            d = d + weight * load_halves(values, at + 3 * LANES)
-            e = e + weight * load_halves(values, at + 4 * LANES)
-            f = f + weight * load_halves(values, at + 5 * LANES)
-            g = g + weight * load_halves(values, at + 6 * LANES)
-            h = h + weight * load_halves(values, at + 7 * LANES)
-        for lanes, sum_ in enumerate((a, b, c, d, e, f, g, h)):
-            store(found, found_at + column + lanes * LANES, sum_ * share)
-    for column in range(eights, width, LANES):
-        a = same(0.0)
-        for place in range(count):
-            a = a + load(weights, place * LANES) * load_halves(values, long(places, place) * width + column)
-        store(found, found_at + column, a * share)
+    weights, kv_rows = workspace.scores, workspace.kv_rows
+    unrolled_width = width // (8 * LANES) * (8 * LANES)
+    for column in range(0, unrolled_width, 8 * LANES):
+        a = b = c = d = e = f = g = h = splat(0.0)
+        for index in range(num_keys):
+            value_offset, weight = load_i64(kv_rows, index) * width + column, load_f32x16(weights, index * LANES)
+            a = a + weight * load_f16x16(values, value_offset)
+            b = b + weight * load_f16x16(values, value_offset + LANES)
+            c = c + weight * load_f16x16(values, value_offset + 2 * LANES)
+            d = d + weight * load_f16x16(values, value_offset + 3 * LANES)
+            e = e + weight * load_f16x16(values, value_offset + 4 * LANES)
+            f = f + weight * load_f16x16(values, value_offset + 5 * LANES)
+            g = g + weight * load_f16x16(values, value_offset + 6 * LANES)
+            h = h + weight * load_f16x16(values, value_offset + 7 * LANES)
+        for vector_index, sum_ in enumerate((a, b, c, d, e, f, g, h)):
+            store_f32x16(output, output_offset + column + vector_index * LANES, sum_ * inverse_sum)
+    for column in range(unrolled_width, width, LANES):
+        a = splat(0.0)
+        for index in range(num_keys):
+            a = a + load_f32x16(weights, index * LANES) * load_f16x16(values, load_i64(kv_rows, index) * width + column)
+        store_f32x16(output, output_offset + column, a * inverse_sum)
 
 
-@compiled
-def look(heads, query_at, keys, values, count, row, space):
+@kernel
+def attend(head_layout, query_offset, keys, values, num_keys, row, workspace):
     """Equation 1 for the query at this place of `wide`: what it finds at so many `places`, into that row of `found`."""
-    scores, places = space.scores, space.places
-    highest = same(NOTHING)
-    for place in range(count):
-        score = match(space.wide, query_at, keys, long(places, place) * heads.key_width, heads.key_width, heads.number)
-        store(scores, place * LANES, score)
-        highest = greater(highest, score)
-    sum_ = same(0.0)
-    for place in range(count):
-        weight = exponential(load(scores, place * LANES) - highest)
-        store(scores, place * LANES, weight)
+    scores, kv_rows = workspace.scores, workspace.kv_rows
+    max_score = splat(MIN_SCORE)
+    for index in range(num_keys):
+        score = dot_scores(
+            workspace.projections,
+            query_offset,
+            keys,
+            load_i64(kv_rows, index) * head_layout.key_width,
+            head_layout.key_width,
+            head_layout.num_heads,
+        )
+        store_f32x16(scores, index * LANES, score)
+        max_score = maximum(max_score, score)
+    sum_ = splat(0.0)
+    for index in range(num_keys):
+        weight = exp_f32x16(load_f32x16(scores, index * LANES) - max_score)
+        store_f32x16(scores, index * LANES, weight)
         sum_ = sum_ + weight
-    weigh(values, heads.value_width, count, quotient(same(1.0), sum_), space.found, row * heads.value_width, space)
+    weighted_sum(
+        values,
+        head_layout.value_width,
+        num_keys,
+        divide(splat(1.0), sum_),
+        workspace.attention_output,
+        row * head_layout.value_width,
+        workspace,
+    )
 
 
-@compiled
-def remember(heads, start, keys, values, place, space):
+@kernel
+def write_kv(head_layout, source_offset, keys, values, kv_row, workspace):
     """Put a key and the value behind it, which are in `wide`, where they stay."""
-    for at in range(0, heads.key_width, LANES):
-        store_halves(keys, place * heads.key_width + at, load(space.wide, start + at))
-    for at in range(0, heads.value_width, LANES):
-        store_halves(values, place * heads.value_width + at, load(space.wide, start + heads.key_width + at))
+    for offset in range(0, head_layout.key_width, LANES):
+        store_f16x16(keys, kv_row * head_layout.key_width + offset, load_f32x16(workspace.projections, source_offset + offset))
+    for offset in range(0, head_layout.value_width, LANES):
+        store_f16x16(
+            values,
+            kv_row * head_layout.value_width + offset,
+            load_f32x16(workspace.projections, source_offset + head_layout.key_width + offset),
+        )
 
 
-@compiled
-def look_around(heads, first, after, start, stop, space):
+@kernel
+def apply_self_attention(head_layout, sentence_start, sentence_end, start, stop, workspace):
     """What rows from `start` to `stop` find in all of their sentence's, from `first` to `after`: from `wide` into `found`."""
-    apart = 2 * heads.key_width + heads.value_width
-    for row in range(first, after):
-        remember(heads, row * apart + heads.key_width, space.keys, space.values, row - first, space)
-        put_long(space.places, row - first, row - first)
+    row_stride = 2 * head_layout.key_width + head_layout.value_width
+    for row in range(sentence_start, sentence_end):
+        write_kv(
+            head_layout,
+            row * row_stride + head_layout.key_width,
+            workspace.keys,
+            workspace.values,
+            row - sentence_start,
+            workspace,
+        )
+        store_i64(workspace.kv_rows, row - sentence_start, row - sentence_start)
     for row in range(start, stop):
-        look(heads, row * apart, space.keys, space.values, after - first, row, space)
+        attend(head_layout, row * row_stride, workspace.keys, workspace.values, sentence_end - sentence_start, row, workspace)
 
 
-@compiled
-def look_back(heads, layer, past, space, rows, now):
+@kernel
+def apply_causal_self_attention(head_layout, layer, self_kv, workspace, num_rows, position):
     """What each row finds among what it said: from `wide`, whose keys and values are kept, into `found`."""
-    apart = 2 * heads.key_width + heads.value_width
-    start, stop = share(rows, space.team)
+    row_stride = 2 * head_layout.key_width + head_layout.value_width
+    start, stop = thread_range(num_rows, workspace.group)
     for row in range(start, stop):
-        stored = whole(past.stored, row)
-        put_whole(past.lineage, row * past.room + now, np.int32(stored))
-        here = (layer * past.rows + stored) * past.room + now
-        remember(heads, row * apart + heads.key_width, past.keys, past.values, here, space)
+        slot_row = load_i32(self_kv.slot_rows, row)
+        store_i32(self_kv.ancestors, row * self_kv.capacity + position, np.int32(slot_row))
+        kv_row = (layer * self_kv.num_rows + slot_row) * self_kv.capacity + position
+        write_kv(head_layout, row * row_stride + head_layout.key_width, self_kv.keys, self_kv.values, kv_row, workspace)
     for row in range(start, stop):
-        for time in range(now + 1):
-            before = whole(past.lineage, row * past.room + time)
-            put_long(space.places, time, (layer * past.rows + before) * past.room + time)
-        look(heads, row * apart, past.keys, past.values, now + 1, row, space)
-    meet(space.team)
+        for earlier_position in range(position + 1):
+            ancestor_row = load_i32(self_kv.ancestors, row * self_kv.capacity + earlier_position)
+            store_i64(
+                workspace.kv_rows,
+                earlier_position,
+                (layer * self_kv.num_rows + ancestor_row) * self_kv.capacity + earlier_position,
+            )
+        attend(head_layout, row * row_stride, self_kv.keys, self_kv.values, position + 1, row, workspace)
+    barrier(workspace.group)
 
 
-@compiled
-def look_across(heads, layer, memory, sentence_of, space, rows):
+@kernel
+def apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, workspace, num_rows):
     """What each row finds in its source: from `wide` into `found`."""
-    start, stop = share(rows, space.team)
+    start, stop = thread_range(num_rows, workspace.group)
     for row in range(start, stop):
-        sentence = whole(sentence_of, row)
-        length = whole(memory.length, sentence)
-        first = (layer * memory.sentences + sentence) * memory.places
-        for place in range(length):
-            put_long(space.places, place, first + place)
-        look(heads, row * heads.key_width, memory.keys, memory.values, length, row, space)
-    meet(space.team)
+        sentence = load_i32(sentence_ids, row)
+        length = load_i32(cross_kv.lengths, sentence)
+        first_row = (layer * cross_kv.num_sentences + sentence) * cross_kv.num_positions
+        for position in range(length):
+            store_i64(workspace.kv_rows, position, first_row + position)
+        attend(head_layout, row * head_layout.key_width, cross_kv.keys, cross_kv.values, length, row, workspace)
+    barrier(workspace.group)
 
 
-@compiled
-def read(tokens, at, rows, table, positions, space):
+@kernel
+def embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, workspace):
     """The vectors of tokens (N,), each times its gain and plus its position's."""
-    width = space.width
-    for row in range(rows):
-        token, position = long(tokens, row), long(at, row)
-        gain = same(number(table.gain, token))
-        for place in range(0, width, LANES):
-            vector = load(table.vectors, token * width + place) * gain + load(positions, position * width + place)
-            store(space.x, row * width + place, vector)
+    width = workspace.width
+    for row in range(num_rows):
+        token, position = load_i64(tokens, row), load_i64(position_ids, row)
+        scale = splat(load_f32(embedding_table.scale, token))
+        for offset in range(0, width, LANES):
+            vector = load_f32x16(embedding_table.vectors, token * width + offset) * scale + load_f32x16(
+                positions, position * width + offset
+            )
+            store_f32x16(workspace.x, row * width + offset, vector)
 
 
-@compiled
-def project(norms, before, matrices, layer, to, rows, space):
+@kernel
+def project(norms, pre_norm, linear, layer, output, num_rows, workspace):
     """What a sub-layer begins with: of x, or of x after its normalisation."""
-    if before:
-        normalise(space.x, space.y, rows, space.width, norms, layer)
-    multiply(space.y if before else space.x, matrices, layer, to, rows, space.width, space)
+    if pre_norm:
+        layer_norm(workspace.x, workspace.y, num_rows, workspace.width, norms, layer)
+    multiply(workspace.y if pre_norm else workspace.x, linear, layer, output, num_rows, workspace.width, workspace)
 
 
-@compiled
-def give_back(found, width, norms, before, matrices, layer, rows, space):
+@kernel
+def add_residual(inputs, width, norms, pre_norm, linear, layer, num_rows, workspace):
     """What a sub-layer ends with: a product added onto x."""
-    multiply(found, matrices, layer, space.onto, rows, width, space)
-    if not before:
-        normalise(space.onto, space.x, rows, space.width, norms, layer)
-    elif space.onto != space.x:
-        for at in range(0, rows * space.width, LANES):
-            store(space.x, at, load(space.onto, at))
+    multiply(inputs, linear, layer, workspace.residual, num_rows, width, workspace)
+    if not pre_norm:
+        layer_norm(workspace.residual, workspace.x, num_rows, workspace.width, norms, layer)
+    elif workspace.residual != workspace.x:
+        for offset in range(0, num_rows * workspace.width, LANES):
+            store_f32x16(workspace.x, offset, load_f32x16(workspace.residual, offset))
 
 
-@compiled
-def feed_forward(layers, layer, rows, space):
+@kernel
+def apply_feed_forward(layers, layer, num_rows, workspace):
     norms = layers.norms[1]
-    project(norms, layers.before, layers.inner, layer, space.wide, rows, space)
-    give_back(space.wide, layers.inner.outputs, norms, layers.before, layers.outer, layer, rows, space)
+    project(norms, layers.pre_norm, layers.inner, layer, workspace.projections, num_rows, workspace)
+    add_residual(
+        workspace.projections, layers.inner.num_outputs, norms, layers.pre_norm, layers.outer, layer, num_rows, workspace
+    )
 
 
-@compiled
-def keep(heads, layer, memory, sentence, first, start, stop, space):
+@kernel
+def write_cross_kv(head_layout, layer, cross_kv, sentence, sentence_start, start, stop, workspace):
     """Put the keys and values of rows from `start` to `stop` where they stay. first: their sentence's first"""
-    there = (layer * memory.sentences + sentence) * memory.places
+    first_row = (layer * cross_kv.num_sentences + sentence) * cross_kv.num_positions
     for row in range(start, stop):
-        remember(heads, row * (heads.key_width + heads.value_width), memory.keys, memory.values, there + row - first, space)
+        write_kv(
+            head_layout,
+            row * (head_layout.key_width + head_layout.value_width),
+            cross_kv.keys,
+            cross_kv.values,
+            first_row + row - sentence_start,
+            workspace,
+        )
 
 
-@entered(int, int, int, int, int, int, Table, int, Layers, Across, int, Heads, Memory, Space)
-def encode(tokens, at, rows, first, numbers, count, table, positions, layers, across, decoders, heads, memory, space):
+@export(
+    int, int, int, int, int, int, EmbeddingTable, int, LayerWeights, CrossAttention, int, HeadLayout, CrossKVCache, Workspace
+)
+def encode(
+    tokens,
+    position_ids,
+    num_rows,
+    sentence_starts,
+    sentence_ids,
+    num_sentences,
+    embedding_table,
+    positions,
+    layers,
+    cross_attention,
+    num_decoder_layers,
+    head_layout,
+    cross_kv,
+    workspace,
+):
     """The keys and values of some sentences, for every layer of the decoder, into the memory.
 
     tokens, at: (N,), all tokens of these sentences one after the other, and their places. first: where each sentence begins,
     and the last ends. numbers: which of the B they are. decoders: layers of the decoder
     """
-    begin(space)
-    read(tokens, at, rows, table, positions, space)
-    mine, others = share(rows, space.team)
-    for layer in range(layers.number):
-        project(layers.norms[0], layers.before, layers.look, layer, space.wide, rows, space)
-        for some in range(count):
-            here, after = long(first, some), long(first, some + 1)
-            if max(here, mine) < min(after, others):
-                look_around(heads, here, after, max(here, mine), min(after, others), space)
-        meet(space.team)
-        give_back(space.found, heads.value_width, layers.norms[0], layers.before, layers.output, layer, rows, space)
-        feed_forward(layers, layer, rows, space)
-    if layers.final.there:
-        normalise(space.x, space.x, rows, space.width, layers.final, np.int64(0))
-    for layer in range(decoders):
-        multiply(space.x, across.remember, layer, space.wide, rows, space.width, space)
-        for some in range(count):
-            here, after = long(first, some), long(first, some + 1)
-            keep(heads, layer, memory, long(numbers, some), here, max(here, mine), min(after, others), space)
-        meet(space.team)
-    end(space)
+    configure_amx(workspace)
+    embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, workspace)
+    first_row, end_row = thread_range(num_rows, workspace.group)
+    for layer in range(layers.num_layers):
+        project(layers.norms[0], layers.pre_norm, layers.qkv, layer, workspace.projections, num_rows, workspace)
+        for index in range(num_sentences):
+            sentence_start, sentence_end = load_i64(sentence_starts, index), load_i64(sentence_starts, index + 1)
+            if max(sentence_start, first_row) < min(sentence_end, end_row):
+                apply_self_attention(
+                    head_layout,
+                    sentence_start,
+                    sentence_end,
+                    max(sentence_start, first_row),
+                    min(sentence_end, end_row),
+                    workspace,
+                )
+        barrier(workspace.group)
+        add_residual(
+            workspace.attention_output,
+            head_layout.value_width,
+            layers.norms[0],
+            layers.pre_norm,
+            layers.output,
+            layer,
+            num_rows,
+            workspace,
+        )
+        apply_feed_forward(layers, layer, num_rows, workspace)
+    if layers.final_norm.is_present:
+        layer_norm(workspace.x, workspace.x, num_rows, workspace.width, layers.final_norm, np.int64(0))
+    for layer in range(num_decoder_layers):
+        multiply(workspace.x, cross_attention.kv, layer, workspace.projections, num_rows, workspace.width, workspace)
+        for index in range(num_sentences):
+            sentence_start, sentence_end = load_i64(sentence_starts, index), load_i64(sentence_starts, index + 1)
+            write_cross_kv(
+                head_layout,
+                layer,
+                cross_kv,
+                load_i64(sentence_ids, index),
+                sentence_start,
+                max(sentence_start, first_row),
+                min(sentence_end, end_row),
+                workspace,
+            )
+        barrier(workspace.group)
+    release_amx(workspace)
     return 0
 
 
-@compiled
-def advance(tokens, at, rows, now, table, positions, layers, across, heads, memory, past, space):
+@kernel
+def run_decoder(
+    tokens,
+    position_ids,
+    num_rows,
+    position,
+    embedding_table,
+    positions,
+    layers,
+    cross_attention,
+    head_layout,
+    cross_kv,
+    self_kv,
+    workspace,
+):
     """One more token in each row, which is number `now` of its output: x becomes what the output's product reads.
 
     at: (N,), rows of `positions`
     """
-    read(tokens, at, rows, table, positions, space)
-    for layer in range(layers.number):
-        project(layers.norms[0], layers.before, layers.look, layer, space.wide, rows, space)
-        look_back(heads, layer, past, space, rows, now)
-        give_back(space.found, heads.value_width, layers.norms[0], layers.before, layers.output, layer, rows, space)
-        project(across.norms, layers.before, across.look, layer, space.wide, rows, space)
-        look_across(heads, layer, memory, past.sentence, space, rows)
-        give_back(space.found, heads.value_width, across.norms, layers.before, across.output, layer, rows, space)
-        feed_forward(layers, layer, rows, space)
-    if layers.final.there:
-        normalise(space.x, space.x, rows, space.width, layers.final, np.int64(0))
+    embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, workspace)
+    for layer in range(layers.num_layers):
+        project(layers.norms[0], layers.pre_norm, layers.qkv, layer, workspace.projections, num_rows, workspace)
+        apply_causal_self_attention(head_layout, layer, self_kv, workspace, num_rows, position)
+        add_residual(
+            workspace.attention_output,
+            head_layout.value_width,
+            layers.norms[0],
+            layers.pre_norm,
+            layers.output,
+            layer,
+            num_rows,
+            workspace,
+        )
+        project(
+            cross_attention.norms, layers.pre_norm, cross_attention.query, layer, workspace.projections, num_rows, workspace
+        )
+        apply_cross_attention(head_layout, layer, cross_kv, self_kv.sentence_ids, workspace, num_rows)
+        add_residual(
+            workspace.attention_output,
+            head_layout.value_width,
+            cross_attention.norms,
+            layers.pre_norm,
+            cross_attention.output,
+            layer,
+            num_rows,
+            workspace,
+        )
+        apply_feed_forward(layers, layer, num_rows, workspace)
+    if layers.final_norm.is_present:
+        layer_norm(workspace.x, workspace.x, num_rows, workspace.width, layers.final_norm, np.int64(0))
 
 
-@entered(int, int, int, int, Table, int, Layers, Across, Heads, Matrices, Memory, Past, Space, int)
-def step(tokens, at, rows, now, table, positions, layers, across, heads, output, memory, past, space, logits):
+@export(
+    int,
+    int,
+    int,
+    int,
+    EmbeddingTable,
+    int,
+    LayerWeights,
+    CrossAttention,
+    HeadLayout,
+    Int8Weights,
+    CrossKVCache,
+    SelfKVCache,
+    Workspace,
+    int,
+)
+def step(
+    tokens,
+    position_ids,
+    num_rows,
+    position,
+    embedding_table,
+    positions,
+    layers,
+    cross_attention,
+    head_layout,
+    output,
+    cross_kv,
+    self_kv,
+    workspace,
+    logits,
+):
     """The logits (N, V) of the next token; the rest as `advance` has it."""
-    begin(space)
-    advance(tokens, at, rows, now, table, positions, layers, across, heads, memory, past, space)
-    multiply(space.x, output, np.int64(0), logits, rows, space.width, space)
-    end(space)
+    configure_amx(workspace)
+    run_decoder(
+        tokens,
+        position_ids,
+        num_rows,
+        position,
+        embedding_table,
+        positions,
+        layers,
+        cross_attention,
+        head_layout,
+        cross_kv,
+        self_kv,
+        workspace,
+    )
+    multiply(workspace.x, output, np.int64(0), logits, num_rows, workspace.width, workspace)
+    release_amx(workspace)
     return 0

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.data.tokenization.word_boundaries import words_of
-from dragoman.formats.pharaoh import pharaoh
-from dragoman.tasks.attention_alignment import links
+from dragoman.data.tokenization.word_boundaries import get_word_numbers
+from dragoman.formats.pharaoh import format_pharaoh
+from dragoman.tasks.attention_alignment import extract_links
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("one_core")
     ],
 )
 def test_pieces_belong_to_words(pieces: list[str], words: list[int]) -> None:
-    assert words_of(pieces) == words
+    assert get_word_numbers(pieces) == words
 
 
 def test_links_go_where_most_of_the_attention_goes() -> None:
@@ -37,16 +37,16 @@ def test_links_go_where_most_of_the_attention_goes() -> None:
         [0.3, 0.3, 0.2, 0.2],  # neither piece of "March" is ahead of all others by much, but both together are
         [0.0, 0.0, 0.0, 1.0],
     ]
-    found = links(weights, ["▁Mar", "ch", "▁3"], ["▁3", ".", "▁März"])
+    found = extract_links(weights, ["▁Mar", "ch", "▁3"], ["▁3", ".", "▁März"])
     assert found == [(1, 0), (0, 1)]
-    assert pharaoh(found) == "0-1 1-0"
+    assert format_pharaoh(found) == "0-1 1-0"
 
 
 def test_what_looks_at_the_end_has_no_link() -> None:
-    assert links([[0.2, 0.8], [0.9, 0.1]], ["▁a"], ["▁x", "▁y"]) == [(0, 1)]
-    assert links([[1.0]], [], ["▁x"]) == []
-    assert links([], ["▁a"], []) == []
-    assert pharaoh([]) == ""
+    assert extract_links([[0.2, 0.8], [0.9, 0.1]], ["▁a"], ["▁x", "▁y"]) == [(0, 1)]
+    assert extract_links([[1.0]], [], ["▁x"]) == []
+    assert extract_links([], ["▁a"], []) == []
+    assert format_pharaoh([]) == ""
 
 
 def test_every_link_is_between_words_that_are_there(bundle: Path) -> None:

@@ -15,9 +15,9 @@ from dragoman import Translator
 from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
 from dragoman.errors import DataError
-from dragoman.evaluation.aer import Agreement, agreement
-from dragoman.tasks.attention_alignment import Head, choose_head, chosen_head
-from dragoman.word_aligner import align_pairs, blocks, grow
+from dragoman.evaluation.aer import AlignmentScore, score_alignments
+from dragoman.tasks.attention_alignment import AlignmentHead, choose_alignment_head, read_alignment_head
+from dragoman.word_aligner import align_pairs, split_blocks, symmetrize
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -46,33 +46,33 @@ def test_empty_sides_have_no_links() -> None:
 
 def test_rounds_are_told() -> None:
     told: list[int] = []
-    align_pairs([["a"], ["b"]], [["c"], ["d"]], rounds=3, advance=told.append)
+    align_pairs([["a"], ["b"]], [["c"], ["d"]], num_iterations=3, on_progress=told.append)
     assert sum(told) == 2 * 2 * 3  # pairs, directions, rounds
 
 
 def test_very_many_pairs_are_aligned_in_blocks() -> None:
     # (2 + 1) · 2 numbers for each pair
     pairs = [(["a", "b"], ["c", "d"])] * 5
-    assert [len(block) for block in blocks(pairs, most=12)] == [2, 2, 1]
-    assert [len(block) for block in blocks(pairs, most=1)] == [1] * 5
-    assert list(blocks([])) == []
+    assert [len(block) for block in split_blocks(pairs, max_cells=12)] == [2, 2, 1]
+    assert [len(block) for block in split_blocks(pairs, max_cells=1)] == [1] * 5
+    assert list(split_blocks([])) == []
 
 
 def test_growing_from_what_both_say() -> None:
     # By hand, on the definition: (0, 0) is sure, (1, 1) is its neighbour, (3, 2) links two words that nothing else links,
     # (1, 3) would link a word twice and is no neighbour.
-    assert grow({(0, 0), (1, 1), (1, 3)}, {(0, 0), (3, 2)}) == [(0, 0), (1, 1), (3, 2)]
-    assert grow(set(), set()) == []
+    assert symmetrize({(0, 0), (1, 1), (1, 3)}, {(0, 0), (3, 2)}) == [(0, 0), (1, 1), (3, 2)]
+    assert symmetrize(set(), set()) == []
 
 
 def test_the_error_rate() -> None:
     # 2 of 3 are right, 2 of 2 were found, 1 − 2·2 / (3 + 2)
-    some = agreement([{(0, 0), (1, 1), (2, 2)}], [{(0, 0), (1, 1)}])
-    assert some == Agreement(2, 3, 2)
+    some = score_alignments([{(0, 0), (1, 1), (2, 2)}], [{(0, 0), (1, 1)}])
+    assert some == AlignmentScore(2, 3, 2)
     assert (some.precision, some.recall, some.error_rate) == pytest.approx((2 / 3, 1, 0.2))
-    nothing = agreement([set()], [set()])
+    nothing = score_alignments([set()], [set()])
     assert (nothing.precision, nothing.recall, nothing.error_rate) == (1, 1, 0)
-    wrong = agreement([{(0, 0)}], [{(0, 1)}])
+    wrong = score_alignments([{(0, 0)}], [{(0, 1)}])
     assert (wrong.precision, wrong.recall, wrong.error_rate) == (0, 0, 1)
 
 
@@ -86,29 +86,29 @@ def test_the_best_head_is_chosen(bundle: Path) -> None:
     found = load_bundle(bundle)
     sources = [f"{one} {other}" for one in list(WORDS)[:6] for other in list(WORDS)[6:12]]
     targets = [" ".join(WORDS[word] for word in source.split()) for source in sources]
-    told = choose_head(found.model, found.tokeniser, found.recipe, sources, targets)
+    told = choose_alignment_head(found.model, found.tokenizer, found.recipe, sources, targets)
     assert told is not None
     heads = found.recipe.model.num_heads
     assert told["layer"] == 0  # there is but one
     assert told["head"] in (None, *range(heads))
     assert 0 <= told["error"] <= 1
-    assert choose_head(found.model, found.tokeniser, found.recipe, [""], [""]) is None
+    assert choose_alignment_head(found.model, found.tokenizer, found.recipe, [""], [""]) is None
 
 
 def test_a_bundle_names_its_head(translator: Translator) -> None:
-    assert translator.head == chosen_head(translator.story)
-    assert translator.head.error is not None
-    assert chosen_head({}) == Head()
+    assert translator.alignment_head == read_alignment_head(translator.metadata)
+    assert translator.alignment_head.error_rate is not None
+    assert read_alignment_head({}) == AlignmentHead()
     weights_LHTS = torch.arange(16.0).view(2, 2, 2, 2)
-    assert Head().of(weights_LHTS).tolist() == [[10.0, 11.0], [12.0, 13.0]]
-    assert Head(0, 1).of(weights_LHTS).tolist() == [[4.0, 5.0], [6.0, 7.0]]
+    assert AlignmentHead().select_weights(weights_LHTS).tolist() == [[10.0, 11.0], [12.0, 13.0]]
+    assert AlignmentHead(0, 1).select_weights(weights_LHTS).tolist() == [[4.0, 5.0], [6.0, 7.0]]
 
 
 def test_given_pairs_are_aligned_as_translations_are(translator: Translator) -> None:
     lines = ["one two", "ten", "big small"]
     made = translator.translate(lines, attention=True)
-    again = [one for one in made if translator.bundle.tokeniser.target.pieces(
-        translator.bundle.tokeniser.encode_target(one.text)) == list(one.tokens) and one.status == "ok"]  # fmt: skip
+    again = [one for one in made if translator.bundle.tokenizer.target.ids_to_pieces(
+        translator.bundle.tokenizer.encode_target(one.text)) == list(one.tokens) and one.status == "ok"]  # fmt: skip
     assert again
     for line, one in zip(lines, made, strict=True):
         if one in again:
