@@ -1,0 +1,1135 @@
+"""The command line: results on standard output, people's remarks on standard error, and one line for each mistake."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import logging
+import os
+import re
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import pytest
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+import dragoman
+from conftest import MakeRecipe
+from dragoman import Translator
+from dragoman.bundle import check_bundle, load_bundle
+from dragoman.cleaning import cleaned_corpus as spool
+from dragoman.cli.console import TrainingProgressBar
+from dragoman.cli.main import COMMANDS, LazyGroup, cli, main
+from dragoman.cli.options import check_output_paths
+from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_setting, parse_toml, read_recipe, update_section
+from dragoman.errors import OutputError
+from dragoman.evaluation.bootstrap import paired_bootstrap
+from dragoman.evaluation.metrics import bleu, chrf, exact_match, ter, tokenized_bleu
+from dragoman.formats.readers import read_pairs
+from dragoman.formats.text import read_lines
+from dragoman.training import quickstart
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def line(self) -> str:
+        """What a mistake is answered with: one line, and nothing beside it."""
+        assert self.code not in (0, None)
+        assert self.out == ""
+        (line,) = [line for line in self.err.splitlines() if line]
+        assert line.startswith("dragoman: ")
+        return line
+
+    @property
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        (line,) = self.out.splitlines()
+        return json.loads(line)
+
+
+Ask = Callable[..., Answer]
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Run a command as the shell would, with these arguments and this on standard input."""
+
+    def run(*words: object, stdin: bytes = b"") -> Answer:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["dragoman", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+        said = capsys.readouterr()
+        return Answer(code, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def sources(corpus: Path) -> list[str]:
+    return list(read_lines(corpus / "test.en"))
+
+
+@pytest.fixture(scope="module")
+def references(corpus: Path) -> list[str]:
+    return list(read_lines(corpus / "test.de"))
+
+
+@pytest.fixture(scope="module")
+def translations(bundle: Path, sources: list[str], one_core: None) -> list[str]:
+    """What the library makes of the test set."""
+    return [one.text for one in dragoman.load(bundle).translate(sources)]
+
+
+@pytest.fixture
+def output(tmp_path: Path, translations: list[str]) -> Path:
+    path = tmp_path / "output.de"
+    path.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
+    return path
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# Help
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example_and_json(command: str) -> None:
+    result = CliRunner().invoke(cli, [command, "--help"], terminal_width=100)
+    assert result.exit_code == 0
+    _, example = result.output.split("Example:")
+    assert f"dragoman {command} " in example or example.startswith(f"  dragoman {command}\n")
+    assert "--json" in result.output
+
+
+def examples() -> list[str]:
+    """Every command line that a command's help, or the head of a recipe, tells people to give."""
+    runner = CliRunner()
+    texts = [
+        runner.invoke(cli, [*command, "--help"], terminal_width=100).output for command in ([], *([name] for name in COMMANDS))
+    ]
+    texts += [path.read_text(encoding="utf-8") for path in sorted(RECIPES.glob("*.toml"))]
+    line = re.compile(r"^(?:#|[\w ]*:)? +dragoman ([a-z].*?)(?:  +#.*)?$", re.MULTILINE)
+    return [found for text in texts for found in line.findall(text)]
+
+
+@pytest.mark.parametrize("example", examples())
+def test_what_examples_name_is_there(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command and its options; the recipe, with all that it is given; the run folder that a recipe makes."""
+    monkeypatch.chdir(RECIPES.parent)
+    name, *words = shlex.split(example)
+    command = LazyGroup().get_command(click.Context(cli), name)
+    assert command is not None
+    given = command.make_context(name, list(words)).params
+    settings = [word for word in words if "=" in word]
+    if "recipe" in given:
+        read_recipe(given["recipe"], settings)
+    else:
+        update_section(DecodingConfig(), dict(map(parse_setting, settings)), where=example)
+    runs = [word.removesuffix("/bundle") for word in words if word.startswith("runs/") and word != str(given.get("output"))]
+    made = {parse_toml(path.read_text(encoding="utf-8"), where=path.name).get("run") for path in RECIPES.glob("*.toml")}
+    assert {run.removesuffix("-2") for run in runs} <= made | {"runs/quickstart-de"}
+
+
+def test_examples_are_found() -> None:
+    found = examples()
+    assert {line.split()[0] for line in found} == set(COMMANDS)
+    told = [text.read_text(encoding="utf-8").count("     dragoman ") for text in RECIPES.glob("*.toml")]
+    assert len(found) == sum(told) + len(COMMANDS) + 14  # some have two or three, and the first page two more
+
+
+def test_help_lists_every_command(ask: Ask) -> None:
+    for words in ((), ("--help",), ("-h",)):
+        answer = ask(*words)
+        assert (answer.code, answer.err) == (0, "")
+        assert all(f"  {name} " in answer.out for name in COMMANDS)
+        assert "Begin with:    dragoman quickstart" in answer.out
+
+
+def test_version(ask: Ask) -> None:
+    assert ask("--version").out == f"dragoman {dragoman.__version__}\n"
+
+
+def test_help_is_instant_and_loads_nothing_heavy() -> None:
+    program = """
+import sys
+from dragoman.cli.main import main
+try:
+    main()
+finally:
+    heavy = {"torch", "numpy", "sacrebleu", "pydantic", "rich", "pyarrow"}
+    print(sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+    seconds = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        # Of the processor, since a busy machine says nothing about us.
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert done.stderr == "[]\n"
+    assert "Commands:" in done.stdout
+    assert min(seconds) < 0.3
+
+
+def test_scores_against_references_need_no_torch(output: Path, corpus: Path) -> None:
+    program = (
+        "import sys\nfrom dragoman.cli.main import main\ntry: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+    )
+    words = ["score", output, "--ref", corpus / "test.de", "--json"]
+    done = subprocess.run([sys.executable, "-c", program, *map(str, words)], capture_output=True, text=True, check=True)
+    assert done.stderr == "False\n"
+    assert "scores" in json.loads(done.stdout)
+
+
+# Translate
+
+
+def test_translate_a_file_to_a_file(ask: Ask, bundle: Path, corpus: Path, translations: list[str], tmp_path: Path) -> None:
+    answer = ask("translate", bundle, corpus / "test.en", "-o", tmp_path / "out")
+    assert (answer.code, answer.out, answer.err) == (0, "", "")
+    assert (tmp_path / "out").read_bytes() == "".join(f"{line}\n" for line in translations).encode()
+    assert left_in(tmp_path) == ["out"]
+
+
+def test_translate_standard_input_to_standard_output(
+    ask: Ask, bundle: Path, sources: list[str], translations: list[str]
+) -> None:
+    lines = [sources[0], "", sources[1], "   ", sources[2]]
+    answer = ask("translate", bundle, stdin="\n".join(lines).encode())
+    assert answer.code == 0
+    assert answer.out.split("\n") == [translations[0], "", translations[1], "   ", translations[2], ""]
+    assert ask("translate", bundle).out == ""
+    assert ask("translate", bundle, stdin=b"\n").out == "\n"
+    assert ask("translate", bundle, stdin=f"{sources[0]}\r\n".encode()).out == f"{translations[0]}\n"
+
+
+def test_every_line_stays_in_its_place_over_chunks(
+    ask: Ask, bundle: Path, corpus: Path, sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.inference.translator.WINDOW", 3)
+    text = [*sources, "", *sources[:2]]
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
+    every_way: list[dict[str, Any]] = [{"method": "greedy"}, {"method": "sample", "temperature": 2.0, "seed": 7}]
+    for knobs in every_way:
+        answer = ask("translate", bundle, tmp_path / "in", *(f"{key}={value}" for key, value in knobs.items()))
+        wanted = dragoman.load(bundle).translate(text, **knobs)
+        assert answer.out.splitlines() == [one.text for one in wanted]
+    numbers = [json.loads(line)["line"] for line in ask("translate", bundle, tmp_path / "in", "--json").out.splitlines()]
+    assert numbers == list(range(1, len(text) + 1))
+
+
+def test_one_line_a_line_whatever_nbest(ask: Ask, bundle: Path, sources: list[str], translations: list[str]) -> None:
+    text = "".join(f"{line}\n" for line in [*sources, ""]).encode()
+    plain = ask("translate", bundle, "nbest=3", stdin=text)
+    assert plain.out.splitlines() == [*translations, ""]
+    entries = [json.loads(line) for line in ask("translate", bundle, "nbest=3", "--json", stdin=text).out.splitlines()]
+    assert [entry["text"] for entry in entries] == [*translations, ""]
+    assert [len(entry["alternatives"]) for entry in entries] == [2] * len(sources) + [0]
+
+
+def test_translate_as_json(ask: Ask, bundle: Path, sources: list[str]) -> None:
+    answer = ask("translate", bundle, "--json", stdin=f"{sources[0]}\n\n".encode())
+    first, empty = (json.loads(line) for line in answer.out.splitlines())
+    (wanted,) = dragoman.load(bundle).translate(sources[:1])
+    assert first == {
+        "line": 1, "source": sources[0], "parts": 1, "text": wanted.text, "score": wanted.score, "status": "ok",
+        "tokens": list(wanted.tokens), "token_log_probs": list(wanted.token_log_probs), "missing": [], "alternatives": [],
+    }  # fmt: skip
+    assert (empty["line"], empty["status"], empty["text"]) == (2, "empty", "")
+
+
+def test_alignments_stand_beside_the_translations(
+    ask: Ask, bundle: Path, sources: list[str], translations: list[str], corpus: Path, tmp_path: Path
+) -> None:
+    words = ["translate", bundle, corpus / "test.en", "--alignments", tmp_path / "links"]
+    assert ask(*words).out.splitlines() == translations
+    wanted = dragoman.load(bundle).translate(sources, attention=True)
+    told = [" ".join(f"{source}-{target}" for source, target in sorted(one.alignment or ())) for one in wanted]
+    assert (tmp_path / "links").read_text().splitlines() == told
+    assert any(told)
+    assert "links: exists already" in ask(*words).line
+
+
+def test_knobs_reach_the_search(ask: Ask, bundle: Path, sources: list[str], corpus: Path) -> None:
+    for knob in ("alpha=3.0", "decoding.alpha=3.0"):
+        answer = ask("translate", bundle, corpus / "test.en", knob)
+        wanted = dragoman.load(bundle).translate(sources, alpha=3.0)
+        assert answer.out.splitlines() == [one.text for one in wanted]
+
+
+def test_lines_that_were_not_translated_whole_are_named(
+    ask: Ask, bundle: Path, sources: list[str], translations: list[str]
+) -> None:
+    long = " ".join(["one"] * 40)
+    line, text = next((line, text) for line, text in zip(sources, translations, strict=True) if text)
+    answer = ask(
+        "translate", bundle, "max_source_tokens=30", "long_input=error", stdin=f"{line}\n{long}\n{line}\n{long}\n".encode()
+    )
+    assert answer.code == 3
+    assert answer.out.splitlines() == [text, "", text, ""]
+    told = "lines left untranslated, since they have more than 30 tokens (decoding.long_input=split cuts them): 2 (2, 4)\n"
+    assert answer.err == told
+    whole = ask("translate", bundle, "max_source_tokens=30", stdin=f"{line}\n{long}\n".encode())
+    assert "lines were longer than 30 tokens and translated in parts: 1 (2)\n" in whole.err
+    assert whole.out.splitlines() == [one.text for one in dragoman.load(bundle).translate([line, long], max_source_tokens=30)]
+    cut = ask(
+        "translate", bundle, "max_extra_tokens=0", "method=greedy", stdin="".join(f"{line}\n" for line in sources).encode()
+    )
+    assert cut.code == 3
+    assert cut.err.startswith("lines cut, since their translation did not end within the input's length + 0 tokens: ")
+    assert len(cut.out.splitlines()) == len(sources)
+
+
+def test_evaluate_names_the_same_lines_and_scores_what_there_is(ask: Ask, bundle: Path, tmp_path: Path) -> None:
+    test_set = tmp_path / "test.en"
+    test_set.write_text(f"one\n\n{'one ' * 40}\n")
+    words = ["evaluate", bundle, "--src", test_set, "--ref", test_set, "max_source_tokens=30", "long_input=error"]
+    told = "lines left untranslated, since they have more than 30 tokens (decoding.long_input=split cuts them): 1 (3)\n"
+    answer = ask(*words)
+    assert (answer.code, answer.err) == (0, told)
+    assert ask("translate", bundle, test_set, "max_source_tokens=30", "long_input=error", "--precision", "float32").err == told
+    counts = json.loads(ask(*words, "--json").out)
+    assert (counts["refused"], counts["empty"]) == (1, 0)
+
+
+def test_an_ensemble_of_equals(ask: Ask, bundle: Path, bundle_copy: Path, corpus: Path, translations: list[str]) -> None:
+    assert ask("translate", bundle, corpus / "test.en", "--with", bundle_copy).out.splitlines() == translations
+
+
+def test_an_existing_output_is_refused_and_untouched(ask: Ask, bundle: Path, corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_text("mine\n")
+    assert "out: exists already" in ask("translate", bundle, corpus / "test.en", "-o", out).line
+    assert out.read_text() == "mine\n"
+    assert ask("translate", bundle, corpus / "test.en", "-o", out, "--overwrite").code == 0
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 8
+    assert left_in(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "translate BUNDLE test.en -o test.en",
+        "translate BUNDLE test.en --wordings asked -o asked",
+        "translate BUNDLE test.en --alignments ./test.en",
+        "evaluate BUNDLE --src test.en --ref test.de -o test.de",
+        "align test.en test.de -o test.de",
+        "augment distil BUNDLE pairs.tsv -o pairs.tsv",
+        "translate copy test.en -o copy/weights.safetensors",
+        "evaluate BUNDLE --with copy --src test.en --ref test.de -o copy/new",
+        "tree test.mrg -o test.mrg",
+        "augment self-train BUNDLE pairs.tsv -o none/../pairs.tsv",
+        "shortlist BUNDLE test.en test.de -o test.de",
+        "shortlist copy test.en test.de -o copy/source.model",
+        "explain copy test.en -o copy/weights.safetensors",
+        "explain copy test.en --svg copy",
+        "paper figures copy test.en -o copy",
+        "paper table4 --gold test.mrg -o test.mrg",
+    ],
+)
+def test_what_is_read_is_never_written_over(
+    words: str, ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = {"test.en": "one two\n", "test.de": "eins zwei\n", "asked": "{}\n", "pairs.tsv": "one two\teins zwei\n"}
+    texts["test.mrg"] = "(S (NN dogs))\n"
+    for name, text in texts.items():
+        Path(name).write_text(text)
+    Path("copy").symlink_to(bundle)
+    asked = [bundle if word == "BUNDLE" else word for word in words.split()]
+    assert "is what is read, and is left as it is" in ask(*asked, "--overwrite").line
+    assert {name: Path(name).read_text() for name in left_in(tmp_path) if name != "copy"} == texts
+    check_bundle(bundle)
+
+
+def test_what_is_read_on_standard_input_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tmp_path / "text"
+    text.write_text("one two\n")
+    with text.open() as given:
+        monkeypatch.setattr(sys, "stdin", given)
+        with pytest.raises(OutputError, match="text: is what is read"):
+            check_output_paths(text, overwrite=True)
+        check_output_paths(tmp_path / "other", overwrite=True)
+    with Path(os.devnull).open() as given:
+        monkeypatch.setattr(sys, "stdin", given)
+        check_output_paths(Path(os.devnull), overwrite=True)
+
+
+def test_a_dash_is_standard_input_and_output(
+    ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = ask("translate", bundle, stdin=b"one two\n").out
+    assert ask("translate", bundle, "-", stdin=b"one two\n").out == plain != ""
+    assert ask("translate", bundle, "-o", "-", stdin=b"one two\n").out == plain
+    both = ("--src", corpus / "test.en", "--ref", corpus / "test.de")
+    assert "-: is no file" in ask("evaluate", bundle, *both, "-o", "-").line
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("place", ["nowhere/out", "file/out", "folder"])
+def test_an_output_that_cannot_be_is_refused(place: str, ask: Ask, bundle: Path, corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    assert place in ask("translate", bundle, corpus / "test.en", "-o", tmp_path / place, "--overwrite").line
+    assert left_in(tmp_path) == ["file", "folder"]
+
+
+def test_a_folder_that_may_not_be_written_is_told(
+    ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The superuser may write anywhere, so the refusal is made here.
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    assert ask("translate", bundle, corpus / "test.en", "-o", tmp_path / "out").line.endswith(
+        "out: cannot be written: Permission denied"
+    )
+    assert left_in(tmp_path) == []
+
+
+def test_a_full_disk_leaves_no_half_of_an_output(
+    ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    line = ask("translate", bundle, corpus / "test.en", "-o", tmp_path / "out").line
+    assert f"{tmp_path / 'out'}: the disk is full" in line
+    assert left_in(tmp_path) == []
+
+
+def shell(*words: object, stdout: int) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own, its output buffered as it is for most people."""
+    program = [sys.executable, "-c", "from dragoman.cli.main import main; main()", *map(str, words)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(program, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, env=environment)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("more", [["--json"], []])
+def test_a_full_disk_under_standard_output_is_told(more: list[str], output: Path, corpus: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = shell("score", output, "--ref", corpus / "test.de", *more, stdout=full.fileno())
+    assert done.returncode == 1
+    assert done.stderr == "dragoman: standard output: the disk is full; make room and run the command again\n"
+
+
+@pytest.mark.parametrize("command", ["score", "score --json", "translate"])
+def test_a_reader_that_went_away_is_no_news(command: str, output: Path, corpus: Path, bundle: Path) -> None:
+    words: dict[str, list[object]] = {
+        "score": ["score", output, "--ref", corpus / "test.de"],
+        "score --json": ["score", output, "--ref", corpus / "test.de", "--json"],
+        "translate": ["translate", bundle, corpus / "test.en"],
+    }
+    reader, writer = os.pipe()
+    os.close(reader)  # as `| head -1` does when it has its line
+    try:
+        done = shell(*words[command], stdout=writer)
+    finally:
+        os.close(writer)
+    assert done.returncode == 1
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_keeps_people_waiting_is_told_on_a_terminal(
+    terminal: bool, ask: Ask, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = logging.getLogger("dragoman")
+    monkeypatch.setattr(log, "handlers", [])
+    monkeypatch.setattr(log, "level", log.level)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    assert ask("--version").code == 0
+    logging.getLogger("dragoman.inference.backends.compiled.jit_cache").info("compiling")
+    assert ("compiling" in capsys.readouterr().err) == terminal
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-"])
+def test_closed_streams_are_nothing_to_read_and_nobody_to_tell(closed: str) -> None:
+    program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern --json {closed}"
+    done = subprocess.run(program, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("form", [pytest.param("--json", marks=pytest.mark.slow), ""])
+def test_a_result_without_a_place_to_go_is_told(form: str) -> None:
+    program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern {form} >&-"
+    done = subprocess.run(program, shell=True, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "dragoman: standard output: is closed; open it and run the command again\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+def test_what_is_ended_leaves_nothing_half_written(number: signal.Signals, bundle: Path, tmp_path: Path) -> None:
+    words = ["translate", str(bundle), "-o", str(tmp_path / "out"), "--precision", "float32"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "dragoman", *words],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # whoever tests may be deaf to it, as under nohup
+    ) as process:
+        until = time.monotonic() + 60
+        while not left_in(tmp_path) and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        assert left_in(tmp_path) != []
+        process.send_signal(number)
+        assert process.wait(60) == 130
+        assert process.stderr is not None
+        assert process.stderr.read().strip() == "dragoman: interrupted"
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-1", "0", "many"])
+def test_only_a_finite_number_is_a_number(number: str, ask: Ask, bundle: Path) -> None:
+    for words in (["paper", "table1", "--budget"], ["paper", "table2", "nowhere", "--tflops"]):
+        assert words[-1] in ask(*words, number).line
+    if number in ("nan", "inf", "many"):
+        assert "--min-score" in ask("parse", bundle, "--min-score", number).line
+
+
+NOHUP = """
+import os, signal
+from dragoman.training.distributed.signals import stop_on_signals
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+with stop_on_signals() as request:
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert request.reason is None
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert request.reason == "SIGTERM"
+"""
+
+
+def test_a_run_under_nohup_outlives_its_terminal() -> None:
+    subprocess.run([sys.executable, "-c", NOHUP], check=True)
+
+
+@pytest.mark.parametrize("gone", ["reader", "disk"])
+def test_who_no_longer_hears_what_is_told_ends_no_work(gone: str) -> None:
+    program = "from dragoman.cli.console import people\nfor _ in range(9): people().print('told', end='')\nprint('done')"
+    if gone == "disk":
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, check=False)
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+        with open(writer, "wb") as broken:
+            done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=broken, check=False)
+    assert (done.returncode, done.stdout) == (0, b"done\n")
+
+
+def test_output_is_utf_8_whatever_the_locale(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"green\n")))
+    monkeypatch.setattr(sys, "argv", ["dragoman", "translate", str(bundle)])
+    main()
+    (wanted,) = dragoman.load(bundle).translate(["green"])
+    assert "ü" in wanted.text
+    assert written.getvalue() == f"{wanted.text}\n".encode()
+
+
+@pytest.mark.parametrize("place", ["file", "standard input"])
+@pytest.mark.parametrize("to", ["output", "screen"])
+def test_what_is_not_utf_8_is_named(
+    place: str, to: str, ask: Ask, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"one\ntwo\nthr\xe9e\nfour\n"
+    (tmp_path / "in").write_bytes(content)
+    where: list[object] = ["-o", tmp_path / "out"] if to == "output" else []
+    if place == "file":
+        monkeypatch.setattr("dragoman.inference.translator.WINDOW", 1)  # a file is looked through before its first line is done
+        line = ask("translate", bundle, tmp_path / "in", *where).line
+        assert f"{tmp_path / 'in'}, line 3: not UTF-8 (byte 0xe9 at column 4)" in line
+    else:
+        line = ask("translate", bundle, *where, stdin=content).line
+        assert "standard input, line 3: not UTF-8 (byte 0xe9 at column 4)" in line
+    assert left_in(tmp_path) == ["in"]
+
+
+@pytest.mark.parametrize("name", ["in.gz", "in.xz", "in.bz2", "in.zst"])
+def test_a_broken_archive_is_named(name: str, ask: Ask, bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"\x1f\x8b\x08\x00 this is none of them")
+    assert name in ask("translate", bundle, tmp_path / name, "-o", tmp_path / "out").line
+    assert left_in(tmp_path) == [name]
+
+
+def test_ctrl_c_in_translate_is_one_line(
+    ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Translator, "translate", interrupted)
+    answer = ask("translate", bundle, corpus / "test.en", "-o", tmp_path / "out")
+    assert answer.code == 130
+    assert answer.line == "dragoman: interrupted"
+    assert left_in(tmp_path) == []
+
+
+# Scores
+
+
+def test_score_against_references(ask: Ask, output: Path, corpus: Path, translations: list[str], references: list[str]) -> None:
+    scores = ask("score", output, "--ref", corpus / "test.de", "--json").json["scores"]
+    wanted = [metric(translations, [references]) for metric in (bleu, chrf, ter, exact_match)]
+    assert scores == [{"name": one.name, "value": one.value, "signature": one.signature} for one in wanted]
+    table = ask("score", output, "--ref", corpus / "test.de").out
+    for one in wanted:
+        assert f"{one.value:.2f}" in table
+
+
+def test_score_with_a_language_tokens_and_several_references(
+    ask: Ask, output: Path, corpus: Path, translations: list[str], references: list[str]
+) -> None:
+    names = [
+        one["name"] for one in ask("score", output, "--ref", corpus / "test.de", "--language", "de", "--json").json["scores"]
+    ]
+    assert names == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "TER", "exact match"]
+    tokenised, *_ = ask("score", output, "--ref", corpus / "test.de", "--tokenised", "--json").json["scores"]
+    assert (tokenised["name"], tokenised["value"]) == ("tokenised BLEU", tokenized_bleu(translations, [references]).value)
+    twice, *_ = ask("score", output, "--ref", corpus / "test.de", "--ref", output, "--json").json["scores"]
+    assert twice["value"] == bleu(translations, [references, translations]).value
+
+
+def test_score_by_a_model(
+    ask: Ask, output: Path, bundle: Path, corpus: Path, sources: list[str], translations: list[str]
+) -> None:
+    found = ask("score", output, "--bundle", bundle, "--src", corpus / "test.en", "--json").json["model"]
+    wanted = dragoman.load(bundle).score(sources, translations)
+    log_probs = [value for one in wanted for value in one.token_log_probs]
+    assert found["scores"] == [one.score for one in wanted]
+    assert found["tokens"] == len(log_probs)
+    assert found["nll"] == pytest.approx(-sum(log_probs) / len(log_probs))
+    plain = ask("score", output, "--bundle", bundle, "--src", corpus / "test.en")
+    assert plain.out.splitlines() == [f"{one.score:.4f}" for one in wanted]
+    assert plain.err == f"perplexity {found['perplexity']:.4f} over {found['tokens']} tokens\n"
+
+
+def test_evaluate(ask: Ask, bundle: Path, corpus: Path, translations: list[str], references: list[str], tmp_path: Path) -> None:
+    words = ["evaluate", bundle, "--src", corpus / "test.en", "--ref", corpus / "test.de"]
+    found = ask(*words, "--json", "-o", tmp_path / "out").json
+    assert (tmp_path / "out").read_text(encoding="utf-8").splitlines() == translations
+    assert found["sentences"] == 8
+    values = {one["name"]: one["value"] for one in found["scores"]}
+    # The language is the recipe's.
+    assert list(values) == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "TER", "exact match"]
+    assert values["BLEU"] == bleu(translations, [references]).value
+    assert [found[status] for status in ("truncated", "looped", "copied", "empty", "refused")] == [0] * 5
+    assert f"{values['BLEU']:.2f}" in ask(*words).out
+    translator = dragoman.load(bundle, precision="float32")
+    greedy = [one.text for one in translator.translate(list(read_lines(corpus / "test.en")), method="greedy")]
+    assert ask(*words, "--json", "method=greedy").json["scores"][0]["value"] == bleu(greedy, [references]).value
+
+
+def test_evaluate_says_the_report_s_scores(ask: Ask, bundle: Path, corpus: Path) -> None:
+    report = json.loads((bundle.parent / "report.json").read_text(encoding="utf-8"))
+    found = ask("evaluate", bundle, "--src", corpus / "test.en", "--ref", corpus / "test.de", "--json").json
+    values = {one["name"]: round(one["value"], 2) for one in found["scores"]}
+    assert (values["BLEU"], values["chrF2"], values["exact match"]) == (report["bleu"], report["chrf"], report["exact_match"])
+
+
+def test_compare(
+    ask: Ask, output: Path, corpus: Path, translations: list[str], references: list[str], sources: list[str]
+) -> None:
+    found = ask(
+        "compare", output, corpus / "test.en", "--ref", corpus / "test.de", "--metric", "chrf", "--resamples", "50", "--json"
+    ).json
+    wanted = paired_bootstrap(translations, sources, [references], metric="chrf", resamples=50)
+    assert found["difference"] == wanted.difference
+    assert found["p_value"] == wanted.p_value
+    assert found["significant"] == wanted.is_significant
+    assert found["interval"] == list(wanted.interval)
+    told = ask("compare", output, corpus / "test.en", "--ref", corpus / "test.de", "--metric", "chrf", "--resamples", "50")
+    assert wanted.describe(str(output), str(corpus / "test.en")) in told.out
+    assert told.err.startswith("8 sentences: of fewer than 300, a bootstrap is surer than it should be")
+
+
+# What is there
+
+
+def test_info(ask: Ask, bundle: Path) -> None:
+    found = ask("info", bundle, "--json").json
+    whole = load_bundle(bundle)
+    assert Recipe.model_validate(found["recipe"]) == whole.recipe
+    assert found["story"] == whole.metadata
+    assert found["vocabulary"] == {"source": 80, "target": 80}
+    assert found["bytes"] == sum(path.stat().st_size for path in bundle.iterdir())
+    text = ask("info", bundle).out
+    for wanted in ("translation en → de", "1 encoder, 1 decoder, pre-norm", "d_model 16, d_ff 32, 2 heads of 8", "80 source"):
+        assert wanted in text
+    assert all(sentence in text for sentence in whole.metadata["departures"])
+
+
+def test_doctor(ask: Ask) -> None:
+    found = ask("doctor", "--json").json
+    assert found["dragoman"] == dragoman.__version__
+    assert found["processors"] == os.cpu_count()
+    assert found["disk_free_gib"] == pytest.approx(shutil.disk_usage(Path.cwd()).free / 2**30, abs=1.0)
+    assert isinstance(found["remarks"], list)
+    assert dragoman.__version__ in ask("doctor").out
+
+
+def test_names_with_brackets_are_names(ask: Ask, bundle: Path, output: Path, corpus: Path, tmp_path: Path) -> None:
+    # Not markup of the library that draws the tables.
+    odd = Path(shutil.copytree(bundle, tmp_path / "[bold" / "[" / "red]"))
+    assert "[bold" in ask("info", odd).out.replace("\n", "")
+    shutil.copy(output, tmp_path / "[de]")
+    assert "[de]" in ask("score", tmp_path / "[de]", "--ref", corpus / "test.de").out.replace("\n", "")
+
+
+def test_a_run_folder_may_be_called_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quickstart, "PAIRS", {"train": 5, "valid": 2, "test": 2})
+    run = tmp_path / 'o\'brien \\ "über" 🦊'
+    recipe = quickstart.prepare_quickstart("de", run, seed=1, changes=(), notice=lambda _: None).recipe
+    assert (recipe.run, recipe.data.root) == (str(run), str(run / "text"))
+
+
+# Train
+
+
+def recipe_file(folder: Path, corpus: Path, run: Path, *lines: str) -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(
+        "\n".join(
+            [
+                'name = "tiny"', f'run = "{run}"', 'preset = "modern"', 'size = "tiny"',
+                "[data]", f'root = "{corpus}"',
+                'train = {source = "train.en", target = "train.de"}', 'valid = {source = "valid.en", target = "valid.de"}',
+                'test = {source = "test.en", target = "test.de"}', "max_length = 40",
+                "[tokenizer]", "vocab_size = 80", "byte_fallback = false",
+                "[model]", "encoder_layers = 1", "decoder_layers = 1", "d_model = 16", "d_ff = 32", "num_heads = 2",
+                "[training]", "batch_tokens = 130", "max_steps = 6", "precision = 'float32'", "log_every_steps = 2",
+                "checkpoint_every_steps = 2", "num_validation_translations = 2", *lines,
+            ]
+        )
+    )  # fmt: skip
+    return path
+
+
+def test_prepare_tells_what_became_of_the_pairs(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+    recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
+    text = tmp_path / "odd.tsv"
+    text.write_text("one\teins\n\tzwei\nthree\tthree\none\teins\nfour four four four\tvier vier vier vier\n")
+    mixture = f"{{odd={{file='{text}'}}, whole={{source='train.en', target='train.de'}}}}"
+    toml = [line for line in recipe.read_text().splitlines() if not line.startswith("train =")]
+    recipe.write_text("\n".join(toml))
+    rules = ["data.cleaning.source_equals_target=true", "data.cleaning.duplicate_pairs=true", "data.max_length=16"]
+    words = ["prepare", recipe, f"data.corpora={mixture}", *rules]
+    found = ask(*words, "--json").json["corpora"]
+    assert list(found) == ["odd", "whole", "valid"]
+    odd = found["odd"]
+    assert (odd["read"], odd["dropped"]) == (5, {"empty": 1, "source-equals-target": 1, "duplicate-pair": 1})
+    assert odd["kept"] + odd["overlong_pairs"] == 2
+    answer = ask(*words)
+    assert "odd: 2 pairs dropped by cleaning (identical 1, duplicate-pair 1; examples in cleaning.html)" in answer.err
+    assert f"odd: 1 pairs with an empty side dropped ({text}:2)" in answer.err
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.out.splitlines() if "│" in line]
+    names = ("read", "overlong_pairs", "kept", "source_tokens", "target_tokens")
+    assert rows == [
+        [name, *(f"{value:,}" for value in (part["read"], sum(part["dropped"].values()), *(part[key] for key in names[1:])))]
+        for name, part in found.items()
+    ]
+
+
+def test_prepare_reads_standard_input(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+    recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
+    lines = zip(read_lines(corpus / "train.en"), read_lines(corpus / "train.de"), strict=True)
+    piped = "".join(f"{one}\t{other}\n" for one, other in lines).encode()
+    words = ["prepare", recipe, "data.train={file='-', format='tsv'}", "--json"]
+    found = ask(*words, stdin=piped).json
+    assert (found["fresh"], found["corpora"]["train"]["kept"]) == (True, 60)
+    assert ask(*words, stdin=b"not to be read").json == {**found, "fresh": False}
+
+
+# Clean
+
+DIRTY = [
+    ("one", "eins"), ("", "zwei"), ("Three", "three"), ("two & <five>", "zwei „&“ fünf"), ("one", "eins"), ("ten", "zehn"),
+]  # fmt: skip
+CLEAN = [DIRTY[0], DIRTY[3], DIRTY[5]]
+RULES = ["data.cleaning.source_equals_target=true", "data.cleaning.duplicate_pairs=true"]
+
+
+@pytest.fixture
+def dirty(tmp_path: Path) -> list[str]:
+    """The words that clean a corpus with two faults and a duplicate, save for the folder to write."""
+    path = tmp_path / "dirty.tsv"
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in DIRTY), encoding="utf-8")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('[task]\nsource_language = "en"\ntarget_language = "de"\n')
+    return ["clean", str(recipe), f"data.train={{file='{path}'}}", *RULES]
+
+
+FORMATS: dict[str, dict[str, str]] = {
+    "tsv": {"file": "train.tsv"},
+    "lines": {"source": "train.en", "target": "train.de"},
+    "jsonl": {"file": "train.jsonl"},
+    "tmx": {"file": "train.tmx"},
+    "xliff": {"file": "train.xlf"},
+    "po": {"file": "train.po"},
+    "sgm": {"source": "train-src.en.sgm", "target": "train-ref.de.sgm"},
+    "parquet": {"file": "train.parquet"},
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_clean_writes_what_stays_in_any_format(form: str, ask: Ask, dirty: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = ask(*dirty, "-o", out, "--format", form, "--json").json
+    assert told["folder"] == str(out)
+    assert json.loads((out / "cleaning.json").read_bytes()) == told["corpora"]
+    tally = told["corpora"]["train"]
+    assert (tally["read"], tally["kept"]) == (6, 3)
+    counts = {rule: part["count"] for rule, part in tally["dropped"].items()}
+    assert counts == {"empty": 1, "source-equals-target": 1, "duplicate-pair": 1}
+    assert tally["dropped"]["source-equals-target"]["examples"] == [["Three", "three", f"{tmp_path / 'dirty.tsv'}:3"]]
+    names = FORMATS[form]
+    assert left_in(out) == sorted(["cleaning.html", "cleaning.json", "manifest.json", *names.values()])
+    corpus = CorpusConfig.model_validate(names)
+    pairs = list(read_pairs(corpus, out, source_language="en", target_language="de"))
+    assert [(pair.source, pair.target) for pair in pairs] == CLEAN
+    page = (out / "cleaning.html").read_text(encoding="utf-8")
+    assert "The sides are the same, save for case and spaces." in page
+    assert ">Three</" in page
+
+
+def test_clean_tells_people_what_each_rule_dropped(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
+    answer = ask(*dirty, "-o", tmp_path / "out")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.out.splitlines() if "│" in line]
+    assert [row[:2] for row in rows] == [
+        ["read", "6"], ["empty", "1"], ["source-equals-target", "1"], ["duplicate-pair", "1"], ["kept", "3"],
+    ]  # fmt: skip
+    assert "cleaning.html" in answer.out.replace("\n", "")
+    assert answer.err == ""
+    assert left_in(tmp_path / "out") == ["cleaning.html", "cleaning.json", "manifest.json", "train.tsv"]
+
+
+def test_clean_reads_a_pipe_and_a_mixture(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
+    corpora = f"data.corpora={{piped={{file='-', format='tsv'}}, text={{file='{tmp_path / 'dirty.tsv'}', skip_filters=['source-equals-target']}}}}"
+    words = [dirty[0], dirty[1], corpora, *RULES, "-o", tmp_path / "out", "--json"]
+    told = ask(*words, stdin=b"ten\tzehn\nten\tzehn\n").json["corpora"]
+    assert {name: (tally["read"], tally["kept"]) for name, tally in told.items()} == {"piped": (2, 1), "text": (6, 3)}
+    assert (tmp_path / "out" / "piped.tsv").read_text() == "ten\tzehn\n"
+    text = (tmp_path / "out" / "text.tsv").read_text(encoding="utf-8").splitlines()
+    assert text == ["one\teins", "Three\tthree", "two & <five>\tzwei „&“ fünf"]
+
+
+def test_clean_refuses_what_stands_there(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("mine")
+    assert "out: exists already; give another name" in ask(*dirty, "-o", out).line
+    assert left_in(out) == ["mine"]
+    assert ask(*dirty).code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["data.train={file='{tmp}/none.tsv'}"], 1, "none.tsv: there is no such file"),
+        (["data.train={file='{tmp}/bad.tsv'}"], 1, "bad.tsv, line 2: not UTF-8"),
+        (["data.train={file='{tmp}/bad.unknown'}"], 1, "the ending '.unknown' tells no format"),
+        (["data.cleaning.mojibake=true"], 1, "pip install 'dragoman[cleaning]'"),
+        (["data.cleaning.eval_overlap=true"], 2, "data.cleaning.eval_overlap has nothing to compare with"),
+        (["data.cleaning.nonsense=true"], 2, "data.cleaning.nonsense is not a key"),
+        (["task.target_language=", "--format", "tmx"], 2, "tmx file names its languages"),
+        (["--format", "brackets"], 2, "'brackets' is not one of"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_in_cleaning_leaves_nothing_behind(
+    words: list[str], code: int, says: str, ask: Ask, dirty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ftfy", None)
+    monkeypatch.setitem(sys.modules, "ftfy.badness", None)
+    (tmp_path / "bad.tsv").write_bytes(b"one\teins\ntwo\tzw\xffei\n")
+    (tmp_path / "bad.unknown").touch()
+    before = left_in(tmp_path)
+    answer = ask(*dirty, *(word.replace("{tmp}", str(tmp_path)) for word in words), "-o", tmp_path / "out")
+    assert says in answer.line
+    assert answer.code == code
+    assert left_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", ["clean", "prepare"])
+def test_ctrl_c_while_text_is_read(
+    command: str, ask: Ask, dirty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is cleaned leaves nothing behind; what is prepared goes on."""
+    chunks = spool._split_into_chunks
+
+    def interrupted(*_: Any, **__: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = left_in(tmp_path)
+    more = ["-o", tmp_path / "out"] if command == "clean" else [f"run={tmp_path / 'out'}", "tokenizer.vocab_size=280"]
+    monkeypatch.setattr(spool, "_chunks", interrupted)
+    answer = ask(command, *dirty[1:], *more)
+    assert (answer.code, answer.out, answer.err.splitlines()[-1]) == (130, "", "dragoman: interrupted")
+    monkeypatch.setattr(spool, "_chunks", chunks)
+    if command == "clean":
+        assert left_in(tmp_path) == before
+    else:
+        assert left_in(tmp_path / "out") == [".data.partial"]
+        assert "going on with a preparation that was interrupted" in ask(command, *dirty[1:], *more).err
+        assert left_in(tmp_path / "out") == ["data"]
+
+
+def test_prepare_train_and_average(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    recipe = recipe_file(tmp_path, corpus, run)
+    prepared = ask("prepare", recipe, "--json").json
+    assert (prepared["folder"], prepared["fresh"]) == (str(run / "data"), True)
+    assert prepared["corpora"]["train"]["kept"] == 60
+    assert prepared["corpora"]["valid"]["kept"] == 10
+    assert ask("prepare", recipe, "--json").json["fresh"] is False
+    again = ask("prepare", recipe)
+    assert "nothing changed, nothing to do" in " ".join(again.out.split())
+    assert again.err == ""
+
+    answer = ask("train", recipe, "--json")
+    report = answer.json
+    assert report == json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert report["steps"] == 6
+    assert "step       6  epoch" in answer.err
+    assert "validation" in answer.err
+    assert "model.norm = pre; the text says post (section 3.1), its code has post" in answer.err
+    again = ask("train", recipe)
+    assert again.code == 0
+    assert "the budget is spent after step 6; nothing is left to train" in again.err
+    assert "step       6  epoch" not in again.err
+    assert "validation perplexity" in again.out
+
+    found = ask("average", run, "--last", "2", "-o", tmp_path / "mean", "--json").json
+    assert found == {"bundle": str(tmp_path / "mean"), "averaged": ["step-00000004", "step-00000006"]}
+    weights = [load_file(run / "checkpoints" / name / "model.safetensors") for name in found["averaged"]]
+    for name, weight in load_file(tmp_path / "mean" / "weights.safetensors").items():
+        assert (weight.double() - (weights[0][name].double() + weights[1][name].double()) / 2).abs().max() < 1e-7
+    assert ask("translate", tmp_path / "mean", stdin=b"one\n").code in (0, 3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_names_the_checkpoint_and_the_same_command_goes_on(
+    number: signal.Signals, ask: Ask, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
+    advance = TrainingProgressBar.advance
+    steps: list[float] = []
+
+    def stop_at_the_third(self: TrainingProgressBar, share_spent: float) -> None:
+        advance(self, share_spent)
+        steps.append(share_spent)
+        if len(steps) == 3:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(TrainingProgressBar, "advance", stop_at_the_third)
+    answer = ask("train", recipe)
+    assert answer.code == 130
+    assert answer.out == ""
+    kept = tmp_path / "run" / "checkpoints" / "step-00000003"
+    said = f"dragoman: {number.name}: stopped after step 3; {kept} is kept, and the same command goes on from there"
+    assert [line for line in answer.err.splitlines() if line.startswith("dragoman:")] == [said]
+    assert answer.err.endswith(f"{said}\n")
+    assert "Traceback" not in answer.err
+    assert kept.is_dir()
+    assert ask("train", recipe, "--json").json["steps"] == 6
+    assert len(steps) == 6
+
+
+@pytest.mark.slow
+def test_a_real_ctrl_c(corpus: Path, tmp_path: Path) -> None:
+    recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
+    program = "from dragoman.cli.main import main; main()"
+    words = [sys.executable, "-c", program, "train", str(recipe), "training.max_steps=100000", "training.keep_last=9"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        said = [next(line for line in process.stderr if line.startswith("step"))]
+        process.send_signal(signal.SIGINT)
+        said += process.stderr.readlines()
+        assert process.wait(timeout=60) == 130
+    assert said[-1].startswith("dragoman: SIGINT: stopped after step ")
+    assert said[-1].endswith(" is kept, and the same command goes on from there\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        ("training.max_step=5", 2, "training.max_step is not a key; did you mean max_steps?"),
+        ("training.max_steps", 2, "'training.max_steps' is not a setting: write key=value"),
+        ("training.max_steps=many", 2, "training.max_steps = 'many'"),
+        ("model.num_heads=3", 2, "d_model = 16 does not divide by num_heads = 3"),
+        ("model.d_model=10000000000", 2, "model.d_model = 10000000000"),
+        ("tokenizer.vocab_size=4000", 2, "tokenizer.vocab_size = 4000"),
+        ("preset='odd'", 2, "preset = 'odd'"),
+        ("data.root='nowhere'", 1, "nowhere/test.en"),
+        ("data.train.target='valid.de'", 1, "10 lines but"),
+        ("data.test.target='valid.de'", 1, "has 10: line n of one"),
+    ],
+)
+def test_a_mistake_in_a_recipe_is_one_line(change: str, code: int, says: str, ask: Ask, corpus: Path, tmp_path: Path) -> None:
+    recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
+    answer = ask("train", recipe, change)
+    assert answer.code == code
+    assert answer.out == ""
+    mistakes = [line for line in answer.err.splitlines() if line.startswith("dragoman:")]
+    assert len(mistakes) == 1
+    assert says in mistakes[0]
+    assert answer.err.endswith(f"{mistakes[0]}\n")
+    assert "Traceback" not in answer.err
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["nosuch"], 2, "No such command 'nosuch'. (see dragoman --help)"),
+        (["--nosuch"], 2, "No such option"),
+        (["translate"], 2, "Missing argument 'BUNDLE'. (see dragoman translate --help)"),
+        (["translate", "{tmp}/nowhere"], 1, "nowhere: there is no such folder"),
+        (["translate", "{tmp}/empty"], 1, "empty: holds no manifest.json"),
+        (["translate", "{bundle}", "{tmp}/nowhere.en"], 1, "nowhere.en: there is no such file"),
+        (["translate", "{bundle}", "{tmp}/empty"], 1, "empty: is a folder, not a file"),
+        (["translate", "{bundle}", "{en}", "{de}"], 2, "test.de: one file at a time"),
+        (["translate", "{bundle}", "beam=4"], 2, "beam is not a key; did you mean beam_size?"),
+        (["translate", "{bundle}", "beam_size=0"], 2, "beam_size = 0"),
+        (["translate", "{bundle}", "attention=true"], 2, "attention is not a key"),
+        (["translate", "{bundle}", "training.max_steps=3"], 2, "training.max_steps is not a key"),
+        (["translate", "{bundle}", "--with", "{tmp}/empty"], 1, "empty: holds no manifest.json"),
+        (["score", "{de}"], 2, "give --ref FILE, or --bundle and --src (see dragoman score --help)"),
+        (["score", "{de}", "--bundle", "{bundle}"], 2, "--bundle and --src go together"),
+        (["score", "{de}", "--src", "{en}"], 2, "--bundle and --src go together"),
+        (["score", "{tmp}/nowhere.de", "--ref", "{de}"], 1, "nowhere.de: there is no such file"),
+        (["score", "{de}", "--ref", "{tmp}/nowhere.de"], 1, "nowhere.de: there is no such file"),
+        (["score", "{de}", "--ref", "{valid}"], 1, "test.de has 8 lines but {valid} has 10"),
+        (["score", "{de}", "--bundle", "{bundle}", "--src", "{valid}"], 1, "test.de has 8 lines but {valid} has 10"),
+        (["score", "{tmp}/blank", "--ref", "{tmp}/blank"], 1, "blank: is empty"),
+        (["score", "{tmp}/blank", "--bundle", "{bundle}", "--src", "{tmp}/blank"], 1, "blank: is empty"),
+        (["evaluate", "{bundle}", "--src", "{en}"], 2, "give --ref FILE"),
+        (["evaluate", "{bundle}", "--src", "{en}", "--ref", "{valid}"], 1, "test.en has 8 lines but {valid} has 10"),
+        (["evaluate", "{bundle}", "--src", "{tmp}/blank", "--ref", "{tmp}/blank", "-o", "{tmp}/out"], 1, "blank: is empty"),
+        (["evaluate", "{bundle}", "--src", "{en}", "--ref", "{de}", "-o", "{tmp}/blank"], 1, "blank: exists already"),
+        (["evaluate", "{bundle}", "--src", "{en}", "--ref", "{de}", "texts=3"], 2, "texts is not a key"),
+        (["evaluate", "{bundle}", "--src", "{en}", "--ref", "{de}", "beam_size"], 2, "'beam_size' is not a setting"),
+        (["evaluate", "{tmp}/empty", "--src", "{en}", "--ref", "{de}"], 1, "empty: holds no manifest.json"),
+        (["compare", "{de}", "{de}"], 2, "give --ref FILE"),
+        (["compare", "{de}", "{valid}", "--ref", "{de}"], 1, "test.de has 8 lines but {valid} has 10"),
+        (["compare", "{de}", "{de}", "--ref", "{de}", "--metric", "odd"], 2, "'odd' is not one of"),
+        (["compare", "{de}", "{de}", "--ref", "{de}", "--resamples", "3"], 2, "3 resamples"),
+        (["compare", "{de}", "{de}", "--ref", "{de}", "--resamples", "99999999999"], 2, "99999999999 is not in the range"),
+        (["compare", "{de}", "{de}", "--ref", "{de}", "--seed", "-1"], 2, "-1 is not in the range"),
+        (["info", "{tmp}/nowhere"], 1, "nowhere: there is no such folder"),
+        (["info", "{de}"], 1, "test.de"),
+        (["average", "{tmp}/nowhere", "--last", "1", "-o", "{tmp}/out"], 1, "nowhere"),
+        (["average", "{run}", "-o", "{tmp}/out"], 2, "give either --last N or --best N"),
+        (["average", "{run}", "--last", "1", "--best", "1", "-o", "{tmp}/out"], 2, "give either --last N or --best N"),
+        (["average", "{run}", "--last", "0", "-o", "{tmp}/out"], 2, "0 is not in the range"),
+        (["average", "{run}", "--last", "9", "-o", "{tmp}/out"], 1, "9 checkpoints asked for, but 4 are there"),
+        (["average", "{run}", "--last", "1", "-o", "{tmp}/blank"], 1, "blank"),
+        (["train", "{tmp}/nowhere.toml"], 2, "nowhere.toml: there is no such recipe"),
+        (
+            ["train", "nowhere"],
+            2,
+            "nowhere: there is no such recipe; with the package come cleaning, general-ende, general-zhen, ",
+        ),
+        (
+            ["train", "multi30k-enfr", "data.root={tmp}", "run={tmp}/run"],
+            1,
+            "test_2016_flickr.en.gz: there is no such file (data.root = ",
+        ),
+        (["prepare", "multi30k-enfr", "data.root={tmp}", "run={tmp}/run"], 1, "recipes/multi30k-enfr.toml say how to get it"),
+        (["clean", "multi30k-enfr", "data.root={tmp}", "-o", "{tmp}/out"], 1, "train.en.gz: there is no such file (data.root"),
+        (["train", "{tmp}/blank"], 2, "data.train is not given"),
+        (["prepare", "{en}"], 2, "test.en: not TOML"),
+        (["prepare", "{tmp}/blank", "run={tmp}/run"], 2, "data.train is not given"),
+        (["clean", "{en}", "-o", "{tmp}/out"], 2, "test.en: not TOML"),
+        (["clean", "{tmp}/blank", "-o", "{tmp}/out"], 2, "data.train is not given"),
+    ],
+    ids=lambda value: " ".join(value).replace("{", "").replace("}", "") if isinstance(value, list) else "",
+)
+def test_every_mistake_is_one_line(
+    words: Sequence[str], code: int, says: str, ask: Ask, bundle: Path, trained: Path, corpus: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "blank").write_text("")
+    places = {
+        "tmp": tmp_path, "bundle": bundle, "run": trained, "en": corpus / "test.en", "de": corpus / "test.de",
+        "valid": corpus / "valid.de",
+    }  # fmt: skip
+    if words[0] == "train" and "nowhere" not in words[1]:  # its header comes first
+        words = [*words, f"run='{tmp_path / 'run'}'"]
+        answer = ask(*(word.format(**places) for word in words))
+        assert answer.err.splitlines()[-1].startswith("dragoman: ")
+        assert says in answer.err.splitlines()[-1]
+    else:
+        answer = ask(*(word.format(**places) for word in words))
+        assert says.format(**places) in answer.line
+    assert answer.code == code
+    assert left_in(tmp_path) == ["blank", "empty"]
+    assert (tmp_path / "blank").read_text() == ""
+
+
+@pytest.mark.parametrize("command", ["translate", "info", "evaluate", "score"])
+def test_an_edited_bundle_is_refused_everywhere(command: str, ask: Ask, bundle_copy: Path, corpus: Path) -> None:
+    path = bundle_copy / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    words: dict[str, list[object]] = {
+        "translate": [bundle_copy],
+        "info": [bundle_copy],
+        "evaluate": [bundle_copy, "--src", corpus / "test.en", "--ref", corpus / "test.de"],
+        "score": [corpus / "test.de", "--bundle", bundle_copy, "--src", corpus / "test.en"],
+    }
+    assert f"{path}: was changed or cut short" in ask(command, *words[command]).line
+
+
+def test_a_mistake_of_ours_shows_its_traceback(ask: Ask, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> NoReturn:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Translator, "translate", broken)
+    with pytest.raises(ZeroDivisionError):
+        ask("translate", bundle, stdin=b"one\n")
+
+
+def test_the_recipe_fixture_is_the_recipe_file(corpus: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+    from dragoman.config import read_recipe
+
+    written = read_recipe(recipe_file(tmp_path, corpus, tmp_path / "run"))
+    assert written.model == tiny(tmp_path / "run").model
+    assert written.data == tiny(tmp_path / "run").data
