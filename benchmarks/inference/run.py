@@ -19,18 +19,15 @@ from common.report import open_console, show, tell_end, tell_machine
 from common.results import Section
 from common.usage import CommandError, adopt_orphans, keep_to_cores
 
-from .alone import measure_alone
 from .captions import Captions, NoText, find_captions, measure_captions
 from .fixed import CELLS, measure_fixed
-from .growth import measure_growth
 from .memory import measure_memory
 from .models import Forms, random_base
 from .systems import ALL, CORES, open_systems
 
-SECTIONS = ("fixed", "alone", "captions", "growth", "memory")
+SECTIONS = ("fixed", "captions", "memory")
 # Seconds of a quick run in which these two measure, however slow the machine; `memory` takes some half minute more.
 QUICK_SECONDS = {"fixed": 120.0, "captions": 45.0}
-QUICK_SECTIONS = ("fixed", "captions", "memory")
 
 
 @click.command()
@@ -106,17 +103,15 @@ def main(
             "fixed": lambda: measure_fixed(
                 systems, base(), cells, say=say, quick=quick, rounds=times, seconds=turn, allowance=time_for("fixed")
             ),
-            "alone": lambda: measure_alone(systems, base(), say=say, quick=quick, rounds=times, seconds=turn),
             "captions": lambda: measure_captions(
                 systems, captions(), say=say, quick=quick, rounds=times, allowance=time_for("captions")
             ),
-            "growth": lambda: measure_growth(systems, base(), say=say, quick=quick, rounds=1 if quick else times),
             "memory": lambda: measure_memory(
                 base(), None if quick and not only else text_if_any(), say=say, quick=quick, rounds=1 if quick else times
             ),
         }
         for name in SECTIONS:
-            if name in (only or (QUICK_SECTIONS if quick else SECTIONS)):
+            if name in (only or SECTIONS):
                 try:
                     done[name] = measures[name]()
                 except (CommandError, NoText) as error:

@@ -1,4 +1,4 @@
-"""Training, measured beside the peers and the machine's ceiling: `make bench-training`, with QUICK=1 in a few minutes.
+"""Training, measured beside its peers: `make bench-training`, with QUICK=1 in a few minutes.
 
 What is measured and how stands in README.md beside this file. The last line holds `name=ratio` pairs; larger is better in each.
 """
@@ -18,36 +18,29 @@ from common.results import Section
 from common.usage import CommandError, adopt_orphans, keep_to_cores
 
 from .bench import Bench, Measured
-from .ceiling import measure_ceiling
-from .compiled import measure_compiled
-from .curves import measure_curves
-from .ranks import measure_ranks
 from .sizes import SIZES
 from .speed import measure_speed
 from .start import measure_start
 from .text import make_corpus
 from .timed import THREADS
-from .waiting import measure_waiting
 
-QUICK = ("speed", "ceiling", "start", "waiting", "ranks")
-SECTIONS = (*QUICK, "compiled", "curves")
+SECTIONS = ("speed", "start")
 
 
 @click.command()
 @click.option(
     "--quick",
     is_flag=True,
-    help="Few steps, one round, nothing compiled, no curves: under four minutes once the peers are there.",
+    help="One round, the tiny model alone: under four minutes once the peers are installed.",
 )
 @click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure these alone.")
 @click.option("--size", "chosen", type=click.Choice(list(SIZES)), multiple=True, help="Measure these alone.")
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
-    help="Rounds of `speed`, `start`, `ranks`, `compiled`.  [default: 3, of the last 1; quick 1]",
+    help="Rounds of each section.  [default: 3; quick 1]",
 )
 @click.option("--seconds", type=click.FloatRange(min=0.0), help="Of each turn, after its first report.")
-@click.option("--steps", type=click.IntRange(min=2), help="Of each run of `curves`.  [default: tiny 400, base 40; quick 40, 0]")
 @click.option("--install", is_flag=True, help="Install the peers in a quick run, too.")
 @click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
 @click.option("--work", type=click.Path(path_type=Path), help="Folder for text, environments and outputs.")
@@ -58,7 +51,6 @@ def main(
     chosen: tuple[str, ...],
     rounds: int | None,
     seconds: float | None,
-    steps: int | None,
     install: bool,
     shared: Path | None,
     work: Path | None,
@@ -82,25 +74,17 @@ def main(
     bench = Bench(corpus, work, lambda line: print(f"  {line}", file=sys.stderr, flush=True))
     sizes = [SIZES[name] for name in SIZES if not chosen or name in chosen]
     turns = {"tiny": 3.0, "base": 2.5} if quick else {"tiny": 15.0, "base": 60.0}
-    curved = {"tiny": 40, "base": 0} if quick else {"tiny": 400, "base": 40}
-    curved = curved if steps is None else dict.fromkeys(SIZES, steps)
     measured = Measured()
     timed = [(size, turns[size.name] if seconds is None else seconds) for size in sizes]
-    base_seconds = turns["base"] if seconds is None else seconds
     times = rounds or (1 if quick else 3)
     few = sizes[:1] if quick else sizes
     measures: dict[str, Callable[[], Section]] = {
         "speed": lambda: measure_speed(bench, measured, timed, rounds=times, quick=quick, install=install or not quick),
-        "ceiling": lambda: measure_ceiling(bench, measured, seconds=base_seconds, repeats=5 if quick else 20),
         "start": lambda: measure_start(bench, few, rounds=times),
-        "waiting": lambda: measure_waiting(bench, timed[:1] if quick else timed, ahead=not quick),
-        "ranks": lambda: measure_ranks(bench, few[-1], steps=6 if quick else 12, rounds=times),
-        "compiled": lambda: measure_compiled(bench, timed, rounds=rounds or 1),
-        "curves": lambda: measure_curves(bench, [(size, curved[size.name]) for size in sizes if curved[size.name]]),
     }
     done: dict[str, Section] = {}
     for name in SECTIONS:
-        if name in (only or (QUICK if quick else SECTIONS)):
+        if name in (only or SECTIONS):
             try:
                 done[name] = measures[name]()
             except CommandError as error:
