@@ -1,10 +1,10 @@
-"""A first look at speed, in under a minute: `make bench`.
+"""First look at speed, in under a minute: `make bench`.
 
-Both sides of each ratio run in this process, in turn, and the median of the rounds counts.
+Both sides of each ratio run in this process, alternating, and the median of the rounds counts.
 
-    training   target tokens a second of our training step over those of torch.nn.Transformer with the same sizes, data, loss
-               and optimiser (tiny: 4+4 layers, d_model 128, 10,000 pieces; float32; both with dropout 0.3 on residuals)
-    cache      greedy decoding with the key-value cache over decoding that reads the whole prefix again at each step
+    training   target tokens per second of our training step over torch.nn.Transformer with the same sizes, data, loss and
+               optimizer (tiny: 4+4 layers, d_model 128, 10,000 pieces; float32; both with dropout 0.3 on residuals)
+    cache      greedy decoding with the key-value cache over decoding that reads the whole prefix at each step
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTINGS = make_recipe({"preset": "t2t-2017", "size": "tiny", "model": {"decoder
 
 
 def make_batches(count: int) -> list[Batch]:
-    """Batches of about 4,096 padded target tokens, of lengths like those of image captions."""
+    """Return batches of about 4,096 padded target tokens, with lengths like those of image captions."""
     chance = np.random.default_rng(1)
     batches = []
     for length in chance.integers(9, 24, count):
@@ -77,15 +77,15 @@ def our_loss(model: Transformer) -> Callable[[Batch], Tensor]:
 
 
 def training_rate(model: nn.Module, loss_of: Callable[[Batch], Tensor], batches: list[Batch]) -> Callable[[], float]:
-    """A function that trains some steps and returns target tokens a second."""
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+    """Return a function that trains some steps and returns target tokens per second."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
     def measure() -> float:
         started = time.perf_counter()
         for batch in batches[:STEPS]:
             (loss_of(batch) / batch.num_target_tokens).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
         return sum(batch.num_target_tokens for batch in batches[:STEPS]) / (time.perf_counter() - started)
 
     return measure
@@ -93,13 +93,15 @@ def training_rate(model: nn.Module, loss_of: Callable[[Batch], Tensor], batches:
 
 def cached_rate(model: Transformer, sources: list[list[int]]) -> float:
     started = time.perf_counter()
-    found = generate(as_inference_model([model]), sources, DecodingConfig(method="greedy", max_extra_tokens=30), start_id=2)
-    return sum(len(hypotheses[0].token_log_probs) for hypotheses in found) / (time.perf_counter() - started)
+    hypotheses_by_sentence = generate(
+        as_inference_model([model]), sources, DecodingConfig(method="greedy", max_extra_tokens=30), start_id=2
+    )
+    return sum(len(hypotheses[0].token_log_probs) for hypotheses in hypotheses_by_sentence) / (time.perf_counter() - started)
 
 
 @torch.no_grad()
 def full_rate(model: Transformer, sources: list[list[int]]) -> float:
-    """Greedy decoding that keeps nothing: the whole prefix is read again for each token."""
+    """Return the rate of greedy decoding without a cache, which reads the whole prefix for each token."""
     started = time.perf_counter()
     source_BS = torch.tensor(sources)
     tokens_BT = torch.full((len(sources), 1), 2)
@@ -109,7 +111,7 @@ def full_rate(model: Transformer, sources: list[list[int]]) -> float:
 
 
 def alternate(measures: dict[str, Callable[[], float]]) -> dict[str, float]:
-    """The median of each, measured in turn after one warm-up."""
+    """Return the median rate of each, measured in turn after one warm-up."""
     rates: dict[str, list[float]] = {name: [] for name in measures}
     for turn in range(ROUNDS + 1):
         for name, measure in measures.items():

@@ -25,7 +25,7 @@ from torch import Tensor
 import dragoman
 import dragoman.bundle
 import dragoman.io.storage
-from conftest import WORDS, MakeRecipe, as_version_0_1, edit_config, reseal
+from conftest import WORDS, MakeRecipe, edit_config, reseal
 from dragoman import Translator
 from dragoman.bundle import Bundle, average_weights, collect_weights, load_bundle, save_bundle
 from dragoman.config import Recipe
@@ -462,19 +462,6 @@ def test_config_is_plain_json_with_the_whole_recipe(bundle: Path) -> None:
     assert set(document) == {"recipe", "vocabulary", "story"}
     assert document["vocabulary"] == {"source": 80, "target": 80}
     assert Recipe.model_validate(document["recipe"]) == load_bundle(bundle).recipe
-
-
-def test_a_bundle_of_version_0_1_is_read(bundle: Path, bundle_copy: Path) -> None:
-    """Which named a file of both sides `tsv`, and knew neither mixtures nor other formats."""
-    edit_config(bundle_copy, lambda document: as_version_0_1(document["recipe"]))
-    document = json.loads((bundle_copy / "config.json").read_bytes())
-    assert document["recipe"]["data"].keys() == {"root", "train", "valid", "test", "max_length", "overlong_pairs"}
-    assert load_bundle(bundle_copy).recipe == load_bundle(bundle).recipe
-    both = {"source": None, "target": None, "tsv": "both.tsv"}
-    edit_config(bundle_copy, lambda document: document["recipe"]["data"].update(train=both, valid=None))
-    data = load_bundle(bundle_copy).recipe.data
-    assert data.train is not None
-    assert (data.train.file, data.train.format, data.train.source, data.valid) == ("both.tsv", "tsv", None, None)
 
 
 def test_lowercase_is_kept(tiny: MakeRecipe, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""What every comparison with other programs needs: their environments, what a command costs, tables and ratios."""
+"""Environments of other programs, costs of commands, tables and ratios, shared by all benchmarks."""

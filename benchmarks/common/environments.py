@@ -1,4 +1,4 @@
-"""Environments of other programs: each has one of its own, made once from a pinned list. Nothing is installed anywhere else."""
+"""Virtual environments of other programs, each made once from a pinned list in the work folder."""
 
 from __future__ import annotations
 
@@ -8,49 +8,58 @@ import shutil
 import venv
 from pathlib import Path
 
-from .usage import CommandError, run
+from .usage import CommandError, run_commands
 
 INSTALL_SECONDS = 600.0
 
 
-class Absent(Exception):
-    """A program that cannot be had here; the message says why."""
+class MissingPeerError(Exception):
+    """Error for a program that is not available; the message gives the reason."""
 
 
 def make_environment(
-    wanted: Path, folder: Path, *, install: bool, probe: list[str], limit_seconds: float = INSTALL_SECONDS
+    requirements: Path, environment_path: Path, *, install: bool, probe: list[str], limit_seconds: float = INSTALL_SECONDS
 ) -> Path:
-    """The folder of programs of the environment in `folder` for the list `wanted`; `probe` is run once in it. Raises Absent.
+    """Return the `bin` folder of the environment for a requirements file; create it if `install` allows that.
 
-    What failed once with this list is not tried again; delete `folder` to try.
+    A list that failed once is not tried again; delete the folder to try again. `probe` runs once in a new environment.
+
+    Raises MissingPeerError if the environment cannot be made.
     """
-    digest = hashlib.sha256(wanted.read_bytes()).hexdigest()
-    told = folder / "told.json"
-    found = json.loads(told.read_text()) if told.exists() else {}
-    if found.get("digest") == digest:
-        if found["failed"]:
-            raise Absent(found["failed"])
-        return folder / "bin"
+    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    state_path = environment_path / "told.json"
+    state = json.loads(state_path.read_text()) if state_path.exists() else {}
+    if state.get("digest") == digest:
+        if state["failed"]:
+            raise MissingPeerError(state["failed"])
+        return environment_path / "bin"
     if not install:
-        raise Absent("not installed by a quick run; a full one does it")
-    shutil.rmtree(folder, ignore_errors=True)
+        raise MissingPeerError("not installed by a quick run; a full one does it")
+    shutil.rmtree(environment_path, ignore_errors=True)
     failed = None
     try:
-        venv.create(folder, with_pip=True)
-        pip: list[str | Path] = [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "-r", wanted]
-        run(pip, limit_seconds=limit_seconds)
-        run([folder / "bin" / probe[0], *probe[1:]], limit_seconds=120.0)
+        venv.create(environment_path, with_pip=True)
+        pip: list[str | Path] = [
+            environment_path / "bin" / "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "-r",
+            requirements,
+        ]
+        run_commands(pip, limit_seconds=limit_seconds)
+        run_commands([environment_path / "bin" / probe[0], *probe[1:]], limit_seconds=120.0)
     except CommandError as error:
-        failed = str(error).replace(f"{wanted.parent}/", "")
-        shutil.rmtree(folder, ignore_errors=True)  # it may be a gigabyte
-        folder.mkdir(parents=True)
-    told.write_text(json.dumps({"digest": digest, "failed": failed}))
+        failed = str(error).replace(f"{requirements.parent}/", "")
+        shutil.rmtree(environment_path, ignore_errors=True)  # it may be a gigabyte
+        environment_path.mkdir(parents=True)
+    state_path.write_text(json.dumps({"digest": digest, "failed": failed}))
     if failed:
-        raise Absent(failed)
-    return folder / "bin"
+        raise MissingPeerError(failed)
+    return environment_path / "bin"
 
 
-def versions(programs: Path, *names: str) -> str:
-    """The versions of some distributions in an environment, as one line."""
-    asked = "import sys; from importlib.metadata import version; print(', '.join(f'{n} {version(n)}' for n in sys.argv[1:]))"
-    return run([programs / "python", "-c", asked, *names]).output.strip()
+def describe_versions(programs: Path, *names: str) -> str:
+    """Return the versions of distributions in an environment, as one line."""
+    program = "import sys; from importlib.metadata import version; print(', '.join(f'{n} {version(n)}' for n in sys.argv[1:]))"
+    return run_commands([programs / "python", "-c", program, *names]).output.strip()

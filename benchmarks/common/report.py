@@ -1,4 +1,4 @@
-"""What a comparison prints: the machine, tables, remarks, ratios and, in the end, one line for other programs to read."""
+"""Printed report of a benchmark: the machine, tables, notes, ratios and one last line for programs."""
 
 from __future__ import annotations
 
@@ -20,48 +20,50 @@ def open_console() -> Console:
     return Console(width=None if os.isatty(1) else 132)
 
 
-def tell_machine(console: Console, *, cores: int, quick: bool, libraries: tuple[str, ...]) -> dict[str, Any]:
-    """Say what is measured on; returns the same for machines."""
-    told: dict[str, Any] = {
+def print_machine(console: Console, *, cores: int, quick: bool, libraries: tuple[str, ...]) -> dict[str, Any]:
+    """Print the processor, the versions and the load; return the same facts as a dictionary."""
+    machine: dict[str, Any] = {
         "cores": cores,
-        "processor": _processor(),
+        "processor": _processor_name(),
         "python": platform.python_version(),
         "quick": quick,
         "versions": {name: version(name) for name in libraries},
         "load": os.getloadavg()[0],
     }
-    console.print(f"{cores} cores of {told['processor']}, Python {told['python']}, load {told['load']:.1f} at the start")
-    console.print(", ".join(f"{name} {number}" for name, number in told["versions"].items()))
-    return told
+    console.print(
+        f"{cores} cores of {machine['processor']}, Python {machine['python']}, load {machine['load']:.1f} at the start"
+    )
+    console.print(", ".join(f"{name} {number}" for name, number in machine["versions"].items()))
+    return machine
 
 
-def show(console: Console, section: Section) -> None:
+def print_section(console: Console, section: Section) -> None:
     for table in section.tables:
-        drawn = Drawn(title=table.title, title_justify="left")
+        printed = Drawn(title=table.title, title_justify="left")
         for number, name in enumerate(table.header):
-            drawn.add_column(name, justify="right" if number else "left")
+            printed.add_column(name, justify="right" if number else "left")
         for row in table.rows:
-            drawn.add_row(*row)
-        console.print(drawn)
-    for remark in section.remarks:
+            printed.add_row(*row)
+        console.print(printed)
+    for remark in section.notes:
         console.print(f"  {remark}", markup=False, highlight=False, soft_wrap=True)
     for ratio in section.ratios:
-        asked = f"asked {ratio.asked:g}: {ratio.verdict}" if ratio.asked is not None else ""
+        asked = f"asked {ratio.target:g}: {ratio.verdict}" if ratio.target is not None else ""
         console.print(f"  {ratio.name} = {ratio.value:.2f}  {asked}", markup=False, highlight=False)
 
 
-def tell_end(
-    console: Console, done: Mapping[str, Section], told: Mapping[str, Any], *, seconds: float, report: Path | None
+def print_end(
+    console: Console, sections: Mapping[str, Section], machine: Mapping[str, Any], *, seconds: float, json_path: Path | None
 ) -> None:
-    """The file of everything that was measured, where one is asked for, and the last line."""
+    """Write the JSON report if a path is given, then print the last line of `name=ratio` pairs."""
     console.print(f"{seconds:.0f} s in all")
-    if report is not None:
-        whole = {**told, "seconds": seconds, **{name: section.to_dict() for name, section in done.items()}}
-        report.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(" ".join(f"{ratio.name}={ratio.value:.2f}" for section in done.values() for ratio in section.ratios))
+    if json_path is not None:
+        document = {**machine, "seconds": seconds, **{name: section.to_dict() for name, section in sections.items()}}
+        json_path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(" ".join(f"{ratio.name}={ratio.value:.2f}" for section in sections.values() for ratio in section.ratios))
 
 
-def _processor() -> str:
-    """The kernel's name for it."""
+def _processor_name() -> str:
+    """Return the processor's name as Linux reports it."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,4 +1,4 @@
-"""What a section hands to the report: tables, remarks, figures, and ratios with what is asked of them."""
+"""Results of one benchmark section: tables, notes, figures and ratios with their targets."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Ratio:
-    """Larger is better in each; `asked` is the least that will do, where anything is asked."""
+    """Ratio of two measurements; larger is better. `target` is the least acceptable value, if there is one."""
 
     name: str
     value: float
-    asked: float | None = None
+    target: float | None = None
 
     @property
     def verdict(self) -> str:
-        if self.asked is None:
+        if self.target is None:
             return ""
-        return "met" if self.value >= self.asked else "NOT MET"
+        return "met" if self.value >= self.target else "NOT MET"
 
 
 @dataclass
@@ -31,14 +31,14 @@ class Table:
 @dataclass
 class Section:
     tables: list[Table] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     """For machines: everything that the tables are made of."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {"ratios": [asdict(ratio) for ratio in self.ratios], "remarks": self.remarks, "figures": self.figures}
+        return {"ratios": [asdict(ratio) for ratio in self.ratios], "remarks": self.notes, "figures": self.figures}
 
 
-def mebibytes(count: float) -> str:
+def format_mebibytes(count: float) -> str:
     return f"{count / 2**20:,.0f}"

@@ -1,7 +1,7 @@
-"""What a command costs: seconds, processor seconds, memory.
+"""Cost of a command: seconds, CPU seconds and memory.
 
-Processor seconds come from the kernel's accounts of ended processes, orphans included: this process adopts the orphans of what
-it starts. Memory is sampled over the whole tree of processes. All of it is Linux's.
+CPU seconds come from the kernel's accounts of ended processes. Orphans count too, because this process adopts them.
+Memory is sampled over the whole process tree. All of this needs Linux.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl
 
 
 class CommandError(Exception):
-    """A command that failed, with the last line it said."""
+    """Error of a command that failed, with the last line of its output."""
 
 
 @dataclass(frozen=True)
-class Usage:
-    """Memory in bytes; 0 where it was not asked for."""
+class ResourceUsage:
+    """Cost of a command. Memory is in bytes and 0 if it was not sampled."""
 
     seconds: float
     cpu_seconds: float
     output: str
-    resident: int = 0
+    peak_resident: int = 0
     """Most at once over all processes, pages that several of them hold counted in each."""
-    anonymous: int = 0
+    peak_anonymous: int = 0
     """The part of it that no file stands behind, shared memory included: what the kernel could not take back."""
-    largest: int = 0
+    peak_process: int = 0
     """Most that any one process ever held, by the kernel's own mark, which peaks between two samples do not escape."""
 
 
@@ -46,76 +46,76 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
 
 
-def keep_to_cores(count: int) -> int:
-    """Keep this process and all that it starts to so many processors; return how many there are."""
+def limit_cores(count: int) -> int:
+    """Restrict this process and its children to this many processors; return how many there are."""
     own = sorted(os.sched_getaffinity(0))[:count]
     os.sched_setaffinity(0, own)
     return len(own)
 
 
-def run(
+def run_commands(
     *commands: Sequence[str | Path],
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
     limit_seconds: float = 3600.0,
     memory: bool = False,
-) -> Usage:
-    """Run commands side by side to their end. Raises CommandError where one fails or takes too long."""
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
-        before = _children_cpu()
+) -> ResourceUsage:
+    """Run commands side by side until all end. Raises CommandError if one fails or takes too long."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        before = _children_cpu_seconds()
         started = time.perf_counter()
-        begun = [
+        processes = [
             subprocess.Popen(
                 [str(word) for word in command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=complaints,
+                stderr=errors,
                 env={**os.environ, **(environment or {})},
                 cwd=folder,
                 start_new_session=True,
             )
             for command in commands
         ]
-        alarm = threading.Timer(limit_seconds, kill, [begun])
+        alarm = threading.Timer(limit_seconds, kill, [processes])
         alarm.start()
         sampler = _Sampler() if memory else None
         try:
-            for process in begun:
+            for process in processes:
                 process.wait()
             seconds = time.perf_counter() - started
         finally:
             alarm.cancel()
             peaks = sampler.stop() if sampler is not None else (0, 0, 0)
-            kill([process for process in begun if process.returncode is None])
+            kill([process for process in processes if process.returncode is None])
         _reap_orphans()
-        cpu_seconds = _children_cpu() - before
-        for process, command in zip(begun, commands, strict=True):
+        cpu_seconds = _children_cpu_seconds() - before
+        for process, command in zip(processes, commands, strict=True):
             if process.returncode:
                 late = "; it was stopped for taking too long" if seconds >= limit_seconds else ""
                 what = " ".join(Path(str(word)).name for word in command[:3])
-                raise CommandError(f"{what}: exit code {process.returncode}{late}: {last_line(complaints, output)}")
+                raise CommandError(f"{what}: exit code {process.returncode}{late}: {last_line(errors, output)}")
         output.seek(0)
-        return Usage(seconds, cpu_seconds, output.read().decode(errors="replace"), *peaks)
+        return ResourceUsage(seconds, cpu_seconds, output.read().decode(errors="replace"), *peaks)
 
 
-def kill(begun: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End processes and all that they started, also what has a session of its own, as the ranks of torchrun do."""
-    for process in begun:
-        below = descendants(process.pid)
-        for end, pid in [(os.killpg, process.pid), *((os.kill, one) for one in below)]:
+def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kill processes and all their descendants, also those with a session of their own."""
+    for process in processes:
+        below = list_descendants(process.pid)
+        for end, pid in [(os.killpg, process.pid), *((os.kill, sample) for sample in below)]:
             try:
                 end(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
 
 
-def _children_cpu() -> float:
+def _children_cpu_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _reap_orphans() -> None:
-    """Wait for processes that outlived their parents by a moment, so that they are in the accounts."""
+    """Wait for processes that outlived their parents briefly, so that their CPU time is counted."""
     give_up = time.perf_counter() + 2.0
     while time.perf_counter() < give_up:
         try:
@@ -127,7 +127,7 @@ def _reap_orphans() -> None:
 
 
 def last_line(*streams: IO[bytes]) -> str:
-    """What a failed command said last; of pip, what it calls an error."""
+    """Return the last line that a failed command printed, or pip's first line with ERROR."""
     for stream in streams:
         stream.seek(0)
         lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
@@ -138,7 +138,7 @@ def last_line(*streams: IO[bytes]) -> str:
 
 
 class _Sampler(threading.Thread):
-    """Looks at all processes below this one, so many times a second."""
+    """Thread that samples the memory of all descendants of this process."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -148,9 +148,9 @@ class _Sampler(threading.Thread):
 
     def run(self) -> None:
         while not self._done.is_set():
-            held = [_held(pid) for pid in descendants(os.getpid())]
-            resident, anonymous = sum(one[0] for one in held), sum(one[1] for one in held)
-            largest = max((one[2] for one in held), default=0)
+            held = [_process_memory(pid) for pid in list_descendants(os.getpid())]
+            resident, anonymous = sum(sample[0] for sample in held), sum(sample[1] for sample in held)
+            largest = max((sample[2] for sample in held), default=0)
             self._peaks = max(self._peaks[0], resident), max(self._peaks[1], anonymous), max(self._peaks[2], largest)
             self._done.wait(1.0 / SAMPLES_PER_SECOND)
 
@@ -160,7 +160,7 @@ class _Sampler(threading.Thread):
         return self._peaks
 
 
-def descendants(root: int) -> list[int]:
+def list_descendants(root: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -169,16 +169,16 @@ def descendants(root: int) -> list[int]:
             except (OSError, IndexError):
                 continue  # it has ended
             children.setdefault(parent, []).append(int(name))
-    found, waiting = [], [root]
+    descendants, waiting = [], [root]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += below
+        descendants += below
         waiting += below
-    return found
+    return descendants
 
 
-def _held(pid: int) -> tuple[int, int, int]:
-    """Resident bytes of a process, how many of them are anonymous or shared memory, and the most it ever had."""
+def _process_memory(pid: int) -> tuple[int, int, int]:
+    """Return the resident bytes of a process, its anonymous and shared bytes, and its peak resident bytes."""
     try:
         lines = Path("/proc", str(pid), "status").read_text().splitlines()
     except OSError:

@@ -1,1 +1,1 @@
-"""How fast, how small and how tight dragoman's way from text to batches is, beside its peers: `make bench-data`."""
+"""Speed, memory and padding of the data pipeline beside other toolkits: `make bench-data`."""

@@ -1,7 +1,7 @@
-"""The text that is measured on: real pairs as they are, ten million made of them, and sentences of stated lengths.
+"""Corpora of the data benchmark: real pairs, ten million variations of them, and sentences of given lengths.
 
-The real text is English-German from the corpora beside the project (Tatoeba, LibreOffice's help, Debian's package
-descriptions, the Bible, Multi30k); where they are absent, dragoman's own phrases take their place, and the report says so.
+The real text is English-German (Tatoeba, LibreOffice help, Debian package descriptions, the Bible, Multi30k).
+If these corpora are absent, dragoman's synthetic phrases take their place and the report says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DIGITS = [str.maketrans("0123456789", "".join(str((digit + turn) % 10) for digi
 
 
 @dataclass(frozen=True)
-class Text:
+class TextCorpus:
     """A corpus as two text files, line n of one being the translation of line n of the other."""
 
     source: Path
@@ -42,13 +42,13 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Base:
-    """The real pairs, and the subword model that all are given."""
+class BaseCorpus:
+    """Real pairs and the SentencePiece model that every program uses."""
 
-    text: Text
+    text: TextCorpus
     model: Path
     vocab_size: int
-    described: str
+    description: str
 
 
 def read_tsv(path: Path) -> Iterator[Pair]:
@@ -79,12 +79,12 @@ def _phrases() -> list[Pair]:
     return [(pair.source, pair.target) for pair in make_phrases("de", seed=SEED, train=PHRASES, valid=0, test=0).train]
 
 
-def write_text(folder: Path, name: str, pairs: Iterator[Pair]) -> Text:
-    """Write both sides, less pairs with an empty one; what stood there whole is taken as it is."""
-    text = Text(folder / f"{name}.en", folder / f"{name}.de", 0)
+def write_text(folder: Path, name: str, pairs: Iterator[Pair]) -> TextCorpus:
+    """Write both sides, without pairs that have an empty side; keep a text that is complete already."""
+    text = TextCorpus(folder / f"{name}.en", folder / f"{name}.de", 0)
     whole = folder / f"{name}.json"
     if whole.exists():
-        return Text(*text.files, json.loads(whole.read_text())["pairs"])
+        return TextCorpus(*text.files, json.loads(whole.read_text())["pairs"])
     count = 0
     folder.mkdir(parents=True, exist_ok=True)
     with (
@@ -97,10 +97,10 @@ def write_text(folder: Path, name: str, pairs: Iterator[Pair]) -> Text:
                 targets.write(target.translate(_BREAKS) + "\n")
                 count += 1
     whole.write_text(json.dumps({"pairs": count}))
-    return Text(*text.files, count)
+    return TextCorpus(*text.files, count)
 
 
-def read_text(text: Text) -> Iterator[Pair]:
+def read_text(text: TextCorpus) -> Iterator[Pair]:
     with (
         text.source.open(encoding="utf-8", newline="\n") as sources,
         text.target.open(encoding="utf-8", newline="\n") as targets,
@@ -109,11 +109,11 @@ def read_text(text: Text) -> Iterator[Pair]:
             yield source.rstrip("\n"), target.rstrip("\n")
 
 
-def make_base(shared: Path, folder: Path) -> Base:
-    """All the real pairs in a drawn order, and 32,000 pieces learnt from them."""
+def make_base(shared: Path, folder: Path) -> BaseCorpus:
+    """Write all real pairs in a random order and train a SentencePiece model of 32,000 pieces on them."""
     real = (shared / "tatoeba").is_dir()
     size, name = (32_000, "base") if real else (1_000, "phrases")
-    described = (
+    description = (
         "Tatoeba, LibreOffice, Debian, Bible and Multi30k, en-de" if real else f"dragoman's phrases: no corpora in {shared}"
     )
 
@@ -125,12 +125,12 @@ def make_base(shared: Path, folder: Path) -> Base:
     text = write_text(folder, name, shuffled())
     model = folder / f"{name}.model"
     if not model.exists():
-        learn_pieces(text, model, size)
-    return Base(text, model, size, described)
+        train_sentencepiece_model(text, model, size)
+    return BaseCorpus(text, model, size, description)
 
 
-def learn_pieces(text: Text, model: Path, size: int) -> None:
-    """As dragoman's default recipe would, without its front: nothing here depends on what is measured."""
+def train_sentencepiece_model(text: TextCorpus, model: Path, size: int) -> None:
+    """Train the model with the settings of dragoman's default recipe, but without dragoman."""
     with model.with_suffix(".partial").open("wb") as written:
         spm.SentencePieceTrainer.train(
             input=[str(path) for path in text.files],
@@ -150,40 +150,42 @@ def learn_pieces(text: Text, model: Path, size: int) -> None:
     model.with_suffix(".partial").rename(model)
 
 
-def make_large(base: Base, folder: Path, pairs: int) -> Text:
-    """So many pairs: the base again and again, each round in its own order, with its own digits and a running number."""
+def make_large(base: BaseCorpus, folder: Path, pairs: int) -> TextCorpus:
+    """Write `pairs` pairs: the base repeatedly, each round in a new order with other digits and a running number."""
 
     def varied() -> Iterator[Pair]:
         originals = list(read_text(base.text))
         for number in range(pairs):
-            turn, place = divmod(number, len(originals))
-            if place == 0:
+            turn, index = divmod(number, len(originals))
+            if index == 0:
                 random.Random(SEED + turn).shuffle(originals)
-            source, target = originals[place]
+            source, target = originals[index]
             digits = _DIGITS[turn % 10]
             yield f"{source.translate(digits)} {number}", f"{target.translate(digits)} {number}"
 
     return write_text(folder, f"{base.text.source.stem}-{pairs}", varied())
 
 
-def make_sentences(base: Base, folder: Path, pairs: int) -> Text:
-    """Pairs of WMT14-like lengths, as sentences of one word repeated that is a single piece.
+def make_sentences(base: BaseCorpus, folder: Path, pairs: int) -> TextCorpus:
+    """Write pairs with lengths like WMT14's, as sentences that repeat one word that is a single piece.
 
-    Source: log-normal, median 23, σ 0.65; target: the source's length times a log-normal ratio, median 1.05, σ 0.2; both
-    between 1 and 250.
+    Source lengths are log-normal (median 23, σ 0.65). Target lengths are source lengths times a log-normal ratio (median 1.05,
+    σ 0.2). Both lie between 1 and 250.
     """
-    chance = np.random.default_rng(SEED)
-    sources = np.exp(chance.normal(np.log(23.0), 0.65, pairs))
-    targets = sources * np.exp(chance.normal(np.log(1.05), 0.2, pairs))
+    rng = np.random.default_rng(SEED)
+    sources = np.exp(rng.normal(np.log(23.0), 0.65, pairs))
+    targets = sources * np.exp(rng.normal(np.log(1.05), 0.2, pairs))
     lengths = [np.clip(np.round(side), 1, 250).astype(np.int64).tolist() for side in (sources, targets)]
-    word = _whole_word(base.model)
-    said = [" ".join([word] * count) for count in range(251)]
-    made = ((said[source], said[target]) for source, target in zip(*lengths, strict=True))
-    return write_text(folder, f"{base.model.stem}-lognormal-{pairs}", made)
+    word = _find_single_piece_word(base.model)
+    sentences_by_length = [" ".join([word] * count) for count in range(251)]
+    sentence_pairs = (
+        (sentences_by_length[source], sentences_by_length[target]) for source, target in zip(*lengths, strict=True)
+    )
+    return write_text(folder, f"{base.model.stem}-lognormal-{pairs}", sentence_pairs)
 
 
-def _whole_word(model: Path) -> str:
-    """A word that the model takes for one piece, however often it comes."""
+def _find_single_piece_word(model: Path) -> str:
+    """Return a word that the model encodes as one piece, however often it is repeated."""
     processor = spm.SentencePieceProcessor(model_file=str(model))
     for index in range(processor.get_piece_size()):
         word = processor.id_to_piece(index).removeprefix("▁")
@@ -192,8 +194,8 @@ def _whole_word(model: Path) -> str:
     raise ValueError(f"{model}: no word is a single piece")
 
 
-def warm(*paths: Path) -> None:
-    """Read files through, so that whoever reads them next finds them in the machine's memory."""
+def fill_page_cache(*paths: Path) -> None:
+    """Read files completely, so that the next program finds them in the page cache."""
     for path in paths:
         with path.open("rb") as stream:
             while stream.read(1 << 20):

@@ -1,9 +1,9 @@
-"""Padding in the batches of an epoch, and whether their order hides one of lengths.
+"""Padding in the batches of an epoch, and the order of batch lengths.
 
-Padding is the share of a batch's places that hold no token, counted three ways, since toolkits differ in what they quote:
+Padding is the fraction of positions in a batch without a token. Toolkits quote it in different ways, so three are counted:
 
-    longer            a pair counts as its longer side, its batch as rows × the longest side in it: what the budget is spent on
-    both              both sides together: rows × (longest source + longest target)
+    longer            rows × the longest side in the batch, with each pair as its longer side; the budget counts this
+    both              rows × (longest source + longest target)
     source, target    each side by itself
 """
 
@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from common.results import Ratio, Section, Table
-from common.usage import run
+from common.usage import run_commands
 
-from .corpora import Base, Text
-from .ours import command, fate, loader, settings
+from .corpora import BaseCorpus, TextCorpus
+from .dragoman_runner import build_command, build_dataloader_command, build_settings, read_pair_counts
 
 BATCH_TOKENS = 25_000
-BATCHES_WANTED = 300
+TARGET_BATCHES = 300
 WIDTH = 60
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -31,8 +31,8 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Served:
-    """Pairs in the order of serving: lengths with their end tokens, and their batches, numbered on from epoch to epoch."""
+class ServedPairs:
+    """Pairs in the order of serving: lengths with end tokens, and batch numbers that run on over epochs."""
 
     source: Numbers
     target: Numbers
@@ -44,7 +44,7 @@ class Served:
         return np.maximum(self.source, self.target)
 
 
-def measure_padding(base: Base, texts: dict[str, Text], recipe: Path, work: Path) -> Section:
+def measure_padding(base: BaseCorpus, texts: dict[str, TextCorpus], recipe: Path, work: Path) -> Section:
     section = Section()
     waste = Table(
         f"Padding, % of the places in batches of {BATCH_TOKENS:,} tokens",
@@ -55,13 +55,13 @@ def measure_padding(base: Base, texts: dict[str, Text], recipe: Path, work: Path
         ["lengths", "epochs", "rank correlation with place", "lag-1 autocorrelation", "chance alone stays within"],
     )
     for name, text in texts.items():
-        served, read, epochs = _serve(base, text, recipe, work)
+        served, read, epochs = _serve_epochs(base, text, recipe, work)
         section.figures[name] = figures = _figures(served, epochs)
         if figures["pairs"] != read * epochs:
-            section.remarks.append(f"{name}: {figures['pairs']:,} pairs served in {epochs} epochs of {read:,}: some are lost")
-        chance = np.random.default_rng(1)
-        for other, kept in (("drawn", chance.permutation(len(served.longer) // epochs)), ("sorted", None)):
-            figures["padding"][other] = padding(_filled(served, epochs, kept))
+            section.notes.append(f"{name}: {figures['pairs']:,} pairs served in {epochs} epochs of {read:,}: some are lost")
+        rng = np.random.default_rng(1)
+        for other, kept in (("drawn", rng.permutation(len(served.longer) // epochs)), ("sorted", None)):
+            figures["padding"][other] = compute_padding(_fill_batches(served, epochs, kept))
         for which, shares in figures["padding"].items():
             waste.rows.append(
                 [name, which, f"{shares['batches']:,}", *(f"{100 * shares[how]:.2f}" for how in list(shares)[1:])]
@@ -72,37 +72,37 @@ def measure_padding(base: Base, texts: dict[str, Text], recipe: Path, work: Path
                 str(epochs),
                 f"{figures['rank_correlation']:+.3f}",
                 f"{figures['autocorrelation']:+.3f}",
-                f"±{figures['chance']:.3f}",
+                f"±{figures['rng']:.3f}",
             ]
         )
-        section.remarks.append(f"{name}, mean length of the batches of epoch 0: {figures['picture']}")
-        ratio = _used(figures["padding"]["dragoman"]["both"]) / _used(figures["padding"]["sorted"]["both"])
+        section.notes.append(f"{name}, mean length of the batches of epoch 0: {figures['picture']}")
+        ratio = _used_fraction(figures["padding"]["dragoman"]["both"]) / _used_fraction(figures["padding"]["sorted"]["both"])
         section.ratios.append(Ratio(f"places_used_{name}", ratio))
     section.tables += [waste, order]
     return section
 
 
-def _used(share: float) -> float:
+def _used_fraction(share: float) -> float:
     return 1.0 - share
 
 
-def _serve(base: Base, text: Text, recipe: Path, work: Path) -> tuple[Served, int, int]:
-    """Prepare the text and serve as many epochs as give enough batches to judge an order by."""
+def _serve_epochs(base: BaseCorpus, text: TextCorpus, recipe: Path, work: Path) -> tuple[ServedPairs, int, int]:
+    """Prepare the text and serve enough epochs to give about 300 batches."""
     folder = work / "out" / "padding"
-    changes = settings(base, text, folder, f"training.batch_tokens={BATCH_TOKENS}")
-    told = fate(run(command("prepare", recipe, changes)).output)
-    batches = max(told["source_tokens"], told["target_tokens"]) / BATCH_TOKENS
-    epochs = max(1, round(BATCHES_WANTED / max(batches, 1.0)))
+    changes = build_settings(base, text, folder, f"training.batch_tokens={BATCH_TOKENS}")
+    counts = read_pair_counts(run_commands(build_command("prepare", recipe, changes)).output)
+    batches = max(counts["source_tokens"], counts["target_tokens"]) / BATCH_TOKENS
+    epochs = max(1, round(TARGET_BATCHES / max(batches, 1.0)))
     path = folder / "lengths.npz"
-    run(loader("lengths", recipe, changes, epochs, path))
-    with np.load(path) as found:
-        columns = {name: found[name].astype(np.int64) for name in ("source", "target", "batch", "epoch")}
+    run_commands(build_dataloader_command("lengths", recipe, changes, epochs, path))
+    with np.load(path) as arrays:
+        columns = {name: arrays[name].astype(np.int64) for name in ("source", "target", "batch", "epoch")}
     path.unlink()
-    return Served(**columns), told["kept"], epochs
+    return ServedPairs(**columns), counts["kept"], epochs
 
 
-def padding(served: Served) -> dict[str, float]:
-    """How many batches, and the share of padding each way."""
+def compute_padding(served: ServedPairs) -> dict[str, float]:
+    """Return the number of batches and the padding fraction of each kind."""
     fresh = np.flatnonzero(np.r_[True, np.diff(served.batch) != 0])
     rows = np.diff(np.r_[fresh, len(served.batch)])
     source, target, longer = (np.maximum.reduceat(side, fresh) for side in (served.source, served.target, served.longer))
@@ -119,8 +119,8 @@ def padding(served: Served) -> dict[str, float]:
     }
 
 
-def _filled(served: Served, epochs: int, order: Numbers | None) -> Served:
-    """The pairs of one epoch in another order, in batches filled to the budget as they come: by length where none is given."""
+def _fill_batches(served: ServedPairs, epochs: int, order: Numbers | None) -> ServedPairs:
+    """Return the pairs of one epoch in another order, in batches filled to the budget; sorted by length if no order is given."""
     source, target = (side[: len(side) // epochs] for side in (served.source, served.target))
     if order is None:
         order = np.lexsort((source - target, np.maximum(source, target)))
@@ -133,49 +133,49 @@ def _filled(served: Served, epochs: int, order: Numbers | None) -> Served:
         if rows > 1 and rows * widest > BATCH_TOKENS:
             number, rows, widest = number + 1, 1, length
         numbers.append(number)
-    return Served(source, target, np.array(numbers), np.zeros(len(numbers), dtype=np.int64))
+    return ServedPairs(source, target, np.array(numbers), np.zeros(len(numbers), dtype=np.int64))
 
 
-def _figures(served: Served, epochs: int) -> dict[str, Any]:
+def _figures(served: ServedPairs, epochs: int) -> dict[str, Any]:
     lengths = [_batch_lengths(served, epoch) for epoch in range(epochs)]
-    mean_batches = float(np.mean([len(one) for one in lengths]))
+    mean_batches = float(np.mean([len(epoch_lengths) for epoch_lengths in lengths]))
     return {
         "pairs": len(served.source),
         "epochs": epochs,
-        "padding": {"dragoman": padding(served)},
-        "rank_correlation": float(np.mean([rank_correlation(one) for one in lengths])),
-        "autocorrelation": float(np.mean([autocorrelation(one) for one in lengths])),
+        "padding": {"dragoman": compute_padding(served)},
+        "rank_correlation": float(np.mean([rank_correlation(epoch_lengths) for epoch_lengths in lengths])),
+        "autocorrelation": float(np.mean([autocorrelation(epoch_lengths) for epoch_lengths in lengths])),
         # Both have a standard deviation of about 1/√n in an order drawn at random; twice that, of the mean of the epochs.
         "chance": 2.0 / float(np.sqrt(max(mean_batches, 2.0) * epochs)),
-        "picture": picture(lengths[0]),
+        "picture": draw_bars(lengths[0]),
     }
 
 
-def _batch_lengths(served: Served, epoch: int) -> Floats:
-    """The mean longer side of each batch of an epoch."""
-    here = served.epoch == epoch
-    batch, longer = served.batch[here], served.longer[here]
+def _batch_lengths(served: ServedPairs, epoch: int) -> Floats:
+    """Return the mean longer side of each batch of an epoch."""
+    in_epoch = served.epoch == epoch
+    batch, longer = served.batch[in_epoch], served.longer[in_epoch]
     fresh = np.flatnonzero(np.r_[True, np.diff(batch) != 0])
     means: Floats = np.add.reduceat(longer, fresh) / np.diff(np.r_[fresh, len(batch)])
     return means
 
 
 def rank_correlation(lengths: Floats) -> float:
-    """Spearman's, of length with place; equal lengths share their rank."""
+    """Return Spearman's correlation of batch length with batch position; equal lengths share their rank."""
     _, inverse, counts = np.unique(lengths, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     return float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) if len(counts) > 1 else 0.0
 
 
 def autocorrelation(lengths: Floats) -> float:
-    """Of each batch's length with the next one's, its expectation −1/n under a random order taken out."""
+    """Return the lag-1 autocorrelation of batch lengths, minus its expectation −1/n under a random order."""
     away = lengths - lengths.mean()
     total = float(away @ away)
     return float(away[:-1] @ away[1:]) / total + 1.0 / len(lengths) if total else 0.0
 
 
-def picture(lengths: Floats) -> str:
-    """The lengths from the first batch to the last, as bars; many batches to a bar where there are many."""
+def draw_bars(lengths: Floats) -> str:
+    """Return the batch lengths from first to last as a line of bars; each bar averages several batches if there are many."""
     means = np.array([part.mean() for part in np.array_split(lengths, min(WIDTH, len(lengths)))])
     low, high = float(lengths.min()), float(lengths.max())
     heights = (means - low) / max(high - low, 1e-9) * (len(BARS) - 1)

@@ -1,6 +1,6 @@
-"""Hugging Face's way from a TSV to a folder of Arrow files: load_dataset, map with a tokeniser in two processes, save_to_disk.
+"""Hugging Face datasets from a TSV to a folder of Arrow files: load_dataset, map in two processes, save_to_disk.
 
-learn SIZE TOKENISER FILE...  |  encode TOKENISER TSV FOLDER CACHE
+learn SIZE TOKENIZER FILE...  |  encode TOKENIZER TSV FOLDER CACHE
 """
 
 import csv
@@ -13,29 +13,29 @@ from typing import Any
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
 
 
-def learn(size: str, tokeniser: str, *files: str) -> None:
-    """A BPE tokeniser as SentencePiece's: NFKC, ▁ for spaces, byte fallback."""
+def learn(size: str, tokenizer_path: str, *files: str) -> None:
+    """Train a BPE tokenizer with SentencePiece's settings: NFKC, ▁ for spaces, byte fallback."""
     tokenizers: Any = importlib.import_module("tokenizers")
-    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", byte_fallback=True))
-    made.normalizer = tokenizers.normalizers.NFKC()
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", byte_fallback=True))
+    tokenizer.normalizer = tokenizers.normalizers.NFKC()
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=int(size), special_tokens=SPECIAL, show_progress=False)
-    made.train(list(files), trainer)
-    made.save(tokeniser)
+    tokenizer.train(list(files), trainer)
+    tokenizer.save(tokenizer_path)
 
 
 class Encode:
-    """Sent to both processes."""
+    """Encoder that is sent to both processes."""
 
-    def __init__(self, tokeniser: str) -> None:
+    def __init__(self, tokenizer_path: str) -> None:
         tokenizers: Any = importlib.import_module("tokenizers")
-        self.tokeniser = tokenizers.Tokenizer.from_file(tokeniser)
+        self.tokenizer = tokenizers.Tokenizer.from_file(tokenizer_path)
 
     def __call__(self, rows: dict[str, list[str]]) -> dict[str, list[list[int]]]:
-        return {side: [found.ids for found in self.tokeniser.encode_batch(rows[side])] for side in ("source", "target")}
+        return {side: [encoding.ids for encoding in self.tokenizer.encode_batch(rows[side])] for side in ("source", "target")}
 
 
-def encode(tokeniser: str, tsv: str, folder: str, cache: str) -> None:
+def encode(tokenizer_path: str, tsv: str, folder: str, cache: str) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # or each of the two processes would take both cores
     datasets: Any = importlib.import_module("datasets")
@@ -50,7 +50,7 @@ def encode(tokeniser: str, tsv: str, folder: str, cache: str) -> None:
         cache_dir=cache,
         split="train",
     )
-    ids = rows.map(Encode(tokeniser), batched=True, num_proc=2)
+    ids = rows.map(Encode(tokenizer_path), batched=True, num_proc=2)
     ids.save_to_disk(folder, num_proc=2)
 
 

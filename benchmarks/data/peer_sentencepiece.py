@@ -1,4 +1,4 @@
-"""What `spm_encode` does, by SentencePiece's Python API: lines in, ids out. MODEL INPUT OUTPUT."""
+"""SentencePiece's Python API doing the work of `spm_encode`: lines to ids. Arguments: MODEL INPUT OUTPUT."""
 
 import sys
 from itertools import islice

@@ -1,6 +1,6 @@
-"""The peers: how each is installed, where it cannot be and why, and the commands that encode a corpus with it.
+"""Programs that encode a corpus: how each is installed, and its commands.
 
-Each has an environment of its own in the work folder, made from a pinned list beside this file.
+Each program has its own environment in the work folder, made from a pinned list beside this file.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.environments import Absent, make_environment, versions
-from common.usage import CommandError, run
+from common.environments import MissingPeerError, describe_versions, make_environment
+from common.usage import CommandError, run_commands
 
-from .corpora import Base, Text, read_text
+from .corpora import BaseCorpus, TextCorpus, read_text
 
 HERE = Path(__file__).parent
 # As Debian 12 names them: the program and the libraries that it is linked with.
@@ -21,8 +21,8 @@ DEBIAN = ("sentencepiece", "libsentencepiece0", "libgoogle-perftools4", "libtcma
 
 
 @dataclass(frozen=True)
-class Peer:
-    """A program that turns the text into ids."""
+class EncodingPeer:
+    """Program that encodes the text to ids."""
 
     name: str
     commands: list[list[str | Path]]
@@ -34,8 +34,8 @@ class Peer:
     """Subword tokens on both sides that the last run wrote, where that can be told: a check that all did the same work."""
 
 
-def spm_encode(base: Base, text: Text, work: Path) -> Peer:
-    """SentencePiece's own program, from the path or out of Debian's packages, unpacked and not installed."""
+def spm_encode(base: BaseCorpus, text: TextCorpus, work: Path) -> EncodingPeer:
+    """Return SentencePiece's own program, from the path or unpacked from Debian's packages."""
     program, libraries = shutil.which("spm_encode"), ""
     if program is None:
         folder = work / "environments" / "spm_encode"
@@ -46,11 +46,11 @@ def spm_encode(base: Base, text: Text, work: Path) -> Peer:
         libraries = ":".join(sorted({str(path.parent) for path in folder.rglob("*.so*")}))
     environment = {"LD_LIBRARY_PATH": libraries} if libraries else {}
     try:
-        version = run([program, "--version"], environment=environment).output.split()[-1]
+        version = run_commands([program, "--version"], environment=environment).output.split()[-1]
     except (CommandError, IndexError) as error:
-        raise Absent(f"{program} does not run: {error}") from None
+        raise MissingPeerError(f"{program} does not run: {error}") from None
     outputs = [work / "out" / f"spm_encode.{side}" for side in ("en", "de")]
-    return Peer(
+    return EncodingPeer(
         f"spm_encode {version}",
         [
             [program, f"--model={base.model}", "--output_format=id", f"--input={source}", f"--output={output}"]
@@ -64,21 +64,21 @@ def spm_encode(base: Base, text: Text, work: Path) -> Peer:
 
 def _unpack_debian(folder: Path) -> None:
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise Absent("no spm_encode on the path, and no apt-get to fetch Debian's with (the wheel holds no program)")
+        raise MissingPeerError("no spm_encode on the path, and no apt-get to fetch Debian's with (the wheel holds no program)")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        run(["apt-get", "download", *DEBIAN], folder=folder, limit_seconds=120.0)
+        run_commands(["apt-get", "download", *DEBIAN], folder=folder, limit_seconds=120.0)
         for package in sorted(folder.glob("*.deb")):
-            run(["dpkg", "-x", package, folder], folder=folder)
+            run_commands(["dpkg", "-x", package, folder], folder=folder)
     except CommandError as error:
-        raise Absent(f"no spm_encode on the path, and Debian's could not be fetched: {error}") from None
+        raise MissingPeerError(f"no spm_encode on the path, and Debian's could not be fetched: {error}") from None
 
 
-def sentencepiece_python(base: Base, text: Text, work: Path, programs: Path) -> Peer:
-    """The same work by the Python API, of the version that dragoman has: what its own processes could reach at best."""
+def sentencepiece_python(base: BaseCorpus, text: TextCorpus, work: Path, programs: Path) -> EncodingPeer:
+    """Return SentencePiece's Python API at the version that dragoman uses."""
     outputs = [work / "out" / f"python.{side}" for side in ("en", "de")]
-    return Peer(
-        f"Python API, {versions(programs, 'sentencepiece')}",
+    return EncodingPeer(
+        f"Python API, {describe_versions(programs, 'sentencepiece')}",
         [
             [programs / "python", HERE / "peer_sentencepiece.py", base.model, source, output]
             for source, output in zip(text.files, outputs, strict=True)
@@ -88,26 +88,26 @@ def sentencepiece_python(base: Base, text: Text, work: Path, programs: Path) -> 
     )
 
 
-def datasets_map(base: Base, text: Text, work: Path, programs: Path) -> Peer:
-    """Hugging Face datasets with a BPE tokeniser of as many pieces, learnt beforehand from the same text."""
+def datasets_map(base: BaseCorpus, text: TextCorpus, work: Path, programs: Path) -> EncodingPeer:
+    """Hugging Face datasets with a BPE tokenizer of as many pieces, learnt beforehand from the same text."""
     script = HERE / "peer_datasets.py"
-    tokeniser = work / "text" / f"{base.model.stem}.tokeniser.json"
-    if not tokeniser.exists():
-        run([programs / "python", script, "learn", str(base.vocab_size), tokeniser, *base.text.files])
+    tokenizer = work / "text" / f"{base.model.stem}.tokenizer.json"
+    if not tokenizer.exists():
+        run_commands([programs / "python", script, "learn", str(base.vocab_size), tokenizer, *base.text.files])
     tsv = text.source.with_suffix(".tsv")
     if not tsv.exists():
         with tsv.open("w", encoding="utf-8", newline="\n") as stream:
             stream.writelines(f"{source}\t{target}\n" for source, target in read_text(text))
     folder, cache = work / "out" / "datasets", work / "out" / "datasets-cache"
-    return Peer(
-        versions(programs, "datasets", "tokenizers"),
-        [[programs / "python", script, "encode", tokeniser, tsv, folder, cache]],
+    return EncodingPeer(
+        describe_versions(programs, "datasets", "tokenizers"),
+        [[programs / "python", script, "encode", tokenizer, tsv, folder, cache]],
         [folder, cache],
     )
 
 
-def eole(base: Base, text: Text, work: Path, programs: Path) -> Peer:
-    """Eole tokenises as it trains and stores no ids; `build_vocab` over every line is that pipeline run once, and a count."""
+def eole(base: BaseCorpus, text: TextCorpus, work: Path, programs: Path) -> EncodingPeer:
+    """Return Eole's `build_vocab` over every line, because Eole tokenizes while it trains and stores no ids."""
     folder = work / "out" / "eole"
     config = work / "text" / f"eole-{text.source.stem}.yaml"
     lines = [
@@ -128,8 +128,8 @@ def eole(base: Base, text: Text, work: Path, programs: Path) -> Peer:
         f"    path_tgt: {text.target}",
     ]
     config.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return Peer(
-        f"{versions(programs, 'eole')} build_vocab",
+    return EncodingPeer(
+        f"{describe_versions(programs, 'eole')} build_vocab",
         [[programs / "eole", "build_vocab", "-config", config]],
         [folder],
         {"PYTHONWARNINGS": "ignore"},
@@ -137,37 +137,37 @@ def eole(base: Base, text: Text, work: Path, programs: Path) -> Peer:
 
 
 def _words(files: list[Path]) -> int:
-    """Ids written as text, separated by spaces."""
+    """Count ids that are written as text and separated by spaces."""
     return sum(len(line.split()) for path in files for line in path.open("rb"))
 
 
 @dataclass(frozen=True)
-class Found:
-    """The peers that are there, in the order of the table, and why the others are not."""
+class EncodingPeers:
+    """Available programs in the order of the table, and the reasons why others are missing."""
 
-    peers: list[Peer]
+    peers: list[EncodingPeer]
     absent: dict[str, str]
 
 
-def find_peers(base: Base, text: Text, work: Path, *, quick: bool) -> Found:
-    peers: list[Peer] = []
+def find_peers(base: BaseCorpus, text: TextCorpus, work: Path, *, quick: bool) -> EncodingPeers:
+    peers: list[EncodingPeer] = []
     absent: dict[str, str] = {}
 
-    def seek(name: str, make: Callable[[], Peer]) -> None:
+    def seek(name: str, make: Callable[[], EncodingPeer]) -> None:
         try:
             peers.append(make())
-        except (Absent, CommandError) as reason:
+        except (MissingPeerError, CommandError) as reason:
             absent[name] = str(reason)
 
-    def environment(name: str, wanted: str, probe: list[str], *, install: bool) -> Path:
-        return make_environment(HERE / wanted, work / "environments" / name, install=install, probe=probe)
+    def environment(name: str, requirements: str, probe: list[str], *, install: bool) -> Path:
+        return make_environment(HERE / requirements, work / "environments" / name, install=install, probe=probe)
 
     def common() -> Path:
         return environment("datasets", "peers.txt", ["python", "-c", "import datasets, tokenizers"], install=True)
 
-    def only_if_it_installs(name: str, probe: list[str]) -> Peer:
+    def only_if_it_installs(name: str, probe: list[str]) -> EncodingPeer:
         environment(name, f"peers-{name}.txt", probe, install=not quick)
-        raise Absent("it installs and starts now, which it did not when this was written: no run is written for it")
+        raise MissingPeerError("it installs and starts now, which it did not when this was written: no run is written for it")
 
     seek("spm_encode", lambda: spm_encode(base, text, work))
     seek("sentencepiece (Python API)", lambda: sentencepiece_python(base, text, work, common()))
@@ -176,7 +176,7 @@ def find_peers(base: Base, text: Text, work: Path, *, quick: bool) -> Found:
     seek("eole", lambda: eole(base, text, work, environment("eole", "peers-eole.txt", probe, install=not quick)))
     seek("fairseq-preprocess", lambda: only_if_it_installs("fairseq", ["fairseq-preprocess", "--help"]))
     seek("OpenNMT-py", lambda: only_if_it_installs("opennmt", ["onmt_build_vocab", "--help"]))
-    return Found(peers, absent)
+    return EncodingPeers(peers, absent)
 
 
 def clear(outputs: list[Path]) -> None:

@@ -1,6 +1,6 @@
-"""From text to batches, measured beside the peers: `make bench-data`, with QUICK=1 in a few minutes.
+"""Data pipeline benchmark beside other toolkits: `make bench-data`, with QUICK=1 in under four minutes.
 
-What is measured and how stands in README.md beside this file. The last line holds `name=ratio` pairs; larger is better in each.
+README.md beside this file describes what is measured. The last line holds `name=ratio` pairs; larger is better.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from itertools import islice
 from pathlib import Path
 
 import click
-from common.report import open_console, show, tell_end, tell_machine
+from common.report import open_console, print_end, print_machine, print_section
 from common.results import Section
-from common.usage import adopt_orphans, keep_to_cores
+from common.usage import adopt_orphans, limit_cores
 
-from .corpora import Text, make_base, make_large, make_sentences, read_multi30k, read_text, read_tsv, write_text
-from .ours import write_recipe
+from .corpora import TextCorpus, make_base, make_large, make_sentences, read_multi30k, read_text, read_tsv, write_text
+from .dragoman_runner import write_recipe
 from .padding import measure_padding
 from .scale import measure_scale
 from .speed import measure_speed
@@ -45,19 +45,19 @@ def main(
 ) -> None:
     """Measure dragoman's way from text to batches beside its peers."""
     started = time.monotonic()
-    here = Path(__file__).resolve().parent
-    work = (work or here / ".work").resolve()
-    shared = (shared or here.parents[1].parent / "shared" / "data").resolve()
+    package_path = Path(__file__).resolve().parent
+    work = (work or package_path / ".work").resolve()
+    shared = (shared or package_path.parents[1].parent / "shared" / "data").resolve()
     work.mkdir(parents=True, exist_ok=True)
     (work / ".gitignore").write_text("*\n", encoding="utf-8")
     os.environ.pop("PYTHONPATH", None)  # it is for this program, not for those that it starts
     adopt_orphans()
-    cores = keep_to_cores(CORES)
+    cores = limit_cores(CORES)
     console = open_console()
     libraries = ("dragoman", "sentencepiece", "pyarrow", "numpy", "torch")
-    told = tell_machine(console, cores=cores, quick=quick, libraries=libraries)
+    machine = print_machine(console, cores=cores, quick=quick, libraries=libraries)
     base = make_base(shared, work / "text")
-    console.print(f"text: {base.described}; {base.text.pairs:,} pairs, {base.vocab_size:,} pieces")
+    console.print(f"text: {base.description}; {base.text.pairs:,} pairs, {base.vocab_size:,} pieces")
     recipe = write_recipe(work)
 
     def speed() -> Section:
@@ -83,12 +83,12 @@ def main(
     done: dict[str, Section] = {}
     for name in only or SECTIONS:
         done[name] = measures[name]()
-        show(console, done[name])
-    tell_end(console, done, told, seconds=time.monotonic() - started, report=report)
+        print_section(console, done[name])
+    print_end(console, done, machine, seconds=time.monotonic() - started, json_path=report)
 
 
-def _part(text: Text, folder: Path, pairs: int) -> Text:
-    """The first so many pairs of a text."""
+def _part(text: TextCorpus, folder: Path, pairs: int) -> TextCorpus:
+    """Write the first pairs of a text."""
     return write_text(folder, f"{text.source.stem}-first-{pairs}", islice(read_text(text), pairs))
 
 

@@ -1,4 +1,4 @@
-"""Encoding, from text to ids on disk, on two cores: `dragoman prepare` beside its peers, in turn."""
+"""Encoding speed from text to ids on disk, on two cores: `dragoman prepare` and its peers, alternating."""
 
 from __future__ import annotations
 
@@ -6,61 +6,74 @@ import statistics
 from pathlib import Path
 
 from common.results import Ratio, Section, Table
-from common.usage import CommandError, Usage, run
+from common.usage import CommandError, ResourceUsage, run_commands
 
-from .corpora import Base, Text, warm
-from .ours import command, fate, settings, took_given_pieces
-from .peers import Peer, clear, find_peers
+from .corpora import BaseCorpus, TextCorpus, fill_page_cache
+from .dragoman_runner import build_command, build_settings, read_pair_counts, used_given_model
+from .peers import EncodingPeer, clear, find_peers
 
 # Of either build of SentencePiece: the program may be years older than the library, and slower.
 ASKED_OF_SENTENCEPIECE = 0.8
 
 
-def measure_speed(base: Base, text: Text, recipe: Path, work: Path, *, rounds: int, quick: bool) -> Section:
-    """So many rounds in which each has its turn; medians."""
+def measure_speed(base: BaseCorpus, text: TextCorpus, recipe: Path, work: Path, *, rounds: int, quick: bool) -> Section:
+    """Run each program once a round, alternating, and report medians."""
     section = Section()
-    found = find_peers(base, text, work, quick=quick)
-    section.remarks += [f"{name}: {reason}" for name, reason in found.absent.items()]
+    peers = find_peers(base, text, work, quick=quick)
+    section.notes += [f"{name}: {reason}" for name, reason in peers.absent.items()]
     (work / "out").mkdir(exist_ok=True)
     prepared = work / "out" / "prepare"
-    ours = Peer("dragoman prepare", [command("prepare", recipe, settings(base, text, prepared))], [prepared])
-    competitors = [ours, *found.peers]
-    used: dict[str, list[Usage]] = {peer.name: [] for peer in competitors}
+    ours = EncodingPeer(
+        "dragoman prepare", [build_command("prepare", recipe, build_settings(base, text, prepared))], [prepared]
+    )
+    competitors = [ours, *peers.peers]
+    used: dict[str, list[ResourceUsage]] = {peer.name: [] for peer in competitors}
     for _ in range(rounds):
         for peer in list(competitors):
             clear(peer.outputs)
-            warm(*text.files, base.model)
+            fill_page_cache(*text.files, base.model)
             try:
-                usage = run(*peer.commands, environment=peer.environment)
+                usage = run_commands(*peer.commands, environment=peer.environment)
             except CommandError as error:
                 if peer is ours:
                     raise
-                section.remarks.append(f"{peer.name}: {error}")
+                section.notes.append(f"{peer.name}: {error}")
                 competitors.remove(peer)
                 continue
             used[peer.name].append(usage)
-    _tell_tokens(section, ours, competitors, used, prepared, base)
-    _tell_rates(section, text, ours, competitors, used)
+    _report_tokens(section, ours, competitors, used, prepared, base)
+    _report_rates(section, text, ours, competitors, used)
     for peer in competitors:
         clear(peer.outputs)
     return section
 
 
-def _tell_tokens(
-    section: Section, ours: Peer, competitors: list[Peer], used: dict[str, list[Usage]], prepared: Path, base: Base
+def _report_tokens(
+    section: Section,
+    ours: EncodingPeer,
+    competitors: list[EncodingPeer],
+    used: dict[str, list[ResourceUsage]],
+    prepared: Path,
+    base: BaseCorpus,
 ) -> None:
-    """Say so where the peers did not do the same work."""
-    told = fate(used[ours.name][-1].output)
-    tokens = told["source_tokens"] + told["target_tokens"] - 2 * told["kept"]  # less the end tokens
+    """Add a note if a peer wrote another number of tokens."""
+    counts = read_pair_counts(used[ours.name][-1].output)
+    tokens = counts["source_tokens"] + counts["target_tokens"] - 2 * counts["kept"]  # less the end tokens
     for peer in competitors:
         if peer.count_tokens is not None and (counted := peer.count_tokens()) != tokens:
-            section.remarks.append(f"{peer.name} wrote {counted:,} tokens, dragoman {tokens:,}: not quite the same work")
-    if not took_given_pieces(base, prepared):
-        section.remarks.append("dragoman prepare learnt pieces anew: its time holds that, and the peers' does not")
+            section.notes.append(f"{peer.name} wrote {counted:,} tokens, dragoman {tokens:,}: not quite the same work")
+    if not used_given_model(base, prepared):
+        section.notes.append("dragoman prepare learnt pieces anew: its time holds that, and the peers' does not")
     section.figures["tokens"] = tokens
 
 
-def _tell_rates(section: Section, text: Text, ours: Peer, competitors: list[Peer], used: dict[str, list[Usage]]) -> None:
+def _report_rates(
+    section: Section,
+    text: TextCorpus,
+    ours: EncodingPeer,
+    competitors: list[EncodingPeer],
+    used: dict[str, list[ResourceUsage]],
+) -> None:
     rates = {}
     table = Table(
         f"Text to ids, {text.pairs:,} pairs, two cores, median of {len(used[ours.name])}",

@@ -1,6 +1,6 @@
-"""What the machine allows: for one sentence the time to read the weights, for more the time to multiply by them, both measured.
+"""Speed limit of the machine: the time to read the weights (one sentence) or to multiply by them (more sentences).
 
-Nothing else is counted: no attention, no softmax, no search. The share that a system reaches is of this.
+Attention, softmax and search count for nothing.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ Shape = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Limit:
-    """Target tokens a second by precision, and what binds."""
+class SpeedLimit:
+    """Limit in target tokens per second by precision, and what bounds it."""
 
     rates: dict[str, float]
-    binds: str
+    bound_by: str
 
     @property
     def best(self) -> tuple[str, float]:
         return max(self.rates.items(), key=lambda item: item[1])
 
 
-def once_a_sentence(config: ModelConfig) -> Counter[Shape]:
-    """Products over the source, by width out and in: the encoder, and the keys and values that the decoder looks at."""
+def products_per_sentence(config: ModelConfig) -> Counter[Shape]:
+    """Count the matrix products over the source, by output and input width."""
     d, ff, layers = config.d_model, config.d_ff, config.encoder_layers
-    found = Counter({(3 * d, d): layers, (d, d): layers, (ff, d): layers, (d, ff): layers})
-    return found + Counter({(2 * d, d): config.decoder_layers})
+    limits_by_cell = Counter({(3 * d, d): layers, (d, d): layers, (ff, d): layers, (d, ff): layers})
+    return limits_by_cell + Counter({(2 * d, d): config.decoder_layers})
 
 
-def once_a_token(config: ModelConfig, vocabulary: int) -> Counter[Shape]:
-    """Products of a step of the decoder."""
+def products_per_token(config: ModelConfig, vocabulary: int) -> Counter[Shape]:
+    """Count the matrix products of one decoder step, by output and input width."""
     d, ff, layers = config.d_model, config.d_ff, config.decoder_layers
     return Counter({(3 * d, d): layers, (d, d): 3 * layers, (ff, d): layers, (d, ff): layers, (vocabulary, d): 1})
 
@@ -52,24 +52,26 @@ def _bytes(shapes: Counter[Shape]) -> int:
     return sum(count * shape[0] * shape[1] for shape, count in shapes.items())
 
 
-def limits(config: ModelConfig, vocabulary: int, cells: list[tuple[int, int]], *, threads: int) -> dict[tuple[int, int], Limit]:
-    """By batch and beam, for SOURCE_TOKENS in and TARGET_TOKENS out."""
-    source, step = once_a_sentence(config), once_a_token(config, vocabulary)
+def compute_limits(
+    config: ModelConfig, vocabulary: int, cells: list[tuple[int, int]], *, threads: int
+) -> dict[tuple[int, int], SpeedLimit]:
+    """Return the limits by batch and beam size, for SOURCE_TOKENS in and TARGET_TOKENS out."""
+    source, step = products_per_sentence(config), products_per_token(config, vocabulary)
     sizes = [_bytes(step) * width for width in BYTES.values()]
     many = [(batch, beam) for batch, beam in cells if batch > 1]
-    wanted = sorted(
+    products = sorted(
         {(batch * SOURCE_TOKENS, *shape) for batch, _ in many for shape in source}
         | {(batch * beam, *shape) for batch, beam in many for shape in step}
     )
     program = Path(__file__).with_name("products.py")
-    command: list[str | Path] = [sys.executable, program, str(threads), json.dumps({"read": sizes, "multiply": wanted})]
+    command: list[str | Path] = [sys.executable, program, str(threads), json.dumps({"read": sizes, "multiply": products})]
     done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": str(threads)}, capture_output=True, text=True)
     if done.returncode:
         raise CommandError(f"products.py: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
-    told = json.loads(done.stdout)
-    speed = dict(zip(BYTES, told["read"], strict=True))
-    seconds = dict(zip(wanted, told["multiply"], strict=True))
-    found = {}
+    answer = json.loads(done.stdout)
+    speed = dict(zip(BYTES, answer["read"], strict=True))
+    seconds = dict(zip(products, answer["multiply"], strict=True))
+    limits_by_cell = {}
     for batch, beam in cells:
         parts = [(source, batch * SOURCE_TOKENS, 1), (step, batch * beam, TARGET_TOKENS)]
         rates = {}
@@ -83,5 +85,5 @@ def limits(config: ModelConfig, vocabulary: int, cells: list[tuple[int, int]], *
                     for shape, count in shapes.items()
                 )
             rates[precision] = batch * TARGET_TOKENS / needed
-        found[batch, beam] = Limit(rates, "memory" if batch == 1 else "products")
-    return found
+        limits_by_cell[batch, beam] = SpeedLimit(rates, "memory" if batch == 1 else "products")
+    return limits_by_cell

@@ -1,9 +1,8 @@
-"""Fixed work on a GPU in bfloat16, the base model with random weights: `make bench-inference-gpu`, with QUICK=1 in a minute.
+"""Fixed work on a GPU in bfloat16, base model with random weights: `make bench-inference-gpu`, QUICK=1 in a minute.
 
-27 tokens in, exactly 30 out, whatever they are; searches alone, from ids to ids. Three things stand beside each rate: that of
-the plain model's step in the same search; for how much of the time the GPU had nothing to do; and the limit, which is the time
-to read the weights at the speed of memory or to multiply by them, whichever is longer, both measured here and nothing else
-counted. The last line holds `name=ratio` pairs; larger is better in each.
+27 tokens in, exactly 30 out, from ids to ids. Three figures stand beside each rate: the rate of the plain model's step in
+the same search, the fraction of time in which the GPU was idle, and the speed limit. The limit is the time to read the
+weights or to multiply by them, both measured here. The last line holds `name=ratio` pairs; larger is better.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import click
 import torch
-from common.report import open_console, show, tell_end, tell_machine
+from common.report import open_console, print_end, print_machine, print_section
 from common.results import Ratio, Section, Table
 from torch import Tensor
 from torch._C._autograd import DeviceType
@@ -28,19 +26,20 @@ from torch.profiler import ProfilerActivity, profile
 
 from dragoman.config import make_recipe
 from dragoman.data.tokenization.special_tokens import END_ID, SPECIAL_IDS
-from dragoman.decoding.beam_search import beam_search
+from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
 from dragoman.decoding.constraints import DecodingConstraints
 from dragoman.decoding.greedy import decode_tokens
-from dragoman.decoding.penalty import LengthPenalty
+from dragoman.decoding.hypothesis import LengthPenalty
+from dragoman.decoding.interface import SearchSettings
 from dragoman.inference.backends.cuda.graphs import CudaGraphRecorder
 from dragoman.inference.backends.cuda.model import build_cuda_inference_model
 from dragoman.model.factory import build_model
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import InferenceModel, as_inference_model, get_decoder_start_id
 
-from .ceiling import Shape, once_a_sentence, once_a_token
+from .ceiling import Shape, products_per_sentence, products_per_token
 from .models import VOCABULARY
-from .serve import SOURCE_TOKENS, TARGET_TOKENS, timed
+from .serve import SOURCE_TOKENS, TARGET_TOKENS, time_turns
 
 BATCHES = (1, 8, 32, 128, 512, 1024)
 BEAMS = (1, 4)
@@ -54,7 +53,7 @@ COPIED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Cell:
+class GpuCell:
     batch: int
     beam: int
 
@@ -64,11 +63,12 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """rate, plain: target tokens a second, by steps of fixed shapes and by the plain model's
+class GpuCellResult:
+    """Result of one cell.
 
-    idle_step, idle_search: the share of the time in which nothing ran, within steps alone and over a whole search
-    limit: target tokens a second
+    rate, plain: target tokens per second of the CUDA back end and of the plain model
+    idle_step, idle_search: fraction of time without a running kernel, in steps alone and in a whole search
+    limit: target tokens per second
     """
 
     rate: float
@@ -78,77 +78,79 @@ class Measured:
     limit: float
 
 
-class Contest:
-    """The base model on the GPU, its two speakers, and what the GPU can do."""
+class GpuBenchmark:
+    """Base model on the GPU in two back ends, and measurements of the GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.config = make_recipe({"preset": "t2t-2017", "size": "base"}, ()).model
         torch.manual_seed(1)
-        made = build_model(self.config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
-        model = made.to(device, PRECISION).eval()
-        self.fixed, self.plain = build_cuda_inference_model(model), as_inference_model([model])
+        model_on_cpu = build_model(self.config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
+        model = model_on_cpu.to(device, PRECISION).eval()
+        self.cuda_model, self.plain_model = build_cuda_inference_model(model), as_inference_model([model])
         self.graphs = CudaGraphRecorder(device)
         self.products: dict[tuple[int, Shape], float] = {}
 
     def sources(self, batch: int) -> Tensor:
-        chance = random.Random(1)
-        rows = [[chance.randrange(len(SPECIAL_IDS), VOCABULARY) for _ in range(SOURCE_TOKENS - 1)] for _ in range(batch)]
+        rng = random.Random(1)
+        rows = [[rng.randrange(len(SPECIAL_IDS), VOCABULARY) for _ in range(SOURCE_TOKENS - 1)] for _ in range(batch)]
         return torch.tensor([[*row, END_ID] for row in rows], device=self.device)
 
-    def search(self, speaker: InferenceModel, cell: Cell, source_BS: Tensor) -> None:
-        state = speaker.start(source_BS)
-        how: dict[str, Any] = {
-            "limits": [TARGET_TOKENS] * cell.batch,
-            "start_id": get_decoder_start_id(self.config),
-            "end_id": END_ID,
-            "forbidden": FORBIDDEN_IDS,
-            "penalty": LengthPenalty("gnmt", 0.6),
-            "rules": DecodingConstraints(min_length=TARGET_TOKENS),
-            "device": self.device,
-        }
+    def search(self, inference_model: InferenceModel, cell: GpuCell, source_BS: Tensor) -> None:
+        state = inference_model.start(source_BS)
+        settings = SearchSettings(
+            start_id=get_decoder_start_id(self.config),
+            end_id=END_ID,
+            forbidden_ids=FORBIDDEN_IDS,
+            length_penalty=LengthPenalty("gnmt", 0.6),
+            decoding_constraints=DecodingConstraints(min_length=TARGET_TOKENS),
+        )
+        step, lengths = inference_model.step, [TARGET_TOKENS] * cell.batch
         if cell.beam == 1:
-            decode_tokens(speaker.step, state, **how)
+            decode_tokens(step, state, max_lengths=lengths, settings=settings, device=self.device)
         else:
-            beam_search(speaker.step, state, beam_size=cell.beam, **how)
+            options = BeamSearchOptions(beam_size=cell.beam)
+            beam_search(step, state, max_lengths=lengths, settings=settings, options=options, device=self.device)
         torch.cuda.synchronize(self.device)
 
-    def measure(self, cell: Cell, *, rounds: int, seconds: float) -> Measured:
-        """Both in turns; medians of all turns."""
+    def measure(self, cell: GpuCell, *, rounds: int, seconds: float) -> GpuCellResult:
+        """Measure both back ends, alternating; return medians."""
         source_BS = self.sources(cell.batch)
         rates: dict[str, list[float]] = {"fixed": [], "plain": []}
-        speakers = {"fixed": self.fixed, "plain": self.plain}
-        for speaker in speakers.values():
+        inference_models = {"fixed": self.cuda_model, "plain": self.plain_model}
+        for inference_model in inference_models.values():
             for _ in range(2):  # graphs are recorded by the first, and the second finds memory as it will be
-                self.search(speaker, cell, source_BS)
+                self.search(inference_model, cell, source_BS)
         for _ in range(rounds):
-            for name, speaker in speakers.items():
-                turns = timed(lambda speaker=speaker: self.search(speaker, cell, source_BS), seconds)  # type: ignore[misc]
+            for name, inference_model in inference_models.items():
+                turns = time_turns(
+                    lambda inference_model=inference_model: self.search(inference_model, cell, source_BS), seconds
+                )  # type: ignore[misc]
                 rates[name] += [cell.batch * TARGET_TOKENS / turn for turn in turns]
-        return Measured(
+        return GpuCellResult(
             rate=statistics.median(rates["fixed"]),
             plain=statistics.median(rates["plain"]),
             idle_step=idle_share(self._steps(cell, source_BS)),
-            idle_search=idle_share(lambda: self.search(self.fixed, cell, source_BS)),
+            idle_search=idle_share(lambda: self.search(self.cuda_model, cell, source_BS)),
             limit=self.limit(cell),
         )
 
-    def _steps(self, cell: Cell, source_BS: Tensor) -> Callable[[], None]:
-        """Nothing but steps, as many as there are in a search, less the first."""
+    def _steps(self, cell: GpuCell, source_BS: Tensor) -> Callable[[], None]:
+        """Return a function that runs the decoder steps of one search, without the first."""
         tokens_N = torch.full((cell.batch * cell.beam,), len(SPECIAL_IDS), device=self.device)
-        _, state = self.fixed.step(tokens_N, self.fixed.start(source_BS))
+        _, state = self.cuda_model.step(tokens_N, self.cuda_model.start(source_BS))
         torch.cuda.synchronize(self.device)
 
         def steps() -> None:
             for _ in range(TARGET_TOKENS - 1):
-                self.fixed.step(tokens_N, state)
+                self.cuda_model.step(tokens_N, state)
             torch.cuda.synchronize(self.device)
 
         return steps
 
-    def limit(self, cell: Cell) -> float:
-        once = self._least_seconds(once_a_sentence(self.config), cell.batch * SOURCE_TOKENS)
-        step = self._least_seconds(once_a_token(self.config, VOCABULARY), cell.batch * cell.beam)
+    def limit(self, cell: GpuCell) -> float:
+        once = self._least_seconds(products_per_sentence(self.config), cell.batch * SOURCE_TOKENS)
+        step = self._least_seconds(products_per_token(self.config, VOCABULARY), cell.batch * cell.beam)
         return cell.batch * TARGET_TOKENS / (once + TARGET_TOKENS * step)
 
     def _least_seconds(self, shapes: Counter[Shape], rows: int) -> float:
@@ -170,15 +172,15 @@ class Contest:
 
     @cached_property
     def bandwidth(self) -> float:
-        """Bytes a second, as a copy reads and writes them."""
-        given = torch.ones(COPIED_BYTES, dtype=torch.uint8, device=self.device)
-        into = torch.empty_like(given)
-        return 2 * COPIED_BYTES / fastest(lambda: into.copy_(given))
+        """Return the bytes per second of a device copy, read and written."""
+        source = torch.ones(COPIED_BYTES, dtype=torch.uint8, device=self.device)
+        into = torch.empty_like(source)
+        return 2 * COPIED_BYTES / fastest(lambda: into.copy_(source))
 
 
 def fastest(work: Callable[[], object], turns: int = 10) -> float:
-    """Seconds of the fastest turn, by the GPU's own clock, after three that do not count."""
-    found: list[float] = []
+    """Return the seconds of the fastest turn by CUDA events, after three warm-up turns."""
+    results: list[float] = []
     for turn in range(3 + turns):
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         began.record()
@@ -186,22 +188,24 @@ def fastest(work: Callable[[], object], turns: int = 10) -> float:
         ended.record()
         ended.synchronize()
         if turn >= 3:
-            found.append(began.elapsed_time(ended) / 1e3)
-    return min(found)
+            results.append(began.elapsed_time(ended) / 1e3)
+    return min(results)
 
 
 def idle_share(work: Callable[[], None]) -> float:
-    """For how much of the time, from the first kernel to the last, nothing ran."""
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    """Return the fraction of time without a running kernel, from the first kernel to the last."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         work()
     spans = [
-        (event.time_range.start, event.time_range.end) for event in seen.events() or () if event.device_type == DeviceType.CUDA
+        (event.time_range.start, event.time_range.end)
+        for event in profiler.events() or ()
+        if event.device_type == DeviceType.CUDA
     ]
     return 1.0 - covered(spans) if spans else float("nan")
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """The share of the time from the first beginning to the last end that lies within at least one span."""
+    """Return the fraction of the time between first start and last end that at least one span covers."""
     ordered = sorted(spans)
     busy, reached = 0.0, ordered[0][0]
     for began, ended in ordered:
@@ -210,31 +214,31 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
     return busy / (reached - ordered[0][0])
 
 
-def section_of(found: dict[Cell, Measured], bandwidth: float) -> Section:
+def build_section(results: dict[GpuCell, GpuCellResult], bandwidth: float) -> Section:
     section = Section()
     table = Table(
         f"Base in bfloat16, random weights, {SOURCE_TOKENS} tokens in, {TARGET_TOKENS} out: target tokens a second",
         ["batch x beam", "fixed shapes", "plain step", "ratio", "idle in steps", "idle in all", "limit", "share of it"],
     )
-    for cell, one in found.items():
+    for cell, cell_result in results.items():
         table.rows.append(
             [
                 cell.name,
-                f"{one.rate:,.0f}",
-                f"{one.plain:,.0f}",
-                f"{one.rate / one.plain:.2f}",
-                f"{one.idle_step:.1%}",
-                f"{one.idle_search:.1%}",
-                f"{one.limit:,.0f}",
-                f"{one.rate / one.limit:.1%}",
+                f"{cell_result.rate:,.0f}",
+                f"{cell_result.plain:,.0f}",
+                f"{cell_result.rate / cell_result.plain:.2f}",
+                f"{cell_result.idle_step:.1%}",
+                f"{cell_result.idle_search:.1%}",
+                f"{cell_result.limit:,.0f}",
+                f"{cell_result.rate / cell_result.limit:.1%}",
             ]
         )
-        section.ratios.append(Ratio(f"over_plain_{cell.name}", one.rate / one.plain))
-        section.ratios.append(Ratio(f"busy_in_steps_{cell.name}", 1.0 - one.idle_step, 1.0 - ASKED_IDLE))
-        section.figures[cell.name] = vars(one)
+        section.ratios.append(Ratio(f"over_plain_{cell.name}", cell_result.rate / cell_result.plain))
+        section.ratios.append(Ratio(f"busy_in_steps_{cell.name}", 1.0 - cell_result.idle_step, 1.0 - ASKED_IDLE))
+        section.figures[cell.name] = vars(cell_result)
     section.tables.append(table)
-    section.remarks.append(f"memory: {bandwidth / 1e9:,.0f} GB/s, by a copy of {COPIED_BYTES >> 20:,} MiB")
-    rates = [one.rate for cell, one in found.items() if cell.beam == 4]
+    section.notes.append(f"memory: {bandwidth / 1e9:,.0f} GB/s, by a copy of {COPIED_BYTES >> 20:,} MiB")
+    rates = [cell_result.rate for cell, cell_result in results.items() if cell.beam == 4]
     if rates:
         section.ratios.append(Ratio("beam4_over_asked", max(rates) / ASKED_RATE, 1.0))
     return section
@@ -251,21 +255,21 @@ def main(quick: bool, batches: tuple[int, ...], rounds: int | None, seconds: flo
     if not torch.cuda.is_available():
         raise click.ClickException("no CUDA device here: this measures a GPU; `make bench-inference` measures the processor")
     started, console = time.monotonic(), open_console()
-    told = tell_machine(console, cores=torch.get_num_threads(), quick=quick, libraries=("dragoman", "torch"))
+    machine = print_machine(console, cores=torch.get_num_threads(), quick=quick, libraries=("dragoman", "torch"))
     device = torch.device("cuda", torch.cuda.current_device())
-    told["gpu"] = torch.cuda.get_device_name(device)
-    console.print(f"{told['gpu']}, CUDA {torch.version.cuda}", markup=False)
-    contest, found = Contest(device), {}
+    machine["gpu"] = torch.cuda.get_device_name(device)
+    console.print(f"{machine['gpu']}, CUDA {torch.version.cuda}", markup=False)
+    benchmark, results = GpuBenchmark(device), {}
     for batch in batches or (BATCHES[::2] if quick else BATCHES):
         for beam in BEAMS:
-            cell = Cell(batch, beam)
-            found[cell] = contest.measure(
+            cell = GpuCell(batch, beam)
+            results[cell] = benchmark.measure(
                 cell, rounds=rounds or (1 if quick else 3), seconds=seconds if seconds is not None else (0.3 if quick else 2.0)
             )
-            console.print(f"  {cell.name}: {found[cell].rate:,.0f}", markup=False)
-    section = section_of(found, contest.bandwidth)
-    show(console, section)
-    tell_end(console, {"gpu": section}, told, seconds=time.monotonic() - started, report=report)
+            console.print(f"  {cell.name}: {results[cell].rate:,.0f}", markup=False)
+    section = build_section(results, benchmark.bandwidth)
+    print_section(console, section)
+    print_end(console, {"gpu": section}, machine, seconds=time.monotonic() - started, json_path=report)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How soon a fresh process gives its first sentence, what memory that takes, and whether it grows over many sentences."""
+"""Start-up and memory: seconds to the first sentence of a fresh process, memory then, and growth over many sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from common.results import Ratio, Section, Table
 from common.usage import CommandError
 
 from .captions import Captions
-from .models import Forms
+from .models import ModelFormats
 
 SECONDS, MEBIBYTES, GROWTH = 2.0, 400.0, 1.1
 """What is asked: to the first sentence, at most after loading, and of the last memory over the first after warm-up."""
@@ -26,7 +26,9 @@ EXTRA = 10
 """Tokens that a sentence of random weights may have beyond its source, which has some 20: as long as in the other tables."""
 
 
-def measure_memory(base: Forms, captions: Captions | None, *, say: Callable[[str], None], quick: bool, rounds: int) -> Section:
+def measure_memory(
+    base: ModelFormats, captions: Captions | None, *, on_progress: Callable[[str], None], quick: bool, rounds: int
+) -> Section:
     section = Section()
     table = Table(
         "A fresh process, the base model: seconds to the first sentence, MiB then",
@@ -34,46 +36,46 @@ def measure_memory(base: Forms, captions: Captions | None, *, say: Callable[[str
     )
     sentence = " ".join(["word"] * 10)
     with suppress(CommandError):  # what is compiled once for a machine is no part of a start
-        _remember(base.bundle, "int8", [sentence], 0, extra=EXTRA)
+        _probe(base.bundle, "int8", [sentence], 0, extra=EXTRA)
     for precision in ("int8", "auto", "bfloat16", "float32"):
         try:
-            found = [_remember(base.bundle, precision, [sentence], 0, extra=EXTRA)[0] for _ in range(rounds)]
+            probes = [_probe(base.bundle, precision, [sentence], 0, extra=EXTRA)[0] for _ in range(rounds)]
         except CommandError as error:
-            section.remarks.append(f"{precision}: {error}")
+            section.notes.append(f"{precision}: {error}")
             continue
-        seconds = statistics.median(one["wall"] for one in found)
-        most = max(one["most"] for one in found)
-        first = found[0]
-        cells = [f"{seconds:.2f}", f"{first['resident']:.0f}", f"{first['anonymous']:.0f}", f"{most:.0f}"]
+        seconds = statistics.median(probe["wall"] for probe in probes)
+        peak = max(probe["most"] for probe in probes)
+        first = probes[0]
+        cells = [f"{seconds:.2f}", f"{first['resident']:.0f}", f"{first['anonymous']:.0f}", f"{peak:.0f}"]
         table.rows.append([precision, *cells, f"{SECONDS:g} s, {MEBIBYTES:g} MiB" if precision == "int8" else ""])
-        section.figures[precision] = found
+        section.figures[precision] = probes
         if precision == "int8":
             section.ratios.append(Ratio("first_sentence", SECONDS / seconds, 1.0))
-            section.ratios.append(Ratio("memory_after_load", MEBIBYTES / max(one["loaded"]["most"] for one in found), 1.0))
-        say(f"memory {precision}: {seconds:.2f} s, {most:.0f} MiB")
+            section.ratios.append(Ratio("memory_after_load", MEBIBYTES / max(probe["loaded"]["most"] for probe in probes), 1.0))
+        on_progress(f"memory {precision}: {seconds:.2f} s, {peak:.0f} MiB")
     section.tables.append(table)
     if captions is not None:
         try:
-            _measure_many(section, captions, 3_000 if quick else 100_000, say)
+            _measure_growth(section, captions, 3_000 if quick else 100_000, on_progress)
         except CommandError as error:
-            section.remarks.append(f"many sentences: {error}")
+            section.notes.append(f"many sentences: {error}")
     return section
 
 
-def _measure_many(section: Section, captions: Captions, count: int, say: Callable[[str], None]) -> None:
-    found = _remember(captions.forms.bundle, "auto", captions.lines, count)
+def _measure_growth(section: Section, captions: Captions, count: int, on_progress: Callable[[str], None]) -> None:
+    probes = _probe(captions.forms.bundle, "auto", captions.lines, count)
     table = Table(f"{count:,} sentences through one process, the trained model", ["sentences", "resident, MiB", "at most, MiB"])
-    table.rows += [[f"{one['done']:,}", f"{one['resident']:.0f}", f"{one['most']:.0f}"] for one in found]
+    table.rows += [[f"{probe['done']:,}", f"{probe['resident']:.0f}", f"{probe['peak']:.0f}"] for probe in probes]
     section.tables.append(table)
-    warm = found[len(found) // 4]["resident"]
-    section.ratios.append(Ratio("memory_flat", warm / found[-1]["resident"], 1 / GROWTH))
-    section.figures["many"] = found
-    say(f"memory over {count:,}: {warm:.0f} to {found[-1]['resident']:.0f} MiB")
+    warm = probes[len(probes) // 4]["resident"]
+    section.ratios.append(Ratio("memory_flat", warm / probes[-1]["resident"], 1 / GROWTH))
+    section.figures["many"] = probes
+    on_progress(f"memory over {count:,}: {warm:.0f} to {probes[-1]['resident']:.0f} MiB")
 
 
-def _remember(bundle: Path, precision: str, lines: list[str], count: int, *, extra: int | None = None) -> list[dict[str, Any]]:
-    """What `remember.py` tells; the first with the seconds since its command was given."""
-    program = str(Path(__file__).with_name("remember.py"))
+def _probe(bundle: Path, precision: str, lines: list[str], count: int, *, extra: int | None = None) -> list[dict[str, Any]]:
+    """Run `memory_probe.py` and return its lines; the first holds the seconds since the command started."""
+    program = str(Path(__file__).with_name("memory_probe.py"))
     command = [sys.executable, program, str(bundle), precision, str(count), *([] if extra is None else [str(extra)])]
     # As where it is installed, Python need not compile modules anew.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -86,9 +88,9 @@ def _remember(bundle: Path, precision: str, lines: list[str], count: int, *, ext
         process.stdin.write("\n".join(lines) + "\n")
         process.stdin.close()
         first = process.stdout.readline()
-        wall = time.perf_counter() - began
-        rest = process.stdout.readlines()
+        wall_seconds = time.perf_counter() - began
+        later_lines = process.stdout.readlines()
         complaint = process.stderr.read().strip().splitlines()
     if process.returncode or not first:
         raise CommandError(complaint[-1] if complaint else f"exit code {process.returncode}")
-    return [{**json.loads(first), "wall": wall}, *map(json.loads, rest)]
+    return [{**json.loads(first), "wall": wall_seconds}, *map(json.loads, later_lines)]

@@ -1,8 +1,8 @@
-"""The models that all contestants run: the same weights in three forms, in one folder.
+"""Models of the benchmark: the same weights in three formats, in one folder.
 
-bundle/         dragoman's
-ctranslate2/    what `dragoman export` makes of it
-marian/         weights by the names of Marian in transformers, with its config; not there where Marian has no such model
+bundle/         dragoman's bundle
+ctranslate2/    the output of `dragoman export`
+marian/         weights under the names of Marian in transformers, with its config; absent if Marian has no such model
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ POSITIONS = 1024
 
 
 @dataclass(frozen=True)
-class Forms:
-    """Where the forms of one model are."""
+class ModelFormats:
+    """Paths of the formats of one model."""
 
     folder: Path
 
@@ -49,13 +49,13 @@ class Forms:
 
     @property
     def marian(self) -> Path | None:
-        there = self.folder / "marian"
-        return there if there.is_dir() else None
+        path = self.folder / "marian"
+        return path if path.is_dir() else None
 
 
-def random_base(folder: Path) -> Forms:
-    """The base model with weights as they are before training, and a vocabulary of made-up words; made once."""
-    forms = Forms(folder)
+def random_base(folder: Path) -> ModelFormats:
+    """Return the base model with random weights and a vocabulary of made-up words; made once."""
+    forms = ModelFormats(folder)
     if not (folder / "whole").exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -64,44 +64,44 @@ def random_base(folder: Path) -> Forms:
             {"preset": "t2t-2017", "size": "base", "model": {"decoder_start_token": "bos"}, "tokenizer": subword}, ()
         )
         torch.manual_seed(1)
-        made = build_model(recipe.model, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
-        tokeniser = made_up_words()
-        weights = {name: weight.detach() for name, weight in made.named_parameters()}
-        save_bundle(forms.bundle, recipe=recipe, tokenizer=tokeniser, weights=weights, metadata={"weights": "random"})
-        _write_forms(forms)
+        model = build_model(recipe.model, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
+        tokenizer = make_word_tokenizer()
+        weights = {name: weight.detach() for name, weight in model.named_parameters()}
+        save_bundle(forms.bundle, recipe=recipe, tokenizer=tokenizer, weights=weights, metadata={"weights": "random"})
+        _write_formats(forms)
     return forms
 
 
-def made_up_words() -> PairTokenizer:
-    """As many words as the vocabulary has ids, each a piece of its own, so that any ids are the ids of a text."""
+def make_word_tokenizer() -> PairTokenizer:
+    """Return a tokenizer with one word per id, so that any ids are the ids of a text."""
     letters = "bcdfghjklmnpqrstvwxz"
     words = (a + "aeiou"[i % 5] + b + c + d for i, a in enumerate(letters) for b in letters for c in letters for d in "aeiouy")
     config = TokenizerConfig.model_construct(**{**TokenizerConfig().model_dump(), "model_type": "word", "byte_fallback": False})
-    made = train_sentencepiece(islice(words, VOCABULARY), config, vocab_size=VOCABULARY, seed=1)
-    return PairTokenizer(made, made, append_source_eos=True)
+    model = train_sentencepiece(islice(words, VOCABULARY), config, vocab_size=VOCABULARY, seed=1)
+    return PairTokenizer(model, model, append_source_eos=True)
 
 
-def forms_of(bundle: Path, folder: Path) -> Forms:
-    """The forms of a trained bundle, made anew where it is not the one that they were made of."""
-    forms = Forms(folder)
+def convert_bundle(bundle: Path, folder: Path) -> ModelFormats:
+    """Return the formats of a trained bundle; convert it again if it changed."""
+    forms = ModelFormats(folder)
     manifest = (bundle / "manifest.json").read_text(encoding="utf-8")
     if not (folder / "whole").exists() or (forms.bundle / "manifest.json").read_text(encoding="utf-8") != manifest:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(bundle, forms.bundle)
-        _write_forms(forms)
+        _write_formats(forms)
     return forms
 
 
-def _write_forms(forms: Forms) -> None:
+def _write_formats(forms: ModelFormats) -> None:
     bundle = load_bundle(forms.bundle)
     export_ctranslate2(bundle, forms.ctranslate2)
-    if marian_has(bundle):
+    if marian_supports(bundle):
         write_marian(bundle, forms.folder / "marian")
     (forms.folder / "whole").touch()
 
 
-def marian_has(bundle: Bundle) -> bool:
-    """Marian of transformers knows post-norm alone, heads of one width, and a source that ends with its end token."""
+def marian_supports(bundle: Bundle) -> bool:
+    """Return whether Marian supports the model: post-norm, heads of one width, and a source end token."""
     config = bundle.recipe.model
     plain = (
         config.norm == "post"
@@ -139,7 +139,7 @@ def write_marian(bundle: Bundle, folder: Path) -> None:
         for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
         for name, value in (("layers", layers), ("ffn_dim", config.d_ff), ("attention_heads", config.num_heads))
     }
-    told = {
+    settings = {
         **sizes,
         "vocab_size": source,
         "decoder_vocab_size": target,
@@ -156,34 +156,34 @@ def write_marian(bundle: Bundle, folder: Path) -> None:
         "forced_eos_token_id": None,
         "norm_epsilon": config.norm_epsilon,  # of ours; Marian's own config has none
     }
-    (folder / "marian.json").write_text(json.dumps(told), encoding="utf-8")
+    (folder / "marian.json").write_text(json.dumps(settings), encoding="utf-8")
     for name in ("source.model", "target.model"):
-        if (there := folder.parent / "bundle" / name).exists():
-            shutil.copy(there, folder / name)
+        if (path := folder.parent / "bundle" / name).exists():
+            shutil.copy(path, folder / name)
 
 
 def _marian_layers(prefix: str, stack: Encoder | Decoder) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for number, layer in enumerate(stack.layers):
         assert isinstance(layer, EncoderLayer | DecoderLayer)
-        at = f"{prefix}.{number}"
-        found |= _marian_attention(f"{at}.self_attn", layer.attention)
+        prefix = f"{prefix}.{number}"
+        weights |= _marian_attention(f"{prefix}.self_attn", layer.attention)
         norms = {"self_attn_layer_norm": layer.attention_residual.norm, "final_layer_norm": layer.feed_forward_residual.norm}
         if isinstance(layer, DecoderLayer):
-            found |= _marian_attention(f"{at}.encoder_attn", layer.cross_attention)
+            weights |= _marian_attention(f"{prefix}.encoder_attn", layer.cross_attention)
             norms["encoder_attn_layer_norm"] = layer.cross_attention_residual.norm
         linears = {"fc1": layer.feed_forward.inner, "fc2": layer.feed_forward.outer}
         for name, module in {**norms, **linears}.items():
-            found |= {f"{at}.{name}.{part}": weight for part, weight in module.named_parameters()}
-    return found
+            weights |= {f"{prefix}.{name}.{part}": weight for part, weight in module.named_parameters()}
+    return weights
 
 
-def _marian_attention(at: str, attention: Attention) -> dict[str, Tensor]:
-    """Without biases there, zeros stand for them."""
-    found = {}
+def _marian_attention(prefix: str, attention: Attention) -> dict[str, Tensor]:
+    """Return the weights of an attention under Marian's names; zeros replace absent biases."""
+    weights = {}
     for name in ("query", "key", "value", "output"):
         linear = getattr(attention, name)
         theirs = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}[name]
-        found[f"{at}.{theirs}.weight"] = linear.weight
-        found[f"{at}.{theirs}.bias"] = torch.zeros(linear.out_features) if linear.bias is None else linear.bias
-    return found
+        weights[f"{prefix}.{theirs}.weight"] = linear.weight
+        weights[f"{prefix}.{theirs}.bias"] = torch.zeros(linear.out_features) if linear.bias is None else linear.bias
+    return weights

@@ -1,8 +1,7 @@
-"""How fast this machine reads memory and multiplies by weights: a program of its own, so that nothing else is in its way.
+"""Speed of memory reads and of matrix products on this machine, measured in a process of its own.
 
-`products.py THREADS QUESTIONS` with QUESTIONS a JSON object: `read`, numbers of bytes to read; `multiply`, lists of
-[rows, out, in]. Prints, in the same order, bytes a second, and for each product the seconds of the fastest of the routes that
-PyTorch has, by precision: float32, bfloat16, and whole numbers of 8 bits.
+`products.py THREADS QUESTIONS` takes a JSON object: `read` lists byte counts, `multiply` lists [rows, out, in]. It prints
+bytes per second and, for each product, the seconds of the fastest PyTorch route in float32, bfloat16 and int8.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ REPEATS = 5
 
 
 def fastest(work: Callable[[], object]) -> float:
-    """Seconds of one turn: the least of some medians, since what others do here only adds to it."""
+    """Return the seconds of one turn: the least of several medians."""
     work()
     began = time.perf_counter()
     work()
     turns = max(3, round(LEAST_SECONDS / (time.perf_counter() - began)))
-    found = []
+    routes = []
     for _ in range(REPEATS):
         each = []
         for _ in range(turns):
             began = time.perf_counter()
             work()
             each.append(time.perf_counter() - began)
-        found.append(statistics.median(each))
-    return min(found)
+        routes.append(statistics.median(each))
+    return min(routes)
 
 
 def bytes_a_second(count: int) -> float:
@@ -44,13 +43,13 @@ def bytes_a_second(count: int) -> float:
 
 
 def linear(left: Tensor, weight: Tensor) -> list[Callable[[], object]]:
-    """left · weightᵀ in PyTorch's way, and by oneDNN with weights in its own order."""
-    found: list[Callable[[], object]] = [lambda: torch.nn.functional.linear(left, weight)]
+    """Return the routes of left · weightᵀ: PyTorch's own, and oneDNN's with packed weights."""
+    routes: list[Callable[[], object]] = [lambda: torch.nn.functional.linear(left, weight)]
     if torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, left.shape[0])
         pointwise: Any = torch.ops.mkldnn._linear_pointwise
-        found.append(lambda: pointwise(left, packed, None, "none", [], ""))
-    return found
+        routes.append(lambda: pointwise(left, packed, None, "none", [], ""))
+    return routes
 
 
 def whole_numbers(rows: int, width_out: int, width_in: int) -> list[Callable[[], object]]:
@@ -59,20 +58,20 @@ def whole_numbers(rows: int, width_out: int, width_in: int) -> list[Callable[[],
     scale, zero = torch.full((width_out,), 0.01), torch.zeros(width_out, dtype=torch.int32)
     onednn = torch.ops.onednn
     packed = onednn.qlinear_prepack(weight, [rows, width_in])
-    found: list[Callable[[], object]] = [
+    routes: list[Callable[[], object]] = [
         lambda: onednn.qlinear_pointwise(left, 0.02, 128, packed, scale, zero, None, 1.0, 0, torch.float32, "none", [], "")
     ]
     quantized = torch._make_per_channel_quantized_tensor(weight, scale.double(), zero.long(), 0)
-    few, numbers = torch.ops.quantized.linear_prepack(quantized, None), torch.randn(rows, width_in)
-    found.append(lambda: torch.ops.quantized.linear_dynamic(numbers, few, False))
-    return found
+    packed_dynamic, numbers = torch.ops.quantized.linear_prepack(quantized, None), torch.randn(rows, width_in)
+    routes.append(lambda: torch.ops.quantized.linear_dynamic(numbers, packed_dynamic, False))
+    return routes
 
 
 def main() -> None:
     torch.set_num_threads(int(sys.argv[1]))
     questions = json.loads(sys.argv[2])
     reads = [bytes_a_second(count) for count in questions["read"]]
-    told = []
+    answers = []
     with torch.inference_mode():
         for rows, width_out, width_in in questions["multiply"]:
             routes = {
@@ -82,8 +81,8 @@ def main() -> None:
                 for dtype in (torch.float32, torch.bfloat16)
             }
             routes["int8"] = whole_numbers(rows, width_out, width_in)
-            told.append({name: min(fastest(route) for route in found) for name, found in routes.items()})
-    print(json.dumps({"read": reads, "multiply": told}))
+            answers.append({name: min(fastest(route) for route in routes) for name, routes in routes.items()})
+    print(json.dumps({"read": reads, "multiply": answers}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Translation, measured beside the peers and the machine's limits: `make bench-inference`, with QUICK=1 in a few minutes.
+"""Translation benchmark beside other engines: `make bench-inference`, with QUICK=1 in under four minutes.
 
-What is measured and how stands in README.md beside this file. The last line holds `name=ratio` pairs; larger is better in each.
+README.md beside this file describes what is measured. The last line holds `name=ratio` pairs; larger is better.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from functools import cache
 from pathlib import Path
 
 import click
-from common.allowance import UNBOUNDED, Allowance
-from common.report import open_console, show, tell_end, tell_machine
+from common.report import open_console, print_end, print_machine, print_section
 from common.results import Section
-from common.usage import CommandError, adopt_orphans, keep_to_cores
+from common.time_budget import UNBOUNDED, TimeBudget
+from common.usage import CommandError, adopt_orphans, limit_cores
 
-from .captions import Captions, NoText, find_captions, measure_captions
+from .captions import Captions, MissingCaptionsError, find_captions, measure_captions
 from .fixed import CELLS, measure_fixed
 from .memory import measure_memory
-from .models import Forms, random_base
+from .models import ModelFormats, random_base
 from .systems import ALL, CORES, open_systems
 
 SECTIONS = ("fixed", "captions", "memory")
@@ -63,61 +63,72 @@ def main(
 ) -> None:
     """Measure how fast dragoman translates, beside its peers and beside what the machine can do."""
     started = time.monotonic()
-    here = Path(__file__).resolve().parent
-    work = (work or here / ".work").resolve()
-    shared = (shared or here.parents[1].parent / "shared" / "data").resolve()
+    package_path = Path(__file__).resolve().parent
+    work = (work or package_path / ".work").resolve()
+    shared = (shared or package_path.parents[1].parent / "shared" / "data").resolve()
     work.mkdir(parents=True, exist_ok=True)
     (work / ".gitignore").write_text("*\n", encoding="utf-8")
     os.environ.pop("PYTHONPATH", None)  # it is for this program, not for those that it starts
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it started is ended, as on Ctrl-C
     adopt_orphans()
     console = open_console()
-    told = tell_machine(console, cores=keep_to_cores(CORES), quick=quick, libraries=("dragoman", "torch", "numpy"))
+    machine = print_machine(console, cores=limit_cores(CORES), quick=quick, libraries=("dragoman", "torch", "numpy"))
     times, turn = rounds or (2 if quick else 5), seconds if seconds is not None else (0.3 if quick else 3.0)
     cells = [cell for cell in CELLS if not chosen or cell.name in chosen]
 
-    def time_for(section: str) -> Allowance:
-        return Allowance.of(QUICK_SECONDS[section]) if quick and rounds is None and seconds is None else UNBOUNDED
+    def time_for(section: str) -> TimeBudget:
+        return TimeBudget.from_seconds(QUICK_SECONDS[section]) if quick and rounds is None and seconds is None else UNBOUNDED
 
-    def say(line: str) -> None:
+    def print_progress(line: str) -> None:
         print(f"  {line}", file=sys.stderr, flush=True)
 
     @cache
-    def base() -> Forms:
+    def base() -> ModelFormats:
         return random_base(work / "base")
 
     @cache
     def captions() -> Captions:
-        return find_captions(shared, work, bundle, quick=quick, say=say)
+        return find_captions(shared, work, bundle, quick=quick, on_progress=print_progress)
 
     def text_if_any() -> Captions | None:
         try:
             return captions()
-        except NoText:
+        except MissingCaptionsError:
             return None
 
-    done: dict[str, Section] = {}
+    sections: dict[str, Section] = {}
     with open_systems(work, named or ALL) as systems:
-        console.print(systems.described, markup=False)
+        console.print(systems.description, markup=False)
         measures: dict[str, Callable[[], Section]] = {
             "fixed": lambda: measure_fixed(
-                systems, base(), cells, say=say, quick=quick, rounds=times, seconds=turn, allowance=time_for("fixed")
+                systems,
+                base(),
+                cells,
+                on_progress=print_progress,
+                quick=quick,
+                rounds=times,
+                seconds=turn,
+                budget=time_for("fixed"),
             ),
             "captions": lambda: measure_captions(
-                systems, captions(), say=say, quick=quick, rounds=times, allowance=time_for("captions")
+                systems, captions(), on_progress=print_progress, quick=quick, rounds=times, budget=time_for("captions")
             ),
             "memory": lambda: measure_memory(
-                base(), None if quick and not only else text_if_any(), say=say, quick=quick, rounds=1 if quick else times
+                base(),
+                None if quick and not only else text_if_any(),
+                on_progress=print_progress,
+                quick=quick,
+                rounds=1 if quick else times,
             ),
         }
         for name in SECTIONS:
             if name in (only or SECTIONS):
                 try:
-                    done[name] = measures[name]()
-                except (CommandError, NoText) as error:
-                    done[name] = Section(remarks=[f"{name}: {error}"])
-                show(console, done[name])
-    tell_end(console, done, told, seconds=time.monotonic() - started, report=report)
+                    sections[name] = measures[name]()
+                except (CommandError, MissingCaptionsError) as error:
+                    sections[name] = Section(notes=[f"{name}: {error}"])
+                print_section(console, sections[name])
+    print_end(console, sections, machine, seconds=time.monotonic() - started, json_path=report)
 
 
 if __name__ == "__main__":

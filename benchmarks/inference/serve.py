@@ -1,7 +1,7 @@
-"""What every contestant does: it reads requests as lines of JSON, and answers each with one line. The standard library alone,
-since it runs in the peers' environment as well.
+"""Loop of every system's process: it reads requests as lines of JSON and answers each with one line.
 
-A request holds `do`, the name of what is wanted, and its arguments. An answer that failed holds `failed`, the reason.
+The file uses the standard library alone, because it also runs in the peers' environment. A request holds `do`, the name of the
+work, and its arguments. A failed answer holds `error`, the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEAST_SECONDS = 0.5
 
 
 def serve(handlers: Mapping[str, Handler]) -> None:
-    """Answer until there are no more requests. What libraries print goes where complaints go."""
+    """Answer requests until input ends. Output of libraries goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -30,7 +30,7 @@ def serve(handlers: Mapping[str, Handler]) -> None:
         try:
             answer = handlers[request.pop("do")](**request)
         except Exception as error:  # whatever it is, the others go on
-            answer = {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+            answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
@@ -38,8 +38,8 @@ def serve(handlers: Mapping[str, Handler]) -> None:
 _WARM: set[str] = set()
 
 
-def warmed(what: Mapping[str, Any], work: Callable[[], object]) -> None:
-    """Do the work once without counting it, where it was not done in this way before."""
+def warm_up(what: Mapping[str, Any], work: Callable[[], object]) -> None:
+    """Run the work once without timing, if it has not run with these settings before."""
     if (key := json.dumps(what, sort_keys=True)) not in _WARM:
         work()
         _WARM.add(key)
@@ -49,29 +49,29 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "processor"
 """The second counts what this process computed, all its threads, and not what it waited for."""
 
 
-def timed(work: Callable[[], object], seconds: float, clock: str = "wall") -> list[float]:
-    """Seconds of each turn by that clock, until so many have gone by; at least one turn."""
-    found: list[float] = []
+def time_turns(work: Callable[[], object], seconds: float, clock: str = "wall") -> list[float]:
+    """Return the seconds of each turn by the clock, until `seconds` have passed; at least one turn."""
+    seconds_per_turn: list[float] = []
     began = time.perf_counter()
-    while not found or time.perf_counter() - began < seconds:
+    while not seconds_per_turn or time.perf_counter() - began < seconds:
         turn = CLOCKS[clock]()
         work()
-        found.append(CLOCKS[clock]() - turn)
-    return found
+        seconds_per_turn.append(CLOCKS[clock]() - turn)
+    return seconds_per_turn
 
 
-def each_timed(work: Callable[[str], str], lines: Sequence[str]) -> tuple[list[float], list[str]]:
-    """One line after the other: the seconds of each, and what came out."""
-    found, said = [], []
+def time_each(work: Callable[[str], str], lines: Sequence[str]) -> tuple[list[float], list[str]]:
+    """Run the lines one after the other; return the seconds of each and the outputs."""
+    seconds_per_turn, outputs = [], []
     for line in lines:
         turn = time.perf_counter()
-        said.append(work(line))
-        found.append(time.perf_counter() - turn)
-    return found, said
+        outputs.append(work(line))
+        seconds_per_turn.append(time.perf_counter() - turn)
+    return seconds_per_turn, outputs
 
 
-def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Numbers of the sentences, longest first, so many at once."""
+def batch_by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Yield indices of sentences, longest first, `size` at a time."""
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     for first in range(0, len(order), size):
         yield order[first : first + size]

@@ -1,4 +1,4 @@
-"""CTranslate2 as a contestant; runs in the peers' environment. Its instruction set is chosen by the environment's variables."""
+"""CTranslate2 as a system of the benchmark; environment variables choose its instruction set."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .serve import LEAST_SECONDS, TARGET_TOKENS, each_timed, serve, timed, warmed
+from .serve import LEAST_SECONDS, TARGET_TOKENS, serve, time_each, time_turns, warm_up
 
 
 @lru_cache(maxsize=4)
@@ -19,17 +19,17 @@ def opened(folder: str, compute_type: str, inter: int, intra: int) -> Any:
 
 @lru_cache
 def vocabulary(folder: str) -> list[str]:
-    """Pieces by id, the same on both sides of the models here."""
-    found: list[str] = json.loads((Path(folder) / "shared_vocabulary.json").read_text(encoding="utf-8"))
-    return found
+    """Return the pieces by id, equal on both sides."""
+    results: list[str] = json.loads((Path(folder) / "shared_vocabulary.json").read_text(encoding="utf-8"))
+    return results
 
 
 @lru_cache
 def subword(folder: str, name: str) -> Any:
     import sentencepiece
 
-    there = Path(folder) / name
-    return sentencepiece.SentencePieceProcessor(model_file=str(there if there.exists() else Path(folder) / "source.model"))
+    path = Path(folder) / name
+    return sentencepiece.SentencePieceProcessor(model_file=str(path if path.exists() else Path(folder) / "source.model"))
 
 
 def fixed(
@@ -41,50 +41,50 @@ def fixed(
     length: int = TARGET_TOKENS,
     clock: str = "wall",
 ) -> dict[str, Any]:
-    """Exactly so many tokens for each source."""
+    """Translate to exactly `length` tokens for each source."""
     translator = opened(folder, setting["compute_type"], setting["inter"], setting["intra"])
-    known = vocabulary(folder)
-    pieces = [[known[index] for index in source] for source in sources]
+    pieces_by_id = vocabulary(folder)
+    pieces = [[pieces_by_id[index] for index in source] for source in sources]
     limits = {"min_decoding_length": length, "max_decoding_length": length}
 
-    found: list[Any] = []
+    results: list[Any] = []
 
     def work() -> None:
-        found[:] = translator.translate_batch(
+        results[:] = translator.translate_batch(
             pieces, beam_size=beam, max_batch_size=setting.get("batch", len(pieces)), **limits
         )
 
-    warmed({"folder": folder, "count": len(sources), "beam": beam, "length": length, **setting}, work)
-    turns = timed(work, seconds, clock)
-    said = [one.hypotheses[0] for one in found]
-    if any(len(one) != length for one in said):
+    warm_up({"folder": folder, "count": len(sources), "beam": beam, "length": length, **setting}, work)
+    turns = time_turns(work, seconds, clock)
+    outputs = [result.hypotheses[0] for result in results]
+    if any(len(result) != length for result in outputs):
         raise ValueError("an output of another length")
-    number = {piece: index for index, piece in enumerate(known)}
-    return {"seconds": turns, "said": [[number[piece] for piece in one] for one in said]}
+    number = {piece: index for index, piece in enumerate(pieces_by_id)}
+    return {"seconds": turns, "outputs": [[number[piece] for piece in result] for result in outputs]}
 
 
 def text(
     folder: str, lines: list[str], beam: int, search: dict[str, Any], setting: dict[str, Any], one_by_one: bool
 ) -> dict[str, Any]:
-    """Text in, text out: all lines at once, or one by one."""
+    """Translate text to text: all lines at once, or one by one."""
     translator = opened(folder, setting["compute_type"], setting["inter"], setting["intra"])
     source, target = subword(folder, "source.model"), subword(folder, "target.model")
     how = {"max_input_length": 0, "max_decoding_length": 256, "beam_size": beam, **search}
 
-    def work(some: list[str], **batching: Any) -> list[str]:
-        found = translator.translate_batch(source.encode(some, out_type=str), **how, **batching)
-        said: list[str] = target.decode([one.hypotheses[0] for one in found])
-        return said
+    def work(subset: list[str], **batching: Any) -> list[str]:
+        results = translator.translate_batch(source.encode(subset, out_type=str), **how, **batching)
+        outputs: list[str] = target.decode([result.hypotheses[0] for result in results])
+        return outputs
 
     style = {} if one_by_one else {"max_batch_size": setting["batch"], "batch_type": setting["batch_type"]}
     warm = {"folder": folder, "beam": beam, "alone": one_by_one, **setting}
-    warmed(warm, lambda: work(lines[:4]) if one_by_one else work(lines, **style))
+    warm_up(warm, lambda: work(lines[:4]) if one_by_one else work(lines, **style))
     if one_by_one:
-        seconds, said = each_timed(lambda line: work([line])[0], lines)
-        return {"seconds": seconds, "said": said}
+        seconds, outputs = time_each(lambda line: work([line])[0], lines)
+        return {"seconds": seconds, "outputs": outputs}
     whole: list[list[str]] = []
-    seconds = timed(lambda: whole.append(work(lines, **style)), LEAST_SECONDS)
-    return {"seconds": seconds, "said": whole[0]}
+    seconds = time_turns(lambda: whole.append(work(lines, **style)), LEAST_SECONDS)
+    return {"seconds": seconds, "outputs": whole[0]}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""dragoman as a contestant, through its public face: text in, text out, also where the others are given ids."""
+"""dragoman as a system of the benchmark, through its public API: text in and text out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman import load
 
-from .serve import LEAST_SECONDS, SOURCE_TOKENS, TARGET_TOKENS, each_timed, serve, timed, warmed
+from .serve import LEAST_SECONDS, SOURCE_TOKENS, TARGET_TOKENS, serve, time_each, time_turns, warm_up
 
 
 @lru_cache(maxsize=8)
@@ -16,7 +16,7 @@ def opened(folder: str, precision: str, replicas: int | None, threads: int | Non
 
 
 def exactly(length: int) -> dict[str, Any]:
-    """Knobs by which an output has so many tokens, whatever it says: its limit, no earlier end, no stop for loops."""
+    """Return decoding options that force outputs of exactly this length."""
     return {"max_extra_tokens": length - SOURCE_TOKENS, "min_length": length, "repetition_window": 0}
 
 
@@ -29,48 +29,48 @@ def fixed(
     length: int = TARGET_TOKENS,
     clock: str = "wall",
 ) -> dict[str, Any]:
-    """Exactly so many tokens for each source. Every id is a word of its own here, so the text is the ids."""
+    """Translate to exactly `length` tokens for each source. Every id is a word of its own, so the text is the ids."""
     translator = opened(folder, setting["precision"], setting["replicas"], setting["threads"])
-    subword = translator.bundle.tokeniser.source
-    lines = [subword.decode(source) for source in sources]
-    if subword.encode_many(lines) != sources:
+    tokenizer = translator.bundle.tokenizer.source
+    lines = [tokenizer.decode(source) for source in sources]
+    if tokenizer.encode_batch(lines) != sources:
         raise ValueError("the text does not give these ids")
     rows = setting.get("batch", len(sources))
     search = {"method": "beam" if beam > 1 else "greedy", "batch_tokens": SOURCE_TOKENS * rows * beam}
 
-    found: list[Any] = []
+    results: list[Any] = []
 
     def work() -> None:
-        found[:] = translator.translate(lines, **search, **({"beam_size": beam} if beam > 1 else {}), **exactly(length))
+        results[:] = translator.translate(lines, **search, **({"beam_size": beam} if beam > 1 else {}), **exactly(length))
 
-    warmed({"folder": folder, "count": len(sources), "beam": beam, "length": length, **setting}, work)
-    turns = timed(work, seconds, clock)
-    said = [one.tokens for one in found]
-    if any(len(one) != length for one in said):
-        raise ValueError(f"outputs of other lengths: {sorted({len(one) for one in said})}")
-    number = {piece: index for index, piece in enumerate(subword.pieces(range(len(subword))))}
-    return {"seconds": turns, "said": [[number[piece] for piece in one] for one in said]}
+    warm_up({"folder": folder, "count": len(sources), "beam": beam, "length": length, **setting}, work)
+    turns = time_turns(work, seconds, clock)
+    outputs = [result.tokens for result in results]
+    if any(len(result) != length for result in outputs):
+        raise ValueError(f"outputs of other lengths: {sorted({len(result) for result in outputs})}")
+    number = {piece: index for index, piece in enumerate(tokenizer.ids_to_pieces(range(len(tokenizer))))}
+    return {"seconds": turns, "outputs": [[number[piece] for piece in result] for result in outputs]}
 
 
 def text(
     folder: str, lines: list[str], beam: int, search: dict[str, Any], setting: dict[str, Any], one_by_one: bool
 ) -> dict[str, Any]:
-    """Text in, text out: all lines at once, or one by one."""
+    """Translate text to text: all lines at once, or one by one."""
     translator = opened(folder, setting["precision"], setting["replicas"], setting["threads"])
     how = {"method": "beam", "beam_size": beam} if beam > 1 else {"method": "greedy"}
     if setting.get("batch_tokens"):
         how["batch_tokens"] = setting["batch_tokens"]
 
-    def work(some: list[str]) -> list[str]:
-        return [one.text for one in translator.translate(some, **how, **search)]
+    def work(subset: list[str]) -> list[str]:
+        return [result.text for result in translator.translate(subset, **how, **search)]
 
-    warmed({"folder": folder, "beam": beam, "alone": one_by_one, **setting}, lambda: work(lines[:4] if one_by_one else lines))
+    warm_up({"folder": folder, "beam": beam, "alone": one_by_one, **setting}, lambda: work(lines[:4] if one_by_one else lines))
     if one_by_one:
-        seconds, said = each_timed(lambda line: work([line])[0], lines)
-        return {"seconds": seconds, "said": said}
+        seconds, outputs = time_each(lambda line: work([line])[0], lines)
+        return {"seconds": seconds, "outputs": outputs}
     whole: list[list[str]] = []
-    seconds = timed(lambda: whole.append(work(lines)), LEAST_SECONDS)
-    return {"seconds": seconds, "said": whole[0]}
+    seconds = time_turns(lambda: whole.append(work(lines)), LEAST_SECONDS)
+    return {"seconds": seconds, "outputs": whole[0]}
 
 
 if __name__ == "__main__":

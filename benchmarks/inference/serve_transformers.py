@@ -1,4 +1,4 @@
-"""Marian of transformers as a contestant, eager, through `generate`; runs in the peers' environment."""
+"""Marian of transformers as a system of the benchmark, eager, through `generate`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .serve import LEAST_SECONDS, TARGET_TOKENS, batches, each_timed, serve, timed, warmed
+from .serve import LEAST_SECONDS, TARGET_TOKENS, batch_by_length, serve, time_each, time_turns, warm_up
 
 
 @lru_cache(maxsize=2)
 def opened(folder: str, precision: str) -> Any:
-    """A model of our weights: Marian's code, our tables of positions."""
+    """Return a Marian model with dragoman's weights and position tables."""
     import torch
     from safetensors.torch import load_file
     from transformers import MarianConfig, MarianMTModel
@@ -36,8 +36,8 @@ def opened(folder: str, precision: str) -> Any:
 def subword(folder: str, name: str) -> Any:
     import sentencepiece
 
-    there = Path(folder) / name
-    return sentencepiece.SentencePieceProcessor(model_file=str(there if there.exists() else Path(folder) / "source.model"))
+    path = Path(folder) / name
+    return sentencepiece.SentencePieceProcessor(model_file=str(path if path.exists() else Path(folder) / "source.model"))
 
 
 def generated(model: Any, sources: list[list[int]], beam: int, **how: Any) -> list[list[int]]:
@@ -49,59 +49,59 @@ def generated(model: Any, sources: list[list[int]], beam: int, **how: Any) -> li
     for row, source in zip(ids, sources, strict=True):
         row[: len(source) + 1] = torch.tensor([*source, end])
     with torch.inference_mode():
-        found = model.generate(input_ids=ids, attention_mask=(ids != 0).long(), num_beams=beam, do_sample=False, **how)
-    rows: list[list[int]] = found[:, 1:].tolist()
+        generated_ids = model.generate(input_ids=ids, attention_mask=(ids != 0).long(), num_beams=beam, do_sample=False, **how)
+    rows: list[list[int]] = generated_ids[:, 1:].tolist()
     return rows
 
 
 def fixed(
     folder: str, sources: list[list[int]], beam: int, seconds: float, setting: dict[str, Any], length: int = TARGET_TOKENS
 ) -> dict[str, Any]:
-    """Exactly so many tokens for each source."""
+    """Translate to exactly `length` tokens for each source."""
     model = opened(folder, setting["precision"])
 
-    said: list[list[int]] = []
+    outputs: list[list[int]] = []
 
     def work() -> None:
-        said[:] = generated(model, sources, beam, min_new_tokens=length, max_new_tokens=length)
+        outputs[:] = generated(model, sources, beam, min_new_tokens=length, max_new_tokens=length)
 
-    warmed({"folder": folder, "count": len(sources), "beam": beam, "length": length, **setting}, work)
-    turns = timed(work, seconds)
-    if any(len(one) != length for one in said):
+    warm_up({"folder": folder, "count": len(sources), "beam": beam, "length": length, **setting}, work)
+    turns = time_turns(work, seconds)
+    if any(len(text) != length for text in outputs):
         raise ValueError("an output of another length")
-    return {"seconds": turns, "said": said}
+    return {"seconds": turns, "outputs": outputs}
 
 
 def text(
     folder: str, lines: list[str], beam: int, search: dict[str, Any], setting: dict[str, Any], one_by_one: bool
 ) -> dict[str, Any]:
-    """Text in, text out: in batches of like lengths, or one by one."""
+    """Translate text to text: in batches of similar lengths, or one by one."""
     model = opened(folder, setting["precision"])
     source, target = subword(folder, "source.model"), subword(folder, "target.model")
 
-    def work(some: list[str]) -> list[str]:
-        sources = source.encode(some)
-        found = generated(model, sources, beam, max_new_tokens=max(map(len, sources)) + 51, **search)
-        said: list[str] = target.decode([[index for index in row if index > 3] for row in found])
-        return said
+    def work(subset: list[str]) -> list[str]:
+        sources = source.encode(subset)
+        generated_ids = generated(model, sources, beam, max_new_tokens=max(map(len, sources)) + 51, **search)
+        outputs: list[str] = target.decode([[index for index in row if index > 3] for row in generated_ids])
+        return outputs
 
     def all_of_them() -> list[str]:
-        said = [""] * len(lines)
-        for some in batches([len(line) for line in lines], setting["batch"]):
-            for index, one in zip(some, work([lines[index] for index in some]), strict=True):
-                said[index] = one
-        return said
+        outputs = [""] * len(lines)
+        for subset in batch_by_length([len(line) for line in lines], setting["batch"]):
+            for index, text in zip(subset, work([lines[index] for index in subset]), strict=True):
+                outputs[index] = text
+        return outputs
 
-    warmed(
+    warm_up(
         {"folder": folder, "beam": beam, "alone": one_by_one, **setting},
         lambda: work(lines[:4]) if one_by_one else all_of_them(),
     )
     if one_by_one:
-        seconds, said = each_timed(lambda line: work([line])[0], lines)
-        return {"seconds": seconds, "said": said}
+        seconds, outputs = time_each(lambda line: work([line])[0], lines)
+        return {"seconds": seconds, "outputs": outputs}
     whole: list[list[str]] = []
-    seconds = timed(lambda: whole.append(all_of_them()), LEAST_SECONDS)
-    return {"seconds": seconds, "said": whole[0]}
+    seconds = time_turns(lambda: whole.append(all_of_them()), LEAST_SECONDS)
+    return {"seconds": seconds, "outputs": whole[0]}
 
 
 if __name__ == "__main__":

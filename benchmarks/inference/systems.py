@@ -1,4 +1,4 @@
-"""The systems, their processes, and all settings that are tried of each."""
+"""Systems of the benchmark, their processes, and the settings that are tried."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from common.environments import Absent, make_environment, versions
+from common.environments import MissingPeerError, describe_versions, make_environment
 
-from .contest import Entry, Worker
-from .models import Forms
+from .harness import Candidate, SystemProcess
+from .models import ModelFormats
 
 CORES = 2
-ALL = OURS, CT2, HF = ("dragoman", "CTranslate2", "transformers")
+ALL = DRAGOMAN, CT2, HF = ("dragoman", "CTranslate2", "transformers")
 PROBE = ["python", "-c", "import ctranslate2, sentencepiece; from transformers import MarianMTModel"]
 # Its own choice of instructions, the widest, and, in full runs, Intel's library for its products, with and without packing.
 ROUTES = {
@@ -35,80 +35,85 @@ THREADS = {"1 x 2 threads": (1, 2), "1 x 1 thread": (1, 1), "2 x 1 thread": (2, 
 
 @dataclass
 class Systems:
-    """The processes that are there, started when they are first asked."""
+    """Available systems; a process starts at its first request."""
 
     programs: Path | None
-    absent: str
-    named: Sequence[str]
-    workers: dict[str, Worker] = field(default_factory=dict)
+    missing_reason: str
+    selected: Sequence[str]
+    processes: dict[str, SystemProcess] = field(default_factory=dict)
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         if self.programs is None:
-            return f"no peers: {self.absent}"
-        return versions(self.programs, "ctranslate2", "transformers", "torch")
+            return f"no peers: {self.missing_reason}"
+        return describe_versions(self.programs, "ctranslate2", "transformers", "torch")
 
-    def _worker(self, key: str, programs: Path, module: str, environment: dict[str, str]) -> Worker:
-        if key not in self.workers:
+    def _get_process(self, key: str, programs: Path, module: str, environment: dict[str, str]) -> SystemProcess:
+        if key not in self.processes:
             own = {"OMP_NUM_THREADS": str(CORES), "PYTHONWARNINGS": "ignore", "TOKENIZERS_PARALLELISM": "false"}
-            self.workers[key] = Worker([programs / "python", "-m", f"inference.{module}"], {**own, **environment})
-        return self.workers[key]
+            self.processes[key] = SystemProcess([programs / "python", "-m", f"inference.{module}"], {**own, **environment})
+        return self.processes[key]
 
-    def ours(self, threads: str, settings: list[dict[str, Any]]) -> list[Entry]:
-        if OURS not in self.named:
+    def dragoman(self, threads: str, settings: list[dict[str, Any]]) -> list[Candidate]:
+        if DRAGOMAN not in self.selected:
             return []
         replicas, each = THREADS[threads]
-        worker = self._worker(OURS, Path(sys.executable).parent, "serve_dragoman", {})
+        worker = self._get_process(DRAGOMAN, Path(sys.executable).parent, "serve_dragoman", {})
         return [
-            Entry(OURS, f"{_said(setting)}, {threads}", worker, {**setting, "replicas": replicas, "threads": each})
+            Candidate(
+                DRAGOMAN, f"{_format_setting(setting)}, {threads}", worker, {**setting, "replicas": replicas, "threads": each}
+            )
             for setting in settings
         ]
 
     def ctranslate2(
         self, threads: str, settings: list[dict[str, Any]], *, quick: bool, types: Sequence[str] = COMPUTE_TYPES
-    ) -> list[Entry]:
+    ) -> list[Candidate]:
         inter, intra = THREADS[threads]
-        found = []
-        if self.programs is None or CT2 not in self.named:
+        candidates = []
+        if self.programs is None or CT2 not in self.selected:
             return []
         for route in QUICK_ROUTES if quick else ROUTES:
-            worker = self._worker(f"{CT2} {route}", self.programs, "serve_ctranslate2", ROUTES[route])
+            worker = self._get_process(f"{CT2} {route}", self.programs, "serve_ctranslate2", ROUTES[route])
             for compute_type, setting in product(types, settings):
                 whole = {"compute_type": compute_type, **setting, "inter": inter, "intra": intra}
-                label = ", ".join([compute_type, route, *([_said(setting)] if setting else []), threads])
-                found.append(Entry(CT2, label, worker, whole))
-        return found
+                label = ", ".join([compute_type, route, *([_format_setting(setting)] if setting else []), threads])
+                candidates.append(Candidate(CT2, label, worker, whole))
+        return candidates
 
-    def transformers(self, settings: list[dict[str, Any]], forms: Forms) -> list[Entry]:
-        if self.programs is None or forms.marian is None or HF not in self.named:
+    def transformers(self, settings: list[dict[str, Any]], forms: ModelFormats) -> list[Candidate]:
+        if self.programs is None or forms.marian is None or HF not in self.selected:
             return []
-        worker = self._worker(HF, self.programs, "serve_transformers", {})
+        worker = self._get_process(HF, self.programs, "serve_transformers", {})
         both = product(("bfloat16", "float32"), settings)
         return [
-            Entry(
-                HF, ", ".join([precision, *([_said(setting)] if setting else [])]), worker, {"precision": precision, **setting}
+            Candidate(
+                HF,
+                ", ".join([precision, *([_format_setting(setting)] if setting else [])]),
+                worker,
+                {"precision": precision, **setting},
             )
             for precision, setting in both
         ]
 
     def close(self) -> None:
-        for worker in self.workers.values():
+        for worker in self.processes.values():
             worker.close()
-        self.workers.clear()
+        self.processes.clear()
 
 
-def _said(setting: dict[str, Any]) -> str:
+def _format_setting(setting: dict[str, Any]) -> str:
     return " ".join(str(value) for value in setting.values() if value is not None)
 
 
 @contextmanager
 def open_systems(work: Path, named: Sequence[str]) -> Iterator[Systems]:
-    """The peers' environment is made on the first run. Where it cannot be, we run alone."""
+    """Yield the systems; the first run makes the peers' environment. Without it, dragoman runs alone."""
     programs, absent = None, ""
     try:
-        wanted = Path(__file__).with_name("peers.txt")
-        programs = make_environment(wanted, work / "environments" / "peers", install=True, probe=PROBE)
-    except Absent as error:
+        requirements = Path(__file__).with_name("peers.txt")
+        programs = make_environment(requirements, work / "environments" / "peers", install=True, probe=PROBE)
+    except MissingPeerError as error:
         absent = str(error)
     os.environ.pop("CT2_FORCE_CPU_ISA", None)
     systems = Systems(programs, absent, named)
@@ -118,6 +123,6 @@ def open_systems(work: Path, named: Sequence[str]) -> Iterator[Systems]:
         systems.close()
 
 
-def folder_for(entry: Entry, forms: Forms) -> str:
-    """Where the form of the model is that this system reads."""
-    return str({OURS: forms.bundle, CT2: forms.ctranslate2, HF: forms.marian}[entry.system])
+def model_path(entry: Candidate, forms: ModelFormats) -> str:
+    """Return the path of the model format that this system reads."""
+    return str({DRAGOMAN: forms.bundle, CT2: forms.ctranslate2, HF: forms.marian}[entry.system])

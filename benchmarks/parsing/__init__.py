@@ -1,1 +1,1 @@
-"""Parsing, measured: what the constraint costs, what baselines are worth, and how well a parser knows what it knows."""
+"""Parsing benchmark: cost of the constraint, baselines, and confidence thresholds."""

@@ -1,4 +1,4 @@
-"""What is parsed, and by which model: a bundle that is given, or one of the recipe's size with weights as before training."""
+"""Parsers and sentences of the benchmark: a given bundle, or one of the recipe's size with random weights."""
 
 from __future__ import annotations
 
@@ -32,52 +32,55 @@ _PIECES = 4_000
 
 @dataclass(frozen=True)
 class Treebank:
-    """Trees to learn from and to score on; none of either where the treebank is not here."""
+    """Training and development trees; both are empty if the treebank is absent."""
 
     train: Sequence[Tree] = ()
     dev: Sequence[Tree] = ()
 
 
 def find_treebank(shared: Path) -> Treebank:
-    """CRAFT, without function tags and traces."""
+    """Return CRAFT without function tags and traces."""
     folder = shared / "craft"
     if not folder.is_dir():
         return Treebank()
-    found = ([simplify(one.tree, root="top") for one in read_trees(folder / f"{name}.tsv.gz")] for name in ("train", "dev"))
-    return Treebank(*found)
+    parts = (
+        [simplify(numbered_tree.tree, root="top") for numbered_tree in read_trees(folder / f"{name}.tsv.gz")]
+        for name in ("train", "dev")
+    )
+    return Treebank(*parts)
 
 
-def sentences_of(treebank: Treebank, count: int) -> list[list[str]]:
-    """Every so-manieth sentence of the treebank's dev part, or made-up ones."""
+def pick_sentences(treebank: Treebank, count: int) -> list[list[str]]:
+    """Return evenly spaced sentences of the development part, or synthetic ones."""
     if not treebank.dev:
-        return _made_up_sentences(count, seed=2)
+        return _make_sentences(count, seed=2)
     stride = max(1, len(treebank.dev) // count)
     return [get_words(tree) for tree in islice(treebank.dev[::stride], count)]
 
 
-def _made_up_sentences(count: int, *, seed: int) -> list[list[str]]:
-    chance = random.Random(seed)
-    lengths = [min(70, max(4, round(chance.gauss(24, 14)))) for _ in range(count)]
-    return [["".join(chance.choices("abcdefghij", k=chance.randint(2, 9))) for _ in range(length)] for length in lengths]
+def _make_sentences(count: int, *, seed: int) -> list[list[str]]:
+    rng = random.Random(seed)
+    lengths = [min(70, max(4, round(rng.gauss(24, 14)))) for _ in range(count)]
+    return [["".join(rng.choices("abcdefghij", k=rng.randint(2, 9))) for _ in range(length)] for length in lengths]
 
 
 def random_bundle(treebank: Treebank, folder: Path) -> Path:
-    """A parser of the size that the recipe for CRAFT has, its weights random; made once."""
+    """Return a parser of the CRAFT recipe's size with random weights; made once."""
     bundle = folder / "bundle"
     if (folder / "whole").exists():
         return bundle
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     recipe = read_recipe(RECIPE)
-    known = [get_words(tree) for tree in treebank.train] or _made_up_sentences(_MADE_UP, seed=1)
+    known = [get_words(tree) for tree in treebank.train] or _make_sentences(_MADE_UP, seed=1)
     labels = collect_labels(treebank.train, recipe.task) if treebank.train else TreeLabels("typed", _BRACKETS, _TAGS)
     size = recipe.tokenizer.vocab_size if treebank.train else _PIECES
     source = train_sentencepiece(map(to_source_text, known), recipe.tokenizer, vocab_size=size, seed=1)
-    tokeniser = PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
+    tokenizer = PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
     torch.manual_seed(1)
     parts = parser_options(recipe)
     model = build_model(recipe.model, source_vocab_size=len(source), target_vocab_size=len(labels), **parts)
-    fill_word_tables(model, tokeniser)
-    save_bundle(bundle, recipe=recipe, tokenizer=tokeniser, weights=collect_weights(model), metadata={"weights": "random"})
+    fill_word_tables(model, tokenizer)
+    save_bundle(bundle, recipe=recipe, tokenizer=tokenizer, weights=collect_weights(model), metadata={"weights": "random"})
     (folder / "whole").touch()
     return bundle

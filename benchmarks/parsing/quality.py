@@ -1,4 +1,4 @@
-"""What parsers are worth on CRAFT's dev part: a right-branching tree, a grammar that was counted, and a bundle."""
+"""F1 on CRAFT's development part: right-branching trees, a PCFG, and a bundle."""
 
 from __future__ import annotations
 
@@ -21,50 +21,53 @@ NO_TREEBANK = "CRAFT is not here"
 QUICK_STRIDE, QUICK_LONGEST = 20, 40
 
 
-def measure_quality(treebank: Treebank, bundle: Path | None, *, say: Callable[[str], None], quick: bool) -> Section:
-    """The baselines and, where one is given, a trained bundle, on the same trees; quick: a sample of up to 40 words."""
+def measure_quality(treebank: Treebank, bundle: Path | None, *, on_progress: Callable[[str], None], quick: bool) -> Section:
+    """Score the baselines and a bundle, if one is given, on the same trees; quick: a sample of up to 40 words."""
     if not treebank.dev:
-        return Section(remarks=[NO_TREEBANK])
-    gold = Trees("CRAFT dev", _some(treebank.dev, quick))
-    say(f"counting a grammar over {len(treebank.train):,} trees, and parsing {len(gold.trees):,} with it twice")
+        return Section(notes=[NO_TREEBANK])
+    gold = Trees("CRAFT dev", _sample(treebank.dev, quick))
+    on_progress(f"counting a grammar over {len(treebank.train):,} trees, and parsing {len(gold.trees):,} with it twice")
     results: list[Table4Result] = score_baselines(gold, Trees("CRAFT train", treebank.train))
     if bundle is not None:
-        say("parsing them with the bundle")
+        on_progress("parsing them with the bundle")
         [parser] = load_parsers([bundle], {})
         results.append(score_parser(str(bundle), parser, gold, decoding={}))
     title = f"F1 on CRAFT dev, {len(gold.trees):,} trees" + (f" of up to {QUICK_LONGEST} words" if quick else "")
     header = ["parser", "tags", "F1", "to 40 words", "precision", "recall", "no tree", "sentences/s"]
     table = Table(title, header)
-    for one in results:
-        figures = [f"{value:.2f}" for value in (one.f1, one.f1_short, one.precision, one.recall)]
-        rate = one.sentences / max(one.seconds, 1e-9)
-        table.rows.append([one.parser, one.tags, *figures, str(one.failures), f"{rate:,.1f}"])
+    for item in results:
+        figures = [f"{value:.2f}" for value in (item.f1, item.f1_short, item.precision, item.recall)]
+        rate = item.sentences / max(item.seconds, 1e-9)
+        table.rows.append([item.parser, item.tags, *figures, str(item.failures), f"{rate:,.1f}"])
     quoted = ", ".join(f"{row.f1:g} ({row.training})" for row in LATER_PARSERS)
     return Section(
         tables=[table],
-        remarks=[
+        notes=[
             "COLLINS.prm, failures as zero, gold tags put in",
             f"for scale, on WSJ section 23 and not comparable: benepar {quoted}",
         ],
-        figures={"results": [vars(one) for one in results]},
+        figures={"results": [vars(item) for item in results]},
     )
 
 
-def measure_confidence(parser: Parser, treebank: Treebank, *, say: Callable[[str], None], quick: bool) -> Section:
-    """What a threshold on the mean log-probability of a token keeps, and what is kept is worth."""
+def measure_confidence(parser: Parser, treebank: Treebank, *, on_progress: Callable[[str], None], quick: bool) -> Section:
+    """Report which fraction of parses a threshold on the mean log-probability keeps, and their F1."""
     if not treebank.dev:
-        return Section(remarks=[NO_TREEBANK])
-    gold = _some(treebank.dev, quick)
-    say(f"parsing {len(gold):,} sentences")
+        return Section(notes=[NO_TREEBANK])
+    gold = _sample(treebank.dev, quick)
+    on_progress(f"parsing {len(gold):,} sentences")
     parses = parser.parse([get_words(tree) for tree in gold])
-    retagged = [one.tree and copy_tags([tree], [one.tree])[0] for one, tree in zip(parses, gold, strict=True)]
-    kept = evaluate_thresholds([compute_mean_log_prob(one.token_log_probs) for one in parses], score_trees(gold, retagged))
+    retagged = [item.tree and copy_tags([tree], [item.tree])[0] for item, tree in zip(parses, gold, strict=True)]
+    threshold_results = evaluate_thresholds(
+        [compute_mean_log_prob(item.token_log_probs) for item in parses], score_trees(gold, retagged)
+    )
     table = Table("what is kept at a threshold (--min-score)", ["kept", "threshold", "F1", "F1 of the rest"])
     table.rows = [
-        [f"{one.fraction:.0%}", f"{one.min_mean_log_prob:.4f}", f"{one.f1:.2f}", f"{one.f1_rejected:.2f}"] for one in kept
+        [f"{item.fraction:.0%}", f"{item.min_mean_log_prob:.4f}", f"{item.f1:.2f}", f"{item.f1_rejected:.2f}"]
+        for item in threshold_results
     ]
-    return Section(tables=[table], figures={"thresholds": [vars(one) for one in kept]})
+    return Section(tables=[table], figures={"thresholds": [vars(item) for item in threshold_results]})
 
 
-def _some(trees: Sequence[Tree], quick: bool) -> list[Tree]:
+def _sample(trees: Sequence[Tree], quick: bool) -> list[Tree]:
     return [tree for tree in trees[::QUICK_STRIDE] if len(get_words(tree)) <= QUICK_LONGEST] if quick else list(trees)

@@ -1,6 +1,6 @@
-"""Parsing, measured: `make bench-parsing`, with QUICK=1 in a few minutes, with BUNDLE=… for a trained parser.
+"""Parsing benchmark: `make bench-parsing`, with QUICK=1 in under four minutes, with BUNDLE=… for a trained parser.
 
-What is measured and how stands in README.md beside this file. The last line holds `name=ratio` pairs; larger is better in each.
+README.md beside this file describes what is measured. The last line holds `name=ratio` pairs; larger is better.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from common.report import open_console, show, tell_end, tell_machine
+from common.report import open_console, print_end, print_machine, print_section
 from common.results import Section
-from common.usage import keep_to_cores
+from common.usage import limit_cores
 
 from dragoman.errors import DragomanError
 from dragoman.inference.parser import load_parser
 
-from .models import find_treebank, random_bundle, sentences_of
+from .models import find_treebank, pick_sentences, random_bundle
 from .quality import measure_confidence, measure_quality
 from .speed import measure_speed
 
@@ -48,37 +48,37 @@ def main(
 ) -> None:
     """Measure how fast dragoman parses, what the constraint costs, and what its trees are worth beside baselines."""
     started = time.monotonic()
-    here = Path(__file__).resolve().parent
-    work = (work or here / ".work").resolve()
+    package_path = Path(__file__).resolve().parent
+    work = (work or package_path / ".work").resolve()
     work.mkdir(parents=True, exist_ok=True)
     (work / ".gitignore").write_text("*\n", encoding="utf-8")
     console = open_console()
-    cores = keep_to_cores(most_cores)
-    told = tell_machine(console, cores=cores, quick=quick, libraries=("dragoman", "torch", "numpy"))
+    cores = limit_cores(most_cores)
+    machine = print_machine(console, cores=cores, quick=quick, libraries=("dragoman", "torch", "numpy"))
 
-    def say(line: str) -> None:
+    def print_progress(line: str) -> None:
         print(f"  {line}", file=sys.stderr, flush=True)
 
-    treebank = find_treebank((shared or here.parents[1].parent / "shared" / "data").resolve())
+    treebank = find_treebank((shared or package_path.parents[1].parent / "shared" / "data").resolve())
     try:
         parser = load_parser(bundle or random_bundle(treebank, work / "random"), intra_threads=cores, inter_threads=1)
     except DragomanError as error:
         console.print(str(error), markup=False)
         sys.exit(error.exit_code)
-    parsed = sentences_of(treebank, sentences or (32 if quick else 192))
+    parsed = pick_sentences(treebank, sentences or (32 if quick else 192))
     turns = {"rounds": rounds or (3 if quick else 5), "part": 4}
     measures: dict[str, Callable[[], Section]] = {
-        "speed": lambda: measure_speed(parser, parsed, trained=bundle is not None, say=say, **turns),
-        "quality": lambda: measure_quality(treebank, bundle, say=say, quick=quick),
+        "speed": lambda: measure_speed(parser, parsed, trained=bundle is not None, on_progress=print_progress, **turns),
+        "quality": lambda: measure_quality(treebank, bundle, on_progress=print_progress, quick=quick),
     }
     if bundle is not None:
-        measures["confidence"] = lambda: measure_confidence(parser, treebank, say=say, quick=quick)
-    done: dict[str, Section] = {}
+        measures["confidence"] = lambda: measure_confidence(parser, treebank, on_progress=print_progress, quick=quick)
+    sections: dict[str, Section] = {}
     for name, measure in measures.items():
         if not only or name in only:
-            done[name] = measure()
-            show(console, done[name])
-    tell_end(console, done, told, seconds=time.monotonic() - started, report=report)
+            sections[name] = measure()
+            print_section(console, sections[name])
+    print_end(console, sections, machine, seconds=time.monotonic() - started, json_path=report)
 
 
 if __name__ == "__main__":

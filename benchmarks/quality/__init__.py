@@ -1,1 +1,1 @@
-"""Quality, measured: what each switch is worth on a small corpus, alone and together."""
+"""Quality benchmark: the gain of each option on a small corpus, alone and combined."""

@@ -1,6 +1,4 @@
-"""Multi30k, or every so manieth of its training pairs, and these in two halves: every other pair, so that neither is of another
-kind.
-"""
+"""Multi30k or every n-th of its training pairs, split into two halves of alternating pairs."""
 
 from __future__ import annotations
 
@@ -14,36 +12,36 @@ Pairs = Literal["all", "first", "second"]
 """All that are learnt from, or a half of them."""
 
 
-class NoText(Exception):
-    """There is nothing to learn from here; the message says why."""
+class MissingMulti30kError(Exception):
+    """Error for a missing corpus; the message gives the reason."""
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """tok: the tokenised files"""
+class Multi30kCorpus:
+    """Paths of the corpus. tokenized_path: the tokenized files; subset_path: the written subsets."""
 
-    tok: Path
-    cut: Path
+    tokenized_path: Path
+    subset_path: Path
 
     def train(self, pairs: Pairs, language: str) -> Path:
-        return self.cut / f"{pairs}.{language}"
+        return self.subset_path / f"{pairs}.{language}"
 
     def valid(self, language: str) -> list[str]:
-        return _lines(self.tok / f"{VALID}.{language}.gz")
+        return _lines(self.tokenized_path / f"{VALID}.{language}.gz")
 
 
-def find_corpus(shared: Path, work: Path, every: int = 1) -> Corpus:
-    """every: 4 for every fourth pair alone, which is a small corpus. Raises NoText."""
+def find_corpus(shared: Path, work: Path, every: int = 1) -> Multi30kCorpus:
+    """Return the corpus with every `every`-th pair. Raises MissingMulti30kError."""
     tok = shared / "multi30k" / "tok"
     if not tok.is_dir():
-        raise NoText(f"no Multi30k in {shared}: nothing to learn from")
-    corpus = Corpus(tok, work / f"pairs-{every}")
-    corpus.cut.mkdir(parents=True, exist_ok=True)
+        raise MissingMulti30kError(f"no Multi30k in {shared}: nothing to learn from")
+    corpus = Multi30kCorpus(tok, work / f"pairs-{every}")
+    corpus.subset_path.mkdir(parents=True, exist_ok=True)
     for language in ("en", "de"):
         lines = _lines(tok / f"{TRAIN}.{language}.gz")[::every]
-        some: dict[Pairs, list[str]] = {"all": lines, "first": lines[::2], "second": lines[1::2]}
-        for pairs in some:
-            corpus.train(pairs, language).write_text("".join(f"{line}\n" for line in some[pairs]), encoding="utf-8")
+        subsets: dict[Pairs, list[str]] = {"all": lines, "first": lines[::2], "second": lines[1::2]}
+        for pairs in subsets:
+            corpus.train(pairs, language).write_text("".join(f"{line}\n" for line in subsets[pairs]), encoding="utf-8")
     return corpus
 
 

@@ -1,4 +1,4 @@
-"""What is trained: the recipe as it is, with one switch each, and with those together that a user would put together."""
+"""Rows of the quality benchmark: the recipe as it is, with one option each, and with useful combinations."""
 
 from __future__ import annotations
 
@@ -9,87 +9,95 @@ PLAIN, HALF, REVERSED = "plain", "half", "half-reversed"
 
 
 @dataclass(frozen=True)
-class Row:
-    """A model to train.
+class ExperimentRow:
+    """Model to train.
 
-    settings: what differs from the recipe
-    steps: so many times those that are asked for
-    pairs: which it learns from: all, the first half, or that the other way round
-    beside: what it learns from as well, keys of `MADE`
-    over: the row that it is compared with; none where a model is trained for what it makes
+    settings: differences from the recipe
+    steps: factor on the number of steps
+    pairs: training pairs: all, the first half, or the first half reversed
+    synthetic: further training pairs, keys of `SYNTHETIC`
+    baseline: the row that it is compared with; empty if the model only makes pairs
     """
 
     name: str
-    what: str
+    description: str
     settings: tuple[str, ...] = ()
     steps: float = 1.0
     pairs: Literal["all", "half", "half-reversed"] = "all"
-    beside: tuple[str, ...] = ()
-    over: str = PLAIN
+    synthetic: tuple[str, ...] = ()
+    baseline: str = PLAIN
 
 
 @dataclass(frozen=True)
-class Making:
-    """Pairs that a model makes: `dragoman augment HOW`, by the model of this row, of these pairs' sides in these languages."""
+class SyntheticPairs:
+    """Pairs that a model makes with `dragoman augment METHOD`, from one half of the pairs."""
 
-    how: Literal["distil", "back-translate", "self-train"]
-    by: str
+    method: Literal["distill", "back-translate", "self-train"]
+    model_row: str
     pairs: Literal["all", "first", "second"]
     languages: tuple[str, ...]
     options: tuple[str, ...] = ()
 
 
-BEST = ("--best-of", "5", "--original", "beam_size=5")
-MADE = {
-    "distilled": Making("distil", PLAIN, "all", ("en", "de"), BEST),
-    "half-distilled": Making("distil", HALF, "first", ("en", "de"), BEST),
-    "back-translated": Making("back-translate", REVERSED, "second", ("de",)),
-    "self-translated": Making("self-train", HALF, "second", ("en",)),
+BEST = ("--best-of", "5", "--fallback-to-reference", "beam_size=5")
+SYNTHETIC = {
+    "distilled": SyntheticPairs("distill", PLAIN, "all", ("en", "de"), BEST),
+    "half-distilled": SyntheticPairs("distill", HALF, "first", ("en", "de"), BEST),
+    "back-translated": SyntheticPairs("back-translate", REVERSED, "second", ("de",)),
+    "self-translated": SyntheticPairs("self-train", HALF, "second", ("en",)),
 }
 SAMPLED, MOVING = "tokenizer.sampling_alpha=0.1", ("training.checkpoint_averaging=ema", "training.ema_decay=0.99")
 # At the recipe's rate of 5e-3 six layers that are normalised after the sum never learn to look at the source.
 DEEP = ("model.encoder_layers=6", "model.decoder_layers=2", "training.peak_lr=2.5e-3")
 DROPOUT = ("model.residual_dropout=0.1", "model.embedding_dropout=0.1")
 ROWS = (
-    Row(PLAIN, "the recipe, the mean of the last five checkpoints"),
-    Row("last", "the last weights alone", ("training.checkpoint_averaging=none",)),
-    Row("moving", "their moving average, 0.99", MOVING),
-    Row("dropout", "dropout of 0.1, as the paper has it, for 0.3", DROPOUT),
-    Row("pieces", "2,000 pieces", ("tokenizer.vocab_size=2000",)),
-    Row("sampled", "BPE-dropout of 0.1", (SAMPLED,)),
-    Row("r-drop", "R-Drop, α = 5: twice a step's price", ("training.r_drop_alpha=5",)),
-    Row("r-drop-half", "R-Drop, half the steps: the same price", ("training.r_drop_alpha=5",), steps=0.5),
-    Row("deep", "6 + 2 layers for 4 + 4, half the rate", DEEP),
-    Row("distilled", "and what plain makes of the same captions", beside=("distilled",)),
-    Row("together", "distilled, BPE-dropout, moving average", (SAMPLED, *MOVING), beside=("distilled",)),
-    Row(HALF, "the first half of the pairs", pairs="half", over=HALF),
-    Row(REVERSED, "", pairs="half-reversed", over=""),
-    Row("half-back", "half, and back-translated German of the other", pairs="half", beside=("back-translated",), over=HALF),
-    Row("half-self", "half, and translated English of the other", pairs="half", beside=("self-translated",), over=HALF),
-    Row(
+    ExperimentRow(PLAIN, "the recipe, the mean of the last five checkpoints"),
+    ExperimentRow("last", "the last weights alone", ("training.checkpoint_averaging=none",)),
+    ExperimentRow("moving", "their moving average, 0.99", MOVING),
+    ExperimentRow("dropout", "dropout of 0.1, as the paper has it, for 0.3", DROPOUT),
+    ExperimentRow("pieces", "2,000 pieces", ("tokenizer.vocab_size=2000",)),
+    ExperimentRow("sampled", "BPE-dropout of 0.1", (SAMPLED,)),
+    ExperimentRow("r-drop", "R-Drop, α = 5: twice a step's price", ("training.r_drop_alpha=5",)),
+    ExperimentRow("r-drop-half", "R-Drop, half the steps: the same price", ("training.r_drop_alpha=5",), steps=0.5),
+    ExperimentRow("deep", "6 + 2 layers for 4 + 4, half the rate", DEEP),
+    ExperimentRow("distilled", "and what plain makes of the same captions", synthetic=("distilled",)),
+    ExperimentRow("together", "distilled, BPE-dropout, moving average", (SAMPLED, *MOVING), synthetic=("distilled",)),
+    ExperimentRow(HALF, "the first half of the pairs", pairs="half", baseline=HALF),
+    ExperimentRow(REVERSED, "", pairs="half-reversed", baseline=""),
+    ExperimentRow(
+        "half-back",
+        "half, and back-translated German of the other",
+        pairs="half",
+        synthetic=("back-translated",),
+        baseline=HALF,
+    ),
+    ExperimentRow(
+        "half-self", "half, and translated English of the other", pairs="half", synthetic=("self-translated",), baseline=HALF
+    ),
+    ExperimentRow(
         "half-both",
         "half-back, and what half makes of its own captions",
         pairs="half",
-        beside=("back-translated", "half-distilled"),
-        over=HALF,
+        synthetic=("back-translated", "half-distilled"),
+        baseline=HALF,
     ),
 )
 QUICK = (PLAIN, "moving")
 
 
-def needed(names: tuple[str, ...]) -> list[Row]:
-    """These rows, with those that they are compared with and learn from; first those that learn from none. All for none."""
+def select_rows(names: tuple[str, ...]) -> list[ExperimentRow]:
+    """Return these rows with their baselines and sources, those without synthetic pairs first; all rows for no names."""
     by_name = {row.name: row for row in ROWS}
-    wanted = set[str]()
+    selected = set[str]()
 
-    def want(name: str) -> None:
-        if name and name not in wanted:
-            wanted.add(name)
+    def select(name: str) -> None:
+        if name and name not in selected:
+            selected.add(name)
             row = by_name[name]
-            want(row.over)
-            for made in row.beside:
-                want(MADE[made].by)
+            select(row.baseline)
+            for made in row.synthetic:
+                select(SYNTHETIC[made].model_row)
 
     for name in names or by_name:
-        want(name)
-    return sorted((row for row in ROWS if row.name in wanted), key=lambda row: bool(row.beside))
+        select(name)
+    return sorted((row for row in ROWS if row.name in selected), key=lambda row: bool(row.synthetic))

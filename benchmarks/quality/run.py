@@ -1,7 +1,6 @@
-"""What each switch for quality is worth, alone and together: `make bench-quality`, with QUICK=1 in a few minutes.
+"""Quality benchmark of each option, alone and combined: `make bench-quality`, with QUICK=1 in under four minutes.
 
-What is trained and how it is compared stands in README.md beside this file. The last line holds `name=ratio` pairs: BLEU over
-the BLEU of what a row is compared with.
+README.md beside this file describes the rows. The last line holds `name=ratio` pairs: BLEU over the BLEU of the baseline.
 """
 
 from __future__ import annotations
@@ -12,24 +11,27 @@ import time
 from pathlib import Path
 
 import click
-from common.report import open_console, show, tell_end, tell_machine
+from common.report import open_console, print_end, print_machine, print_section
 from common.results import Section
 from common.usage import CommandError
 
 from dragoman.runtime.processes import count_cores
 
-from .corpus import NoText, find_corpus
-from .judge import judge
-from .learn import School, end_all
-from .rows import QUICK, ROWS, needed
+from .corpus import MissingMulti30kError, find_corpus
+from .evaluate import evaluate_rows
+from .experiment import Experiment, terminate_all
+from .rows import QUICK, ROWS, select_rows
 
-COMPARED = [row.name for row in ROWS if row.over]
+COMPARED = [row.name for row in ROWS if row.baseline]
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Two rows and few steps, to see that it works: under four minutes.")
 @click.option(
-    "--only", type=click.Choice([row.name for row in ROWS if row.over]), multiple=True, help="These rows, and what they need."
+    "--only",
+    type=click.Choice([row.name for row in ROWS if row.baseline]),
+    multiple=True,
+    help="These rows, and what they need.",
 )
 @click.option("--steps", type=click.IntRange(min=2), help="To train each.  [default: 5600, as the recipe; quick 60]")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="How often to train each.")
@@ -56,32 +58,34 @@ def main(
     KEY=VALUE is set in every row, such as tokenizer.vocab_size=4000.
     """
     started = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: end_all())
-    here = Path(__file__).resolve().parent
-    work = (work or here / ".work").resolve()
+    signal.signal(signal.SIGTERM, lambda *_: terminate_all())
+    package_path = Path(__file__).resolve().parent
+    work = (work or package_path / ".work").resolve()
     work.mkdir(parents=True, exist_ok=True)
     (work / ".gitignore").write_text("*\n", encoding="utf-8")
     console = open_console()
-    most = processes or count_cores()
-    told = tell_machine(console, cores=most, quick=quick, libraries=("dragoman", "torch", "numpy"))
+    num_processes = processes or count_cores()
+    machine = print_machine(console, cores=num_processes, quick=quick, libraries=("dragoman", "torch", "numpy"))
 
-    def say(line: str) -> None:
+    def print_progress(line: str) -> None:
         print(f"  {line}", file=sys.stderr, flush=True)
 
     budget = steps or (60 if quick else 5600)
-    rows = needed(only or (QUICK if quick else ()))
+    rows = select_rows(only or (QUICK if quick else ()))
     try:
-        corpus = find_corpus((shared or here.parents[1].parent / "shared" / "data").resolve(), work, every)
-        school = School(corpus, work / f"{budget}-steps{f'-every-{every}' if every > 1 else ''}", budget, say, settings)
-        school.train(rows, seeds, most)
-        section = judge(school, rows, seeds, say=say)
+        corpus = find_corpus((shared or package_path.parents[1].parent / "shared" / "data").resolve(), work, every)
+        school = Experiment(
+            corpus, work / f"{budget}-steps{f'-every-{every}' if every > 1 else ''}", budget, print_progress, settings
+        )
+        school.train(rows, seeds, num_processes)
+        section = evaluate_rows(school, rows, seeds, on_progress=print_progress)
     except CommandError as error:
         console.print(str(error), markup=False)
         sys.exit(1)
-    except NoText as error:
-        section = Section(remarks=[str(error)])
-    show(console, section)
-    tell_end(console, {"quality": section}, told, seconds=time.monotonic() - started, report=report)
+    except MissingMulti30kError as error:
+        section = Section(notes=[str(error)])
+    print_section(console, section)
+    print_end(console, {"quality": section}, machine, seconds=time.monotonic() - started, json_path=report)
 
 
 if __name__ == "__main__":

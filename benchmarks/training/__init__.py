@@ -1,1 +1,1 @@
-"""How fast dragoman trains beside its peers, and beside what the machine can do: `make bench-training`."""
+"""Training speed beside other toolkits: `make bench-training`."""

@@ -1,7 +1,7 @@
-"""What one writes around a library's own layers: torch.nn.Transformer, or Marian from transformers, and Adam.
+"""Bare training loop around torch.nn.Transformer or Marian from transformers, with Adam.
 
-Runs by itself, in the environment of the library: `bare_loop.py SETTINGS`, a JSON object with the model (nn or marian), the
-dimensions, the precision and the files of ids. Prints a JSON object every so many steps: target tokens, and seconds.
+`bare_loop.py SETTINGS` runs in the library's environment. SETTINGS is a JSON object with the model (nn or marian), the
+dimensions, the precision and the files of ids. It prints a JSON object every few steps: target tokens and seconds.
 """
 
 import importlib
@@ -23,8 +23,8 @@ LONGEST = 128
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]
 
 
-class Plain(nn.Module):
-    """torch.nn.Transformer between one embedding that is tied three ways and sinusoids."""
+class PlainTransformer(nn.Module):
+    """torch.nn.Transformer with one embedding for source, target and output, and sinusoidal positions."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__()
@@ -56,8 +56,8 @@ class Plain(nn.Module):
         return functional.linear(outputs, self.embedding.weight)
 
 
-class Marian(nn.Module):
-    """transformers' Marian, of the same dimensions."""
+class MarianTransformer(nn.Module):
+    """Marian from transformers with the same dimensions."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__()
@@ -95,13 +95,13 @@ def read_ids(path: str) -> list[list[int]]:
         return [[int(word) for word in line.split()] for line in lines]
 
 
-def padded(rows: list[list[int]]) -> torch.Tensor:
+def pad_rows(rows: list[list[int]]) -> torch.Tensor:
     longest = max(map(len, rows))
     return torch.tensor([row + [PADDING] * (longest - len(row)) for row in rows])
 
 
 def make_batches(sources: list[list[int]], targets: list[list[int]], batch_tokens: int) -> list[Batch]:
-    """Pairs of like lengths together, so many that the longer side with its padding keeps to the budget; in drawn order."""
+    """Return batches of pairs with similar lengths, within the budget of the longer side, in random order."""
     pairs = sorted(zip(sources, targets, strict=True), key=lambda pair: (max(map(len, pair)), len(pair[1])))
     groups: list[list[tuple[list[int], list[int]]]] = [[]]
     for pair in pairs:
@@ -112,16 +112,16 @@ def make_batches(sources: list[list[int]], targets: list[list[int]], batch_token
     random.Random(1).shuffle(groups)
     return [
         (
-            padded([[*source, END] for source, _ in group]),
-            padded([[BEGIN, *target] for _, target in group]),
-            padded([[*target, END] for _, target in group]),
+            pad_rows([[*source, END] for source, _ in group]),
+            pad_rows([[BEGIN, *target] for _, target in group]),
+            pad_rows([[*target, END] for _, target in group]),
             sum(len(target) + 1 for _, target in group),
         )
         for group in groups
     ]
 
 
-def endless(batches: list[Batch]) -> Iterator[Batch]:
+def repeat_batches(batches: list[Batch]) -> Iterator[Batch]:
     while True:
         yield from batches
 
@@ -129,26 +129,26 @@ def endless(batches: list[Batch]) -> Iterator[Batch]:
 def main() -> None:
     settings = json.loads(sys.argv[1])
     torch.manual_seed(1)
-    model = Plain(settings) if settings["model"] == "nn" else Marian(settings)
+    model = PlainTransformer(settings) if settings["model"] == "nn" else MarianTransformer(settings)
     model.train()
-    optimiser = torch.optim.Adam(model.parameters(), lr=7e-4, betas=(0.9, 0.98), eps=1e-9)
+    optimizer = torch.optim.Adam(model.parameters(), lr=7e-4, betas=(0.9, 0.98), eps=1e-9)
     batches = make_batches(read_ids(settings["source"]), read_ids(settings["target"]), settings["batch_tokens"])
-    low = settings["precision"] == "bfloat16"
-    tokens, began = 0, time.perf_counter()
-    for step, (source, inputs, targets, count) in enumerate(endless(batches), start=1):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
+    use_bfloat16 = settings["precision"] == "bfloat16"
+    tokens, started = 0, time.perf_counter()
+    for step, (source, inputs, targets, count) in enumerate(repeat_batches(batches), start=1):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=use_bfloat16):
             logits = model(source, inputs)
             loss = functional.cross_entropy(
                 logits.flatten(0, 1), targets.flatten(), ignore_index=PADDING, label_smoothing=settings["label_smoothing"]
             )
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         tokens += count
         if step % settings["report_steps"] == 0:
             now = time.perf_counter()
-            print(json.dumps({"tokens": tokens, "seconds": now - began, "loss": loss.item()}), flush=True)
-            tokens, began = 0, now
+            print(json.dumps({"tokens": tokens, "seconds": now - started, "loss": loss.item()}), flush=True)
+            tokens, started = 0, now
 
 
 if __name__ == "__main__":

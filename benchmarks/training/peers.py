@@ -1,8 +1,7 @@
-"""The peers: how each is installed, and the command that trains the same model on the same text with it.
+"""Other toolkits that train: how each is installed, and the command that trains the same model on the same text.
 
-Each has an environment of its own in the work folder, made from a pinned list beside this file. All learn from the same
-pieces, with all tied embeddings, label smoothing and Adam; where one cannot have the very same model, README.md says what
-differs.
+Each toolkit has its own environment in the work folder, made from a pinned list beside this file. All use the same pieces,
+tied embeddings, label smoothing and Adam. README.md lists the remaining differences.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.environments import Absent, make_environment, versions
+from common.environments import MissingPeerError, describe_versions, make_environment
 from common.usage import CommandError
 
-from .sizes import Size
-from .text import SIDES, VOCABULARY, Corpus
-from .timed import Contestant
+from .sizes import BenchmarkSize
+from .text import SIDES, VOCABULARY, TrainingText
+from .timed_run import TimedRun
 
 HERE = Path(__file__).parent
 INSTALL_SECONDS = 900.0
 SMOOTHING = 0.1
-MANY = 1_000_000  # steps: they are told when to stop
+MAX_STEPS = 1_000_000  # steps: they are told when to stop
 BETAS = (0.9, 0.98)
 
 # What is run once in a new environment, to see that it starts.
@@ -38,16 +37,18 @@ PROBES = {
 
 
 @dataclass(frozen=True)
-class Peer:
-    """A program in its environment; `contest` says what it runs for a size, in a folder."""
+class TrainingPeer:
+    """Toolkit in its environment; `make_run` returns its run for a size and a folder."""
 
     name: str
     key: str
-    contest: Callable[[Size, Path], Contestant]
+    make_run: Callable[[BenchmarkSize, Path], TimedRun]
 
 
-def bare(corpus: Corpus, programs: Path, model: str, name: str, key: str, precision: str = "float32") -> Peer:
-    def contest(size: Size, folder: Path) -> Contestant:
+def make_bare_loop(
+    corpus: TrainingText, programs: Path, model: str, name: str, key: str, precision: str = "float32"
+) -> TrainingPeer:
+    def contest(size: BenchmarkSize, folder: Path) -> TimedRun:
         settings = {
             "model": model,
             "precision": precision,
@@ -57,42 +58,42 @@ def bare(corpus: Corpus, programs: Path, model: str, name: str, key: str, precis
             "target": str(corpus.folder / f"train.ids.{SIDES[1]}"),
             **{field: value for field, value in vars(size).items() if field != "name"},
         }
-        return Contestant(
+        return TimedRun(
             name=name,
             key=key,
             command=[programs / "python", HERE / "bare_loop.py", json.dumps(settings)],
-            journal=folder / "said.txt",
-            rates=_bare_rates,
+            log_path=folder / "said.txt",
+            read_rates=_read_bare_rates,
             outputs=folder,
         )
 
-    return Peer(name, key, contest)
+    return TrainingPeer(name, key, contest)
 
 
-def _bare_rates(said: str) -> list[float]:
-    told = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    return [one["tokens"] / one["seconds"] for one in told]
+def _read_bare_rates(output: str) -> list[float]:
+    reports = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return [report["tokens"] / report["seconds"] for report in reports]
 
 
-def joeynmt(corpus: Corpus, programs: Path) -> Peer:
-    name = versions(programs, "joeynmt")
+def joeynmt(corpus: TrainingText, programs: Path) -> TrainingPeer:
+    name = describe_versions(programs, "joeynmt")
 
-    def contest(size: Size, folder: Path) -> Contestant:
+    def contest(size: BenchmarkSize, folder: Path) -> TimedRun:
         config = folder / "config.yaml"
-        return Contestant(
+        return TimedRun(
             name=name,
             key="joeynmt",
             command=[programs / "python", "-m", "joeynmt", "train", config],
-            journal=folder / "said.txt",
-            rates=_logged(r"Tokens per Sec:\s*([\d.]+)"),
+            log_path=folder / "said.txt",
+            read_rates=_rate_reader(r"Tokens per Sec:\s*([\d.]+)"),
             outputs=folder,
-            ready=lambda: _write(config, _joeynmt_config(corpus, size, folder)),
+            prepare=lambda: _write(config, _joeynmt_config(corpus, size, folder)),
         )
 
-    return Peer(name, "joeynmt", contest)
+    return TrainingPeer(name, "joeynmt", contest)
 
 
-def _joeynmt_config(corpus: Corpus, size: Size, folder: Path) -> dict[str, Any]:
+def _joeynmt_config(corpus: TrainingText, size: BenchmarkSize, folder: Path) -> dict[str, Any]:
     side = {"max_length": 128, "lowercase": False, "normalize": False, "level": "word", "voc_file": str(corpus.vocabulary)}
     stack = {
         "type": "transformer",
@@ -131,9 +132,9 @@ def _joeynmt_config(corpus: Corpus, size: Size, folder: Path) -> dict[str, Any]:
             "learning_rate_warmup": 100,
             "batch_size": size.batch_tokens,
             "batch_type": "token",
-            "epochs": MANY,
-            "max_updates": MANY,
-            "validation_freq": MANY,
+            "epochs": MAX_STEPS,
+            "max_updates": MAX_STEPS,
+            "validation_freq": MAX_STEPS,
             "logging_freq": size.report_steps,
             "early_stopping_metric": "ppl",
             "overwrite": True,
@@ -151,10 +152,10 @@ def _joeynmt_config(corpus: Corpus, size: Size, folder: Path) -> dict[str, Any]:
     }
 
 
-def eole(corpus: Corpus, programs: Path) -> Peer:
-    name = versions(programs, "eole")
+def eole(corpus: TrainingText, programs: Path) -> TrainingPeer:
+    name = describe_versions(programs, "eole")
 
-    def config(size: Size, folder: Path) -> dict[str, Any]:
+    def config(size: BenchmarkSize, folder: Path) -> dict[str, Any]:
         return {
             **_shared_config(corpus, size, folder),
             "training": {
@@ -176,13 +177,13 @@ def eole(corpus: Corpus, programs: Path) -> Peer:
             },
         }
 
-    return _by_file(name, "eole", [programs / "eole", "train", "-config"], config)
+    return _make_config_peer(name, "eole", [programs / "eole", "train", "-config"], config)
 
 
-def opennmt(corpus: Corpus, programs: Path) -> Peer:
-    name = versions(programs, "OpenNMT-py", "torch")
+def opennmt(corpus: TrainingText, programs: Path) -> TrainingPeer:
+    name = describe_versions(programs, "OpenNMT-py", "torch")
 
-    def config(size: Size, folder: Path) -> dict[str, Any]:
+    def config(size: BenchmarkSize, folder: Path) -> dict[str, Any]:
         return {
             **_shared_config(corpus, size, folder),
             "save_model": str(folder / "model"),
@@ -197,16 +198,16 @@ def opennmt(corpus: Corpus, programs: Path) -> Peer:
             **_shared_model(size),
         }
 
-    return _by_file(name, "opennmt", [programs / "onmt_train", "-config"], config)
+    return _make_config_peer(name, "opennmt", [programs / "onmt_train", "-config"], config)
 
 
-def _shared_config(corpus: Corpus, size: Size, folder: Path) -> dict[str, Any]:
-    """What Eole and OpenNMT-py, its parent, spell alike."""
+def _shared_config(corpus: TrainingText, size: BenchmarkSize, folder: Path) -> dict[str, Any]:
+    """Return the settings that Eole and OpenNMT-py spell alike."""
     sides = {f"path_{key}": str(corpus.folder / f"train.bpe.{side}") for key, side in zip(("src", "tgt"), SIDES, strict=True)}
     return {
         "save_data": str(folder / "data"),
-        "src_vocab": str(corpus.counted),
-        "tgt_vocab": str(corpus.counted),
+        "src_vocab": str(corpus.counted_vocabulary),
+        "tgt_vocab": str(corpus.counted_vocabulary),
         "share_vocab": True,
         "overwrite": True,
         "report_every": size.report_steps,
@@ -214,7 +215,7 @@ def _shared_config(corpus: Corpus, size: Size, folder: Path) -> dict[str, Any]:
     }
 
 
-def _shared_training(size: Size) -> dict[str, Any]:
+def _shared_training(size: BenchmarkSize) -> dict[str, Any]:
     return {
         "batch_type": "tokens",
         "batch_size": size.batch_tokens,
@@ -227,15 +228,15 @@ def _shared_training(size: Size) -> dict[str, Any]:
         "learning_rate": 1.0,
         "max_grad_norm": 0.0,
         "num_workers": 0,
-        "train_steps": MANY,
-        "valid_steps": MANY,
-        "save_checkpoint_steps": MANY,
+        "train_steps": MAX_STEPS,
+        "valid_steps": MAX_STEPS,
+        "save_checkpoint_steps": MAX_STEPS,
         "dropout": [size.dropout],
         "attention_dropout": [0.0],
     }
 
 
-def _shared_model(size: Size) -> dict[str, Any]:
+def _shared_model(size: BenchmarkSize) -> dict[str, Any]:
     return {
         "heads": size.num_heads,
         "hidden_size": size.d_model,
@@ -246,44 +247,46 @@ def _shared_model(size: Size) -> dict[str, Any]:
     }
 
 
-def _by_file(name: str, key: str, command: list[str | Path], config: Callable[[Size, Path], dict[str, Any]]) -> Peer:
-    def contest(size: Size, folder: Path) -> Contestant:
+def _make_config_peer(
+    name: str, key: str, command: list[str | Path], config: Callable[[BenchmarkSize, Path], dict[str, Any]]
+) -> TrainingPeer:
+    def contest(size: BenchmarkSize, folder: Path) -> TimedRun:
         path = folder / "config.yaml"
-        return Contestant(
+        return TimedRun(
             name=name,
             key=key,
             command=[*command, path],
-            journal=folder / "said.txt",
-            rates=_logged(r"\d+/ *(\d+) tok/s"),
+            log_path=folder / "said.txt",
+            read_rates=_rate_reader(r"\d+/ *(\d+) tok/s"),
             outputs=folder,
-            ready=lambda: _write(path, config(size, folder)),
+            prepare=lambda: _write(path, config(size, folder)),
             environment={"PYTHONWARNINGS": "ignore"},
         )
 
-    return Peer(name, key, contest)
+    return TrainingPeer(name, key, contest)
 
 
 def _write(path: Path, config: dict[str, Any]) -> None:
-    """As JSON, which is YAML."""
+    """Write a configuration as JSON, which is valid YAML."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
-def _logged(pattern: str) -> Callable[[str], list[float]]:
-    return lambda said: [float(rate) for rate in re.findall(pattern, said)]
+def _rate_reader(pattern: str) -> Callable[[str], list[float]]:
+    return lambda output: [float(rate) for rate in re.findall(pattern, output)]
 
 
 @dataclass(frozen=True)
-class Found:
-    """The peers that are there, in the order of the table, and why the others are not."""
+class TrainingPeers:
+    """Available toolkits in the order of the table, and the reasons why others are missing."""
 
-    peers: list[Peer]
+    peers: list[TrainingPeer]
     absent: dict[str, str]
 
 
-def find_peers(corpus: Corpus, work: Path, *, install: bool, all_of_them: bool) -> Found:
-    """Those that are quick to measure, or all of them; what is not there yet is installed where that is asked for."""
-    peers: list[Peer] = []
+def find_peers(corpus: TrainingText, work: Path, *, install: bool, all_of_them: bool) -> TrainingPeers:
+    """Return the toolkits that are quick to measure, or all; install missing ones if asked."""
+    peers: list[TrainingPeer] = []
     absent: dict[str, str] = {}
 
     def environment(name: str) -> Path:
@@ -295,24 +298,28 @@ def find_peers(corpus: Corpus, work: Path, *, install: bool, all_of_them: bool) 
             limit_seconds=INSTALL_SECONDS,
         )
 
-    def seek(name: str, make: Callable[[], Peer]) -> None:
+    def seek(name: str, make: Callable[[], TrainingPeer]) -> None:
         try:
             peers.append(make())
-        except (Absent, CommandError) as reason:
+        except (MissingPeerError, CommandError) as reason:
             absent[name] = str(reason)
 
-    def marian() -> Peer:
+    def marian() -> TrainingPeer:
         programs = environment("transformers")
-        return bare(corpus, programs, "marian", f"{versions(programs, 'transformers')} Marian, bare loop", "marian")
+        return make_bare_loop(
+            corpus, programs, "marian", f"{describe_versions(programs, 'transformers')} Marian, bare loop", "marian"
+        )
 
     own = Path(sys.executable).parent
-    peers.append(bare(corpus, own, "nn", "torch.nn.Transformer, bare loop", "nn_transformer"))
+    peers.append(make_bare_loop(corpus, own, "nn", "torch.nn.Transformer, bare loop", "nn_transformer"))
     seek("transformers", marian)
     seek("eole", lambda: eole(corpus, environment("eole")))
     seek("OpenNMT-py", lambda: opennmt(corpus, environment("opennmt")))
     if all_of_them:
         seek("joeynmt", lambda: joeynmt(corpus, environment("joeynmt")))
         peers.append(
-            bare(corpus, own, "nn", "torch.nn.Transformer, bare loop, bfloat16 autocast", "nn_transformer_bfloat16", "bfloat16")
+            make_bare_loop(
+                corpus, own, "nn", "torch.nn.Transformer, bare loop, bfloat16 autocast", "nn_transformer_bfloat16", "bfloat16"
+            )
         )
-    return Found(peers, absent)
+    return TrainingPeers(peers, absent)

@@ -1,6 +1,6 @@
-"""Training, measured beside its peers: `make bench-training`, with QUICK=1 in a few minutes.
+"""Training benchmark beside other toolkits: `make bench-training`, with QUICK=1 in under four minutes.
 
-What is measured and how stands in README.md beside this file. The last line holds `name=ratio` pairs; larger is better in each.
+README.md beside this file describes what is measured. The last line holds `name=ratio` pairs; larger is better.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from common.report import open_console, show, tell_end, tell_machine
+from common.report import open_console, print_end, print_machine, print_section
 from common.results import Section
-from common.usage import CommandError, adopt_orphans, keep_to_cores
+from common.usage import CommandError, adopt_orphans, limit_cores
 
-from .bench import Bench, Measured
+from .benchmark import MeasuredRates, TrainingBenchmark
 from .sizes import SIZES
 from .speed import measure_speed
 from .start import measure_start
-from .text import make_corpus
-from .timed import THREADS
+from .text import make_training_text
+from .timed_run import THREADS
 
 SECTIONS = ("speed", "start")
 
@@ -58,23 +58,23 @@ def main(
 ) -> None:
     """Measure how fast dragoman trains, beside its peers and beside what the machine can do."""
     started = time.monotonic()
-    here = Path(__file__).resolve().parent
-    work = (work or here / ".work").resolve()
-    shared = (shared or here.parents[1].parent / "shared" / "data").resolve()
+    package_path = Path(__file__).resolve().parent
+    work = (work or package_path / ".work").resolve()
+    shared = (shared or package_path.parents[1].parent / "shared" / "data").resolve()
     work.mkdir(parents=True, exist_ok=True)
     (work / ".gitignore").write_text("*\n", encoding="utf-8")
     os.environ.pop("PYTHONPATH", None)  # it is for this program, not for those that it starts
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it started is ended, as on Ctrl-C
     adopt_orphans()
     console = open_console()
-    cores = keep_to_cores(THREADS)
-    told = tell_machine(console, cores=cores, quick=quick, libraries=("dragoman", "sentencepiece", "numpy", "torch"))
-    corpus = make_corpus(shared, work / "text")
-    console.print(f"text: {corpus.described}; {corpus.lengths.pairs:,} pairs, {corpus.lengths.t:,} target tokens")
-    bench = Bench(corpus, work, lambda line: print(f"  {line}", file=sys.stderr, flush=True))
+    cores = limit_cores(THREADS)
+    machine = print_machine(console, cores=cores, quick=quick, libraries=("dragoman", "sentencepiece", "numpy", "torch"))
+    corpus = make_training_text(shared, work / "text")
+    console.print(f"text: {corpus.description}; {corpus.lengths.pairs:,} pairs, {corpus.lengths.t:,} target tokens")
+    bench = TrainingBenchmark(corpus, work, lambda line: print(f"  {line}", file=sys.stderr, flush=True))
     sizes = [SIZES[name] for name in SIZES if not chosen or name in chosen]
     turns = {"tiny": 3.0, "base": 2.5} if quick else {"tiny": 15.0, "base": 60.0}
-    measured = Measured()
+    measured = MeasuredRates()
     timed = [(size, turns[size.name] if seconds is None else seconds) for size in sizes]
     times = rounds or (1 if quick else 3)
     few = sizes[:1] if quick else sizes
@@ -82,15 +82,15 @@ def main(
         "speed": lambda: measure_speed(bench, measured, timed, rounds=times, quick=quick, install=install or not quick),
         "start": lambda: measure_start(bench, few, rounds=times),
     }
-    done: dict[str, Section] = {}
+    sections: dict[str, Section] = {}
     for name in SECTIONS:
         if name in (only or SECTIONS):
             try:
-                done[name] = measures[name]()
+                sections[name] = measures[name]()
             except CommandError as error:
-                done[name] = Section(remarks=[f"{name}: {error}"])
-            show(console, done[name])
-    tell_end(console, done, told, seconds=time.monotonic() - started, report=report)
+                sections[name] = Section(notes=[f"{name}: {error}"])
+            print_section(console, sections[name])
+    print_end(console, sections, machine, seconds=time.monotonic() - started, json_path=report)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The text that every system trains on: the same pairs, in the same pieces, in the forms that they ask for.
+"""Training text of the benchmark: the same pairs and pieces for every system, in the formats that they read.
 
-Multi30k's English-German captions (lower-cased and tokenised) where they lie beside the project, else made-up text of similar
-lengths. 10,000 joint pieces are learnt from it once.
+The text is Multi30k English-German (lower-cased, tokenized) if it is available, else synthetic text of similar lengths.
+10,000 joint pieces are trained once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Lengths:
-    """Sums over all training pairs of s and t, the tokens of source and target with their end tokens."""
+    """Sums over all training pairs of s and t, the source and target tokens with end tokens."""
 
     pairs: int = 0
     s: int = 0
@@ -39,40 +39,40 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """A folder with, for each part and side, `PART.SIDE` as text, `PART.bpe.SIDE` in pieces and `PART.ids.SIDE` as numbers."""
+class TrainingText:
+    """Folder with `PART.SIDE` as text, `PART.bpe.SIDE` as pieces and `PART.ids.SIDE` as ids."""
 
     folder: Path
     lengths: Lengths
-    described: str
+    description: str
 
     @property
     def pieces(self) -> Path:
-        """The SentencePiece model."""
+        """Return the path of the SentencePiece model."""
         return self.folder / "pieces.model"
 
     @property
     def vocabulary(self) -> Path:
-        """A piece a line, without the special ones."""
+        """Return the path of the vocabulary, a piece a line, without special tokens."""
         return self.folder / "pieces.txt"
 
     @property
-    def counted(self) -> Path:
-        """The same with how often each comes, which some ask for."""
+    def counted_vocabulary(self) -> Path:
+        """Return the path of the vocabulary with counts."""
         return self.folder / "pieces-counted.txt"
 
 
-def make_corpus(shared: Path, folder: Path) -> Corpus:
-    """The text in `folder`/NAME, made where it is not there whole."""
+def make_training_text(shared: Path, folder: Path) -> TrainingText:
+    """Return the text in `folder`; write it if it is not complete."""
     real = (shared / "multi30k" / "tok").is_dir()
     described = "Multi30k, en-de" if real else f"made-up text: no Multi30k in {shared}"
     folder = folder / ("multi30k" if real else "made-up")
     whole = folder / "whole.json"
     if not whole.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        pairs = {part: list(_multi30k(shared, part) if real else _made_up(part)) for part in PAIRS}
+        pairs = {part: list(_multi30k(shared, part) if real else _synthetic(part)) for part in PAIRS}
         whole.write_text(json.dumps(asdict(_write(folder, pairs))))
-    return Corpus(folder, Lengths(**json.loads(whole.read_text())), described)
+    return TrainingText(folder, Lengths(**json.loads(whole.read_text())), described)
 
 
 def _multi30k(shared: Path, part: str) -> Iterator[Pair]:
@@ -83,43 +83,43 @@ def _multi30k(shared: Path, part: str) -> Iterator[Pair]:
             yield source.strip(), target.strip()
 
 
-def _made_up(part: str) -> Iterator[Pair]:
-    """Words of syllables, drawn by Zipf's law, each with one translation; as long as captions are."""
-    chance = random.Random(SEED)
+def _synthetic(part: str) -> Iterator[Pair]:
+    """Yield pairs of made-up words by Zipf's law, each word with one translation, as long as captions."""
+    rng = random.Random(SEED)
     syllables = [first + vowel + last for first in "bdfgklmnprst" for vowel in "aeiou" for last in ("", "n", "r", "s", "l")]
-    lexicon = [tuple("".join(chance.choices(syllables, k=chance.randint(1, 4))) for _ in SIDES) for _ in range(12_000)]
+    lexicon = [tuple("".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in SIDES) for _ in range(12_000)]
     weights = [1.0 / rank for rank in range(3, 12_003)]
-    chance = random.Random(part)
+    rng = random.Random(part)
     for _ in range(PAIRS[part]):
-        words = chance.choices(lexicon, weights, k=min(max(round(chance.gauss(12.0, 4.0)), 4), 40))
+        words = rng.choices(lexicon, weights, k=min(max(round(rng.gauss(12.0, 4.0)), 4), 40))
         yield " ".join(word[0] for word in words), " ".join(word[1] for word in words)
 
 
 def _write(folder: Path, pairs: dict[str, list[Pair]]) -> Lengths:
-    processor = _learn(pairs["train"], folder / "pieces.model")
+    processor = _train_sentencepiece(pairs["train"], folder / "pieces.model")
     pieces = [processor.id_to_piece(index) for index in range(processor.get_piece_size())][SPECIAL:]
     counts: Counter[str] = Counter()
     lengths = Lengths()
-    for part, told in pairs.items():
-        encoded = [[processor.encode(side, out_type=str) for side in pair] for pair in told]
-        kept = [number for number, pair in enumerate(encoded) if all(0 < len(side) < LONGEST for side in pair)]
+    for part, side_pairs in pairs.items():
+        encoded = [[processor.encode(side, out_type=str) for side in pair] for pair in side_pairs]
+        selected = [number for number, pair in enumerate(encoded) if all(0 < len(side) < LONGEST for side in pair)]
         for index, side in enumerate(SIDES):
-            rows = [encoded[number][index] for number in kept]
-            _write_lines(folder / f"{part}.{side}", [told[number][index] for number in kept])
+            rows = [encoded[number][index] for number in selected]
+            _write_lines(folder / f"{part}.{side}", [side_pairs[number][index] for number in selected])
             _write_lines(folder / f"{part}.bpe.{side}", [" ".join(row) for row in rows])
             _write_lines(folder / f"{part}.ids.{side}", [" ".join(map(str, processor.piece_to_id(row))) for row in rows])
         if part == "train":
-            counts.update(piece for number in kept for side in encoded[number] for piece in side)
-            both = [(len(encoded[number][0]) + 1, len(encoded[number][1]) + 1) for number in kept]
-            sums = [sum(column) for column in zip(*((s, t, s * s, t * t, s * t) for s, t in both), strict=True)]
-            lengths = Lengths(len(both), *sums)
+            counts.update(piece for number in selected for side in encoded[number] for piece in side)
+            lengths_of_pairs = [(len(encoded[number][0]) + 1, len(encoded[number][1]) + 1) for number in selected]
+            sums = [sum(column) for column in zip(*((s, t, s * s, t * t, s * t) for s, t in lengths_of_pairs), strict=True)]
+            lengths = Lengths(len(lengths_of_pairs), *sums)
     _write_lines(folder / "pieces.txt", pieces)
     _write_lines(folder / "pieces-counted.txt", [f"{piece}\t{counts[piece] or 1}" for piece in pieces])
     return lengths
 
 
-def _learn(pairs: list[Pair], model: Path) -> spm.SentencePieceProcessor:
-    """With the special ids where dragoman has them."""
+def _train_sentencepiece(pairs: list[Pair], model: Path) -> spm.SentencePieceProcessor:
+    """Train a model with dragoman's special ids."""
     with model.open("wb") as written:
         spm.SentencePieceTrainer.train(
             sentence_iterator=iter(side for pair in pairs for side in pair),

@@ -1,23 +1,25 @@
-"""A model on disk: one sealed folder that training writes and everything else reads.
+"""Model on disk: one folder with checksums, which training writes and inference reads.
 
-    config.json          the whole recipe, the sizes of the vocabularies, and the story of the training
-    weights.safetensors  each parameter once, under the name of the first place that uses it; a parser's tables of words
-    source.model         SentencePiece model of the source; of both sides where they are joint
-    target.model         that of the target, where it is another; labels.json for a parser
+    config.json          the whole recipe, the vocabulary sizes, and the metadata of the training
+    weights.safetensors  each parameter once, under its first name; a parser's word tables
+    source.model         SentencePiece model of the source, or of both sides if they share it
+    target.model         SentencePiece model of the target, if it is separate; labels.json for a parser
     manifest.json        size and SHA-256 of each file
 
-Loading parses JSON and tensors; nothing in a bundle is ever executed.
+Loading parses JSON and tensors; it never executes anything from a bundle.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -29,35 +31,104 @@ from dragoman.io.safetensors import MappedTensors, save_tensors
 from dragoman.io.storage import atomic_dir, describe_write_error, verify_checksums
 from dragoman.model.factory import assemble_model
 from dragoman.model.transformer import Transformer
+from dragoman.tasks.attention_alignment import AlignmentHead
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "weights.safetensors"
 OUTPUT_WEIGHT = "output"
 CHECK_CHUNK_SIZE = 2**22
-"""Numbers that are looked through at once."""
+"""Weights that are checked for finite values at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleMetadata:
+    """Origin of a model: its data, training and software. A field that is not known is None.
+
+    Attributes:
+        training_files: files of the training corpora
+        pairs: sentence pairs that the model was trained on
+        dropped_pairs: number of pairs that preparation dropped or truncated, by reason
+        parameters: number of trained parameters
+        steps: optimizer steps
+        epochs: passes over the training corpora
+        seconds: training time in seconds, without validation and pauses
+        target_tokens: target tokens of all steps, without padding
+        target_tokens_per_second: mean throughput
+        machine: device, precision and kernels
+        flops: floating-point operations of all steps
+        mfu: model FLOP/s utilization: the share of the peak FLOP/s that the steps reached
+        data_wait_fraction: share of the training time that was spent waiting for batches
+        skipped_steps: steps without an update, because the loss or a gradient was not finite
+        averaged_checkpoints: names of the checkpoints whose mean the weights are
+        paper_deviations: settings that differ from the paper, one sentence each
+        alignment: attention head that alignments are read from
+        dragoman: version of dragoman
+        torch: version of PyTorch
+        finished: end of the training in UTC, in ISO 8601
+    """
+
+    training_files: list[str] | None = None
+    pairs: int | None = None
+    dropped_pairs: dict[str, int] | None = None
+    parameters: int | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    seconds: float | None = None
+    target_tokens: int | None = None
+    target_tokens_per_second: int | None = None
+    machine: str | None = None
+    flops: float | None = None
+    mfu: float | None = None
+    data_wait_fraction: float | None = None
+    skipped_steps: int | None = None
+    averaged_checkpoints: list[str] | None = None
+    paper_deviations: list[str] | None = None
+    alignment: AlignmentHead | None = None
+    dragoman: str | None = None
+    torch: str | None = None
+    finished: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the known fields as `config.json` holds them."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, document: object) -> BundleMetadata:
+        """Return the metadata of a JSON object. Raise pydantic's ValidationError if it does not fit the schema."""
+        return metadata_adapter().validate_python(document)
+
+
+@lru_cache(maxsize=1)
+def metadata_adapter() -> TypeAdapter[BundleMetadata]:
+    """Return pydantic's adapter of the metadata; `metadata_adapter().json_schema()` is its JSON schema."""
+    return TypeAdapter(BundleMetadata)
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A model with all that belongs to it. `story` tells what it was trained on and how, as JSON.
+    """Model with its recipe, tokenizer and metadata.
 
-    forget: gives the memory back that reading the weights has filled, where they stand on disk; called for again, they are
-        read again
+    Attributes:
+        recipe: the whole recipe of the training
+        tokenizer: the tokenizers of both sides
+        model: the model with its weights, in evaluation mode
+        metadata: the origin of the model
+        release: releases the memory of the mapped weights; a later use reads them from disk again
     """
 
     recipe: Recipe
     tokenizer: PairTokenizer
     model: Transformer
-    metadata: dict[str, Any]
+    metadata: BundleMetadata = field(default_factory=BundleMetadata)
     release: Callable[[], None] = lambda: None
 
 
 def collect_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Each parameter and each table that is part of the model's state once, by name."""
+    """Return each parameter and each buffer of the model's state once, by name."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()} | collect_buffers(model)
 
 
 def collect_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """What is part of a model's state and not learnt by gradients."""
+    """Return the buffers that belong to a model's state and that gradients do not train."""
     state_names = model.state_dict().keys()
     return {name: table for name, table in model.named_buffers() if name in state_names}
 
@@ -65,25 +136,40 @@ def collect_buffers(model: nn.Module) -> dict[str, Tensor]:
 def load_weights(
     model: nn.Module, weights: Mapping[str, Tensor], *, location: Path, release: Callable[[], None] = lambda: None
 ) -> None:
-    """Give the model these weights, shared ones shared as before. Raises BundleError where names or shapes differ.
+    """Set the weights of a model; weights that it shares stay shared.
 
-    A weight that is NaN or infinite is refused as well: every translation would be silent nonsense.
+    Args:
+        model: the model, possibly on the meta device
+        weights: a tensor for each name of `collect_weights`
+        location: the file or folder that error messages name
+        release: called after each chunk of weights is checked
 
-    forget: called whenever weights were looked through
+    Raises:
+        BundleError: a name or a shape differs, or a weight is not a finite number.
     """
     buffers = collect_buffers(model)
     expected = dict(model.named_parameters()) | buffers
     if missing := sorted(expected.keys() - weights.keys()):
-        raise BundleError(f"{location}: weight {missing[0]} of the model that the config describes is missing")
+        raise BundleError(
+            f"{location}: weight {missing[0]} of the model in the config is missing; export the bundle again",
+            code="bundle-mismatch",
+        )
     if extra := sorted(weights.keys() - expected.keys()):
-        raise BundleError(f"{location}: weight {extra[0]!r} does not belong to the model that the config describes")
+        raise BundleError(
+            f"{location}: weight {extra[0]!r} does not belong to the model in the config; export the bundle again",
+            code="bundle-mismatch",
+        )
     for name, parameter in expected.items():
         if parameter.shape != weights[name].shape:
             raise BundleError(
-                f"{location}: {name} has shape {tuple(weights[name].shape)}, but the config describes {tuple(parameter.shape)}"
+                f"{location}: {name} has shape {tuple(weights[name].shape)}, but the config describes {tuple(parameter.shape)}",
+                code="bundle-mismatch",
             )
         if not weights[name].is_floating_point() or not _is_finite(weights[name], release):
-            raise BundleError(f"{location}: {name} holds values that are not finite numbers; a model cannot compute with them")
+            raise BundleError(
+                f"{location}: {name} holds values that are not finite numbers; train or average the model again",
+                code="bundle-damaged",
+            )
     float_weights = {name: weights[name].float() for name in expected}
     new_tensors = {
         id(tensor): float_weights[name] if name in buffers else nn.Parameter(float_weights[name])
@@ -98,7 +184,7 @@ def load_weights(
 
 
 def _is_finite(weight: Tensor, release: Callable[[], None]) -> bool:
-    """Without a copy of a matrix that may be most of the model: a NaN is its own least and greatest."""
+    """Return whether all values are finite, without a copy of the matrix: `aminmax` passes NaN on."""
     for chunk in torch.split(weight.flatten(), CHECK_CHUNK_SIZE):
         if not all(bool(extreme.isfinite()) for extreme in chunk.aminmax()):
             return False
@@ -107,7 +193,7 @@ def _is_finite(weight: Tensor, release: Callable[[], None]) -> bool:
 
 
 def average_weights(weight_sets: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several models' weights, summed in float64. All must have the same names and shapes."""
+    """Return the mean of several models' weights, summed in float64. All models have the same names and shapes."""
     return {
         name: torch.stack([weights[name].double() for weights in weight_sets]).mean(dim=0).to(tensor.dtype)
         for name, tensor in weight_sets[0].items()
@@ -120,23 +206,34 @@ def save_bundle(
     recipe: Recipe,
     tokenizer: PairTokenizer,
     weights: Mapping[str, Tensor],
-    metadata: Mapping[str, Any],
+    metadata: BundleMetadata | Mapping[str, Any],
     overwrite: bool = False,
 ) -> None:
-    """Write a bundle, whole or not at all. Raises OutputError where it exists or the disk is full.
+    """Write a bundle completely or not at all.
 
-    With `overwrite`, in the place of another bundle, and of nothing else.
+    Args:
+        path: the folder of the new bundle
+        recipe: the whole recipe of the training
+        tokenizer: the tokenizers of both sides
+        weights: a tensor for each name of `collect_weights`
+        metadata: the origin of the model, or a mapping that fits the schema of `BundleMetadata`
+        overwrite: replace another bundle; any other folder is never replaced
+
+    Raises:
+        OutputError: the path exists, or the system refuses to write.
     """
+    if not isinstance(metadata, BundleMetadata):
+        metadata = BundleMetadata.from_dict(metadata)
     if overwrite:
         _check_replaceable(path)
     config = {
         "recipe": recipe.model_dump(mode="json"),
         "vocabulary": {"source": len(tokenizer.source), "target": len(tokenizer.target)},
-        "story": dict(metadata),
+        "metadata": metadata.to_dict(),
     }
     size = sum(weight.numel() * weight.element_size() for weight in weights.values())
     digests: dict[str, str] = {}
-    with atomic_dir(path, overwrite=overwrite, size=size, written=digests) as folder:
+    with atomic_dir(path, overwrite=overwrite, size=size, digests=digests) as folder:
         (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
         digests[WEIGHTS_FILE] = save_tensors(folder / WEIGHTS_FILE, weights)
         write_tokenizer(folder, tokenizer)
@@ -148,36 +245,41 @@ def _check_replaceable(path: Path) -> None:
     except OSError as error:
         raise OutputError(describe_write_error(path, error)) from None
     if any(not name.startswith(".") for name in names) and not names & {CONFIG_FILE, WEIGHTS_FILE}:
-        raise OutputError(f"{path}: holds no bundle, and is left as it is; give another name")
+        raise OutputError(f"{path}: holds files but no bundle, so it stays; give another name", code="not-replaceable")
 
 
 def check_bundle(path: Path) -> None:
-    """Raise BundleError where a file of the bundle is missing, cut or changed, or where `path` is the run around it."""
+    """Raise BundleError if a file is missing, cut or changed, or if `path` is the run folder around the bundle."""
     if (path / "bundle").is_dir() and not (path / CONFIG_FILE).exists():
-        raise BundleError(f"{path}: is a run folder; its model is {path / 'bundle'}")
+        raise BundleError(f"{path}: is a run folder, not a bundle; give {path / 'bundle'}", code="bundle-not-found")
     verify_checksums(path, BundleError)
 
 
 def load_bundle(path: Path) -> Bundle:
-    """Read a bundle after checking every digest. Raises BundleError naming the file that is missing, cut or changed."""
+    """Return a bundle after checking every checksum. Raise BundleError if a file is missing, cut or changed."""
     check_bundle(path)
     return read_bundle(path)
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle whose digests have been checked."""
+    """Return a bundle whose checksums have been checked. Raise BundleError if its files do not describe one model."""
     recipe, vocabulary, metadata = read_config(path)
     tokenizer = read_tokenizer(path, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
     if (recipe.task.kind == "translation") != isinstance(tokenizer.target, SentencePieceTokenizer):
         raise BundleError(
-            f"{path / CONFIG_FILE}: task.kind = {recipe.task.kind!r}, but the target's vocabulary is another task's"
+            f"{path / CONFIG_FILE}: task.kind = {recipe.task.kind!r} does not fit the vocabulary of the target; copy the "
+            "bundle again",
+            code="bundle-mismatch",
         )
     if vocabulary != (pieces := (len(tokenizer.source), len(tokenizer.target))):
-        raise BundleError(f"{path / CONFIG_FILE}: names {vocabulary} pieces, but the subword models have {pieces}")
+        raise BundleError(
+            f"{path / CONFIG_FILE}: names {vocabulary} pieces, but the tokenizers have {pieces}; copy the bundle again",
+            code="bundle-mismatch",
+        )
     try:
         weights = MappedTensors(path / WEIGHTS_FILE)
     except (SafetensorError, OSError) as error:
-        raise BundleError(f"{path / WEIGHTS_FILE}: cannot be read: {error}") from None
+        raise BundleError(f"{path / WEIGHTS_FILE}: cannot be read: {error}", code="bundle-damaged") from None
     model = _build_meta_model(recipe, vocabulary, weights, location=path / CONFIG_FILE)
     load_weights(model, weights, location=path / WEIGHTS_FILE, release=weights.release)
     return Bundle(recipe, tokenizer, model.eval(), metadata, weights.release)
@@ -186,42 +288,54 @@ def read_bundle(path: Path) -> Bundle:
 def _build_meta_model(
     recipe: Recipe, vocabulary: tuple[int, int], weights: Mapping[str, Tensor], *, location: Path
 ) -> Transformer:
-    """The model that a config describes. It may name any size, so the weights must bear it out before anything is made."""
+    """Return the model of a config on the meta device, after checking the sizes in the config against the weights."""
     config = recipe.model
     output = tuple(weights[OUTPUT_WEIGHT].shape) if OUTPUT_WEIGHT in weights else ()
     layers = config.encoder_layers + config.decoder_layers
     if output != (vocabulary[1], config.d_model) or layers > len(weights):
         raise BundleError(
             f"{location}: describes {layers} layers and an output matrix of {(vocabulary[1], config.d_model)}, but {WEIGHTS_FILE} "
-            f"holds {len(weights)} tensors and an output matrix of {output}"
+            f"holds {len(weights)} tensors and an output matrix of {output}; copy the bundle again",
+            code="bundle-mismatch",
         )
     try:
         with torch.device("meta"):
             sizes = dict(zip(("source_vocabulary", "target_vocabulary"), vocabulary, strict=True))
             return assemble_model(config, **sizes | _get_parser_options(recipe))
     except (RuntimeError, OverflowError, TypeError) as error:
-        raise BundleError(f"{location}: describes a model of impossible sizes: {str(error).splitlines()[0]}") from None
+        raise BundleError(
+            f"{location}: describes a model of impossible sizes: {str(error).splitlines()[0]}", code="bundle-mismatch"
+        ) from None
 
 
 def _get_parser_options(recipe: Recipe) -> dict[str, Any]:
-    """What the model has beside a translator's parts."""
+    """Return the options of `assemble_model` that only a parser has."""
     if recipe.task.kind == "translation":
         return {}
-    from dragoman.tasks.parsing import parser_options  # only here, since who translates need not wait for it
+    from dragoman.tasks.parsing import parser_options  # imported late, because translation does not need it
 
     return parser_options(recipe)
 
 
-def read_config(path: Path) -> tuple[Recipe, tuple[int, int], dict[str, Any]]:
-    """Recipe, vocabulary sizes and story, without the weights."""
+def read_config(path: Path) -> tuple[Recipe, tuple[int, int], BundleMetadata]:
+    """Return the recipe, the vocabulary sizes of source and target, and the metadata. Raise BundleError if damaged."""
     try:
         config = json.loads((path / CONFIG_FILE).read_bytes())
         vocabulary = int(config["vocabulary"]["source"]), int(config["vocabulary"]["target"])
-        metadata = dict(config["story"])
+        metadata = BundleMetadata.from_dict(config["metadata"])
         return recipe_from_dict(config["recipe"], where=str(path / CONFIG_FILE)), vocabulary, metadata
     except RecipeError as error:
-        raise BundleError(str(error)) from None
+        raise BundleError(str(error), code="bundle-damaged") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, ("metadata", *problem["loc"])))
+        raise BundleError(
+            f"{path / CONFIG_FILE}: {key}: {problem['msg']}; copy the bundle again", code="bundle-damaged"
+        ) from None
     except OSError as error:
-        raise BundleError(f"{path / CONFIG_FILE}: cannot be read: {error.strerror}") from None
+        raise BundleError(f"{path / CONFIG_FILE}: cannot be read: {error.strerror}", code="bundle-damaged") from None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise BundleError(f"{path / CONFIG_FILE}: is not the config of a bundle: {type(error).__name__}: {error}") from None
+        raise BundleError(
+            f"{path / CONFIG_FILE}: is not the config of a bundle: {type(error).__name__}: {error}; copy the bundle again",
+            code="bundle-damaged",
+        ) from None

@@ -1,114 +1,287 @@
-"""Every mistake that a user can make, as one tree.
+"""Exceptions for mistakes that a user can correct.
 
 DragomanError
-├── RecipeError        a recipe that cannot be read, or that asks for the impossible
-├── DataError          text that cannot be read: missing, unequal, not UTF-8, empty
-├── BundleError        a model on disk that is missing, truncated or edited
-├── DeviceError        a device, precision or number of threads that is not to be had here
-├── RunError           a run folder that cannot be written, resumed or averaged
-│   └── RankError      of several ranks, something that is wrong with one alone
-├── LostProcessError   a process that worked ahead or beside was killed
-├── MemoryShortError   a step that memory cannot hold
-├── OutputError        a result that cannot be written: it exists, or is in use
-│   └── WriteError     the system would not write it: a full disk, a read-only folder, a device that fails
-├── FollowedError      rank 0 has told why all ranks end
-├── MissingExtraError  an optional library that is not installed
-└── Interrupted        the user stopped the work; what was kept is named
+├── RecipeError             the recipe, a setting or an option cannot be read, or asks for the impossible
+├── DataError               text or an argument cannot be used: missing, unequal in length, not UTF-8, empty
+├── BundleError             a model on disk is missing, damaged, or of another task
+├── DeviceError             this machine does not have the device, the precision or the number of threads
+├── RunError                a run folder cannot be resumed, averaged or reported, or the run diverged
+│   └── RankError           one of several ranks differs from rank 0
+├── WorkerLostError         the system killed a worker process
+├── OutOfMemoryError        the memory does not hold a step
+├── OutputError             a result cannot be written: its path is taken or in use
+│   └── WriteError          the system refused to write: a full disk, a read-only folder, a device that fails
+├── MissingDependencyError  an optional library is not installed
+├── RankZeroError           rank 0 has already reported why all ranks end
+└── InterruptedRun          the user stopped the work
 
-Each message says what was given, what is allowed, where it stands and what to do, in one line. The command line prints
-that line and exits with `exit_code`; anything outside this tree is a bug of ours and shows its traceback.
+Each message is one line: `<what>: <problem>; <what to do>`. The command line prints it and exits with `exit_code`.
+Each error also has a stable `code`, which programs and tests match. `ERROR_CODES` lists them all, and
+`python -m dragoman.errors` prints them as a table. Any exception outside this tree is a bug and shows its traceback.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 
 class DragomanError(Exception):
-    """A mistake with a one-line answer."""
+    """Mistake of a user, with a message of one line.
 
-    exit_code = 1
+    Args:
+        message: the problem and what to do about it, in one line
+        code: a code of `ERROR_CODES` that is more precise than the default of the class
+    """
+
+    code: str = "error"
+    exit_code: int = 1
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
 
 
 class RecipeError(DragomanError):
-    """A recipe that cannot be read, or that asks for the impossible."""
+    """Recipe, setting or option that cannot be read or that asks for the impossible."""
 
+    code = "invalid-recipe"
     exit_code = 2
 
 
 class DataError(DragomanError):
-    """Text that cannot be read: missing, unequal in length, not UTF-8, empty."""
+    """Text or argument that cannot be used: missing, unequal in length, not UTF-8, empty."""
+
+    code = "invalid-data"
 
 
 class BundleError(DragomanError):
-    """A model on disk that is missing, truncated or edited."""
+    """Model on disk that is missing, damaged, or of another task."""
+
+    code = "invalid-bundle"
 
 
 class DeviceError(DragomanError):
-    """A device, a precision or a number of threads that is not to be had here."""
+    """Device, precision or number of threads that this machine does not have."""
 
+    code = "device-unavailable"
     exit_code = 2
 
 
 class RunError(DragomanError):
-    """A run folder that cannot be written, resumed or averaged."""
+    """Run folder that cannot be resumed, averaged or reported, or a run that diverged."""
+
+    code = "invalid-run"
 
 
 class RankError(RunError):
-    """Of several ranks, something that is wrong with one alone; the message names it."""
+    """Difference between one rank and rank 0; the message names the rank."""
+
+    code = "rank-mismatch"
 
 
 class WorkerLostError(DragomanError):
-    """A process that worked ahead or beside was killed."""
+    """Worker process that the system killed."""
+
+    code = "worker-lost"
 
 
 class OutOfMemoryError(DragomanError):
-    """A step that memory cannot hold; the message names what to lower."""
+    """Step that the memory does not hold; the message names what to lower."""
+
+    code = "out-of-memory"
 
 
 class OutputError(DragomanError):
-    """A result that cannot be written."""
+    """Result that cannot be written because its path is taken or in use."""
+
+    code = "invalid-output"
 
 
 class WriteError(OutputError):
-    """The system would not write something: a full disk, a read-only folder, a device that fails.
+    """Refusal of the system to write: a full disk, a read-only folder, a device that fails.
 
-    needed, available: bytes, as far as they are known, where the disk is full
+    Args:
+        message: the problem and what to do about it, in one line
+        code: a code of `ERROR_CODES` that is more precise than the default of the class
+        needed_bytes: size of the result, if it is known and the disk is full
+        available_bytes: free space of the file system, if it is known and the disk is full
     """
 
-    def __init__(self, message: str, *, needed_bytes: int | None = None, available_bytes: int | None = None) -> None:
-        super().__init__(message)
+    code = "write-failed"
+
+    def __init__(
+        self, message: str, *, code: str | None = None, needed_bytes: int | None = None, available_bytes: int | None = None
+    ) -> None:
+        super().__init__(message, code=code)
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
 
 
 class MissingDependencyError(DragomanError):
-    """An optional library that is not installed; the message holds the install line."""
+    """Optional library that is not installed; the message holds the command that installs it.
+
+    Args:
+        library: the name of the library
+        extra: the extra of dragoman that installs it
+        purpose: the feature that needs it
+    """
+
+    code = "missing-dependency"
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {library}, which is not installed: pip install 'dragoman[{extra}]'")
+        self._arguments = (library, extra, purpose)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the arguments of the constructor, so that a worker process can send the error."""
+        return type(self), self._arguments
 
 
 class RankZeroError(DragomanError):
-    """Rank 0 has told why all ranks end; this one ends with the same code and adds nothing."""
+    """End of a rank after rank 0 has reported the reason; the exit status is that of rank 0."""
+
+    code = "rank-zero-failed"
 
     def __init__(self, exit_code: int) -> None:
-        super().__init__("rank 0 has ended")
+        super().__init__(f"rank 0: has ended with exit status {exit_code}; see its message")
         self.exit_code = exit_code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the arguments of the constructor, so that a worker process can send the error."""
+        return type(self), (self.exit_code,)
 
 
 class InterruptedRun(DragomanError):
-    """The user stopped the work; the message names what was kept."""
+    """Stop by the user; the message names what is kept."""
 
+    code = "interrupted"
     exit_code = 130
+
+
+@dataclass(frozen=True)
+class ErrorCode:
+    """One row of the table of error codes.
+
+    Attributes:
+        code: the stable code in kebab case
+        error: the exception that carries it
+        meaning: the reason for the error, in one sentence
+    """
+
+    code: str
+    error: type[DragomanError]
+    meaning: str
+
+    @property
+    def exit_status(self) -> int:
+        """Return the exit status of the command line after this error."""
+        return self.error.exit_code
+
+
+ERROR_CODES: tuple[ErrorCode, ...] = (
+    ErrorCode("error", DragomanError, "An error of no particular kind."),
+    # The recipe, settings and options
+    ErrorCode("invalid-recipe", RecipeError, "The recipe, a setting or an option has a value that is not allowed."),
+    ErrorCode("recipe-not-found", RecipeError, "The recipe file does not exist or cannot be read."),
+    ErrorCode("recipe-syntax", RecipeError, "The recipe is not valid TOML or JSON, or a setting is not `key=value`."),
+    ErrorCode("unknown-key", RecipeError, "The recipe or a setting names a key that does not exist."),
+    ErrorCode("missing-key", RecipeError, "A key is not set, and the command needs it."),
+    ErrorCode("key-conflict", RecipeError, "Two keys or options exclude each other, or one requires the other."),
+    ErrorCode("invalid-option", RecipeError, "An option or argument has a value that is not allowed."),
+    ErrorCode("unknown-metric", RecipeError, "The metric or its tokenizer is not known or cannot run on this machine."),
+    ErrorCode("format-mismatch", RecipeError, "The format of a file does not fit the task."),
+    ErrorCode("tokenizer-mismatch", RecipeError, "The tokenizer that the recipe names does not support its settings."),
+    # Text and arguments
+    ErrorCode("invalid-data", DataError, "A file or an argument cannot be used."),
+    ErrorCode("file-not-found", DataError, "An input file does not exist."),
+    ErrorCode("file-unreadable", DataError, "The system refused to read an input file."),
+    ErrorCode("unknown-format", DataError, "The format of a file is not known or cannot be read from this source."),
+    ErrorCode("invalid-format", DataError, "A file does not follow its format."),
+    ErrorCode("invalid-encoding", DataError, "Text is not UTF-8 or holds half of a surrogate pair."),
+    ErrorCode("unknown-column", DataError, "A file does not have the column, key or language."),
+    ErrorCode("empty-data", DataError, "A file, a corpus or a sentence holds no text."),
+    ErrorCode("length-mismatch", DataError, "Two files or lists that belong together have different lengths."),
+    ErrorCode("input-too-long", DataError, "A sentence or a line is longer than the limit."),
+    ErrorCode("invalid-tree", DataError, "A tree in brackets is not well formed, or a word has no tag."),
+    ErrorCode("invalid-tags", DataError, "The part-of-speech tags do not fit the words."),
+    ErrorCode("invalid-alignment", DataError, "A line of alignment links does not fit its pair."),
+    ErrorCode("invalid-constraints", DataError, "The constraints of a translation cannot be read or satisfied."),
+    ErrorCode("invalid-argument", DataError, "An argument of the Python API has a value that is not allowed."),
+    ErrorCode("unsupported-language", DataError, "There are no data or rules for the language."),
+    ErrorCode("prepared-data-damaged", DataError, "A file of the prepared corpus is damaged."),
+    # Bundles
+    ErrorCode("invalid-bundle", BundleError, "The model on disk cannot be used."),
+    ErrorCode("bundle-not-found", BundleError, "There is no bundle in the folder."),
+    ErrorCode("bundle-damaged", BundleError, "A file of the bundle is missing, was changed or was cut short."),
+    ErrorCode("bundle-mismatch", BundleError, "The files of the bundle do not describe one model."),
+    ErrorCode("wrong-task", BundleError, "The bundle is of another task than the command needs."),
+    ErrorCode("ensemble-mismatch", BundleError, "The bundles cannot form an ensemble, because their vocabularies differ."),
+    ErrorCode("shortlist-mismatch", BundleError, "The shortlist belongs to another tokenizer."),
+    ErrorCode("tokenizer-damaged", BundleError, "A tokenizer file is damaged or not a SentencePiece model."),
+    ErrorCode("export-unsupported", BundleError, "The other engine cannot run this model."),
+    # Devices
+    ErrorCode("device-unavailable", DeviceError, "The device is not known or not available on this machine."),
+    ErrorCode("precision-unsupported", DeviceError, "The device does not compute in the precision."),
+    ErrorCode("invalid-thread-count", DeviceError, "The number of workers or threads is out of range."),
+    ErrorCode("shortlist-unsupported", DeviceError, "The device or the task does not use a shortlist."),
+    # Runs
+    ErrorCode("invalid-run", RunError, "The run folder cannot be used."),
+    ErrorCode("run-not-found", RunError, "The folder holds no run."),
+    ErrorCode("run-unfinished", RunError, "The run has not finished, so it has no bundle or report."),
+    ErrorCode("run-damaged", RunError, "A file of the run is damaged or unreadable."),
+    ErrorCode("checkpoint-not-found", RunError, "The run has no checkpoint, or fewer than the command needs."),
+    ErrorCode("checkpoint-damaged", RunError, "A checkpoint was changed or cut short, or has an unknown format."),
+    ErrorCode("recipe-changed", RunError, "The run was started with another recipe."),
+    ErrorCode("data-changed", RunError, "The run was started with another corpus."),
+    ErrorCode("run-diverged", RunError, "The loss, a gradient or a weight is not a finite number."),
+    ErrorCode("distributed-setup", RunError, "The environment of the ranks is incomplete or contradictory."),
+    ErrorCode("rank-mismatch", RankError, "One rank differs from rank 0 in its recipe, data or device."),
+    # Processes and memory
+    ErrorCode("worker-lost", WorkerLostError, "The system killed a worker process, or the connection to a rank is lost."),
+    ErrorCode("out-of-memory", OutOfMemoryError, "The memory does not hold a step."),
+    # Output
+    ErrorCode("invalid-output", OutputError, "The result cannot be written to this path."),
+    ErrorCode("output-exists", OutputError, "The output path exists already."),
+    ErrorCode("output-is-input", OutputError, "The output path is a file that the command reads."),
+    ErrorCode("output-mismatch", OutputError, "The unfinished output belongs to another request."),
+    ErrorCode("output-damaged", OutputError, "The unfinished output is damaged."),
+    ErrorCode("not-replaceable", OutputError, "The path holds files that dragoman did not write."),
+    ErrorCode("folder-locked", OutputError, "Another process is at work in the folder."),
+    ErrorCode("write-failed", WriteError, "The system refused to write."),
+    ErrorCode("disk-full", WriteError, "The disk is full."),
+    # Everything else
+    ErrorCode("missing-dependency", MissingDependencyError, "An optional library is not installed."),
+    ErrorCode("rank-zero-failed", RankZeroError, "Rank 0 has reported the reason; the exit status is that of rank 0."),
+    ErrorCode("interrupted", InterruptedRun, "The user stopped the work."),
+)
 
 
 _OUT_OF_MEMORY_PHRASES = ("not enough memory", "can't allocate memory", "out of memory", "alloc_failed", "bad_alloc")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is Python's, torch's or a GPU's way to say so; asked by name, since torch may not be there."""
+    """Return whether Python, torch or a GPU library ran out of memory.
+
+    The type is compared by name, because torch may not be imported. An error of dragoman never counts.
+    """
+    if isinstance(error, DragomanError):
+        return False
     message = str(error).lower()
     return (
         isinstance(error, MemoryError)
-        or (type(error).__name__ == "OutOfMemoryError")
+        or type(error).__name__ == "OutOfMemoryError"
         or any(phrase in message for phrase in _OUT_OF_MEMORY_PHRASES)
     )
+
+
+def format_code_table() -> str:
+    """Return the table of all error codes in Markdown."""
+    lines = ["| code | exception | exit status | meaning |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{row.code}` | `{row.error.__name__}` | {row.exit_status} | {row.meaning} |" for row in ERROR_CODES]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(format_code_table())

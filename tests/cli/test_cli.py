@@ -926,7 +926,7 @@ def test_prepare_train_and_average(ask: Ask, corpus: Path, tmp_path: Path) -> No
     assert report["steps"] == 6
     assert "step       6  epoch" in answer.err
     assert "validation" in answer.err
-    assert "model.norm = pre; the text says post (section 3.1), its code has post" in answer.err
+    assert "model.norm = pre; the text has post (section 3.1), its code has post" in answer.err
     again = ask("train", recipe)
     assert again.code == 0
     assert "the budget is spent after step 6; nothing is left to train" in again.err
@@ -991,7 +991,7 @@ def test_a_real_ctrl_c(corpus: Path, tmp_path: Path) -> None:
         ("training.max_step=5", 2, "training.max_step is not a key; did you mean max_steps?"),
         ("training.max_steps", 2, "'training.max_steps' is not a setting: write key=value"),
         ("training.max_steps=many", 2, "training.max_steps = 'many'"),
-        ("model.num_heads=3", 2, "d_model = 16 does not divide by num_heads = 3"),
+        ("model.num_heads=3", 2, "d_model = 16 is not divisible by num_heads = 3"),
         ("model.d_model=10000000000", 2, "model.d_model = 10000000000"),
         ("tokenizer.vocab_size=4000", 2, "tokenizer.vocab_size = 4000"),
         ("preset='odd'", 2, "preset = 'odd'"),
@@ -1066,7 +1066,7 @@ def test_a_mistake_in_a_recipe_is_one_line(change: str, code: int, says: str, as
         (
             ["train", "nowhere"],
             2,
-            "nowhere: there is no such recipe; with the package come cleaning, general-ende, general-zhen, ",
+            "nowhere: there is no such recipe; the package has cleaning, general-ende, general-zhen, ",
         ),
         (
             ["train", "multi30k-enfr", "data.root={tmp}", "run={tmp}/run"],

@@ -15,10 +15,8 @@ from torch import Tensor
 from dragoman.config import ModelConfig
 from dragoman.decoding.beam_search import beam_search
 from dragoman.decoding.greedy import TokenSelector, argmax, decode_tokens, make_sampler
-from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty, score_targets
 from dragoman.decoding.interface import EnsembleState, SearchState, StepFn, ensemble_step
-from dragoman.decoding.penalty import LengthPenalty
-from dragoman.decoding.scoring import score_targets
 from dragoman.decoding.topk import TorchTopK
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import DecoderState, Transformer

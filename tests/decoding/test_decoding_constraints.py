@@ -17,8 +17,7 @@ from dragoman.decoding.beam_search import beam_search
 from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints, contains_phrase
 from dragoman.decoding.diverse_beam import BeamGroups
 from dragoman.decoding.greedy import make_sampler, sample_tokens
-from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.penalty import LengthPenalty
+from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.decoding.repetition import contains_repetition, is_repeating
 from dragoman.decoding.topk import BlockLogSumExp, find_best_candidates, topk
 from dragoman.errors import RecipeError
@@ -511,9 +510,9 @@ def test_a_sentence_with_wishes_is_no_other_for_its_batch_mates() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"num_beam_groups": 3}, "groups = 3 cannot share beam_size = 4"),
-        ({"num_beam_groups": 2, "method": "sample"}, "groups = 2 divide a beam, but method = 'sample'"),
-        ({"repetition_window": 5}, "repetition_window = 5 would stop what people write"),
+        ({"num_beam_groups": 3}, "num_beam_groups = 3 does not divide beam_size = 4"),
+        ({"num_beam_groups": 2, "method": "sample"}, "num_beam_groups = 2 is for beam search, but method = 'sample'"),
+        ({"repetition_window": 5}, "repetition_window = 5 would stop ordinary text"),
         ({"diversity_penalty": 0.0}, "diversity_penalty = 0.0"),
         ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size = -1"),
         ({"suppress_tokens": "ab"}, "suppress_tokens = 'ab'"),

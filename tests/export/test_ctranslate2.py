@@ -23,8 +23,7 @@ from dragoman.cli.main import cli
 from dragoman.config import DecodingConfig, make_recipe
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS
 from dragoman.data.tokenization.tokenizer import PairTokenizer
-from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.penalty import LengthPenalty
+from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.errors import BundleError, DragomanError, MissingDependencyError, OutputError
 from dragoman.export.ctranslate2 import convert_decoding_options, export_ctranslate2
 from dragoman.io.storage import verify_checksums

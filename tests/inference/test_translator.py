@@ -19,8 +19,7 @@ from conftest import WORDS, MakeRecipe, edit_config
 from dragoman import Translation, Translator
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.data.tokenization.tokenizer import train_tokenizer
-from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.penalty import LengthPenalty
+from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.formats.text import read_lines
 from dragoman.inference.load import _paused_garbage_collection

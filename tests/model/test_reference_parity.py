@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dragoman.config import ModelConfig
 from dragoman.decoding.greedy import decode_tokens
 from dragoman.decoding.interface import SearchState
-from dragoman.decoding.penalty import LengthPenalty
+from dragoman.decoding.hypothesis import LengthPenalty
 from dragoman.model.attention import Attention, AttentionImpl, explicit_attention, fused_attention, set_attention_impl
 from dragoman.model.factory import build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer

@@ -118,7 +118,7 @@ def test_differences_are_the_departures_that_a_run_prints(preset: str, size: str
 
 def test_a_preset_is_told_in_words_and_as_json() -> None:
     text = answer("differences", "modern")
-    assert "model.norm = pre; the text says post (section 3.1), its code has post" in text
+    assert "model.norm = pre; the text has post (section 3.1), its code has post" in text
     assert "sacreBLEU" in text
     document = json.loads(answer("differences", "t2t-2017", "--size", "big", "--json"))
     assert (document["preset"], document["size"], len(document["differences"])) == ("t2t-2017", "big", 32)
@@ -590,7 +590,7 @@ def test_rows_side_by_side_stop_together_go_on_and_are_the_rows_one_by_one(
     both = small_table(plain, folder, Names(told), steps=150, processes=2)
     assert scores(both) == scores(small_table(plain, tmp_path / "each", steps=150))
     assert told == left
-    ways = [list_checkpoints(run / "checkpoints")[-1].machine for run in folder.glob("*-seed1")]
+    ways = [list_checkpoints(run / "checkpoints")[-1].compute_plan for run in folder.glob("*-seed1")]
     assert ways == [{"device": "cpu", "precision": "float32", "product": "oneDNN", "attention": "fused"}] * 2
     data = [folder / f"{row}-seed1" / "data" / "source.model" for row in ("base", "C-n2")]
     assert data[0].samefile(data[1])

@@ -453,7 +453,7 @@ def test_a_chart_needs_a_bar() -> None:
     ("parse", "doubt"),
     [
         (Parse(("a",), TREES[0], token_log_probs=(-0.1, -0.3)), None),
-        (Parse(("a",), TREES[0], token_log_probs=(-0.1, -0.31)), "unsure"),
+        (Parse(("a",), TREES[0], token_log_probs=(-0.1, -0.31)), "low_confidence"),
         (Parse(("a",), TREES[0], token_log_probs=(-0.1,), status="mended"), "mended"),
         (Parse((), status="empty"), "empty"),
     ],

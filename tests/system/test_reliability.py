@@ -101,8 +101,8 @@ def kept(folder: Path, notices: list[str] | None = None) -> int | None:
     found = find_latest_checkpoint(folder, (notices if notices is not None else []).append)
     if found is None:
         return None
-    value = found.progress.target_tokens
-    assert found.progress.grad_norms == (0.1 * value, value / 3)
+    value = found.trainer_state.target_tokens
+    assert found.trainer_state.grad_norms == (0.1 * value, value / 3)
     averages = found.ema_weights()
     assert averages is not None
     for held, wanted in zip((found.weights(), found.optimizer_state(), averages), tensors(value).values(), strict=True):
@@ -873,10 +873,10 @@ def test_progress_comes_back_bit_for_bit(tmp_path: Path) -> None:
     chance = random.Random(0)
     norms = tuple(chance.uniform(0, 1) * 10.0 ** chance.randint(-300, 300) for _ in range(128))
     progress = TrainerState(
-        step=3, cursor=DataPosition(2, 5), minutes=0.1 + 0.2, target_tokens=2**60, nll_since_log=1 / 3, tokens_since_log=9,
-        best=-1e-17, best_step=2, validations_since_best=1, skipped=4, skipped_in_a_row=2, restored=1,
+        step=3, data_position=DataPosition(2, 5), minutes=0.1 + 0.2, target_tokens=2**60, nll_since_log=1 / 3, tokens_since_log=9,
+        best=-1e-17, best_step=2, validations_since_best=1, skipped_steps=4, consecutive_skips=2, num_rollbacks=1,
         grad_norms=(*norms, 5e-324, float("inf")),
-        flops=1.2345678901234567e21, waited_minutes=1e-9, joules=0.1,
+        flops=1.2345678901234567e21, data_wait_minutes=1e-9, joules=0.1,
     )  # fmt: skip
     path = save_checkpoint(
         tmp_path,
@@ -889,8 +889,8 @@ def test_progress_comes_back_bit_for_bit(tmp_path: Path) -> None:
         optimizer_state={},
     ).path
     found = read_checkpoint(path)
-    assert found.progress == progress
-    assert isinstance(found.progress.grad_norms, tuple)
+    assert found.trainer_state == progress
+    assert isinstance(found.trainer_state.grad_norms, tuple)
     assert (found.metric, found.scheduled, found.ema_weights()) == (0.3, False, None)
 
 
@@ -904,7 +904,7 @@ def test_a_checkpoint_of_before_has_what_was_not_counted_at_its_beginning(tmp_pa
     reseal(path)
     found = find_latest_checkpoint(tmp_path, lambda _: None)
     assert found is not None
-    assert found.progress == TrainerState(step=3, target_tokens=3)
+    assert found.trainer_state == TrainerState(step=3, target_tokens=3)
     assert found.ema_weights() is None
 
 
@@ -995,7 +995,7 @@ def test_r1_a_run_that_is_stopped_after_every_step_is_the_run_that_was_not(tiny:
         if step in places:
             shutil.copytree(tmp_path / "run", tmp_path / f"from-{step}")
     assert go_on(recipe) == unbroken[-1:]
-    assert newest(recipe).progress.cursor.epoch > 20
+    assert newest(recipe).trainer_state.data_position.epoch > 20
     wanted = journal(tmp_path / "unbroken")
     assert [entry["type"] for entry in wanted].count("valid") == 5
     assert journal(tmp_path / "run") == wanted

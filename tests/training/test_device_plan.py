@@ -229,7 +229,7 @@ def test_a_run_goes_on_by_the_routes_that_it_began_with(
     monkeypatch.setattr(machine_module, "_fastest_routes", lambda machine: other)
     recipe = tiny(tmp_path / "run", "training.max_steps=3")
     assert Trainer(recipe, NullCallback()).plan.select_kernels() == began
-    kept = list_checkpoints(tmp_path / "run" / "checkpoints")[-1].machine
+    kept = list_checkpoints(tmp_path / "run" / "checkpoints")[-1].compute_plan
     assert kept == {"device": "cpu", "precision": "float32", "product": "PyTorch", "attention": "lean"}
     # A run that is compared with this one is computed like it, but goes on as itself.
     alike = Trainer(tiny(tmp_path / "alike"), NullCallback(), reuse_plan=kept)

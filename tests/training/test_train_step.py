@@ -152,7 +152,7 @@ def test_r7_what_is_no_number_at_fifty_steps_leaves_the_weights_as_if_the_steps_
     for name, average in mine.averages.items():
         assert torch.equal(average, theirs.averages[name])
     assert mine.optimiser["output/step"] == 80.0
-    assert list_checkpoints(tmp_path / what / "checkpoints")[-1].progress.skipped == 50
+    assert list_checkpoints(tmp_path / what / "checkpoints")[-1].trainer_state.skipped_steps == 50
 
 
 def test_a_skipped_step_is_not_in_the_loss_of_its_line(tiny: MakeRecipe, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_so_many_in_a_row_send_the_run_back_where_it_may(tiny: MakeRecipe, tmp_p
         assert torch.equal(before[name], weight)
     # Steps and data go on, the optimiser's own count does not: 60 steps less four skipped and the two after step 10.
     last = wanted[-1]
-    assert (last.step, last.progress.skipped, last.progress.restored) == (60, 4, 1)
+    assert (last.step, last.trainer_state.skipped_steps, last.trainer_state.num_rollbacks) == (60, 4, 1)
     assert last.optimizer_state()["output/step"] == 54.0
     assert [kind for kind, _, _ in listener.events if kind == "restored"] == ["restored"]
 
@@ -331,7 +331,7 @@ def test_a_validation_that_memory_does_not_hold_is_made_by_who_goes_on(
 
 def place(checkpoint: Checkpoint) -> tuple[object, ...]:
     """All that a checkpoint tells of validations."""
-    progress = checkpoint.progress
+    progress = checkpoint.trainer_state
     judged = (progress.best, progress.best_step, progress.validations_since_best, progress.last_validated_step)
     return checkpoint.step, checkpoint.metric, checkpoint.scheduled, *judged
 
@@ -433,5 +433,5 @@ def test_the_bundle_may_be_the_moving_average(tiny: MakeRecipe, tmp_path: Path) 
 
 
 def test_a_moving_average_that_is_not_kept_cannot_be_asked_for(tiny: MakeRecipe, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="average = 'ema' needs a moving average: set ema_decay"):
+    with pytest.raises(RecipeError, match="checkpoint_averaging = 'ema' needs a moving average: set ema_decay"):
         tiny(tmp_path / "run", "training.checkpoint_averaging='ema'")

@@ -535,9 +535,9 @@ def unbroken(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path
     last = list_checkpoints(run / "checkpoints")[-1]
     assert last.step == 9
     batches = TrainingBatches(recipe, run / "data", start_id=2)
-    before = sum(batches.count_batches(epoch) for epoch in range(last.progress.cursor.epoch))
-    assert before + last.progress.cursor.batch == 18
-    assert last.progress.cursor.epoch >= 2
+    before = sum(batches.count_batches(epoch) for epoch in range(last.trainer_state.data_position.epoch))
+    assert before + last.trainer_state.data_position.batch == 18
+    assert last.trainer_state.data_position.epoch >= 2
     return run
 
 
@@ -545,7 +545,7 @@ def assert_same_run(run: Path, other: Path) -> None:
     """Bit for bit, but for the clock."""
     assert checkpoint_names(run) == checkpoint_names(other)
     for mine, theirs in zip(list_checkpoints(run / "checkpoints"), list_checkpoints(other / "checkpoints"), strict=True):
-        assert untimed(mine.progress) == untimed(theirs.progress)
+        assert untimed(mine.trainer_state) == untimed(theirs.trainer_state)
         assert mine.metric == theirs.metric
         for mine_tensors, theirs_tensors in (
             (mine.weights(), theirs.weights()),

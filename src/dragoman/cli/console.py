@@ -1,4 +1,7 @@
-"""What people see while they wait, on standard error: a bar with rate and time left, and lines that stay."""
+"""Terminal output: progress, messages and lines on standard error, tables and JSON on standard output.
+
+A terminal shows progress as a bar with rate and time left. Without a terminal, progress is one line at least every 30 seconds.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,29 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import is_dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, ProgressLog, RecentRate, format_duration
+
 if TYPE_CHECKING:
-    from dragoman.training.monitoring.callbacks import EventKind, RunInfo, StepReport, ValidationReport
-    from dragoman.training.validation import Sample
+    from dragoman.training.monitoring.events import RunInfo, StepReport, TrainingEvent, ValidationReport
 
 
 def stderr_console() -> Console:
-    """Where progress and remarks go, so that standard output holds results alone."""
+    """Return the console of standard error for progress and messages. Standard output holds results only."""
     return Console(file=cast(IO[str], _SafeStderr()), highlight=False, soft_wrap=True)
 
 
 class _SafeStderr:
-    """Standard error, as long as somebody takes it: a reader that went away, or a full disk, ends no work."""
+    """Standard error that ignores write errors, so that a closed pipe or a full disk does not end the work."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._get_stream(), name)
@@ -41,7 +47,7 @@ class _SafeStderr:
             self._get_stream().flush()
 
     def _get_stream(self) -> IO[str]:
-        """Which is rich's own while a bar is shown."""
+        """Return the real stream. While a bar is shown, rich puts its own stream into `sys.stderr`."""
         stream: IO[str] = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
         return stream
 
@@ -50,196 +56,257 @@ class _SafeStderr:
         try:
             yield
         except OSError:
-            with suppress(OSError, ValueError):  # what was left in between is not to be tried again at the end
+            with suppress(OSError, ValueError):  # Python must not write the buffered text again at exit
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._get_stream().fileno())
 
 
 def print_json(document: Any) -> None:
-    """For machines: one JSON document on standard output."""
-    click.echo(json.dumps(document, ensure_ascii=False))
+    """Print one JSON document on standard output. A dataclass of `json_outputs` is printed as an object."""
+    from dragoman.cli.json_outputs import to_json_dict
+
+    click.echo(json.dumps(to_json_dict(document) if is_dataclass(document) else document, ensure_ascii=False))
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table of results on standard output."""
-    table = Table(title=Text(title, style="bold"), title_justify="left", header_style="bold", show_header=any(header))
+    """Print a table of results on standard output.
+
+    A terminal folds long cells. A file or a pipe gets the full width, so no cell is folded.
+    """
+    table = Table(header_style="bold", show_header=any(header))
     for name in header:
-        table.add_column(name, overflow="fold")  # a signature is for quoting, so it is never cut
+        table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        wide_options = console.options.update(max_width=100_000)
+        console.width = max(console.width, Measurement.get(console, wide_options, table).maximum)
+    console.print(Text(title, style="bold"), soft_wrap=True)
+    console.print(table)
 
 
 def print_facts(title: str, facts: Mapping[str, Any]) -> None:
-    """Names and values on standard output."""
+    """Print names and values as a table on standard output."""
     print_table(title, ["", ""], [(name, str(value)) for name, value in facts.items()])
 
 
-class PreparationProgressBar:
-    """A bar for each thing that is done to a corpus, with rate and, where the number of pairs is known, time left."""
+class ProgressReporter:
+    """Progress of one task: a bar on a terminal, else log lines."""
 
-    def __init__(self, console: Console) -> None:
-        self.progress_bar = Progress(
+    def __init__(self, console: Console, task_name: str, total: int | None, unit: str = "lines", *, hidden: bool = False) -> None:
+        self.task_name, self.total, self.unit, self.done = task_name, total, unit, 0
+        self.bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            _RateColumn("pairs"),
+            _RateColumn(unit),
             TimeRemainingColumn(),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=hidden or not console.is_terminal,
         )
-        self.task_name = ""
+        self.task_id = self.bar.add_task(task_name, total=total)
+        self.log = None if hidden or console.is_terminal else ProgressLog(
+            lambda line: console.print(line, markup=False), task_name, unit=unit, total=total
+        )  # fmt: skip
 
-    def progress(self, what: str, done: int, total: int | None) -> None:
-        """So many pairs are done of what is being done."""
-        if what != self.task_name:
+    def advance(self, count: int) -> None:
+        """Record that `count` further units are done."""
+        self.set_done(self.done + count)
+
+    def set_done(self, done: int, total: int | None = None) -> None:
+        """Record that `done` units are done in all."""
+        self.done = done
+        self.total = self.total if total is None else total
+        self.bar.update(self.task_id, completed=done, total=self.total)
+        if self.log is not None:
+            self.log.update(done, self.total)
+
+
+@contextmanager
+def progress_bar(
+    console: Console, task_name: str, total: int | None, *, unit: str = "lines", hidden: bool = False
+) -> Iterator[ProgressReporter]:
+    """Show the progress of one task, with rate, and with the time left if the total is known."""
+    reporter = ProgressReporter(console, task_name, total, unit, hidden=hidden)
+    with reporter.bar:
+        yield reporter
+
+
+class PreparationProgressBar:
+    """Progress of several tasks in turn, such as reading and encoding each corpus."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.reporter: ProgressReporter | None = None
+
+    def update(self, task_name: str, done: int, total: int | None, unit: str = "pairs") -> None:
+        """Record that `done` units of this task are done. Another task name starts a new bar."""
+        if self.reporter is None or self.reporter.task_name != task_name:
             self.close()
-            self.progress_bar.start()
-            self.task_id = self.progress_bar.add_task(what, total=total)
-            self.task_name = what
-        self.progress_bar.update(self.task_id, completed=done, total=total)
+            self.reporter = ProgressReporter(self.console, task_name, total, unit)
+            self.reporter.bar.start()
+        self.reporter.set_done(done, total)
 
     def close(self) -> None:
-        """Take the bar away."""
-        if self.task_name:
-            self.progress_bar.remove_task(self.task_id)
-            self.progress_bar.stop()
-        self.task_name = ""
+        """Remove the bar."""
+        if self.reporter is not None:
+            self.reporter.bar.remove_task(self.reporter.task_id)
+            self.reporter.bar.stop()
+        self.reporter = None
 
 
 class TrainingProgressBar:
-    """A listener that shows a run as a bar, and a line for each validation and each thing that happens."""
+    """Callback of a run: a bar for its progress, and one line for each validation and event."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         is_wide = console.width >= 120
         self.state_width = console.width - 22 - (30 if is_wide else 0)
+        self.rate = RecentRate()
         self.bar = Progress(
             *([TextColumn("[bold]training"), BarColumn(bar_width=20)] if is_wide else []),
             TextColumn("{task.percentage:>3.0f} %"),
             TextColumn("{task.fields[state]}"),
-            _TimeLeftColumn(table_column=Column(no_wrap=True)),
+            _TimeLeftColumn(self.rate),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
         self.task_id = self.bar.add_task("training", total=1.0, state="")
         self.preparation_bar = PreparationProgressBar(console)
+        self._last_line_time = self.rate.clock()
+
+    def __call__(self, event: TrainingEvent) -> None:
+        from dragoman.training.monitoring import events
+
+        match event:
+            case events.Notice():
+                self.notice(event.text)
+            case events.PreparationProgress():
+                self.preparation_bar.update(event.task_name, event.done, event.total, event.unit)
+            case events.RunStarted():
+                self.begin(event.run_info)
+            case events.StepDone():
+                self.advance(event.progress)
+            case events.StepReport():
+                self.show_step(event)
+            case events.RunEvent():
+                # The command itself ends with the text of a stop or an error. A checkpoint is no news.
+                if event.event not in ("checkpoint", "stopped", "failed"):
+                    self._print_line(Text(event.text, style="dim" if event.event == "resumed" else "yellow"))
+            case events.ValidationReport():
+                self.show_validation(event)
+            case events.RunFinished():
+                self._print_line(Text(format_cost(event.report)))
+            case events.RunClosed():
+                self.close()
 
     def notice(self, text: str) -> None:
+        """Print a message."""
         self.preparation_bar.close()
-        self.console.print(Text(text, style="dim"))
-
-    def progress(self, what: str, done: int, total: int | None) -> None:
-        self.preparation_bar.progress(what, done, total)
+        self._print_line(Text(text, style="dim"))
 
     def begin(self, run_info: RunInfo) -> None:
+        """Print the size of the model and the machine."""
         device_text = f"{run_info.devices} devices, each " if run_info.devices > 1 else ""
-        peak_flops_text = f", {run_info.ceiling / 1e12:,.2f} TFLOP/s in matrix products" if run_info.ceiling else ""
+        peak_flops = run_info.peak_flops_per_second
+        peak_flops_text = f", {peak_flops / 1e12:,.2f} TFLOP/s in matrix products" if peak_flops else ""
         self.notice(f"{run_info.parameters:,} parameters on {device_text}{run_info.machine}{peak_flops_text}")
 
     def advance(self, progress: float) -> None:
+        """Record the share of the budget that is spent, from 0 to 1."""
+        self.preparation_bar.close()
         if not self.bar.live.is_started:
             self.bar.start()
-        task_fields = self.bar.tasks[0].fields
-        if "first" not in task_fields:  # a run that goes on had spent this before, and it took no time now
-            self.bar.reset(self.task_id, **task_fields, first=progress)
+        self.rate.update(progress)
         self.bar.update(self.task_id, completed=progress)
+        if not self.console.is_terminal and self.rate.clock() - self._last_line_time >= LINE_INTERVAL_SECONDS:
+            seconds_left = self.rate.seconds_left(1.0)
+            time_text = "" if seconds_left is None else f", {format_duration(seconds_left)} left"
+            self._print_line(Text(f"training: {progress:.1%} of the budget{time_text}"))
         if progress >= 1.0:
             self.close()
 
-    def step(self, report: StepReport) -> None:
+    def show_step(self, report: StepReport) -> None:
+        """Show loss, perplexity, speed and gradient norm. Details that do not fit into the terminal are left out."""
         speed_text = f"{report.tokens_per_second:,.0f} tokens/s"
-        if report.mfu is not None:
-            speed_text += f" ({report.mfu:.0%} of ceiling)"
+        mfu_text = f" ({report.mfu:.0%})" if report.mfu is not None else ""
         norm_text = f"norm {report.gradient_norm:.3g}"
         state_text = f"step {report.step:,}  loss {report.loss:.3f}  ppl {_format_perplexity(report.perplexity, ',.1f')}"
-        for detail in (speed_text.replace(" of ceiling", ""), norm_text):
+        for detail in (speed_text + mfu_text, norm_text):
             state_text = f"{state_text}  {detail}" if len(state_text) + 2 + len(detail) <= self.state_width else state_text
         self.bar.update(self.task_id, state=state_text)
         if not self.console.is_terminal:
-            self.console.print(
+            self._print_line(
                 f"step {report.step:>7,}  epoch {report.epoch:6.2f}  loss {report.loss:.3f}  "
-                f"perplexity {_format_perplexity(report.perplexity, '.2f'):>8}  {norm_text}  rate {report.lr:.2e}  {speed_text}  "
-                f"{report.minutes_left:.1f} min left",
-                markup=False,
+                f"perplexity {_format_perplexity(report.perplexity, '.2f'):>8}  {norm_text}  lr {report.lr:.2e}  "
+                f"{speed_text}{mfu_text.replace(')', ' MFU)')}  {report.minutes_left:.1f} min left"
             )
 
-    def event(self, kind: EventKind, step: int, text: str) -> None:
-        if kind not in ("checkpoint", "stopped", "failed"):  # as it should be, or what the command itself ends with
-            self.console.print(Text(text, style="dim" if kind == "resumed" else "yellow"))
-
-    def validation(self, report: ValidationReport) -> None:
+    def show_validation(self, report: ValidationReport) -> None:
+        """Print the scores of a validation."""
+        self.preparation_bar.close()
         scores = [("BLEU", report.bleu), ("F1", report.f1)]
         score_text = "".join(f"  {name} {value:.2f} (greedy)" for name, value in scores if value is not None)
         best_mark = "  best so far" if report.best else ""
-        self.console.print(
-            f"step {report.step:>7,}  [bold]validation[/bold]  loss {report.nll:.3f}  "
-            f"perplexity {_format_perplexity(report.perplexity, '.2f')}{score_text}{best_mark}"
+        self._print_line(
+            Text.from_markup(
+                f"step {report.step:>7,}  [bold]validation[/bold]  loss {report.nll:.3f}  "
+                f"perplexity {_format_perplexity(report.perplexity, '.2f')}{score_text}{best_mark}"
+            )
         )
 
-    def samples(self, step: int, samples: Sequence[Sample]) -> None:
-        """They are for the page that `dragoman watch` writes."""
-
-    def finish(self, report: Mapping[str, Any]) -> None:
-        self.console.print(Text(format_cost(report)))
-
     def close(self) -> None:
+        """Remove the bars."""
         self.preparation_bar.close()
         self.bar.stop()
 
+    def _print_line(self, line: Text | str) -> None:
+        self._last_line_time = self.rate.clock()
+        self.console.print(line, markup=False)
+
 
 def _format_perplexity(perplexity: float, format_spec: str) -> str:
-    """That of a run that was lost has hundreds of digits."""
+    """Return the perplexity, in scientific notation from a million on, as a diverged run has it."""
     return f"{perplexity:{format_spec}}" if perplexity < 1e6 else f"{perplexity:.2e}"
 
 
 def format_cost(report: Mapping[str, Any]) -> str:
-    """What a run took, in one line; energy and the ceiling where the machine tells."""
+    """Return the cost of a run in one line: time, steps, tokens, FLOPs, MFU and the share of time without batches."""
     parts = [
         f"{report['seconds'] / 60:,.1f} min",
         f"{report['steps']:,} steps",
-        f"{report['target_tokens']:,} target tokens ({report['target_tokens_per_second']:,} a second)",
+        f"{report['target_tokens']:,} target tokens ({report['target_tokens_per_second']:,}/s)",
         f"{report['flops']:.2e} floating-point operations",
     ]
-    if "share_of_ceiling" in report:
-        peak_warning = ", which was measured while others were at work, it seems" if report["share_of_ceiling"] > 1 else ""
-        parts.append(f"{report['share_of_ceiling']:.0%} of this machine's ceiling{peak_warning}")
-    if "kilowatt_hours" in report:
-        parts.append(f"{report['kilowatt_hours']:.3g} kWh")
-    parts += [f"{report['share_waiting_for_batches']:.1%} waiting for batches", f"{report['skipped_steps']:,} steps skipped"]
+    if report.get("mfu") is not None:
+        peak_warning = ", whose measured peak is too low: other work ran at the time" if report["mfu"] > 1 else ""
+        parts.append(f"{report['mfu']:.0%} of the peak FLOP/s of this machine{peak_warning}")
+    parts += [f"{report['data_wait_fraction']:.1%} of the time waiting for batches", f"{report['skipped_steps']:,} steps skipped"]
     return "cost: " + ", ".join(parts)
 
 
 class _TimeLeftColumn(ProgressColumn):
-    """Minutes left, from the share of the budget that is spent: a budget may be in minutes, so rates mislead."""
+    """Time until the budget is spent, at the rate of the last minute."""
+
+    def __init__(self, rate: RecentRate) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
+        self.rate = rate
 
     def render(self, task: Task) -> Text:
-        progress_made = task.completed - task.fields.get("first", 0.0)
-        if progress_made <= 0.0 or task.elapsed is None:
+        remaining_seconds = self.rate.seconds_left(1.0)
+        if remaining_seconds is None:
             return Text("-:-- left")
-        seconds_left = round(task.elapsed / progress_made * (1.0 - task.completed))
+        seconds_left = round(remaining_seconds)
         hours = f"{seconds_left // 3600}:" if seconds_left >= 3600 else ""
         minutes = f"{seconds_left // 60 % 60:02d}" if hours else f"{seconds_left // 60}"
         return Text(f"{hours}{minutes}:{seconds_left % 60:02d} left", style="cyan")
 
 
-@contextmanager
-def progress_bar(console: Console, description: str, total: int | None, *, hidden: bool = False) -> Iterator[Progress]:
-    """A bar over lines, with rate and time left where the total is known."""
-    columns = [
-        TextColumn(f"[bold]{description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _RateColumn("lines"),
-        TimeRemainingColumn(),
-    ]
-    with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as bar:
-        bar.add_task(description, total=total)
-        yield bar
-
-
 class _RateColumn(ProgressColumn):
+    """Units per second."""
+
     def __init__(self, unit: str) -> None:
         super().__init__()
         self.unit = unit

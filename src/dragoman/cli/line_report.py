@@ -1,4 +1,4 @@
-"""What people are told of lines that were translated: which are not what was wanted, or not in one piece."""
+"""Warnings about translated lines: those that are incomplete, and those that may surprise."""
 
 from __future__ import annotations
 
@@ -11,46 +11,51 @@ if TYPE_CHECKING:
     from dragoman.inference.translation import Translation
 
 WARNINGS = {
-    "refused": "left untranslated, since they have more than {longest} tokens (decoding.long_input=split cuts them)",
-    "truncated": "cut, since their translation did not end within the input's length + {extra} tokens",
-    "looped": "stopped, since their translation went round in circles",
-    "empty": "that hold text came out empty (decoding.min_length=1 asks for a token at least)",
+    "too_long": "left untranslated, because they have more than {max_source_tokens} tokens (decoding.long_input=split cuts them)",
+    "truncated": "cut, because their translation did not end within the input's length + {max_extra_tokens} tokens",
+    "repetition": "stopped, because their translation is a degenerate repetition",
+    "empty": "that hold text came out empty (decoding.min_length=1 asks for at least one token)",
     "copied": "came out as they went in",
-    "missing": "do not hold all that their wording was to include",
-    "parts": "were longer than {longest} tokens and translated in parts",
+    "unmet_constraints": "do not hold all phrases that their constraints include",
+    "segments": "were longer than {max_source_tokens} tokens and translated in segments",
 }
-# A translation that is the source, or that was put together from parts, may be what was wanted; the others are not.
-INFORMATIONAL_WARNINGS = {"copied", "parts"}
+# A copy of the source and a translation in segments can be correct. The other lines are incomplete.
+INFORMATIONAL_WARNINGS = {"copied", "segments"}
 
 
 class LineWarnings:
-    """The numbers of the lines of which one of `SENTENCES` is true, in the order that they came in."""
+    """Line numbers of each warning, in the order of the lines."""
 
     def __init__(self) -> None:
         self.line_numbers: dict[str, list[int]] = {}
         self.line_count = 0
 
     def add(self, line: str, result: Translation) -> None:
-        """What became of the next line; of one without text there is nothing to say."""
+        """Record the next line. A line without text has no warning."""
         self.line_count += 1
         for warning in _find_warnings(line, result):
             self.line_numbers.setdefault(warning, []).append(self.line_count)
 
     @property
     def has_errors(self) -> bool:
-        """Whether a line is not what was wanted."""
+        """Return whether a line is incomplete."""
         return bool(self.line_numbers.keys() - INFORMATIONAL_WARNINGS)
 
     def format_messages(self, max_source_tokens: int, max_extra_tokens: int) -> Iterator[str]:
-        """A line for each, by the most tokens that are read, and those that a translation may have beyond its source."""
+        """Yield one message for each warning.
+
+        max_source_tokens: tokens that the model reads at most
+        max_extra_tokens: tokens that a translation may have beyond the length of its source
+        """
         for warning, line_numbers in self.line_numbers.items():
-            yield f"lines {WARNINGS[warning].format(longest=max_source_tokens, extra=max_extra_tokens)}: {format_line_numbers(line_numbers)}"
+            text = WARNINGS[warning].format(max_source_tokens=max_source_tokens, max_extra_tokens=max_extra_tokens)
+            yield f"lines {text}: {format_line_numbers(line_numbers)}"
 
 
 def _find_warnings(line: str, result: Translation) -> Iterator[str]:
     if result.num_segments > 1:
-        yield "parts"
+        yield "segments"
     if result.unmet_constraints:
-        yield "missing"
+        yield "unmet_constraints"
     if result.status in WARNINGS and (result.status != "empty" or line.strip()):
         yield result.status

@@ -1,6 +1,6 @@
-"""`dragoman`: finds the command, and turns a user's mistake into one line and an exit code.
+"""Entry point of the command line: it finds the command, and turns an error into one line and an exit status.
 
-The list of commands stands here as text, so that `dragoman --help` imports none of them.
+The table of commands is text, so that `dragoman --help` imports no command.
 """
 
 from __future__ import annotations
@@ -14,43 +14,45 @@ import sys
 
 import click
 
+from dragoman.cli.exit_statuses import EXIT_STATUSES, FAILURE
 from dragoman.errors import DragomanError, InterruptedRun, RankZeroError, is_out_of_memory
 from dragoman.version import __version__
 
 COMMANDS = {
-    "quickstart": ("dragoman.cli.quickstart", "Make a small corpus, train on it, and look: no download, some minutes."),
-    "clean": ("dragoman.cli.data", "Clean a recipe's corpora, and show what each rule dropped."),
-    "prepare": ("dragoman.cli.data", "Learn the subword model of a recipe and encode its corpora."),
-    "train": ("dragoman.cli.train", "Train a recipe to a bundle; go on where it stopped."),
-    "watch": ("dragoman.cli.watch", "Write a page that shows a run as it goes."),
+    "quickstart": ("dragoman.cli.quickstart", "Make a small corpus, train a model on it and show its translations."),
+    "clean": ("dragoman.cli.data", "Clean the corpora of a recipe and show what each filter dropped."),
+    "prepare": ("dragoman.cli.data", "Learn the tokenizer of a recipe and encode its corpora."),
+    "train": ("dragoman.cli.train", "Train a recipe to a bundle, or resume its run."),
+    "dashboard": ("dragoman.cli.dashboard", "Write a page that shows the progress of a run."),
+    "diagnose": ("dragoman.cli.info", "Find problems in a run and name the recipe keys that solve them."),
     "average": ("dragoman.cli.train", "Average checkpoints of a run into a bundle."),
     "translate": ("dragoman.cli.translate", "Translate a file or standard input, line by line."),
     "parse": ("dragoman.cli.parse", "Parse sentences into trees, line by line."),
-    "explain": ("dragoman.cli.explain", "Write a page that shows why a translation is what it is."),
-    "align": ("dragoman.cli.align", "Tell which word of a translation came from which."),
-    "shortlist": ("dragoman.cli.shortlist", "Learn which words a bundle is likely to need for which."),
-    "augment": ("dragoman.cli.augment", "Make more to learn from: back-translation, self-training, distillation."),
-    "score": ("dragoman.cli.evaluate", "Score translations: against references, by a model, or both."),
+    "explain": ("dragoman.cli.explain", "Write a page that shows the attention and the search of one output."),
+    "align": ("dragoman.cli.align", "Align the words of translations with those of their sources."),
+    "shortlist": ("dragoman.cli.shortlist", "Learn the likely target tokens of each source token."),
+    "augment": ("dragoman.cli.augment", "Make synthetic pairs: back-translation, self-training, distillation."),
+    "score": ("dragoman.cli.evaluate", "Score translations against references, with a model, or both."),
     "evaluate": ("dragoman.cli.evaluate", "Translate a test set with a bundle and score the result."),
-    "compare": ("dragoman.cli.evaluate", "Tell whether one system is better than another."),
-    "export": ("dragoman.cli.export", "Write a bundle in the form of another engine."),
-    "evalb": ("dragoman.cli.evalb", "Score parse trees against gold ones: labelled brackets, as EVALB counts."),
-    "tree": ("dragoman.cli.tree", "Draw a parse tree as an SVG."),
-    "paper": ("dragoman.cli.paper", "Run the paper's tables here, beside the printed ones."),
-    "info": ("dragoman.cli.info", "Tell what a bundle is, what it was trained on and how."),
-    "doctor": ("dragoman.cli.info", "Tell what this machine has, or what goes wrong in a run."),
+    "compare": ("dragoman.cli.evaluate", "Compare two systems by paired bootstrap."),
+    "export": ("dragoman.cli.export", "Write a bundle in the format of another engine."),
+    "evalb": ("dragoman.cli.evalb", "Score parse trees against gold trees by labeled brackets, as EVALB does."),
+    "draw-tree": ("dragoman.cli.draw_tree", "Draw a parse tree as an SVG."),
+    "paper": ("dragoman.cli.paper", "Reproduce the tables and figures of the paper on this machine."),
+    "info": ("dragoman.cli.info", "Show the model, the recipe and the training of a bundle."),
+    "doctor": ("dragoman.cli.info", "Show what this machine has and which libraries are missing."),
 }
 
 
 STDOUT_ERROR_HINTS = {
-    errno.ENOSPC: "the disk is full; make room",
-    errno.EDQUOT: "the quota is used up; make room",
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "the quota is used up; free some space",
     errno.EBADF: "is closed; open it",
 }
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
+    """Group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -58,13 +60,15 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        with formatter.section("Exit status"):
+            formatter.write_dl([(str(status), meaning) for status, meaning in EXIT_STATUSES.items()])
 
 
 @click.group(
@@ -92,11 +96,11 @@ class _StderrHandler(logging.Handler):
 
 
 def main() -> None:
-    """The entry point: run, and answer a mistake in one line."""
+    """Run the command line, and print an error as one line."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # text goes out as it comes in, whatever the locale
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # the output is UTF-8 in every locale
     stdout_was_closed = _reopen_closed_streams()
-    if sys.stderr.isatty():  # people are told what keeps them waiting
+    if sys.stderr.isatty():  # a terminal shows the log messages about slow steps
         logger = logging.getLogger("dragoman")
         logger.addHandler(_StderrHandler())
         logger.setLevel(logging.INFO)
@@ -116,23 +120,25 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        _exit_with_error("out of memory; lower training.batch_tokens or decoding.batch_tokens, or the sizes of the model", 1)
-    except OSError as error:  # a reader that went away, as `| head` does, is click's to answer
+        _exit_with_error(
+            "memory: is used up; lower training.batch_tokens or decoding.batch_tokens, or the sizes of the model", FAILURE
+        )
+    except OSError as error:  # click itself ends the command if a reader has gone, as in `| head`
         if error.errno not in STDOUT_ERROR_HINTS or (error.errno == errno.EBADF and not stdout_was_closed):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would be tried once more at the very end
-        _exit_with_error(f"standard output: {STDOUT_ERROR_HINTS[error.errno]} and run the command again", 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python writes the rest again at exit
+        _exit_with_error(f"standard output: {STDOUT_ERROR_HINTS[error.errno]} and run the command again", FAILURE)
 
 
 def _reopen_closed_streams() -> bool:
-    """Python has no streams for what was closed: there is nothing to hear then, nobody to tell, and no place for a result.
+    """Replace the standard streams that the caller has closed; return whether standard output was closed.
 
-    Returns whether there is none.
+    Closed input reads as empty. Text for a closed standard error is dropped. Writing to a closed standard output fails.
     """
     stdout_was_closed = sys.stdout is None
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115
-    if sys.stdout is None:  # opened to be read, so that what is written there fails, as it should
+    if sys.stdout is None:  # opened for reading, so that a write fails
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(os.open(os.devnull, os.O_RDONLY), "w")), encoding="utf-8")
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115

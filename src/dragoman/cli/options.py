@@ -1,4 +1,4 @@
-"""What commands that read lines with a bundle are given: a file or standard input, settings written key=value, a place."""
+"""Options, arguments and checks that several commands share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import wraps
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,21 +19,14 @@ from dragoman.errors import OutputError, RecipeError
 if TYPE_CHECKING:
     from dragoman.inference.session import DeviceOptions
 
-ENSEMBLE_OPTION = click.option(
-    "--with", "others", multiple=True, type=click.Path(path_type=Path), help="One more bundle for an ensemble."
-)
-OUTPUT_OPTION = click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    callback=lambda _context, _option, value: None if value == Path("-") else value,
-    help="Write here instead of standard output.",
-)
-DEVICE_OPTION = click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, …")
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+Decorator = Callable[[CommandT], CommandT]
+
+PATH_TYPE = click.Path(path_type=Path)
 
 
 class FiniteNumber(click.FloatRange):
-    """A number; Python reads "nan" and "inf" as such, and no range keeps out the first."""
+    """Number without "nan" and "inf", which Python reads as numbers and which no range excludes."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -42,38 +35,95 @@ class FiniteNumber(click.FloatRange):
         return number
 
 
-INFERENCE_OPTIONS = (
-    ENSEMBLE_OPTION,
-    DEVICE_OPTION,
-    click.option(
-        "--precision", default="auto", show_default=True, help="float32, bfloat16, int8; auto takes the fastest here."
-    ),
-    click.option("--threads", type=int, help="Of a processor, for each replica; as suits this machine when not given."),
-    click.option("--replicas", type=int, help="Batches computed side by side; as suits this machine when not given."),
+bundle_argument = click.argument("bundle", type=PATH_TYPE)
+recipe_argument = click.argument("recipe", type=PATH_TYPE)
+run_argument = click.argument("run", type=PATH_TYPE)
+overrides_argument = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+input_arguments = click.argument("arguments", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
+
+ensemble_option = click.option(
+    "--ensemble", multiple=True, type=PATH_TYPE, help="One more bundle of an ensemble. Repeat it for several bundles."
+)
+output_option = click.option(
+    "-o",
+    "--output",
+    type=PATH_TYPE,
+    callback=lambda _context, _option, value: None if value == Path("-") else value,
+    help="Write to this file instead of standard output.",
+)
+device_option = click.option("--device", default="auto", show_default=True, help="Device: cpu, cuda, cuda:1, …")
+references_option = click.option(
+    "--ref", "references", multiple=True, type=PATH_TYPE, help="Reference file. Repeat it for several references."
+)
+tokenized_option = click.option("--tokenized", is_flag=True, help="The text is tokenized: count its tokens as they are.")
+window_option = click.option(
+    "--window",
+    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    help="Lines that are batched together. A small window answers sooner, a large one is faster."
+    "  [default: 2048 for a file, up to 128 for a pipe, 1 for a terminal]",
 )
 
 
-def add_device_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of a command that opens bundles: it is given `others`, and as one argument `placing` where they compute."""
+def output_path_option(help_text: str, *, required: bool = False) -> Decorator[CommandT]:
+    """Return the option `-o`/`--output` of a command that does not write to standard output."""
+    return click.option("-o", "--output", type=PATH_TYPE, required=required, help=help_text)
+
+
+def overwrite_option(help_text: str = "Replace an output file that exists.") -> Decorator[CommandT]:
+    """Return the flag `--overwrite`."""
+    return click.option("--overwrite", is_flag=True, help=help_text)
+
+
+def json_option(help_text: str = "Print the result as JSON.") -> Decorator[CommandT]:
+    """Return the flag `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help=help_text)
+
+
+def precision_option(default: str = "auto") -> Decorator[CommandT]:
+    """Return the option `--precision` with this default."""
+    return click.option(
+        "--precision",
+        default=default,
+        show_default=True,
+        help="Precision: float32, bfloat16 or int8. auto takes the fastest on this machine.",
+    )
+
+
+def device_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a command that loads bundles.
+
+    The command gets `ensemble`, and the other options together as `device_options`.
+    """
 
     @wraps(command)
     def wrapper(device: str, precision: str, intra_threads: int | None, inter_threads: int | None, **kwargs: Any) -> None:
-        device_options: DeviceOptions = {
+        options: DeviceOptions = {
             "device": device,
             "precision": precision,
-            "threads": intra_threads,
-            "replicas": inter_threads,
+            "intra_threads": intra_threads,
+            "inter_threads": inter_threads,
         }
-        command(placing=device_options, **kwargs)
+        command(device_options=options, **kwargs)
 
     wrapped: Callable[..., None] = wrapper
-    for option in reversed(INFERENCE_OPTIONS):
+    for option in reversed(
+        (
+            ensemble_option,
+            device_option,
+            precision_option(),
+            click.option("--intra-threads", type=int, help="Processor threads of each worker.  [default: chosen for this machine]"),
+            click.option(
+                "--inter-threads", type=int, help="Batches computed at the same time.  [default: chosen for this machine]"
+            ),
+        )
+    ):
         wrapped = option(wrapped)
     return wrapped
 
 
 def open_text_output(output: Path | None, *, overwrite: bool) -> AbstractContextManager[IO[str]]:
-    """The file, or standard output where none is named."""
+    """Return the opened output file, or standard output if no file is named."""
     from dragoman.io.storage import atomic_write
 
     if output is None:
@@ -83,18 +133,19 @@ def open_text_output(output: Path | None, *, overwrite: bool) -> AbstractContext
 
 
 def treat_termination_as_interrupt() -> None:
-    """What schedulers and terminals that go away send does what Ctrl-C does from now on: nothing is left half written."""
+    """Make SIGTERM and SIGHUP act like Ctrl-C, so that no file is left half written."""
     for name in ("SIGTERM", "SIGHUP"):
         signal_number = getattr(signal, name, None)
         if signal_number is not None and signal.getsignal(signal_number) == signal.SIG_DFL:
-            with suppress(ValueError):  # not the thread that may
+            with suppress(ValueError):  # only the main thread may set a handler
                 signal.signal(signal_number, signal.default_int_handler)
 
 
 def check_output_paths(*output_paths: Path | None, overwrite: bool, input_paths: Iterable[Path | None] = ()) -> None:
-    """Raise OutputError where one of these files, those that are asked for at all, exists and may not be replaced.
+    """Raise OutputError if an output path exists and may not be replaced, or if it is an input.
 
-    read: what the same command reads, which nothing may replace
+    output_paths: paths that the command writes; None stands for an output that is not asked for
+    input_paths: paths that the same command reads; nothing may replace them
     """
     from dragoman.io.storage import check_path_is_free
 
@@ -103,24 +154,24 @@ def check_output_paths(*output_paths: Path | None, overwrite: bool, input_paths:
         if path is None:
             continue
         if path == Path("-"):
-            raise OutputError("-: is no file; this cannot be written to standard output, give the name of a file")
+            raise OutputError("-: cannot be standard output for this command; give the name of a file")
         if _is_standard_input(path) or any(_is_same_or_inside(source, path) for source in existing_inputs):
-            raise OutputError(f"{path}: is what is read, and is left as it is; give another name for what is written")
+            raise OutputError(f"{path}: is an input of this command, which is never overwritten; give another output name")
         if not overwrite:
             check_path_is_free(path)
 
 
 def _is_standard_input(path: Path) -> bool:
-    with suppress(OSError, AttributeError, ValueError):  # there may be neither
+    with suppress(OSError, AttributeError, ValueError):  # the file or the descriptor may not exist
         return path.is_file() and os.path.samestat(path.stat(), os.fstat(sys.stdin.fileno()))
     return False
 
 
 def _is_same_or_inside(source: Path, path: Path) -> bool:
-    """Whether it is that file, or in that folder, if dragoman sealed it."""
+    """Return whether `path` is the file `source`, or lies inside `source` if that is a folder with a manifest."""
     from dragoman.io.storage import MANIFEST_FILE
 
-    with suppress(OSError):  # one of them may not be there yet, under a folder that is not
+    with suppress(OSError):  # the path may not exist yet
         if path.resolve() == source.resolve() or path.samefile(source):
             return True
     with suppress(OSError):
@@ -128,25 +179,30 @@ def _is_same_or_inside(source: Path, path: Path) -> bool:
     return False
 
 
-def parse_file_and_settings(arguments: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
-    """FILE, none where that is `-` or not given, and the decoding knobs, told apart by their equals sign."""
+def parse_decoding_overrides(overrides: Iterable[str]) -> dict[str, Any]:
+    """Return the decoding options that are written `key=value`. Raises RecipeError for any other form."""
     from dragoman.config import parse_setting
 
-    decoding: dict[str, Any] = {}
-    files = []
-    for argument in arguments:
-        if "=" in argument and not os.path.exists(argument):
-            key, value = parse_setting(argument)
-            decoding[key.removeprefix("decoding.")] = value
-        else:
-            files.append(Path(argument))
+    return {key.removeprefix("decoding."): value for key, value in map(parse_setting, overrides)}
+
+
+def parse_file_and_settings(arguments: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
+    """Return the input file and the decoding options. An argument with an equals sign is an option, unless such a file exists.
+
+    The file is None if it is `-` or not given. Raises RecipeError for more than one file.
+    """
+    settings = [argument for argument in arguments if "=" in argument and not os.path.exists(argument)]
+    files = [Path(argument) for argument in arguments if argument not in settings]
     if len(files) > 1:
-        raise RecipeError(f"{files[1]}: one file at a time; settings are written key=value")
-    return (files[0] if files and files[0] != Path("-") else None), decoding
+        raise RecipeError(f"{files[1]}: is a second file; give one file, and write settings as key=value")
+    return (files[0] if files and files[0] != Path("-") else None), parse_decoding_overrides(settings)
 
 
 def count_lines(source: Path | None) -> int | None:
-    """How many lines there are to do, where a file can tell; a mistake in one of them comes out before any work is done."""
+    """Return the number of lines of a regular file, or None for any other input.
+
+    Raises DataError for a line that cannot be read, before any work is done.
+    """
     from dragoman.formats.text import read_lines
 
     if source is None or (source.exists() and not source.is_file()):
@@ -155,7 +211,6 @@ def count_lines(source: Path | None) -> int | None:
 
 
 def format_line_numbers(line_numbers: Sequence[int], max_shown: int = 5) -> str:
-    """How many lines, and which: 7 (1, 2, 3, 4, 5, …)."""
-    return (
-        f"{len(line_numbers)} ({', '.join(map(str, line_numbers[:max_shown]))}{', …' if len(line_numbers) > max_shown else ''})"
-    )
+    """Return the number of lines and the first of their numbers: `7 (1, 2, 3, 4, 5, …)`."""
+    shown = ", ".join(map(str, line_numbers[:max_shown]))
+    return f"{len(line_numbers)} ({shown}{', …' if len(line_numbers) > max_shown else ''})"

@@ -1,17 +1,25 @@
-"""Every knob, once: the recipe and its sections.
+"""Recipe schema: every option once, with its type, default, limits and one sentence.
 
-Each knob stands in its section's file with its type, its default, its unit and one sentence. Unknown keys and impossible values
-are refused when the recipe is read, with the key, what was given and what is allowed; nothing later checks them again.
+A recipe that names an unknown key or an impossible value raises RecipeError when it is read. The error names the key, the given
+value and the limit. Later code does not check the values again.
 """
 
-from dragoman.config.cleaning import CleaningConfig, NoiseConfig
-from dragoman.config.corpus import STANDARD_INPUT, CorpusConfig, Format, as_list
-from dragoman.config.data import CurriculumStageConfig, DataConfig
+from dragoman.config.data import (
+    STANDARD_INPUT,
+    CleaningConfig,
+    CorpusConfig,
+    CurriculumStageConfig,
+    DataConfig,
+    Format,
+    NoiseConfig,
+    as_list,
+)
 from dragoman.config.decoding import DecodingConfig
 from dragoman.config.fields import FilterName, RecipeSection
 from dragoman.config.model import ModelConfig
 from dragoman.config.recipe import (
     Recipe,
+    TaskConfig,
     find_builtin_recipe,
     make_recipe,
     parse_setting,
@@ -20,7 +28,6 @@ from dragoman.config.recipe import (
     recipe_from_dict,
     update_section,
 )
-from dragoman.config.task import TaskConfig
 from dragoman.config.tokenizer import TokenizerConfig
 from dragoman.config.training import TrainingConfig
 

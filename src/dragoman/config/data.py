@@ -1,28 +1,198 @@
-"""What is learnt from: corpora, mixtures of them, their stages."""
+"""Recipe section `data`: corpora, mixtures, curriculum, cleaning filters and noise."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
-from dragoman.config.cleaning import CleaningConfig, NoiseConfig
-from dragoman.config.corpus import CorpusConfig, CorpusName
-from dragoman.config.fields import Integer, PositiveInt, RecipeSection, Temperature, Utf8Text, Weight
+from dragoman.config.fields import (
+    FileName,
+    FilterName,
+    Fraction,
+    Integer,
+    PositiveInt,
+    RecipeSection,
+    Temperature,
+    Utf8Text,
+    Weight,
+)
 from dragoman.config.validation import format_value, suggest_or_list_names
+
+_FILE_NAME_ADAPTER = TypeAdapter[str](FileName)
+_FILE_NAMES_ADAPTER = TypeAdapter[list[str]](Annotated[list[FileName], Field(min_length=1)])
+
+
+def _validate_file_names(value: Any) -> Any:
+    """Return one file name or a list of them. A union type would report one mistake twice, with the names of its types."""
+    match value:
+        case str():
+            return _FILE_NAME_ADAPTER.validate_python(value, strict=True)
+        case list():
+            return _FILE_NAMES_ADAPTER.validate_python(value, strict=True)
+        case _:
+            raise PydanticCustomError("name_or_list", "Input should be a text, in quotes, or a list of them")
+
+
+def _validate_corpus_name(name: str) -> str:
+    """Return a name that can be part of a recipe key and of a file name, and that is no other key of the section."""
+    if name in ("valid", "test"):
+        raise ValueError(f"data.{name} is another part of the data")
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name) is None:
+        raise ValueError("use letters from a to z, digits, - and _, 64 at most, with a letter or a digit first")
+    return name
+
+
+FileNames = Annotated[str | list[str], PlainValidator(_validate_file_names)]
+CorpusName = Annotated[str, AfterValidator(_validate_corpus_name)]
+Format = Literal["auto", "lines", "tsv", "jsonl", "tmx", "xliff", "po", "sgm", "parquet", "brackets"]
+STANDARD_INPUT = "-"
+
+
+def as_list(names: str | list[str] | None) -> list[str]:
+    """Return the value of a file key as a list."""
+    return [] if names is None else [names] if isinstance(names, str) else names
+
+
+class CorpusConfig(RecipeSection):
+    """Files of one corpus and how to read them."""
+
+    source: FileNames | None = None
+    """Text file of the source side, or a list of files: one sentence a line, plain, .gz, .xz, .bz2 or .zst, or WMT's SGM."""
+    target: FileNames | None = None
+    """Text file of the target side, or a list with as many files as `source`; line n translates line n of the source."""
+    file: FileNames | None = None
+    """File that holds both sides, or a list; `*` matches any characters of a name, and `-` reads standard input."""
+    format: Format = "auto"
+    """Format of the files; `auto` takes it from the file name's ending."""
+    columns: Annotated[list[FileName], Field(min_length=2, max_length=2)] | None = None
+    """Source and target column: TSV columns counted from "1", or keys of JSON lines and Parquet, where "a.b" is b in a."""
+    weight: Annotated[Weight, Field(gt=0.0)] | None = None
+    """Share of an epoch's pairs that come from this corpus, relative to the weights of the other corpora."""
+    alignments: FileNames | None = None
+    """Word alignment file for guided alignment, or a list: one line a pair in Pharaoh format, `0-0 1-2`, counted from 0."""
+    skip_filters: list[FilterName] = []
+    """Cleaning filters that this corpus skips."""
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        file_options = [name for name in ("source", "target", "file") if getattr(self, name) is not None]
+        if file_options not in (["source", "target"], ["file"], ["source", "target", "file"]):
+            raise ValueError(
+                f"give source and target, or file, or all three; given: {' and '.join(file_options) or 'none of them'}"
+            )
+        if self.format != "auto" and len(file_options) == 3:
+            raise ValueError(
+                f"format = {self.format!r} fits either source and target or file, not both; drop format to use the endings"
+            )
+        if self.source is not None:
+            self._check_parallel_files()
+        return self._check_combined_file() if self.file is not None else self
+
+    def _check_parallel_files(self) -> Self:
+        sources, targets = as_list(self.source), as_list(self.target)
+        if len(sources) != len(targets):
+            raise ValueError(f"files go in pairs, but source names {len(sources)} of them and target {len(targets)}")
+        if self.format not in ("auto", "lines", "sgm"):
+            raise ValueError(f"format = {self.format!r} holds both sides in one file: give file, not source and target")
+        if self.columns is not None and self.file is None:
+            raise ValueError("columns is for a file that holds both sides; drop it, or give file instead of source and target")
+        if self.reads_standard_input:
+            raise ValueError("standard input (-) has to hold both sides: give file = '-', with its format")
+        return self
+
+    def _check_combined_file(self) -> Self:
+        if self.format in ("lines", "sgm"):
+            raise ValueError(f"format = {self.format!r} holds one side: give source and target instead of file")
+        if self.columns is not None and self.format not in ("auto", "tsv", "jsonl", "parquet"):
+            raise ValueError(
+                f"columns is for tsv, jsonl and parquet, but format = {self.format!r} names its sides; drop columns"
+            )
+        if (
+            self.columns is not None
+            and self.format == "tsv"
+            and not all(re.fullmatch("[1-9][0-9]*", column) for column in self.columns)
+        ):
+            raise ValueError(f"columns = {format_value(self.columns)}: a TSV has columns by number; write such as ['1', '2']")
+        if self.reads_standard_input and as_list(self.file) != [STANDARD_INPUT]:
+            raise ValueError("standard input (-) cannot be one of several files: give file = '-' alone")
+        if self.reads_standard_input and self.format == "auto":
+            raise ValueError("file = '-' needs format: standard input has no file name ending; give it, such as format = 'tsv'")
+        return self
+
+    @property
+    def reads_standard_input(self) -> bool:
+        """Return whether one of the files is standard input."""
+        return STANDARD_INPUT in [name for side in (self.source, self.target, self.file) for name in as_list(side)]
+
+
+class CleaningConfig(RecipeSection):
+    """Filters that drop training pairs. All are off by default. Pairs with an empty side are always dropped."""
+
+    max_words: PositiveInt | None = None
+    """Filter `length`: most words a side may have; in scripts without spaces each letter counts as a word."""
+    max_characters: PositiveInt | None = None
+    """Filter `length`: most characters a side may have."""
+    max_ratio: Annotated[float, Field(gt=1.0)] | None = None
+    """Filter `ratio`: largest length ratio of the sides in characters; a longer side of at most ten characters passes."""
+    source_equals_target: bool = False
+    """Filter `source-equals-target`: drop pairs whose sides are equal, ignoring case and spaces."""
+    duplicate_pairs: bool = False
+    """Filter `duplicate-pair`: keep only the first of equal pairs, within a corpus and across a mixture."""
+    duplicate_sources: bool = False
+    """Filter `duplicate-source`: keep only the first pair of each source sentence, within a corpus and across a mixture."""
+    control_characters: bool = False
+    """Filter `control`: drop pairs with control characters, U+FFFD, or unassigned or private code points."""
+    mojibake: bool = False
+    """Filter `mojibake`: drop pairs in which UTF-8 was decoded with a wrong encoding (needs the extra `cleaning`)."""
+    markup: bool = False
+    """Filter `markup`: drop pairs with remains of HTML, XML, wiki or template markup."""
+    min_script_ratio: Fraction | None = None
+    """Filter `script`: smallest share of a side's letters in the script of its language (needs the extra `cleaning`)."""
+    min_language_probability: Fraction | None = None
+    """Filter `language`: drop pairs with a side in another language at this probability or more (needs the extra `cleaning`)."""
+    numbers: bool = False
+    """Filter `numbers`: drop pairs whose sides hold different numbers; separators of digits do not count."""
+    urls: bool = False
+    """Filter `urls`: drop pairs whose sides hold different web and mail addresses."""
+    eval_overlap: bool = False
+    """Filter `eval-overlap`: drop pairs with a side that is also in data.valid or data.test, ignoring case and punctuation."""
+
+
+class NoiseConfig(RecipeSection):
+    """Changes to training pairs in the data loader. Each applies to a random share of the pairs, drawn anew in every epoch."""
+
+    upper_case: Fraction = 0.0
+    """Share of pairs with both sides in capital letters."""
+    title_case: Fraction = 0.0
+    """Share of pairs with a capital initial at each word of both sides."""
+    typos: Fraction = 0.0
+    """Share of pairs with typing errors in the source: letters dropped, doubled, swapped or replaced by a keyboard neighbor."""
+    drop_final_punctuation: Fraction = 0.0
+    """Share of pairs that lose the final punctuation of both sides."""
+    concat_next: Fraction = 0.0
+    """Share of pairs that are joined with the next pair into one."""
+    copy_source: Fraction = 0.0
+    """Share of pairs whose target becomes a copy of the source, so that the model learns to copy names and code."""
+    placeholders: Fraction = 0.0
+    """Share of pairs in which a number or name of both sides becomes a placeholder such as {0} or %s, or one is inserted."""
 
 
 class CurriculumStageConfig(RecipeSection):
+    """Mixture weights of a range of epochs."""
+
     end_epoch: PositiveInt | None = None
-    """The stage ends before the epoch of this number, counted from 0; the last stage has no end."""
+    """Epoch, counted from 0, before which the stage ends; the last stage has none."""
     weights: dict[CorpusName, Weight] | None = None
-    """Each corpus's share, relative to the others; those not named rest."""
+    """Share of each corpus, relative to the others; a corpus that is not named gets no share."""
     temperature: Temperature | None = None
-    """Instead: shares as the sizes to the power of 1/temperature."""
+    """Alternative to weights: shares are corpus sizes to the power of 1/temperature."""
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _check_weights(self) -> Self:
         if self.weights is not None and self.temperature is not None:
             raise ValueError("weights and temperature are given; drop one of the two")
         if self.weights is not None and not any(self.weights.values()):
@@ -31,30 +201,32 @@ class CurriculumStageConfig(RecipeSection):
 
 
 class DataConfig(RecipeSection):
+    """Corpora to train on, to validate on and to test on, and what happens to their pairs."""
+
     root: Utf8Text = "."
-    """Folder that the corpus paths start from; relative to where the command runs."""
+    """Folder that the corpus paths start from, relative to the working directory."""
     train: CorpusConfig | None = None
-    """What to learn from, where it is one corpus."""
+    """Training corpus, if there is only one."""
     corpora: dict[CorpusName, CorpusConfig] = {}
-    """What to learn from, where it is a mixture: corpora by name."""
+    """Training corpora by name, if there are several."""
     temperature: Temperature | None = None
-    """An epoch draws from each corpus of a mixture by its size to the power of 1/temperature; 1 sees every pair once."""
+    """Sampling temperature of a mixture: a corpus is drawn by its size to the power of 1/temperature; 1 keeps the sizes."""
     curriculum: list[CurriculumStageConfig] = []
-    """A mixture that changes with the epochs, instead of weights and temperature."""
+    """Stages of a mixture whose weights change with the epochs; excludes weights and temperature."""
     valid: CorpusConfig | None = None
-    """What to validate on."""
+    """Validation corpus."""
     test: CorpusConfig | None = None
-    """What to score at the end of the run; never looked at before."""
+    """Test corpus, which is scored once at the end of the run."""
     max_length: Annotated[PositiveInt, Field(ge=2)] = 256
-    """Longest side of a training pair, in subword tokens with its end-of-sentence token."""
+    """Longest side of a training pair in tokens, the end-of-sentence token included."""
     overlong_pairs: Literal["drop", "truncate", "error"] = "drop"
-    """What becomes of a training pair beyond max_length; whatever is chosen, its count and first lines are reported."""
+    """Treatment of training pairs longer than max_length; their number and first lines are reported."""
     cleaning: CleaningConfig = CleaningConfig()
     noise: NoiseConfig = NoiseConfig()
     preprocessing_workers: Annotated[Integer, Field(ge=1, le=1024)] | None = None
-    """Processes that clean and encode; one for each core when not given. Nothing but the time depends on it."""
+    """Processes that clean and encode, by default one for each core; the result does not depend on the number."""
     num_workers: Annotated[Integer, Field(ge=0, le=1024)] = 0
-    """Processes that make batches ahead while the model trains; 0 makes them in between. Nothing but the time depends on it."""
+    """Data loader processes; 0 makes batches in the training process, and the result does not depend on the number."""
 
     @field_validator("train", "valid", "test", mode="before")
     @classmethod
@@ -74,11 +246,11 @@ class DataConfig(RecipeSection):
             raise ValueError("weight is for the corpora of a mixture, in data.corpora; drop it")
         if corpus is not None and info.field_name != "train":
             if corpus.skip_filters:
-                raise ValueError("skip_filters is for what is cleaned, which is only what to learn from; drop it")
+                raise ValueError("skip_filters is for the corpora to learn from, since only those are cleaned; drop it")
             if corpus.alignments is not None:
-                raise ValueError("alignments guide what is learnt, and nothing is learnt from this; drop it")
+                raise ValueError("alignments is for the corpora to learn from; drop it")
             if corpus.reads_standard_input:
-                raise ValueError("file = '-' is for what to learn from; this is read more often than standard input can be")
+                raise ValueError("file = '-' is for the corpora to learn from, since this corpus is read twice; name a file")
         return corpus
 
     @model_validator(mode="after")
@@ -89,7 +261,7 @@ class DataConfig(RecipeSection):
         if weighted_names and len(weighted_names) < len(self.corpora):
             unweighted_name = next(name for name in self.corpora if name not in weighted_names)
             raise ValueError(
-                f"corpora.{unweighted_name} has no weight, though corpora.{weighted_names[0]} has; give each one, or none"
+                f"corpora.{unweighted_name} has no weight, though corpora.{weighted_names[0]} has; give each a weight, or none"
             )
         mixture_options = [
             name
@@ -97,13 +269,14 @@ class DataConfig(RecipeSection):
             if value
         ]
         if len(mixture_options) > 1:
-            raise ValueError(f"{' and '.join(mixture_options)} are given; the mixture can go by one of them only")
+            raise ValueError(f"{' and '.join(mixture_options)} are given; the mixture can follow one of them only")
         if mixture_options and not self.corpora:
             raise ValueError(f"{mixture_options[0]} is for a mixture: name its corpora in data.corpora")
         stdin_names = [name for name, corpus in self.corpora.items() if corpus.reads_standard_input]
         if len(stdin_names) > 1:
             raise ValueError(
-                f"corpora.{stdin_names[0]} and corpora.{stdin_names[1]} have file = '-': standard input can be read once only"
+                f"corpora.{stdin_names[0]} and corpora.{stdin_names[1]} have file = '-', but standard input can be read once "
+                "only; put their pairs together"
             )
         self._check_curriculum()
         return self
@@ -115,17 +288,16 @@ class DataConfig(RecipeSection):
             if is_last and stage.end_epoch is not None:
                 raise ValueError(f"curriculum[{index}].end_epoch = {stage.end_epoch}, but the last stage has no end; drop it")
             if not is_last and stage.end_epoch is None:
-                raise ValueError(f"curriculum[{index}] needs end_epoch: only the last stage goes on without end")
+                raise ValueError(f"curriculum[{index}] needs end_epoch: only the last stage has no end")
             if stage.end_epoch is not None and stage.end_epoch <= start_epoch:
                 raise ValueError(
                     f"curriculum[{index}].end_epoch = {stage.end_epoch} must be more than {start_epoch}, where the stage begins"
                 )
             start_epoch = stage.end_epoch or start_epoch
             if unknown_names := [name for name in stage.weights or {} if name not in self.corpora]:
-                raise ValueError(
-                    f"curriculum[{index}].weights.{unknown_names[0]} is not in corpora{suggest_or_list_names(unknown_names[0], self.corpora)}"
-                )
+                suggestion = suggest_or_list_names(unknown_names[0], self.corpora)
+                raise ValueError(f"curriculum[{index}].weights.{unknown_names[0]} is not in corpora{suggestion}")
 
     def training_corpora(self) -> dict[str, CorpusConfig]:
-        """The training corpora by name; a single one is called train."""
+        """Return the training corpora by name. A single corpus is named train."""
         return {"train": self.train} if self.train is not None else dict(self.corpora)

@@ -1,4 +1,4 @@
-"""What knobs are made of: numbers and texts with their limits, and the section that refuses what it does not know."""
+"""Types of recipe values, with their limits, and the base class of sections."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 
 def _to_integer(value: Any) -> Any:
-    """1e5 as the whole number that is meant; in TOML whatever has an exponent is a float."""
+    """Return 1e5 as a whole number, since TOML makes every number with an exponent a float."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-# Counts end where 32 bits do: the subword library, which takes the seed as well, counts no further. With some two thousand
-# million pieces to learn, it never ends.
+# Counts end at 32 bits, because SentencePiece, which also takes the seed, counts no further.
 Integer = Annotated[int, BeforeValidator(_to_integer)]
 PositiveInt = Annotated[Integer, Field(ge=1, lt=2**31)]
-# Beyond these no machine has room, and some would try for hours.
+# Larger values fit no machine, and some would take hours to fail.
 SmallPositiveInt = Annotated[Integer, Field(ge=1, le=1_000)]
 Dimension = Annotated[Integer, Field(ge=1, le=2**20)]
 VocabSize = Annotated[PositiveInt, Field(ge=5, lt=2**24)]
@@ -24,7 +23,7 @@ NonNegativeInt = Annotated[Integer, Field(ge=0, lt=2**31)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-# So that no sum of weights, and no size to the power of 1/temperature, is more than a float holds.
+# A sum of weights, and a corpus size to the power of 1/temperature, stays within the range of a float.
 Weight = Annotated[float, Field(ge=0.0, le=1e9)]
 Temperature = Annotated[float, Field(ge=0.1, le=1e4)]
 
@@ -35,7 +34,7 @@ FilterName = Literal[
 
 
 class RecipeSection(BaseModel):
-    """A frozen group of knobs that refuses keys it does not know, and true, "5" or infinity where it wants a number."""
+    """Frozen section of a recipe. It refuses unknown keys, and true, "5" or infinity in place of a number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -44,7 +43,7 @@ SectionT = TypeVar("SectionT", bound=RecipeSection)
 
 
 def _check_utf8(text: str) -> str:
-    """A command line holds any bytes; those that are no text come as halves of surrogate pairs, which no file of ours holds."""
+    """Return the text. Raises ValueError for the surrogate halves that Python makes of invalid bytes on a command line."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError("is not UTF-8; give another name")
     return text

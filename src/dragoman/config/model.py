@@ -1,4 +1,4 @@
-"""The model's dimensions, and every place where the paper's text and its code part."""
+"""Recipe section `model`: dimensions, and every point on which the paper's text and its code differ."""
 
 from __future__ import annotations
 
@@ -10,71 +10,75 @@ from dragoman.config.fields import Dimension, PositiveFloat, PositiveInt, Probab
 
 
 class ModelConfig(RecipeSection):
+    """Architecture of the Transformer. Section numbers are those of "Attention Is All You Need"."""
+
     encoder_layers: SmallPositiveInt = 6
-    """N of the encoder."""
+    """Number of encoder layers, N (section 3.1)."""
     decoder_layers: SmallPositiveInt = 6
-    """N of the decoder."""
+    """Number of decoder layers, N (section 3.1)."""
     d_model: Dimension = 512
-    """Width of the residual stream."""
+    """Width of embeddings and sub-layer outputs (section 3.1)."""
     d_ff: Dimension = 2048
-    """Inner width of the feed-forward sub-layer."""
+    """Inner width of the feed-forward networks (section 3.3)."""
     num_heads: Dimension = 8
-    """h, the heads of each attention."""
+    """Number of heads of each attention, h (section 3.2.2)."""
     d_k: Dimension | None = None
-    """Width of a head's queries and keys; d_model / num_heads when not given."""
+    """Width of queries and keys of one head, by default d_model / num_heads."""
     d_v: Dimension | None = None
-    """Width of a head's values; d_model / num_heads when not given."""
+    """Width of values of one head, by default d_model / num_heads."""
     norm: Literal["post", "pre"] = "post"
-    """Layer normalisation after the residual sum (the text) or before the sub-layer."""
+    """Position of layer normalization: after the residual sum, as in the paper's text, or before the sub-layer."""
     final_norm: bool | None = None
-    """One more normalisation at the end of each stack; on with pre and off with post when not given."""
+    """Whether each stack ends with one more layer normalization, by default if norm = 'pre'."""
     norm_epsilon: PositiveFloat = 1e-6
-    """ε of layer normalisation."""
+    """ε of layer normalization."""
     attention_bias: bool = False
-    """Biases on the four attention projections; the feed-forward sub-layer always has its own."""
+    """Whether the four projections of an attention have biases; the feed-forward networks always have them."""
     position_encoding: Literal["interleaved", "concatenated", "learned"] = "interleaved"
-    """Sinusoids as printed (sin, cos, sin, cos, …), as tensor2tensor coded them ([sin …, cos …]), or learned (row E)."""
+    """Position encoding: sinusoids as printed (sin, cos, sin, …), as in tensor2tensor (sin …, cos …), or learned (Table 3, E)."""
     max_positions: Dimension = 1024
-    """Rows of the learned positions; sinusoids have no limit."""
+    """Number of learned positions; sinusoids have no limit."""
     tie_embeddings: Literal["all", "decoder", "none"] = "all"
-    """Which of source embedding, target embedding and output matrix are one: all, the last two, or none."""
+    """Matrices that share weights: source, target and output embedding; target and output embedding; or none."""
     scale_embeddings: bool = True
-    """Multiply embeddings by √d_model."""
+    """Whether embeddings are multiplied by √d_model (section 3.4)."""
     initialization: Literal["glorot", "torch", "normal"] = "glorot"
-    """Matrices from Glorot's uniform, PyTorch's own rule, or N(0, 0.02); embeddings are N(0, 1/√d_model) save with normal."""
+    """Initial weights: Glorot uniform, PyTorch's default, or N(0, 0.02); only `normal` includes the embeddings."""
     residual_dropout: Probability = 0.1
-    """On each sub-layer's output, before the residual sum: the paper's P_drop."""
+    """Dropout on each sub-layer's output before the residual sum, P_drop (section 5.4)."""
     embedding_dropout: Probability = 0.1
-    """On the sum of embedding and position, in both stacks: the paper's P_drop."""
+    """Dropout on the sum of embedding and position encoding, P_drop (section 5.4)."""
     attention_dropout: Probability = 0.0
-    """On the attention weights."""
+    """Dropout on the attention weights."""
     activation_dropout: Probability = 0.0
-    """After the ReLU."""
+    """Dropout after the ReLU of the feed-forward networks."""
     decoder_start_token: Literal["bos", "eos", "zero"] = "bos"
-    """What the decoder reads first: a begin token, the end token, or a zero vector."""
+    """First input of the decoder: the begin token, the end token, or a zero vector."""
     append_source_eos: bool = True
-    """End the source with an end-of-sentence token as well."""
+    """Whether the source ends with an end-of-sentence token."""
     target_space_embedding: bool = False
-    """Add one learned vector to the encoder's input, as tensor2tensor's target-space embedding did."""
+    """Whether one learned vector is added to the encoder's input, as in tensor2tensor."""
     pointer: bool = False
-    """Parsing: add to each decoder input what the encoder made of the word that comes next (deterministic attention)."""
+    """Parsing: whether each decoder input includes the encoder output of the next word (deterministic attention)."""
     attention_window: PositiveInt | None = None
-    """r of restricted self-attention (section 4): each position sees r neighbours on each side; all when not given."""
+    """Neighbors on each side that a position attends to, r of restricted self-attention (section 4), by default all."""
 
     @property
     def key_width(self) -> int:
+        """Return the width of queries and keys of one head."""
         return self.d_k or self.d_model // self.num_heads
 
     @property
     def value_width(self) -> int:
+        """Return the width of values of one head."""
         return self.d_v or self.d_model // self.num_heads
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
         if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
             raise ValueError(
-                f"d_model = {self.d_model} does not divide by num_heads = {self.num_heads}; change one, or give d_k and d_v"
+                f"d_model = {self.d_model} is not divisible by num_heads = {self.num_heads}; change one, or give d_k and d_v"
             )
         if self.position_encoding != "learned" and self.d_model % 2:
-            raise ValueError(f"d_model = {self.d_model} is odd; sinusoids come in pairs, so make it even or learn positions")
+            raise ValueError(f"d_model = {self.d_model} is odd, but sinusoids come in pairs; make it even, or learn positions")
         return self

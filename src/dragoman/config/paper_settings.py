@@ -1,7 +1,7 @@
-"""Where the paper's text, its code and a recipe part: the table that a run prints before it starts.
+"""Values of the paper's text and of its code for each recipe key, and the deviations of a recipe from them.
 
-Each trap is one knob: what the text of "Attention Is All You Need" says of it (None where it says nothing), what tensor2tensor
-1.0.3, the code behind the paper's numbers, did, and where either says so.
+A run prints its deviations before it starts. The text is "Attention Is All You Need"; a value of None means that the text does
+not state one. The code is tensor2tensor 1.0.3, which produced the paper's numbers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PaperSetting:
+    """Values of one recipe key in the paper's text and in its code, with the section that states it."""
+
     key: str
     citation: str
     paper_value: Any
@@ -21,7 +23,7 @@ class PaperSetting:
 
 @dataclass(frozen=True)
 class Deviation:
-    """A knob that stands otherwise than the text says, or of which the text says nothing and the code something else."""
+    """Recipe key whose value differs from the paper's text or, if the text states none, from its code."""
 
     key: str
     recipe_value: Any
@@ -30,10 +32,11 @@ class Deviation:
     citation: str
 
     def describe(self) -> str:
+        """Return the deviation as one line of text."""
         paper_clause = (
-            f"the text says {_format_value(self.paper_value)} ({self.citation})"
+            f"the text has {_format_value(self.paper_value)} ({self.citation})"
             if self.paper_value is not None
-            else "the text does not say"
+            else "the text states no value"
         )
         return f"{self.key} = {_format_value(self.recipe_value)}; {paper_clause}, its code has {_format_value(self.code_value)}"
 
@@ -49,27 +52,27 @@ PAPER_SETTINGS = (
     PaperSetting("model.position_encoding", "section 3.5", "interleaved", "concatenated"),
     PaperSetting("model.tie_embeddings", "section 3.4", "all", "all"),
     PaperSetting("model.scale_embeddings", "section 3.4", True, True),
-    PaperSetting("model.initialization", "nowhere", None, "glorot"),
-    PaperSetting("model.norm_epsilon", "nowhere", None, 1e-6),
+    PaperSetting("model.initialization", "not stated", None, "glorot"),
+    PaperSetting("model.norm_epsilon", "not stated", None, 1e-6),
     PaperSetting("model.attention_dropout", "section 5.4", 0.0, 0.0),
     PaperSetting("model.activation_dropout", "section 5.4", 0.0, 0.0),
     PaperSetting("model.residual_dropout", "section 5.4", 0.1, 0.1),
     PaperSetting("model.embedding_dropout", "section 5.4", 0.1, 0.1),
     PaperSetting("model.decoder_start_token", "section 3.1: offset by one", None, "zero"),
-    PaperSetting("model.append_source_eos", "nowhere", None, True),
+    PaperSetting("model.append_source_eos", "not stated", None, True),
     PaperSetting("model.target_space_embedding", "section 3.4", False, True),
     PaperSetting("model.attention_window", "section 4: future work", None, None),
     PaperSetting("training.adam_beta1", "section 5.3", 0.9, 0.9),
     PaperSetting("training.adam_beta2", "section 5.3", 0.98, 0.98),
     PaperSetting("training.adam_epsilon", "section 5.3", 1e-9, 1e-9),
-    PaperSetting("training.weight_decay", "nowhere", None, 0.0),
+    PaperSetting("training.weight_decay", "not stated", None, 0.0),
     PaperSetting("training.schedule", "equation 3", "noam", "noam"),
     PaperSetting("training.lr_factor", "equation 3", 1.0, 1.0),
     PaperSetting("training.warmup_steps", "section 5.3", 4000, 4000),
     PaperSetting("training.lr_decay_ratio", "equation 3", 0.0, 0.0),
     PaperSetting("training.label_smoothing", "section 5.4", 0.1, 0.1),
-    PaperSetting("training.label_smoothing_mode", "nowhere", None, "exclude_target"),
-    PaperSetting("training.clip_norm", "nowhere", None, None),
+    PaperSetting("training.label_smoothing_mode", "not stated", None, "exclude_target"),
+    PaperSetting("training.clip_norm", "not stated", None, None),
     PaperSetting("decoding.beam_size", "section 6.1", 4, 4),
     PaperSetting("decoding.length_penalty", "section 6.1, through [GNMT]", "gnmt", "gnmt"),
     PaperSetting("decoding.alpha", "section 6.1", 0.6, 0.6),
@@ -92,10 +95,10 @@ PARSING_SETTINGS = {
         PaperSetting("decoding.max_extra_tokens", "section 6.3", 300, 50),
     )
 }
-"""What section 6.3 and the code's transformer_parsing_base have otherwise."""
+"""Values for parsing, of section 6.3 and of the code's transformer_parsing_base."""
 
 
-# What the rows of Table 3 print otherwise than base, but for their sizes.
+# Values of Table 3's rows that differ from base, besides their dimensions.
 _TABLE3_VALUES: dict[str, dict[str, Any]] = {
     "big": {"model.residual_dropout": 0.3, "model.embedding_dropout": 0.3},
     "D-p0": {"model.residual_dropout": 0.0, "model.embedding_dropout": 0.0},
@@ -104,12 +107,12 @@ _TABLE3_VALUES: dict[str, dict[str, Any]] = {
     "D-ls0.2": {"training.label_smoothing": 0.2},
     "E": {"model.position_encoding": "learned"},
 }
-# Section 6.1 has big with this much of dropout for English to French.
+# Section 6.1 gives this dropout rate for the big model from English to French.
 _BIG_EN_FR_DROPOUT = 0.1
 
 
 def _resolve_setting(setting: PaperSetting, recipe: Mapping[str, Any]) -> PaperSetting:
-    """The trap as the text has it for this task, language and row of Table 3."""
+    """Return the setting for the recipe's task, languages and row of Table 3."""
     task = recipe.get("task", {})
     if task.get("kind") == "parsing":
         return PARSING_SETTINGS.get(setting.key, setting)
@@ -117,12 +120,15 @@ def _resolve_setting(setting: PaperSetting, recipe: Mapping[str, Any]) -> PaperS
     if value is None:
         return setting
     if recipe["size"] == "big" and (task.get("source_language"), task.get("target_language")) == ("en", "fr"):
-        return replace(setting, text=_BIG_EN_FR_DROPOUT, code=_BIG_EN_FR_DROPOUT, place="section 6.1")
-    return replace(setting, text=value, code=value, place="Table 3")
+        return replace(setting, paper_value=_BIG_EN_FR_DROPOUT, code_value=_BIG_EN_FR_DROPOUT, citation="section 6.1")
+    return replace(setting, paper_value=value, code_value=value, citation="Table 3")
 
 
 def find_deviations(recipe: Mapping[str, Any]) -> list[Deviation]:
-    """How a recipe (as nested plain values) departs from the printed text, and where that is silent, from its code."""
+    """Return the deviations of a recipe, given as nested plain values, from the paper's text.
+
+    If the text states no value, the code's value counts. The preset t2t-2017 is compared with the code as well.
+    """
     deviations = []
     for setting in PAPER_SETTINGS:
         section, option = setting.key.split(".")
@@ -133,7 +139,7 @@ def find_deviations(recipe: Mapping[str, Any]) -> list[Deviation]:
         if setting.key == "training.lr_factor" and recipe["training"]["schedule"] != "noam":
             continue
         is_unspecified = setting.paper_value is None
-        follows_code = recipe["preset"] == "t2t-2017"  # which promises the code, so that a departure from that is told as well
+        follows_code = recipe["preset"] == "t2t-2017"
         if recipe_value != (setting.code_value if is_unspecified else setting.paper_value) or (
             follows_code and recipe_value != setting.code_value
         ):

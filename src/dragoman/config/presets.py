@@ -1,8 +1,10 @@
-"""The named starting points, as plain numbers: three ways to read the paper, and every size that it printed.
+"""Presets and sizes: the named defaults that a recipe starts from.
 
-`preset` chooses the reading. `paper`: the text as printed, and where it is silent, what its code did. `t2t-2017`: the code
-behind the paper's numbers (tensor2tensor 1.0.3 of 2017-06-20). `modern`: what the field settled on. `size` chooses the
-dimensions: `base`, `big`, `tiny` (for some ten thousand pairs), or a row of Table 3. A recipe's own lines come last and win.
+The key `preset` chooses the settings. `paper` is the paper's text; if the text states no value, its code decides. `t2t-2017` is the
+code behind the paper's numbers, tensor2tensor 1.0.3 of 2017-06-20. `modern` is current practice.
+
+The key `size` chooses the dimensions: `base`, `big`, `tiny` for some ten thousand pairs, or a row of Table 3. The values in a
+recipe file win over both.
 """
 
 from __future__ import annotations
@@ -125,7 +127,7 @@ SIZES: dict[str, SectionValues] = {
     "tiny": _build_size(4, 128, 256, 4, dropout=0.3, max_steps=8_000),
     "base": _build_size(6, 512, 2048, 8),
     "big": _build_size(6, 1024, 4096, 16, dropout=0.3, max_steps=300_000),
-    # Table 3, row by row; "steps" stays at the 100,000 of base.
+    # Rows of Table 3, with the 100,000 steps of base.
     "A-h1": _build_size(6, 512, 2048, 1),
     "A-h4": _build_size(6, 512, 2048, 4),
     "A-h16": _build_size(6, 512, 2048, 16),

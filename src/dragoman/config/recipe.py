@@ -1,6 +1,6 @@
-"""The whole recipe, and how it is read from TOML.
+"""Recipe model, its `task` section, and the reader of recipe files.
 
-recipe file → preset and size → the file's own lines → `key=value` overrides → Recipe
+Later layers win: preset → size → recipe file → `key=value` overrides.
 """
 
 from __future__ import annotations
@@ -15,25 +15,64 @@ from pydantic import model_validator
 
 from dragoman.config.data import DataConfig
 from dragoman.config.decoding import DecodingConfig
-from dragoman.config.fields import RecipeSection, SectionT, Utf8Text
+from dragoman.config.fields import RecipeSection, SectionT, Utf8Text, Weight
 from dragoman.config.model import ModelConfig
 from dragoman.config.presets import PRESETS, SIZES
-from dragoman.config.task import TaskConfig
+
 from dragoman.config.tokenizer import TokenizerConfig
 from dragoman.config.training import TrainingConfig
 from dragoman.config.validation import format_value, suggest_name, validate_section
 from dragoman.errors import RecipeError
 
 
+class TaskConfig(RecipeSection):
+    """Task of the model, its languages, and how a parser represents trees."""
+
+    kind: Literal["translation", "parsing"] = "translation"
+    """Task of the model."""
+    source_language: str = ""
+    """Language code of the source, such as `en`, for reports, scores, cleaning and files with many languages."""
+    target_language: str = ""
+    """Language code of the target, such as `de`, for reports, scores, cleaning and files with many languages."""
+    tokenized: bool = False
+    """Whether the text is already tokenized, so that BLEU counts its tokens unchanged."""
+    linearization: Literal["typed", "tensor2tensor", "topdown"] = "typed"
+    """Parsing: form of a tree as a sequence of labels; `typed` and `topdown` replace each word by `XX`."""
+    function_tags: Literal["keep", "strip"] = "strip"
+    """Parsing: whether labels keep function tags and indices, as in NP-SBJ-1."""
+    traces: Literal["keep", "strip"] = "strip"
+    """Parsing: whether traces stay in the trees and count as words of the text."""
+    pos_tags: Literal["head", "sequence", "given"] = "head"
+    """Parsing: source of part-of-speech tags: a layer on the encoder, the output sequence (`tensor2tensor`), or the input."""
+    pos_loss_weight: Weight = 1.0
+    """Parsing: weight of a tag's loss relative to the loss of an output token; used if pos_tags = 'head'."""
+
+    @property
+    def has_tagging_head(self) -> bool:
+        """Return whether a layer on the encoder predicts the tags."""
+        return self.kind == "parsing" and self.pos_tags == "head"
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> Self:
+        if self.kind == "parsing" and (self.linearization == "tensor2tensor") != (self.pos_tags == "sequence"):
+            raise ValueError(
+                f"pos_tags = {self.pos_tags!r} with linearization = {self.linearization!r}: only the tensor2tensor sequence holds "
+                "tags; use pos_tags = 'sequence' with it, and 'head' or 'given' with the other two"
+            )
+        return self
+
+
 class Recipe(RecipeSection):
+    """All options of a training run, as read from a recipe file. A bundle keeps its recipe."""
+
     name: Utf8Text = "run"
-    """Names the run in reports."""
+    """Name of the run in reports."""
     run: Utf8Text = "runs/run"
-    """Folder that the run writes; relative to where the command runs."""
+    """Folder that the run writes, relative to the working directory."""
     preset: Literal["paper", "t2t-2017", "modern"] = "paper"
-    """The reading of the paper to start from."""
+    """Defaults to start from: the paper's text, the code behind its numbers, or current practice."""
     size: str = "base"
-    """The dimensions to start from: base, big, tiny or a row of Table 3."""
+    """Model size to start from: base, big, tiny or a row of Table 3."""
     task: TaskConfig = TaskConfig()
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -45,24 +84,25 @@ class Recipe(RecipeSection):
     def _check_consistency(self) -> Self:
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError(
-                "model.tie_embeddings = 'all' needs one vocabulary: set tokenizer.joint = true, or tying = 'decoder' or 'none'"
+                "model.tie_embeddings = 'all' needs one vocabulary: set tokenizer.joint = true, or tie_embeddings = 'decoder' or "
+                "'none'"
             )
         options_needing_validation = [
             name
             for name, is_needed in (
-                ("average = 'best'", self.training.checkpoint_averaging == "best"),
+                ("checkpoint_averaging = 'best'", self.training.checkpoint_averaging == "best"),
                 (f"best_metric = {self.training.best_metric!r}", self.training.best_metric != "loss"),
                 ("patience", self.training.patience is not None),
             )
             if is_needed
         ]
         if options_needing_validation and self.data.valid is None:
-            raise ValueError(f"training.{options_needing_validation[0]} needs something to validate on: give data.valid")
+            raise ValueError(f"training.{options_needing_validation[0]} needs validation data: give data.valid")
         dropouts = ("residual", "embedding", "attention", "activation")
         if self.training.r_drop_alpha and not any(getattr(self.model, f"{dropout}_dropout") for dropout in dropouts):
             raise ValueError(
-                f"training.r_drop_alpha = {self.training.r_drop_alpha:g} compares two dropouts, but there is none: "
-                "set model.residual_dropout, such as 0.3, or drop it"
+                f"training.r_drop_alpha = {self.training.r_drop_alpha:g} compares two dropout masks, but all dropout rates are 0: "
+                "set model.residual_dropout, such as 0.3, or drop r_drop_alpha"
             )
         cleaning = self.data.cleaning
         for option, share in (
@@ -72,7 +112,9 @@ class Recipe(RecipeSection):
             if share is not None and not (self.task.source_language and self.task.target_language):
                 raise ValueError(f"data.cleaning.{option} needs task.source_language and task.target_language")
         if cleaning.eval_overlap and self.data.valid is None and self.data.test is None:
-            raise ValueError("data.cleaning.eval_overlap has nothing to compare with: give data.valid, data.test or both")
+            raise ValueError(
+                "data.cleaning.eval_overlap compares with validation or test data: give data.valid, data.test or both"
+            )
         if self.tokenizer.joint and self.tokenizer.target_vocab_size is not None:
             raise ValueError("tokenizer.target_vocab_size is given but tokenizer.joint is true: drop one of the two")
         if self.tokenizer.target_model_file is not None and (self.tokenizer.joint or self.tokenizer.model_file is None):
@@ -87,14 +129,14 @@ class Recipe(RecipeSection):
             raise ValueError("tokenizer.model_file with joint = false needs tokenizer.target_model_file, too")
         if self.tokenizer.lowercase and (self.data.noise.upper_case or self.data.noise.title_case):
             raise ValueError(
-                "data.noise.upper_case and title_case do nothing with tokenizer.lowercase = true: drop them, or that"
+                "data.noise.upper_case and title_case have no effect with tokenizer.lowercase = true: drop them, or lowercase"
             )
         noise_options = [f"data.noise.{name}" for name, share in self.data.noise if share]
         noise_options += ["tokenizer.sampling_alpha"] if self.tokenizer.sampling_alpha else []
         if noise_options and not self.tokenizer.byte_fallback:
             raise ValueError(
-                f"{noise_options[0]} needs tokenizer.byte_fallback = true: text is put together from the encoded corpus, "
-                "and an unknown character would be lost"
+                f"{noise_options[0]} needs tokenizer.byte_fallback = true: it decodes text from the encoded corpus, where unknown "
+                "characters are lost; set byte_fallback, or drop it"
             )
         if self.data.max_length > self.training.batch_tokens:
             raise ValueError(
@@ -115,13 +157,15 @@ class Recipe(RecipeSection):
         is_parsing = self.task.kind == "parsing"
         for key, corpus in corpora_by_key.items():
             if corpus is not None and is_parsing and (corpus.source is not None or corpus.format not in ("auto", "brackets")):
-                raise ValueError(f"{key}: task.kind = 'parsing' learns from trees: give file, with format = 'brackets'")
+                raise ValueError(f"{key}: task.kind = 'parsing' needs trees: give file, with format = 'brackets'")
             if corpus is not None and not is_parsing and corpus.format == "brackets":
-                raise ValueError(f"{key}.format = 'brackets': trees are for task.kind = 'parsing', not for translation")
+                raise ValueError(f"{key}.format = 'brackets': trees are for task.kind = 'parsing'; use a format with two sides")
         if is_parsing:
             self._check_parsing()
         elif self.model.pointer:
-            raise ValueError("model.pointer = true points at the next word of a tree: it is for task.kind = 'parsing'")
+            raise ValueError(
+                "model.pointer = true is for task.kind = 'parsing', since it points at the next word of a tree; drop it"
+            )
         if self.training.best_metric == ("bleu" if is_parsing else "f1"):
             best_metric, alternative = self.training.best_metric, "f1" if is_parsing else "bleu"
             raise ValueError(
@@ -138,42 +182,45 @@ class Recipe(RecipeSection):
         if not training.guided_alignment_weight:
             if aligned_keys:
                 raise ValueError(
-                    f"{aligned_keys[0]} guides a head: set training.guided_alignment_weight, such as 0.05, or drop it"
+                    f"{aligned_keys[0]} has no effect without training.guided_alignment_weight: set it, such as 0.05, or drop "
+                    "alignments"
                 )
             return self
         if aligned_keys and len(aligned_keys) < len(training_corpora):
             unaligned_key = next(key for key, corpus in training_corpora.items() if corpus.alignments is None)
             raise ValueError(
-                f"{unaligned_key} has no alignments, though {aligned_keys[0].removesuffix('.alignments')} has; give all, or none"
+                f"{unaligned_key} has no alignments, though {aligned_keys[0].removesuffix('.alignments')} has; give them for "
+                "all corpora, or for none"
             )
         if self.task.kind == "parsing":
             raise ValueError(
-                "training.guided_alignment_weight is for translation: no word of a tree comes from another; drop it"
+                "training.guided_alignment_weight is for task.kind = 'translation', since trees have no word alignment; drop it"
             )
         for option, value, limit in (
             ("alignment_layer", training.alignment_layer or 1, model.decoder_layers),
             ("alignment_head", training.alignment_head, model.num_heads),
         ):
             if value > limit:
-                raise ValueError(f"training.{option} = {value}: the decoder has {limit}, counted from 1")
+                raise ValueError(f"training.{option} = {value}: the decoder has {limit}; give a number from 1 to {limit}")
         return self
 
     @property
     def alignment_layer(self) -> int:
-        """The layer of the guided head, counted from 1: as given, or the last but one (Garg et al. 2019)."""
+        """Return the layer of the guided head, counted from 1. The default is the last but one (Garg et al. 2019)."""
         return self.training.alignment_layer or max(self.model.decoder_layers - 1, 1)
 
     def _check_parsing(self) -> None:
+        """Raise ValueError if an option does not fit a parser."""
         tokenizer, tags = self.tokenizer, self.task.pos_tags
         for is_invalid, message in (
             (tokenizer.joint, "tokenizer.joint = true: a parser's target is a list of labels; set joint = false"),
             (tokenizer.target_model_file, "tokenizer.target_model_file: a parser's target is a list of labels; drop it"),
-            (tokenizer.target_vocab_size, "tokenizer.target_vocab_size: labels are learnt from the trees; drop it"),
+            (tokenizer.target_vocab_size, "tokenizer.target_vocab_size: a parser takes its labels from the trees; drop it"),
             (
                 tokenizer.normalization != "identity",
                 "tokenizer.normalization = 'nfkc' changes words; set 'identity' for a parser",
             ),
-            (any(share for _, share in self.data.noise), "data.noise would part words from their trees; drop them"),
+            (any(share for _, share in self.data.noise), "data.noise would change words but not their trees; drop it"),
             (self.data.overlong_pairs == "truncate", "data.overlong_pairs = 'truncate' cuts trees; set 'drop' or 'error'"),
             (
                 self.model.pointer and not self.model.append_source_eos,
@@ -190,7 +237,7 @@ class Recipe(RecipeSection):
 
 
 def find_builtin_recipe(name: str) -> Path | None:
-    """The file of a recipe that comes with the package; none where there is none of that name."""
+    """Return the file of a recipe of this package, or None if no recipe has this name."""
     return _list_builtin_recipes().get(name)
 
 
@@ -199,16 +246,16 @@ def _list_builtin_recipes() -> dict[str, Path]:
 
 
 def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a TOML recipe, or one that comes with the package by its bare name, such as multi30k-ende.
+    """Read a TOML recipe file. A bare name such as multi30k-ende reads a recipe of this package.
 
-    Raises RecipeError with file, key, what was given and what is allowed.
+    Raises RecipeError, which names file, key, given value and limit.
     """
     if path.name == str(path) and not path.exists() and (builtin_path := find_builtin_recipe(path.name)) is not None:
         return make_recipe(parse_toml(builtin_path.read_text(encoding="utf-8"), where=str(path)), overrides, where=str(path))
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        hint = f"; with the package come {', '.join(_list_builtin_recipes())}" if path.name == str(path) else ""
+        hint = f"; the package has {', '.join(_list_builtin_recipes())}" if path.name == str(path) else ""
         raise RecipeError(f"{path}: there is no such recipe{hint}") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
@@ -219,7 +266,7 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def parse_toml(text: str, *, where: str) -> dict[str, Any]:
-    """The tables of a TOML text. Raises RecipeError naming the line."""
+    """Return the tables of a TOML text. Raises RecipeError, which names the line."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -229,7 +276,7 @@ def parse_toml(text: str, *, where: str) -> dict[str, Any]:
 
 
 def make_recipe(document: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "recipe") -> Recipe:
-    """Put preset, size, document and `section.key=value` overrides together, the later over the earlier."""
+    """Return the recipe of preset, size, document and `section.key=value` overrides. A later layer wins over an earlier one."""
     settings: dict[str, Any] = {}
     _merge_into(settings, document)
     for override in overrides:
@@ -242,12 +289,12 @@ def make_recipe(document: Mapping[str, Any], overrides: Sequence[str] = (), *, w
 
 
 def recipe_from_dict(document: Mapping[str, Any], *, where: str) -> Recipe:
-    """Read back a recipe that was written out whole, presets already laid in."""
+    """Return the recipe of a document that holds every value, as bundles and checkpoints store it."""
     return validate_section(Recipe, document, where)
 
 
 def update_section(section: SectionT, changes: Mapping[str, Any], *, where: str) -> SectionT:
-    """The same section with some knobs changed, checked as a recipe is."""
+    """Return the section with changed values. Raises RecipeError for an unknown key or an impossible value."""
     return validate_section(type(section), {**section.model_dump(), **changes}, where)
 
 
@@ -255,7 +302,7 @@ def _read_choice(settings: Mapping[str, Any], key: str, default: str, allowed: M
     name = settings.get(key, default)
     if not isinstance(name, str) or name not in allowed:
         raise RecipeError(
-            f"{where}: {key} = {format_value(name)} is not known; one of: {', '.join(allowed)}{suggest_name(name, allowed)}"
+            f"{where}: {key} = {format_value(name)} is unknown; one of: {', '.join(allowed)}{suggest_name(name, allowed)}"
         )
     return name
 
@@ -271,7 +318,7 @@ def _merge_into(target: dict[str, Any], updates: Mapping[str, Any]) -> None:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """Key and value of `key=value`; the value is TOML, and what is not TOML is taken as text."""
+    """Return key and value of `key=value`. The value is TOML; if it is not valid TOML, it is text."""
     key, separator, value = text.partition("=")
     if not separator or not all(part.strip() for part in key.split(".")):
         raise RecipeError(f"{format_value(text)} is not a setting: write key=value, such as training.max_steps=1000")
@@ -283,7 +330,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def _apply_override(document: dict[str, Any], text: str) -> None:
-    """Set `training.max_steps=10` in the document."""
+    """Set the value of an override such as `training.max_steps=10` in the document."""
     key, value = parse_setting(text)
     *sections, option = key.split(".")
     for name in sections:

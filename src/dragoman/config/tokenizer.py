@@ -1,4 +1,4 @@
-"""The pieces that text is split into."""
+"""Recipe section `tokenizer`: the SentencePiece models of both languages."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from dragoman.config.fields import FileName, Fraction, PositiveInt, RecipeSectio
 
 
 class TokenizerConfig(RecipeSection):
+    """Tokenizer: a SentencePiece model for both languages, or one for each."""
+
     model_type: Literal["bpe", "unigram"] = "bpe"
-    """SentencePiece model."""
+    """Type of the SentencePiece model."""
     joint: bool = True
-    """One model for both languages; false learns one for each."""
+    """Whether both languages share one model and vocabulary."""
     vocab_size: VocabSize = 32_000
-    """Pieces in the (joint or source) model, the four special ones included."""
+    """Pieces of the joint or source vocabulary, the four special pieces included."""
     target_vocab_size: VocabSize | None = None
-    """Pieces in the target model where joint is false; as vocab_size when not given."""
+    """Pieces of the target vocabulary if joint = false, by default vocab_size."""
     byte_fallback: bool = True
-    """Spell unknown characters as bytes, so that nothing becomes <unk>."""
+    """Whether unknown characters become byte pieces instead of `<unk>`."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
-    """Share of the corpus's characters that get pieces of their own."""
+    """Share of the training text's characters that the vocabulary covers."""
     normalization: Literal["nfkc", "identity"] = "nfkc"
-    """Unicode normalisation inside the model; `identity` leaves the text as it is."""
+    """Unicode normalization of the model; `identity` leaves the text unchanged."""
     split_digits: bool = False
-    """Keep every digit a piece of its own, which numbers need to generalise."""
+    """Whether each digit is a piece of its own, which helps with numbers that are not in the training text."""
     lowercase: bool = False
-    """Lower-case both sides before anything else."""
+    """Whether both sides are lower-cased before tokenization."""
     model_file: FileName | None = None
-    """Take this SentencePiece model (the joint one, or the source's) instead of learning one, whatever vocab_size."""
+    """Existing SentencePiece model, joint or of the source, instead of a new one; vocab_size is then ignored."""
     target_model_file: FileName | None = None
-    """Take this one for the target, where joint is false."""
+    """Existing SentencePiece model of the target if joint = false."""
     train_sentences: PositiveInt | None = None
-    """Most lines to learn the pieces from, spread evenly over the corpora; two million for BPE, half a million for unigram."""
+    """Most sentences to train the model on, spread over the corpora, by default 2,000,000 for BPE and 500,000 for unigram."""
     sampling_alpha: Fraction = 0.0
-    """Split training text differently each time: BPE-dropout with this probability, or unigram sampling with this α."""
+    """Subword regularization of training text: the probability of BPE-dropout, or α of unigram sampling; 0 turns it off."""
 
     @property
     def max_train_sentences(self) -> int:
-        """Lines to learn from, so that learning stays within 1.5 GiB where the recipe does not say."""
+        """Return the most sentences to train on. The defaults keep the memory of training below 1.5 GiB."""
         return self.train_sentences or (2_000_000 if self.model_type == "bpe" else 500_000)

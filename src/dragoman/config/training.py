@@ -1,4 +1,4 @@
-"""How a model learns."""
+"""Recipe section `training`: batches, optimizer, schedule, loss, validation and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,94 +10,96 @@ from dragoman.config.fields import NonNegativeInt, PositiveFloat, PositiveInt, P
 
 
 class TrainingConfig(RecipeSection):
+    """Training options. A step is one update of the weights."""
+
     seed: NonNegativeInt = 1
-    """Draws the weights, the order and the dropout."""
+    """Seed of initial weights, batch order, dropout and noise."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
-    """Of the matrix products; `auto` takes bfloat16 where it is clearly faster. Weights and sums stay float32."""
+    """Number format of matrix products; `auto` measures whether bfloat16 is faster, and weights stay float32."""
     batch_tokens: PositiveInt = 4096
-    """Padded tokens in a batch, counted on the side that is longer; so at most this many source and this many target."""
+    """Most tokens in a batch, padding included, on the source side and on the target side."""
     batches_per_update: PositiveInt = 1
-    """Batches summed into one step, over all devices together; the loss is divided by all their target tokens."""
+    """Batches in one step over all devices; gradients are summed, and the loss is divided by all target tokens of the step."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """Over several devices: the whole model on each (DDP), or each a share of weights and optimiser (FSDP2)."""
+    """Parallelism over several devices: a full model on each (DDP), or sharded weights and optimizer (FSDP2)."""
     distributed_timeout_minutes: PositiveFloat = 30.0
-    """Over several devices: how long one may keep the others waiting before all end and say where they stood."""
+    """Minutes that a device may wait for the others before all of them stop with an error."""
     compile: bool = False
-    """Have torch.compile make kernels of the layers; needs a C++ compiler, and minutes at the start."""
+    """Whether torch.compile compiles the layers; this needs a C++ compiler and some minutes at the start."""
     max_steps: PositiveInt = 100_000
-    """Updates of the weights."""
+    """Steps after which training stops."""
     max_epochs: PositiveFloat | None = None
-    """Stop after this many passes over the corpus."""
+    """Passes over the training data after which training stops."""
     max_minutes: PositiveFloat | None = None
-    """Stop after so many minutes of steps by the clock; validations and checkpoints do not count."""
+    """Minutes of steps after which training stops; validations and checkpoints do not count."""
     adam_beta1: Probability = 0.9
-    """β₁ of Adam."""
+    """β₁ of Adam (section 5.3)."""
     adam_beta2: Probability = 0.98
-    """β₂ of Adam."""
+    """β₂ of Adam (section 5.3)."""
     adam_epsilon: PositiveFloat = 1e-9
-    """ε of Adam."""
+    """ε of Adam (section 5.3)."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
-    """Decoupled, as in AdamW."""
+    """Decoupled weight decay, as in AdamW."""
     schedule: Literal["noam", "inverse_sqrt", "constant"] = "noam"
-    """`noam` (equation 3): factor · d_model^-0.5 · min(step^-0.5, step · warmup^-1.5); `inverse_sqrt`: the same shape with peak_lr."""
+    """Learning rate schedule: `noam` is equation 3 of the paper, and the other two warm up to peak_lr."""
     lr_factor: PositiveFloat = 1.0
-    """Factor of the paper's schedule."""
+    """Factor of the `noam` schedule: lr = lr_factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5)."""
     peak_lr: PositiveFloat = 7e-4
-    """Highest rate of the other schedules."""
+    """Highest learning rate of the schedules `inverse_sqrt` and `constant`."""
     warmup_steps: PositiveInt = 4000
-    """Steps of linear growth."""
+    """Steps over which the learning rate grows linearly."""
     lr_decay_ratio: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Last share of the budget (steps or minutes, whichever ends first) over which the rate falls linearly to zero."""
+    """Last share of the budget of steps or minutes over which the learning rate falls linearly to zero."""
     label_smoothing: Probability = 0.1
-    """ε_ls."""
+    """Probability mass taken from the target token, ε_ls (section 5.4)."""
     label_smoothing_mode: Literal["uniform", "exclude_target", "exclude_target_and_pad"] = "uniform"
-    """Who gets ε: every class ε/V (PyTorch), the others ε/(V−1) (tensor2tensor), the others save padding ε/(V−2) (JoeyNMT)."""
+    """Tokens that share ε_ls: all V (PyTorch), all but the target (tensor2tensor), or all but target and padding (JoeyNMT)."""
     r_drop_alpha: Annotated[float, Field(ge=0.0, le=1e3)] = 0.0
-    """R-Drop's α: each pair goes through the model twice, and both outputs are to agree this much; 0: once. Twice the cost."""
+    """α of R-Drop, which passes each pair through the model twice at twice the cost; 0 turns it off."""
     guided_alignment_weight: Annotated[float, Field(ge=0.0, le=1e3)] = 0.0
-    """What it weighs that one head of the decoder looks at the source word that a word came from; 0: no head is told."""
+    """Weight of the guided alignment loss, which trains one decoder head to attend to aligned source words; 0 turns it off."""
     alignment_layer: PositiveInt | None = None
-    """The layer of that head, counted from 1; the last but one when not given."""
+    """Decoder layer of the alignment head, counted from 1, by default the last but one."""
     alignment_head: PositiveInt = 1
-    """That head, counted from 1."""
+    """Alignment head in its layer, counted from 1."""
     clip_norm: PositiveFloat | None = None
-    """Largest norm of the gradient; longer ones are scaled down."""
+    """Largest gradient norm; a larger gradient is scaled down to it."""
     grad_norm_spike_sigma: PositiveFloat | None = None
-    """Skip a step whose gradient norm lies this many standard deviations above the mean of the last 128."""
+    """Standard deviations above the mean of the last 128 gradient norms beyond which a step is skipped."""
     max_consecutive_skips: PositiveInt = 10
-    """Steps skipped one after the other, for a spike or for want of a finite number, before `on_divergence` decides."""
+    """Consecutive skipped steps, because of spikes or values that are not finite, after which `on_divergence` applies."""
     on_divergence: Literal["stop", "rollback"] = "stop"
-    """After that many: stop with a diagnosis, or go back to the newest checkpoint and on with the data that follows."""
+    """Reaction to a diverged run: stop with a diagnosis, or continue from the newest checkpoint with the data that follows."""
     ema_decay: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
-    """Keep a moving average of the weights: after each step, this share of it and the rest of the new weights."""
+    """Decay of an exponential moving average of the weights, updated after each step; none by default."""
     log_every_steps: PositiveInt = 50
-    """A line in the journal."""
+    """Steps between lines of the metrics log."""
     loggers: list[Literal["tensorboard", "mlflow", "wandb"]] = []
-    """Who hears of the run beside the journal; each is an extra of its own."""
+    """Loggers that get the metrics besides the metrics log; each needs the extra of its name."""
     validate_every_steps: PositiveInt = 1000
-    """Validation by loss and perplexity, and by BLEU (parsers: by F1) if num_validation_translations is not 0."""
+    """Steps between validations."""
     num_validation_translations: NonNegativeInt = 1000
-    """How many validation sentences, from all over the set, to translate or parse (greedily) for BLEU or F1."""
+    """Validation sentences to translate or parse with greedy search for BLEU or F1; 0 leaves loss and perplexity only."""
     patience: PositiveInt | None = None
-    """Stop after this many validations without a better one."""
+    """Validations without improvement after which training stops early."""
     best_metric: Literal["loss", "bleu", "f1"] = "loss"
-    """What "better" means."""
+    """Validation metric of early stopping and of the best checkpoints; `bleu` is for translation, `f1` for parsing."""
     checkpoint_every_steps: NonNegativeInt = 1000
-    """Steps between checkpoints; 0 leaves it to the minutes."""
+    """Steps between checkpoints; 0 leaves it to checkpoint_every_minutes."""
     checkpoint_every_minutes: PositiveFloat | None = None
-    """Minutes between checkpoints by the clock, all included."""
+    """Minutes of wall-clock time between checkpoints."""
     keep_last: PositiveInt = 5
-    """Checkpoints kept, the newest first; at least as many as averaging needs."""
+    """Newest checkpoints to keep, at least num_averaged_checkpoints if checkpoint_averaging = 'last'."""
     keep_best: NonNegativeInt = 1
-    """Checkpoints kept besides, the best first."""
+    """Best checkpoints to keep, at least num_averaged_checkpoints if checkpoint_averaging = 'best'."""
     checkpoint_averaging: Literal["last", "best", "ema", "none"] = "last"
-    """What the bundle holds at the end: the mean of the newest or of the best checkpoints, ema_decay's, or the newest alone."""
+    """Weights of the final bundle: the mean of the newest or of the best checkpoints, the moving average, or the last step's."""
     num_averaged_checkpoints: PositiveInt = 5
-    """How many of them."""
+    """Checkpoints to average if checkpoint_averaging is `last` or `best`."""
 
     @property
     def num_forward_passes(self) -> int:
-        """Times that each pair goes through the model in a step."""
+        """Return the number of forward passes of each pair in a step."""
         return 2 if self.r_drop_alpha else 1
 
     @model_validator(mode="after")
@@ -111,12 +113,13 @@ class TrainingConfig(RecipeSection):
                 f"num_averaged_checkpoints = {self.num_averaged_checkpoints} needs as many in keep_last = {self.keep_last}"
             )
         if self.checkpoint_averaging == "ema" and self.ema_decay is None:
-            raise ValueError("average = 'ema' needs a moving average: set ema_decay, such as 0.999")
+            raise ValueError("checkpoint_averaging = 'ema' needs a moving average: set ema_decay, such as 0.999")
         if self.best_metric != "loss" and not self.num_validation_translations:
             outputs = {"bleu": "translations", "f1": "trees"}[self.best_metric]
             raise ValueError(
-                f"best_metric = {self.best_metric!r} needs {outputs} to judge: set num_validation_translations, or best_metric = 'loss'"
+                f"best_metric = {self.best_metric!r} needs {outputs} to score: set num_validation_translations, or "
+                "best_metric = 'loss'"
             )
         if not self.checkpoint_every_steps and self.checkpoint_every_minutes is None:
-            raise ValueError("give checkpoint_every_steps, checkpoint_every_minutes or both: a run must leave something")
+            raise ValueError("no checkpoint is scheduled: give checkpoint_every_steps, checkpoint_every_minutes or both")
         return self

@@ -1,4 +1,4 @@
-"""A refusal: what is wrong with a recipe, in one line that holds the key, what was given and what is allowed."""
+"""Error messages for recipes: one line with the key, the given value and the limit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _PLAIN_MESSAGES = {
 
 
 def validate_section(section: type[SectionT], document: Mapping[str, Any], where: str) -> SectionT:
-    """The section that a document holds. Raises RecipeError with the first thing that is wrong."""
+    """Return the section that a document holds. Raises RecipeError for the first mistake in it.
+
+    where: name of the document at the start of the message
+    """
     try:
         return section.model_validate(document)
     except ValidationError as error:
@@ -38,10 +41,11 @@ def validate_section(section: type[SectionT], document: Mapping[str, Any], where
         if error_type == "value_error":
             message = message.removeprefix("Value error, ")
         message = _PLAIN_MESSAGES.get(error_type, message.replace(" after validation", ""))
-        if location[-1:] == ("[key]",):  # so pydantic marks what is wrong with a key rather than with its value
+        if location[-1:] == ("[key]",):  # pydantic's mark of a mistake in a key instead of its value
             problem = f"{_format_key(location[:-2])}: {format_value(location[-2])} is not a name: {message}"
         elif error_type == "extra_forbidden":
-            problem = f"{_format_key(location)} is not a key{suggest_or_list_names(location[-1], _list_section_keys(section, location))}"
+            suggestion = suggest_or_list_names(location[-1], _list_section_keys(section, location))
+            problem = f"{_format_key(location)} is not a key{suggestion}"
         elif error_type == "value_error":
             problem = ": ".join(part for part in (_format_key(location), message) if part)
         else:
@@ -53,7 +57,7 @@ def validate_section(section: type[SectionT], document: Mapping[str, Any], where
 
 
 def format_value(value: Any) -> str:
-    """A value as TOML writes it, as far as Python does the same, and not longer than a line bears."""
+    """Return a value roughly as TOML writes it, cut after 80 characters."""
     try:
         text = str(value).lower() if isinstance(value, bool) else repr(value)
     except ValueError:
@@ -62,25 +66,25 @@ def format_value(value: Any) -> str:
 
 
 def suggest_name(name: Any, known_names: Iterable[str]) -> str:
-    """The end of a refusal: which of the known names was meant; nothing where none is like it."""
+    """Return the end of an error message that suggests the closest known name; empty if none is close."""
     matches = difflib.get_close_matches(str(name), list(known_names), n=1, cutoff=0.5)
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def suggest_or_list_names(name: Any, known_names: Iterable[str]) -> str:
-    """The end of a refusal: which of the known names was meant, or what they are."""
+    """Return the end of an error message that suggests the closest known name, or else lists the known names."""
     known_names = list(known_names)
     return suggest_name(name, known_names) or f"; one of: {shorten(', '.join(known_names), 300, placeholder=' …')}"
 
 
 def _format_key(location: Location) -> str:
-    """As a recipe writes it: data.curriculum[0].weights."""
+    """Return a location as a dotted key, such as data.curriculum[0].weights."""
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
     return key if key.isprintable() and len(key) <= 80 else format_value(key)
 
 
 def _list_section_keys(section: type[BaseModel], location: Location) -> list[str]:
-    """The keys that the section of a misspelt one does have."""
+    """Return the keys of the section that holds a misspelt key."""
     annotation: Any = section
     for part in location[:-1]:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):

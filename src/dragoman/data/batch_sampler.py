@@ -1,15 +1,14 @@
-"""The order of batches: a pure function of (seed, epoch, the lengths of the corpora, the recipe's shares).
+"""Order of batches: a pure function of the seed, the epoch, the lengths of the corpora and the shares in the recipe.
 
-    lengths → Runs: how many pairs of each length an epoch draws → Plan: where its batches begin → pairs of any one batch
+    lengths → runs: the number of pairs of equal lengths that an epoch draws → plan: the start of each batch → pairs of a batch
 
-Pairs are put in order of their longer side, and of the difference of their sides among those, ascending and descending by
-turns, so that neighbours are alike on both sides. That row of slots is cut into batches whose padded size stays within the
-budget on either side. Who takes a slot is drawn among the pairs of its lengths; the batches are shuffled. Everything is
-computed for the batch that is asked for and nothing else, so that any place of any epoch is reached at once, however large the
-corpora.
+A run holds all pairs with one source length and one target length. Runs are sorted by the longer side. Within one longer
+side, the difference of the sides ascends and descends in turn, so neighbors are similar on both sides. The sorted positions
+are cut into batches whose padded size stays within the budget on either side. Each position draws its pair from its run, and
+the batches are shuffled. Only the requested batch is computed, so any batch of any epoch is available at once.
 
-What an epoch draws from a corpus goes round and round it: each pair of some lengths is drawn once before any is drawn twice,
-across epochs, whatever the corpus's share. Where every corpus is seen once an epoch, each pair comes exactly once in each.
+Draws from a run continue across epochs: each pair of the run is drawn once before any pair is drawn twice. If each epoch
+passes over each corpus once, each pair occurs exactly once in each epoch.
 """
 
 from __future__ import annotations
@@ -25,13 +24,19 @@ from dragoman.data.counter_rng import Int64Array, hash64, hash_to_uniform, permu
 from dragoman.data.encoded_corpus import LengthTable
 from dragoman.data.mixture import Mixture
 
-# What a draw is for, so that no two use the same random numbers.
+# Purposes of draws. Each purpose has its own random numbers.
 _PHASE, _POSITIONS, _PAIRS, _BATCHES, _FIRST_BUDGET = range(5)
 
 
 @dataclass(frozen=True)
 class BatchIndices:
-    """The pairs of a batch: which corpus, which pair in it, and which slot of the epoch it takes, no two alike."""
+    """Pairs of a batch.
+
+    Attributes:
+        corpus_indices: corpus of each pair
+        pair_indices: index of each pair in its corpus
+        positions: position of each pair in the sorted epoch; each position occurs once
+    """
 
     corpus_indices: Int64Array
     pair_indices: Int64Array
@@ -43,26 +48,36 @@ class BatchIndices:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """An epoch laid out. Runs are the pairs of lengths that occur, in order; a run holds `slots` of the epoch."""
+    """Layout of an epoch.
+
+    Attributes:
+        draws_before_CK: pairs of corpus C and run K that earlier epochs draw
+        draws_CK: pairs of corpus C and run K that this epoch draws
+        run_ends_K: position after the last one of each run
+        batch_starts: first position of each batch; the last entry is the number of positions
+        batch_order: index of the batch that comes first, second, …
+    """
 
     draws_before_CK: Int64Array
-    """How many pairs of corpus C and run K were drawn in the epochs before."""
     draws_CK: Int64Array
-    """How many are drawn in this one."""
     run_ends_K: Int64Array
-    """Slots up to the end of each run."""
     batch_starts: Int64Array
-    """The first slot of each batch, and at last the number of slots."""
     batch_order: Int64Array
-    """Which batch comes first, second, …"""
 
     def __len__(self) -> int:
-        """Batches of the epoch."""
+        """Return the number of batches of the epoch."""
         return len(self.batch_order)
 
 
 class BatchSampler:
-    """The batches of every epoch of some corpora."""
+    """Batches of every epoch of a mixture of corpora.
+
+    Args:
+        tables: the lengths of each corpus
+        mixture: the passes over each corpus in each epoch
+        batch_tokens: limit of the padded tokens of a batch on either side
+        seed: seed of all draws
+    """
 
     def __init__(self, tables: Sequence[LengthTable], mixture: Mixture, *, batch_tokens: int, seed: int) -> None:
         self.tables = tables
@@ -90,7 +105,7 @@ class BatchSampler:
         self.plan_epoch = lru_cache(maxsize=2)(self._plan_epoch)
 
     def _plan_epoch(self, epoch: int) -> EpochPlan:
-        """The layout of one epoch; a matter of milliseconds."""
+        """Return the layout of one epoch, which takes milliseconds."""
         draws_before_CK, draws_after_CK = self._count_draws(epoch), self._count_draws(epoch + 1)
         draws_CK = draws_after_CK - draws_before_CK
         run_ends_K = np.cumsum(draws_CK.sum(axis=0))
@@ -101,24 +116,24 @@ class BatchSampler:
         return EpochPlan(draws_before_CK, draws_CK, run_ends_K, batch_starts, batch_order)
 
     def _count_draws(self, epoch: int) -> Int64Array:
-        """How many pairs of each corpus and run are drawn in the epochs before this one."""
+        """Return the number of pairs of each corpus and run that earlier epochs draw. (C, K)"""
         passes_C = np.array(self.mixture.count_passes_before(epoch))
         if np.all(passes_C == np.round(passes_C)):
             return self.pair_counts_CK * passes_C.astype(np.int64)[:, None]
-        # A share of a run is a fraction of a pair more often than not: where it is rounded up is drawn once for all epochs.
+        # A share of a run is usually no whole number. The epochs that round it up are drawn once, as a phase.
         indices_CK = np.arange(self.pair_counts_CK.size).reshape(self.pair_counts_CK.shape)
         phases_CK = hash_to_uniform(hash64(self.seed, _PHASE, indices_CK))
         draws_CK: Int64Array = np.floor(self.pair_counts_CK * passes_C[:, None] + phases_CK).astype(np.int64)
         return np.where(self.pair_counts_CK > 0, draws_CK, 0)
 
     def _split_into_batches(self, run_sizes_K: Int64Array, epoch: int) -> Int64Array:
-        """Where batches begin. The first one's budget is drawn, so that the same pairs do not meet in every epoch."""
+        """Return the first position of each batch. The budget of the first is random, so batches differ between epochs."""
         max_lengths_K = np.maximum(self.source_lengths_K, self.target_lengths_K)
         lengths, first_runs = np.unique(max_lengths_K, return_index=True)
         length_counts = np.add.reduceat(run_sizes_K, first_runs) if len(first_runs) else run_sizes_K
         budget = 1 + int(hash_to_uniform(hash64(self.seed, _FIRST_BUDGET, epoch)) * self.batch_tokens)
         starts: list[npt.NDArray[np.int64]] = []
-        begin = end = 0  # the open batch's first slot, and the slots so far
+        begin = end = 0  # the first position of the open batch, and the positions so far
         for length, count in zip(lengths.tolist(), length_counts.tolist(), strict=True):
             if count == 0:
                 continue
@@ -136,7 +151,7 @@ class BatchSampler:
         return np.concatenate([*starts, [begin, end] if end > begin else [end]]).astype(np.int64)
 
     def get_batch(self, epoch: int, batch_index: int) -> BatchIndices:
-        """The pairs of batch `number` of an epoch."""
+        """Return the pairs of one batch of an epoch."""
         plan = self.plan_epoch(epoch)
         sorted_index = int(plan.batch_order[batch_index])
         positions = np.arange(plan.batch_starts[sorted_index], plan.batch_starts[sorted_index + 1])
@@ -155,7 +170,7 @@ class BatchSampler:
     def _find_pairs(
         self, plan: EpochPlan, corpus_indices: Int64Array, runs: Int64Array, draw_indices: Int64Array
     ) -> Int64Array:
-        """The pairs that are drawn as number `places` of this epoch from these runs of these corpora."""
+        """Return the pairs of draws `draw_indices` of this epoch from these runs of these corpora."""
         pair_counts = self.pair_counts_CK[corpus_indices, runs]
         passes, draw_indices = np.divmod(plan.draws_before_CK[corpus_indices, runs] + draw_indices, pair_counts)
         draw_indices = permute_index(draw_indices, pair_counts, hash64(self.seed, _PAIRS, corpus_indices, runs, passes))

@@ -1,4 +1,4 @@
-"""Batches: padded ids under a token budget."""
+"""Batches of padded ids under a token budget."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from torch import Tensor
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.data.tokenization.word_boundaries import AlignmentTarget
 
-if TYPE_CHECKING:  # who translates has no corpus to open
+if TYPE_CHECKING:  # inference does not need pyarrow
     from dragoman.data.encoded_corpus import Corpus, Ids
 
 IdSequence: TypeAlias = "Ids | Sequence[int]"
-# Of what a batch computes, by its longer sides: for less than this, one pass more does not pay.
+# Share of a batch's padded tokens that a split must save, because each part costs a pass.
 MIN_SPLIT_SAVING = 0.15
 
 
 @dataclass(frozen=True)
 class AlignmentTargets:
-    """Where the places of a target should look in its source, and which share of them should.
+    """Attention that guided alignment trains: links between target and source positions, with weights.
 
-    places_3G: row of the batch, place of the target, place of the source
+    Attributes:
+        positions_3G: for each link G: row of the batch, target position, source position
+        weights_G: weight of each link; the weights of a target position sum to 1
+        num_rows: number of rows of the batch
     """
 
     positions_3G: Tensor
@@ -34,42 +37,52 @@ class AlignmentTargets:
 
     @classmethod
     def from_rows(cls, row_targets: Sequence[AlignmentTarget]) -> AlignmentTargets:
-        """From those of each row of a batch."""
+        """Return the targets of a batch from those of its rows."""
         rows = np.repeat(np.arange(len(row_targets)), [len(row_weights) for _, _, row_weights in row_targets])
         targets, sources, weights = (np.concatenate(side) for side in zip(*row_targets, strict=True))
         return cls(torch.from_numpy(np.stack([rows, targets, sources])), torch.from_numpy(weights), len(row_targets))
 
     def select_rows(self, begin: int, end: int) -> AlignmentTargets:
+        """Return the targets of rows `begin` to `end`, excluding `end`."""
         mask = (self.positions_3G[0] >= begin) & (self.positions_3G[0] < end)
         positions_3G = self.positions_3G[:, mask] - torch.tensor([[begin], [0], [0]], device=mask.device)
         return AlignmentTargets(positions_3G, self.weights_G[mask], end - begin)
 
     def to(self, device: torch.device) -> AlignmentTargets:
+        """Return a copy on the device."""
         return replace(
             self,
-            places_3G=self.positions_3G.to(device, non_blocking=True),
-            share_G=self.weights_G.to(device, non_blocking=True),
+            positions_3G=self.positions_3G.to(device, non_blocking=True),
+            weights_G=self.weights_G.to(device, non_blocking=True),
         )
 
     def pin_memory(self) -> AlignmentTargets:
-        return replace(self, places_3G=self.positions_3G.pin_memory(), share_G=self.weights_G.pin_memory())
+        """Return a copy in page-locked memory."""
+        return replace(self, positions_3G=self.positions_3G.pin_memory(), weights_G=self.weights_G.pin_memory())
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded ids: what the encoder reads, what the decoder reads, and what it should say next."""
+    """Padded ids of sentence pairs.
+
+    Attributes:
+        source_BS: input of the encoder
+        inputs_BT: input of the decoder: the start token, y₁, y₂, …
+        targets_BT: expected output of the decoder: y₁, y₂, …, the end token
+        num_target_tokens: tokens of the targets with their end tokens, without padding
+        nonpad_positions_X: positions of real tokens in the flattened targets, if they are known already
+        alignment_targets: attention that a guided head should have
+    """
 
     source_BS: Tensor
     inputs_BT: Tensor
     targets_BT: Tensor
     num_target_tokens: int
     nonpad_positions_X: Tensor | None = None
-    """Where the targets, laid end to end, hold a real token, if that is known already."""
     alignment_targets: AlignmentTargets | None = None
-    """Where a guided head should look."""
 
     def find_nonpad_positions(self) -> Tensor:
-        """Where the targets, laid end to end, hold a real token. (X,)"""
+        """Return the positions of real tokens in the flattened targets. (X,)"""
         return (
             (self.targets_BT != PADDING_ID).flatten().nonzero().flatten()
             if self.nonpad_positions_X is None
@@ -77,7 +90,7 @@ class Batch:
         )
 
     def to(self, device: torch.device) -> Batch:
-        """On that device. What would wait for it to count is counted before."""
+        """Return a copy on the device. The positions of real tokens are computed first, because that would wait for a GPU."""
         return Batch(
             self.source_BS.to(device, non_blocking=True),
             self.inputs_BT.to(device, non_blocking=True),
@@ -88,14 +101,14 @@ class Batch:
         )
 
     def pin_memory(self) -> Batch:
-        """In memory that a GPU copies from by itself; torch's loader calls this by name."""
+        """Return a copy in page-locked memory; torch's DataLoader calls this method by name."""
         tensors = (self.source_BS.pin_memory(), self.inputs_BT.pin_memory(), self.targets_BT.pin_memory())
         alignment_targets = None if self.alignment_targets is None else self.alignment_targets.pin_memory()
         return Batch(*tensors, self.num_target_tokens, self.find_nonpad_positions().pin_memory(), alignment_targets)
 
 
 def pad_sequences(rows: Sequence[IdSequence], *, prefix_id: int | None = None, suffix_id: int | None = None) -> Tensor:
-    """Ids of unequal length as one tensor, padded on the right; `first` and `last` are put around each row."""
+    """Return rows of ids as one tensor, padded on the right, with the prefix and the suffix around each row. (B, T)"""
     num_prefix_ids, num_suffix_ids = int(prefix_id is not None), int(suffix_id is not None)
     lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
     padded_BT = np.full((len(rows), int(lengths.max()) + num_prefix_ids + num_suffix_ids), PADDING_ID, dtype=np.int64)
@@ -117,7 +130,7 @@ def collate(
     start_id: int,
     alignment_targets: Sequence[AlignmentTarget] | None = None,
 ) -> Batch:
-    """Pad, and shift the target: the decoder reads start, y₁, y₂, … and should say y₁, y₂, …, end."""
+    """Return a batch of padded pairs: the decoder reads start, y₁, y₂, … and predicts y₁, y₂, …, end."""
     return Batch(
         pad_sequences(sources),
         pad_sequences(targets, prefix_id=start_id),
@@ -128,7 +141,7 @@ def collate(
 
 
 def split_in_half(batch: Batch) -> tuple[Batch, Batch]:
-    """The upper and the lower rows of a batch, each without columns that are padding alone."""
+    """Return the upper and the lower rows of a batch, each without columns that hold only padding."""
     middle = len(batch.source_BS) // 2
     return _select_rows(batch, 0, middle), _select_rows(batch, middle, len(batch.source_BS))
 
@@ -150,7 +163,7 @@ def _select_rows(batch: Batch, begin: int, end: int) -> Batch:
 
 
 def split_by_tokens(lengths: Sequence[int], batch_tokens: int) -> Iterator[slice]:
-    """Consecutive rows of these lengths in parts whose padded size stays within the budget; a longer row gets its own."""
+    """Yield consecutive rows whose padded size stays within the budget; a row above the budget is a part by itself."""
     begin = longest = 0
     for row, length in enumerate(lengths):
         if row > begin and max(longest, length) * (row + 1 - begin) > batch_tokens:
@@ -162,9 +175,12 @@ def split_by_tokens(lengths: Sequence[int], batch_tokens: int) -> Iterator[slice
 
 
 def split_to_reduce_padding(lengths: Sequence[int], rows: slice, min_saving: float | None = None) -> Iterator[slice]:
-    """These rows, of lengths that rise, in as many parts as it takes for the longest not to pad the others by much.
+    """Yield the rows in parts, split as long as a split saves enough padding.
 
-    worth: the places that a part more has to save
+    Args:
+        lengths: ascending lengths of all rows
+        rows: the rows to split
+        min_saving: padded tokens that a split must save; by default a share of the padded tokens of `rows`
     """
     begin, end = rows.start, rows.stop
     padded_tokens = lengths[end - 1] * (end - begin)
@@ -173,9 +189,9 @@ def split_to_reduce_padding(lengths: Sequence[int], rows: slice, min_saving: flo
     if not split_sizes or padded_tokens - min(split_sizes) < min_saving:
         yield rows
         return
-    at = begin + 1 + split_sizes.index(min(split_sizes))
-    yield from split_to_reduce_padding(lengths, slice(begin, at), min_saving)
-    yield from split_to_reduce_padding(lengths, slice(at, end), min_saving)
+    best_split = begin + 1 + split_sizes.index(min(split_sizes))
+    yield from split_to_reduce_padding(lengths, slice(begin, best_split), min_saving)
+    yield from split_to_reduce_padding(lengths, slice(best_split, end), min_saving)
 
 
 def collate_with_budget(
@@ -187,16 +203,22 @@ def collate_with_budget(
     alignment_targets: Sequence[AlignmentTarget] | None = None,
     reduce_padding: bool = False,
 ) -> list[Batch]:
-    """One batch, or where it would exceed the budget the same pairs in several, by length.
+    """Return one batch, or several by length if one would exceed the budget.
 
-    uneven: their lengths are no longer those that they were put together by, so that one may pad all others
+    Args:
+        sources: ids of each source, as the encoder reads them
+        targets: ids of each target without its end token
+        batch_tokens: limit of the padded tokens on either side
+        start_id: first id that the decoder reads
+        alignment_targets: attention that a guided head should have, for each pair
+        reduce_padding: split further if the lengths differ much, as after noise has changed them
     """
     lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     sorted_lengths = [lengths[row] for row in order]
     slices = list(split_by_tokens(sorted_lengths, batch_tokens))
     if reduce_padding:
-        slices = [subset_rows for rows in slices for subset_rows in split_to_reduce_padding(sorted_lengths, rows)]
+        slices = [part for rows in slices for part in split_to_reduce_padding(sorted_lengths, rows)]
     if len(slices) == 1:
         return [collate(sources, targets, start_id=start_id, alignment_targets=alignment_targets)]
     groups = [order[rows] for rows in slices]
@@ -212,7 +234,7 @@ def collate_with_budget(
 
 
 def iter_batches_by_length(corpus: Corpus, *, batch_tokens: int, start_id: int) -> Iterator[Batch]:
-    """All pairs of a corpus once, from the shortest to the longest: what validation reads."""
+    """Yield batches of all pairs of a corpus, each pair once, from the shortest to the longest, for validation."""
     max_lengths = np.maximum(*corpus.lengths())
     order = np.argsort(max_lengths, kind="stable")
     for positions in split_by_tokens(max_lengths[order].tolist(), batch_tokens):

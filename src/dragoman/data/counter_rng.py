@@ -1,7 +1,7 @@
-"""Counter-based chance: random numbers and permutations as pure functions of whole numbers, with no state to keep.
+"""Counter-based random numbers: pure functions of integers, without state.
 
-`mixed(seed, epoch, index)` hashes its numbers to 64 bits; `permuted` tells where one element of a shuffled list comes from
-without shuffling the rest, which is what makes any place of an epoch of any size reachable at once.
+`hash64(seed, epoch, index)` hashes its numbers to 64 bits. `permute_index` returns the origin of one element of a shuffled
+list without shuffling the rest, so any position of an epoch is available at once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _ROUNDS = 4
 
 
 def hash64(*numbers: int | npt.NDArray[np.integer]) -> UInt64Array:
-    """64 bits that depend on every bit of the numbers and on their order; arrays are taken element by element.
+    """Return 64 bits that depend on every bit of the numbers and on their order; arrays are hashed element by element.
 
-    Each number is put through the finaliser of splitmix64 (Steele, Lea, Flood 2014) together with what came before it.
+    Each number passes through the finalizer of splitmix64 (Steele, Lea, Flood 2014) together with the previous state.
     """
     with np.errstate(over="ignore"):
         state: UInt64Array = np.zeros((), dtype=np.uint64)
@@ -33,17 +33,18 @@ def hash64(*numbers: int | npt.NDArray[np.integer]) -> UInt64Array:
 
 
 def hash_to_uniform(hashes: UInt64Array) -> npt.NDArray[np.float64]:
-    """Numbers in [0, 1) from 64-bit words: their upper 53 bits."""
+    """Return numbers in [0, 1) from the upper 53 bits of 64-bit words."""
     return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def permute_index(indices: Int64Array, sizes: Int64Array, keys: UInt64Array) -> Int64Array:
-    """Where element `places[i]` of a permutation of `sizes[i]` elements, the one named by `keys[i]`, comes from.
+    """Return the origin of element `indices[i]` in the permutation of `sizes[i]` elements with the key `keys[i]`.
 
-    A keyed bijection of the smallest power of two that holds the size, walked on until it ends inside (cycle walking: Black
-    and Rogaway 2002). Its rounds are multiplications by odd numbers, additions and shifts, each of which can be undone.
+    The permutation is a keyed bijection on the smallest power of two that holds the size. It is applied again while the
+    result lies outside (cycle walking, Black and Rogaway 2002). Each round multiplies by an odd number, adds and shifts, and
+    all three are invertible.
     """
-    # As many bits as the largest element has: frexp's exponent is exact below 2⁵³.
+    # The number of bits of the largest element; the exponent of frexp is exact below 2⁵³.
     bits = np.maximum(np.frexp((sizes - 1).astype(np.float64))[1], 1).astype(np.uint64)
     masks = (_ONE << bits) - _ONE
     rounds = [(hash64(round_number, keys) | _ONE, hash64(round_number + _ROUNDS, keys)) for round_number in range(_ROUNDS)]

@@ -1,8 +1,8 @@
-"""How much of each corpus an epoch draws, as the recipe's weights, temperature or stages say.
+"""Passes over each corpus in an epoch, from the weights, the temperature or the curriculum of the recipe.
 
-An epoch holds as many pairs as the corpora that take part have together; a corpus with share p of an epoch of N pairs is gone
-round p·N/size times. Without weights and temperature every corpus is gone round once. One of them is always gone round at least
-once, so no epoch is empty.
+An epoch draws as many pairs as its active corpora hold together. A corpus with share p of an epoch of N pairs is passed over
+p·N/size times. Without weights and temperature, each corpus is passed over once. At least one corpus is passed over once or
+more, so no epoch is empty.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class _CurriculumStage:
 
 
 class Mixture:
-    """Rounds of each corpus in each epoch."""
+    """Passes over each corpus in each epoch."""
 
     def __init__(self, stages: Sequence[_CurriculumStage]) -> None:
         self.stages = stages
 
     @classmethod
     def from_config(cls, config: DataConfig, sizes: Mapping[str, int]) -> Mixture:
-        """From the recipe and the number of pairs of each corpus, in whose order the rounds will be told."""
+        """Return the mixture of a recipe. `sizes` holds the number of pairs of each corpus, in the order of the results."""
         if config.curriculum:
             return cls(
                 [
@@ -40,11 +40,11 @@ class Mixture:
 
     @classmethod
     def single_pass(cls, num_corpora: int = 1) -> Mixture:
-        """Every pair of each corpus once in each epoch."""
+        """Return a mixture in which each epoch draws each pair of each corpus once."""
         return cls([_CurriculumStage(None, (1.0,) * num_corpora)])
 
     def count_passes_before(self, epoch: int) -> list[float]:
-        """How many times each corpus has been gone round when this epoch begins."""
+        """Return the passes over each corpus in all epochs before this one."""
         totals = [0.0] * len(self.stages[0].passes)
         begin = 0
         for stage in self.stages:
@@ -58,7 +58,7 @@ class Mixture:
 def _compute_passes(
     sizes: Mapping[str, int], weights: Mapping[str, float] | None, temperature: float | None
 ) -> tuple[float, ...]:
-    """Rounds of each corpus in an epoch of one stage."""
+    """Return the passes over each corpus in an epoch of one stage."""
     if weights is None and temperature in (None, 1.0):
         return (1.0,) * len(sizes)
     if weights is None:

@@ -1,1 +1,4 @@
-"""Search as a pure function of a step. Dimensions are named as in `dragoman.model`; R is the beam (rows of one sentence)."""
+"""Search algorithms as pure functions of a decoding step.
+
+Dimension suffixes are those of `dragoman.model`; R counts the hypotheses in the beam of one sentence.
+"""

@@ -1,26 +1,100 @@
-"""What a beam has come to: the hypotheses of each sentence, read back from its history."""
+"""Beam history: the candidates of each step as back-pointers, and the hypotheses that are read back from them at the end.
+
+No step copies an output. A hypothesis is a node of the history, and `trace_back` follows its parents.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from dragoman.decoding.constraints import NEG_INF, Phrase, contains_phrase
-from dragoman.decoding.history import BeamHistory, NodeRef
-from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.penalty import LengthPenalty
+from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class NodeRef:
+    """Reference to one hypothesis: its sentence, its length in tokens, and its column among the candidates of that step."""
+
+    sentence: int
+    length: int
+    column: int
+
+
+@dataclass
+class BeamHistory:
+    """Candidates and survivors of each step, for the sentences that are in the batch at that step.
+
+    parents, tokens, log_probs: one (B, X) tensor a step, for X candidates of each sentence
+    alive: one (B, R) tensor a step, the columns of the candidates that stay in the beam
+    batch_rows: one array a step, the row in the batch of each sentence of the whole search
+    """
+
+    parents: list[Tensor] = field(default_factory=list)
+    tokens: list[Tensor] = field(default_factory=list)
+    log_probs: list[Tensor] = field(default_factory=list)
+    alive: list[Tensor] = field(default_factory=list)
+    batch_rows: list[IntArray] = field(default_factory=list)
+
+    def add(self, parent_BX: Tensor, token_BX: Tensor, log_prob_BX: Tensor, alive_BR: Tensor, batch_rows: IntArray) -> None:
+        """Append one step."""
+        self.parents.append(parent_BX)
+        self.tokens.append(token_BX)
+        self.log_probs.append(log_prob_BX)
+        self.alive.append(alive_BR)
+        self.batch_rows.append(batch_rows)
+
+    def trace_back(self, nodes: Sequence[NodeRef]) -> list[tuple[list[int], list[float]]]:
+        """Return the tokens of each node's hypothesis and their log-probabilities. E counts the nodes."""
+        if not nodes:
+            return []
+        longest = max(node.length for node in nodes)
+        order = sorted(range(len(nodes)), key=lambda index: -nodes[index].length)
+        length_E, sentence_E, column_E = (
+            np.array([getattr(nodes[index], name) for index in order]) for name in ("length", "sentence", "column")
+        )
+        parents, tokens, log_probs, alive = (
+            torch.cat(steps[:longest]).cpu().numpy() for steps in (self.parents, self.tokens, self.log_probs, self.alive)
+        )
+        step_offset = np.cumsum([0, *(len(tensor) for tensor in self.tokens[:longest])])
+        # The nodes are in descending order of length, so the nodes that reach a step are a prefix of them.
+        num_reached = np.searchsorted(-length_E, -np.arange(longest), side="left").tolist()
+        token_ET = np.zeros((len(order), longest), dtype=np.int64)
+        log_prob_ET = np.zeros((len(order), longest), dtype=np.float64)
+        num_next = 0
+        for step in reversed(range(longest)):
+            num_now = num_reached[step]
+            row_E = self.batch_rows[step][sentence_E[:num_now]] + step_offset[step]
+            column_E[:num_next] = alive[row_E[:num_next], column_E[:num_next]]
+            now_column_E = column_E[:num_now]
+            token_ET[:num_now, step], log_prob_ET[:num_now, step] = tokens[row_E, now_column_E], log_probs[row_E, now_column_E]
+            column_E[:num_now] = parents[row_E, now_column_E]
+            num_next = num_now
+        outputs: list[tuple[list[int], list[float]]] = [([], []) for _ in nodes]
+        for row, index in enumerate(order):
+            length = nodes[index].length
+            outputs[index] = (token_ET[row, :length].tolist(), log_prob_ET[row, :length].tolist())
+        return outputs
 
 
 @dataclass(frozen=True)
 class FinishedSentence:
-    """What one sentence had come to when it was done.
+    """State of one sentence's beam at the step that ends its search.
 
-    length: tokens at which it was
-    finished, codes: score over penalty of each finished place, and which it is: length · X + column, X being the number of
-        candidates at each step; -inf marks an empty place
-    score, living: log-probability of those alive, and their columns; -inf likewise
-    looped: those that went round in circles, and their scores over penalty
-    partial: the code of the best that ended without all of its phrases
+    length: number of tokens at that step
+    finished_scores: score of each finished hypothesis; -inf marks an empty slot
+    finished_node_ids: node id of each, which is length · X + column for X candidates a step
+    alive_scores: log-probability of each hypothesis in the beam; -inf marks an empty slot
+    alive_columns: their columns among the candidates of that step
+    repetition_nodes: score and node of each hypothesis that was stopped because of a degenerate repetition
+    partial_node_id: node id of the best hypothesis that ended without all required phrases
     """
 
     length: int
@@ -34,7 +108,7 @@ class FinishedSentence:
 
 @dataclass(frozen=True)
 class _RankedNode:
-    """One hypothesis before it is read. score: none yet for one that lacks phrases"""
+    """Node of one hypothesis. score: None if it must be computed from the token log-probabilities"""
 
     score: float | None
     node: NodeRef
@@ -49,25 +123,30 @@ def finalize(
     length_penalty: LengthPenalty,
     phrases: Sequence[Sequence[Phrase]] = (),
 ) -> list[list[Hypothesis]]:
-    """As many hypotheses of each sentence as it had places, best first; unfinished ones stand after the finished.
+    """Return the hypotheses of each sentence, best first, at most one for each slot of its beam.
 
-    phrases: those that each sentence was to hold, or none at all
+    Unfinished hypotheses follow the finished ones.
+
+    phrases: the required phrases of each sentence; empty if no sentence has any
     """
     num_columns = history.tokens[0].shape[1] if history.tokens else 0
     ranked_nodes = [
-        one
-        for number, ending in enumerate(finished_sentences)
-        for one in _rank_nodes(number, ending, num_columns, length_penalty)
+        ranked_node
+        for sentence, finished_sentence in enumerate(finished_sentences)
+        for ranked_node in _rank_nodes(sentence, finished_sentence, num_columns, length_penalty)
     ]
+    outputs = history.trace_back([ranked_node.node for ranked_node in ranked_nodes])
     hypotheses: list[list[Hypothesis]] = [[] for _ in finished_sentences]
-    for one, (tokens, log_probs) in zip(ranked_nodes, history.trace_back([one.node for one in ranked_nodes]), strict=True):
+    for ranked_node, (tokens, log_probs) in zip(ranked_nodes, outputs, strict=True):
+        node, score = ranked_node.node, ranked_node.score
         finished = tokens[-1] == end_id
         output_ids = tuple(tokens[:-1] if finished else tokens)
-        score = sum(log_probs) / length_penalty(float(one.node.length)) if one.score is None else one.score
-        required_phrases = phrases[one.node.sentence] if phrases else ()
+        if score is None:
+            score = sum(log_probs) / length_penalty(float(node.length))
+        required_phrases = phrases[node.sentence] if phrases else ()
         unmet_constraints = tuple(phrase for phrase in required_phrases if not contains_phrase(output_ids, phrase))
-        hypotheses[one.node.sentence].append(
-            Hypothesis(output_ids, tuple(log_probs), score, finished, one.has_repetition, unmet_constraints)
+        hypotheses[node.sentence].append(
+            Hypothesis(output_ids, tuple(log_probs), score, finished, ranked_node.has_repetition, unmet_constraints)
         )
     return hypotheses
 
@@ -75,17 +154,18 @@ def finalize(
 def _rank_nodes(
     sentence: int, finished_sentence: FinishedSentence, num_columns: int, length_penalty: LengthPenalty
 ) -> list[_RankedNode]:
-    """The finished, and what looped among them; if none finished, the best that lacks phrases; then those that were cut."""
+    """Rank finished and repeating hypotheses by score, then the best partial one if none is finished, then the unfinished."""
     scored_ids = zip(finished_sentence.finished_scores, finished_sentence.finished_node_ids, strict=True)
-    finished = [(score, NodeRef(sentence, *divmod(code, num_columns)), False) for score, code in scored_ids if score > NEG_INF]
-    repetitions = [(score, entry, True) for score, entry in finished_sentence.repetition_nodes]
-    ranked = [_RankedNode(*one) for one in sorted(finished + repetitions, key=lambda one: -one[0])]
+    finished = [
+        _RankedNode(score, NodeRef(sentence, *divmod(node_id, num_columns))) for score, node_id in scored_ids if score > NEG_INF
+    ]
+    repeating = [_RankedNode(score, node, has_repetition=True) for score, node in finished_sentence.repetition_nodes]
+    ranked = sorted(finished + repeating, key=lambda ranked_node: -(ranked_node.score or 0.0))
     if not finished and finished_sentence.partial_node_id is not None:
         ranked.append(_RankedNode(None, NodeRef(sentence, *divmod(finished_sentence.partial_node_id, num_columns))))
-    unfinished = [
-        one for one in zip(finished_sentence.alive_scores, finished_sentence.alive_columns, strict=True) if one[0] > NEG_INF
-    ]
+    scored_columns = zip(finished_sentence.alive_scores, finished_sentence.alive_columns, strict=True)
+    unfinished = [(score, column) for score, column in scored_columns if score > NEG_INF]
     divisor = length_penalty(float(finished_sentence.length))
-    for score, column in sorted(unfinished, key=lambda one: -one[0]):
+    for score, column in sorted(unfinished, key=lambda scored_column: -scored_column[0]):
         ranked.append(_RankedNode(score / divisor, NodeRef(sentence, finished_sentence.length, column)))
     return ranked[: len(finished_sentence.alive_scores)]

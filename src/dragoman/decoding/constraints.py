@@ -1,4 +1,4 @@
-"""What an output must and must not hold: rules for all sentences, wishes for one, and the bans that follow at each step."""
+"""Constraints on outputs: those of all sentences, those of one sentence, and the logits mask that enforces them at each step."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ NEG_INF = float("-inf")
 Phrase = tuple[int, ...]
 
 AllowedTokensFn = Callable[[Tensor, Tensor], Tensor]
-"""(outputs_NT so far, sentences_N: the number in the batch of each row's sentence) → allowed_NV, true for what may come next.
+"""(outputs_NT so far, sentences_N: index in the batch of each row's sentence) → allowed_NV, true for tokens that may come next.
 
-It is asked before every token, the first included (T = 0), and decides on the end token, too. A row for which it allows nothing
-dies.
+A search calls it before every token, the first included (T = 0). It decides on the end token, too. A row without an allowed
+token leaves the search.
 """
 
-# In banks of phrases: fits every token, and none; before the first token stands one that is like neither.
+# In padded phrases: WILDCARD matches every token, NO_MATCH matches none. BOS_PAD fills the positions before the first token.
 WILDCARD, NO_MATCH, BOS_PAD = -1, -3, -2
 
 
 @dataclass(frozen=True)
 class DecodingConstraints:
-    """What holds for all sentences of a batch.
+    """Constraints on the outputs of all sentences in a batch.
 
-    min_length: fewest tokens of an output, its end token not counted
-    no_repeat_ngram_size: no sequence of so many tokens stands twice in an output; 0 lets all stand
-    suppressed: tokens that are never said
-    allow: asked at each step what may come next, as an automaton knows
-    repetition_window: an output is stopped where one group of tokens, four times or more, fills its last so many; 0 never stops it
+    min_length: minimum output length in tokens, the end token not counted
+    no_repeat_ngram_size: no n-gram of this size occurs twice in an output; 0 allows repeated n-grams
+    suppress_tokens: tokens that no output contains
+    allowed_tokens_fn: returns the tokens that may come next, such as those of an automaton
+    repetition_window: the search stops an output if one group of tokens, at least four times in a row, fills its last
+        `repetition_window` tokens; 0 never stops one
     """
 
     min_length: int = 0
@@ -42,12 +43,12 @@ class DecodingConstraints:
 
 @dataclass(frozen=True)
 class SentenceConstraints:
-    """What is asked of one sentence's output, in tokens.
+    """Constraints on the output of one sentence, in token ids.
 
-    prefix: how it begins; goes before every ban, and lies within the limit
-    include: phrases that it must hold (beam search); one that cannot be placed is named in Hypothesis.missing
-    exclude: phrases that it must not hold
-    may_loop: it is not stopped for repeating itself, as its source does so, too
+    prefix: first tokens of the output; overrides every mask, and is shorter than the length limit
+    include: required phrases (beam search); `Hypothesis.unmet_constraints` names those that the output does not contain
+    exclude: phrases that the output must not contain
+    allow_repetition: whether the output may contain a degenerate repetition, because its source does
     """
 
     prefix: Phrase = ()
@@ -57,12 +58,12 @@ class SentenceConstraints:
 
     @property
     def is_supported(self) -> bool:
-        """Whether it asks for nothing but that circles may be."""
-        return replace(self, may_loop=False) == NO_SENTENCE_CONSTRAINTS
+        """Return whether a native search supports these constraints: only `allow_repetition` may differ from the default."""
+        return replace(self, allow_repetition=False) == NO_SENTENCE_CONSTRAINTS
 
     @property
     def required_tokens(self) -> int:
-        """Tokens that it may take to fulfil, the end token included; the limit should be no less."""
+        """Return the number of tokens that meet all constraints, the end token included: the least sensible length limit."""
         return len(self.prefix) + sum(map(len, self.include)) + 1
 
 
@@ -71,24 +72,31 @@ NO_SENTENCE_CONSTRAINTS = SentenceConstraints()
 
 
 def contains_phrase(tokens: Sequence[int], phrase: Phrase) -> bool:
-    """Whether the phrase stands somewhere in the tokens, whole."""
+    """Return whether the tokens contain the phrase as adjacent tokens."""
     return any(tuple(tokens[start : start + len(phrase)]) == phrase for start in range(len(tokens) - len(phrase) + 1))
 
 
+def check_prefixes(constraints: Sequence[SentenceConstraints], max_lengths: Sequence[int]) -> None:
+    """Assert that there is one constraint for each sentence and that each prefix is shorter than the length limit."""
+    assert all(len(sentence.prefix) < max_length for sentence, max_length in zip(constraints, max_lengths, strict=True)), (
+        "a prefix is not shorter than the length limit"
+    )
+
+
 def last_tokens(outputs_NT: Tensor, length: int) -> Tensor:
-    """The last tokens of each output, with BEFORE on the left where it is shorter. → (N, length)"""
+    """Return the last tokens of each output, with BOS_PAD on the left of shorter outputs. → (N, length)"""
     last_NM = outputs_NT[:, max(0, outputs_NT.shape[1] - length) :]
     return torch.nn.functional.pad(last_NM, (length - last_NM.shape[1], 0), value=BOS_PAD)
 
 
 def pad_phrases(phrases: Sequence[Sequence[Phrase]], *, align_right: bool, pad_value: int, device: torch.device) -> Tensor:
-    """The phrases of each sentence as a block (B, P, M), each at the left or the right end of its row; M is 1 or more."""
+    """Return the phrases of each sentence as a padded tensor, aligned left or right. → (B, P, M) with M ≥ 1"""
     max_phrases = max(map(len, phrases), default=0)
-    max_length = max((len(phrase) for own in phrases for phrase in own), default=0)
+    max_length = max((len(phrase) for sentence_phrases in phrases for phrase in sentence_phrases), default=0)
     rows = []
-    for own in phrases:
+    for sentence_phrases in phrases:
         sentence_rows = [[pad_value] * max(max_length, 1) for _ in range(max_phrases)]
-        for row, phrase in zip(sentence_rows, own, strict=False):
+        for row, phrase in zip(sentence_rows, sentence_phrases, strict=False):
             start = len(row) - len(phrase) if align_right else 0
             row[start : start + len(phrase)] = phrase
         rows.append(sentence_rows)
@@ -96,14 +104,14 @@ def pad_phrases(phrases: Sequence[Sequence[Phrase]], *, align_right: bool, pad_v
 
 
 def force_tokens(logits_NV: Tensor, token_N: Tensor, logit_N1: Tensor) -> None:
-    """Leave these rows nothing but this token, with the logit that was its own; a row with a token below 0 stays as it is."""
+    """Mask all tokens but `token_N`, which gets the logit `logit_N1`, in place. A row with a negative token is unchanged."""
     is_forced_N1, token_N1 = (token_N >= 0)[:, None], token_N.clamp(min=0)[:, None]
     value_N1 = torch.where(is_forced_N1, logit_N1, logits_NV.gather(1, token_N1))
     logits_NV.masked_fill_(is_forced_N1, NEG_INF).scatter_(1, token_N1, value_N1)
 
 
 class LogitsMasker:
-    """Rules and wishes as a change of logits, in place; every row of a sentence is under the same."""
+    """Mask that applies all constraints to the logits, in place; all rows of a sentence share its constraints."""
 
     def __init__(
         self,
@@ -116,27 +124,31 @@ class LogitsMasker:
         num_groups: int = 1,
         device: torch.device,
     ) -> None:
-        """wishes: one for each sentence. rows: of each. share: so many neighbours are one sentence of the caller's."""
+        """Prepare the masks.
+
+        constraints: one for each sentence
+        rows_per_sentence: rows of logits for each of these sentences
+        num_groups: number of adjacent entries of `constraints` that belong to one sentence of the caller
+        """
         self.decoding_constraints = decoding_constraints
         self.rows_per_sentence = rows_per_sentence
         suppressed_ids = sorted({*forbidden_ids, *decoding_constraints.suppress_tokens})
         self.suppressed_C = torch.tensor(suppressed_ids, dtype=torch.long, device=device)
         self.suppressed_and_end_C = torch.tensor(sorted({*suppressed_ids, end_id}), dtype=torch.long, device=device)
         self.sentence_B = torch.arange(len(constraints), device=device) // num_groups
-        self.longest_prefix = max((len(wish.prefix) for wish in constraints), default=0)
-        self.prefix_BT = pad_phrases([[wish.prefix] for wish in constraints], align_right=False, pad_value=-1, device=device)[
-            :, 0
-        ]
-        self.has_excluded_phrases = any(wish.exclude for wish in constraints)
+        self.longest_prefix = max((len(sentence.prefix) for sentence in constraints), default=0)
+        prefixes = [[sentence.prefix] for sentence in constraints]
+        self.prefix_BT = pad_phrases(prefixes, align_right=False, pad_value=-1, device=device)[:, 0]
+        self.has_excluded_phrases = any(sentence.exclude for sentence in constraints)
         if self.has_excluded_phrases:
-            heads = [[phrase[:-1] for phrase in wish.exclude] for wish in constraints]
+            heads = [[phrase[:-1] for phrase in sentence.exclude] for sentence in constraints]
             self.head_BPM = pad_phrases(heads, align_right=True, pad_value=WILDCARD, device=device)
-            phrase_ends = [[phrase[-1:] for phrase in wish.exclude] for wish in constraints]
+            phrase_ends = [[phrase[-1:] for phrase in sentence.exclude] for sentence in constraints]
             self.last_BP = pad_phrases(phrase_ends, align_right=False, pad_value=NO_MATCH, device=device)[:, :, 0]
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether the outputs so far are needed at all."""
+        """Return whether any constraint reads the outputs so far."""
         return bool(
             self.decoding_constraints.no_repeat_ngram_size
             or self.decoding_constraints.allowed_tokens_fn
@@ -144,7 +156,7 @@ class LogitsMasker:
         )
 
     def __call__(self, logits_NV: Tensor, outputs_NT: Tensor | None, length: int) -> None:
-        """Rule out what may not be token number `length` (from 1) after these outputs."""
+        """Mask the tokens that may not be token number `length` (from 1) after these outputs."""
         is_forced = length <= self.longest_prefix
         if is_forced:
             token_N = self.prefix_BT[:, length - 1].repeat_interleave(self.rows_per_sentence)
@@ -179,13 +191,13 @@ class LogitsMasker:
         _mask_tokens(logits_NV, last_BRP.clamp(min=0).flatten(0, 1), matches_BRP.flatten(0, 1))
 
     def select_sentences(self, sentences_B: Tensor) -> None:
-        """Only these sentences."""
+        """Keep the constraints of these sentences alone."""
         self.sentence_B, self.prefix_BT = self.sentence_B[sentences_B], self.prefix_BT[sentences_B]
         if self.has_excluded_phrases:
             self.head_BPM, self.last_BP = self.head_BPM[sentences_B], self.last_BP[sentences_B]
 
 
 def _mask_tokens(logits_NV: Tensor, token_NX: Tensor, banned_NX: Tensor) -> None:
-    """A token may be named several times; one ban among them is enough."""
+    """Mask each token of a row that is banned in at least one of its X entries, in place."""
     max_logit_NX = torch.where(banned_NX, NEG_INF, -NEG_INF).to(logits_NV.dtype)
     logits_NV.scatter_reduce_(1, token_NX, max_logit_NX, "amin")

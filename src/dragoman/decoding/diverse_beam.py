@@ -1,4 +1,4 @@
-"""A beam in groups that keep apart: diverse beam search (Vijayakumar et al. 2018), and alternatives that part at one place."""
+"""Beams in groups: diverse beam search (Vijayakumar et al. 2018), and alternatives that differ in one token."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dragoman.decoding.topk import Candidates, find_best_candidates
 
 @dataclass(frozen=True)
 class BeamGroups:
-    """How many groups a beam is divided into, and what keeps them apart.
+    """Division of a beam into groups, and the rule that makes the groups differ.
 
-    strength: a group's token is ranked so much lower, in natural logarithms, for each hypothesis of an earlier group that says
-        it at the same step (their equation 5 with Hamming diversity); scores stay the model's own
-    branching: instead, each group goes its own way from one of the likeliest tokens after the sentence's prefix
+    diversity_penalty: penalty in nats on a token for each hypothesis of an earlier group with the same token at the same step
+        (Vijayakumar et al., equation 5 with Hamming diversity). It affects the ranking; scores stay the model's own
+    return_alternatives: instead, each group starts with a different one of the most probable tokens after the prefix
     """
 
     num_groups: int = 1
@@ -34,7 +34,7 @@ SINGLE_GROUP = BeamGroups()
 def diverse_candidates(
     logits_BGRV: Tensor, log_sum_BGR: Tensor, score_BGR: Tensor, count: int, *, diversity_penalty: float, end_id: int
 ) -> Candidates:
-    """Group by group the best extensions, each group's ranked lower where an earlier one says the same. → (B · G, X)"""
+    """Return the best extensions of each group, ranked with the penalty for tokens of earlier groups. → (B · G, X)"""
     num_sentences, num_groups, group_size, _ = logits_BGRV.shape
     token_BM = torch.empty(num_sentences, 0, dtype=torch.long, device=logits_BGRV.device)
     cost_BM = torch.empty(num_sentences, 0, device=logits_BGRV.device)
@@ -52,25 +52,27 @@ def diverse_candidates(
         group_candidates.append(candidates)
     return Candidates(
         *(
-            torch.stack(parts, dim=1).flatten(0, 1)
-            for parts in zip(*(vars(group_result).values() for group_result in group_candidates), strict=True)
+            torch.stack(tensors, dim=1).flatten(0, 1)
+            for tensors in zip(*(vars(candidates).values() for candidates in group_candidates), strict=True)
         )
     )
 
 
 def merge_groups(groups: Sequence[Sequence[Hypothesis]], *, return_alternatives: bool) -> list[Hypothesis]:
-    """What the groups of one sentence found.
+    """Return the hypotheses of one sentence from those of its groups, without duplicates.
 
-    Alternatives: the best of each, in order of the tokens they part with. Otherwise the best of each, then what else they
-    found, both in order of score, the finished first; what several groups found stands there once.
+    With `return_alternatives`: the best of each group, in order of the probability of its first token after the prefix.
+    Otherwise: the best of each group, then the remaining ones. Both parts are in order of score, finished hypotheses first.
     """
+    best = [hypotheses[0] for hypotheses in groups if hypotheses]
     if return_alternatives:
-        return [found[0] for found in groups if found]
-    ranked_parts = [
-        sorted(some, key=lambda hypothesis: (not hypothesis.finished, -hypothesis.score))
-        for some in ([found[0] for found in groups if found], [one for found in groups for one in found[1:]])
+        return best
+    remaining = [hypothesis for hypotheses in groups for hypothesis in hypotheses[1:]]
+    ranked = [
+        sorted(hypotheses, key=lambda hypothesis: (not hypothesis.finished, -hypothesis.score))
+        for hypotheses in (best, remaining)
     ]
     distinct: dict[tuple[tuple[int, ...], bool], Hypothesis] = {}
-    for one in chain(*ranked_parts):
-        distinct.setdefault((one.tokens, one.finished), one)
+    for hypothesis in chain(*ranked):
+        distinct.setdefault((hypothesis.tokens, hypothesis.finished), hypothesis)
     return list(distinct.values())

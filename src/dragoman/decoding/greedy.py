@@ -1,4 +1,4 @@
-"""One hypothesis a sentence, token by token: the likeliest each time (greedy), or one drawn by chance (sampling)."""
+"""Greedy search and sampling: one hypothesis a sentence, one token at a time."""
 
 from __future__ import annotations
 
@@ -13,41 +13,42 @@ from dragoman.decoding.constraints import (
     NEG_INF,
     NO_DECODING_CONSTRAINTS,
     NO_SENTENCE_CONSTRAINTS,
-    DecodingConstraints,
     LogitsMasker,
     Phrase,
     SentenceConstraints,
+    check_prefixes,
     contains_phrase,
 )
-from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.interface import SearchState, StepFn
-from dragoman.decoding.penalty import LengthPenalty
+from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
+from dragoman.decoding.interface import SearchSettings, SearchState, StepFn
 from dragoman.decoding.repetition import CHECK_INTERVAL, is_repeating
 from dragoman.decoding.topk import BlockLogSumExp, TopK, TorchTopK, topk
 
 TokenSelector = Callable[[Tensor, Sequence[int], int, TopK], Tensor]
-"""(logits_NV, the sentence of each row, length of the output with this token, how to find the best) → tokens_N."""
+"""(logits_NV, index of each row's sentence, output length with the new token, top-k implementation) → tokens_N."""
 
-# Draws seldom fall beyond the likeliest so many tokens; where one does, the whole vocabulary is sorted.
+# Number of most probable tokens that sampling sorts; it sorts the whole vocabulary only if a draw falls beyond them.
 SAMPLING_TOP_TOKENS = 256
-# Stands for a token where nothing was allowed.
+# Marks a step at which no token was allowed.
 NO_TOKEN = -1
 
 
 def argmax(logits_NV: Tensor, sentences: Sequence[int], length: int, topk_impl: TopK) -> Tensor:
-    """Greedy search's choice."""
+    """Return the most probable token of each row, the choice of greedy search."""
     return topk_impl.topk(logits_NV[:, None], None, 1)[:, 0]
 
 
 def make_sampler(seeds: Sequence[int], *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> TokenSelector:
-    """Draw each token from the (sharpened, cut) distribution; the draw is a function of the sentence's seed and the length.
+    """Return a selector that samples each token; a draw depends only on the seed of the sentence and the output length.
 
-    top_k: only the k likeliest, 0 for all. top_p: then only the likeliest that together reach this much of the whole
-    (Holtzman et al. 2020).
+    seeds: one for each sentence
+    temperature: divides the logits
+    top_k: samples among the k most probable tokens; 0 uses all
+    top_p: then samples among the most probable tokens whose probabilities sum to p (nucleus sampling, Holtzman et al. 2020)
     """
 
     def draw_uniform(sentence: int, length: int) -> float:
-        # Python's generator takes every bit of a seed, torch's only 32. 24 bits: none rounds up to 1 in float32.
+        # Python's generator reads every bit of a seed, torch's only 32. A draw of 24 bits never rounds up to 1 in float32.
         return random.Random(f"{seeds[sentence]} {length}").getrandbits(24) / 2**24
 
     def select_tokens(logits_NV: Tensor, sentences: Sequence[int], length: int, topk_impl: TopK) -> Tensor:
@@ -68,7 +69,12 @@ def sample_tokens(
     top_p: float,
     num_candidates: int = SAMPLING_TOP_TOKENS,
 ) -> Tensor:
-    """The tokens at which the probabilities, the greatest first, pass this share of what top_k and top_p leave. → (N,)"""
+    """Return the tokens at which the cumulative probability, in descending order, exceeds `uniform_N`. → (N,)
+
+    log_sum_N: log Σ exp of the logits
+    uniform_N: draws in [0, 1), as a fraction of the probability mass that top_k and top_p keep
+    num_candidates: number of most probable tokens to sort at first; on a GPU the whole vocabulary is sorted
+    """
     vocabulary = logits_NV.shape[1]
     count = min(vocabulary, max(num_candidates, top_k)) if logits_NV.device.type == "cpu" else vocabulary
     order_NX = topk(logits_NV[:, None], None, count)
@@ -78,7 +84,7 @@ def sample_tokens(
     mass_before_NX = probs_NX.cumsum(-1) - probs_NX
     cumulative_NX = probs_NX.masked_fill(mass_before_NX >= top_p, 0.0).cumsum(-1)
     total_mass_N1 = cumulative_NX[:, -1:]
-    is_exact_N1 = mass_before_NX[:, -1:] >= top_p  # all that is left of the vocabulary was looked at
+    is_exact_N1 = mass_before_NX[:, -1:] >= top_p  # the sorted tokens include all that top_p keeps
     if count == vocabulary or top_k:
         is_exact_N1 = torch.ones_like(is_exact_N1)
     elif top_p == 1.0:
@@ -98,43 +104,43 @@ def decode_tokens(
     state: SearchState,
     *,
     max_lengths: Sequence[int],
-    start_id: int,
-    end_id: int,
-    forbidden_ids: Sequence[int] = (),
-    length_penalty: LengthPenalty,
-    select_tokens: TokenSelector = argmax,
+    settings: SearchSettings,
     device: torch.device,
+    select_tokens: TokenSelector = argmax,
     constraints: Sequence[SentenceConstraints] = (),
-    decoding_constraints: DecodingConstraints = NO_DECODING_CONSTRAINTS,
     topk_impl: TopK | None = None,
-    compaction_threshold: float = 0.0,
 ) -> list[Hypothesis]:
-    """Extend each sentence by the chosen token until its end token or its limit (tokens, the end token included).
+    """Return one hypothesis for each sentence: greedy search, or sampling if `select_tokens` samples.
 
-    limits: at least one token each. `forbidden` tokens are never chosen
-    wishes: one for each sentence, or none at all; a phrase can be placed by a beam only, and is named as missing here
-    ranking: PyTorch's where none is given
-    leaving: sentences that are done leave the batch together once they are this share of it; 0: at once, 1: all at the end
+    step: reads one token a sentence
+    state: state of the sentences before the first step
+    max_lengths: maximum output length of each sentence in tokens, the end token included; at least 1
+    constraints: one for each sentence, or empty. Only beam search enforces required phrases; here missing ones are reported
+    topk_impl: PyTorch's by default
     """
     assert min(max_lengths, default=1) >= 1
+    end_id, decoding_constraints = settings.end_id, settings.decoding_constraints
     constraints = constraints or [NO_SENTENCE_CONSTRAINTS] * len(max_lengths)
-    assert all(len(wish.prefix) < limit for wish, limit in zip(constraints, max_lengths, strict=True)), (
-        "a prefix beyond its limit"
-    )
+    check_prefixes(constraints, max_lengths)
     topk_impl = topk_impl or TorchTopK()
     masker = LogitsMasker(
-        decoding_constraints, constraints, forbidden_ids=forbidden_ids, end_id=end_id, rows_per_sentence=1, device=device
+        decoding_constraints,
+        constraints,
+        forbidden_ids=settings.forbidden_ids,
+        end_id=end_id,
+        rows_per_sentence=1,
+        device=device,
     )
     may_have_no_token = decoding_constraints != NO_DECODING_CONSTRAINTS or any(
-        wish != NO_SENTENCE_CONSTRAINTS for wish in constraints
+        sentence != NO_SENTENCE_CONSTRAINTS for sentence in constraints
     )
     output_ids: list[list[int]] = [[] for _ in max_lengths]
-    done: dict[int, bool] = {}  # the sentences that are done, and whether they looped
+    done: dict[int, bool] = {}  # done sentences, and whether each was stopped because of a repetition
     active = list(range(len(max_lengths)))
     active_by_step: list[list[int]] = []
     log_probs: list[Tensor] = []
-    last_N = torch.full((len(max_lengths),), start_id, dtype=torch.long, device=device)
-    step_outputs: list[Tensor] = []  # what the rows have said at each step, where somebody asks
+    last_N = torch.full((len(max_lengths),), settings.start_id, dtype=torch.long, device=device)
+    step_outputs: list[Tensor] = []  # tokens of each step, if a constraint reads them
     while len(done) < len(max_lengths):
         length = len(active_by_step) + 1
         logits_NV, state = step(last_N, state)
@@ -157,8 +163,9 @@ def decode_tokens(
                 repeats = repeats and not constraints[sentence].allow_repetition
                 if token in (end_id, NO_TOKEN) or repeats or max_lengths[sentence] == length:
                     done[sentence] = repeats
-        kept_rows = [row for row, number in enumerate(active) if number not in done] if done else active
-        if kept_rows and len(kept_rows) < len(active) and len(active) - len(kept_rows) >= compaction_threshold * len(active):
+        kept_rows = [row for row, sentence in enumerate(active) if sentence not in done] if done else active
+        num_done = len(active) - len(kept_rows)
+        if kept_rows and num_done and num_done >= settings.compaction_threshold * len(active):
             kept_rows_N = torch.tensor(kept_rows, device=device)
             state, last_N = state.select_sentences(kept_rows_N), last_N[kept_rows_N]
             step_outputs = [output_N[kept_rows_N] for output_N in step_outputs]
@@ -169,14 +176,19 @@ def decode_tokens(
         token_log_probs[sentence].append(log_prob)
     return [
         to_hypothesis(
-            tokens, sentence_log_probs, done[number], end_id=end_id, length_penalty=length_penalty, include=wish.include
+            output_ids[index],
+            token_log_probs[index],
+            done[index],
+            end_id=end_id,
+            length_penalty=settings.length_penalty,
+            include=sentence.include,
         )
-        for number, (tokens, sentence_log_probs, wish) in enumerate(zip(output_ids, token_log_probs, constraints, strict=True))
+        for index, sentence in enumerate(constraints)
     ]
 
 
 def _stack_outputs(outputs: Sequence[Tensor], logits_NV: Tensor) -> Tensor:
-    """(N, T)"""
+    """Return the tokens of all steps so far. → (N, T)"""
     return (
         torch.stack(list(outputs), dim=1)
         if outputs
@@ -193,9 +205,10 @@ def to_hypothesis(
     length_penalty: LengthPenalty,
     include: Sequence[Phrase] = (),
 ) -> Hypothesis:
-    """What was said, up to the end token, or to STUCK where nothing was allowed.
+    """Return the hypothesis that ends with the end token, the last token, or before NO_TOKEN.
 
-    log_probs: those of the tokens, and what was said while the sentence waited to leave. include: phrases that it was to hold
+    log_probs: those of the tokens; those of later steps, while the sentence was still in the batch, may follow
+    include: required phrases
     """
     length = len(tokens) - (tokens[-1] == NO_TOKEN)
     finished = tokens[-1] == end_id

@@ -1,4 +1,4 @@
-"""What a search needs to know of a model: one step, and a state that can be reordered. An ensemble is a step, too."""
+"""Interface between a search and a model: a decoding step, its state, and the settings that all searches share."""
 
 from __future__ import annotations
 
@@ -10,41 +10,67 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
+from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, DecodingConstraints
+from dragoman.decoding.hypothesis import NO_LENGTH_PENALTY, LengthPenalty
+
 
 class SearchState(Protocol):
-    """Whatever a step carries from token to token, with rows in order of sentences."""
+    """State that a step passes to the next one; its rows are in order of sentences."""
 
     def reorder(self, rows_N: Tensor) -> Self:
-        """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
+        """Return the state in which row i is the former row rows_N[i]; rows stay within their sentence."""
         ...
 
     def select_sentences(self, sentences_B: Tensor) -> Self:
-        """Only these sentences, with all their rows."""
+        """Return the state of these sentences alone, with all their rows."""
         ...
 
 
 StepFn = Callable[[Tensor, Any], tuple[Tensor, Any]]
-"""(tokens_N, state) → (logits_NV of the next token, state after it), for whatever State the model has.
+"""(tokens_N, state) → (logits_NV of the next token, state after it), for the state type of the model.
 
-The logits are the search's to write into until the next step.
+A search may overwrite the logits until the next step.
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """Settings that greedy search, sampling and beam search share.
+
+    start_id: the decoder's first input
+    end_id: the token that ends an output
+    forbidden_ids: tokens that no output contains, such as padding
+    length_penalty: the divisor of log-probabilities
+    decoding_constraints: limits on the outputs of all sentences
+    compaction_threshold: finished sentences leave the batch once they make up this fraction of it; 0 drops each at once, 1 keeps
+        all until the end
+    """
+
+    start_id: int
+    end_id: int
+    forbidden_ids: tuple[int, ...] = ()
+    length_penalty: LengthPenalty = NO_LENGTH_PENALTY
+    decoding_constraints: DecodingConstraints = NO_DECODING_CONSTRAINTS
+    compaction_threshold: float = 0.0
 
 
 @dataclass(frozen=True)
 class EnsembleState:
-    """The states of several models that read the same sentences."""
+    """States of several models that decode the same sentences."""
 
     members: tuple[SearchState, ...]
 
     def reorder(self, rows_N: Tensor) -> EnsembleState:
+        """Reorder the rows of every member."""
         return EnsembleState(tuple(member.reorder(rows_N) for member in self.members))
 
     def select_sentences(self, sentences_B: Tensor) -> EnsembleState:
+        """Select these sentences in every member."""
         return EnsembleState(tuple(member.select_sentences(sentences_B) for member in self.members))
 
 
 def ensemble_step(steps: Sequence[StepFn]) -> StepFn:
-    """A step whose probabilities are the mean of its members' (log of the mean, not mean of the logs)."""
+    """Return a step whose probabilities are the arithmetic mean of those of its members."""
 
     def step(tokens_N: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
         results = [member(tokens_N, member_state) for member, member_state in zip(steps, state.members, strict=True)]

@@ -1,4 +1,4 @@
-"""What is asked for most, so that a model may search for it by itself, without a step of Python."""
+"""Protocol of models that run a whole search in native code, and the requests that they support."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Protocol
 
 from torch import Tensor
 
-from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
-from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.penalty import LengthPenalty
+from dragoman.decoding.constraints import SentenceConstraints
+from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
+from dragoman.decoding.interface import SearchSettings
 
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """Outputs of which nothing is asked but when they end and what is never said.
+    """Search without sentence constraints and without an automaton.
 
-    limits: longest output of each sentence in tokens, its end token included
-    may_loop: the sentences that are not stopped for repeating themselves
-    never: tokens that are never said
-    min_length, no_repeat_ngram_size, repetition_window: see `Rules`
+    max_lengths: maximum output length of each sentence in tokens, the end token included
+    allow_repetition: whether each sentence's output may contain a degenerate repetition
+    suppress_tokens: tokens that no output contains
+    min_length, no_repeat_ngram_size, repetition_window: see `DecodingConstraints`
     """
 
     max_lengths: Sequence[int]
@@ -34,52 +34,46 @@ class SearchRequest:
     length_penalty: LengthPenalty
 
     def select(self, sentences: slice) -> SearchRequest:
-        """The same of these alone."""
-        return replace(self, limits=self.max_lengths[sentences], may_loop=self.allow_repetition[sentences])
+        """Return the request for these sentences alone."""
+        return replace(
+            self, max_lengths=self.max_lengths[sentences], allow_repetition=self.allow_repetition[sentences]
+        )
 
 
 class NativeSearch(Protocol):
-    """Finds what `one_by_one` and `beam_search` find by the same model's steps, but for ties that rounding makes."""
+    """Search that returns the same hypotheses as `decode_tokens` and `beam_search`, except for ties by rounding."""
 
     @property
     def max_beam_size(self) -> int:
-        """Beams of more hypotheses are searched faster by those."""
+        """Return the largest beam that this search decodes faster than `beam_search` does."""
         ...
 
     def greedy(self, source_BS: Tensor, request: SearchRequest) -> list[Hypothesis]:
-        """One output of each source, padded on the right: the likeliest token each time."""
+        """Return the greedy output of each source; sources are padded on the right."""
         ...
 
     def beam(
         self, source_BS: Tensor, request: SearchRequest, *, beam_size: int, early_stopping: str, nbest: int
     ) -> list[list[Hypothesis]]:
-        """The hypotheses of each, best first."""
+        """Return the hypotheses of each source, best first."""
         ...
 
 
 def build_request(
-    decoding_constraints: DecodingConstraints,
-    constraints: Sequence[SentenceConstraints],
-    *,
-    max_lengths: Sequence[int],
-    forbidden_ids: Sequence[int],
-    start_id: int,
-    end_id: int,
-    length_penalty: LengthPenalty,
+    settings: SearchSettings, constraints: Sequence[SentenceConstraints], *, max_lengths: Sequence[int]
 ) -> SearchRequest | None:
-    """The request that these are; none where more is asked."""
-    if decoding_constraints.allowed_tokens_fn is not None or not all(wish.is_supported for wish in constraints):
+    """Return the request for a native search, or None if native searches do not support the constraints."""
+    decoding_constraints = settings.decoding_constraints
+    if decoding_constraints.allowed_tokens_fn is not None or not all(sentence.is_supported for sentence in constraints):
         return None
-    allow_repetition = [wish.allow_repetition for wish in constraints] or [False] * len(max_lengths)
-    suppress_tokens = sorted({*forbidden_ids, *decoding_constraints.suppress_tokens})
     return SearchRequest(
-        max_lengths,
-        allow_repetition,
-        start_id,
-        end_id,
-        suppress_tokens,
-        decoding_constraints.min_length,
-        decoding_constraints.no_repeat_ngram_size,
-        decoding_constraints.repetition_window,
-        length_penalty,
+        max_lengths=max_lengths,
+        allow_repetition=[sentence.allow_repetition for sentence in constraints] or [False] * len(max_lengths),
+        start_id=settings.start_id,
+        end_id=settings.end_id,
+        suppress_tokens=sorted({*settings.forbidden_ids, *decoding_constraints.suppress_tokens}),
+        min_length=decoding_constraints.min_length,
+        no_repeat_ngram_size=decoding_constraints.no_repeat_ngram_size,
+        repetition_window=decoding_constraints.repetition_window,
+        length_penalty=settings.length_penalty,
     )

@@ -1,9 +1,9 @@
-"""Phrases that an output must hold: dynamic beam allocation (Post and Vilar 2018) for all sentences at once (Hu et al. 2019).
+"""Required phrases: dynamic beam allocation (Post and Vilar 2018), vectorized over all sentences (Hu et al. 2019).
 
-Hypotheses that hold equally many of the wished tokens form a bank. Beside the best extensions of all, those that go on with a
-phrase and the best of each hypothesis are candidates; the beam takes the best of every bank, the fullest bank first, then the
-second best of every bank, and so on. An output may end once it holds all. A phrase counts once it stands in the output whole,
-wherever and as part of whatever.
+Hypotheses that contain equally many of the required tokens form a bank. The candidates are the best extensions overall, those
+that continue a phrase, and the best extension of each hypothesis. The beam takes the best of every bank, starting with the
+fullest bank, then the second best of every bank, and so on. An output may end only once it contains all phrases. A phrase
+counts once all its tokens are adjacent in the output, at any position and also as a part of a longer phrase.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dragoman.decoding.constraints import (
 )
 from dragoman.decoding.topk import Candidates, find_best_candidates
 
-# Added to a log-probability for each phrase that is missing: it outweighs all that an output can gain otherwise.
+# Added to a score for each missing phrase; larger than any difference between scores.
 UNMET_PENALTY = -1e6
 
 
@@ -37,11 +37,11 @@ def select_feasible_phrases(
     end_id: int,
     max_length: int,
 ) -> tuple[Phrase, ...]:
-    """Those of the phrases that no ban excludes for certain, as far as there is room for them."""
+    """Return the required phrases that no other constraint excludes for certain and that fit into the length limit."""
     banned_ids = {*forbidden_ids, *decoding_constraints.suppress_tokens, end_id}
     free_tokens, feasible_phrases = max_length - 1 - len(constraints.prefix), []
     for phrase in dict.fromkeys(constraints.include):
-        assert phrase, "an empty phrase"
+        assert phrase, "a required phrase is empty"
         is_banned = banned_ids.intersection(phrase) or any(
             contains_phrase(phrase, excluded) for excluded in constraints.exclude
         )
@@ -53,11 +53,11 @@ def select_feasible_phrases(
 
 @dataclass(frozen=True)
 class PhraseProgress:
-    """How far each of Y hypotheses has come.
+    """Progress of each of Y hypotheses with each phrase.
 
-    tail_BYM: the last M tokens, M being the longest phrase
-    matched_BYP: how many tokens of each phrase stand at its end
-    held_BYP: whether it holds the phrase whole
+    tail_BYM: last M tokens of the hypothesis, for a longest phrase of M tokens
+    matched_BYP: number of tokens of the phrase that the hypothesis ends with
+    is_met_BYP: whether the hypothesis contains the whole phrase
     """
 
     tail_BYM: Tensor
@@ -65,17 +65,20 @@ class PhraseProgress:
     is_met_BYP: Tensor
 
     def select_hypotheses(self, index_BX: Tensor) -> PhraseProgress:
+        """Return the progress of the hypotheses with these indices."""
+
         def gather(tensor_BYM: Tensor) -> Tensor:
             return tensor_BYM.gather(1, index_BX[:, :, None].expand(-1, -1, tensor_BYM.shape[2]))
 
         return PhraseProgress(*(gather(tensor) for tensor in vars(self).values()))
 
     def select_sentences(self, sentences_B: Tensor) -> PhraseProgress:
+        """Return the progress of these sentences alone."""
         return PhraseProgress(*(tensor[sentences_B] for tensor in vars(self).values()))
 
 
 class PhraseConstraints:
-    """The phrases of each sentence, and how far its hypotheses have come with them."""
+    """Required phrases of each sentence, and the progress of its hypotheses with them."""
 
     def __init__(self, phrases: Sequence[Sequence[Phrase]], *, group_size: int, end_id: int, device: torch.device) -> None:
         self.end_id = end_id
@@ -83,23 +86,22 @@ class PhraseConstraints:
         self.length_BP = (self.token_BPM >= 0).sum(-1)
         sentences, max_phrases, max_length = self.token_BPM.shape
         is_empty_BP = self.length_BP == 0
-        self.has_no_phrases_B1 = is_empty_BP.all(
-            -1, keepdim=True
-        )  # these sentences are searched as if there were no phrases at all
+        # The search of a sentence without phrases does not depend on the phrases of the others.
+        self.has_no_phrases_B1 = is_empty_BP.all(-1, keepdim=True)
         self.progress = PhraseProgress(
             torch.full((sentences, group_size, max_length), BOS_PAD, device=device),
             torch.zeros(sentences, group_size, max_phrases, dtype=torch.long, device=device),
             is_empty_BP[:, None].expand(-1, group_size, -1),
         )
         self.candidate_progress = self.progress
-        # The best output that ended without all phrases: what is given where none comes to hold them.
+        # The best output that ended without all phrases; the result if no output contains them all.
         self.partial_score_B = torch.full((sentences,), NEG_INF, dtype=torch.float64, device=device)
         self.partial_node_id_B = torch.zeros(sentences, dtype=torch.long, device=device)
 
     def find_candidates(
         self, logits_BRV: Tensor, log_sum_BR: Tensor, score_BR: Tensor, count: int, *, length: int, penalty: float
     ) -> Candidates:
-        """The best of all, those that go on with a phrase, the best of each row; and of each row the one that ends."""
+        """Return the best extensions, those that continue a phrase, the best of each row, and those that end a row."""
         end_BR = (logits_BRV[:, :, self.end_id] - log_sum_BR).float()
         all_met_BR = self.progress.is_met_BYP.all(-1)
         logits_BRV[:, :, self.end_id].masked_fill_(~all_met_BR, NEG_INF)
@@ -112,13 +114,13 @@ class PhraseConstraints:
         tokens_BX = torch.where(
             self.candidate_progress.is_met_BYP, self.length_BP[:, None], self.candidate_progress.matched_BYP
         ).sum(-1)
-        extensions = replace(extensions, rank_BX=self._rank_by_bank(extensions, tokens_BX))
+        extensions = replace(extensions, priority_BX=self._rank_by_bank(extensions, tokens_BX))
 
         row_BR = torch.arange(score_BR.shape[1], device=score_BR.device).expand_as(score_BR)
         ends_BX = (extensions.token_BX == self.end_id) & (extensions.score_BX > NEG_INF)
         is_listed_BR = ((extensions.parent_BX[:, :, None] == row_BR[:, None]) & ends_BX[:, :, None]).any(1)
         ended_BR = (score_BR + end_BR).masked_fill(is_listed_BR | ~all_met_BR | self.has_no_phrases_B1, NEG_INF)
-        neg_inf_BR = torch.full_like(score_BR, NEG_INF)  # what has ended cannot live on
+        neg_inf_BR = torch.full_like(score_BR, NEG_INF)  # an ended hypothesis leaves the beam
         self._update_partial(
             score_BR + end_BR, all_met_BR, penalty, first_node_id=length * (parent_BX.shape[1] + score_BR.shape[1])
         )
@@ -158,7 +160,7 @@ class PhraseConstraints:
         return PhraseProgress(tail_BYM, matched_BYP, is_met_BYP)
 
     def _rank_by_bank(self, extensions: Candidates, tokens_BX: Tensor) -> Tensor:
-        """Greater for what the beam takes before: by place within the bank, then by the bank's tokens."""
+        """Return a priority for each extension: by rank within the bank, then by the tokens of the bank. → (B, X)"""
         alive_BX = (extensions.score_BX > NEG_INF) & (extensions.token_BX != self.end_id)
         better_BXX = extensions.score_BX[:, None, :] > extensions.score_BX[:, :, None]
         equal_BXX = (extensions.score_BX[:, None, :] == extensions.score_BX[:, :, None]).tril(-1)
@@ -169,7 +171,10 @@ class PhraseConstraints:
         return priority_BX.to(extensions.score_BX.dtype).masked_fill(~alive_BX, NEG_INF)
 
     def _update_partial(self, score_BR: Tensor, all_met_BR: Tensor, penalty: float, *, first_node_id: int) -> None:
-        """first: the code of the first of this step's candidates, of which the R that end are the last."""
+        """Update the best output that ended without all phrases.
+
+        first_node_id: node id of the first candidate of this step; the last R candidates are those that end
+        """
         num_unmet_BR = (~self.progress.is_met_BYP).sum(-1)
         value_BR = (score_BR.double() / penalty + UNMET_PENALTY * num_unmet_BR).masked_fill(all_met_BR, NEG_INF)
         value_B, row_B = value_BR.max(1)
@@ -179,13 +184,13 @@ class PhraseConstraints:
         self.partial_score_B = torch.where(better_B, value_B, self.partial_score_B)
 
     def select_candidates(self, alive_BR: Tensor) -> None:
-        """The beam has taken these of the candidates."""
+        """Keep the progress of the candidates that stay in the beam."""
         self.progress = self.candidate_progress.select_hypotheses(
             alive_BR.clamp(max=self.candidate_progress.tail_BYM.shape[1] - 1)
         )
 
     def select_sentences(self, sentences_B: Tensor) -> None:
-        """Only these sentences."""
+        """Keep the phrases of these sentences alone."""
         self.token_BPM, self.length_BP = self.token_BPM[sentences_B], self.length_BP[sentences_B]
         self.partial_score_B, self.partial_node_id_B = self.partial_score_B[sentences_B], self.partial_node_id_B[sentences_B]
         self.has_no_phrases_B1, self.progress = self.has_no_phrases_B1[sentences_B], self.progress.select_sentences(sentences_B)

@@ -1,9 +1,8 @@
-"""When an output goes round in circles.
+"""Detection of degenerate repetition at the end of an output.
 
-The rule: an output loops once its last tokens are one group of tokens said again and again, four times or more and over `span`
-tokens or more. With a span of 32 that is one token 32 times, eight tokens four times, twenty tokens four times. Sentences that
-people write hold a word three times or a row of dots, not this; where the source itself goes on so, as `loops` tells, its
-output may, too.
+An output repeats itself if it ends with one group of tokens at least four times in a row, over at least `window` tokens. A
+window of 32 therefore stops one token after 32 copies, eight tokens after four, and twenty tokens after four. Natural text has
+a word three times or a row of dots, but not this. A source that repeats itself (`contains_repetition`) may have such an output.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ import torch
 from torch import Tensor
 
 MIN_REPEATS = 4
-# Outputs are looked at whenever their length is a multiple of this.
+# A search checks its outputs at every length that is a multiple of this.
 CHECK_INTERVAL = 8
 
 
 def is_repeating(outputs_NT: Tensor, window: int) -> Tensor:
-    """Whether each of these outputs, all T tokens long, loops at its end; groups of up to `span` tokens are found. → (N,)"""
+    """Return whether each output of T tokens ends with a repetition of a group of at most `window` tokens. → (N,)"""
     length = outputs_NT.shape[1]
     max_period = min(window, length // MIN_REPEATS)
     if max_period < 1 or length < window:
         return torch.zeros(len(outputs_NT), dtype=torch.bool, device=outputs_NT.device)
     period_P = torch.arange(1, max_period + 1, device=outputs_NT.device)
-    # Tokens from the end that must equal those a period before them; with the first group that makes four groups or the span.
+    # Number of tokens at the end that must equal the token one period before; the first group adds one period to it.
     needed_P = torch.maximum(window - period_P, (MIN_REPEATS - 1) * period_P)
     max_depth = max(window - 1, (MIN_REPEATS - 1) * max_period)
     reversed_NT = torch.nn.functional.pad(outputs_NT.flip(1)[:, : max_depth + max_period], (0, max_period), value=-1)
@@ -36,7 +35,7 @@ def is_repeating(outputs_NT: Tensor, window: int) -> Tensor:
 
 
 def contains_repetition(tokens: Sequence[int], window: int) -> bool:
-    """Whether such a stretch stands anywhere in these tokens."""
+    """Return whether such a repetition occurs anywhere in the tokens."""
     max_period = min(window, len(tokens) // MIN_REPEATS) if len(tokens) >= window else 0
     for period in range(1, max_period + 1):
         needed, run = max(window - period, (MIN_REPEATS - 1) * period), 0

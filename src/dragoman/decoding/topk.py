@@ -1,8 +1,8 @@
-"""What may be said next: the sum over the vocabulary once, and the best few tokens without sorting it.
+"""Top-k extensions: log-sum-exp over the vocabulary, and the k best tokens without sorting the vocabulary.
 
-Neither writes a tensor as large as the logits: at 128 rows and 37,000 tokens that would cost more than what is computed.
-Blocks of the vocabulary are columns a fixed distance apart, so that the maxima of all blocks are one pass over contiguous
-memory; the best k tokens lie in the k blocks with the greatest maxima.
+Neither writes a tensor as large as the logits. At 128 rows and 37,000 tokens, such a write costs more than the computation.
+A block of the vocabulary consists of columns at a fixed stride, so one pass over contiguous memory gives the maxima of all
+blocks. The k best tokens lie in the k blocks with the largest maxima.
 """
 
 from __future__ import annotations
@@ -14,52 +14,53 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-# Below this the whole vocabulary is sorted: blocks would cost more calls than they save.
+# A smaller vocabulary is sorted as a whole, because blocks would cost more calls than they save.
 SMALL_VOCABULARY = 1024
 BLOCK_SIZES = range(24, 65)
-# So many values stay in a processor's cache; so many rows at a time are normalised.
+# Number of values that fit into a processor's cache; it limits the rows that are normalized at a time.
 CACHED_VALUES = 1 << 20
-# Of so few logits the greatest is found at once as fast as block by block.
+# For at most this number of logits, argmax is as fast as a search by blocks.
 FEW_VALUES = 1 << 16
 
 
 class TopK(Protocol):
-    """How the likeliest are found; one search's own, from step to step."""
+    """Implementation of log-sum-exp and top-k; each search has its own instance, which may keep buffers between steps."""
 
     def logsumexp(self, logits_NV: Tensor) -> Tensor:
-        """log Σ exp over the vocabulary, row by row. → (N,) in double precision"""
+        """Return log Σ exp over the vocabulary for each row. → (N,) in double precision"""
         ...
 
     def topk(self, logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
-        """The `count` best of each sentence's logits, each raised by its row's shift, best first.
+        """Return the indices of the `count` best logits of each sentence, best first, after adding each row's shift.
 
-        → (B, count) places in (R · V)
+        → (B, count) indices into R · V
         """
         ...
 
 
 class TorchTopK:
-    """PyTorch's."""
+    """Top-k in PyTorch."""
 
     def __init__(self) -> None:
         self.logsumexp = BlockLogSumExp()
 
     def topk(self, logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
+        """Return the best logits as the protocol describes."""
         if count == 1 and shift_BR is None and logits_BRV.numel() <= FEW_VALUES:
             return logits_BRV.flatten(1).argmax(-1, keepdim=True)
         return topk(logits_BRV, shift_BR, count)
 
 
 class BlockLogSumExp:
-    """log Σ exp over the vocabulary, row by row; keeps its workspace from step to step."""
+    """Log-sum-exp over the vocabulary for each row; keeps its workspace between steps."""
 
     def __init__(self) -> None:
         self.workspace_CV: Tensor | None = None
 
     def __call__(self, logits_NV: Tensor) -> Tensor:
-        """By the softmax, torch's fastest pass: at the greatest logit m it is 1 / Σ exp(x − m), so nothing is lost.
+        """Return log Σ exp from the softmax, PyTorch's fastest pass: its value at the largest logit m is 1 / Σ exp(x − m).
 
-        → (N,) in double precision, lest each token of an output be off by the rounding of its logit
+        → (N,) in double precision, so that the rounding of a logit does not shift every token log-probability
         """
         rows, vocabulary = logits_NV.shape
         if vocabulary < SMALL_VOCABULARY:
@@ -83,15 +84,15 @@ class BlockLogSumExp:
 
 @lru_cache(maxsize=32)
 def _block_size(vocabulary: int) -> int:
-    """A divisor of the vocabulary where there is one, so that no columns are left over."""
+    """Return a block size that divides the vocabulary if there is one, so that no columns remain."""
     divisors = [size for size in BLOCK_SIZES if vocabulary % size == 0]
     return min(divisors, key=lambda size: abs(size - 36), default=36)
 
 
 def topk(logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
-    """The `count` best of each sentence's logits, each raised by its row's shift, best first.
+    """Return the indices of the `count` best logits of each sentence, best first, after adding each row's shift.
 
-    → (B, count) places in (R · V)
+    → (B, count) indices into R · V
     """
     rows, vocabulary = logits_BRV.shape[1:]
     block_size = _block_size(vocabulary)
@@ -104,7 +105,7 @@ def topk(logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
     if shift_BR is not None:
         block_max_BRK = block_max_BRK + shift_BR[:, :, None]
     block_BX = _sorted_topk(block_max_BRK.flatten(1), count)
-    if rows > 1:  # from a place among R · K to one among R · V
+    if rows > 1:  # from an index into R · K to an index into R · V
         block_BX = block_BX + torch.div(block_BX, num_blocks, rounding_mode="floor") * (vocabulary - num_blocks)
     offsets, remainder = _block_offsets(rows, vocabulary, block_BX.device)
     index_BX = (block_BX[:, :, None] + offsets).flatten(1)
@@ -124,7 +125,7 @@ def _sorted_topk(value_BX: Tensor, count: int) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _block_offsets(rows: int, vocabulary: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """How far a block's tokens lie from its first; and the places in (R · V) that are in no block."""
+    """Return the offsets of a block's tokens from its first, and the indices into R · V that are in no block."""
     block_size = _block_size(vocabulary)
     num_blocks = vocabulary // block_size
     row_start_R1 = torch.arange(rows, device=device)[:, None] * vocabulary
@@ -134,12 +135,12 @@ def _block_offsets(rows: int, vocabulary: int, device: torch.device) -> tuple[Te
 
 @dataclass(frozen=True)
 class Candidates:
-    """X hypotheses of each sentence that are one token longer.
+    """X extensions of each sentence's hypotheses by one token.
 
-    parent_BX: the place in the beam that each grew from
-    token_BX, log_prob_BX: what was said last, and its log-probability
-    score_BX: log-probability of the whole; -inf for what may not be
-    rank_BX: what the beam chooses by: the score, unless groups keep apart
+    parent_BX: slot in the beam of the hypothesis that each extends
+    token_BX, log_prob_BX: the new token and its log-probability
+    score_BX: log-probability of the whole output; -inf for a masked one
+    priority_BX: value by which the beam selects: the score, unless phrases or a diversity penalty change it
     """
 
     parent_BX: Tensor
@@ -152,7 +153,7 @@ class Candidates:
 def find_best_candidates(
     logits_BRV: Tensor, log_sum_BR: Tensor, score_BR: Tensor, count: int, topk_impl: TopK | None = None
 ) -> Candidates:
-    """The best extensions of hypotheses with these log-probabilities."""
+    """Return the best extensions of hypotheses with the log-probabilities `score_BR`, best first."""
     rows, vocabulary = logits_BRV.shape[1:]
     index_BX = (topk_impl.topk if topk_impl else topk)(
         logits_BRV, (score_BR - log_sum_BR).float(), min(count, rows * vocabulary)

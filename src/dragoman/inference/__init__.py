@@ -1,1 +1,1 @@
-"""Translating and parsing with a bundle."""
+"""Translation and parsing with trained bundles."""

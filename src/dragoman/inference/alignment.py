@@ -1,4 +1,4 @@
-"""Where a model looked at the source while it said something: as weights over tokens, and as links between words."""
+"""Cross-attention of translations, as weights over tokens and as links between words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from dragoman.word_aligner import Link
 
 @dataclass(frozen=True)
 class AttentionAligner:
-    """head: what links are read off; pictures show the mean of the last layer's heads"""
+    """Word aligner that reads the cross-attention of one model.
+
+    start_id: first decoder input
+    head: attention head that links come from; pictures show the mean of the last layer's heads
+    """
 
     model: Transformer
     tokenizer: PairTokenizer
@@ -27,7 +31,7 @@ class AttentionAligner:
     head: AlignmentHead
 
     def compute_line_weights(self, translated_lines: Sequence[TranslatedLine], batch_tokens: int) -> list[list[Tensor]]:
-        """For each hypothesis of each line where the model looked when it said it: see `of_pairs`."""
+        """Return the weights of each hypothesis of each line; see `compute_pair_weights`."""
         pairs = [
             (line.source, hypothesis.tokens, hypothesis.finished) for line in translated_lines for hypothesis in line.hypotheses
         ]
@@ -37,9 +41,9 @@ class AttentionAligner:
     def compute_pair_weights(
         self, pairs: Sequence[tuple[Sequence[int], Sequence[int], bool]], batch_tokens: int
     ) -> list[Tensor]:
-        """What pictures show, and what links are read off. (2, T + 1, S)
+        """Return, for each pair, the weights for pictures and the weights for links, stacked. → (2, T + 1, S)
 
-        pairs: source, target, and whether it came to its end
+        pairs: source ids, target ids, and whether the target ends with the end token
         """
         return compute_cross_attentions(
             self.model,
@@ -54,7 +58,7 @@ class AttentionAligner:
         )
 
     def extract_links(self, source: Sequence[int], target: Sequence[int], head_TS: Tensor) -> list[Link]:
-        """Between words."""
+        """Return the links between the words of a pair."""
         tokenizer = self.tokenizer
         source_pieces = tokenizer.source.ids_to_pieces(source[:-1] if tokenizer.append_source_eos else source)
         return extract_links(head_TS.numpy(), source_pieces, tokenizer.target.ids_to_pieces(target))

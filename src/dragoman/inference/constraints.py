@@ -1,4 +1,4 @@
-"""What somebody asks of the wording of one translation: text, and the tokens that a search understands."""
+"""Lexical constraints on one translation: as text from the caller, and as tokens for the search."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ CONSTRAINT_KEYS = ("prefix", "include", "exclude")
 
 @dataclass(frozen=True)
 class TranslationConstraints:
-    """prefix: how the translation begins
-    include: phrases that it holds, which beam search can place; those that it could not are named in `Translation.missing`
-    exclude: phrases that it does not hold, written as the subword model writes them
+    """Lexical constraints on one translation.
+
+    prefix: text that the translation starts with
+    include: phrases that the translation must contain (beam search only); `Translation.unmet_constraints` names the phrases
+        that the search could not place
+    exclude: phrases that the translation must not contain, in the tokenizer's own segmentation
     """
 
     prefix: str = ""
@@ -29,10 +32,13 @@ class TranslationConstraints:
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):
             if isinstance(getattr(self, name), str):
-                raise TypeError(f"{name} takes phrases: write {name}=({getattr(self, name)!r},)")
+                raise TypeError(f"{name}: a sequence of phrases is needed, not a text; write {name}=({getattr(self, name)!r},)")
 
     def to_token_constraints(self, target: Vocabulary, *, location: str) -> SentenceConstraints:
-        """As tokens. Raises DataError, which begins with `where`, for a phrase without text or with unknown characters."""
+        """Return the constraints as tokens.
+
+        Raises DataError, which begins with `location`, for a phrase without text or with unknown characters.
+        """
         return SentenceConstraints(
             prefix=_encode_phrase(self.prefix, target, f"{location}: prefix") if self.prefix else (),
             include=tuple(_encode_phrase(phrase, target, f"{location}: include") for phrase in self.include),
@@ -43,9 +49,9 @@ class TranslationConstraints:
 def _encode_phrase(phrase: str, target: Vocabulary, location: str) -> tuple[int, ...]:
     tokens = tuple(target.encode(phrase))
     if not tokens:
-        raise DataError(f"{location}: {phrase!r} holds no text")
+        raise DataError(f"{location}: {phrase!r} has no text; remove it")
     if UNKNOWN_ID in tokens:
-        raise DataError(f"{location}: {phrase!r} holds characters that the target's subword model does not know")
+        raise DataError(f"{location}: {phrase!r} has characters that the target tokenizer does not know; remove them")
     return tokens
 
 
@@ -58,55 +64,68 @@ def tokenize_constraints(
     max_positions: int | None,
     start_index: int,
 ) -> list[SentenceConstraints]:
-    """What is asked of each line, as tokens, one for each part of it. Raises DataError for what nobody could fulfil.
+    """Return the constraints of each segment of each line, as tokens.
 
-    positions: how many tokens the model can say; none where they never end
-    first: the number of the first line, counted from 0
+    max_positions: most tokens of an output; None if positions never end
+    start_index: index of the first line in its text, counted from 0
+    Raises DataError for constraints that no search can meet.
     """
     if len(constraints) != len(segments_by_line):
-        raise DataError(
-            f"{len(segments_by_line)} lines but {len(constraints)} wordings: line n of one belongs to line n of the other"
-        )
+        raise DataError(f"{len(segments_by_line)} lines but {len(constraints)} constraints; give one for each line")
     results = []
     for line_number, (line_constraints, segments) in enumerate(
         zip(constraints, segments_by_line, strict=True), start=start_index + 1
     ):
         if not isinstance(line_constraints, TranslationConstraints | None):
-            raise TypeError(f"line {line_number}: {line_constraints!r} is no Wording")
+            raise TypeError(f"line {line_number}: {line_constraints!r} is not a TranslationConstraints; give one, or None")
         token_constraints = (
             NO_SENTENCE_CONSTRAINTS
             if line_constraints is None
             else line_constraints.to_token_constraints(target, location=f"line {line_number}")
         )
-        if token_constraints != NO_SENTENCE_CONSTRAINTS and len(segments) > 1:
-            raise DataError(f"line {line_number}: is translated in parts, so that nothing can be asked of its wording")
-        if token_constraints.include and config.method != "beam":
-            raise DataError(f"line {line_number}: include needs method = 'beam', not {config.method!r}")
-        if token_constraints.include and config.num_beam_groups > 1:
-            raise DataError(f"line {line_number}: include needs groups = 1, not {config.num_beam_groups}")
-        if max_positions is not None and token_constraints.required_tokens > max_positions:
-            raise DataError(
-                f"line {line_number}: what is asked for takes {token_constraints.required_tokens} tokens; the model says {max_positions}"
-            )
+        _check_feasible(token_constraints, segments, config, max_positions, line_number)
         results += [token_constraints] * len(segments)
     return results
 
 
-def parse_constraints(document: Any, *, location: str) -> TranslationConstraints:
-    """From an object such as {"prefix": "Das", "include": ["Haus"], "exclude": ["Gebäude"]}; every key may be left out.
+def _check_feasible(
+    constraints: SentenceConstraints,
+    segments: Sequence[str],
+    config: DecodingConfig,
+    max_positions: int | None,
+    line_number: int,
+) -> None:
+    """Raise DataError for constraints that no search can meet."""
+    if constraints != NO_SENTENCE_CONSTRAINTS and len(segments) > 1:
+        raise DataError(
+            f"line {line_number}: has constraints, but is longer than the model reads and is translated in segments; shorten it"
+        )
+    if constraints.include and config.method != "beam":
+        raise DataError(f"line {line_number}: include needs method = 'beam', not {config.method!r}; change the method")
+    if constraints.include and config.num_beam_groups > 1:
+        raise DataError(f"line {line_number}: include needs num_beam_groups = 1, not {config.num_beam_groups}; set it to 1")
+    if max_positions is not None and constraints.required_tokens > max_positions:
+        raise DataError(
+            f"line {line_number}: the constraints need {constraints.required_tokens} tokens, and the model has positions for "
+            f"{max_positions}; shorten them"
+        )
 
-    Raises DataError, which begins with `where`, for anything else.
+
+def parse_constraints(document: Any, *, location: str) -> TranslationConstraints:
+    """Return the constraints of a JSON object such as {"prefix": "Das", "include": ["Haus"], "exclude": ["Gebäude"]}.
+
+    Every key is optional. Raises DataError, which begins with `location`, for anything else.
     """
     if not isinstance(document, Mapping) or (unknown_keys := sorted(map(str, document.keys() - set(CONSTRAINT_KEYS)))):
         problem = f"key {unknown_keys[0]!r}" if isinstance(document, Mapping) else f"{document!r}"
-        raise DataError(f"{location}: {problem}: an object with {', '.join(CONSTRAINT_KEYS)} is allowed")
+        raise DataError(f"{location}: {problem} is not allowed; give an object with {', '.join(CONSTRAINT_KEYS)}")
     prefix = document.get("prefix", "")
     if not isinstance(prefix, str):
-        raise DataError(f"{location}: prefix = {prefix!r}: a text is allowed")
+        raise DataError(f"{location}: prefix = {prefix!r} is not a text; give a text")
     phrase_lists = []
     for key in CONSTRAINT_KEYS[1:]:
         phrases = document.get(key, [])
         if not isinstance(phrases, list) or not all(isinstance(phrase, str) for phrase in phrases):
-            raise DataError(f"{location}: {key} = {phrases!r}: a list of texts is allowed")
+            raise DataError(f"{location}: {key} = {phrases!r} is not a list of texts; give a list of texts")
         phrase_lists.append(tuple(phrases))
     return TranslationConstraints(prefix, *phrase_lists)

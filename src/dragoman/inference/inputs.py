@@ -1,4 +1,4 @@
-"""Sources with given translations of them, as ids: what forced scoring and alignment read."""
+"""Checks of the caller's lines, and encoding of sentence pairs for forced scoring and alignment."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from dragoman.tasks.translation import has_text
 
 
 def check_lines(verb: str, lines: Sequence[str], *, start_index: int = 0, example: str = "[text]") -> None:
-    """Raise TypeError where these are not lines of text, of which the first has the number `first`, counted from 0."""
+    """Raise TypeError if these are not lines of text.
+
+    verb: name of the called method, for the message
+    start_index: index of the first line in its text, counted from 0
+    example: correct arguments, for the message
+    """
     if isinstance(lines, str):
-        raise TypeError(f"{verb} takes a list of lines: write {verb}({example})")
+        raise TypeError(f"{verb}: a list of lines is needed, not a text; write {verb}({example})")
     for line_number, line in enumerate(lines, start=start_index + 1):
         if not isinstance(line, str):
-            raise TypeError(f"{verb}: line {line_number}: {line!r:.40} is no text, but {type(line).__name__}")
+            raise TypeError(f"{verb}: line {line_number}: {line!r:.40} is of type {type(line).__name__}; give a text")
 
 
 def encode_pairs(
@@ -27,19 +32,22 @@ def encode_pairs(
     max_tokens: int,
     allow_empty: bool = False,
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """The ids of both sides, of which none is too long, and no source is without text unless it may be `blank`.
+    """Return the ids of both sides.
 
-    Raises DataError, which says by `verb` what cannot be done.
+    verb: name of the called method, for messages
+    max_tokens: most tokens of a side, end token included
+    allow_empty: accept sources without text
+    Raises DataError for sides of different lengths, an empty source, and a pair that is too long.
     """
     for lines in (sources, targets):
         check_lines(verb, lines, example="[source], [target]")
     if len(sources) != len(targets):
-        raise DataError(f"{len(sources)} sources but {len(targets)} translations: line n of one belongs to line n of the other")
+        raise DataError(f"{len(sources)} sources but {len(targets)} translations; give one translation for each source")
     source_ids = [tokenizer.encode_source(text) for text in sources]
     target_ids = [tokenizer.encode_target(text) for text in targets]
     for line_number, (text, source, target) in enumerate(zip(sources, source_ids, target_ids, strict=True), start=1):
         if not allow_empty and not has_text(text, source):
-            raise DataError(f"line {line_number}: the source holds no text, so no translation of it can be {verb}d")
-        if max(len(source), len(target) + 1) > max_tokens:
-            raise DataError(f"line {line_number}: more than the {max_tokens} tokens that the model can {verb}")
+            raise DataError(f"line {line_number}: the source has no text, so {verb} cannot use it; remove the line")
+        if (length := max(len(source), len(target) + 1)) > max_tokens:
+            raise DataError(f"line {line_number}: has {length} tokens, and {verb} takes {max_tokens} at most; shorten it")
     return source_ids, target_ids

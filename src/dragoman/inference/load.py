@@ -1,100 +1,120 @@
-"""A bundle's public face, whatever it does."""
+"""`dragoman.load`: open a bundle of either task."""
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, overload
 
 from dragoman.errors import BundleError, DeviceError
 from dragoman.io.storage import verify_checksums
 
 if TYPE_CHECKING:
     from dragoman.bundle import Bundle
+    from dragoman.inference.parser import Parser
     from dragoman.inference.session import DeviceOptions
+    from dragoman.inference.translator import Translator
+
+
+@overload
+def load(
+    path: str | Path,
+    *ensemble_paths: str | Path,
+    task: Literal["translation"],
+    device: str = ...,
+    precision: str = ...,
+    intra_threads: int | None = ...,
+    inter_threads: int | None = ...,
+    shortlist: str | Path | None = ...,
+) -> Translator: ...
+
+
+@overload
+def load(
+    path: str | Path,
+    *ensemble_paths: str | Path,
+    task: Literal["parsing"],
+    device: str = ...,
+    precision: str = ...,
+    intra_threads: int | None = ...,
+    inter_threads: int | None = ...,
+) -> Parser: ...
+
+
+@overload
+def load(
+    path: str | Path,
+    *ensemble_paths: str | Path,
+    task: None = ...,
+    device: str = ...,
+    precision: str = ...,
+    intra_threads: int | None = ...,
+    inter_threads: int | None = ...,
+    shortlist: str | Path | None = ...,
+) -> Translator | Parser: ...
 
 
 def load(
     path: str | Path,
     *ensemble_paths: str | Path,
+    task: Literal["translation", "parsing"] | None = None,
     device: str = "auto",
     precision: str = "auto",
     intra_threads: int | None = None,
     inter_threads: int | None = None,
     shortlist: str | Path | None = None,
-) -> Any:
-    """Open a bundle, or several as an ensemble: a `Translator`, or a `Parser` where the (first) bundle parses.
+) -> Translator | Parser:
+    """Open a bundle, or an ensemble of several. Return a `Translator`, or a `Parser` if the first bundle is a parser.
 
-    device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one
-    precision: "float32", "bfloat16", "int8" (a processor's), or "auto": int8 where that is compiled (extra `fast`), else the
-        fastest here, measured at first use and remembered
-    replicas: batches that are computed side by side on a processor, each by `threads` threads; measured when not given
-    shortlist: a folder that `dragoman shortlist` wrote: only likely words are computed, which costs some quality
+    task: expected task; a type checker then knows the class of the result, and a bundle of the other task raises an error
+    device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU if there is one
+    precision: "float32", "bfloat16", "int8" (CPU only), or "auto". "auto" is int8 if the compiled back end runs (extra
+        `fast`). Otherwise it is the fastest precision, measured at first use and remembered for the machine.
+    inter_threads: number of batches that a CPU computes in parallel; measured if None
+    intra_threads: number of threads of each batch; measured if None
+    shortlist: folder that `dragoman shortlist` wrote. The search computes only likely output tokens, which is faster and
+        loses some quality.
 
-    Raises BundleError naming the file that is missing, cut or changed, and DeviceError for a place that is not here.
+    Raises BundleError for a missing, truncated or changed file and for another task, and DeviceError for an unavailable
+    device.
     """
     device_options: DeviceOptions = {
         "device": device,
         "precision": precision,
-        "threads": intra_threads,
-        "replicas": inter_threads,
+        "intra_threads": intra_threads,
+        "inter_threads": inter_threads,
     }
     bundle_paths = [Path(bundle_path) for bundle_path in (path, *ensemble_paths)]
-    executor = ThreadPoolExecutor(1, "seal")
-    try:
-        checks = [executor.submit(verify_checksums, bundle_path, BundleError) for bundle_path in bundle_paths]
-        with _paused_garbage_collection():
-            # Torch takes longer to come than the seals take to be checked; so it comes only now.
-            from dragoman.inference.translator import Translator
+    bundles = _read_bundles(bundle_paths)
+    if (task or bundles[0].recipe.task.kind) == "translation":
+        from dragoman.inference.translator import Translator
 
-            bundles = [_read_checked_bundle(folder, check) for folder, check in zip(bundle_paths, checks, strict=True)]
-    finally:
-        executor.shutdown(cancel_futures=True)
-    if bundles[0].recipe.task.kind == "translation":
-        return Translator(
+        return Translator.from_bundles(
             bundles, shortlist=shortlist, release_mapped_weights=True, bundle_paths=bundle_paths, **device_options
         )
     if shortlist is not None:
-        raise DeviceError("shortlist: a parser's labels are few, so it takes none: leave it out")
-    from dragoman.inference.parser import Parser  # only here, since who translates need not wait for it
+        raise DeviceError("shortlist: a parser has few labels and takes no shortlist; leave it out")
+    from dragoman.inference.parser import Parser  # imported late, because translation does not need it
 
-    return Parser(bundles, release_mapped_weights=True, **device_options)
-
-
-_gc_lock = Lock()
-_num_gc_pauses = 0
-_gc_was_enabled = True
+    return Parser.from_bundles(bundles, release_mapped_weights=True, **device_options)
 
 
-@contextmanager
-def _paused_garbage_collection() -> Iterator[None]:
-    """Modules make a million objects that stay, and to look through them for what could go takes a tenth of their time.
-
-    Several threads may load at once: the first has it pause, and the last has it be as it was.
-    """
-    global _num_gc_pauses, _gc_was_enabled
-    with _gc_lock:
-        if _num_gc_pauses == 0:
-            _gc_was_enabled = gc.isenabled()
-            gc.disable()
-        _num_gc_pauses += 1
+def _read_bundles(paths: list[Path]) -> list[Bundle]:
+    """Read bundles, and verify their checksums while torch is being imported, which takes longer."""
+    executor = ThreadPoolExecutor(1, "checksums")
     try:
-        yield
+        checks = [executor.submit(verify_checksums, bundle_path, BundleError) for bundle_path in paths]
+        from dragoman.inference import translator  # noqa: F401
+
+        return [_read_checked_bundle(bundle_path, check) for bundle_path, check in zip(paths, checks, strict=True)]
     finally:
-        with _gc_lock:
-            _num_gc_pauses -= 1
-            if _num_gc_pauses == 0 and _gc_was_enabled:
-                gc.enable()
+        executor.shutdown(cancel_futures=True)
 
 
 def _read_checked_bundle(path: Path, check: Future[None]) -> Bundle:
     from dragoman.bundle import check_bundle, read_bundle
 
     if check.exception() is not None:
-        check_bundle(path)  # which knows better what is wrong with the folder
+        check_bundle(path)  # raises a more precise message, for example for a run folder
         check.result()
     return read_bundle(path)

@@ -1,7 +1,8 @@
-"""One parse of one sentence: its tree, and what is known about it."""
+"""Result of parsing one sentence."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dragoman.tasks.parsing import ParseStatus
@@ -9,21 +10,26 @@ from dragoman.trees.ptb import format_tree
 from dragoman.trees.tree import Span, Tree, get_spans
 from dragoman.viz.tree_diagram import render_tree
 
+Sentence = str | Sequence[str]
+"""Text, or the list of its words."""
+PosTags = Sequence[str]
+"""POS tag of each word of a sentence."""
+
 
 @dataclass(frozen=True)
 class Parse:
     """One parse of one sentence.
 
-    words: the sentence as it was read
-    tree: over exactly these words; none where there are none, or the sentence was refused
-    tags: a word's each, as they were given or predicted
-    score: log-probability of the brackets over the length penalty, higher is better; 0 where there is no tree
-    tokens: the brackets as the model said them, and what it says for a word
-    token_log_probs: natural logarithms, one for each token and one for the end token if the output came to it
-    status: "ok"; "mended" where what was said was no tree over the words; "truncated" where it was cut, too; "empty" where
-        there are no words; "refused" for a sentence that is longer than the model reads
-    mended: what was mended, a sentence each; nothing in a search that the automaton constrains
-    alternatives: the other trees, best first
+    words: words of the sentence
+    tree: tree over exactly these words; None for a sentence that is empty or too long
+    tags: POS tag of each word, from the caller or predicted
+    score: log-probability of the output over the length penalty, higher is better; 0 without a tree
+    tokens: output tokens: the brackets, and the tokens that stand for words
+    token_log_probs: natural logarithms, one for each token, and one for the end token if the output ends with it
+    status: "ok"; "repaired" if the output was no tree over the words; "truncated" if it reached the longest allowed length,
+        and was repaired; "empty" for no words; "too_long" for a sentence that is longer than the model reads
+    repairs: descriptions of the repairs, one a sentence; empty if the automaton constrains the search
+    alternatives: the other parses, best first
     """
 
     words: tuple[str, ...]
@@ -38,26 +44,26 @@ class Parse:
 
     @property
     def brackets(self) -> str:
-        """The tree on one line as files have it; nothing where there is none."""
+        """Tree on one line, in the format of treebank files; empty without a tree."""
         return "" if self.tree is None else format_tree(self.tree)
 
     @property
     def spans(self) -> list[Span]:
-        """Label, first word and the word behind the last of each bracket, those around others before them."""
+        """Label, first word and end (exclusive) of each bracket; outer brackets come first."""
         return [] if self.tree is None else get_spans(self.tree)
 
     def to_svg(self, title: str = "") -> str:
-        """The tree as an SVG."""
+        """Return the tree as an SVG image."""
         return render_tree(self.words if self.tree else (), self.spans, tags=self.tags, title=title)
 
     def show(self) -> TreeImage:
-        """The tree as a notebook shows it."""
+        """Return the tree as an image that a notebook displays."""
         return TreeImage(self.to_svg())
 
 
 @dataclass(frozen=True)
 class TreeImage:
-    """A picture that a notebook shows by itself."""
+    """Tree image that a notebook displays."""
 
     svg: str
 

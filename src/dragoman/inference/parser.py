@@ -1,20 +1,20 @@
-"""The public face of a trained parser: sentences in, trees out, one for each and in order."""
+"""`Parser`: sentences in, trees out, one for each sentence and in order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Unpack, get_args, overload
+from typing import Any, Self, Unpack, get_args, overload
 
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import DecodingConfig, Recipe
+from dragoman.config.decoding_options import DecodingOptions
 from dragoman.data.tokenization.tree_labels import TreeLabels
 from dragoman.errors import DataError
-from dragoman.inference.parse import Parse
-from dragoman.inference.session import DeviceOptions, InferenceSession
+from dragoman.inference.parse import Parse, PosTags, Sentence
+from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
 from dragoman.tasks.inference_model import InferenceModel
 from dragoman.tasks.parsing import ParsedSentence, get_labels, parse_sentences
 from dragoman.trees.linearization import XX
@@ -23,50 +23,49 @@ from dragoman.trees.ptb_tokenizer import HyphenMode, tokenize_ptb
 from dragoman.trees.tree import get_leaves
 
 DEFAULT_WINDOW = 2048
-
-Sentence = str | Sequence[str]
-"""A text, or its words."""
-PosTags = Sequence[str]
+"""Sentences that `Parser.stream` parses together."""
 
 
 class Parser:
-    """One bundle that parses, or several that vote as an ensemble, on one device."""
+    """Parser with one bundle, or with an ensemble of several, on one device."""
 
-    def __init__(
-        self, bundles: Sequence[Bundle], *, release_mapped_weights: bool = False, **device_options: Unpack[DeviceOptions]
-    ) -> None:
-        """What `load_parser` takes. The weights must stay what they are.
+    def __init__(self, session: InferenceSession) -> None:
+        self.session = session
+        self.bundle = session.bundle
+        self.models = session.models
+        self.device = session.device
+        self.precision = session.precision
+        self.scheduler = session.scheduler
 
-        forgetful: they are those on disk, so that the memory that reading them fills may be given back
-        """
-        self.session = session = InferenceSession(
-            bundles, "parsing", release_mapped_weights=release_mapped_weights, **device_options
-        )
-        self.bundle, self.models = session.bundle, session.models
-        self.device, self.precision, self.scheduler = session.device, session.precision, session.scheduler
+    @classmethod
+    def from_bundles(
+        cls, bundles: Sequence[Bundle], *, release_mapped_weights: bool = False, **device_options: Unpack[DeviceOptions]
+    ) -> Self:
+        """Return a parser of open bundles; see `open_session` for the arguments and errors."""
+        return cls(open_session(bundles, "parsing", release_mapped_weights=release_mapped_weights, **device_options))
 
-    @cached_property
+    @property
     def inference_model(self) -> InferenceModel:
-        """The models made ready to be searched."""
+        """Models prepared for search; the first access prepares them."""
         return self.session.inference_model
 
     @property
     def recipe(self) -> Recipe:
-        """How the (first) model was trained."""
+        """Recipe of the first model."""
         return self.bundle.recipe
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the (first) model was trained on, and how that went."""
+        """Training data and results of the first model."""
         return self.bundle.metadata
 
     @property
     def labels(self) -> TreeLabels:
-        """What the model says: its brackets and tags."""
+        """Target vocabulary: brackets and tags."""
         return get_labels(self.bundle.tokenizer)
 
     def resolve_decoding(self, decoding: Mapping[str, Any]) -> DecodingConfig:
-        """The decoding settings with these changes. Raises RecipeError for an unknown knob or an impossible value."""
+        """Return the recipe's decoding settings with these changes. Raises RecipeError for a wrong key or value."""
         return self.session.resolve_decoding(decoding)
 
     @overload
@@ -75,11 +74,11 @@ class Parser:
         sentences: str,
         *,
         tags: Sequence[PosTags | None] | None = ...,
-        tokenise: HyphenMode | None = ...,
+        tokenize: HyphenMode | None = ...,
         constrained: bool = ...,
-        first: int = ...,
-        advance: Callable[[int], None] = ...,
-        **decoding: Any,
+        start_index: int = ...,
+        on_progress: Callable[[int], None] = ...,
+        **decoding: Unpack[DecodingOptions],
     ) -> Parse: ...
 
     @overload
@@ -88,11 +87,11 @@ class Parser:
         sentences: Sequence[Sentence],
         *,
         tags: Sequence[PosTags | None] | None = ...,
-        tokenise: HyphenMode | None = ...,
+        tokenize: HyphenMode | None = ...,
         constrained: bool = ...,
-        first: int = ...,
-        advance: Callable[[int], None] = ...,
-        **decoding: Any,
+        start_index: int = ...,
+        on_progress: Callable[[int], None] = ...,
+        **decoding: Unpack[DecodingOptions],
     ) -> list[Parse]: ...
 
     def parse(
@@ -100,32 +99,41 @@ class Parser:
         sentences: str | Sequence[Sentence],
         *,
         tags: Sequence[PosTags | None] | None = None,
-        tokenise: HyphenMode | None = None,
+        tokenize: HyphenMode | None = None,
         constrained: bool = True,
-        first: int = 0,
-        advance: Callable[[int], None] = lambda _: None,
-        **decoding: Any,
+        start_index: int = 0,
+        on_progress: Callable[[int], None] = lambda _: None,
+        **decoding: Unpack[DecodingOptions],
     ) -> Parse | list[Parse]:
         """Parse one text, or each of a list of texts and lists of words, in order; a sentence without words has no tree.
 
-        tags: those of each sentence, one a word; predicted where there are none
-        tokenise: how a text becomes words: "kept" and "split" as the Penn treebank's first and later releases take hyphens; at
-            white space when not given
-        constrained: only what a tree over the words can go on with is said; otherwise anything, which is mended
-        first: the number of the first sentence, counted from 0, where they are a part of a text
-        decoding: knobs of the recipe's [decoding] section to change, such as beam_size=21 or nbest=5
-        advance: told how many sentences were finished, as they are
+        tags: POS tags of each sentence, one a word; predicted for a sentence with None
+        tokenize: rule that splits a text into words: "kept" and "split" handle hyphens as the first and the later releases
+            of the Penn Treebank; None splits at white space
+        constrained: allow only tokens that a tree over the words can continue with; otherwise repair the output afterwards
+        start_index: index of the first sentence in its text, counted from 0; messages and sampling use it
+        on_progress: called with the number of sentences that are finished
+        decoding: keys of the recipe's [decoding] section to change, such as beam_size=21 or nbest=5
 
-        Raises DataError for a word that cannot stand in a tree, and tags that are not as many as the words.
+        Raises DataError for a word that cannot be in a tree, and for tags that do not fit the words.
         """
         if isinstance(sentences, str):
-            return self.parse([sentences], tags=tags, tokenise=tokenise, constrained=constrained, first=first, **decoding)[0]
+            [parse] = self.parse(
+                [sentences],
+                tags=tags,
+                tokenize=tokenize,
+                constrained=constrained,
+                start_index=start_index,
+                on_progress=on_progress,
+                **decoding,
+            )
+            return parse
         if tags is not None and len(tags) != len(sentences):
-            raise DataError(f"{len(sentences)} sentences but tags for {len(tags)}: each sentence has its own")
+            raise DataError(f"{len(sentences)} sentences but tags for {len(tags)}; give tags or None for each sentence")
         config = self.resolve_decoding(decoding)
-        words = [_split_words(sentence, tokenise, number) for number, sentence in enumerate(sentences, start=first + 1)]
-        self._check_tags(words, tags, first)
-        parsed = parse_sentences(
+        words = [_split_words(sentence, tokenize, number) for number, sentence in enumerate(sentences, start=start_index + 1)]
+        self._check_tags(words, tags, start_index)
+        parsed_sentences = parse_sentences(
             self.models,
             self.bundle.tokenizer,
             words,
@@ -134,102 +142,127 @@ class Parser:
             inference_model=self.inference_model,
             constrained=constrained,
             tags=tags,
-            sample_ids=range(first, first + len(words)),
-            on_progress=advance,
+            sample_ids=range(start_index, start_index + len(words)),
+            on_progress=on_progress,
             map_fn=self.scheduler.map,
         )
-        return [self._to_parse(result) for result in parsed]
+        return [self._to_parse(parsed_sentence) for parsed_sentence in parsed_sentences]
 
     def stream(
         self,
         sentences: Iterable[Sentence],
         *,
         tags: Iterable[PosTags | None] | None = None,
+        tokenize: HyphenMode | None = None,
+        constrained: bool = True,
+        start_index: int = 0,
+        on_progress: Callable[[int], None] = lambda _: None,
         window: int = DEFAULT_WINDOW,
-        **options: Any,
+        **decoding: Unpack[DecodingOptions],
     ) -> Iterator[Parse]:
-        """Parse any number of sentences as they come, in order, without holding more than `window` of them.
+        """Parse any number of sentences, in order, with at most `window` of them in memory.
 
-        rest: what `parse` takes
-        Raises DataError where there are not tags for as many sentences as there are, when that comes out.
+        window: number of sentences that are parsed together; the other arguments are those of `parse`
+        Raises DataError if there are more or fewer tags than sentences, when the shorter of the two ends.
         """
         if isinstance(sentences, str):
-            raise TypeError("stream takes sentences: write stream([text])")
+            raise TypeError("stream: a sequence of sentences is needed, not a text; write stream([text])")
         if window < 1:
-            raise ValueError(f"window = {window}: 1 or more sentences are held at once")
-        return self._stream(iter(sentences), None if tags is None else iter(tags), window, options)
+            raise ValueError(f"window = {window} is less than 1; give 1 or more")
 
-    def _stream(
-        self, sentences: Iterator[Sentence], tags: Iterator[PosTags | None] | None, window: int, options: dict[str, Any]
-    ) -> Iterator[Parse]:
-        start_index = options.pop("first", 0)
-        while window_sentences := list(islice(sentences, window)):
-            window_tags = None if tags is None else list(islice(tags, len(window_sentences)))
-            if window_tags is not None and len(window_tags) < len(window_sentences):
-                raise DataError(f"more sentences than tags, which there are for {start_index + len(window_tags)}")
-            yield from self.parse(window_sentences, tags=window_tags, first=start_index, **options)
-            start_index += len(window_sentences)
-        if tags is not None and any(True for _ in tags):
-            raise DataError(f"tags for more sentences than there are, which is {start_index}")
+        def parse_window(
+            window_sentences: list[Sentence], window_tags: Sequence[PosTags | None] | None, window_start: int
+        ) -> list[Parse]:
+            return self.parse(
+                window_sentences,
+                tags=window_tags,
+                tokenize=tokenize,
+                constrained=constrained,
+                start_index=window_start,
+                on_progress=on_progress,
+                **decoding,
+            )
+
+        return _parse_windows(parse_window, iter(sentences), None if tags is None else iter(tags), start_index, window)
 
     def _check_tags(self, words: Sequence[Sequence[str]], tags: Sequence[PosTags | None] | None, start_index: int) -> None:
+        """Raise DataError for tags that do not fit the words or that are missing."""
         for index, sentence in enumerate(words):
             sentence_tags = None if tags is None else tags[index]
             location = f"sentence {start_index + index + 1}"
             if sentence_tags is None:
                 if sentence and self.recipe.task.pos_tags == "given":
                     raise DataError(
-                        f"{location}: has no tags, and this parser predicts none (task.pos_tags = 'given'): give them"
+                        f"{location}: has no tags, and this parser predicts none (task.pos_tags = 'given'); give its tags"
                     )
                 continue
             if isinstance(sentence_tags, str):
-                raise DataError(f"{location}: its tags are one text, {sentence_tags[:40]!r}: give a list, such as ['DT', 'NN']")
+                raise DataError(
+                    f"{location}: its tags are one text, {sentence_tags[:40]!r}; give a list, such as ['DT', 'NN']"
+                )
             if len(sentence_tags) != len(sentence):
-                raise DataError(f"{location}: {len(sentence_tags)} tags for {len(sentence)} words")
+                raise DataError(f"{location}: {len(sentence_tags)} tags for {len(sentence)} words; give one tag a word")
             if invalid_tags := [tag for tag in sentence_tags if not is_word(tag)]:
-                raise DataError(f"{location}: {invalid_tags[0][:40]!r} is no tag: it is empty, or has white space in it")
+                raise DataError(f"{location}: {invalid_tags[0][:40]!r} is no tag; a tag has no white space and is not empty")
 
-    def _to_parse(self, result: ParsedSentence) -> Parse:
-        if not result.repaired_trees:
-            return Parse(result.words, status=result.status)
+    def _to_parse(self, parsed_sentence: ParsedSentence) -> Parse:
+        """Return the best hypothesis as a parse, with the others as its alternatives."""
+        if not parsed_sentence.repaired_trees:
+            return Parse(parsed_sentence.words, status=parsed_sentence.status)
         parses = [
             Parse(
-                words=result.words,
+                words=parsed_sentence.words,
                 tree=repaired.tree,
                 tags=tuple(leaf.tag or XX for leaf in get_leaves(repaired.tree)),
                 score=hypothesis.score,
                 tokens=tuple(self.labels.ids_to_pieces(hypothesis.tokens)),
                 token_log_probs=hypothesis.token_log_probs,
-                status="truncated" if not hypothesis.finished else "mended" if repaired.repairs else "ok",
+                status="truncated" if not hypothesis.finished else "repaired" if repaired.repairs else "ok",
                 repairs=tuple(map(str, repaired.repairs)),
             )
-            for hypothesis, repaired in zip(result.hypotheses, result.repaired_trees, strict=True)
+            for hypothesis, repaired in zip(parsed_sentence.hypotheses, parsed_sentence.repaired_trees, strict=True)
         ]
         best, *alternatives = parses
         return replace(best, alternatives=tuple(alternatives))
 
 
+def _parse_windows(
+    parse_window: Callable[[list[Sentence], Sequence[PosTags | None] | None, int], list[Parse]],
+    sentences: Iterator[Sentence],
+    tags: Iterator[PosTags | None] | None,
+    start_index: int,
+    window: int,
+) -> Iterator[Parse]:
+    """Yield the parses of one window of sentences after the other."""
+    while window_sentences := list(islice(sentences, window)):
+        window_tags = None if tags is None else list(islice(tags, len(window_sentences)))
+        if window_tags is not None and len(window_tags) < len(window_sentences):
+            raise DataError(f"tags end after sentence {start_index + len(window_tags)}, before the sentences; give tags for all")
+        yield from parse_window(window_sentences, window_tags, start_index)
+        start_index += len(window_sentences)
+    if tags is not None and any(True for _ in tags):
+        raise DataError(f"sentences end after sentence {start_index}, before the tags; give tags for these sentences only")
+
+
 def _split_words(sentence: Sentence, tokenize: HyphenMode | None, number: int) -> list[str]:
-    """Its words. Raises DataError for one that no tree in brackets could hold."""
+    """Return the words of a sentence. Raises DataError for a word that cannot be in a tree."""
     if tokenize not in (None, *get_args(HyphenMode)):
-        raise DataError(f"tokenise = {tokenize!r}; one of: {', '.join(get_args(HyphenMode))}, or None")
+        raise DataError(f"tokenize = {tokenize!r} is not known; give {', '.join(get_args(HyphenMode))} or None")
     if isinstance(sentence, str):
         return split_words(sentence) if tokenize is None else tokenize_ptb(sentence, hyphens=tokenize)
     if not isinstance(sentence, Sequence) or not all(isinstance(word, str) for word in sentence):
-        raise DataError(f"sentence {number}: {str(sentence)[:40]!r} is neither a text nor a list of words")
+        raise DataError(f"sentence {number}: {str(sentence)[:40]!r} is neither a text nor a list of words; give one of these")
     for word in sentence:
         if not is_word(word):
-            raise DataError(f"sentence {number}: {word[:40]!r} is no word: it is empty, or has white space in it")
+            raise DataError(f"sentence {number}: {word[:40]!r} is no word; a word has no white space and is not empty")
     return list(sentence)
 
 
 def load_parser(path: str | Path, *ensemble_paths: str | Path, **device_options: Unpack[DeviceOptions]) -> Parser:
-    """Open a bundle that parses, or several as an ensemble: as `dragoman.load`, whose arguments these are.
+    """Open a bundle that parses, or an ensemble of several; see `dragoman.load` for the arguments.
 
-    Raises BundleError for one that translates, or is missing, cut or changed, and DeviceError for a place that is not here.
+    Raises BundleError for a translator and for a missing, truncated or changed file, and DeviceError for an unavailable
+    device.
     """
-    return Parser(
-        [load_bundle(Path(bundle_path)) for bundle_path in (path, *ensemble_paths)],
-        release_mapped_weights=True,
-        **device_options,
-    )
+    bundles = [load_bundle(Path(bundle_path)) for bundle_path in (path, *ensemble_paths)]
+    return Parser.from_bundles(bundles, release_mapped_weights=True, **device_options)

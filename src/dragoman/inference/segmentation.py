@@ -1,30 +1,45 @@
-"""A line that is longer than a model reads, in parts that it does read, cut where a reader would pause."""
+"""Splitting of lines that are longer than the model reads, at pauses of the text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 
-# Where to cut rather, best first; a cut comes after the match.
+# Patterns of pauses, best first; a cut follows the match.
 PAUSE_PATTERNS = [
     re.compile(pattern)
     for pattern in (
-        r"[.!?…]['\"»”’)\]]*\s+|[。！？][」』”’）]*\s*",  # the end of a sentence
-        r"[;:]\s+|[；：]\s*|\s[–—-]\s+",  # of a clause
+        r"[.!?…]['\"»”’)\]]*\s+|[。！？][」』”’）]*\s*",  # end of a sentence
+        r"[;:]\s+|[；：]\s*|\s[–—-]\s+",  # end of a clause
         r",\s+|[，、]\s*",
-        r"\s+",  # of a word
+        r"\s+",  # end of a word
         r"(?s:.)",  # anywhere
     )
 ]
-# A part holds at least this share of the text that is cut, or the next kind of pause is tried.
+# A segment has at least this share of the text; if no pause allows that, the next pattern is tried.
 MIN_SEGMENT_FRACTION = 0.2
 UNSPACED_LANGUAGES = {"ja", "km", "lo", "my", "th", "yue", "zh"}
+# Tokens of a line that stand for no character: the space before it, and the end token.
+NUM_EXTRA_TOKENS = 2
+
+
+def split_line(line: str, count_tokens: Callable[[str], int], source_limit: int) -> list[str]:
+    """Return the line itself, or the segments of a line that has more tokens than the limit.
+
+    A line with a character that does not fit stays whole.
+    """
+    if line.isascii() and len(line) + NUM_EXTRA_TOKENS <= source_limit:  # an ASCII character is one token at most
+        return [line]
+    try:
+        return split_long_input(line, lambda segment: count_tokens(segment) <= source_limit)
+    except ValueError:
+        return [line]
 
 
 def split_long_input(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """Parts that each fit, from cutting in two near the middle until they do; joined they are the text.
+    """Return segments that all fit and that concatenate to the text, by cutting it in two near the middle until they fit.
 
-    Raises ValueError where even a single character does not fit.
+    Raises ValueError if a single character does not fit.
     """
     if fits(text):
         return [text]
@@ -35,7 +50,7 @@ def split_long_input(text: str, fits: Callable[[str], bool]) -> list[str]:
 
 
 def _find_pause(text: str) -> int:
-    """The pause nearest to the middle, of the best kind that has one not too near to the ends."""
+    """Return the pause nearest to the middle, of the best pattern with a pause not too near to the ends."""
     for pattern in PAUSE_PATTERNS:
         positions = [
             position
@@ -43,7 +58,7 @@ def _find_pause(text: str) -> int:
             if MIN_SEGMENT_FRACTION * len(text) <= position <= (1 - MIN_SEGMENT_FRACTION) * len(text)
         ]
         if positions:
-            return min(positions, key=lambda place: abs(place - len(text) / 2))
+            return min(positions, key=lambda position: abs(position - len(text) / 2))
     return len(text) // 2
 
 
@@ -52,11 +67,11 @@ def _find_match_ends(pattern: re.Pattern[str], text: str) -> Iterator[int]:
 
 
 def is_spaced_language(language: str) -> bool:
-    """Whether this language has spaces between sentences; one that is not known has."""
+    """Return whether this language has spaces between sentences; an unknown language has."""
     return language.split("-")[0] not in UNSPACED_LANGUAGES
 
 
 def join_segments(segments: list[str], language: str) -> str:
-    """The translations of the parts as one line; a language that writes no spaces gets none."""
+    """Return the translations of the segments as one line, with spaces between them if the language writes spaces."""
     separator = " " if is_spaced_language(language) else ""
     return separator.join(segment for segment in (part.strip() for part in segments) if segment)

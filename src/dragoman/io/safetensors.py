@@ -1,4 +1,4 @@
-"""Tensors on disk, in safetensors' format: written with their digest, and mapped into memory rather than read."""
+"""Tensors on disk in the safetensors format: written with their digest, and mapped into memory for reading."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dragoman.io.storage import write_with_digest
 
-# What the format calls the types of numbers, in the order in which it holds their tensors.
+# Type names of the format, in the order in which a file stores tensors of these types.
 DTYPE_CODES = {
     torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
     torch.float16: "F16", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
@@ -21,15 +21,15 @@ DTYPE_CODES = {
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write a new safetensors file, byte for byte as its library would, and return the SHA-256 of what was to be written.
+    """Write a new safetensors file and return the SHA-256 of its intended content. Raise OSError if it cannot be written.
 
-    The library tells neither the digest nor the number of an error, and copies all tensors first. Raises OSError.
+    The bytes equal those of the safetensors library. That library returns no digest, hides `errno`, and copies all tensors first.
     """
     return write_with_digest(path, _serialize(tensors))
 
 
 def _serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Header and tensors: the widest numbers first, then by name, so that each stands at a multiple of its width."""
+    """Yield the header, then the tensors by descending item size and by name, so that each is aligned to its item size."""
     ordered = sorted(tensors.items(), key=lambda item: (list(DTYPE_CODES).index(item[1].dtype), item[0]))
     header, end = {}, 0
     for name, tensor in ordered:
@@ -43,14 +43,14 @@ def _serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
 
 
 class MappedTensors(Mapping[str, Tensor]):
-    """The tensors of a safetensors file as its bytes on disk: all processes that map one file share its memory.
+    """Memory-mapped tensors of a safetensors file. All processes that map the file share its memory.
 
-    They may be written to, which no other process and not the file will see. They stand at any multiple of eight bytes.
+    Writing to a tensor changes a private copy, never the file. A tensor starts at a multiple of its item size after the header.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError where the file cannot be read, and SafetensorError where it is not of this format."""
-        with safe_open(path, framework="pt"):  # the library checks the header, which is only looked up here
+        """Map the file. Raise OSError if it cannot be read, and SafetensorError if it does not follow the format."""
+        with safe_open(path, framework="pt"):  # the library checks the header
             pass
         with path.open("rb") as file:
             self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -59,7 +59,7 @@ class MappedTensors(Mapping[str, Tensor]):
         header.pop("__metadata__", None)
         dtypes = {code: dtype for dtype, code in DTYPE_CODES.items()}
         if unknown_codes := [entry["dtype"] for entry in header.values() if entry["dtype"] not in dtypes]:
-            raise SafetensorError(f"holds numbers of type {unknown_codes[0]}")
+            raise SafetensorError(f"holds numbers of the unknown type {unknown_codes[0]}")
         self._entries = {
             name: (dtypes[entry["dtype"]], entry["shape"], 8 + size + entry["data_offsets"][0])
             for name, entry in header.items()
@@ -79,6 +79,6 @@ class MappedTensors(Mapping[str, Tensor]):
         return len(self._entries)
 
     def release(self) -> None:
-        """Give the memory back that reading has filled; what is asked for again is read again. Loses what was written."""
+        """Release the memory that reading has filled. A later use reads the file again; changes to tensors are lost."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._mapping.madvise(mmap.MADV_DONTNEED)

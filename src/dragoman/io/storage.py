@@ -1,8 +1,8 @@
-"""Files that are there whole or not at all: text files, and folders sealed with a digest of everything in them.
+"""Atomic writes: text files, and folders with a checksum of every file.
 
-A sealed folder is written beside its place. Each file is synced, read back, and its SHA-256 put into `manifest.json`; that is
-synced, then the folder; one rename gives it its name, and the folder around it is synced. A reader checks every digest, since
-neither safetensors nor any format that we use notices a flipped bit.
+A folder is written under a temporary name beside its final path. Each file is synced and read back, and `manifest.json`
+stores its size and SHA-256. Then the manifest and the folder are synced, and one rename publishes the folder. A reader
+verifies every checksum, because no format in use detects a flipped bit.
 """
 
 from __future__ import annotations
@@ -21,26 +21,32 @@ from itertools import repeat
 from pathlib import Path
 from typing import IO, Any
 
-from dragoman.errors import DragomanError, OutputError, WriteError
+from dragoman.errors import BundleError, DragomanError, OutputError, RunError, WriteError
 
 fcntl: Any
 try:
     import fcntl
-except ImportError:  # not on Windows
+except ImportError:  # Windows
     fcntl = None
 
 MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 1
 
 CHUNK_BYTES = 2**22
-"""Bytes written at once, and digested meanwhile where they are not so few that it would take longer."""
+"""Bytes of one write; a second thread updates the digest meanwhile."""
 MIN_THREADED_BYTES = 2**16
+"""Smallest write in bytes for which a second thread saves time."""
 NUM_READERS = 4
-"""Files of a folder that are read at once."""
+"""Number of files of a folder that are read in parallel."""
+# Codes of a damaged and of a missing folder, by the class of the error.
+_FOLDER_CODES: tuple[tuple[type[DragomanError], str, str], ...] = (
+    (BundleError, "bundle-damaged", "bundle-not-found"),
+    (RunError, "checkpoint-damaged", "checkpoint-not-found"),
+)
 
 
 def describe_write_error(path: Path, error: OSError) -> str:
-    """One line that says why, and how much room there is where that is the reason."""
+    """Return one line with the reason; for a full disk, with the free space and the space that is needed."""
     return str(_to_write_error(path, error))
 
 
@@ -52,11 +58,12 @@ def _to_write_error(path: Path, error: OSError, needed: int | None = None) -> Wr
     sizes += [f"{available / 2**20:.1f} MiB free in {folder}"] if available is not None else []
     problem = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
     details = f" ({', '.join(sizes)})" if sizes else ""
-    return WriteError(f"{path}: {problem}{details}; make room", needed_bytes=needed, available_bytes=available)
+    message = f"{path}: {problem}{details}; delete files to free space"
+    return WriteError(message, code="disk-full", needed_bytes=needed, available_bytes=available)
 
 
 def _get_free_space(path: Path) -> tuple[int | None, Path]:
-    """Bytes that may be written below the nearest folder that is there, none where the system does not say; and that folder."""
+    """Return the free bytes below the nearest existing folder, None if the system does not report them; and that folder."""
     for folder in path.absolute().parents:
         with suppress(OSError):
             return shutil.disk_usage(folder).free, folder
@@ -68,16 +75,16 @@ def _add_margin(size: int) -> int:
 
 
 def _check_free_space(path: Path, size: int) -> None:
-    """Raise WriteError where there is no room for so many bytes and a tenth more below `path`."""
+    """Raise WriteError if the file system of `path` has less free space than `size` bytes and a margin of a tenth."""
     needed, (available, _) = _add_margin(size), _get_free_space(path)
     if available is not None and available < needed:
         raise _to_write_error(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), needed)
 
 
 def check_path_is_free(path: Path) -> None:
-    """Raise OutputError where something stands at `path`."""
+    """Raise OutputError if `path` exists."""
     if _path_exists(path):
-        raise OutputError(f"{path}: exists already; give another name, or --overwrite to replace it")
+        raise OutputError(f"{path}: exists already; give another name, or --overwrite to replace it", code="output-exists")
 
 
 def _path_exists(path: Path) -> bool:
@@ -89,11 +96,11 @@ def _path_exists(path: Path) -> bool:
 
 @contextmanager
 def atomic_write(path: Path, *, overwrite: bool = False) -> Iterator[IO[str]]:
-    """A text file that appears at `path` whole or not at all. Raises OutputError where it exists or cannot be written."""
+    """Open a text file that appears at `path` completely or not at all. Raise OutputError if it exists or cannot be written."""
     if not overwrite:
         check_path_is_free(path)
     if _path_exists(path) and not path.is_file():
-        raise OutputError(f"{path}: is not a file, and is left as it is; give another name")
+        raise OutputError(f"{path}: is not a file, so it stays; give another name", code="not-replaceable")
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         with partial.open("w", encoding="utf-8", newline="\n") as stream:
@@ -111,18 +118,18 @@ def atomic_write(path: Path, *, overwrite: bool = False) -> Iterator[IO[str]]:
 
 
 def write_lines(path: Path, lines: Iterable[str], *, overwrite: bool = False) -> None:
-    """Write a text file, whole or not at all."""
+    """Write a text file completely or not at all. Raise OutputError if it exists or cannot be written."""
     with atomic_write(path, overwrite=overwrite) as stream:
         stream.writelines(line + "\n" for line in lines)
 
 
 def write_json(path: Path, document: Any, *, overwrite: bool = False) -> None:
-    """Write a JSON file, whole or not at all."""
+    """Write a JSON file completely or not at all. Raise OutputError if it exists or cannot be written."""
     write_lines(path, [json.dumps(document, indent=1, ensure_ascii=False)], overwrite=overwrite)
 
 
 def write_with_digest(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
-    """Write a new file and return the SHA-256 of what was to be written. Raises OSError."""
+    """Write a new file and return the SHA-256 of its intended content. Raise OSError if it exists or cannot be written."""
     digest = hashlib.sha256()
     with path.open("xb", buffering=0) as stream, ThreadPoolExecutor(1) as executor:
         for chunk in chunks:
@@ -139,7 +146,7 @@ def write_with_digest(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
 
 
 def _write_all(stream: FileIO, remaining: bytes | memoryview) -> None:
-    """The system may write fewer bytes than it was asked to, and does so before a disk is full."""
+    """Write all bytes, in several calls if the system writes fewer than requested, as it does before a disk is full."""
     while remaining:
         remaining = remaining[stream.write(remaining) :]
 
@@ -148,19 +155,23 @@ def _write_all(stream: FileIO, remaining: bytes | memoryview) -> None:
 def atomic_dir(
     path: Path, *, overwrite: bool = False, size: int = 0, digests: Mapping[str, str] | None = None
 ) -> Iterator[Path]:
-    """A folder to fill, which appears at `path` whole and sealed or not at all.
+    """Open a folder to fill, which appears at `path` completely and with checksums, or not at all.
 
-    Raises OutputError where it exists, and WriteError where it cannot be written. With `overwrite` the old one stands until
-    the new one is whole, and a folder that holds anything that is neither in its manifest nor among the new files is never
-    replaced.
+    Args:
+        path: the final path of the folder
+        overwrite: replace an existing folder when the new one is complete. A folder with a file that is neither in its
+            manifest nor among the new files is never replaced.
+        size: bytes that the caller will write; their space is checked before anything is written
+        digests: SHA-256 by file name, which the files must have when they are read back; the caller may fill it meanwhile
 
-    size: bytes that will be written, for which there must be room before anything is
-    written: SHA-256 by file name, to which the files must read back; filled while the folder is
+    Raises:
+        OutputError: the path exists or cannot be replaced.
+        WriteError: the system refused to write.
     """
     if not overwrite:
         check_path_is_free(path)
     if not path.name or (_path_exists(path) and not path.is_dir()):
-        raise OutputError(f"{path}: is not a folder that can be replaced, and is left as it is; give another name")
+        raise OutputError(f"{path}: is not a folder that can be replaced, so it stays; give another name", code="not-replaceable")
     _check_free_space(path, size)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
@@ -173,13 +184,13 @@ def atomic_dir(
                 check_path_is_free(path)
             _replace_dir(partial, path)
         finally:
-            shutil.rmtree(partial, ignore_errors=True)  # before it is told how much room there is
+            shutil.rmtree(partial, ignore_errors=True)  # before the free space is measured for the error message
     except OSError as error:
         raise _to_write_error(path, error, _add_margin(size) if size else None) from None
 
 
 def make_dirs(path: Path) -> None:
-    """Make a folder and those around it, so that a power cut takes none of them away later. Raises OSError."""
+    """Make a folder and its parents, and sync each, so that they survive a power cut. Raise OSError."""
     if not path.exists():
         make_dirs(path.parent)
         path.mkdir(exist_ok=True)
@@ -187,11 +198,11 @@ def make_dirs(path: Path) -> None:
 
 
 def _replace_dir(partial: Path, path: Path) -> None:
-    """Rename `partial` to `path`; what stood there is removed after that, or comes back where that fails."""
+    """Rename `partial` to `path`. The old folder is removed afterwards, or restored if the rename fails."""
     old = partial.with_suffix(".old")
     if path.exists() and (unknown_names := sorted(_list_names(path) - _read_listed_names(path) - _list_names(partial))):
         raise OutputError(
-            f"{path}: holds {unknown_names[0]!r}, which dragoman did not write; it is left as it is; give another name"
+            f"{path}: holds {unknown_names[0]!r}, which dragoman did not write; give another name", code="not-replaceable"
         )
     try:
         if path.exists():
@@ -212,7 +223,7 @@ def _list_names(folder: Path) -> set[str]:
 
 
 def _read_listed_names(folder: Path) -> set[str]:
-    """The names in a folder's manifest, as far as it can be read."""
+    """Return the names in a folder's manifest; none if it cannot be read."""
     try:
         return set(json.loads((folder / MANIFEST_FILE).read_bytes())["files"])
     except (FileNotFoundError, IsADirectoryError, ValueError, TypeError, KeyError, RecursionError):
@@ -220,14 +231,14 @@ def _read_listed_names(folder: Path) -> set[str]:
 
 
 def _write_manifest(folder: Path, digests: Mapping[str, str]) -> None:
-    mode = folder.stat().st_mode & 0o666  # whoever wrote a file may have kept it from others
+    mode = folder.stat().st_mode & 0o666  # a file may have been written with narrower permissions
     paths = sorted(folder.iterdir())
     for path in paths:
         path.chmod(mode)
     files = _compute_checksums(paths, sync=True)
     for name, digest in digests.items():
         if (files.get(name) or {}).get("sha256") != digest:
-            raise OSError(errno.EIO, f"{name!r} did not read back as it was written; the device may be failing")
+            raise OSError(errno.EIO, f"{name!r} reads back differently than written; check the device")
     with (folder / MANIFEST_FILE).open("xb", buffering=0) as stream:
         _write_all(stream, _encode_manifest(files))
         os.fsync(stream.fileno())
@@ -241,32 +252,46 @@ def _encode_manifest(files: Mapping[str, Any]) -> bytes:
 def verify_checksums(
     folder: Path, error_type: type[DragomanError], *, unreadable_type: type[DragomanError] | None = None
 ) -> None:
-    """Raise `error`, naming the file, where anything in a sealed folder is missing, cut short, changed or added.
+    """Raise an error that names the file, if a file of a folder is missing, cut short, changed or added.
 
-    unread: what is raised instead where that cannot be told: it cannot be read now, or is written in another format
+    Args:
+        folder: a folder that `atomic_dir` wrote
+        error_type: the class of the error
+        unreadable_type: the class of the error if the state is unknown, because the folder cannot be read now or has
+            another format version; `error_type` by default
     """
     unreadable_type = unreadable_type or error_type
     files = _read_manifest(folder, error_type, unreadable_type)
+    damaged_code, _ = _get_folder_codes(error_type)
     try:
         names = {path.name for path in folder.iterdir()} - {MANIFEST_FILE}
         if missing := sorted(files.keys() - names):
-            raise error_type(f"{folder}: {missing[0]!r} is missing; take the folder from where it came once more")
-        # Hidden files are what file managers and version control leave behind; nothing reads them.
+            raise error_type(f"{folder}: {missing[0]!r} is missing; copy the folder again", code=damaged_code)
+        # File managers and version control leave hidden files behind; nothing reads them.
         if added := sorted(name for name in names - files.keys() if not name.startswith(".")):
-            raise error_type(f"{folder}: {added[0]!r} does not belong to it; move it elsewhere")
+            raise error_type(f"{folder}: {added[0]!r} does not belong to it; move it elsewhere", code=damaged_code)
         checksums = _compute_checksums([folder / name for name in files])
         for name, expected in files.items():
             if checksums[name] != expected:
                 raise error_type(
-                    f"{folder / name}: was changed or cut short after it was written; take it from where it came once more"
+                    f"{folder / name}: was changed or cut short after it was written; copy it again", code=damaged_code
                 )
-    except OSError as reason:
-        raise unreadable_type(f"{folder}: cannot be read: {reason.strerror}") from None
+    except OSError as error:
+        raise unreadable_type(f"{folder}: cannot be read: {error.strerror}") from None
+
+
+def _get_folder_codes(error_type: type[DragomanError]) -> tuple[str | None, str | None]:
+    """Return the codes of a damaged and of a missing folder; None for a class without them."""
+    for base, damaged_code, missing_code in _FOLDER_CODES:
+        if issubclass(error_type, base):
+            return damaged_code, missing_code
+    return None, None
 
 
 def _read_manifest(folder: Path, error_type: type[DragomanError], unreadable_type: type[DragomanError]) -> dict[str, Any]:
-    """What the manifest says of each file. It must stand byte for byte as it was written, since it has no digest itself."""
+    """Return the manifest's entry of each file. The manifest has no checksum, so it must equal its own encoding byte for byte."""
     path = folder / MANIFEST_FILE
+    damaged_code, missing_code = _get_folder_codes(error_type)
     version: Any = FORMAT_VERSION
     files: dict[str, Any] = {}
     is_intact = False
@@ -278,22 +303,25 @@ def _read_manifest(folder: Path, error_type: type[DragomanError], unreadable_typ
         is_intact = _encode_manifest(files) == content
     except FileNotFoundError:
         problem = f"holds no {MANIFEST_FILE}" if folder.is_dir() else "there is no such folder"
-        raise error_type(f"{folder}: {problem}; it is not something that dragoman wrote") from None
+        raise error_type(f"{folder}: {problem}; give a folder that dragoman wrote", code=missing_code) from None
     except NotADirectoryError:
-        raise error_type(f"{folder}: is not a folder, as all are that dragoman wrote") from None
-    except OSError as reason:
-        raise unreadable_type(f"{path}: cannot be read: {reason.strerror}") from None
+        raise error_type(f"{folder}: is not a folder; give a folder that dragoman wrote", code=missing_code) from None
+    except OSError as error:
+        raise unreadable_type(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, RecursionError):
         is_intact = False
     if isinstance(version, int) and version != FORMAT_VERSION:
-        raise unreadable_type(f"{folder}: written in format {version}; this dragoman reads format {FORMAT_VERSION}")
+        raise unreadable_type(
+            f"{folder}: has format {version}, but this version of dragoman reads format {FORMAT_VERSION}; install the "
+            "version that wrote it"
+        )
     if not is_intact:
-        raise error_type(f"{path}: is damaged; take the folder from where it came once more")
+        raise error_type(f"{path}: is damaged; copy the folder again", code=damaged_code)
     return files
 
 
 def _compute_checksums(paths: Sequence[Path], *, sync: bool = False) -> dict[str, Any]:
-    """Size and digest of each file by name, read side by side; none for what is no file."""
+    """Return size and digest of each file by name, read in parallel; None for a path that is no file."""
     with ThreadPoolExecutor(NUM_READERS) as pool:
         checksums = pool.map(_compute_checksum, paths, repeat(sync))
         return dict(zip((path.name for path in paths), checksums, strict=True))
@@ -311,7 +339,7 @@ def _compute_checksum(path: Path, sync: bool) -> dict[str, Any] | None:
 
 @contextmanager
 def lock_dir(folder: Path) -> Iterator[None]:
-    """Hold a folder that no other process then gets. Raises OutputError where one has it."""
+    """Hold the lock of a folder. Raise OutputError if another process holds it."""
     if fcntl is None:
         yield
         return
@@ -320,28 +348,30 @@ def lock_dir(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise OutputError(f"{folder}: another process is at work in there; wait for it, or stop it") from None
+            raise OutputError(
+                f"{folder}: another process is at work in it; wait for it, or stop it", code="folder-locked"
+            ) from None
         except OSError:
-            pass  # a file system that knows no locks
+            pass  # the file system has no locks
         yield
     finally:
         os.close(descriptor)
 
 
 def commit_file(partial: Path, path: Path) -> None:
-    """Give a file that is written to its end its name, so that it never stands there in part, whatever fails."""
+    """Sync a complete file and rename it to `path`, so that `path` never holds a part of it. Raise OSError."""
     with partial.open("rb") as stream:
         os.fsync(stream.fileno())
     partial.replace(path)
 
 
 def sync_dir(folder: Path) -> None:
-    """Make the names in a folder outlast a power cut, where the file system can. Raises OSError."""
+    """Sync the names in a folder, so that they survive a power cut if the file system supports it. Raise OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # what those say that cannot
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # the file system cannot sync a folder
             raise
     finally:
         os.close(descriptor)

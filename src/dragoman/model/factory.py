@@ -64,8 +64,9 @@ def assemble_model(
     has_final_norm = config.final_norm if config.final_norm is not None else config.norm == "pre"
     words = None
     if word_id is not None:
-        vocab_sizes = {"source_vocabulary": source_vocab_size, "target_vocabulary": target_vocab_size}
-        words = WordTables(**vocab_sizes, word_id=word_id, padding_id=padding_id)
+        words = WordTables(
+            source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size, word_id=word_id, padding_id=padding_id
+        )
 
     def build_attention() -> Attention:
         return Attention(

@@ -24,7 +24,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        result: Tensor = self.outer(self.dropout(self.inner(x_BTD, rectified=True)))
+        result: Tensor = self.outer(self.dropout(self.inner(x_BTD, relu=True)))
         return result
 
 

@@ -40,7 +40,7 @@ class Linear(nn.Linear):
         self.matmul: MatMul = torch_matmul
 
     def forward(self, x: Tensor, *, relu: bool = False) -> Tensor:
-        return self.matmul(x, self.weight, self.bias, rectified=relu)
+        return self.matmul(x, self.weight, self.bias, relu=relu)
 
 
 def has_bf16_matmul() -> bool:

@@ -87,7 +87,7 @@ class PointerState:
     num_words_N: Tensor | None = None
 
     def reorder(self, rows_N: Tensor) -> PointerState:
-        return replace(self, count_N=None if self.num_words_N is None else self.num_words_N[rows_N])
+        return replace(self, num_words_N=None if self.num_words_N is None else self.num_words_N[rows_N])
 
     def select_sentences(self, sentences_B: Tensor) -> PointerState:
         """Only these sentences, with all their rows."""
@@ -119,7 +119,7 @@ class Pointer(nn.Module):
         # The rows of a sentence stand together, so that they are one row of places in it.
         word_index_BX1 = num_words_NT.clamp(max=width - 1).view(sentences, -1, 1)
         added_BXD = vectors_BWD.gather(1, word_index_BX1.expand(-1, -1, vectors_BWD.shape[2]))
-        return added_BXD.view(*inputs_NT.shape, -1), replace(state, count_N=num_words_NT[:, -1])
+        return added_BXD.view(*inputs_NT.shape, -1), replace(state, num_words_N=num_words_NT[:, -1])
 
 
 class TagHead(nn.Module):

@@ -70,7 +70,7 @@ class DecoderState:
     def reorder(self, rows_N: Tensor) -> DecoderState:
         """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
         self_kv = self.self_kv and tuple(layer.select(rows_N) for layer in self.self_kv)
-        return replace(self, past=self_kv, pointed=self.pointer and self.pointer.reorder(rows_N))
+        return replace(self, self_kv=self_kv, pointer=self.pointer and self.pointer.reorder(rows_N))
 
     def select_sentences(self, sentences_B: Tensor) -> DecoderState:
         """Only these sentences, with all their rows."""
@@ -143,8 +143,8 @@ class Decoder(nn.Module):
         for index, layer in enumerate(self.layers):
             past_kv = None if state.self_kv is None else state.self_kv[index]
             x_NTD, layer_kv = layer(x_NTD, past_kv, state.cross_kv[index], mask, state.memory_mask)
-            self_kv.append(layer_kv if self.window is None else layer_kv.last(self.window))
-        return self.norm(x_NTD), replace(state, past=tuple(self_kv), length=state.length + length, pointed=pointer)
+            self_kv.append(layer_kv if self.window is None else layer_kv.tail(self.window))
+        return self.norm(x_NTD), replace(state, self_kv=tuple(self_kv), length=state.length + length, pointer=pointer)
 
     def _build_mask(self, length: int, past_length: int, device: torch.device) -> Mask:
         """Which of `before` places and its own each of `length` new ones sees."""

@@ -182,7 +182,7 @@ def _read_totals(run_status: RunStatus, report: dict[str, Any], checkpoints: Seq
     ]
     newest_checkpoint = next(reversed(checkpoints), None)
     if newest_checkpoint is not None and newest_checkpoint.step >= (step_lines[-1]["step"] if step_lines else 0):
-        return newest_checkpoint.step, 60.0 * newest_checkpoint.progress.minutes, newest_checkpoint.progress.flops
+        return newest_checkpoint.step, 60.0 * newest_checkpoint.trainer_state.minutes, newest_checkpoint.trainer_state.flops
     if not step_lines:
         raise RunError(
             f"{run_status.folder}: its journal has no line of a step yet, so there is nothing to count; look again later"
@@ -215,7 +215,7 @@ def _split_into_intervals(run_status: RunStatus, seconds: float, checkpoints: Se
     minutes_by_step = {
         entry["step"]: compute_minutes_elapsed(entry) for entry in run_status.train if entry["share_spent"] < 1.0
     }
-    minutes_by_step |= {checkpoint.step: checkpoint.progress.minutes for checkpoint in checkpoints}
+    minutes_by_step |= {checkpoint.step: checkpoint.trainer_state.minutes for checkpoint in checkpoints}
     interval_seconds = [0.0] * len(run_entries)
     index, end_seconds = 0, 0.0
     for entry in (entry for entry in run_status.entries if isinstance(entry.get("step"), int)):

@@ -113,8 +113,8 @@ def _choose_compute_plan(recipes: Collection[Recipe]) -> dict[str, str]:
     """In which ways to compute all rows: those of a row that has begun, else the fastest here. They differ in the last bits."""
     for recipe in recipes:
         for checkpoint in list_checkpoints(Path(recipe.run) / "checkpoints"):
-            if checkpoint.machine is not None:
-                return checkpoint.machine
+            if checkpoint.compute_plan is not None:
+                return checkpoint.compute_plan
     return choose_compute_plan(next(iter(recipes)).training).to_dict()
 
 

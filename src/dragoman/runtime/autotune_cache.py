@@ -1,6 +1,6 @@
-"""What was measured on this machine, kept from one run to the next: a small JSON file in the user's cache folder.
+"""Cache of measurements on this machine: a small JSON file in the user's cache folder.
 
-Nothing depends on it: where it cannot be read, things are measured again, and where it cannot be written, next time.
+The cache is optional. If it cannot be read or written, the next run measures again.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from dragoman.io.storage import write_json
 
 
 def get_cache_path() -> Path:
-    """`$XDG_CACHE_HOME/dragoman/engine.json`, the cache being ~/.cache where the variable is not set."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman" / "engine.json"
+    """Return `$XDG_CACHE_HOME/dragoman/autotune.json`, with ~/.cache if the variable is not set."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman" / "autotune.json"
 
 
 def get_machine_key() -> str:
-    """What a measurement of speed hangs on besides the model: processor, cores, torch."""
+    """Return what a measured speed depends on apart from the model: processor, cores and version of torch."""
     capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     name = capabilities.get("cpu_name", platform.processor())
     return f"{name}, {platform.machine()}, {count_threads()} cores, torch {torch.__version__}"
 
 
 def count_threads() -> int:
-    """How many threads torch computes with when nobody says otherwise."""
+    """Return torch's default number of threads."""
     return torch.get_num_threads()
 
 
 def get_measurement(key: str) -> str | None:
-    """What was measured here, if it was."""
+    """Return the measurement of this machine with the key, or None."""
     with suppress(OSError, RuntimeError, ValueError, AttributeError):
         value = json.loads(get_cache_path().read_text(encoding="utf-8")).get(get_machine_key(), {}).get(key)
         return value if isinstance(value, str) else None
@@ -43,7 +43,7 @@ def get_measurement(key: str) -> str | None:
 
 
 def put_measurement(key: str, value: str) -> None:
-    """Keep it for the next run."""
+    """Store a measurement of this machine for later runs."""
     entries: dict[str, dict[str, str]] = {}
     with suppress(OSError, RuntimeError, ValueError):
         document = json.loads(get_cache_path().read_text(encoding="utf-8"))

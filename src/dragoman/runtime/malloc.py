@@ -1,18 +1,18 @@
-"""What the C library keeps of freed memory: for the next step, or not at all. Only glibc can be told."""
+"""Settings of glibc's malloc: freed memory is kept for the next step, or returned to the system. Other libraries ignore them."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 
-# Of glibc's malloc.h.
+# Constants of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def tune_malloc() -> None:
-    """Keep up to 128 MiB of freed memory for the next step; else every step has it faulted in anew, page by page.
+    """Keep up to 128 MiB of freed memory, so that the next step does not fault every page in again.
 
-    What the user set in the environment stands. Larger pieces than 32 MiB go back to the system as ever.
+    Blocks above 32 MiB still return to the system. Settings of the user in the environment take precedence.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None and not any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
@@ -21,7 +21,7 @@ def tune_malloc() -> None:
 
 
 def trim_malloc() -> None:
-    """Keep nothing of what was freed until now: what was needed but once will not be needed again."""
+    """Return all freed memory to the system, after work that needs memory only once."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)

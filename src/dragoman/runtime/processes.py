@@ -1,4 +1,4 @@
-"""Work spread over processes, its results in the order of the items, with no more in hand than the processes can chew."""
+"""Parallel map over processes: results in the order of the items, with a bounded number of pending items."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from dragoman.errors import WorkerLostError
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
-# What a container may take of the processors' time, and how often that is counted, both in microseconds (Linux, cgroup v2).
+# CPU time that a container may use in a period, and the period, both in microseconds (Linux, cgroup v2).
 CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
-# So few items are done before a second process would have come up.
+# This process finishes so few items before a second process would start.
 MAX_SERIAL_ITEMS = 4
-# Ctrl-C and the like go to all processes of a terminal or a job; SIGTERM is how a broken pool ends its own.
+# The terminal sends these to all processes. SIGTERM is not among them, because a broken pool ends its workers with it.
 _PARENT_SIGNALS = (signal.SIGINT, signal.SIGUSR1)
 
 _worker_function: Callable[[Any], Any] | None = None
 
 
 def count_cores() -> int:
-    """Processors that this process may run on, or that its container has a quota of, rounded up."""
+    """Return the number of processors that this process may use, limited by the quota of its container, rounded up."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError):
         quota, period = CPU_QUOTA_FILE.read_text(encoding="ascii").split()
-        count = min(count, ceil(int(quota) / int(period)))  # which is no number where there is no limit
+        count = min(count, ceil(int(quota) / int(period)))  # without a limit, the quota is "max" and int() fails
     return max(1, count)
 
 
 @contextmanager
 def block_signals(*signals: signal.Signals) -> Iterator[None]:
-    """Processes that are started meanwhile leave these signals to this one, from their first moment on."""
+    """Block signals in the processes that start meanwhile, from their first moment on; this process still receives them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
-        resource_tracker.ensure_running()  # where it starts, it lets signals through again
+        resource_tracker.ensure_running()  # its start unblocks the signals
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         yield
     finally:
@@ -57,9 +57,16 @@ def block_signals(*signals: signal.Signals) -> Iterator[None]:
 
 
 def map_in_processes(function: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, num_processes: int) -> Iterator[ResultT]:
-    """`map(work, items)` by several processes. `work` is sent to each of them once, and may be heavy.
+    """Yield `function(item)` for each item, in order, computed by several processes.
 
-    Raises what `work` raises, and LostProcessError where a process was killed.
+    Args:
+        function: sent to each process once, so it may hold much data
+        items: read in this process
+        num_processes: number of worker processes; with 1, this process does the work
+
+    Raises:
+        WorkerLostError: the system killed a worker process.
+        BaseException: whatever `function` raises.
     """
     iterator = iter(items)
     head = list(islice(iterator, MAX_SERIAL_ITEMS + 1)) if num_processes > 1 else []
@@ -80,23 +87,23 @@ def map_in_processes(function: Callable[[ItemT], ResultT], items: Iterable[ItemT
             yield pending.popleft().result()
     except BrokenProcessPool:
         raise WorkerLostError(
-            "a process that works ahead has ended, for want of memory perhaps; set data.preprocessing_workers=1 or lower than now. "
-            "(A script that calls dragoman does so under `if __name__ == '__main__':`)"
+            "data.preprocessing_workers: a worker process was killed, perhaps for lack of memory; lower the number of workers. "
+            "(A script must call dragoman under `if __name__ == '__main__':`)"
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _init_worker(function: Callable[[Any], Any]) -> None:
-    """What a process does first: see to it that it ends when the one that started it has."""
+    """Store the function and make the worker exit when its parent exits."""
     global _worker_function
     _worker_function = function
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for systems that cannot hold signals back
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for systems without pthread_sigmask
     exit_with_parent()
 
 
 def exit_with_parent() -> None:
-    """Let this process end when the one that started it has, however that was."""
+    """Make this process exit when its parent has exited for any reason."""
     threading.Thread(target=_wait_for_parent, daemon=True).start()
 
 

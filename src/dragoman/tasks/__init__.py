@@ -1,1 +1,1 @@
-"""The one room where translation and parsing differ."""
+"""Translation and parsing: the code in which the two tasks differ."""

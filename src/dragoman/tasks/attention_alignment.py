@@ -1,7 +1,7 @@
-"""Which word came from which: attention over pieces, read as links between words.
+"""Word alignments from cross-attention: attention over pieces becomes links between words.
 
-Not every head of every layer looks where the word comes from. Which one does best is found on held-out pairs, by how well its
-links agree with those of a lexical aligner, and is kept in the bundle.
+Only some heads attend to the source word that a target word translates. `choose_alignment_head` finds the best head on
+held-out pairs, by how well its links agree with a lexical aligner. The bundle stores that head.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from dragoman.tasks.translation import has_text
 from dragoman.word_aligner import Link, align_pairs
 
 PAIR_BATCH_SIZE = 32
-"""Of which the weights of all heads of all layers are held."""
+"""Pairs in a batch; memory holds the attention weights of all heads and layers of a batch."""
 
 
 @dataclass(frozen=True)
 class AlignmentHead:
-    """What alignments are read off: one head of a layer, or the mean of all of them; both are counted from 0.
+    """Source of alignments: one head of a layer, or the mean of the layer's heads; both count from 0.
 
     layer: -1 is the last
-    error: alignment error rate against the lexical aligner, where that was measured
+    head: None is the mean of all heads
+    error_rate: alignment error rate against the lexical aligner, if measured
     """
 
     layer: int = -1
@@ -41,19 +42,19 @@ class AlignmentHead:
     error_rate: float | None = None
 
     def select_weights(self, weights_LHTS: Tensor) -> Tensor:
-        """→ (T, S)"""
+        """Return the weights of this head. (L, H, T, S) → (T, S)"""
         weights_HTS = weights_LHTS[self.layer]
         return weights_HTS.mean(dim=0) if self.head is None else weights_HTS[self.head]
 
 
 def read_alignment_head(metadata: Mapping[str, Any]) -> AlignmentHead:
-    """The one that a bundle's story names; the mean of the last layer's where it names none."""
+    """Return the head that a bundle's metadata names; the mean of the last layer if it names none."""
     fields = metadata.get("alignment")
     return AlignmentHead(**fields) if fields else AlignmentHead()
 
 
 def get_guided_head(recipe: Recipe) -> AlignmentHead | None:
-    """The one that the recipe has looked at the right words in training, if any."""
+    """Return the head that guided alignment trains, if the recipe has one."""
     return (
         AlignmentHead(recipe.alignment_layer - 1, recipe.training.alignment_head - 1)
         if recipe.training.guided_alignment_weight
@@ -70,9 +71,9 @@ def choose_alignment_head(
     *,
     candidates: Sequence[AlignmentHead] | None = None,
 ) -> dict[str, Any] | None:
-    """The head whose links agree best with the lexical aligner's on these pairs, for a bundle's story; none without links.
+    """Return the head whose links agree best with a lexical aligner on these pairs, as bundle metadata; None without links.
 
-    among: heads to choose from; all of them, and each layer's mean, when not given
+    candidates: heads to choose from; by default every head, and the mean of each layer
     """
     pairs = [
         (source, target, tokenizer.encode_source(source), tokenizer.encode_target(target))
@@ -103,23 +104,23 @@ def choose_alignment_head(
                 )
     errors = {head: score_alignments(links_by_head[head], gold).error_rate for head in heads}
     best = min(heads, key=errors.__getitem__)
-    return asdict(replace(best, error=round(errors[best], 4)))
+    return asdict(replace(best, error_rate=round(errors[best], 4)))
 
 
 def extract_links(
     weights: Sequence[Sequence[float]] | NDArray[np.float32], source: Sequence[str], target: Sequence[str]
 ) -> list[Link]:
-    """For each word of the target the one of the source that its pieces look at most; none where they look at the end.
+    """Return, for each target word, a link to the source word with the most attention; no link if that is the end token.
 
-    weights: a row for each piece of the target (rows beyond are left out), over the pieces of the source and what ends it
+    weights: a row for each target piece, over the source pieces and the end token; rows beyond the target are ignored
     source, target: pieces without end tokens
     """
     if not source or not target:
         return []
     from_words, to_words = get_word_numbers(source), get_word_numbers(target)
     rows_TS = np.asarray(weights, dtype=np.float64)[: len(target)]
-    end = from_words[-1] + 1  # the last column is that of what ends the source
+    end = from_words[-1] + 1  # the last column belongs to the source's end token
     columns_SW = np.eye(end + 1)[[*from_words, *[end] * (rows_TS.shape[1] - len(source))]]
     rows_WT = np.eye(to_words[-1] + 1)[to_words].T
     best = (rows_WT @ rows_TS @ columns_SW).argmax(1)
-    return [(int(word), number) for number, word in enumerate(best) if word != end]
+    return [(int(source_word), target_word) for target_word, source_word in enumerate(best) if source_word != end]

@@ -1,11 +1,14 @@
-"""Ids in, hypotheses out: models, search and batches put together, for validation and engine alike."""
+"""Generation: source ids in, hypotheses out. Validation and inference both use it.
+
+`generate` makes batches and calls `map_fn` with a `GenerationJob`. The job searches one batch with `BatchSearch`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,37 +16,36 @@ from torch import Tensor
 from dragoman.config import DecodingConfig
 from dragoman.data.collate import collate, pad_sequences
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
-from dragoman.decoding.beam_search import beam_search
+from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, AllowedTokensFn, DecodingConstraints, SentenceConstraints
 from dragoman.decoding.diverse_beam import BeamGroups
 from dragoman.decoding.greedy import TokenSelector, argmax, decode_tokens, make_sampler
-from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty, score_targets
+from dragoman.decoding.interface import SearchSettings
 from dragoman.decoding.native_search import build_request
-from dragoman.decoding.penalty import LengthPenalty
-from dragoman.decoding.scoring import score_targets
 from dragoman.model.attention import Attention, record_attention
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import InferenceModel
 
 FORBIDDEN_IDS = (PADDING_ID, BEGIN_ID)
-# Sampled sentence i draws from stream seed · STREAMS + i, so that its place, not its batch, decides what it becomes.
+# Sample i draws from stream seed · SEED_STRIDE + i, so that its number, and not its batch, determines the draws.
 SEED_STRIDE = 1 << 32
 
 OnProgress = Callable[[int], None]
 ConstraintFactory = Callable[[Sequence[int], Sequence[int]], AllowedTokensFn]
-"""(the numbers of one batch's sources, the most tokens of each output) → `Rules.allow` for that batch."""
-ItemT = TypeVar("Given")
-ResultT = TypeVar("Found")
+"""(indices of one batch's sources, most tokens of each output) → `DecodingConstraints.allowed_tokens_fn` for that batch."""
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 
 
 class MapFn(Protocol):
-    """Does many pieces of work, one after the other as `map` does, or side by side; their results in order."""
+    """Apply a function to many items, as `map` does or in parallel, and yield the results in order."""
 
     def __call__(self, fn: Callable[[ItemT], ResultT], items: Iterable[ItemT], /) -> Iterable[ResultT]: ...
 
 
 def _batch_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Numbers of the sentences, longest first, under a budget of padded tokens."""
+    """Yield batches of sentence indices, longest first, each within a budget of padded tokens."""
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     batch: list[int] = []
     for index in order:
@@ -70,14 +72,15 @@ def generate(
     on_progress: OnProgress = lambda _: None,
     map_fn: MapFn = map,
 ) -> list[list[Hypothesis]]:
-    """The hypotheses of each source, best first, in the order given.
+    """Return the hypotheses of each source, best first, in the order of the sources.
 
-    sources: ids as the encoder reads them, none empty and none longer than the speaker has positions for
-    places: the number of each in its text, which chooses the stream that sampling draws from; 0, 1, … when not given
-    wishes: what is asked of the output of each, or nothing at all
-    constrain: gives what may come next in each batch, as an automaton knows; not with a speaker that is narrowed
-    branching: the groups of the beam each go their own way from one of the likeliest tokens after the prefix
-    advance: told how many sentences were finished
+    sources: ids that the encoder reads; none is empty, and none is longer than the model has positions for
+    sample_ids: number of each source in its text, which selects the random stream of sampling; default 0, 1, …
+    constraints: constraints on the output of each source, or an empty sequence
+    constraint_factory: makes the allowed-tokens function of a batch; cannot be used with a restricted vocabulary
+    return_alternatives: each group of the beam starts with another of the likeliest tokens after the prefix
+    on_progress: called with the number of sentences that are finished
+    map_fn: applies the search to the batches, for example in several threads
     """
     results: list[list[Hypothesis]] = [[] for _ in sources]
     rows_per_source = {"beam": config.beam_size, "greedy": 1, "sample": config.nbest}[config.method]
@@ -93,7 +96,7 @@ def generate(
 
 @dataclass(frozen=True)
 class BatchSearch:
-    """The search that a config describes, batch by batch."""
+    """Search that a config describes, for one batch at a time."""
 
     inference_model: InferenceModel
     config: DecodingConfig
@@ -102,7 +105,7 @@ class BatchSearch:
     constraint_factory: ConstraintFactory | None
     return_alternatives: bool
 
-    @torch.no_grad()  # once more, since the work may be done in another thread
+    @torch.no_grad()  # needed again, because another thread may run this
     def run(
         self,
         batch: Sequence[int],
@@ -110,6 +113,7 @@ class BatchSearch:
         sample_ids: Sequence[int],
         constraints: Sequence[SentenceConstraints],
     ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each source of a batch, best first."""
         source_BS = pad_sequences(sources)
         limits = [len(source) + self.config.max_extra_tokens for source in sources]
         if constraints:
@@ -123,25 +127,25 @@ class BatchSearch:
             return self._search(
                 self.inference_model, source_BS, limits, sample_ids, constraints, self._add_allowed_tokens(batch, limits)
             )
-        required_ids = [token for wish in constraints for token in chain(wish.prefix, *wish.include)]
+        required_ids = [token for constraint in constraints for token in chain(constraint.prefix, *constraint.include)]
         inference_model, token_ids = self.inference_model.restrict_vocabulary(source_BS, required_ids)
         vocabulary_map = VocabularyMap(token_ids.tolist())
         decoding_constraints = replace(
-            self.decoding_constraints, suppressed=vocabulary_map.to_local_ids(self.decoding_constraints.suppress_tokens)
+            self.decoding_constraints, suppress_tokens=vocabulary_map.to_local_ids(self.decoding_constraints.suppress_tokens)
         )
         results = self._search(
             inference_model,
             source_BS,
             limits,
             sample_ids,
-            [vocabulary_map.map_constraints(wish) for wish in constraints],
+            [vocabulary_map.map_constraints(constraint) for constraint in constraints],
             decoding_constraints,
         )
         return [[vocabulary_map.restore_hypothesis(hypothesis) for hypothesis in hypotheses] for hypotheses in results]
 
     @property
     def is_native(self) -> bool:
-        """Whether a model that searches by itself does so here, if wishes allow."""
+        """Return whether the model's native search supports this search, apart from sentence constraints."""
         config, native_search = self.config, self.inference_model.native_search
         if (
             native_search is None
@@ -154,15 +158,15 @@ class BatchSearch:
 
     @property
     def _rows_per_source(self) -> int:
-        """Rows that a sentence is drawn in, each of which the search takes for a sentence."""
+        """Number of rows of a source; sampling draws each of its hypotheses in a row of its own."""
         return self.config.nbest if self.config.method == "sample" else 1
 
     def _add_allowed_tokens(self, batch: Sequence[int], limits: Sequence[int]) -> DecodingConstraints:
         if self.constraint_factory is None:
             return self.decoding_constraints
         rows = self._rows_per_source
-        repeated = [number for number in batch for _ in range(rows)], [limit for limit in limits for _ in range(rows)]
-        return replace(self.decoding_constraints, allow=self.constraint_factory(*repeated))
+        repeated = [index for index in batch for _ in range(rows)], [limit for limit in limits for _ in range(rows)]
+        return replace(self.decoding_constraints, allowed_tokens_fn=self.constraint_factory(*repeated))
 
     def _search(
         self,
@@ -173,17 +177,18 @@ class BatchSearch:
         constraints: Sequence[SentenceConstraints],
         decoding_constraints: DecodingConstraints,
     ) -> list[list[Hypothesis]]:
-        config, penalty = self.config, LengthPenalty(self.config.length_penalty, self.config.alpha)
-        # The best of all is found as soon as none can beat it; who wants no other need not wait for them.
+        config = self.config
+        # With nbest = 1 both rules return the same hypothesis, and "best" stops earlier.
         early_stopping = "best" if config.early_stopping == "exhaustive" and config.nbest == 1 else config.early_stopping
-        search_options: dict[str, Any] = {
-            "start_id": self.start_id,
-            "end_id": END_ID,
-            "forbidden": FORBIDDEN_IDS,
-            "penalty": penalty,
-        }
+        settings = SearchSettings(
+            start_id=self.start_id,
+            end_id=END_ID,
+            forbidden_ids=FORBIDDEN_IDS,
+            length_penalty=LengthPenalty(config.length_penalty, config.alpha),
+            decoding_constraints=decoding_constraints,
+        )
         if inference_model.native_search is not None and self.is_native:
-            request = build_request(decoding_constraints, constraints, max_lengths=limits, **search_options)
+            request = build_request(settings, constraints, max_lengths=limits)
             if request is not None and config.method == "beam":
                 return inference_model.native_search.beam(
                     source_BS, request, beam_size=config.beam_size, early_stopping=early_stopping, nbest=config.nbest
@@ -195,18 +200,19 @@ class BatchSearch:
                 inference_model.step,
                 inference_model.start(source_BS.to(inference_model.device)),
                 max_lengths=limits,
-                beam_size=config.beam_size,
-                **search_options,
-                early_stopping=early_stopping,
-                nbest=config.nbest,
+                settings=settings,
+                options=BeamSearchOptions(
+                    beam_size=config.beam_size,
+                    nbest=config.nbest,
+                    early_stopping=early_stopping,
+                    groups=BeamGroups(
+                        config.num_beam_groups,
+                        0.0 if self.return_alternatives or config.num_beam_groups == 1 else config.diversity_penalty,
+                        self.return_alternatives,
+                    ),
+                ),
                 device=inference_model.device,
                 constraints=constraints,
-                decoding_constraints=decoding_constraints,
-                groups=BeamGroups(
-                    config.num_beam_groups,
-                    0.0 if self.return_alternatives or config.num_beam_groups == 1 else config.diversity_penalty,
-                    self.return_alternatives,
-                ),
                 topk_impl=inference_model.make_topk(),
             )
         rows = self._rows_per_source
@@ -218,11 +224,10 @@ class BatchSearch:
             inference_model.step,
             inference_model.start(source_BS.repeat_interleave(rows, dim=0).to(inference_model.device)),
             max_lengths=[limit for limit in limits for _ in range(rows)],
-            **search_options,
-            select_tokens=choose_tokens,
+            settings=settings,
             device=inference_model.device,
+            select_tokens=choose_tokens,
             constraints=[sentence_constraints for sentence_constraints in constraints for _ in range(rows)],
-            decoding_constraints=decoding_constraints,
             topk_impl=inference_model.make_topk(),
         )
         groups = [hypotheses[start : start + rows] for start in range(0, len(hypotheses), rows)]
@@ -231,10 +236,10 @@ class BatchSearch:
 
 @dataclass(frozen=True)
 class GenerationJob:
-    """Sources and how they are searched; does a batch of them, given their numbers.
+    """Sources with their search; calling it with the indices of a batch returns the hypotheses of that batch.
 
-    places: the number of each in its text
-    wishes: one for each, or none at all
+    sample_ids: number of each source in its text
+    constraints: one for each source, or an empty sequence
     """
 
     search: BatchSearch
@@ -247,28 +252,28 @@ class GenerationJob:
 
     @property
     def is_native(self) -> bool:
-        """Whether the model searches for all of it by itself, without Python."""
+        """Return whether native search does the whole job, without Python."""
         return self.search.is_native and all(sentence_constraints.is_supported for sentence_constraints in self.constraints)
 
     def select_batch(self, batch: Sequence[int]) -> tuple[list[Sequence[int]], list[int], list[SentenceConstraints]]:
-        """What belongs to these: sources, places, wishes."""
+        """Return the sources, sample ids and constraints of these indices."""
         constraints = [self.constraints[index] for index in batch] if self.constraints else []
         return [self.sources[index] for index in batch], [self.sample_ids[index] for index in batch], constraints
 
 
 class VocabularyMap:
-    """The words of a batch: their numbers in it, and their ids in the whole vocabulary."""
+    """Restricted vocabulary of a batch: maps between its token numbers and the ids of the whole vocabulary."""
 
     def __init__(self, token_ids: Sequence[int]) -> None:
         self.token_ids = token_ids
         self.local_ids = {token_id: local_id for local_id, token_id in enumerate(token_ids)}
 
     def to_local_ids(self, tokens: Iterable[int]) -> tuple[int, ...]:
-        """The numbers of those that are among the words."""
+        """Return the numbers of those tokens that are in the restricted vocabulary."""
         return tuple(self.local_ids[token] for token in tokens if token in self.local_ids)
 
     def map_constraints(self, constraints: SentenceConstraints) -> SentenceConstraints:
-        """The same wish. A phrase with a token that cannot be said is excluded already."""
+        """Return the same constraints in token numbers. It drops an excluded phrase with a token that cannot be output."""
         return replace(
             constraints,
             prefix=self.to_local_ids(constraints.prefix),
@@ -279,9 +284,9 @@ class VocabularyMap:
         )
 
     def restore_hypothesis(self, hypothesis: Hypothesis) -> Hypothesis:
-        """The same hypothesis in ids of the vocabulary."""
+        """Return the same hypothesis in ids of the whole vocabulary."""
         unmet_phrases = tuple(tuple(self.token_ids[token] for token in phrase) for phrase in hypothesis.unmet_constraints)
-        return replace(hypothesis, tokens=tuple(self.token_ids[token] for token in hypothesis.tokens), missing=unmet_phrases)
+        return replace(hypothesis, tokens=tuple(self.token_ids[token] for token in hypothesis.tokens), unmet_constraints=unmet_phrases)
 
 
 @torch.no_grad()
@@ -294,7 +299,7 @@ def score_pairs(
     start_id: int,
     on_progress: OnProgress = lambda _: None,
 ) -> list[Hypothesis]:
-    """Forced scoring: each given target as a hypothesis of its source."""
+    """Return each target as a scored hypothesis of its source (forced decoding)."""
     results: dict[int, Hypothesis] = {}
     penalty = LengthPenalty(config.length_penalty, config.alpha)
     lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
@@ -318,9 +323,10 @@ def compute_cross_attentions(
     batch_tokens: int = 4096,
     transform: Callable[[Tensor], Tensor] = lambda weights_LHTS: weights_LHTS,
 ) -> list[Tensor]:
-    """Where the decoder looked in each source when it said each target token, and the end if it came to it.
+    """Return the cross-attention weights of each pair: (layers, heads, T + 1, S), or T rows if the target is unfinished.
 
-    → for each pair (layers, heads, T + 1, S), or T without the end; or what `read` makes of that, which is all that is kept
+    finished: whether each target ends with the end token, which then has a row
+    transform: applied to the weights of each pair; only its result is kept in memory
     """
     attentions = [module for name, module in model.decoder.named_modules() if name.endswith("cross_attention")]
     outputs = [target if has_end else target[:-1] for target, has_end in zip(targets, finished, strict=True)]
@@ -340,5 +346,5 @@ def compute_cross_attentions(
 def compute_cross_attention(
     model: Transformer, source: Sequence[int], target: Sequence[int], *, start_id: int, finished: bool = True
 ) -> Tensor:
-    """That of one pair."""
+    """Return the cross-attention weights of one pair; see `compute_cross_attentions`."""
     return compute_cross_attentions(model, [source], [target], start_id=start_id, finished=[finished])[0]

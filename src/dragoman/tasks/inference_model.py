@@ -1,4 +1,4 @@
-"""Who is asked for words: one model, or several that vote."""
+"""The model that a search steps: one Transformer, or an ensemble of several."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from dragoman.model.transformer import Transformer
 
 @dataclass(frozen=True)
 class InferenceModel:
-    """What a search asks for words: one model, or several that vote.
+    """Interface between a search and the models: one model, or an ensemble.
 
-    start: source ids (B, S), padded on the right → the state before the first token
-    positions: how many tokens it has positions for; none where they never end
-    ranking: how a search of these words finds the likeliest
-    searcher: searches by itself for what is asked for most; none where Python does
-    narrowed: for source ids and further tokens a speaker that knows these and the likely words alone, and their ids (W,) in
-        order, the special ones first; none for one that always knows all
+    start: maps source ids (B, S), padded on the right, to the state before the first token
+    step: maps the last tokens (N,) and the state to logits (N, V) and the next state
+    max_positions: number of tokens that the model has positions for; None if positions never end
+    make_topk: makes the object that finds the likeliest tokens of a search
+    native_search: search in machine code for common requests; None if Python does every search
+    restrict_vocabulary: maps source ids and required tokens to a model with a smaller output vocabulary, and to that
+        vocabulary's token ids (W,) in order, the special tokens first; None if there is no shortlist
     """
 
     start: Callable[[Tensor], SearchState]
@@ -39,7 +40,7 @@ class InferenceModel:
 
 
 def as_inference_model(models: Sequence[Transformer]) -> InferenceModel:
-    """These models as they are; several vote as an ensemble."""
+    """Return an inference model that calls these models unchanged; several form an ensemble."""
     device, max_positions = models[0].output.device, get_max_positions(models)
     if len(models) == 1:
         return InferenceModel(models[0].start, models[0].step, device, max_positions)
@@ -47,7 +48,7 @@ def as_inference_model(models: Sequence[Transformer]) -> InferenceModel:
 
 
 def ensemble(members: Sequence[InferenceModel]) -> InferenceModel:
-    """All of them as one, whose probabilities are the mean of theirs."""
+    """Return one inference model whose probabilities are the mean of the members' probabilities."""
     if len(members) == 1:
         return members[0]
 
@@ -60,11 +61,11 @@ def ensemble(members: Sequence[InferenceModel]) -> InferenceModel:
 
 
 def get_decoder_start_id(config: ModelConfig) -> int:
-    """What the decoder reads first. Padding is embedded as a zero vector, which is what `zero` asks for."""
+    """Return the first decoder input. `zero` maps to padding, which the model embeds as a zero vector."""
     return {"bos": BEGIN_ID, "eos": END_ID, "zero": PADDING_ID}[config.decoder_start_token]
 
 
 def get_max_positions(models: Sequence[Transformer]) -> int | None:
-    """How many tokens all of the models have positions for; none where positions never end."""
+    """Return the number of tokens that all models have positions for; None if positions never end."""
     tables = [stack.embedding.positions for model in models for stack in (model.encoder, model.decoder)]
     return min((len(table.weight) for table in tables if isinstance(table, LearnedPositionalEmbedding)), default=None)

@@ -1,7 +1,7 @@
-"""Minimum Bayes risk: of some hypotheses the one that is most like all of them (Kumar and Byrne 2004).
+"""Minimum Bayes risk decoding: choose the hypothesis that is most similar to all hypotheses (Kumar and Byrne 2004).
 
-What is expected of hypothesis h is the sum over hypotheses e of p(e) · utility(h, e). Of samples each counts the same, since
-the model drew them (Eikema and Aziz 2020); of a beam each counts by its probability among those that were found.
+The expected utility of hypothesis h is the sum over hypotheses e of p(e) · utility(h, e). Samples all have the same weight,
+because the model drew them (Eikema and Aziz 2020). Hypotheses of a beam are weighted by their probability within the beam.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dragoman.decoding.hypothesis import Hypothesis
 
 
 def build_candidate_search(decoding: DecodingConfig) -> DecodingConfig:
-    """The search for what is to be compared."""
+    """Return the decoding settings that produce the candidates for MBR."""
     if decoding.mbr == "none":
         return decoding
     return update_section(
@@ -27,17 +27,17 @@ def build_candidate_search(decoding: DecodingConfig) -> DecodingConfig:
 def rerank_by_mbr(
     hypotheses: Sequence[Hypothesis], texts: Sequence[str], decoding: DecodingConfig, *, tokenized: bool
 ) -> list[Hypothesis]:
-    """The `nbest` hypotheses of which most is expected, best first, each text once; those that came to no end stand behind.
+    """Return the `nbest` hypotheses with the highest expected utility, best first, each text once.
 
-    texts: those of the hypotheses
-    tokenised: BLEU counts their tokens as they stand
+    Finished hypotheses rank before unfinished ones.
+
+    texts: text of each hypothesis
+    tokenized: BLEU counts the tokens of the texts without tokenizing them again
     """
     if not hypotheses:
         return []
-    from dragoman.evaluation.pairwise_similarity import (  # and with it sacreBLEU, which few searches need
-        pairwise_bleu,
-        pairwise_chrf,
-    )
+    # Imported late because it imports sacreBLEU, which few searches need.
+    from dragoman.evaluation.pairwise_similarity import pairwise_bleu, pairwise_chrf
 
     log_weights = np.array([hypothesis.log_prob if decoding.method == "beam" else 0.0 for hypothesis in hypotheses])
     weights = np.exp(log_weights - log_weights.max())
@@ -52,7 +52,7 @@ def rerank_by_mbr(
     )
     expected_utility = utility @ text_weights
     scored = [
-        replace(hypothesis, utility=float(expected_utility[text_index]))
+        replace(hypothesis, mbr_score=float(expected_utility[text_index]))
         for hypothesis, text_index in zip(hypotheses, text_indices, strict=True)
     ]
     ranked = sorted(
@@ -60,6 +60,6 @@ def rerank_by_mbr(
         key=lambda index: (-scored[index].finished, -expected_utility[text_indices[index]], -scored[index].score),
     )
     best: dict[str, Hypothesis] = {}
-    for index in ranked:  # one text may come in several pieces, or cut and whole
+    for index in ranked:  # several tokenizations, finished or not, may have the same text
         best.setdefault(texts[index], scored[index])
     return list(best.values())[: decoding.nbest]

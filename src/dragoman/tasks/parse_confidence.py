@@ -1,7 +1,7 @@
-"""Which parses a parser is sure of, so that it may learn from them as if they were gold: self-training, as in section 6.3.
+"""Confidence of parses, by which self-training chooses its training trees (section 6.3 of the paper).
 
-How sure is the mean log-probability of a parse's tokens, its end among them. It does not shrink with the length, so one
-threshold fits all sentences.
+The confidence is the mean log-probability of a parse's tokens, including the end token. It does not shrink with the length,
+so one threshold fits all sentences.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Literal, Protocol
 from dragoman.evaluation.evalb import SentenceScore, sum_scores
 from dragoman.tasks.parsing import ParseStatus
 
-RejectionReason = Literal["empty", "refused", "truncated", "mended", "unsure"]
-"""Why a parse is not kept: what its status says, or its certainty."""
+RejectionReason = Literal["empty", "too_long", "truncated", "repaired", "low_confidence"]
+"""Reason why a filter drops a parse: its status, or its confidence."""
 FRACTIONS = (1.0, 0.9, 0.75, 0.5, 0.25, 0.1)
 
 
 class ScoredParse(Protocol):
-    """What is asked of a parse."""
+    """Parse with a confidence and a status."""
 
     @property
     def token_log_probs(self) -> Sequence[float]: ...
@@ -29,28 +29,33 @@ class ScoredParse(Protocol):
 
 @dataclass(frozen=True)
 class ConfidenceFilter:
-    """What is asked of a parse that is to be learnt from.
+    """Condition on a parse that becomes training data.
 
-    least: the mean log-probability of a token, in natural logs; 0 is certain
+    min_mean_log_prob: lowest allowed mean log-probability of a token, in natural logarithms; 0 is certain
     """
 
     min_mean_log_prob: float
 
     def find_rejection(self, parse: ScoredParse) -> RejectionReason | None:
-        """Why the parse is not kept; none where it is."""
+        """Return the reason to drop the parse; None keeps it."""
         if parse.status != "ok":
             return parse.status
-        return "unsure" if compute_mean_log_prob(parse.token_log_probs) < self.min_mean_log_prob else None
+        return "low_confidence" if compute_mean_log_prob(parse.token_log_probs) < self.min_mean_log_prob else None
 
 
 def compute_mean_log_prob(token_log_probs: Collection[float]) -> float:
-    """The mean log-probability of a token; that of nothing is that of what cannot be."""
+    """Return the mean log-probability of a token; -inf for no tokens."""
     return sum(token_log_probs) / len(token_log_probs) if token_log_probs else float("-inf")
 
 
 @dataclass(frozen=True)
 class ThresholdResult:
-    """What a threshold keeps of parses whose gold trees are known: their share, and their F1. f1_rest: of the others."""
+    """Effect of a threshold on parses whose gold trees are known.
+
+    fraction: share of the sentences that the threshold keeps
+    f1: F1 of the kept parses
+    f1_rejected: F1 of the dropped parses
+    """
 
     fraction: float
     min_mean_log_prob: float
@@ -62,16 +67,16 @@ class ThresholdResult:
 def evaluate_thresholds(
     mean_log_probs: Sequence[float], scores: Sequence[SentenceScore], fractions: Sequence[float] = FRACTIONS
 ) -> list[ThresholdResult]:
-    """For each share of the sentences, the threshold that keeps the surest of them, and what they are worth.
+    """Return, for each fraction of the sentences, the threshold that keeps the most confident of them.
 
-    Sentences of equal certainty are kept together, so more may be kept than was asked for.
+    Sentences of equal confidence are kept together, so a threshold may keep more than its fraction.
     """
-    order = sorted(range(len(mean_log_probs)), key=lambda number: -mean_log_probs[number])
+    order = sorted(range(len(mean_log_probs)), key=lambda index: -mean_log_probs[index])
     results = []
     for fraction in fractions:
         min_mean_log_prob = mean_log_probs[order[max(1, round(fraction * len(order))) - 1]]
-        accepted = [number for number in order if mean_log_probs[number] >= min_mean_log_prob]
+        accepted = [index for index in order if mean_log_probs[index] >= min_mean_log_prob]
         rejected = order[len(accepted) :]
-        f1, f1_rejected = (sum_scores([scores[number] for number in numbers]).f1 for numbers in (accepted, rejected))
+        f1, f1_rejected = (sum_scores([scores[index] for index in indices]).f1 for indices in (accepted, rejected))
         results.append(ThresholdResult(len(accepted) / len(order), min_mean_log_prob, len(accepted), f1, f1_rejected))
     return results

@@ -1,4 +1,4 @@
-"""Parsing: words to ids, ids to trees, and the scores that trees are judged by."""
+"""Parsing: words to ids, ids to trees, and scores of trees."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from dragoman.trees.ptb import read_tree
 from dragoman.trees.repair import Repair, RepairedTree, repair_tree
 from dragoman.trees.tree import Tree, get_leaves
 
-ParseStatus = Literal["ok", "mended", "truncated", "empty", "refused"]
-"""What became of a sentence:
+ParseStatus = Literal["ok", "repaired", "truncated", "empty", "too_long"]
+"""Outcome of one sentence:
 
-    ok          a tree, as it was said
-    mended      a tree, after something was mended in what was said
-    truncated   a tree, mended, since what was said was cut where the longest allowed output ends
-    empty       no words were given
-    refused     not parsed, since the sentence is longer than the model reads
+    ok          the output is a tree over the words
+    repaired    the output was no tree over the words, and was repaired
+    truncated   the output reached the longest allowed length, and was repaired
+    empty       the sentence has no words
+    too_long    the sentence was not parsed, because it is longer than the model reads
 """
 TAGGING_BATCH_TOKENS = 8192
-"""Padded source tokens that go through the encoder together where words are tagged."""
+"""Padded source tokens in a batch of the POS tagger."""
 UNLIMITED_POSITIONS = 2**31
-"""Positions of a model whose positions never end."""
+"""Number of positions of a model whose positions never end."""
 
 
 @dataclass(frozen=True)
 class ParsedSentence:
-    """What became of one sentence: its hypotheses, best first, with the tree of each; none where it is empty or was refused."""
+    """Hypotheses of one sentence, best first, with the tree of each; none if the sentence is empty or too long."""
 
     words: tuple[str, ...]
     source: tuple[int, ...]
@@ -58,22 +58,22 @@ class ParsedSentence:
 
     @property
     def tree(self) -> Tree | None:
-        """The best."""
+        """Tree of the best hypothesis, or None."""
         return self.repaired_trees[0].tree if self.repaired_trees else None
 
     @property
     def repairs(self) -> tuple[Repair, ...]:
-        """What was mended in the best."""
+        """Repairs of the best hypothesis."""
         return self.repaired_trees[0].repairs if self.repaired_trees else ()
 
 
 def parser_options(recipe: Recipe) -> dict[str, Any]:
-    """What `build_model` is told of a recipe's task, beside the vocabularies; nothing for translation."""
+    """Return the arguments of `build_model` that only a parser has; empty for translation."""
     return {"word_id": XX_ID, "tagging": recipe.task.has_tagging_head} if recipe.task.kind == "parsing" else {}
 
 
 def fill_word_tables(model: Transformer, tokenizer: PairTokenizer) -> None:
-    """Fill a fresh parser's tables: which source pieces begin a word, and which target tokens consume one."""
+    """Fill the word tables of a new parser: source pieces that begin a word, and target tokens that consume a word."""
     if model.words is not None:
         labels = get_labels(tokenizer)
         begins = tokenizer.source.word_start_mask.nonzero()[0].tolist()
@@ -81,13 +81,13 @@ def fill_word_tables(model: Transformer, tokenizer: PairTokenizer) -> None:
 
 
 def get_labels(tokenizer: PairTokenizer) -> TreeLabels:
-    """What a parser says."""
+    """Return the target vocabulary of a parser."""
     assert isinstance(tokenizer.target, TreeLabels), "a translator, not a parser"
     return tokenizer.target
 
 
 def encode_words(tokenizer: PairTokenizer, words: Sequence[str]) -> list[int]:
-    """Words as the encoder reads them. Raises DataError for half a surrogate pair, which no UTF-8 text can hold."""
+    """Return the source ids of these words. Raises DataError for a lone surrogate, which UTF-8 cannot encode."""
     return tokenizer.encode_source(to_source_text(words))
 
 
@@ -107,12 +107,12 @@ def parse_sentences(
 ) -> list[ParsedSentence]:
     """Parse each sentence, in order.
 
-    sentences: words, brackets among them plain or by their names
-    speaker: the models made ready to be searched, so that they point at words as the models do; the models as they are if none
-    constrained: only what a tree over the words can go on with is said; otherwise anything, which is mended
-    tags: those of each sentence, one a word; predicted where there are none
-    places: the number of each sentence in its text, by which sampling draws; 0, 1, … when not given
-    Raises DataError for tags that are not as many as the words.
+    sentences: words of each sentence; brackets may be plain or escaped, such as -LRB-
+    inference_model: the models prepared for search; by default the models unchanged
+    constrained: allow only tokens that a tree over the words can continue with; otherwise repair the output afterwards
+    tags: POS tags of each sentence, one a word; predicted for a sentence with None
+    sample_ids: number of each sentence in its text, which selects the random stream of sampling; default 0, 1, …
+    Raises DataError if the numbers of tags and words differ.
     """
     labels, inference_model = get_labels(tokenizer), inference_model or as_inference_model(models)
     source_limit = get_source_limit(inference_model.max_positions, decoding)
@@ -127,40 +127,40 @@ def parse_sentences(
     ]
     on_progress(len(sentences) - len(readable))
     resolved_tags = _resolve_tags(
-        models, tokenizer, sentences, [sources[number] for number in readable], readable, recipe, tags
+        models, tokenizer, sentences, [sources[index] for index in readable], readable, recipe, tags
     )
-    decoding_constraints = replace(
-        build_decoding_constraints(decoding, labels), repetition_window=0
-    )  # XX XX XX … goes round in no circle
+    decoding_constraints = build_decoding_constraints(decoding, labels)
     hypotheses_by_sentence = generate(
         inference_model,
-        [sources[number] for number in readable],
+        [sources[index] for index in readable],
         decoding,
         start_id=get_decoder_start_id(recipe.model),
-        sample_ids=readable if sample_ids is None else [sample_ids[number] for number in readable],
+        sample_ids=readable if sample_ids is None else [sample_ids[index] for index in readable],
         decoding_constraints=replace(
-            decoding_constraints, suppressed=(*decoding_constraints.suppress_tokens, *labels.hidden_ids)
+            decoding_constraints,
+            suppress_tokens=(*decoding_constraints.suppress_tokens, *labels.hidden_ids),
+            repetition_window=0,  # a correct tree may repeat a label many times
         ),
-        constraint_factory=_make_constraint_factory(labels, [len(sentences[number]) for number in readable], inference_model)
+        constraint_factory=_make_constraint_factory(labels, [len(sentences[index]) for index in readable], inference_model)
         if constrained
         else None,
         on_progress=on_progress,
         map_fn=map_fn,
     )
     results = {
-        number: _repair_hypotheses(labels, sentences[number], sources[number], hypotheses, sentence_tags)
-        for number, hypotheses, sentence_tags in zip(readable, hypotheses_by_sentence, resolved_tags, strict=True)
+        index: _repair_hypotheses(labels, sentences[index], sources[index], hypotheses, sentence_tags)
+        for index, hypotheses, sentence_tags in zip(readable, hypotheses_by_sentence, resolved_tags, strict=True)
     }
-    return [results.get(number) or _make_unparsed(words, sources[number]) for number, words in enumerate(sentences)]
+    return [results.get(index) or _make_unparsed(words, sources[index]) for index, words in enumerate(sentences)]
 
 
 def _make_constraint_factory(labels: TreeLabels, lengths: Sequence[int], inference_model: InferenceModel) -> ConstraintFactory:
     tree_constraint = TreeConstraint(labels.build_automaton(), inference_model.device)
-    return lambda indices, limits: tree_constraint.build_allowed_tokens_fn([lengths[number] for number in indices], limits)
+    return lambda indices, limits: tree_constraint.build_allowed_tokens_fn([lengths[index] for index in indices], limits)
 
 
 def _make_unparsed(words: Sequence[str], source: Sequence[int]) -> ParsedSentence:
-    return ParsedSentence(tuple(words), tuple(source), (), (), (), "refused" if words else "empty")
+    return ParsedSentence(tuple(words), tuple(source), (), (), (), "too_long" if words else "empty")
 
 
 def _repair_hypotheses(
@@ -175,7 +175,7 @@ def _repair_hypotheses(
     )
     status: ParseStatus = "truncated" if not hypotheses or not hypotheses[0].finished else "ok"
     if status == "ok" and repaired_trees[0].repairs:
-        status = "mended"
+        status = "repaired"
     final_tags = tags if tags is not None else _read_tags(repaired_trees[0].tree) if repaired_trees else [XX] * len(words)
     return ParsedSentence(tuple(words), tuple(source), tuple(hypotheses), repaired_trees, tuple(final_tags), status)
 
@@ -193,31 +193,32 @@ def _resolve_tags(
     recipe: Recipe,
     input_tags: Sequence[Sequence[str] | None] | None,
 ) -> list[Sequence[str] | None]:
-    """The tags of each sentence that is read: as given, or as the tag head says; none where the sequence tells them."""
+    """Return the tags of each readable sentence: the caller's, or the tagger's; None if the output has the tags."""
     resolved_tags: list[Sequence[str] | None] = [None if input_tags is None else input_tags[index] for index in readable]
-    for number, tags in zip(readable, resolved_tags, strict=True):
-        if tags is not None and len(tags) != len(sentences[number]):
-            raise DataError(f"sentence {number + 1}: {len(tags)} tags for {len(sentences[number])} words")
+    for index, tags in zip(readable, resolved_tags, strict=True):
+        if tags is not None and len(tags) != len(sentences[index]):
+            raise DataError(f"sentence {index + 1}: {len(tags)} tags for {len(sentences[index])} words; give one tag a word")
     untagged = [position for position, tags in enumerate(resolved_tags) if tags is None]
     if recipe.task.has_tagging_head:
-        for place, tags in zip(untagged, predict_tags(models, tokenizer, [sources[place] for place in untagged]), strict=True):
-            resolved_tags[place] = tags
+        predicted_tags = predict_tags(models, tokenizer, [sources[position] for position in untagged])
+        for position, tags in zip(untagged, predicted_tags, strict=True):
+            resolved_tags[position] = tags
     return resolved_tags
 
 
 @torch.no_grad()
 def predict_tags(models: Sequence[Transformer], tokenizer: PairTokenizer, sources: Sequence[Sequence[int]]) -> list[list[str]]:
-    """The likeliest tag of each word by the tag head, or by the mean of several models' probabilities."""
+    """Return the likeliest tag of each word by the tag head; several models average their probabilities."""
     labels, device = get_labels(tokenizer), models[0].output.device
-    order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
     tags_by_index: dict[int, list[str]] = {}
-    for batch_slice in split_by_tokens([len(sources[number]) for number in order], TAGGING_BATCH_TOKENS):
-        numbers = order[batch_slice]
-        source_BS = pad_sequences([sources[number] for number in numbers]).to(device)
+    for batch_slice in split_by_tokens([len(sources[index]) for index in order], TAGGING_BATCH_TOKENS):
+        indices = order[batch_slice]
+        source_BS = pad_sequences([sources[index] for index in indices]).to(device)
         log_prob_BWV = torch.stack([_tag_log_probs(model, source_BS) for model in models]).logsumexp(0)
-        for number, ids in zip(numbers, log_prob_BWV.argmax(-1).tolist(), strict=True):
-            tags_by_index[number] = labels.ids_to_pieces(ids[: int(tokenizer.source.word_start_mask[sources[number]].sum())])
-    return [tags_by_index[number] for number in range(len(sources))]
+        for index, ids in zip(indices, log_prob_BWV.argmax(-1).tolist(), strict=True):
+            tags_by_index[index] = labels.ids_to_pieces(ids[: int(tokenizer.source.word_start_mask[sources[index]].sum())])
+    return [tags_by_index[index] for index in range(len(sources))]
 
 
 def _tag_log_probs(model: Transformer, source_BS: Tensor) -> Tensor:
@@ -228,19 +229,20 @@ def _tag_log_probs(model: Transformer, source_BS: Tensor) -> Tensor:
 
 
 def read_gold_tree(task: TaskConfig, pair: Pair) -> Tree:
-    """The tree of a pair, as it is learnt. Raises DataError for one that no parse can be scored against."""
+    """Return the tree of a pair in the form that training uses. Raises DataError if it cannot be a gold tree."""
     tree = normalize_tree(read_tree(pair.target, name=pair.origin), function_tags=task.function_tags, traces=task.traces)
     gold_leaves = get_leaves(tree)
     if not gold_leaves:
-        raise DataError(f"{pair.origin}: a tree without words; take it out")
+        raise DataError(f"{pair.origin}: the tree has no words; remove the line")
     if untagged := [leaf.word for leaf in gold_leaves if leaf.tag is None]:
-        raise DataError(f"{pair.origin}: the word {untagged[0][:40]!r} has no tag, which EVALB's rules go by; give it one")
+        raise DataError(f"{pair.origin}: the word {untagged[0][:40]!r} has no tag, and EVALB's rules need one; add it")
     return tree
 
 
 def score_parses(parses: Sequence[Tree | None], gold: Sequence[Tree]) -> dict[str, Score]:
-    """F1 by COLLINS.prm's rules, what is not parsed or has other words by these rules counted as zero; the same with the gold
-    tags put in; and the share of right tags.
+    """Return F1 by the rules of COLLINS.prm, F1 with gold tags, precision, recall and tagging accuracy.
+
+    A sentence without a parse, or with other words by these rules, counts as zero.
     """
     comparison = ParseComparison(parses, gold)
     own_tag_scores, rules = sum_scores(comparison.scores_with_predicted_tags), "EVALB's COLLINS.prm, all lengths, failures zero"

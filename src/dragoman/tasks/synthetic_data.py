@@ -1,12 +1,12 @@
-"""More to learn from: pairs of which a model wrote one side.
+"""Synthetic training data: sentence pairs of which a model wrote one side.
 
     back-translate   text in the target language → a source for each line, from a model of the other direction
-                     (Sennrich et al. 2016); a tag before it tells it from what people wrote (Caswell et al. 2019)
+                     (Sennrich et al. 2016); a tag before the source marks synthetic pairs (Caswell et al. 2019)
     self-train       text in the source language → a target for each line
-    distil           pairs → the same sources with the teacher's targets (Kim and Rush 2016); or of several that one which is
-                     most like the pair's own target (their interpolation)
+    distill          pairs → the same sources with the teacher's targets (Kim and Rush 2016); of several hypotheses the
+                     one most similar to the reference (their interpolation)
 
-Every line that is read is written or counted with the reason why not.
+Every input line is written, or counted under the reason why it was dropped.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from dragoman.formats.text import to_data_error
 from dragoman.io.storage import MANIFEST_FILE
 from dragoman.tasks.translation import TranslationStatus
 
-SynthesisMethod = Literal["back-translate", "self-train", "distil"]
+SynthesisMethod = Literal["back-translate", "self-train", "distill"]
 PairFileFormat = Literal["tsv", "jsonl"]
-DROPPED_STATUSES: tuple[TranslationStatus, ...] = ("truncated", "looped", "copied")
-"""Outputs that hold text but seldom teach; dropped unless they are to be kept."""
+DROPPED_STATUSES: tuple[TranslationStatus, ...] = ("truncated", "short", "repetition", "copied")
+"""Statuses of outputs that have text but are seldom useful; dropped unless `keep_statuses` has them."""
 TABS = "tabs"
 WINDOW_LINES = 512
-"""Lines that are translated together, and lost where a process is killed."""
+"""Lines that are translated together; a killed process loses at most these."""
 
 
 class TranslationOutput(Protocol):
-    """What a model made of a line, as the engine tells it."""
+    """Translation of a line, as the translator returns it."""
 
     @property
     def text(self) -> str: ...
@@ -52,17 +52,18 @@ class TranslationOutput(Protocol):
 
 
 TranslateFn = Callable[[Sequence[str], int], Sequence[TranslationOutput]]
-"""(lines, the number of the first among all) → what was made of each."""
+"""(lines, index of the first line in the input) → the translation of each."""
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How a pair comes of what was given and what was made of it.
+    """Rule that makes a pair of an input pair and the model's output.
 
-    tag: stands before the source, with a space; nothing where it is empty
-    kept: the doubtful outputs that are written all the same
-    by: what several outputs are compared with the pair's own target by
-    original: where the output cannot be used, the pair is written as it was
+    tag: text before the source, followed by a space; empty for none
+    keep_statuses: statuses of doubtful outputs that are kept
+    similarity: metric that compares several outputs with the reference
+    fallback_to_reference: write the input pair unchanged if no output is usable
+    tokenized: BLEU does not tokenize the texts again
     """
 
     method: SynthesisMethod
@@ -73,9 +74,9 @@ class Augmentation:
     tokenized: bool = False
 
     def apply(self, pair: Pair, output: TranslationOutput) -> tuple[str, Pair | None, TranslationOutput | None]:
-        """What became of a line ("written", "original", "blank" or a status), its pair, and the output that is in it.
+        """Return the outcome of a line ("written", "original", "blank" or a status), its pair, and the output in that pair.
 
-        given: its source is what was translated, its target the reference where there is one
+        pair: its source is the translated text; its target is the reference, or empty
         """
         if not _has_text(pair.source):
             return "blank", None, None
@@ -93,11 +94,11 @@ class Augmentation:
         return _has_text(to_single_line(output.text)) and (output.status == "ok" or output.status in self.keep_statuses)
 
     def _get_drop_reason(self, output: TranslationOutput) -> str:
-        """Why an output is of no use; of one that might be kept, that it holds no text."""
+        """Return the reason why an output is dropped; "empty" for one with an accepted status but without text."""
         return "empty" if output.status == "ok" or output.status in self.keep_statuses else output.status
 
     def _choose_most_similar(self, outputs: Sequence[TranslationOutput], reference: str) -> TranslationOutput:
-        """The first, or of several the one most like the reference."""
+        """Return the output that is most similar to the reference; the first output if there is no reference."""
         if len(outputs) == 1 or not reference.strip():
             return outputs[0]
         lines = [*(output.text for output in outputs), reference]
@@ -118,17 +119,20 @@ def describe_request(
     *,
     precision: str,
 ) -> dict[str, Any]:
-    """All that decides what is written, as JSON holds it; files and bundles by their digests. Raises DataError for no file."""
-    fields = {**vars(augmentation), "kept": sorted(augmentation.keep_statuses)}
+    """Return everything that determines the output, as JSON, with files and bundles as digests.
+
+    Raises DataError if a path is not a readable file.
+    """
+    fields = {**vars(augmentation), "keep_statuses": sorted(augmentation.keep_statuses)}
     file_digests = [_digest(path) for path in files]
     bundle_digests = [_digest(path / MANIFEST_FILE) for path in bundles]
     settings = {"decoding": decoding.model_dump(mode="json"), "precision": precision}
-    return {"form": file_format, **fields, "text": file_digests, "bundle": bundle_digests, **settings}
+    return {"file_format": file_format, **fields, "text": file_digests, "bundle": bundle_digests, **settings}
 
 
 def _digest(path: Path) -> str:
     if path.exists() and not path.is_file():
-        raise DataError(f"{path}: is not a file; what may have to go on later has to be one")
+        raise DataError(f"{path}: is not a regular file, so an interrupted command could not resume; give a file")
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -145,10 +149,11 @@ def augment(
     file_format: PairFileFormat,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Counter[str]:
-    """Write a pair for each line beyond those that the output has read already; returns what became of all of them, and of the
-    pairs that were written how many had tabs that a TSV cannot hold (`tabs`).
+    """Write a pair for each line after those that the output has read already; return the number of lines by outcome.
 
-    advance: told how many lines are done, those from before first
+    The counter `tabs` is the number of written pairs with tabs, which a TSV file cannot hold.
+
+    on_progress: called with the number of lines that are done; the first call counts the lines of an earlier run
     """
     lines = iter(pairs)
     on_progress(sum(1 for _ in islice(lines, output.num_read)))
@@ -169,15 +174,15 @@ def augment(
 
 
 def _has_text(text: str) -> bool:
-    """Whether there is more in it than white space and marks of a file's beginning, which a reader takes away."""
+    """Return whether there is more than white space and byte order marks, which a reader removes."""
     return bool(text.replace("\ufeff", "").strip())
 
 
 def _format_line(pair: Pair, chosen: TranslationOutput | None, method: SynthesisMethod, file_format: PairFileFormat) -> str:
-    """A line of the file: of a TSV both sides; of JSON lines also where they come from, and how sure the model was."""
-    if file_format == "tsv":  # at the head of a file the mark would be taken for the file's
+    """Return a line of the file: both sides for TSV; for JSON lines also the origin, the score and the status."""
+    if file_format == "tsv":  # a reader would take a mark on the first line for the file's byte order mark
         source, target = (side.replace("\t", " ").lstrip("\ufeff") for side in (pair.source, pair.target))
         return f"{source}\t{target}\n"
-    provenance = {"made": "original"} if chosen is None else {"made": method, "score": chosen.score, "status": chosen.status}
+    provenance = {"method": "original"} if chosen is None else {"method": method, "score": chosen.score, "status": chosen.status}
     document = {"source": pair.source, "target": pair.target, "origin": pair.origin, **provenance}
     return json.dumps(document, ensure_ascii=False) + "\n"

@@ -1,4 +1,8 @@
-"""Translation: text to ids, ids to text, and the scores that translations are judged by."""
+"""Translation: text to ids, ids to hypotheses, and scores of translations.
+
+`translate_lines` encodes lines and searches them. Training validates with it. Inference calls the two steps one by one,
+because it searches some lines twice.
+"""
 
 from __future__ import annotations
 
@@ -23,26 +27,39 @@ from dragoman.tasks.generation import MapFn, OnProgress, generate
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 from dragoman.tasks.mbr import build_candidate_search, rerank_by_mbr
 
-TranslationStatus = Literal["ok", "truncated", "looped", "copied", "empty", "refused"]
-"""What became of a line:
+TranslationStatus = Literal["ok", "truncated", "short", "repetition", "copied", "empty", "too_long"]
+"""Outcome of one line:
 
-    ok          a translation that came to its end
-    truncated   cut where the longest allowed output ends
-    looped      went round in circles, and was stopped
-    copied      is the source once more
-    empty       holds no text: nothing was given, or nothing came of it
-    refused     not translated, since the source is longer than the model reads
+    ok          the output ends by itself
+    truncated   the output reached the longest allowed length
+    short       the output ends by itself, but has far fewer tokens than its source (decoding.min_length_ratio)
+    repetition  the output repeated itself, and the search stopped it
+    copied      the output is a copy of the source
+    empty       the source or the output has no text
+    too_long    the line was not translated, because its source is longer than the model reads
 """
-# Letters between other things; of Chinese and Japanese, which write no spaces, each sign.
+INCOMPLETE_STATUSES: tuple[TranslationStatus, ...] = ("truncated", "short", "repetition", "too_long")
+"""Statuses of lines that lack a part of their translation."""
+MIN_SHORT_SOURCE_TOKENS = 20
+"""Sources with fewer tokens never have the status `short`, because the length ratios of short lines vary widely."""
+# Runs of letters; in Chinese and Japanese, which have no spaces, single characters.
 WORD_PATTERN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\d_\u3040-\u30ff\u3400-\u9fff]+")
-# Fewer words may well be the same in both languages: a name, a title, an address.
+# Fewer words may well be equal in both languages, for example a name, a title or an address.
 MIN_COPIED_WORDS = 4
 MIN_COPIED_FRACTION = 0.9
 
 
 @dataclass(frozen=True)
+class EncodedLine:
+    """Source ids of one line; `skip_status` is the reason why the line is not searched, or None."""
+
+    source: tuple[int, ...]
+    skip_status: Literal["empty", "too_long"] | None = None
+
+
+@dataclass(frozen=True)
 class TranslatedLine:
-    """What became of one line: its hypotheses, best first; none where it holds no text or was refused."""
+    """Hypotheses of one line, best first; none if the line has no text or is too long."""
 
     source: tuple[int, ...]
     hypotheses: tuple[Hypothesis, ...]
@@ -50,12 +67,12 @@ class TranslatedLine:
 
 
 def has_text(line: str, ids: Sequence[int]) -> bool:
-    """Whether there is anything to translate: more than white space, and more than the end token."""
+    """Return whether a line has more than white space, and its ids more than the end token."""
     return bool(line.strip()) and any(token_id != END_ID for token_id in ids)
 
 
 def get_source_limit(max_positions: int | None, decoding: DecodingConfig) -> int:
-    """How many tokens of one line are read: `max_source_tokens`, or fewer where the model's positions end before."""
+    """Return the longest source in tokens: `max_source_tokens`, or the model's positions if they are fewer."""
     return min(decoding.max_source_tokens, max_positions or decoding.max_source_tokens)
 
 
@@ -72,36 +89,68 @@ def translate_lines(
     on_progress: OnProgress = lambda _: None,
     map_fn: MapFn = map,
 ) -> list[TranslatedLine]:
-    """Translate each line, in order; a line without text, or one too long to read, has no hypotheses.
+    """Encode and search each line, in order; the arguments are those of `search_lines`."""
+    return search_lines(
+        inference_model,
+        tokenizer,
+        encode_lines(tokenizer, lines, source_limit=get_source_limit(inference_model.max_positions, decoding)),
+        recipe,
+        decoding,
+        sample_ids=sample_ids,
+        constraints=constraints,
+        return_alternatives=return_alternatives,
+        on_progress=on_progress,
+        map_fn=map_fn,
+    )
 
-    places: the number of each line in its text, by which sampling draws; 0, 1, … when not given
-    wishes: what is asked of the translation of each, or nothing at all
-    branching: see `generate`
+
+def encode_lines(tokenizer: PairTokenizer, lines: Sequence[str], *, source_limit: int) -> list[EncodedLine]:
+    """Return the source ids of each line, and mark lines without text and lines longer than the limit in tokens."""
+    encoded_lines = []
+    for line in lines:
+        source = tuple(tokenizer.encode_source(line))
+        skip_status: Literal["empty", "too_long"] | None = None
+        if not has_text(line, source):
+            skip_status = "empty"
+        elif len(source) > source_limit:
+            skip_status = "too_long"
+        encoded_lines.append(EncodedLine(source, skip_status))
+    return encoded_lines
+
+
+def search_lines(
+    inference_model: InferenceModel,
+    tokenizer: PairTokenizer,
+    lines: Sequence[EncodedLine],
+    recipe: Recipe,
+    decoding: DecodingConfig,
+    *,
+    sample_ids: Sequence[int] | None = None,
+    constraints: Sequence[SentenceConstraints] = (),
+    return_alternatives: bool = False,
+    on_progress: OnProgress = lambda _: None,
+    map_fn: MapFn = map,
+) -> list[TranslatedLine]:
+    """Search the hypotheses of each line, in order; a line with a `skip_status` has none.
+
+    sample_ids: number of each line in its text, which selects the random stream of sampling; default 0, 1, …
+    constraints: constraints on the translation of each line, or an empty sequence
+    return_alternatives, on_progress, map_fn: see `generate`
     """
-    source_limit = get_source_limit(inference_model.max_positions, decoding)
-    sources = [tokenizer.encode_source(line) for line in lines]
-    text_indices = [index for index, (line, source) in enumerate(zip(lines, sources, strict=True)) if has_text(line, source)]
-    readable = [index for index in text_indices if len(sources[index]) <= source_limit]
-    line_constraints = [constraints[index] for index in readable] if constraints else [NO_SENTENCE_CONSTRAINTS] * len(readable)
-    is_repetitive = [
-        any(
-            contains_repetition(tokens, decoding.repetition_window)
-            for tokens in (sources[index], sentence_constraints.prefix, *sentence_constraints.include)
-        )
-        for index, sentence_constraints in zip(readable, line_constraints, strict=True)
-    ]
-    if any(is_repetitive):  # what the source or its wording repeats, the translation may repeat
-        line_constraints = [
-            replace(wish, may_loop=may_repeat) for wish, may_repeat in zip(line_constraints, is_repetitive, strict=True)
-        ]
-    on_progress(len(lines) - len(readable))
+    searched = [index for index, line in enumerate(lines) if line.skip_status is None]
+    line_constraints = _allow_repetitions(
+        [lines[index].source for index in searched],
+        [constraints[index] for index in searched] if constraints else [],
+        decoding.repetition_window,
+    )
+    on_progress(len(lines) - len(searched))
     results = generate(
         inference_model,
-        [sources[index] for index in readable],
+        [lines[index].source for index in searched],
         build_candidate_search(decoding),
         start_id=get_decoder_start_id(recipe.model),
-        sample_ids=readable if sample_ids is None else [sample_ids[index] for index in readable],
-        constraints=line_constraints if constraints or any(is_repetitive) else (),
+        sample_ids=searched if sample_ids is None else [sample_ids[index] for index in searched],
+        constraints=line_constraints,
         decoding_constraints=build_decoding_constraints(decoding, tokenizer.target),
         return_alternatives=return_alternatives,
         on_progress=on_progress,
@@ -117,60 +166,102 @@ def translate_lines(
             )
             for line_hypotheses in results
         ]
-    hypotheses = dict(zip(readable, results, strict=True))
-    statuses: dict[int, TranslationStatus] = dict.fromkeys(text_indices, "refused")
-    statuses |= {
-        index: get_status(line_hypotheses[0]) if line_hypotheses else "truncated"
-        for index, line_hypotheses in hypotheses.items()
-    }
+    hypotheses_by_line = dict(zip(searched, results, strict=True))
     return [
-        TranslatedLine(tuple(source), tuple(hypotheses.get(index, ())), statuses.get(index, "empty"))
-        for index, source in enumerate(sources)
+        TranslatedLine(line.source, tuple(hypotheses), _get_line_status(line, hypotheses, decoding))
+        for index, line in enumerate(lines)
+        for hypotheses in [hypotheses_by_line.get(index, [])]
     ]
 
 
+def _allow_repetitions(
+    sources: Sequence[Sequence[int]], constraints: Sequence[SentenceConstraints], window: int
+) -> list[SentenceConstraints]:
+    """Return the constraints, with repetitions allowed for each source or constraint that repeats itself.
+
+    The result is empty if no line needs a constraint.
+    """
+    line_constraints = list(constraints) or [NO_SENTENCE_CONSTRAINTS] * len(sources)
+    is_repetitive = [
+        any(contains_repetition(tokens, window) for tokens in (source, constraint.prefix, *constraint.include))
+        for source, constraint in zip(sources, line_constraints, strict=True)
+    ]
+    if not any(is_repetitive):
+        return list(constraints)
+    return [
+        replace(constraint, allow_repetition=may_repeat)
+        for constraint, may_repeat in zip(line_constraints, is_repetitive, strict=True)
+    ]
+
+
+def _get_line_status(line: EncodedLine, hypotheses: Sequence[Hypothesis], decoding: DecodingConfig) -> TranslationStatus:
+    if line.skip_status is not None:
+        return line.skip_status
+    if not hypotheses:
+        return "truncated"
+    return get_status(hypotheses[0], source=line.source, min_length_ratio=decoding.min_length_ratio)
+
+
 def build_decoding_constraints(decoding: DecodingConfig, target: Vocabulary) -> DecodingConstraints:
-    """What a config asks of all outputs. Raises RecipeError for a piece that the target's subword model does not have."""
+    """Return the constraints of a config on all outputs. Raises RecipeError for a piece that is not in the vocabulary."""
     suppressed_ids = []
     for piece in decoding.suppress_tokens:
         if (token := target.piece_to_id(piece)) is None:
-            raise RecipeError(f"decoding.suppress_tokens: {piece!r} is not a piece of the target's subword model")
+            raise RecipeError(f"decoding.suppress_tokens: {piece!r} is not a piece of the target tokenizer; remove it")
         suppressed_ids.append(token)
     return DecodingConstraints(
         decoding.min_length, decoding.no_repeat_ngram_size, tuple(suppressed_ids), repetition_window=decoding.repetition_window
     )
 
 
-def get_status(hypothesis: Hypothesis, text: str | None = None) -> TranslationStatus:
-    """What its tokens tell, and its text where it is known, since a piece may be a space; of copies `is_copy` tells."""
+def get_status(
+    hypothesis: Hypothesis, text: str | None = None, *, source: Sequence[int] = (), min_length_ratio: float = 0.0
+) -> TranslationStatus:
+    """Return the status of a hypothesis; `is_copy` detects copies.
+
+    text: text of the hypothesis, if known; it may be empty although there are tokens, because a piece may be a space
+    source: source ids, which `short` compares with the output
+    min_length_ratio: lowest allowed ratio of output tokens to source tokens; 0 allows all
+    """
     if hypothesis.has_repetition:
-        return "looped"
+        return "repetition"
     if not hypothesis.finished:
         return "truncated"
-    return "ok" if (hypothesis.tokens if text is None else text.strip()) else "empty"
+    if not (hypothesis.tokens if text is None else text.strip()):
+        return "empty"
+    return "short" if is_short(source, hypothesis.tokens, min_length_ratio) else "ok"
+
+
+def is_short(source: Sequence[int], output: Sequence[int], min_length_ratio: float) -> bool:
+    """Return whether the output has fewer tokens than this share of its source's tokens, end tokens not counted.
+
+    Sources with fewer than `MIN_SHORT_SOURCE_TOKENS` tokens are exempt.
+    """
+    num_source_tokens = sum(token != END_ID for token in source)
+    return num_source_tokens >= MIN_SHORT_SOURCE_TOKENS and len(output) < min_length_ratio * num_source_tokens
 
 
 def is_copy(source: str, translation: str) -> bool:
-    """Whether the translation is the source once more: four words or more, nine tenths of both the same, in one order."""
+    """Return whether the translation copies the source: four words or more, nine tenths of both equal and in one order."""
     source_words, output_words = (WORD_PATTERN.findall(text.casefold()) for text in (source, translation))
     if len(output_words) < MIN_COPIED_WORDS:
         return False
     min_shared = MIN_COPIED_FRACTION * max(len(output_words), len(source_words))
-    if (Counter(source_words) & Counter(output_words)).total() < min_shared:  # in whatever order: an upper bound, and cheap
+    if (Counter(source_words) & Counter(output_words)).total() < min_shared:  # a cheap upper bound, in any order
         return False
     matching_blocks = SequenceMatcher(None, source_words, output_words, autojunk=False).get_matching_blocks()
     return sum(block.size for block in matching_blocks) >= min_shared
 
 
 def decode_best(translated_lines: Sequence[TranslatedLine], tokenizer: PairTokenizer) -> list[str]:
-    """The best translation of each line; an empty line stays empty."""
+    """Return the text of the best hypothesis of each line; empty for a line without hypotheses."""
     return [tokenizer.target.decode(line.hypotheses[0].tokens) if line.hypotheses else "" for line in translated_lines]
 
 
 def score_translations(hypotheses: Sequence[str], references: Sequence[str], recipe: Recipe) -> dict[str, Score]:
-    """BLEU, chrF and exact match; BLEU over the tokens as they stand where the recipe says that the text is tokenised.
+    """Return BLEU, chrF and exact match. BLEU counts the tokens of tokenized text as they are.
 
-    Of German also BLEU as the paper has it, with compounds split, unless plain text has no Moses tokeniser here to cut it.
+    German also has BLEU as in the paper, with split compounds, unless plain text needs a Moses tokenizer that is missing.
     """
     task = recipe.task
     bleu_metric = tokenized_bleu if task.tokenized else bleu

@@ -1,9 +1,10 @@
-"""The stack automaton beside a search: of the tokens that may come next, only those that a tree can go on with.
+"""Stack automaton that constrains a search to well-formed trees.
 
-A search drops, doubles and moves its rows; so at each step each row's state is read off its output, in a few passes over small
-numbers. On a processor these are numpy's, whose calls cost less than torch's; elsewhere they stay on the device.
+A search drops, copies and moves its rows. So at each step the code computes the state of each row from its output, in a few
+passes over small arrays. On a CPU these are numpy arrays, because numpy's calls cost less than torch's. Elsewhere they stay
+on the device.
 
-Shapes: B sentences, N rows, T tokens said, V vocabulary, R rows of the table of masks, W words of the longest sentence.
+Shapes: B sentences, N rows, T output tokens, V vocabulary, R rows of the mask table, W words of the longest sentence.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dragoman.trees.constraint_automaton import ConstraintAutomaton
 
 
 class TreeConstraint:
-    """An automaton whose tables stand on a device, for every batch that is searched there."""
+    """Constraint automaton with its tables on one device, for all batches on that device."""
 
     def __init__(self, automaton: ConstraintAutomaton, device: torch.device) -> None:
         self.automaton = automaton
@@ -35,14 +36,14 @@ class TreeConstraint:
     def build_allowed_tokens_fn(
         self, lengths: Sequence[int], limits: Sequence[int], words: Sequence[Sequence[int]] | None = None
     ) -> AllowedTokensFn:
-        """What may come next in one batch's search, as `Rules.allow` asks it.
+        """Return the function that computes the allowed next tokens of one batch; see `DecodingConstraints`.
 
-        lengths: words of each of the batch's sentences
-        limits: the most tokens of each output, its end token included
-        words: ids of each sentence's words, where tokens tell words
-        Raises ValueError where no tree fits into a limit, or a word has no token.
+        lengths: number of words of each sentence
+        limits: most tokens of each output, end token included
+        words: token ids of each sentence's words, if the output contains the words
+        Raises ValueError if no tree fits into a limit, or a word has no token.
         """
-        start = self.automaton.initial_state(lengths, limits, words)  # which checks all of them
+        start = self.automaton.initial_state(lengths, limits, words)  # checks all arguments
         length_B, limit_B = self.to_device(np.array(lengths)), self.to_device(np.array(limits))
         single_row = _SingleRowState(self.automaton, lengths, limits)
         next_BW = torch.from_numpy(np.pad(start.word_ids_NW, ((0, 0), (0, 1)), constant_values=-1)).long().to(self.device)
@@ -65,15 +66,15 @@ class TreeConstraint:
 
     @property
     def _uses_numpy(self) -> bool:
-        """Whether numpy does it."""
+        """Return whether numpy does the computation."""
         return self.device.type == "cpu"
 
     def to_device(self, array: Any) -> Any:
-        """An array on a processor, a tensor elsewhere."""
+        """Return the array itself on a CPU, and a tensor on the device elsewhere."""
         return array if self._uses_numpy else torch.from_numpy(array).to(self.device)
 
     def _find_mask_rows(self, output_NT: Any, length_N: Any, limit_N: Any) -> tuple[Any, Any]:
-        """The words that are left, and the row of the table of masks (N); of no meaning for a row that is dead already."""
+        """Return the number of words left and the row of the mask table, each (N,); meaningless for a row with score -inf."""
         length = output_NT.shape[1]
         if not length:
             zero_N = length_N * 0
@@ -86,15 +87,15 @@ class TreeConstraint:
         opened_N = ((depth_change_NT > 0) * (depth_NT == depth_N[:, None]) * position_T).argmax(1)
         top_label_N = self.label_V[output_NT[self.to_device(np.arange(len(output_NT))), opened_N]]
         # Brackets opened since the last token that opened none; the first token always opens one.
-        last_other_N = ((depth_change_NT <= 0) * position_T).argmax(1)
-        num_opens_N = length - 1 - last_other_N + (last_other_N == 0)
+        last_non_open_N = ((depth_change_NT <= 0) * position_T).argmax(1)
+        num_opens_N = length - 1 - last_non_open_N + (last_non_open_N == 0)
         return words_left_N, self.automaton.compute_mask_row(words_left_N, depth_N, num_opens_N, limit_N - length, top_label_N)
 
 
 class _SingleRowState:
-    """The state of the only row that there is, token by token: for one row, each call of numpy's would cost more than this.
+    """State of the row of a search with one row, updated token by token; this is faster than numpy for one row.
 
-    A search that comes down to one row keeps it, so what it said before is what it had said in the call before.
+    Such a search keeps its row, so the output of a call continues the output of the call before.
     """
 
     def __init__(self, automaton: ConstraintAutomaton, lengths: Sequence[int], limits: Sequence[int]) -> None:
@@ -108,7 +109,7 @@ class _SingleRowState:
         self.open_labels: list[int] = []
 
     def find_mask_row(self, outputs_1T: Tensor, sentence: int) -> int:
-        """The row of the table of masks."""
+        """Return the row of the mask table."""
         length = outputs_1T.shape[1]
         if sentence != self.sentence or self.num_tokens not in (length - 1, length):
             self.reset(sentence)
@@ -127,5 +128,5 @@ class _SingleRowState:
         self.num_opens = self.num_opens + 1 if self.depth_change[token] > 0 else 0
         if self.depth_change[token] > 0:
             self.open_labels.append(self.label[token])
-        elif self.depth_change[token] < 0 and self.open_labels:  # a row that is dead may close what is not open
+        elif self.depth_change[token] < 0 and self.open_labels:  # a row with score -inf may close a bracket that is not open
             self.open_labels.pop()

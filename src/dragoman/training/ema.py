@@ -1,4 +1,4 @@
-"""The moving average of the weights, kept beside them while a run goes."""
+"""Exponential moving average of the weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dragoman.training.distributed.parallelize import shard_like
 
 
 class MovingAverage:
-    """After step t the average is d·average + (1 − d)·weights, with d = min(decay, (1 + t) / (10 + t)) as in TensorFlow."""
+    """Moving average: after step t it is d·average + (1 − d)·weights, with d = min(decay, (1 + t) / (10 + t)) (TensorFlow)."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -20,13 +20,13 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, step: int, applied: Tensor) -> None:
-        """Take the weights after `step` in, where the step was good."""
+        """Update the average with the weights after `step`, if the step was applied."""
         weight = applied * (1.0 - min(self.decay, (1.0 + step) / (10.0 + step)))
         for name, average in self.ema_weights.items():
             average.lerp_(self.parameters[name].detach(), weight)
 
     @torch.no_grad()
     def load(self, ema_weights: Mapping[str, Tensor]) -> None:
-        """Go on from what a checkpoint kept."""
+        """Replace the average with that of a checkpoint."""
         for name, average in self.ema_weights.items():
             average.copy_(shard_like(ema_weights[name], average))

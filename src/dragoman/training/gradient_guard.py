@@ -1,7 +1,7 @@
-"""Which updates may touch the weights: none with a number that is not finite, and none out of all proportion if so asked.
+"""Gradient guard: skips updates with a non-finite loss or gradient, and gradient spikes if the recipe asks for that.
 
-Everything stands on the device, so that no step waits for it; the loop looks at the counts now and then. All ranks come to the
-same decision, since they decide by the gradient and the likelihood of all of them together.
+The guard keeps its state on the device, so no step waits for it. The trainer reads the counts now and then. All ranks decide
+alike, since they use the gradient and the likelihood summed over all ranks.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor
 from dragoman.training.checkpoints.checkpoint import TrainerState
 
 GRAD_NORM_WINDOW = 128
-# Fewer norms than this say nothing of their spread.
+# Fewer norms than this give no useful standard deviation.
 MIN_GRAD_NORMS = 32
 
 
 class GradientGuard:
-    """Decides step by step. A skipped step changes neither weights nor moments."""
+    """Decision for each step whether its update is applied. A skipped step changes neither weights nor moments."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class GradientGuard:
         self._skipped_steps = torch.tensor(skipped_steps, device=device)
         self._consecutive_skips = torch.tensor(consecutive_skips, device=device)
         self._count = torch.tensor(len(grad_norms), device=device)
-        # The newest last; what is not yet filled stands at the front.
+        # The newest norm is the last. Positions that are not filled yet are at the front.
         self._grad_norms = torch.tensor(
             [0.0] * (GRAD_NORM_WINDOW - len(grad_norms)) + list(grad_norms), dtype=torch.float64, device=device
         )
@@ -44,21 +44,21 @@ class GradientGuard:
     def from_state(
         cls, trainer_state: TrainerState, device: torch.device, *, grad_norm_spike_sigma: float | None
     ) -> GradientGuard:
-        """As it was where a run stands."""
+        """Return the guard of a resumed run."""
         return cls(
             device,
             grad_norm_spike_sigma=grad_norm_spike_sigma,
-            skipped=trainer_state.skipped,
-            in_a_row=trainer_state.skipped_in_a_row,
-            norms=trainer_state.grad_norms,
+            skipped_steps=trainer_state.skipped_steps,
+            consecutive_skips=trainer_state.consecutive_skips,
+            grad_norms=trainer_state.grad_norms,
         )
 
     def should_apply(self, norm: Tensor, nll: Tensor) -> Tensor:
-        """Whether an update with a gradient of this norm, from this likelihood, may be made: a truth value on the device."""
+        """Return whether to apply an update with this gradient norm and likelihood, as a boolean tensor on the device."""
         applied = torch.isfinite(norm) & torch.isfinite(nll)
         if self.grad_norm_spike_sigma is not None:
             threshold = self._compute_threshold(self.grad_norm_spike_sigma)
-            # A spike enters as the highest that would have passed, so that a lasting change of level is followed.
+            # A spike enters the window as the threshold, so the window follows a lasting change of level.
             clamped_norm = torch.where(norm <= threshold, norm.double(), threshold)
             shifted_norms = torch.cat([self._grad_norms[1:], clamped_norm[None]])
             self._grad_norms = torch.where(applied, shifted_norms, self._grad_norms)
@@ -69,7 +69,7 @@ class GradientGuard:
         return applied
 
     def _compute_threshold(self, sigma: float) -> Tensor:
-        """The mean of the norms in the window and `limit` standard deviations; infinite while they are few."""
+        """Return mean + sigma · standard deviation of the norms in the window; infinity while they are few."""
         is_filled = self._ages <= self._count
         count = self._count.clamp(min=1)
         mean = torch.where(is_filled, self._grad_norms, 0.0).sum() / count
@@ -77,10 +77,10 @@ class GradientGuard:
         return torch.where(self._count >= MIN_GRAD_NORMS, mean + sigma * std, torch.inf)
 
     def reset_streak(self) -> None:
-        """Count skipped steps in a row from here."""
+        """Set the number of consecutive skipped steps to zero."""
         self._consecutive_skips = torch.zeros_like(self._consecutive_skips)
 
-    # What follows waits for the device.
+    # The properties below wait for the device.
 
     @property
     def skipped_steps(self) -> int:
@@ -89,10 +89,10 @@ class GradientGuard:
 
     @property
     def consecutive_skips(self) -> int:
-        """Steps skipped since the last that was not."""
+        """Steps skipped since the last applied step."""
         return int(self._consecutive_skips)
 
     @property
     def grad_norms(self) -> tuple[float, ...]:
-        """The window, the newest last."""
+        """The norms in the window, the newest last."""
         return tuple(self._grad_norms[GRAD_NORM_WINDOW - int(self._count) :].tolist())

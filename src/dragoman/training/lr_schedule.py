@@ -1,4 +1,4 @@
-"""The learning rate (section 5.3) and how much of the budget is spent."""
+"""Learning rate (section 5.3) and the share of the budget that is spent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dragoman.config import TrainingConfig
 
 
 def compute_budget_fraction(config: TrainingConfig, *, step: int, epochs: float, minutes: float) -> float:
-    """The share of the budget that is used up, by whichever limit is nearest; 1 or more ends the run."""
+    """Return the share of the budget that is spent, by the limit that is nearest. The run ends at 1."""
     fractions = [step / config.max_steps]
     if config.max_epochs is not None:
         fractions.append(epochs / config.max_epochs)
@@ -18,9 +18,10 @@ def compute_budget_fraction(config: TrainingConfig, *, step: int, epochs: float,
 
 
 def compute_learning_rate(config: TrainingConfig, *, d_model: int, step: int, progress: float = 0.0) -> float:
-    """The rate of update `step`, counted from 1.
+    """Return the learning rate of update `step`, counted from 1.
 
-    `paper` is equation 3 times `lr_factor`. A cooldown lowers the end of the run linearly to zero.
+    `noam` is equation 3 times `lr_factor`. `lr_decay_ratio` is the last share of the budget, over which the learning rate
+    decays linearly to zero.
     """
     warmup = float(config.warmup_steps)
     lr = config.peak_lr

@@ -247,8 +247,8 @@ def average_run(run_dir: Path, output: Path, *, averaging: str, count: int, over
         "trained_on": list_training_files(recipe),
         "averaged": [checkpoint.path.name for checkpoint in selected],
         "steps": latest.step,
-        "target_tokens": latest.progress.target_tokens,
-        "seconds": round(latest.progress.minutes * 60.0, 1),
+        "target_tokens": latest.trainer_state.target_tokens,
+        "seconds": round(latest.trainer_state.minutes * 60.0, 1),
         "departures": [departure.describe() for departure in find_deviations(recipe.model_dump(mode="json"))],
     }
     check_corpus_unchanged(latest, hash_prepared_files(run_dir / "data"), run_dir)
@@ -311,5 +311,5 @@ def collect_cost(trainer: Trainer) -> dict[str, Any]:
         cost["share_of_ceiling"] = round(trainer_state.flops / seconds / trainer.peak_flops, 4)
     if trainer_state.joules is not None:
         cost["kilowatt_hours"] = round(trainer_state.joules / 3.6e6, 6)
-    data_wait_fraction = round(trainer_state.waited_minutes * 60.0 / seconds, 4)
-    return {**cost, "share_waiting_for_batches": data_wait_fraction, "skipped_steps": trainer_state.skipped}
+    data_wait_fraction = round(trainer_state.data_wait_minutes * 60.0 / seconds, 4)
+    return {**cost, "share_waiting_for_batches": data_wait_fraction, "skipped_steps": trainer_state.skipped_steps}

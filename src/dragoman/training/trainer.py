@@ -66,9 +66,9 @@ class Trainer:
         check_even_split(recipe, self.distributed)
         checkpoint = find_checkpoint(self.folder, recipe, callback, self.distributed)
         self.prepared, data_digests = prepare_run(self.folder, recipe, checkpoint, callback, self.distributed)
-        self.state = checkpoint.progress if checkpoint is not None else TrainerState()
+        self.state = checkpoint.trainer_state if checkpoint is not None else TrainerState()
         limit_kernel_cache()
-        previous_plan = checkpoint.machine if checkpoint is not None else reuse_plan
+        previous_plan = checkpoint.compute_plan if checkpoint is not None else reuse_plan
         measured_plan = (
             choose_compute_plan(self.config, reuse_plan=previous_plan).to_dict() if self.distributed.is_rank_zero else None
         )
@@ -90,7 +90,7 @@ class Trainer:
         )
         self.stream = BatchStream(
             TrainingBatches(recipe, self.prepared.folder, start_id=get_decoder_start_id(recipe.model)),
-            position=self.state.cursor,
+            position=self.state.data_position,
             num_workers=recipe.data.num_workers,
             rank=self.distributed.rank,
             world_size=self.distributed.world_size,
@@ -111,7 +111,7 @@ class Trainer:
         self.energy_meter = EnergyMeter(self.plan.device, count_cpu=self.distributed.local_rank == 0)
         self.peak_flops: float | None = None
         self._joules_before = self.state.joules or 0.0
-        self._skipped_logged = self.state.skipped
+        self._skipped_logged = self.state.skipped_steps
         # In float64, which sums the steps of a line exactly enough to be the same in any order.
         self._nll_since_log = torch.tensor(self.state.nll_since_log, device=self.plan.device, dtype=torch.float64)
         self._tokens_since_log = torch.tensor(self.state.tokens_since_log, device=self.plan.device)
@@ -270,7 +270,7 @@ class Trainer:
             cursor=self.stream.position,
             target_tokens=self.state.target_tokens + tokens,
             flops=self.state.flops + cost.flops,
-            waited_minutes=self.state.waited_minutes + data_wait_seconds / 60.0,
+            waited_minutes=self.state.data_wait_minutes + data_wait_seconds / 60.0,
         )
         return norm
 
@@ -336,7 +336,7 @@ class Trainer:
         latest, applied_steps = self.checkpointer.latest, step - skipped
         # So many good steps in between, and the run had found its way again.
         recent_rollbacks = (
-            0 if applied_steps - self.state.good_at_return >= self.config.max_consecutive_skips else self.state.returns
+            0 if applied_steps - self.state.applied_steps_at_rollback >= self.config.max_consecutive_skips else self.state.recent_rollbacks
         )
         if self.config.on_divergence == "stop" or latest is None or recent_rollbacks == MAX_ROLLBACKS:
             raise RunError(f"{diagnosis}; {self.describe_latest()}")
@@ -347,7 +347,7 @@ class Trainer:
             raise RunError(f"{diagnosis}; no checkpoint is whole any more")
         self.train_state.restore(latest)
         self.guard.reset_streak()
-        num_rollbacks = self.state.restored + 1
+        num_rollbacks = self.state.num_rollbacks + 1
         self.state = replace(self.state, restored=num_rollbacks, returns=recent_rollbacks + 1, good_at_return=applied_steps)
         self.log_event("restored", step, f"step {step}: back to {latest.path.name}, on with the data that follow")
 

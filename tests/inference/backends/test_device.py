@@ -32,9 +32,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
         share = 0.2 if len(weight_OI) > 1000 else 1.5
         return {(one, rows): weight_OI.numel() * (share if one == "bfloat16" else 1.0) for one in able for rows in TIMED_ROWS}
 
-    monkeypatch.setattr(placement, "_seconds", seconds)
-    monkeypatch.setattr(placement, "multiplies_bfloat16", lambda: True)
-    monkeypatch.setattr(placement, "compiles", lambda model: False)
+    monkeypatch.setattr(placement, "_time_products", seconds)
+    monkeypatch.setattr(placement, "has_bf16_matmul", lambda: True)
+    monkeypatch.setattr(placement, "supports_compiled", lambda model: False)
     return asked
 
 

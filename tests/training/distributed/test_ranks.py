@@ -225,9 +225,9 @@ def test_any_number_of_ranks_makes_the_same_run(size: int, alone: Path, tiny: Ma
             assert found[place] == pytest.approx(loss, rel=1e-6), (way, place)
         mine, theirs = (list_checkpoints(run / "checkpoints")[-1] for run in (tmp_path / way, alone))
         # The same batches in the same order: the same number of tokens, and the same place afterwards.
-        assert mine.progress.cursor == theirs.progress.cursor
-        assert mine.progress.target_tokens == theirs.progress.target_tokens
-        assert mine.progress.flops == pytest.approx(theirs.progress.flops)
+        assert mine.trainer_state.data_position == theirs.trainer_state.data_position
+        assert mine.trainer_state.target_tokens == theirs.trainer_state.target_tokens
+        assert mine.trainer_state.flops == pytest.approx(theirs.trainer_state.flops)
         for name, weight in mine.weights().items():
             torch.testing.assert_close(weight, theirs.weights()[name], rtol=0, atol=1e-5)
         for name, value in mine.optimizer_state().items():
@@ -325,7 +325,7 @@ def test_what_is_no_number_on_one_rank_is_skipped_on_all(tiny: MakeRecipe, tmp_p
     together(2, spoil_all, recipes)
     for how, way in cases.items():
         last = list_checkpoints(tmp_path / how.replace(" ", "-") / "checkpoints")[-1]
-        assert (last.step, last.progress.skipped) == (12, 2)
+        assert (last.step, last.trainer_state.skipped_steps) == (12, 2)
         wanted = list_checkpoints(tmp_path / ("skip" if way == "ddp" else "skip-fsdp") / "checkpoints")[-1]
         for name, weight in wanted.weights().items():
             assert torch.equal(last.weights()[name], weight), (how, name)

@@ -204,9 +204,9 @@ def test_a_truncated_pair_keeps_the_links_of_what_is_left(tiny: MakeRecipe, tmp_
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        (["data.train.alignments=x"], r"data.train.alignments guides a head: set training.guided_alignment_weight"),
-        ([GUIDED, "data.valid.alignments=x"], "alignments guide what is learnt"),
-        ([GUIDED, "training.alignment_layer=2"], r"training.alignment_layer = 2: the decoder has 1, counted from 1"),
+        (["data.train.alignments=x"], r"data.train.alignments has no effect without training.guided_alignment_weight: set it"),
+        ([GUIDED, "data.valid.alignments=x"], "alignments is for the corpora to learn from"),
+        ([GUIDED, "training.alignment_layer=2"], r"training.alignment_layer = 2: the decoder has 1; give a number from 1 to 1"),
         ([GUIDED, "training.alignment_head=3"], r"training.alignment_head = 3: the decoder has 2"),
         (["training.guided_alignment_weight=-1"], r"guided_alignment_weight"),
     ],

@@ -59,7 +59,7 @@ def build_inference_model(
         )
         if shortlist is None:
             return inference_model
-        return replace(inference_model, narrowed=_ShortlistRestriction(tuple(models), tuple(cpu_models), precision, shortlist))
+        return replace(inference_model, restrict_vocabulary=_ShortlistRestriction(tuple(models), tuple(cpu_models), precision, shortlist))
     if shortlist is not None:
         raise DeviceError("a shortlist saves time on a processor only: leave it out, or give device = 'cpu'")
     if uses_pointer_on_gpu(models, device):

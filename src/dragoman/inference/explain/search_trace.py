@@ -1,4 +1,4 @@
-"""A search over one sentence, written plainly, and all that it considered."""
+"""Trace of a beam search over one sentence: every hypothesis that the search considers, and the path to the best one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import torch
 from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.sentencepiece import Vocabulary
 from dragoman.data.tokenization.special_tokens import END_ID
-from dragoman.decoding.constraints import AllowedTokensFn
-from dragoman.decoding.penalty import LengthPenalty
+from dragoman.decoding.beam_search import BeamSearchOptions, BeamStep, beam_search
+from dragoman.decoding.constraints import NEG_INF, AllowedTokensFn, DecodingConstraints
+from dragoman.decoding.hypothesis import LengthPenalty
+from dragoman.decoding.interface import SearchSettings
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import get_max_positions
@@ -20,7 +22,7 @@ from dragoman.viz.explanation import BeamNode, NodeStatus
 
 @dataclass(frozen=True)
 class TracedHypothesis:
-    """A hypothesis that was considered; see `dragoman.viz.explanation.Branch`."""
+    """One hypothesis that the search considered; the fields are those of `dragoman.viz.explanation.BeamNode`."""
 
     parent: int | None
     step: int
@@ -32,23 +34,75 @@ class TracedHypothesis:
 
 @dataclass(frozen=True)
 class SearchTrace:
-    """All that a search considered, and the places in it of the best hypothesis, from its first token to its last."""
+    """All hypotheses that a search considered. `path`: indices of the best one's prefixes, from its first token to its last."""
 
     hypotheses: tuple[TracedHypothesis, ...]
     path: tuple[int, ...]
 
     @property
     def ids(self) -> list[int]:
-        """The best hypothesis, its end token included if it came to it."""
+        """Return the tokens of the best hypothesis, its end token included if it is finished."""
         return [self.hypotheses[index].token for index in self.path]
 
     def to_branches(self, vocabulary: Vocabulary) -> tuple[BeamNode, ...]:
-        """The same in names."""
-        names = vocabulary.ids_to_pieces([hypothesis.token for hypothesis in self.hypotheses])
+        """Return the hypotheses with the pieces of their tokens."""
+        pieces = vocabulary.ids_to_pieces([hypothesis.token for hypothesis in self.hypotheses])
         return tuple(
-            BeamNode(grown.parent, grown.step, grown.rank, name, grown.score, grown.status, is_best=index in self.path)
-            for index, (grown, name) in enumerate(zip(self.hypotheses, names, strict=True))
+            BeamNode(traced.parent, traced.step, traced.rank, piece, traced.score, traced.status, is_best=index in self.path)
+            for index, (traced, piece) in enumerate(zip(self.hypotheses, pieces, strict=True))
         )
+
+
+class _TraceRecorder:
+    """Hook of a beam search over one sentence that records each step."""
+
+    def __init__(self, length_penalty: LengthPenalty) -> None:
+        self.length_penalty = length_penalty
+        self.hypotheses: list[TracedHypothesis] = []
+        self.alive: list[int | None] = [None]  # index of the hypothesis in each slot of the beam
+
+    def __call__(self, step: BeamStep) -> None:
+        candidates, penalty = step.candidates, self.length_penalty(float(step.length))
+        parents, tokens, scores, normalized_scores, ends, columns, alive_scores = (
+            tensor[0].tolist()
+            for tensor in (
+                candidates.parent_BX,
+                candidates.token_BX,
+                candidates.score_BX,
+                candidates.score_BX / penalty,
+                step.ends_BX,
+                step.alive_BR,
+                step.alive_score_BR,
+            )
+        )
+        kept_columns = {column for column, score in zip(columns, alive_scores, strict=True) if score > NEG_INF}
+        index_of_column: dict[int, int] = {}
+        for rank, score in enumerate(scores):
+            if score == NEG_INF:
+                continue
+            status: NodeStatus = "finished" if ends[rank] else "kept" if rank in kept_columns else "pruned"
+            index_of_column[rank] = len(self.hypotheses)
+            self.hypotheses.append(
+                TracedHypothesis(
+                    self.alive[parents[rank]],
+                    step.length - 1,
+                    rank,
+                    tokens[rank],
+                    normalized_scores[rank] if status == "finished" else score,
+                    status,
+                )
+            )
+        self.alive = [index_of_column.get(column) for column in columns]
+
+    def find_path(self, output_ids: Sequence[int]) -> tuple[int, ...]:
+        """Return the indices of the hypotheses that are the prefixes of this output."""
+        index_by_extension = {
+            (hypothesis.parent, hypothesis.token): index for index, hypothesis in enumerate(self.hypotheses)
+        }
+        path: list[int] = []
+        for token in output_ids:
+            path.append(index_by_extension[path[-1] if path else None, token])
+        return tuple(path)
 
 
 @torch.no_grad()
@@ -61,75 +115,38 @@ def trace_search(
     suppressed_ids: Sequence[int] = FORBIDDEN_IDS,
     allowed_tokens_fn: AllowedTokensFn | None = None,
 ) -> SearchTrace:
-    """Beam search over one sentence as `dragoman.decoding.beam_search` does it, written plainly, and all of it kept.
+    """Run beam search over one sentence and return all hypotheses that it considers.
 
-    Greedy search is a beam of one. never: tokens that are not said. allow: what may come next, as `Rules` has it
+    Greedy search is a beam of one.
+
+    suppressed_ids: tokens that no output contains
+    allowed_tokens_fn: the tokens that may come next, as in `DecodingConstraints`
     """
-    beam_size = config.beam_size if config.method == "beam" else 1
-    device, max_positions = model.output.device, get_max_positions([model])
-    limit = min(len(source) + config.max_extra_tokens, max_positions or len(source) + config.max_extra_tokens)
-    penalty = LengthPenalty(config.length_penalty, config.alpha)
-    num_required = beam_size if config.early_stopping == "exhaustive" else config.nbest
-    end_rank_limit = beam_size if beam_size == 1 or config.early_stopping == "beam_full" else 2 * beam_size
-    hypotheses: list[TracedHypothesis] = []
-    finished: list[int] = []
-    alive: list[int | None] = [None]
-    sums: list[float] = [0.0]
-    state = model.start(torch.tensor([list(source)], device=device))
-    tokens = [start_id] * beam_size
-    outputs: list[list[int]] = [[]]
-    for step in range(limit):
-        logits_NV, state = model.step(torch.tensor(tokens, device=device), state)
-        log_probs_RV = logits_NV[: len(alive)].float().log_softmax(dim=-1)
-        log_probs_RV[:, list(suppressed_ids)] = float("-inf")
-        if allowed_tokens_fn is not None:
-            outputs_RT = torch.tensor(outputs, dtype=torch.long, device=device)
-            log_probs_RV[~allowed_tokens_fn(outputs_RT, outputs_RT.new_zeros(len(outputs)))] = float("-inf")
-        total_RV = torch.tensor(sums, device=device)[:, None] + log_probs_RV
-        top = total_RV.flatten().topk(min(2 * beam_size, total_RV.numel()))
-        normalized_scores = (top.values / penalty(float(step + 1))).tolist()
-        survivors: list[tuple[int, int, float]] = []
-        for rank, (total, index, normalized_score) in enumerate(
-            zip(top.values.tolist(), top.indices.tolist(), normalized_scores, strict=True)
-        ):
-            row, token = divmod(index, total_RV.shape[1])
-            if total == float("-inf"):
-                break
-            if token == END_ID:
-                status: NodeStatus = "finished" if rank < end_rank_limit else "pruned"
-            else:
-                status = "kept" if len(survivors) < beam_size else "pruned"
-            if status == "kept":
-                survivors.append((len(hypotheses), row, total))
-            elif status == "finished":
-                finished.append(len(hypotheses))
-            hypotheses.append(
-                TracedHypothesis(alive[row], step, rank, token, normalized_score if status == "finished" else total, status)
-            )
-        finished = sorted(finished, key=lambda place: -hypotheses[place].score)[:beam_size]
-        best_alive = survivors[0][2] if survivors else float("-inf")
-        if beam_size == 1:
-            done = bool(finished)
-        else:
-            done = len(finished) >= num_required and hypotheses[finished[num_required - 1]].score >= best_alive / penalty(
-                float(limit)
-            )
-            done = done or (config.early_stopping == "beam_full" and len(finished) == beam_size)
-        alive, sums = [node_index for node_index, _, _ in survivors], [total for _, _, total in survivors]
-        if done or not alive:
-            break
-        outputs = [[*outputs[row], hypotheses[place].token] for place, row, _ in survivors]
-        rows = [row for _, row, _ in survivors]
-        rows += [rows[0]] * (beam_size - len(rows))
-        state = state.reorder(torch.tensor(rows, device=device))
-        tokens = [hypotheses[place].token for place, _, _ in survivors]
-        tokens += [tokens[0]] * (beam_size - len(tokens))
-    return SearchTrace(tuple(hypotheses), _trace_path(hypotheses, finished[0] if finished else alive[0]))
-
-
-def _trace_path(hypotheses: Sequence[TracedHypothesis], last: int | None) -> tuple[int, ...]:
-    path: list[int] = []
-    while last is not None:
-        path.append(last)
-        last = hypotheses[last].parent
-    return tuple(reversed(path))
+    max_length = len(source) + config.max_extra_tokens
+    max_positions = get_max_positions([model])
+    length_penalty = LengthPenalty(config.length_penalty, config.alpha)
+    recorder = _TraceRecorder(length_penalty)
+    [hypotheses] = beam_search(
+        model.step,
+        model.start(torch.tensor([list(source)], device=model.output.device)),
+        max_lengths=[max_length if max_positions is None else min(max_length, max_positions)],
+        settings=SearchSettings(
+            start_id=start_id,
+            end_id=END_ID,
+            forbidden_ids=tuple(suppressed_ids),
+            length_penalty=length_penalty,
+            decoding_constraints=DecodingConstraints(allowed_tokens_fn=allowed_tokens_fn),
+        ),
+        options=BeamSearchOptions(
+            beam_size=config.beam_size if config.method == "beam" else 1,
+            nbest=config.nbest,
+            early_stopping=config.early_stopping,
+        ),
+        device=model.output.device,
+        on_step=recorder,
+    )
+    best_ids: tuple[int, ...] = ()
+    if hypotheses:
+        best = hypotheses[0]
+        best_ids = (*best.tokens, END_ID) if best.finished else best.tokens
+    return SearchTrace(tuple(recorder.hypotheses), recorder.find_path(best_ids))

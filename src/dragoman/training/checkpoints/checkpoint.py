@@ -47,7 +47,7 @@ class TrainerState:
     """Where a run stands, beside weights and optimiser: all that resuming needs, in a few numbers."""
 
     step: int = 0
-    cursor: DataPosition = field(default_factory=DataPosition)
+    data_position: DataPosition = field(default_factory=DataPosition)
     minutes: float = 0.0
     target_tokens: int = 0
     nll_since_log: float = 0.0
@@ -57,19 +57,19 @@ class TrainerState:
     validations_since_best: int = 0
     last_validated_step: int | None = 0
     """The step of the last validation; none where that is not known, as in checkpoints of version 0.1."""
-    skipped: int = 0
+    skipped_steps: int = 0
     """Steps that changed nothing, for a spike or for want of a finite number."""
-    skipped_in_a_row: int = 0
-    restored: int = 0
+    consecutive_skips: int = 0
+    num_rollbacks: int = 0
     """Times that the run went back to a checkpoint."""
-    returns: int = 0
+    recent_rollbacks: int = 0
     """Of those, the last ones between which it did not find its way."""
-    good_at_return: int = 0
+    applied_steps_at_rollback: int = 0
     """Steps that were not skipped until the last of them."""
     grad_norms: tuple[float, ...] = ()
     """Gradient norms of the last steps, by which a spike is known."""
     flops: float = 0.0
-    waited_minutes: float = 0.0
+    data_wait_minutes: float = 0.0
     """Of `minutes`, those spent waiting for batches."""
     joules: float | None = None
 
@@ -77,7 +77,7 @@ class TrainerState:
 @dataclass(frozen=True)
 class Checkpoint:
     path: Path
-    progress: TrainerState
+    trainer_state: TrainerState
     recipe: dict[str, Any]
     metric: float | None
     """What the validation at this step said, higher is better; none where there was none, or where a run only stopped."""
@@ -85,12 +85,12 @@ class Checkpoint:
     """Digests of the prepared files: the ids that these weights stand for."""
     scheduled: bool
     """Whether steps or minutes asked for it; if not, it stays while it is the newest or among the best."""
-    machine: dict[str, str] | None = None
+    compute_plan: dict[str, str] | None = None
     """How sums were computed, in `Machine.memory`'s words; none in those of version 0.1."""
 
     @property
     def step(self) -> int:
-        return self.progress.step
+        return self.trainer_state.step
 
     def weights(self) -> dict[str, Tensor]:
         return _load_tensors(self.path / MODEL_FILE)

@@ -1,1 +1,1 @@
-"""Metrics log, callbacks, trackers, throughput, diagnostics and the dashboard of a run."""
+"""Events, metrics log, loggers, throughput, diagnostics and dashboard of a run."""

@@ -1,7 +1,7 @@
-"""What a step costs: floating-point operations of its matrix products, padding, memory.
+"""Cost of a step: floating-point operations of its matrix products, padding, memory.
 
-A multiplication and an addition are two operations. Counted is what the equations ask for: real tokens only, and of attention
-only the pairs of places that its mask lets see each other. Sums, softmax, dropout and norms are left out, as everyone does.
+A multiplication and an addition are two operations. Only real tokens count, and in attention only the pairs of positions that
+the mask allows. Sums, softmax, dropout and layer norm do not count, as is usual.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Lengths = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BatchCost:
-    """What one or more batches hold and cost."""
+    """Size and cost of one or more batches."""
 
     flops: float = 0.0
-    """Of a training step: forward and backward."""
+    """Floating-point operations of the forward and the backward pass."""
     tokens: int = 0
     """Real tokens, on both sides."""
     padded_tokens: int = 0
@@ -42,12 +42,12 @@ class BatchCost:
 
     @property
     def padding_fraction(self) -> float:
-        """Share of the places that hold no token."""
+        """Share of the positions that hold no token."""
         return 1.0 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0
 
 
 def compute_batch_cost(model: ModelConfig, target_vocab_size: int, batch: Batch) -> BatchCost:
-    """The work of training on a batch, which is still in the processor's memory. Some 30 µs; never waits for a device."""
+    """Return the cost of training on a batch in CPU memory. It takes about 30 µs and never waits for a device."""
     sources = np.count_nonzero(batch.source_BS.numpy() != PADDING_ID, axis=1)
     targets = np.count_nonzero(batch.targets_BT.numpy() != PADDING_ID, axis=1)
     flops = TRAINING_FLOPS_FACTOR * count_forward_flops(model, target_vocab_size, sources, targets)
@@ -55,10 +55,10 @@ def compute_batch_cost(model: ModelConfig, target_vocab_size: int, batch: Batch)
 
 
 def count_forward_flops(model: ModelConfig, target_vocab_size: int, sources: Lengths, targets: Lengths) -> int:
-    """Operations of one forward pass over sentences of these lengths, with end and begin tokens, and the output layer."""
+    """Return the operations of one forward pass, with the output layer. Lengths count the start and end tokens."""
     source, target = int(sources.sum()), int(targets.sum())
     keys, values = model.num_heads * model.key_width, model.num_heads * model.value_width
-    # Multiplications: of a token with the weights, then of a query with a key and of a weight with a value.
+    # Multiply-accumulate operations: of a token with the weights, then of a query with a key and of a weight with a value.
     query_output_macs, key_value_macs = (
         model.d_model * (keys + values),
         model.d_model * (keys + values),
@@ -78,7 +78,7 @@ def count_forward_flops(model: ModelConfig, target_vocab_size: int, sources: Len
 
 
 def _count_visible_pairs(lengths: Lengths, window: int | None, *, bidirectional: bool) -> int:
-    """Pairs of places of a sentence that see each other: each itself and `window` before it, and as many after if `both`."""
+    """Return the pairs of positions that the mask allows: itself, `window` before it, and after it if bidirectional."""
     last_position = lengths - 1
     reach = last_position if window is None else np.minimum(last_position, window)
     before = reach * (reach + 1) // 2 + (last_position - reach) * reach
@@ -86,14 +86,14 @@ def _count_visible_pairs(lengths: Lengths, window: int | None, *, bidirectional:
 
 
 def measure_memory_mib(device: torch.device) -> float:
-    """What this process has resident on a processor; the peak that it allocated on a GPU. In MiB."""
+    """Return the resident memory on a CPU, or the peak allocated memory on a GPU, in MiB."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return read_resident_mib()
 
 
 def read_resident_mib(statm_path: Path = Path("/proc/self/statm")) -> float:
-    """Resident memory of this process in MiB; its peak where the system does not tell the present."""
+    """Return the resident memory of this process in MiB, or its peak if the system has no /proc."""
     try:
         return int(statm_path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
     except (OSError, ValueError, IndexError):

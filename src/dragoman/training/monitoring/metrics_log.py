@@ -1,7 +1,7 @@
-"""`metrics.jsonl`: one JSON object a line, appended as the run goes.
+"""Metrics log `metrics.jsonl`: one JSON object a line, appended during the run.
 
-`kind` is "run" (a stretch of the run begins), "train", "valid", "samples" or "event"; each line has its `step`. A number that
-is not finite stands as null.
+`type` is "run" (a run starts or resumes), "train", "valid", "samples" or "event". Each line has its `step`. A number that is
+not finite is null. `LogLine` of `monitoring.events` is the type of a line, from which a JSON schema can be made.
 """
 
 from __future__ import annotations
@@ -9,54 +9,51 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dragoman.errors import OutputError
 from dragoman.io.storage import describe_write_error, write_lines
-from dragoman.training.monitoring.callbacks import EventKind, RunInfo
+from dragoman.training.monitoring.events import LogLine, RunStarted, TrainingEvent
 
-if TYPE_CHECKING:
-    from dragoman.training.validation import Sample
-
-# Lines kept for when there is room again; older ones are lost then.
+# Lines that are kept in memory while the disk is full. Older lines are lost.
 _MAX_UNWRITTEN_LINES = 10_000
 
 
 class MetricsLog:
-    """Appends to the run's journal."""
+    """Writer of a metrics log. It is a callback for training events.
 
-    def __init__(self, path: Path, *, step: int, on_error: Callable[[str], None] | None = None) -> None:
-        """Go on after `step`: lines of later steps, which a resumed run makes anew, are taken out.
+    on_error: takes a message when a line cannot be written; without it, OutputError is raised
+    """
 
-        trouble: hears of a line that cannot be written, once until one can; without it, OutputError is raised
-        """
+    def __init__(self, path: Path, *, on_error: Callable[[str], None] | None = None) -> None:
         self.path = path
         self._on_error = on_error
         self._unwritten_lines: list[str] = []
+
+    @classmethod
+    def resume(cls, path: Path, *, step: int, on_error: Callable[[str], None] | None = None) -> MetricsLog:
+        """Return a writer that continues after `step`. Lines of later steps are removed, since a resumed run repeats them."""
         if path.exists():
             kept_lines = [json.dumps(entry) for entry in read_metrics_log(path) if entry.get("step", 0) <= step]
             write_lines(path, kept_lines, overwrite=True)
+        return cls(path, on_error=on_error)
 
-    def begin(self, run_info: RunInfo) -> None:
-        """The run begins or goes on. The recipe has a file of its own."""
-        self.write("run", **{name: value for name, value in vars(run_info).items() if name != "recipe"})
+    def __call__(self, event: TrainingEvent) -> None:
+        """Write the event, if it is one of the log's lines. The recipe has a file of its own."""
+        line = event.run_info if isinstance(event, RunStarted) else event
+        if isinstance(line, LogLine):
+            self.write(**asdict(line))
 
-    def event(self, kind: EventKind, step: int, text: str) -> None:
-        self.write("event", step=step, event=kind, text=text)
-
-    def samples(self, step: int, samples: Sequence[Sample]) -> None:
-        """Translations of the same few sentences at each validation."""
-        self.write("samples", step=step, samples=[vars(sample) for sample in samples])
-
-    def write(self, entry_type: str, **values: Any) -> None:
-        """Append a line. Where that fails it goes with the next that does not."""
+    def write(self, type: str, **values: Any) -> None:
+        """Append a line. If that fails, the line is written with the next one."""
         is_first_failure = not self._unwritten_lines
         self._unwritten_lines = [
             *self._unwritten_lines[1 - _MAX_UNWRITTEN_LINES :],
-            json.dumps({"type": entry_type, **_replace_nonfinite(values)}) + "\n",
+            json.dumps({"type": type, **_replace_nonfinite(values)}) + "\n",
         ]
         try:
             _append_bytes(self.path, "".join(self._unwritten_lines).encode())
@@ -65,18 +62,18 @@ class MetricsLog:
             if self._on_error is None:
                 raise OutputError(message) from None
             if is_first_failure:
-                self._on_error(f"{message}; training goes on, and what is not journaled waits until it can be")
+                self._on_error(f"{message}; training continues, and the metrics log is written as soon as possible")
             return
         self._unwritten_lines = []
 
 
 def _replace_nonfinite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON knows no infinity."""
+    """Return the values with null for numbers that JSON cannot hold."""
     return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()}
 
 
 def _append_bytes(path: Path, data: bytes) -> None:
-    """All of it or nothing: half a line would spoil the next one."""
+    """Append all bytes or none, since half a line would spoil the next one."""
     with path.open("ab", buffering=0) as stream:
         end = stream.tell()
         try:
@@ -89,7 +86,7 @@ def _append_bytes(path: Path, data: bytes) -> None:
 
 
 def read_metrics_log(path: Path) -> list[dict[str, Any]]:
-    """The entries of a journal; a last line that a crash cut short is left out."""
+    """Return the lines of a metrics log, without those that are damaged, such as a last line that a crash cut short."""
     entries = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:

@@ -1,4 +1,4 @@
-"""What a run did since its last journal line: how fast it was, and what it waited for."""
+"""Throughput of a run since its last line in the metrics log, and its time spent waiting for batches."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dragoman.training.monitoring.flops import BatchCost
 
 
 class Throughput:
-    """Counts by this process's clock. What is done between steps, such as validation, is taken off with `beside`."""
+    """Counter of work and time on this rank. Work between steps, such as validation, is excluded with `paused`."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Count from here."""
+        """Start to count anew."""
         self._started = time.monotonic()
         self.cost = BatchCost()
         self.target_tokens = 0
         self.data_wait_seconds = 0.0
 
     def add_step(self, cost: BatchCost, *, target_tokens: int, data_wait_seconds: float) -> None:
-        """One more step: what all ranks did in it, and the seconds that this one waited for batches."""
+        """Add a step: the cost over all ranks, and the seconds that this rank waited for batches."""
         self.cost += cost
         self.target_tokens += target_tokens
         self.data_wait_seconds += data_wait_seconds
@@ -34,7 +34,7 @@ class Throughput:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Work that is not training and does not count."""
+        """Exclude the time of the `with` block."""
         pause_started = time.monotonic()
         try:
             yield

@@ -27,8 +27,8 @@ from dragoman.tasks.inference_model import InferenceModel
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
-from dragoman.inference.backends.compiled import jit_cache as entries
-from dragoman.inference.backends.compiled import threads as team
+from dragoman.inference.backends.compiled import jit_cache
+from dragoman.inference.backends.compiled import threads
 from dragoman.inference.backends.compiled.cpu_features import has_avx512_vnni
 from dragoman.inference.backends.compiled.search import MAX_BEAM_SIZE, CompiledSearch
 from dragoman.inference.backends.compiled.threads import Cancelled, StepGroup, borrow_workers, run_all
@@ -76,7 +76,7 @@ def both(
     """What the compiled search finds, and what Python's does."""
     assert isinstance(speaker.native_search, CompiledSearch)
     config = DecodingConfig(**({"max_extra_tokens": 12, "batch_tokens": 6000} | decoding))
-    ways = speaker, replace(speaker, searcher=None)
+    ways = speaker, replace(speaker, native_search=None)
     compiled, plain = (
         generate(one, sources(), config, start_id=START_ID, decoding_constraints=rules, constraints=wishes or [])
         for one in ways
@@ -178,7 +178,7 @@ def test_what_python_searches_is_known(speakers: list[InferenceModel]) -> None:
         assert not work_of(speakers[0], **other).is_native
     assert not work_of(speakers[0], SentenceConstraints(exclude=((7,),)), **greedy).is_native
     assert not work_of(speakers[0], constrain=lambda numbers, limits: None, **greedy).is_native
-    assert not work_of(replace(speakers[0], searcher=None), **greedy).is_native
+    assert not work_of(replace(speakers[0], native_search=None), **greedy).is_native
 
 
 @pytest.mark.parametrize(("count", "threads"), [(None, None), (3, None), (None, 3)])
@@ -186,7 +186,7 @@ def test_threads_share_out_what_is_searched_in_one_call(
     speakers: list[InferenceModel], count: int | None, threads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without asking which way is the fastest, and with the same results."""
-    monkeypatch.setattr("dragoman.inference.parallel.scheduler.recall", lambda question: pytest.fail("nothing is to be asked"))
+    monkeypatch.setattr("dragoman.inference.parallel.scheduler.get_measurement", lambda question: pytest.fail("nothing is to be asked"))
     work, pieces = work_of(speakers[1], method="greedy"), [range(first, first + 10) for first in range(0, SOURCES, 10)]
     assert list(BatchScheduler(count, threads, "which").map(work, pieces)) == [work(piece) for piece in pieces]
 
@@ -198,7 +198,7 @@ def test_a_search_asks_for_as_many_helpers_as_replicas_leave_it(
     asking = mock.Mock(side_effect=lambda most: borrow_workers(0))
     work, pieces = work_of(speakers[1], method="greedy"), [range(SOURCES)] * 2
     wanted = [work(piece) for piece in pieces]
-    monkeypatch.setattr("dragoman.inference.backends.compiled.search.helpers", asking)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.search.borrow_workers", asking)
     assert list(BatchScheduler(count, threads, "which").map(work, pieces)) == wanted
     assert asking.mock_calls == [mock.call(most)] * len(pieces)
 
@@ -209,17 +209,17 @@ def test_threads_search_together(
     speakers: list[InferenceModel], decoding: dict[str, Any], parts: int, helping: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five, in teams of three and two, in one of three, or with sentences of their own; what they find is what one finds."""
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 5)
-    monkeypatch.setattr("dragoman.inference.backends.compiled.model.WIDTH_OF_A_MEMBER", 16)  # three in a team
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 5)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.model.WIDTH_PER_THREAD", 16)  # three in a team
     rules = RULES["no three twice"]
     for speaker in speakers:
         alone, _ = both(speaker, rules, **decoding)
         monkeypatch.setattr(
-            "dragoman.inference.backends.compiled.search.ROWS_OF_A_TEAM", SOURCES * decoding.get("beam_size", 1) // parts
+            "dragoman.inference.backends.compiled.search.ROWS_PER_GROUP", SOURCES * decoding.get("beam_size", 1) // parts
         )
         hired: list[int] = []
         monkeypatch.setattr(
-            "dragoman.inference.backends.compiled.model.Meeting",
+            "dragoman.inference.backends.compiled.model.StepGroup",
             lambda helpers, hired=hired: hired.append(len(helpers)) or StepGroup(helpers),
         )
         torch.set_num_threads(5)
@@ -235,16 +235,16 @@ def test_threads_search_together(
 @pytest.mark.parametrize("who", [0, 1])
 def test_whoever_fails_keeps_nobody_waiting(speakers: list[InferenceModel], who: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A member of a team, before it has begun."""
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 2)
-    monkeypatch.setattr("dragoman.inference.backends.compiled.model.WIDTH_OF_A_MEMBER", 16)
-    enter = entries.greedy_search
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 2)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.model.WIDTH_PER_THREAD", 16)
+    enter = jit_cache.greedy_search
 
     def fail(*given: Any) -> int:
-        if given[6].team.member == who:
+        if given[6].group.thread_index == who:
             raise MemoryError("no more")
         return enter(*given)
 
-    monkeypatch.setattr(entries, "greedy", mock.Mock(side_effect=fail))
+    monkeypatch.setattr(jit_cache, "greedy_search", mock.Mock(side_effect=fail))
     torch.set_num_threads(2)
     try:
         with pytest.raises(MemoryError, match="no more"), torch.inference_mode():
@@ -255,9 +255,9 @@ def test_whoever_fails_keeps_nobody_waiting(speakers: list[InferenceModel], who:
 
 def test_where_some_sentences_fail_the_others_are_left(speakers: list[InferenceModel], monkeypatch: pytest.MonkeyPatch) -> None:
     """After the step that each of them is at."""
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 4)
-    monkeypatch.setattr("dragoman.inference.backends.compiled.search.MOST_STEPS", 1)
-    enter, failing, over = entries.greedy_search, Lock(), Event()
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 4)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.search.MAX_STEPS_PER_CALL", 1)
+    enter, failing, over = jit_cache.greedy_search, Lock(), Event()
     monkeypatch.setattr("dragoman.inference.backends.compiled.search.Event", lambda: over)
 
     def fail(*given: Any) -> int:
@@ -267,7 +267,7 @@ def test_where_some_sentences_fail_the_others_are_left(speakers: list[InferenceM
         return enter(*given)
 
     steps = mock.Mock(side_effect=fail)
-    monkeypatch.setattr(entries, "greedy", steps)
+    monkeypatch.setattr(jit_cache, "greedy_search", steps)
     torch.set_num_threads(4)
     try:
         with pytest.raises(MemoryError, match="no more"):
@@ -282,21 +282,21 @@ def test_what_is_searched_by_is_there_before_helpers_are(
 ) -> None:
     """Ctrl-C while it is compiled would else be heard after it is compiled once more by who waits for it."""
     monkeypatch.setattr(
-        "dragoman.inference.backends.compiled.search.helpers", mock.Mock(side_effect=AssertionError("too soon"))
+        "dragoman.inference.backends.compiled.search.borrow_workers", mock.Mock(side_effect=AssertionError("too soon"))
     )
-    methods: list[tuple[str, Any]] = [("encode", "greedy"), ("greedy", "greedy"), ("beam", "beam")]
+    methods: list[tuple[str, Any]] = [("encode", "greedy"), ("greedy_search", "greedy"), ("beam_search", "beam")]
     for name, method in methods:
         entry = mock.Mock()
-        entry.linked.side_effect = KeyboardInterrupt
+        entry.load.side_effect = KeyboardInterrupt
         with monkeypatch.context() as patch:
-            patch.setattr(entries, name, entry)
+            patch.setattr(jit_cache, name, entry)
             with pytest.raises(KeyboardInterrupt):
                 generate(speakers[0], sources(), DecodingConfig(method=method), start_id=START_ID)
 
 
 def test_who_is_still_at_work_helps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C, and once more while the others are waited for: nobody waits longer, and what they do is theirs to end."""
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 3)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 3)
     begun, over, stopped = Event(), Event(), mock.Mock()
 
     def press() -> None:
@@ -322,7 +322,7 @@ class _Large:
 
 
 def test_who_rests_holds_nothing_of_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 2)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 2)
     with borrow_workers(1) as one:
         found = run_all([_Large, _Large], one, lambda: None)
     gone = ref(found[1])
@@ -332,7 +332,7 @@ def test_who_rests_holds_nothing_of_what_was_done(monkeypatch: pytest.MonkeyPatc
 
 
 def test_threads_that_one_search_has_no_other_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 4)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 4)
     with borrow_workers(2) as first, borrow_workers(2) as second, borrow_workers(1) as third:
         assert [len(one) for one in (first, second, third)] == [2, 0, 0]
     with borrow_workers(9) as all_others:
@@ -341,7 +341,7 @@ def test_threads_that_one_search_has_no_other_takes(monkeypatch: pytest.MonkeyPa
 
 
 def test_where_no_thread_can_be_had_one_searches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 40)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 40)
     with borrow_workers(3) as some:
         monkeypatch.setattr(Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread")))
         with borrow_workers(30) as others:
@@ -351,13 +351,13 @@ def test_where_no_thread_can_be_had_one_searches_alone(monkeypatch: pytest.Monke
 
 
 def test_what_a_caller_allows_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert team.get_thread_limit() == torch.get_num_threads()
-    with team.limit_threads(7):
-        assert team.get_thread_limit() == 7
+    assert threads.get_thread_limit() == torch.get_num_threads()
+    with threads.limit_threads(7):
+        assert threads.get_thread_limit() == 7
 
 
 def test_who_fails_is_told_and_whom_that_stopped_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.cores", lambda: 3)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 3)
     over = Event()
 
     def stopped() -> None:
@@ -385,7 +385,7 @@ def test_a_process_that_is_forked_off_has_threads_of_its_own() -> None:
 
 
 def _in_company() -> None:
-    with mock.patch("dragoman.inference.backends.compiled.threads.cores", return_value=2), borrow_workers(1) as one:
+    with mock.patch("dragoman.inference.backends.compiled.threads.count_cores", return_value=2), borrow_workers(1) as one:
         assert run_all([lambda: 1, lambda: 2], one, lambda: None) == [1, 2]
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dragoman.config import ModelConfig
 from dragoman.decoding.topk import TorchTopK
-from dragoman.inference.backends import device as placement
+from dragoman.inference.backends import device
 from dragoman.inference.backends.device import choose_fastest_precision, supports_compiled
 from dragoman.inference.backends.packed.matmul import LazyWeight
 from dragoman.inference.backends.packed.model import PackedTransformer
@@ -29,11 +29,11 @@ pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
 import numba
 
-from dragoman.inference.backends.compiled import jit_cache as entries
+from dragoman.inference.backends.compiled import jit_cache
 from dragoman.inference.backends.compiled.cpu_features import has_avx512_vnni
-from dragoman.inference.backends.compiled.kernels import gemm as products
-from dragoman.inference.backends.compiled.kernels import memory as addresses
-from dragoman.inference.backends.compiled.kernels import simd as vectors
+from dragoman.inference.backends.compiled.kernels import gemm
+from dragoman.inference.backends.compiled.kernels import memory
+from dragoman.inference.backends.compiled.kernels import simd
 from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL,
     ADD_RESIDUAL_U8,
@@ -102,21 +102,21 @@ def sources(sentences: int, longest: int) -> Tensor:
     return source_BS
 
 
-def product_in_bytes(x: Tensor, weight: Tensor, bias: Tensor | None, *, rectified: bool = False) -> Tensor:
+def product_in_bytes(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
     """A product as it is defined in whole numbers: weights in steps of 1/127 of the greatest of their row, inputs of 1/127 of
     theirs, or 1/255 of it where they come from a ReLU."""
     step_X1 = (x.abs().amax(-1, keepdim=True).double() / (255 if weight.shape[1] == D_FF else 127)).clamp(min=MIN_SCALE)
     step_O1 = weight.abs().amax(1, keepdim=True) / 127
     inputs, weights = (x * (1 / step_X1).float()).round() * step_X1, (weight / step_O1).round() * step_O1.double()
     result = (inputs @ weights.t() if bias is None else inputs @ weights.t() + bias).float()
-    return result.relu() if rectified else result
+    return result.relu() if relu else result
 
 
 def in_bytes(model: Transformer) -> Transformer:
     """Products in whole numbers; keys and values in halves."""
     for name, module in model.named_modules():
-        if hasattr(module, "product"):
-            cast(Any, module).product = product_in_halves if name.endswith((".key", ".value")) else product_in_bytes
+        if hasattr(module, "matmul"):
+            cast(Any, module).matmul = product_in_halves if name.endswith((".key", ".value")) else product_in_bytes
     return model
 
 
@@ -144,7 +144,7 @@ def walk(
         if going := leave.get(step):
             stay = [row for row, number in enumerate(left) if number not in going]
             left = [left[row] for row in stay]
-            state = state.keep(torch.tensor(stay))
+            state = state.select_sentences(torch.tensor(stay))
     return found
 
 
@@ -254,9 +254,9 @@ def test_weights_are_put_in_order_in_steps_of_a_127th_of_the_greatest_of_their_r
 
 @njit
 def product(x: Any, matrices: Any, y: Any, rows: Any, inputs: Any, space: Any) -> None:
-    products.configure_amx(space)
-    products.multiply(x, matrices, np.int64(0), y, rows, inputs, space)
-    products.release_amx(space)
+    gemm.configure_amx(space)
+    gemm.multiply(x, matrices, np.int64(0), y, rows, inputs, space)
+    gemm.release_amx(space)
 
 
 @pytest.mark.parametrize("then", [STORE, RELU, ADD_RESIDUAL, ADD_RESIDUAL_U8])
@@ -270,13 +270,13 @@ def test_a_product_is_the_sum_of_its_bytes(then: int, inputs: int, outputs: int,
     x_NI[0] = 0.0
     weight, bias = torch.randn(outputs, inputs, generator=numbers), torch.randn(outputs, generator=numbers)
     kept = pack_int8_weights([LazyWeight(lambda: weight, weight.shape)], [bias], then)
-    places = dict(zip(("weights", "scale", "bias", "shift"), (tensor.data_ptr() for tensor in kept), strict=True))
+    places = dict(zip(("weights", "scale", "bias", "compensation"), (tensor.data_ptr() for tensor in kept), strict=True))
     matrices = Int8Weights(**places, num_outputs=outputs, padded_outputs=kept[1].shape[1], epilogue=then)
     room = WorkspaceTensors(rows, 0, HeadLayout(1, 0, 0), width=inputs, max_outputs=0)
-    room.thread_tensors[0]["inputs"].fill_(77)  # what is left over meets zeros alone
+    room.thread_tensors[0]["quantized_inputs"].fill_(77)  # what is left over meets zeros alone
     found = []
-    for described in {0, room.workspaces[0].described}:
-        space, result_NO = room.workspaces[0]._replace(described=described, x=y_NO.data_ptr()), torch.empty_like(y_NO)
+    for tile_config in {0, room.workspaces[0].tile_config}:
+        space, result_NO = room.workspaces[0]._replace(tile_config=tile_config, x=y_NO.data_ptr()), torch.empty_like(y_NO)
         product(x_NI.data_ptr(), matrices, result_NO.data_ptr(), rows, inputs, space)
         found.append(result_NO)
     assert all(torch.equal(one, found[0]) for one in found)
@@ -295,7 +295,7 @@ def test_e_to_the_power_of_what_is_not_above_zero() -> None:
     @njit
     def powers(x: int, y: int, count: int) -> None:
         for at in range(0, count, LANES):
-            addresses.store_f32x16(y, at, vectors.exp_f32x16(addresses.load_f32x16(x, at)))
+            memory.store_f32x16(y, at, simd.exp_f32x16(memory.load_f32x16(x, at)))
 
     x = np.concatenate([np.linspace(-79, 0, 1 << 16), [-80.0, -1e4, -np.inf] * 16]).astype(np.float32)
     y = np.empty_like(x)
@@ -345,7 +345,7 @@ def test_without_a_numba_that_works_models_are_packed(monkeypatch: pytest.Monkey
     assert supports_compiled(model)
     assert choose_fastest_precision(model) == "int8"
     with monkeypatch.context() as patch:
-        patch.setattr(entries.EntryPoint, "is_kept", lambda entry: False)
+        patch.setattr(jit_cache.EntryPoint, "is_cached", lambda entry: False)
         assert supports_compiled(model)
         with monkeypatch.context() as other:  # Numba is told to compile for another processor
             other.setattr("numba.config.CPU_NAME", "generic")
@@ -355,13 +355,13 @@ def test_without_a_numba_that_works_models_are_packed(monkeypatch: pytest.Monkey
         )  # as where its NumPy is not the one that is here
         assert not supports_compiled(model)
     with monkeypatch.context() as patch:
-        patch.setattr(entries.EntryPoint, "is_kept", lambda entry: True)
+        patch.setattr(jit_cache.EntryPoint, "is_cached", lambda entry: True)
         patch.setitem(sys.modules, "dragoman.inference.backends.compiled.jit", None)
         assert supports_compiled(model)  # all is there already
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "dragoman.inference.backends.compiled.pack", None)
         assert not supports_compiled(model)
-    monkeypatch.setattr(placement, "find_spec", lambda name: None)
+    monkeypatch.setattr(device, "find_spec", lambda name: None)
     assert not supports_compiled(model)
     assert isinstance(ready(model, "int8"), PackedTransformer)
 
@@ -383,17 +383,17 @@ def test_some_words_are_said_as_all_are() -> None:
 
 def test_what_is_kept_hangs_on_every_file_that_is_compiled() -> None:
     """And on the tuples that they are given."""
-    package = Path(entries.__file__).parent
+    package = Path(jit_cache.__file__).parent
     sources = {str(path.relative_to(package)): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
-    marks = ("@compiled\n", "@entered(", "@inlined\n", "@intrinsic")
+    marks = ("@kernel\n", "@export(", "@inline_kernel\n", "@intrinsic")
     marked = {name for name, source in sources.items() if any(mark in source for mark in marks)}
-    assert marked | {"kernels/structs.py"} == set(entries.KERNEL_SOURCES)
+    assert marked | {"kernels/structs.py"} == set(jit_cache.KERNEL_SOURCES)
 
 
 def test_compiling_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(entries, "_folder", lambda: tmp_path)
-    monkeypatch.setattr("dragoman.inference.backends.compiled.jit.assemble", lambda module, name: ("symbol", b"code"))
-    entry = entries.EntryPoint("transformer", "encode")
+    monkeypatch.setattr(jit_cache, "_get_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.jit.compile_object", lambda module, name: ("symbol", b"code"))
+    entry = jit_cache.EntryPoint("transformer", "encode")
     with caplog.at_level("INFO", logger="dragoman"):
         assert entry._compile() == entry._read_cached() == ("symbol", b"code")
     assert caplog.messages == ["compiling encode for this processor, once: it takes some seconds"]
@@ -402,9 +402,9 @@ def test_compiling_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 SUMS = """
 import sys
 import torch
-from dragoman.inference.backends.compiled.topk import CompiledRanking
+from dragoman.inference.backends.compiled.topk import CompiledTopK
 
-print(CompiledRanking().log_sums(torch.arange(20.0).view(2, 10)).tolist())
+print(CompiledTopK().logsumexp(torch.arange(20.0).view(2, 10)).tolist())
 print("compiled" if "numba" in sys.modules else "kept")
 """
 
@@ -439,9 +439,9 @@ features = llvm.get_host_cpu_features()
 llvm.get_host_cpu_features = lambda: features
 features |= dict.fromkeys(("amx-tile", "amx-int8"), sys.argv[1] == "tiles")
 
-from dragoman.inference.backends.compiled.jit import assemble
+from dragoman.inference.backends.compiled.jit import compile_object
 
-_, code = assemble("kernels", "encode")
+_, code = compile_object("transformer", "encode")
 tilerelease = bytes.fromhex("c4e27849c0")
 print(tilerelease in code)
 """

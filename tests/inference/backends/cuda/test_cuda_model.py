@@ -168,7 +168,7 @@ def test_sampling_draws_what_it_draws_with_the_plain_model() -> None:
 @pytest.mark.parametrize("knobs", [{**knobs, "max_positions": 24} if "max_positions" in knobs else knobs for knobs in KNOBS])
 def test_rows_can_be_reordered_and_sentences_dropped(knobs: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Against each history read at once beside its own source, through three sizes of room and three of batch."""
-    monkeypatch.setattr(fixed, "LEAST_ROOM", 4)
+    monkeypatch.setattr(fixed, "MIN_CAPACITY", 4)
     model, beam, source = network(**knobs).double(), 3, ids(6, 3, 17, 1, 2)
     ours, generator = StaticTransformer(model), torch.Generator().manual_seed(3)
     sentence_N = torch.arange(5).repeat_interleave(beam)
@@ -300,7 +300,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_the_longest_unused_buffers_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixed, "MOST_BUCKETS", 2)
+    monkeypatch.setattr(fixed, "MAX_BUCKETS", 2)
     ours = StaticTransformer(network())
     for count in (1, 2, 1, 4):
         ours.step(torch.full((count,), START), ours.start(ids(*[3] * count)))

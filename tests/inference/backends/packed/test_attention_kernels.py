@@ -34,14 +34,14 @@ def test_what_is_found_is_equation_1(queries: int, dtype: torch.dtype) -> None:
 
 def test_one_query_is_measured_once_and_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(lookup, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(lookup, "has_bf16_matmul", lambda: True)
     asked: list[int] = []
 
     def measured(key_width: int) -> bool:
         asked.append(key_width)
         return key_width == MIN_BF16_HEAD_WIDTH
 
-    monkeypatch.setattr(lookup, "_measured", measured)
+    monkeypatch.setattr(lookup, "_is_bf16_faster", measured)
     for _ in range(2):
         lookup.is_bf16_faster_for_one_query.cache_clear()  # as in another process
         assert choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 1) == torch.bfloat16
@@ -53,7 +53,7 @@ def test_one_query_is_measured_once_and_remembered(monkeypatch: pytest.MonkeyPat
         == torch.float32
     )
     assert choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 4) == torch.bfloat16
-    monkeypatch.setattr(lookup, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(lookup, "has_bf16_matmul", lambda: False)
     assert (
         choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 1)
         == choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 4)

@@ -53,7 +53,7 @@ def without_gradients(one_core: None) -> Iterator[None]:
 @pytest.fixture
 def none_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """These weights are packed as large ones are."""
-    monkeypatch.setattr("dragoman.inference.backends.packed.matmul.SMALL", 0)
+    monkeypatch.setattr("dragoman.inference.backends.packed.matmul.SMALL_WEIGHT_COUNT", 0)
 
 
 def model_of(**switches: Any) -> Transformer:
@@ -251,9 +251,9 @@ def test_lower_precisions_stay_near(
     precision: Precision, sentences: int, width: int, none_is_small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With few heads attention is computed in float32, with many in bfloat16; the logits' spread is about 1."""
-    monkeypatch.setattr("dragoman.inference.backends.packed.attention.WIDE_HEAD", 1)
-    monkeypatch.setattr("dragoman.inference.backends.packed.attention.one_gains", lambda key_width: True)
-    monkeypatch.setattr("dragoman.inference.backends.packed.attention.multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr("dragoman.inference.backends.packed.attention.MIN_BF16_HEAD_WIDTH", 1)
+    monkeypatch.setattr("dragoman.inference.backends.packed.attention.is_bf16_faster_for_one_query", lambda key_width: True)
+    monkeypatch.setattr("dragoman.inference.backends.packed.attention.has_bf16_matmul", lambda: True)
     model = model_of()
     packed = pack_model(model, precision)
     spread = float(model.step(torch.ones(sentences, dtype=torch.long), model.start(sources(sentences, 9)))[0].std())
@@ -263,10 +263,10 @@ def test_lower_precisions_stay_near(
 
 INT8_ALONE = """
 import torch
-from dragoman.inference.backends.packed.matmul import Int8Product, pack_product
+from dragoman.inference.backends.packed.matmul import Int8MatMul, pack_matmul
 ones = torch.ones(512, 512)
-product = pack_product(ones, None, "int8")
-assert isinstance(product, Int8Product)
+product = pack_matmul(ones, None, "int8")
+assert isinstance(product, Int8MatMul)
 print(product.reduce_range, *(float((product(ones[:rows]) - 512).abs().max()) for rows in (1, 32, 128)))
 """
 

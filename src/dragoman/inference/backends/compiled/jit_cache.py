@@ -104,10 +104,10 @@ class EntryPoint:
         return symbol, code
 
 
-pack_weights = EntryPoint("quantize", "put_in_order")
+pack_weights = EntryPoint("quantize", "pack_weights")
 encode, step = EntryPoint("transformer", "encode"), EntryPoint("transformer", "step")
-greedy_search, beam_search = EntryPoint("search", "greedy"), EntryPoint("search", "beam")
-logsumexp, topk = EntryPoint("logits", "log_sums"), EntryPoint("logits", "best")
+greedy_search, beam_search = EntryPoint("search", "greedy_search"), EntryPoint("search", "beam_search")
+logsumexp, topk = EntryPoint("logits", "logsumexp"), EntryPoint("logits", "topk")
 
 
 def can_run_kernels() -> bool:

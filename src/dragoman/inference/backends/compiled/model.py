@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.inference.backends.compiled import jit_cache as entries
+from dragoman.inference.backends.compiled import jit_cache
 from dragoman.inference.backends.compiled.cpu_features import build_tile_config, can_use_amx
 from dragoman.inference.backends.compiled.kernels.structs import (
     ACCUMULATOR_STRIDE,
@@ -69,20 +69,20 @@ class WorkspaceTensors:
         """width: D. widest: O of the widest product, but for the last"""
         self.num_rows, self.num_positions, self.step_group = num_rows, num_positions, StepGroup(workers)
         self.tile_config = torch.from_numpy(build_tile_config())
-        self.shared_tensors = {"wide": torch.empty(num_rows * max_outputs, **F32_OPTIONS)}
+        self.shared_tensors = {"projections": torch.empty(num_rows * max_outputs, **F32_OPTIONS)}
         if workers:
             self.shared_tensors |= {
-                "found": torch.empty(num_rows * head_layout.value_width, **F32_OPTIONS),
-                "onto": torch.empty(num_rows * width, **F32_OPTIONS),
+                "attention_output": torch.empty(num_rows * head_layout.value_width, **F32_OPTIONS),
+                "residual": torch.empty(num_rows * width, **F32_OPTIONS),
             }
         self.thread_tensors = [
             _allocate_thread_tensors(num_rows, num_positions, head_layout, width, max_outputs) for _ in self.step_group.groups
         ]
         tile_config_address = self.tile_config.data_ptr() if can_use_amx() else 0
-        input_stride = self.thread_tensors[0]["inputs"].shape[1]
+        input_stride = self.thread_tensors[0]["quantized_inputs"].shape[1]
         self.workspaces = []
         for own_tensors, group in zip(self.thread_tensors, self.step_group.groups, strict=True):
-            tensors = {"found": own_tensors["y"], "onto": own_tensors["x"]} | own_tensors | self.shared_tensors
+            tensors = {"attention_output": own_tensors["y"], "residual": own_tensors["x"]} | own_tensors | self.shared_tensors
             addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
             self.workspaces.append(
                 Workspace(**addresses, tile_config=tile_config_address, width=width, input_stride=input_stride, group=group)
@@ -98,15 +98,15 @@ def _allocate_thread_tensors(
     floats = {
         "x": num_rows * width,
         "y": num_rows * max(width, head_layout.value_width),
-        "steps": num_rows,
+        "row_scales": num_rows,
         "scores": num_positions * LANES,
     }
     return {name: torch.empty(count, **F32_OPTIONS) for name, count in floats.items()} | {
-        "places": torch.empty(num_positions, dtype=torch.long, device="cpu"),
+        "kv_rows": torch.empty(num_positions, dtype=torch.long, device="cpu"),
         "keys": torch.empty(num_rows * head_layout.key_width, **F16_OPTIONS),
         "values": torch.empty(num_rows * head_layout.value_width, **F16_OPTIONS),
-        "inputs": torch.zeros(padded_rows, input_stride, dtype=torch.uint8, device="cpu"),
-        "sums": torch.empty(4 * ACCUMULATOR_STRIDE, dtype=torch.int32, device="cpu"),
+        "quantized_inputs": torch.zeros(padded_rows, input_stride, dtype=torch.uint8, device="cpu"),
+        "accumulators": torch.empty(4 * ACCUMULATOR_STRIDE, dtype=torch.int32, device="cpu"),
     }
 
 
@@ -139,7 +139,7 @@ class CompiledState(NamedTuple):
         """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
         if self.length == 0 or self.ancestors_NT.shape[0] == self.num_active:
             return self
-        return self._replace(lineage_NT=self.ancestors_NT.index_select(0, rows_N))
+        return self._replace(ancestors_NT=self.ancestors_NT.index_select(0, rows_N))
 
     def select_sentences(self, sentences_B: Tensor) -> CompiledState:
         """Only these sentences, with all their rows. Nothing is moved."""
@@ -147,13 +147,13 @@ class CompiledState(NamedTuple):
         if num_active == self.num_active:
             return self
         if self.length == 0:
-            return self._replace(wanted=num_active, sentence_N=self.sentence_N.index_select(0, sentences_B))
+            return self._replace(num_active=num_active, sentence_N=self.sentence_N.index_select(0, sentences_B))
         beam_size = self.ancestors_NT.shape[0] // self.num_active
         rows_N = (sentences_B[:, None] * beam_size + torch.arange(beam_size, device="cpu")).flatten()
         return self._replace(
-            wanted=num_active,
-            lineage_NT=self.ancestors_NT.index_select(0, rows_N),
-            stored_N=self.slot_row_N.index_select(0, rows_N),
+            num_active=num_active,
+            ancestors_NT=self.ancestors_NT.index_select(0, rows_N),
+            slot_row_N=self.slot_row_N.index_select(0, rows_N),
             sentence_N=self.sentence_N.index_select(0, rows_N),
             logits_NV=self.logits_NV[: num_active * beam_size],
         )
@@ -174,7 +174,7 @@ class CompiledState(NamedTuple):
         """Room for twice as many tokens in each row."""
         ancestors_NT = F.pad(self.ancestors_NT, (0, self.ancestors_NT.shape[1]))
         keys, values = (_extend_positions(kv_LPTK, ancestors_NT.shape[1]) for kv_LPTK in (self.self_keys, self.self_values))
-        return self._replace(past_keys=keys, past_values=values, lineage_NT=ancestors_NT)
+        return self._replace(self_keys=keys, self_values=values, ancestors_NT=ancestors_NT)
 
 
 def _extend_positions(kv_LPTK: Tensor, num_positions: int) -> Tensor:
@@ -279,7 +279,7 @@ class CompiledTransformer:
         state, decoder = self.ensure_workspace(state, num_rows), self.decoder
         position_id_N = torch.zeros(num_rows, dtype=torch.long, device="cpu")
         tokens_N, position_vector_1D = tokens_N.contiguous(), decoder.compute_positions(position, 1)
-        entries.step(
+        jit_cache.step(
             tokens_N.data_ptr(),
             position_id_N.data_ptr(),
             num_rows,
@@ -306,10 +306,10 @@ class CompiledTransformer:
         num_positions = max(INITIAL_POSITIONS, state.cross_kv.num_positions)  # most outputs are about as long as their source
         shape = self.decoder.layers.num_layers, num_rows, num_positions
         return state._replace(
-            past_keys=torch.empty(*shape, self.head_layout.key_width, **F16_OPTIONS),
-            past_values=torch.empty(*shape, self.head_layout.value_width, **F16_OPTIONS),
-            lineage_NT=torch.zeros(num_rows, num_positions, dtype=torch.int32, device="cpu"),  # see `searcher.Rows`
-            stored_N=torch.arange(num_rows, dtype=torch.int32, device="cpu"),
+            self_keys=torch.empty(*shape, self.head_layout.key_width, **F16_OPTIONS),
+            self_values=torch.empty(*shape, self.head_layout.value_width, **F16_OPTIONS),
+            ancestors_NT=torch.zeros(num_rows, num_positions, dtype=torch.int32, device="cpu"),  # see `searcher.Rows`
+            slot_row_N=torch.arange(num_rows, dtype=torch.int32, device="cpu"),
             sentence_N=state.sentence_N.repeat_interleave(num_rows // state.num_active),
         )
 
@@ -318,7 +318,7 @@ class CompiledTransformer:
         num_positions = max(state.cross_kv.num_positions, state.ancestors_NT.shape[1])
         if state.workspace.num_rows >= num_rows and state.workspace.num_positions >= num_positions:
             return state
-        return state._replace(room=self._allocate_workspace(num_rows, num_positions, state.workspace.step_group.workers))
+        return state._replace(workspace=self._allocate_workspace(num_rows, num_positions, state.workspace.step_group.workers))
 
     def _allocate_workspace(self, num_rows: int, num_positions: int, workers: Sequence[WorkerThread]) -> WorkspaceTensors:
         projections = [*self.encoder.layers[1:5], *self.decoder.layers[1:5], *self.cross_attention[:3]]
@@ -342,7 +342,7 @@ def _encode_block(
     arguments: tuple[Any, ...], workspaces: Sequence[Workspace], keep_alive: Sequence[object], thread_index: int
 ) -> int:
     """kept: what stands where addresses are given, for as long as somebody may be at work"""
-    return entries.encode(*arguments, workspaces[thread_index])
+    return jit_cache.encode(*arguments, workspaces[thread_index])
 
 
 def _iter_token_blocks(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -67,7 +67,7 @@ def restrict_output(compiled_model: CompiledTransformer, model: Transformer, voc
     """It says these words alone."""
     compiler = _Compiler(lambda: None)
     output = compiler.pack_int8([_lazy_weight(model.output[vocab_ids_W])], [None], STORE)
-    return replace(compiled_model, output=output, kept=[*compiled_model.owned_tensors, *compiler.tensors])
+    return replace(compiled_model, output=output, owned_tensors=[*compiled_model.owned_tensors, *compiler.tensors])
 
 
 def _lazy_weight(weight: Tensor, release: Callable[[], None] = lambda: None) -> LazyWeight:

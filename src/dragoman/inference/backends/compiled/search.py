@@ -15,14 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.decoding.beam_history import FinishedSentence, finalize
+from dragoman.decoding.beam_history import BeamHistory, FinishedSentence, NodeRef, finalize
 from dragoman.decoding.constraints import NEG_INF
 from dragoman.decoding.greedy import to_hypothesis
-from dragoman.decoding.history import BeamHistory, NodeRef
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.native_search import SearchRequest
 from dragoman.decoding.repetition import CHECK_INTERVAL, MIN_REPEATS
-from dragoman.inference.backends.compiled import jit_cache as entries
+from dragoman.inference.backends.compiled import jit_cache
 from dragoman.inference.backends.compiled.kernels.structs import (
     LOGIT_BLOCK,
     BeamBuffers,
@@ -48,9 +47,9 @@ F32_OPTIONS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 # Fewer rows than this are not worth a team of their own, which reads all weights.
 ROWS_PER_GROUP = 8
 
-ResultT = TypeVar("Found")
+ResultT = TypeVar("ResultT")
 SearchKernel = Callable[..., int]
-"""`entries.greedy` or `entries.beam`, but for what it writes into."""
+"""`jit_cache.greedy` or `jit_cache.beam`, but for what it writes into."""
 
 
 class SearchThreads(NamedTuple):
@@ -70,19 +69,19 @@ class SearchBuffers:
     def __init__(self, num_rows: int, num_candidates: int, num_outputs: int, start_id: int, num_threads: int) -> None:
         num_blocks = -(-num_outputs // LOGIT_BLOCK)
         self.shared_tensors = {
-            "last": torch.full((num_rows,), start_id, **I64_OPTIONS),
-            "left": torch.zeros(1, **I64_OPTIONS),
-            "top": torch.empty(num_rows, num_blocks, **F32_OPTIONS),
-            "sum": torch.empty(num_rows, num_blocks, dtype=torch.float64, device="cpu"),
-            "total": torch.empty(num_rows, dtype=torch.float64, device="cpu"),
-            "filled": torch.zeros(num_threads, num_rows, **I64_OPTIONS),
-            "values": torch.empty(num_threads, num_rows, num_candidates, **F32_OPTIONS),
-            "best": torch.zeros(num_threads, num_rows, num_candidates, **I64_OPTIONS),
+            "last_ids": torch.full((num_rows,), start_id, **I64_OPTIONS),
+            "num_active": torch.zeros(1, **I64_OPTIONS),
+            "block_max": torch.empty(num_rows, num_blocks, **F32_OPTIONS),
+            "block_sum": torch.empty(num_rows, num_blocks, dtype=torch.float64, device="cpu"),
+            "logsumexp": torch.empty(num_rows, dtype=torch.float64, device="cpu"),
+            "num_filled": torch.zeros(num_threads, num_rows, **I64_OPTIONS),
+            "candidate_logits": torch.empty(num_threads, num_rows, num_candidates, **F32_OPTIONS),
+            "candidate_ids": torch.zeros(num_threads, num_rows, num_candidates, **I64_OPTIONS),
         }
         self.thread_tensors = [
             {
-                "tokens": torch.empty(num_rows, **I64_OPTIONS),
-                "at": torch.empty(num_rows, **I64_OPTIONS),
+                "input_ids": torch.empty(num_rows, **I64_OPTIONS),
+                "position_ids": torch.empty(num_rows, **I64_OPTIONS),
                 "logits": torch.empty(num_rows, LOGIT_BLOCK, **F32_OPTIONS),
             }
             for _ in range(num_threads)
@@ -106,7 +105,7 @@ class CompiledSearch:
     max_beam_size: int = MAX_BEAM_SIZE
 
     def greedy(self, source_BS: Tensor, request: SearchRequest) -> list[Hypothesis]:
-        entries.greedy_search.load()
+        jit_cache.greedy_search.load()
         return self._distribute(source_BS, request, 1, self._search_greedy)
 
     def _search_greedy(self, source_BS: Tensor, request: SearchRequest, threads: SearchThreads) -> list[Hypothesis]:
@@ -120,7 +119,7 @@ class CompiledSearch:
         output_tensors = output_ids_BM, tokens_BM, log_probs_BM, length_B, is_repetition_B
         greedy_buffers = GreedyBuffers(*(tensor.data_ptr() for tensor in output_tensors))
         self._run_steps(
-            source_BS, request, threads, 1, 1, partial(_call_entry_point, entries.greedy_search, greedy_buffers, output_tensors)
+            source_BS, request, threads, 1, 1, partial(_call_entry_point, jit_cache.greedy_search, greedy_buffers, output_tensors)
         )
         max_length = int(length_B.max())
         columns = (tokens_BM[:, :max_length], log_probs_BM[:, :max_length], length_B, is_repetition_B)
@@ -149,11 +148,11 @@ class CompiledSearch:
                 threads,
                 beam_size,
                 2 * beam_size,
-                partial(_call_entry_point, entries.beam_search, beam_buffers, beam_tensors),
+                partial(_call_entry_point, jit_cache.beam_search, beam_buffers, beam_tensors),
             )
             return beam_tensors.finalize()
 
-        entries.beam_search.load()
+        jit_cache.beam_search.load()
         return self._distribute(source_BS, request, beam_size, search_sentences)
 
     def _distribute(
@@ -168,7 +167,7 @@ class CompiledSearch:
         num_sentences = len(request.max_lengths)
         if not num_sentences:
             return []
-        entries.encode.load()  # before others wait for it, who hear no Ctrl-C
+        jit_cache.encode.load()  # before others wait for it, who hear no Ctrl-C
         num_groups = max(1, min(num_sentences, num_sentences * beam_size // ROWS_PER_GROUP))
         with borrow_workers(min(get_thread_limit(), num_groups * self.model.max_threads) - 1) as workers:
             num_groups, cancelled = min(num_groups, len(workers) + 1), Event()
@@ -242,7 +241,7 @@ class CompiledSearch:
                 vocabulary_map,
             )
             arguments = position, end_position, num_active, decoder_weights, state.cross_kv, state.self_kv_cache()
-            buffers.shared_tensors["left"].fill_(num_active)  # whoever goes on alone, because the first has failed, reads it
+            buffers.shared_tensors["num_active"].fill_(num_active)  # whoever goes on alone, because the first has failed, reads it
             keep_alive = model, self.vocab_ids_W, state, buffers, limit_B, allow_repetition_B, suppressed_ids_C, positions_TD
             num_active = state.workspace.step_group.run(
                 partial(_run_kernel, kernel, arguments, state.workspace.workspaces, buffers.row_buffers, options, keep_alive)
@@ -279,24 +278,24 @@ class _BeamTensors:
         lengths_M = torch.arange(max_length + 1, dtype=torch.float64, device="cpu").clamp(min=1)
         num_checks = max_length // CHECK_INTERVAL if request.repetition_window else 0
         self.tensors = {
-            "length": torch.empty(num_sentences, **I64_OPTIONS),
-            "score": torch.full((num_sentences, beam_size), NEG_INF, **F32_OPTIONS),
-            "finished": torch.full((num_sentences, beam_size), NEG_INF, **F32_OPTIONS),
-            "codes": torch.zeros(num_sentences, beam_size, **I64_OPTIONS),
-            "cap": request.length_penalty(torch.tensor(request.max_lengths, **F32_OPTIONS)).contiguous(),
+            "lengths": torch.empty(num_sentences, **I64_OPTIONS),
+            "alive_scores": torch.full((num_sentences, beam_size), NEG_INF, **F32_OPTIONS),
+            "finished_scores": torch.full((num_sentences, beam_size), NEG_INF, **F32_OPTIONS),
+            "finished_node_ids": torch.zeros(num_sentences, beam_size, **I64_OPTIONS),
+            "max_penalties": request.length_penalty(torch.tensor(request.max_lengths, **F32_OPTIONS)).contiguous(),
             "penalties": (request.length_penalty(lengths_M) * torch.ones_like(lengths_M)).to(**F32_OPTIONS),
             "parents": torch.empty(max_length, num_sentences, num_columns, **I32_OPTIONS),
             "tokens": torch.empty(max_length, num_sentences, num_columns, **I32_OPTIONS),
             "log_probs": torch.empty(max_length, num_sentences, num_columns, **F32_OPTIONS),
-            "living": torch.empty(max_length, num_sentences, beam_size, **I32_OPTIONS),
-            "said": torch.empty(num_sentences * beam_size, max_length, **I32_OPTIONS),
-            "looped": torch.zeros(num_checks, num_sentences, beam_size, **I64_OPTIONS),
-            "looped_score": torch.empty(num_checks, num_sentences, beam_size, **F32_OPTIONS),
-            "taken": torch.empty(num_columns, **I64_OPTIONS),
-            "values": torch.empty(num_columns, **F32_OPTIONS),
-            "again": torch.empty(beam_size, max_length, **I32_OPTIONS),
+            "alive": torch.empty(max_length, num_sentences, beam_size, **I32_OPTIONS),
+            "row_ids": torch.empty(num_sentences * beam_size, max_length, **I32_OPTIONS),
+            "is_repetition": torch.zeros(num_checks, num_sentences, beam_size, **I64_OPTIONS),
+            "repetition_scores": torch.empty(num_checks, num_sentences, beam_size, **F32_OPTIONS),
+            "cursors": torch.empty(num_columns, **I64_OPTIONS),
+            "candidate_scores": torch.empty(num_columns, **F32_OPTIONS),
+            "scratch_ids": torch.empty(beam_size, max_length, **I32_OPTIONS),
         }
-        self.tensors["score"][:, 0] = 0.0
+        self.tensors["alive_scores"][:, 0] = 0.0
 
     def to_buffers(self, *, target_rank: int, early_stopping: str) -> BeamBuffers:
         addresses = {name: tensor.data_ptr() for name, tensor in self.tensors.items()}
@@ -310,19 +309,19 @@ class _BeamTensors:
 
     def finalize(self) -> list[list[Hypothesis]]:
         """The hypotheses of each sentence, best first."""
-        num_steps, penalty = int(self.tensors["length"].max()), self.request.length_penalty
-        steps = {name: list(self.tensors[name][:num_steps].unbind()) for name in ("parents", "tokens", "log_probs", "living")}
+        num_steps, penalty = int(self.tensors["lengths"].max()), self.request.length_penalty
+        steps = {name: list(self.tensors[name][:num_steps].unbind()) for name in ("parents", "tokens", "log_probs", "alive")}
         history = BeamHistory(**steps, batch_rows=[np.arange(len(self.request.max_lengths))] * num_steps)
         repetitions: list[list[tuple[float, NodeRef]]] = [[] for _ in self.request.max_lengths]
-        for check_index, sentence, rank in self.tensors["looped"].nonzero().tolist():
+        for check_index, sentence, rank in self.tensors["is_repetition"].nonzero().tolist():
             length = (check_index + 1) * CHECK_INTERVAL
-            node = NodeRef(sentence, length, int(self.tensors["living"][length - 1, sentence, rank]))
+            node = NodeRef(sentence, length, int(self.tensors["alive"][length - 1, sentence, rank]))
             repetitions[sentence].append(
-                (float(self.tensors["looped_score"][check_index, sentence, rank]) / penalty(float(length)), node)
+                (float(self.tensors["repetition_scores"][check_index, sentence, rank]) / penalty(float(length)), node)
             )
-        length_B = self.tensors["length"].tolist()
-        alive_BR = [self.tensors["living"][length - 1, number].tolist() for number, length in enumerate(length_B)]
-        columns = (self.tensors[name].tolist() for name in ("finished", "codes", "score"))
+        length_B = self.tensors["lengths"].tolist()
+        alive_BR = [self.tensors["alive"][length - 1, number].tolist() for number, length in enumerate(length_B)]
+        columns = (self.tensors[name].tolist() for name in ("finished_scores", "finished_node_ids", "alive_scores"))
         finished_sentences = [
             FinishedSentence(*fields) for fields in zip(length_B, *columns, alive_BR, repetitions, strict=True)
         ]

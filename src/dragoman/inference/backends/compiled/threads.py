@@ -23,7 +23,7 @@ import torch
 from dragoman.inference.backends.compiled.kernels.structs import CACHE_LINE_I64, ThreadGroup
 from dragoman.runtime.processes import count_cores
 
-ResultT = TypeVar("Found")
+ResultT = TypeVar("ResultT")
 
 
 class WorkerThread:
@@ -33,7 +33,7 @@ class WorkerThread:
         """Raises RuntimeError where no thread can be had."""
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._last_future: Future[Any] | None = None
-        Thread(target=self._run_tasks, name="member", daemon=True).start()
+        Thread(target=self._run_tasks, name="worker", daemon=True).start()
 
     def submit(self, task: Callable[[], ResultT], future: Future[ResultT]) -> None:
         self._last_future = future
@@ -64,7 +64,7 @@ class WorkerThread:
 _lock = Lock()
 _num_busy = 0
 _idle_workers: list[WorkerThread] = []
-_thread_limit: ContextVar[int | None] = ContextVar("allowed", default=None)
+_thread_limit: ContextVar[int | None] = ContextVar("thread_limit", default=None)
 
 
 def _reset_after_fork() -> None:

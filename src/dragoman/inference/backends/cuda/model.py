@@ -228,7 +228,7 @@ class StaticTransformer:
     @torch.no_grad()
     def migrate(self, state: StaticState, old_bucket: ShapeBucket, *, capacity: int) -> ShapeBucket:
         """Go on with the sentences that are wanted alone, and with so many places for the output."""
-        shape = old_bucket.buffers.shape._replace(sentences=round_up_size(state.num_active), room=capacity)
+        shape = old_bucket.buffers.shape._replace(num_sentences=round_up_size(state.num_active), capacity=capacity)
         state.bucket = self._acquire_bucket(shape, state)
         state.bucket.buffers.copy_from(old_bucket.buffers, state.num_active, state.length)
         old_bucket.state_ref = lambda: None

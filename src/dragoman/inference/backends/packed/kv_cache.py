@@ -66,14 +66,14 @@ class PackedState:
             assert rows_M is not None
             rows_N = torch.arange(ancestors_CRW.shape[0] * ancestors_CRW.shape[1]).index_copy_(0, rows_M, rows_M[rows_N])
         ancestors_CRW = ancestors_CRW.flatten(0, 1).index_select(0, rows_N).view_as(ancestors_CRW)
-        return replace(self, lineage_CRW=ancestors_CRW, pointed=pointer)
+        return replace(self, ancestors_CRW=ancestors_CRW, pointer=pointer)
 
     def select_sentences(self, sentences_B: Tensor) -> PackedState:
         """Only these sentences, with all their rows. They are moved when they are so few that fewer can be computed."""
         active_B = sentences_B if self.active_B is None else self.active_B[sentences_B]
         if len(active_B) == self.num_stored:
             return self
-        state = replace(self, wanted_B=active_B, pointed=self.pointer and self.pointer.select_sentences(sentences_B))
+        state = replace(self, active_B=active_B, pointer=self.pointer and self.pointer.select_sentences(sentences_B))
         return state._compact(0) if round_up_rows(len(active_B)) < self.num_stored else state
 
     @property
@@ -116,11 +116,11 @@ class PackedState:
 
         return replace(
             self,
-            memory=tuple(KeyValue(to_dense(layer.key), to_dense(layer.value)) for layer in self.cross_kv),
+            cross_kv=tuple(KeyValue(to_dense(layer.key), to_dense(layer.value)) for layer in self.cross_kv),
             memory_bias=None if memory_bias is None else memory_bias.to(dtype),
-            past=tuple(KeyValue(allocate_slots(layer.key), allocate_slots(layer.value)) for layer in self.cross_kv),
-            lineage_CRW=torch.full((self.num_stored, beam_size, num_slots), MASKED_BIAS, dtype=dtype),
-            time_CW=torch.zeros(self.num_stored, num_slots, dtype=torch.long) if track_positions else None,
+            self_kv=tuple(KeyValue(allocate_slots(layer.key), allocate_slots(layer.value)) for layer in self.cross_kv),
+            ancestors_CRW=torch.full((self.num_stored, beam_size, num_slots), MASKED_BIAS, dtype=dtype),
+            position_CW=torch.zeros(self.num_stored, num_slots, dtype=torch.long) if track_positions else None,
         )
 
     def prepare_step(self, window: int | None) -> PackedState:
@@ -157,7 +157,7 @@ class PackedState:
             num_stored = new_num_stored
         else:
             kept_B = torch.arange(num_stored)
-        state = replace(self, memory=cross_kv, memory_bias=bias, sentences=num_stored, wanted_B=active_B)
+        state = replace(self, cross_kv=cross_kv, memory_bias=bias, num_stored=num_stored, active_B=active_B)
         if self.self_kv is None or self.ancestors_CRW is None:
             return state
         ancestors_CRW = self.ancestors_CRW.index_select(0, kept_B)
@@ -181,7 +181,7 @@ class PackedState:
             return x.flatten(0, 1).index_select(0, old_slots_A).view(num_stored * num_heads, num_slots, -1)
 
         self_kv = tuple(KeyValue(gather_slots(layer.key), gather_slots(layer.value)) for layer in self.self_kv)
-        return replace(state, past=self_kv, lineage_CRW=ancestors_CRW, time_CW=position_CW, used=num_used_slots)
+        return replace(state, self_kv=self_kv, ancestors_CRW=ancestors_CRW, position_CW=position_CW, num_used_slots=num_used_slots)
 
 
 def _round_up_to_lanes(count: int, lanes: int) -> int:

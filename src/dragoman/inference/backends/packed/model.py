@@ -173,7 +173,7 @@ class PackedPointer:
         sentences, width, _ = pointer_state.vectors_BWD.shape
         offset_B1 = torch.arange(0, sentences * width, width)[:, None]
         position_N = (count_N.clamp(max=width - 1).view(sentences, -1) + offset_B1).flatten()
-        return pointer_state.vectors_BWD.flatten(0, 1).index_select(0, position_N), replace(pointer_state, count_N=count_N)
+        return pointer_state.vectors_BWD.flatten(0, 1).index_select(0, position_N), replace(pointer_state, num_words_N=count_N)
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class PackedTransformer:
         x_MD = self.decoder.norm(x_MD)
         if beam_size > 1:
             x_MD = x_MD.view(beam_size, num_stored, -1).transpose(0, 1).reshape(len(x_MD), -1)
-        next_state = replace(state, used=slots.stop, length=state.length + 1, pointed=pointer_state)
+        next_state = replace(state, num_used_slots=slots.stop, length=state.length + 1, pointer=pointer_state)
         if rows_N is None:
             return self.output(x_MD), next_state
         num_rows = len(rows_N)

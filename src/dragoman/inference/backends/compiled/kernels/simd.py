@@ -58,10 +58,10 @@ class _VectorType(types.Type):
 @register_model(_VectorType)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager, vector):
-        super().__init__(manager, vector, vector.of)
+        super().__init__(manager, vector, vector.llvm_type)
 
 
-f32x16, i32x16 = _VectorType("floats", F32X16), _VectorType("sums", I32X16)
+f32x16, i32x16 = _VectorType("f32x16", F32X16), _VectorType("i32x16", I32X16)
 
 
 def call_llvm(builder, name, result, *arguments):
@@ -226,11 +226,11 @@ def _overload_operator(operation, f32_instruction, i32_instruction):
 
         return i32x16(i32x16, i32x16), codegen
 
-    def select_overload(one, other):
-        if one == other == f32x16:
-            return lambda one, other: compute_f32x16(one, other)
-        if one == other == i32x16:
-            return lambda one, other: compute_i32x16(one, other)
+    def select_overload(left, right):
+        if left == right == f32x16:
+            return lambda left, right: compute_f32x16(left, right)
+        if left == right == i32x16:
+            return lambda left, right: compute_i32x16(left, right)
         return None
 
     overload(operation, inline="always")(select_overload)

@@ -1,8 +1,8 @@
-"""TensorBoard, MLflow and Weights & Biases as listeners, each an extra of its own. By nature they send nothing anywhere.
+"""Loggers for TensorBoard, MLflow and Weights & Biases. Each needs an extra of its own; by default none sends data anywhere.
 
-TensorBoard writes into RUN/tensorboard. MLflow goes where MLFLOW_TRACKING_URI says, or into RUN/mlflow.db; Weights & Biases
-does what WANDB_MODE says, or keeps the run in RUN/wandb for `wandb sync`. A run that goes on does so in the same run of each,
-whose name stands in RUN/trackers.json.
+TensorBoard writes into RUN/tensorboard. MLflow uses MLFLOW_TRACKING_URI, or RUN/mlflow.db if it is not set. Weights & Biases
+uses WANDB_MODE, or keeps the run in RUN/wandb for `wandb sync`. A resumed run continues the same run of each service;
+RUN/loggers.json holds the run ids.
 """
 
 from __future__ import annotations
@@ -15,83 +15,83 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dragoman.config import Recipe
 from dragoman.errors import MissingDependencyError
 from dragoman.io.storage import write_json
-from dragoman.training.monitoring.callbacks import (
+from dragoman.training.monitoring.events import (
     Callback,
     CallbackList,
-    EventKind,
-    NullCallback,
-    RunInfo,
+    RunClosed,
+    RunEvent,
+    RunFinished,
+    RunStarted,
+    Sample,
     StepReport,
+    TrainingEvent,
     ValidationReport,
+    ValidationSamples,
 )
 
-if TYPE_CHECKING:
-    from dragoman.training.validation import Sample
-
 DEFAULT_PROJECT = "dragoman"
-LOGGER_RUNS_FILE = "trackers.json"
-# Parameters that MLflow takes at once.
+LOGGER_RUNS_FILE = "loggers.json"
+# MLflow accepts at most this many parameters in one request.
 _MAX_BATCH_PARAMETERS = 100
 
 
 def with_loggers(recipe: Recipe, callback: Callback) -> Callback:
-    """The listener with the recipe's trackers behind it. Raises MissingExtraError where the library of one is not there."""
+    """Return the callback with the recipe's loggers. Raise MissingDependencyError if a library is not installed."""
     names = list(dict.fromkeys(recipe.training.loggers))
     for name in names:
         spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:  # a folder of this name is none of it
+        if spec is None or spec.origin is None:  # a folder of this name is no library
             raise MissingDependencyError(name, name, f"training.loggers = ['{name}']")
     folder = Path(recipe.run)
     return CallbackList(callback, {name: _LOGGERS[name](folder) for name in names}) if names else callback
 
 
-class TensorBoardLogger(NullCallback):
+class TensorBoardLogger:
     """Curves, samples and events for `tensorboard --logdir RUN/tensorboard`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "tensorboard"
         self._writer: Any = None
 
-    def begin(self, run_info: RunInfo) -> None:
+    def __call__(self, event: TrainingEvent) -> None:
+        match event:
+            case RunStarted():
+                self._start(event)
+            case StepReport():
+                self._write_scalars("train", event)
+            case ValidationReport():
+                self._write_scalars("valid", event)
+                self._writer.flush()
+            case ValidationSamples(step, samples):
+                self._writer.add_text("samples", "\n\n".join(format_samples(samples)), step)
+            case RunEvent(kind, step, text):
+                self._writer.add_text(f"events/{kind}", text, step)
+            case RunFinished(report):
+                self._writer.add_text("report", f"    {json.dumps(select_report_scalars(report))}", report.get("steps"))
+            case RunClosed() if self._writer is not None:
+                self._writer.close()
+
+    def _start(self, event: RunStarted) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # What a run that goes on makes anew is not shown twice.
+        run_info = event.run_info
+        # Steps that a resumed run repeats are shown once.
         self._writer = SummaryWriter(str(self.folder), purge_step=run_info.step + 1)
-        recipe = "\n".join(f"    {name} = {value}" for name, value in flatten(run_info.recipe))
+        recipe = "\n".join(f"    {name} = {value}" for name, value in flatten(event.recipe))
         self._writer.add_text("recipe", f"{run_info.machine}, {run_info.parameters:,} parameters\n\n{recipe}", run_info.step)
-
-    def step(self, report: StepReport) -> None:
-        self._write_scalars("train", report)
-
-    def validation(self, report: ValidationReport) -> None:
-        self._write_scalars("valid", report)
-        self._writer.flush()
-
-    def event(self, kind: EventKind, step: int, text: str) -> None:
-        self._writer.add_text(f"events/{kind}", text, step)
-
-    def samples(self, step: int, samples: Sequence[Sample]) -> None:
-        self._writer.add_text("samples", "\n\n".join(format_samples(samples)), step)
-
-    def finish(self, report: Mapping[str, Any]) -> None:
-        self._writer.add_text("report", f"    {json.dumps(select_report_scalars(report))}", report.get("steps"))
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
 
     def _write_scalars(self, group: str, report: StepReport | ValidationReport) -> None:
         for name, value in to_scalars(report).items():
             self._writer.add_scalar(f"{group}/{name}", value, report.step)
 
 
-class MLflowLogger(NullCallback):
-    """A run of the experiment MLFLOW_EXPERIMENT_NAME, or of `dragoman`."""
+class MLflowLogger:
+    """Logger to a run of the MLflow experiment MLFLOW_EXPERIMENT_NAME; its default is `dragoman`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -99,11 +99,29 @@ class MLflowLogger(NullCallback):
         self._run_id = ""
         self._status = "KILLED"
 
-    def begin(self, run_info: RunInfo) -> None:
+    def __call__(self, event: TrainingEvent) -> None:
+        match event:
+            case RunStarted():
+                self._start(event)
+            case StepReport():
+                self._log_metrics("train", event)
+            case ValidationReport():
+                self._log_metrics("valid", event)
+            case ValidationSamples(step, samples):
+                self._client.log_text(self._run_id, "\n\n".join(format_samples(samples)) + "\n", f"samples/step-{step:08d}.txt")
+            case RunEvent(kind, step, text):
+                self._client.set_tag(self._run_id, f"event.{kind}", f"step {step}: {text}"[:5000])
+            case RunFinished(report):
+                self._finish(report)
+            case RunClosed() if self._run_id:
+                self._client.set_terminated(self._run_id, self._status)
+
+    def _start(self, event: RunStarted) -> None:
         from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
-        logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of every table that it makes
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # else it logs every table that it creates
+        run_info = event.run_info
         run_dir = self.folder.absolute()
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{run_dir / 'mlflow.db'}")
@@ -122,33 +140,17 @@ class MLflowLogger(NullCallback):
             experiment_id, run_name=run_info.name, tags={"machine": run_info.machine}
         ).info.run_id
         write_logger_run(self.folder, "mlflow", self._run_id)
-        parameters = [Param(key, str(value)[:500]) for key, value in flatten(run_info.recipe)]
+        parameters = [Param(key, str(value)[:500]) for key, value in flatten(event.recipe)]
         for start in range(0, len(parameters), _MAX_BATCH_PARAMETERS):
             self._client.log_batch(self._run_id, params=parameters[start : start + _MAX_BATCH_PARAMETERS])
 
-    def step(self, report: StepReport) -> None:
-        self._log_metrics("train", report)
-
-    def validation(self, report: ValidationReport) -> None:
-        self._log_metrics("valid", report)
-
-    def event(self, kind: EventKind, step: int, text: str) -> None:
-        self._client.set_tag(self._run_id, f"event.{kind}", f"step {step}: {text}"[:5000])
-
-    def samples(self, step: int, samples: Sequence[Sample]) -> None:
-        self._client.log_text(self._run_id, "\n\n".join(format_samples(samples)) + "\n", f"samples/step-{step:08d}.txt")
-
-    def finish(self, report: Mapping[str, Any]) -> None:
+    def _finish(self, report: Mapping[str, Any]) -> None:
         from mlflow.entities import Metric
 
         step, now = int(report.get("steps", 0)), round(time.time() * 1000)
         metrics = [Metric(f"report/{name}", value, now, step) for name, value in select_report_scalars(report).items()]
         self._client.log_batch(self._run_id, metrics=metrics)
         self._status = "FINISHED"
-
-    def close(self) -> None:
-        if self._run_id:
-            self._client.set_terminated(self._run_id, self._status)
 
     def _log_metrics(self, group: str, report: StepReport | ValidationReport) -> None:
         from mlflow.entities import Metric
@@ -158,55 +160,56 @@ class MLflowLogger(NullCallback):
         self._client.log_batch(self._run_id, metrics=metrics)
 
 
-class WandbLogger(NullCallback):
-    """A run of the project WANDB_PROJECT, or of `dragoman`."""
+class WandbLogger:
+    """Logger to a run of the Weights & Biases project WANDB_PROJECT; its default is `dragoman`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._run: Any = None
         self._exit_code = 1
 
-    def begin(self, run_info: RunInfo) -> None:
+    def __call__(self, event: TrainingEvent) -> None:
+        match event:
+            case RunStarted():
+                self._start(event)
+            case StepReport():
+                self._log_metrics("train", event)
+            case ValidationReport():
+                self._log_metrics("valid", event)
+            case ValidationSamples():
+                self._log_samples(event)
+            case RunEvent(kind, step, text):
+                self._run.log({"step": step, f"events/{kind}": text})
+            case RunFinished(report):
+                self._run.summary.update({f"report/{name}": value for name, value in select_report_scalars(report).items()})
+                self._exit_code = 0
+            case RunClosed() if self._run is not None:
+                self._run.finish(exit_code=self._exit_code)
+
+    def _start(self, event: RunStarted) -> None:
         import wandb
 
         run_id = read_logger_runs(self.folder).get("wandb") or uuid.uuid4().hex[:8]
         write_logger_run(self.folder, "wandb", run_id)
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", DEFAULT_PROJECT),
-            name=run_info.name,
+            name=event.run_info.name,
             id=run_id,
             resume="allow",
             mode=os.environ.get("WANDB_MODE", "offline"),
             dir=str(self.folder),
-            config=dict(run_info.recipe),
-            settings={"silent": True, "console": "off"},  # the screen is the run's own
+            config=dict(event.recipe),
+            settings={"silent": True, "console": "off"},  # the terminal belongs to dragoman
         )
-        # Its own count of steps never goes back, as a run that goes on from a checkpoint does.
+        # Its own step count never decreases, but a run that resumes from a checkpoint repeats steps.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
-    def step(self, report: StepReport) -> None:
-        self._log_metrics("train", report)
-
-    def validation(self, report: ValidationReport) -> None:
-        self._log_metrics("valid", report)
-
-    def event(self, kind: EventKind, step: int, text: str) -> None:
-        self._run.log({"step": step, f"events/{kind}": text})
-
-    def samples(self, step: int, samples: Sequence[Sample]) -> None:
+    def _log_samples(self, event: ValidationSamples) -> None:
         import wandb
 
-        rows = [[sample.source, sample.reference, sample.translation] for sample in samples]
-        self._run.log({"step": step, "samples": wandb.Table(columns=["source", "reference", "translation"], data=rows)})
-
-    def finish(self, report: Mapping[str, Any]) -> None:
-        self._run.summary.update({f"report/{name}": value for name, value in select_report_scalars(report).items()})
-        self._exit_code = 0
-
-    def close(self) -> None:
-        if self._run is not None:
-            self._run.finish(exit_code=self._exit_code)
+        rows = [[sample.source, sample.reference, sample.translation] for sample in event.samples]
+        self._run.log({"step": event.step, "samples": wandb.Table(columns=["source", "reference", "translation"], data=rows)})
 
     def _log_metrics(self, group: str, report: StepReport | ValidationReport) -> None:
         self._run.log({"step": report.step, **{f"{group}/{name}": value for name, value in to_scalars(report).items()}})
@@ -220,25 +223,22 @@ _LOGGERS: dict[str, Callable[[Path], Callback]] = {
 
 
 def to_scalars(report: StepReport | ValidationReport) -> dict[str, float]:
-    """What can be drawn as a curve, by name."""
-    values = {name: value for name, value in vars(report).items() if name != "step"}
-    if isinstance(report, ValidationReport):
-        values["nll"] = report.nll
-    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+    """Return the numbers of a report by name, without its step."""
+    return {name: float(value) for name, value in vars(report).items() if name != "step" and isinstance(value, int | float)}
 
 
 def select_report_scalars(report: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a run's report."""
+    """Return the numbers at the top level of a run's report."""
     return {name: float(value) for name, value in report.items() if isinstance(value, int | float)}
 
 
 def format_samples(samples: Sequence[Sample]) -> list[str]:
-    """A paragraph for each sample, in which line ends and marks of Markdown are text."""
+    """Return a Markdown code block for each sample, in which Markdown marks are plain text."""
     return [f"    {sample.source}\n    {sample.reference}\n    {sample.translation}" for sample in samples]
 
 
 def flatten(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """`training.max_steps` and its value, and so on."""
+    """Yield the keys and values of a nested document, such as `training.max_steps` and 1000."""
     for key, value in document.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}.")
@@ -247,7 +247,7 @@ def flatten(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def read_logger_runs(folder: Path) -> dict[str, str]:
-    """The name of the run in each tracker; none where there are no notes yet, or where they cannot be read."""
+    """Return the run id of each logger; an empty dict if the file does not exist or cannot be read."""
     try:
         logger_runs = json.loads((folder / LOGGER_RUNS_FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -256,5 +256,5 @@ def read_logger_runs(folder: Path) -> dict[str, str]:
 
 
 def write_logger_run(folder: Path, logger_name: str, run_id: str) -> None:
-    """Keep the name of the run in this tracker."""
+    """Save the run id of one logger."""
     write_json(folder / LOGGER_RUNS_FILE, {**read_logger_runs(folder), logger_name: run_id}, overwrite=True)

@@ -1,4 +1,4 @@
-"""dragoman as these measurements call it: a recipe written here, and the commands that any user has."""
+"""dragoman's recipe and commands for the data benchmark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .corpora import Base, Text
+from .corpora import BaseCorpus, TextCorpus
 
 PROGRAM = Path(sys.executable).parent / "dragoman"
 BATCH_TOKENS = 2048
@@ -28,7 +28,7 @@ max_length = 1024
 [training]
 batch_tokens = {batch_tokens}
 log_every_steps = 3
-average = "none"
+checkpoint_averaging = "none"
 """
 
 # Every rule of data.cleaning that needs no further library and no validation set.
@@ -36,7 +36,7 @@ CLEANING = (
     "max_words=200",
     "max_characters=2000",
     "max_ratio=4",
-    "identical=true",
+    "source_equals_target=true",
     "duplicate_pairs=true",
     "duplicate_sources=true",
     "control_characters=true",
@@ -53,8 +53,8 @@ def write_recipe(work: Path) -> Path:
     return path
 
 
-def settings(base: Base, text: Text, run: Path, *more: str) -> list[str]:
-    """`key=value` for this text and the given subword model; `more` comes last and so wins."""
+def build_settings(base: BaseCorpus, text: TextCorpus, run: Path, *more: str) -> list[str]:
+    """Return `key=value` settings for this text and SentencePiece model; `more` comes last and wins."""
     sides = [json.dumps(str(path)) for path in text.files]
     return [
         f"data.train.source={sides[0]}",
@@ -66,23 +66,23 @@ def settings(base: Base, text: Text, run: Path, *more: str) -> list[str]:
     ]
 
 
-def command(name: str, recipe: Path, changes: list[str], *options: str | Path) -> list[str | Path]:
+def build_command(name: str, recipe: Path, changes: list[str], *options: str | Path) -> list[str | Path]:
     return [PROGRAM, name, recipe, *changes, *options, "--json"]
 
 
-def fate(output: str) -> dict[str, Any]:
-    """What `dragoman prepare --json` told of the training corpus."""
-    told: dict[str, Any] = json.loads(output)["corpora"]["train"]
-    return told
+def read_pair_counts(output: str) -> dict[str, Any]:
+    """Return the counts of the training corpus from the output of `dragoman prepare --json`."""
+    counts: dict[str, Any] = json.loads(output)["corpora"]["train"]
+    return counts
 
 
-def took_given_pieces(base: Base, run: Path) -> bool:
-    """Whether the prepared folder holds the model that was given, not one that was learnt."""
+def used_given_model(base: BaseCorpus, run: Path) -> bool:
+    """Return whether the prepared folder holds the given SentencePiece model, not a newly trained one."""
     return (run / "data" / "source.model").read_bytes() == base.model.read_bytes()
 
 
-def loader(what: str, recipe: Path, changes: list[str], *rest: object) -> list[str | Path]:
-    """The command that runs `loader.py`; see there."""
+def build_dataloader_command(what: str, recipe: Path, changes: list[str], *rest: object) -> list[str | Path]:
+    """Return the command that runs `dataloader.py`."""
     package = Path(__file__).parent
-    start = f"import sys; sys.path.insert(0, {str(package.parent)!r}); from {package.name}.loader import main; main()"
+    start = f"import sys; sys.path.insert(0, {str(package.parent)!r}); from {package.name}.dataloader import main; main()"
     return [sys.executable, "-c", start, what, recipe, json.dumps(changes), *map(str, rest)]

@@ -1,10 +1,10 @@
-"""dragoman's loader in a process of its own; the one place here that goes below the command line.
+"""dragoman's data loader in a process of its own.
 
-    first RECIPE CHANGES STARTED          the first batch, and then some at random places of late epochs
-    rate RECIPE CHANGES SECONDS           how fast batches come in the training process itself
-    lengths RECIPE CHANGES EPOCHS FILE    the lengths of every pair as served, for the count of padding
+    first RECIPE SETTINGS STARTED          load the first batch, then batches at random positions of late epochs
+    rate RECIPE SETTINGS SECONDS           measure how fast batches come in the training process
+    lengths RECIPE SETTINGS EPOCHS FILE    write the lengths of every served pair, to count padding
 
-CHANGES is a JSON list of key=value, `run` among them. Prints one JSON object.
+SETTINGS is a JSON list of key=value that includes `run`. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def open_batches(recipe: Recipe) -> TrainingBatches:
 
 
 def first(recipe: Recipe, started: str) -> dict[str, Any]:
-    """Seconds from when the parent process started this one, and of each seek in the open folder."""
+    """Return the seconds from the parent's start to the first batch, and the seconds of each seek."""
     imported = time.monotonic() - float(started)
     batches = open_batches(recipe)
     BatchStream(batches, position=DataPosition()).next_batch()
@@ -52,7 +52,7 @@ def first(recipe: Recipe, started: str) -> dict[str, Any]:
 
 
 def rate(recipe: Recipe, seconds: str) -> dict[str, Any]:
-    """Target tokens a second, as the training journal counts them: the median of some windows."""
+    """Return target tokens per second as the metrics log counts them: the median of several windows."""
     stream = BatchStream(open_batches(recipe), position=DataPosition())
     for _ in range(WARM_UP):
         stream.next_batch()
@@ -66,7 +66,7 @@ def rate(recipe: Recipe, seconds: str) -> dict[str, Any]:
 
 
 def lengths(recipe: Recipe, epochs: str, path: str) -> dict[str, Any]:
-    """Write source lengths, target lengths, and in which batch of which epoch each pair came, in the order of serving."""
+    """Write the source length, target length, batch and epoch of each pair, in the order of serving."""
     batches = open_batches(recipe)
     columns: list[list[np.ndarray[Any, np.dtype[np.int32]]]] = [[], [], [], []]
     number = 0

@@ -1,0 +1,159 @@
+"""Comparison of systems: all settings are tried once, then the best of each system alternate in rounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, groupby, zip_longest
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from common.time_budget import UNBOUNDED, TimeBudget
+from common.usage import CommandError, kill, last_line
+
+Setting = Mapping[str, Any]
+RateFn = Callable[["Candidate", float], list[float]]
+"""(who, seconds to take) → seconds of each turn. Raises CommandError."""
+TRIAL_SHARE = 0.6
+"""At most so much of a cell's time is for trying all settings once."""
+
+
+class SystemProcess:
+    """Process of one system, which keeps its models between requests."""
+
+    def __init__(self, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the worker
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1]), **environment},
+            process_group=0,  # not a session, of which the kernel would give each its own share of the processors
+        )
+
+    def request(self, **arguments: Any) -> dict[str, Any]:
+        """Send a request and return the answer. Raises CommandError if the system reports an error."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(arguments).encode() + b"\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except OSError:
+            line = b""
+        if not line:
+            self.process.wait()
+            raise CommandError(f"it ended with {self.process.returncode}: {last_line(self.errors)}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise CommandError(answer["error"])
+        return answer
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            kill([self.process])
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.errors):
+            if stream is not None:
+                stream.close()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """System in one setting."""
+
+    system: str
+    label: str
+    process: SystemProcess
+    setting: Setting
+
+
+@dataclass
+class CellResult:
+    """Result of one system in one cell: rates by setting, one figure a round, and errors."""
+
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    num_untried: int = 0
+    missing_rounds: int = 0
+
+    @property
+    def best(self) -> tuple[str, float] | None:
+        """Return the label and the rate of the setting with the best median."""
+        trials_of_system = {label: statistics.median(rates) for label, rates in self.rates.items() if rates}
+        return max(trials_of_system.items(), key=lambda item: item[1], default=None)
+
+
+def compare_systems(
+    candidates: Sequence[Candidate],
+    rate: Callable[[Candidate, float], float],
+    *,
+    trial_seconds: float,
+    seconds: float,
+    rounds: int,
+    keep: Mapping[str, int],
+    always_tried: Sequence[str] = (),
+    budget: TimeBudget = UNBOUNDED,
+) -> dict[str, CellResult]:
+    """Return results by system. Each setting is tried once for `trial_seconds`; the best `keep` of each system then alternate.
+
+    rate: function of candidate and seconds that returns a rate. It may raise CommandError
+    always_tried: systems of which every setting is tried, however long that takes
+    budget: once most of it is spent, no more settings of other systems are tried, and no round begins after it ends. The trial
+        counts as the figure if no round was run
+    """
+    outcomes: dict[str, CellResult] = {entry.system: CellResult() for entry in candidates}
+    trials: dict[str, list[tuple[float, Candidate]]] = {}
+    trial_budget = budget.take_share(TRIAL_SHARE)
+    for entry in _interleave_systems(candidates):
+        outcome = outcomes[entry.system]
+        if trial_budget.is_spent and entry.system in trials and entry.system not in always_tried:
+            outcome.num_untried += 1
+            continue
+        try:
+            trials.setdefault(entry.system, []).append((rate(entry, trial_seconds), entry))
+        except CommandError as error:
+            outcome.errors.append(f"{entry.system}, {entry.label}: {error}")
+    best = {
+        system: sorted(trials_of_system, key=lambda pair: -pair[0])[: keep[system]]
+        for system, trials_of_system in trials.items()
+    }
+    selected = [entry for trials_of_system in best.values() for _, entry in trials_of_system]
+    for turn in range(rounds):
+        if budget.is_spent:
+            for outcome in outcomes.values():
+                outcome.missing_rounds = rounds - turn
+            break
+        for entry in selected if turn % 2 == 0 else reversed(selected):
+            try:
+                outcomes[entry.system].rates.setdefault(entry.label, []).append(rate(entry, seconds))
+            except CommandError as error:
+                outcomes[entry.system].errors.append(f"{entry.system}, {entry.label}: {error}")
+    for system, trials_of_system in best.items():
+        if not outcomes[system].rates:
+            outcomes[system].rates = {entry.label: [tried] for tried, entry in trials_of_system}
+    return outcomes
+
+
+def _interleave_systems(entries: Sequence[Candidate]) -> list[Candidate]:
+    """Return the first candidate of each system, then the second of each, and so on."""
+    system = attrgetter("system")
+    each = [list(group) for _, group in groupby(sorted(entries, key=system), key=system)]
+    return [entry for turn in zip_longest(*each) for entry in turn if entry is not None]
+
+
+def list_notes(outcomes: Mapping[str, CellResult]) -> list[str]:
+    """Return notes on errors and on settings that were skipped for lack of time."""
+    notes = list(chain.from_iterable(outcome.errors for outcome in outcomes.values()))
+    for system, outcome in outcomes.items():
+        if outcome.num_untried:
+            notes.append(f"{system}: {outcome.num_untried} settings were not tried, for want of time")
+    short = max((outcome.missing_rounds for outcome in outcomes.values()), default=0)
+    return [*notes, f"{short} rounds were not run, for want of time"] if short else notes

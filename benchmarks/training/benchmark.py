@@ -1,0 +1,52 @@
+"""State that all sections of the training benchmark share."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from . import dragoman_runner
+from .sizes import BenchmarkSize
+from .text import TrainingText
+from .timed_run import TimedRun
+
+PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class TrainingBenchmark:
+    """Text, recipe and work folder of the benchmark."""
+
+    corpus: TrainingText
+    work: Path
+    on_progress: Callable[[str], None]
+
+    @cached_property
+    def recipe(self) -> Path:
+        return dragoman_runner.write_recipe(self.work)
+
+    @cached_property
+    def prepared(self) -> Path:
+        """Return the corpus as dragoman prepares it, the same for both sizes. Raises CommandError."""
+        return dragoman_runner.prepare(self.corpus, self.recipe, self.out / "prepared")
+
+    @property
+    def out(self) -> Path:
+        return self.work / "out"
+
+    def dragoman_run(self, size: BenchmarkSize, precision: str, *more: str) -> TimedRun:
+        return dragoman_runner.make_run(self.corpus, size, self.recipe, self.prepared, self.out / "ours", precision, *more)
+
+
+@dataclass
+class MeasuredRates:
+    """Target tokens per second by size and system, one figure a round."""
+
+    rates: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+
+    def median(self, size: BenchmarkSize, key: str) -> float | None:
+        rates = self.rates.get((size.name, key))
+        return statistics.median(rates) if rates else None

@@ -1,0 +1,103 @@
+"""Training run that is stopped after some seconds, and its reported speed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.usage import CommandError, kill, last_line
+
+THREADS = 2
+LIMIT_SECONDS = 240.0
+_LOOKS_PER_SECOND = 20
+
+
+@dataclass(frozen=True)
+class TimedRun:
+    """Command that trains, and where it reports its speed."""
+
+    name: str
+    key: str
+    """Names it in ratios."""
+    command: list[str | Path]
+    log_path: Path
+    """Where its reports come: a file that it writes itself, or the file that takes what it says."""
+    read_rates: Callable[[str], list[float]]
+    """From the journal: target tokens a second of each interval, padding not counted; intervals are of equally many steps."""
+    outputs: Path
+    """Its folder, removed afterwards; it runs in it."""
+    prepare: Callable[[], None] | None = None
+    """Called before each run, when the folder is gone."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def measure(run: TimedRun, *, seconds: float, keep: bool = False) -> float:
+    """Return target tokens per second over the intervals after the first. Raises CommandError."""
+    shutil.rmtree(run.outputs, ignore_errors=True)
+    if run.prepare is not None:
+        run.prepare()
+    run.outputs.mkdir(parents=True, exist_ok=True)
+    try:
+        rates = _train(run, seconds)
+        return statistics.harmonic_mean(rates[1:])  # intervals of as many steps: all tokens over all seconds
+    finally:
+        if not keep:
+            shutil.rmtree(run.outputs, ignore_errors=True)
+
+
+def _train(run: TimedRun, seconds: float) -> list[float]:
+    """Return the rates until `seconds` have passed since the first report and another report came."""
+    output_path = run.outputs / "said.txt"
+    started = time.monotonic()
+    first = None
+    rates: list[float] = []
+    with output_path.open("w+b") as stream:
+        process = start_process(run.command, stream.fileno(), folder=run.outputs, environment=run.environment)
+        try:
+            while process.poll() is None:
+                time.sleep(1.0 / _LOOKS_PER_SECOND)
+                now = time.monotonic()
+                rates = _read(run)
+                first = now if rates and first is None else first
+                if first is not None and now - first >= seconds and len(rates) >= 2:
+                    return rates
+                if now - started > LIMIT_SECONDS + seconds:
+                    raise CommandError(f"{run.name}: {len(rates)} reports in {now - started:.0f} s")
+        finally:
+            if process.poll() is None:
+                kill([process])
+            process.wait()
+        rates = _read(run)
+        if process.returncode == 0 and len(rates) >= 2:
+            return rates
+        raise CommandError(f"{run.name}: exit code {process.returncode}: {last_line(stream)}")
+
+
+def start_process(
+    command: list[str | Path], output: int, *, folder: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a command in its own session, with two threads by default."""
+    own = {"OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [str(word) for word in command],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **own, **(environment or {})},
+        cwd=folder,
+        start_new_session=True,
+    )
+
+
+def _read(run: TimedRun) -> list[float]:
+    if not run.log_path.exists():
+        return []
+    text = run.log_path.read_text(encoding="utf-8", errors="replace")
+    whole, _, _ = text.rpartition("\n")  # a line may be half written
+    return run.read_rates(whole)

@@ -1,0 +1,292 @@
+"""Types of the JSON that the commands print with `--json`. `pydantic.TypeAdapter` makes JSON schemas of them.
+
+A field with the metadata `optional` is left out of the JSON if it is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+
+def to_json_dict(output: Any) -> Any:
+    """Return a dataclass as a dictionary for JSON, without the optional fields that are None."""
+    if is_dataclass(output) and not isinstance(output, type):
+        return {
+            item.name: to_json_dict(value)
+            for item in fields(output)
+            if not ((value := getattr(output, item.name)) is None and item.metadata.get("optional"))
+        }
+    if isinstance(output, Mapping):
+        return {key: to_json_dict(value) for key, value in output.items()}
+    if isinstance(output, list | tuple):
+        return [to_json_dict(value) for value in output]
+    return output
+
+
+def _optional() -> Any:
+    return field(default=None, kw_only=True, metadata={"optional": True})
+
+
+@dataclass(frozen=True)
+class TranslationAlternative:
+    """One hypothesis of `dragoman translate --json`.
+
+    score: log-probability over the length penalty; higher is better
+    status: ok, truncated, repetition, copied, empty or too_long
+    token_log_probs: natural logarithms, one for each token, and one for the end token if the output has it
+    unmet_constraints: required phrases that the text does not hold
+    mbr_score: similarity to the other candidates in percent, with decoding.mbr
+    """
+
+    text: str
+    score: float
+    status: str
+    tokens: Sequence[str]
+    token_log_probs: Sequence[float]
+    unmet_constraints: Sequence[str]
+    mbr_score: float | None = _optional()
+
+
+@dataclass(frozen=True)
+class TranslationLine:
+    """One line of `dragoman translate --json`. Lines count from 1."""
+
+    line: int
+    source: str
+    num_segments: int
+    text: str
+    score: float
+    status: str
+    tokens: Sequence[str]
+    token_log_probs: Sequence[float]
+    unmet_constraints: Sequence[str]
+    alternatives: Sequence[TranslationAlternative]
+    mbr_score: float | None = _optional()
+
+
+@dataclass(frozen=True)
+class LabeledSpan:
+    """One bracket: its label, its first word, and the word after its last one. Words count from 0."""
+
+    label: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class ParseAlternative:
+    """One tree of `dragoman parse --json`.
+
+    status: ok, repaired, truncated, empty or too_long
+    repairs: what was repaired in an unconstrained output, one sentence each
+    """
+
+    tree: str
+    tags: Sequence[str]
+    brackets: Sequence[LabeledSpan]
+    score: float
+    status: str
+    repairs: Sequence[str]
+    tokens: Sequence[str]
+    token_log_probs: Sequence[float]
+
+
+@dataclass(frozen=True)
+class ParseLine:
+    """One line of `dragoman parse --json`. Lines count from 1."""
+
+    line: int
+    words: Sequence[str]
+    tree: str
+    tags: Sequence[str]
+    brackets: Sequence[LabeledSpan]
+    score: float
+    status: str
+    repairs: Sequence[str]
+    tokens: Sequence[str]
+    token_log_probs: Sequence[float]
+    alternatives: Sequence[ParseAlternative]
+
+
+@dataclass(frozen=True)
+class AlignmentLine:
+    """One line of `dragoman align --json`: links as word numbers from 0, and the linked words."""
+
+    line: int
+    links: Sequence[Sequence[int]]
+    words: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class AlignmentScores:
+    """Output of `dragoman align --gold --json`. Rates are between 0 and 1."""
+
+    pairs: int
+    predicted_links: int
+    gold_links: int
+    matched_links: int
+    alignment_error_rate: float
+    precision: float
+    recall: float
+
+
+@dataclass(frozen=True)
+class MetricScore:
+    """One metric with its value and its signature."""
+
+    name: str
+    value: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class ModelScores:
+    """Scores of a model by forced decoding: one score for each line, and nats per token of all."""
+
+    scores: Sequence[float]
+    nll: float
+    perplexity: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class ScoreOutput:
+    """Output of `dragoman score --json`."""
+
+    scores: Sequence[MetricScore] | None = _optional()
+    model: ModelScores | None = _optional()
+
+
+@dataclass(frozen=True)
+class EvaluateOutput:
+    """Output of `dragoman evaluate --json`. The statuses count the lines that have them."""
+
+    bundle: str
+    ensemble: Sequence[str]
+    device: str
+    precision: str
+    sentences: int
+    scores: Sequence[MetricScore]
+    truncated: int
+    repetition: int
+    copied: int
+    empty: int
+    too_long: int
+
+
+@dataclass(frozen=True)
+class CompareOutput:
+    """Output of `dragoman compare --json`."""
+
+    a: MetricScore
+    b: MetricScore
+    difference: float
+    interval: Sequence[float]
+    p_value: float
+    resamples: int
+    seed: int
+    significant: bool
+
+
+@dataclass(frozen=True)
+class ShortlistOutput:
+    """Output of `dragoman shortlist --json`."""
+
+    shortlist: str
+    pairs: int
+    skipped_pairs: int
+    source_tokens: int
+    frequent_tokens: int
+
+
+@dataclass(frozen=True)
+class AugmentOutput:
+    """Output of `dragoman augment … --json`.
+
+    resumed_lines: lines that an interrupted command had done
+    reference_pairs: pairs that kept their reference, by --fallback-to-reference
+    tabs_replaced: pairs whose tabs became spaces
+    dropped: number of lines for each reason
+    """
+
+    output: str
+    resumed_lines: int
+    seconds: float
+    lines: int
+    pairs: int
+    reference_pairs: int
+    tabs_replaced: int
+    dropped: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class CleanOutput:
+    """Output of `dragoman clean --json`. The statistics of a corpus are those of `cleaning.json`."""
+
+    folder: str
+    corpora: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PrepareOutput:
+    """Output of `dragoman prepare --json`. The counts of a corpus are those of `prepared.json`."""
+
+    folder: str
+    is_new: bool
+    corpora: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class AverageOutput:
+    """Output of `dragoman average --json`."""
+
+    bundle: str
+    averaged_checkpoints: Sequence[str]
+
+
+@dataclass(frozen=True)
+class VocabularySizes:
+    """Numbers of tokens of the two sides."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class InfoOutput:
+    """Output of `dragoman info --json`."""
+
+    bundle: str
+    bytes: int
+    vocabulary: VocabularySizes
+    recipe: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class DoctorOutput:
+    """Output of `dragoman doctor --json`."""
+
+    dragoman: str
+    python: str
+    torch: str
+    processors: int | None
+    threads: int
+    instructions: str
+    bfloat16: bool
+    gpu: str | None
+    disk_free_gib: float
+    remarks: Sequence[str]
+
+
+@dataclass(frozen=True)
+class TreeOutput:
+    """Output of `dragoman draw-tree --json`."""
+
+    file: str
+    line: int
+    words: Sequence[str]
+    tags: Sequence[str]
+    brackets: Sequence[LabeledSpan]

@@ -1,0 +1,109 @@
+"""Progress lines: interval, rate, time left."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.runtime.progress import ProgressLog, RecentRate, format_duration, format_rate
+
+
+class FakeClock:
+    """Clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_line_is_written_every_twenty_seconds() -> None:
+    clock, lines = FakeClock(), list[str]()
+    log = ProgressLog(lines.append, "encoding train", unit="pairs", total=1000, clock=clock)
+    for second in range(1, 51):
+        clock.seconds = second
+        log.update(10 * second)
+    assert lines == [
+        "encoding train: 200 of 1,000 pairs (20 %), 10 pairs/s, 1 min 20 s left",
+        "encoding train: 400 of 1,000 pairs (40 %), 10 pairs/s, 1 min left",
+    ]
+
+
+def test_line_without_total_has_no_time_left() -> None:
+    clock, lines = FakeClock(), list[str]()
+    log = ProgressLog(lines.append, "translating", clock=clock)
+    clock.seconds = 30
+    log.update(6000)
+    assert lines == ["translating: 6,000 lines, 200 lines/s"]
+
+
+def test_total_may_come_with_an_update() -> None:
+    clock, lines = FakeClock(), list[str]()
+    log = ProgressLog(lines.append, "scoring", clock=clock)
+    clock.seconds = 20
+    log.update(50, 100)
+    assert lines == ["scoring: 50 of 100 lines (50 %), 2.5 lines/s, 20 s left"]
+
+
+def test_rate_follows_the_last_minute() -> None:
+    clock = FakeClock()
+    rate = RecentRate(clock=clock)
+    for second in range(101):  # 1 a second for 100 seconds, then 10 a second
+        clock.seconds = second
+        rate.update(second)
+    for second in range(101, 201):
+        clock.seconds = second
+        rate.update(100 + 10 * (second - 100))
+    assert rate.per_second() == pytest.approx(10.0)
+    assert rate.seconds_left(1200) == pytest.approx(10.0)
+
+
+def test_first_update_counts_as_no_work() -> None:
+    clock = FakeClock()
+    rate = RecentRate(clock=clock)
+    assert rate.per_second() is None
+    rate.update(5000)
+    assert rate.per_second() is None
+    clock.seconds = 10
+    rate.update(5020)
+    assert rate.per_second() == pytest.approx(2.0)
+
+
+def test_rate_keeps_few_points() -> None:
+    clock = FakeClock()
+    rate = RecentRate(clock=clock)
+    for tick in range(100_000):
+        clock.seconds = tick / 1000
+        rate.update(tick)
+    assert len(rate._points) < 250
+    assert rate.per_second() == pytest.approx(1000.0)
+
+
+def test_rate_starts_anew_when_amount_falls() -> None:
+    clock = FakeClock()
+    rate = RecentRate(clock=clock)
+    rate.update(100)
+    clock.seconds = 5
+    rate.update(0)
+    assert rate.per_second() is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (210.2, "3 min 30 s"),
+        (599, "9 min 59 s"),
+        (3599, "1 h"),
+        (12_000, "3 h 20 min"),
+        (100_000 * 3600, "100,000 h"),
+    ],
+)
+def test_duration_is_in_two_units(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+def test_rate_has_the_digits_that_matter() -> None:
+    assert [format_rate(rate) for rate in (0.254, 3.14, 1234.5)] == ["0.25", "3.1", "1,234"]
