@@ -120,7 +120,7 @@ def compute_padding(served: ServedPairs) -> dict[str, float]:
 
 
 def _fill_batches(served: ServedPairs, epochs: int, order: Numbers | None) -> ServedPairs:
-    """Return the pairs of one epoch in another order, in batches filled to the budget; sorted by length if no order is given."""
+    """Return the pairs of one epoch in another order, in full batches; sorted by length if no order is given."""
     source, target = (side[: len(side) // epochs] for side in (served.source, served.target))
     if order is None:
         order = np.lexsort((source - target, np.maximum(source, target)))

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import click
@@ -123,9 +123,7 @@ class GpuBenchmark:
                 self.search(inference_model, cell, source_BS)
         for _ in range(rounds):
             for name, inference_model in inference_models.items():
-                turns = time_turns(
-                    lambda inference_model=inference_model: self.search(inference_model, cell, source_BS), seconds
-                )  # type: ignore[misc]
+                turns = time_turns(partial(self.search, inference_model, cell, source_BS), seconds)
                 rates[name] += [cell.batch * TARGET_TOKENS / turn for turn in turns]
         return GpuCellResult(
             rate=statistics.median(rates["fixed"]),

@@ -28,11 +28,13 @@ def read_memory() -> dict[str, float]:
 def main() -> None:
     began = time.time()
     from dragoman import load
+    from dragoman.config.decoding_options import DecodingOptions
 
     lines = sys.stdin.read().splitlines()
-    translator = load(sys.argv[1], device="cpu", precision=sys.argv[2])
+    translator = load(sys.argv[1], task="translation", device="cpu", precision=sys.argv[2])
     loaded = read_memory()
-    translator.translate(lines[:1], **({"max_extra_tokens": int(sys.argv[4])} if len(sys.argv) > 4 else {}))
+    limit: DecodingOptions = {"max_extra_tokens": int(sys.argv[4])} if len(sys.argv) > 4 else {}
+    translator.translate(lines[:1], **limit)
     print(json.dumps({"done": 1, "seconds": time.time() - began, "loaded": loaded, **read_memory()}), flush=True)
     count, done, tenths = int(sys.argv[3]), 0, 0
     endless = cycle(lines)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Unpack
 
 from common.results import Ratio, Section, Table
 
 import dragoman
+from dragoman.config.decoding_options import DecodingOptions
 from dragoman.evaluation.bootstrap import ResampledScore, compare_resampled, resample
 from dragoman.evaluation.metrics import chrf
 
@@ -95,17 +97,20 @@ def _evaluate_decoding(school: Experiment, seeds: int, sources: list[str], refer
     """Score the plain models with other decoding options."""
     bundles = [school.get_run_path(PLAIN, seed) / "bundle" for seed in range(1, seeds + 1)]
 
-    def by(*folders: Path, **decoding: object) -> list[str]:
-        return [row_score.text for row_score in dragoman.load(*folders, precision="float32").translate(sources, **decoding)]
+    def translate(*folders: Path, **decoding: Unpack[DecodingOptions]) -> list[str]:
+        translator = dragoman.load(*folders, task="translation", precision="float32")
+        return [translation.text for translation in translator.translate(sources, **decoding)]
 
-    beam = [by(bundle) for bundle in bundles]
-    greedy = [by(bundle, method="greedy") for bundle in bundles]
-    risk = [by(bundle, mbr="chrf") for bundle in bundles]
+    beam = [translate(bundle) for bundle in bundles]
+    greedy = [translate(bundle, method="greedy") for bundle in bundles]
+    risk = [translate(bundle, mbr="chrf") for bundle in bundles]
     scored_rows = [
         _score("beam", "plain, as a user has it translate", "beam", None, beam, references),
         _score("greedy", "plain, searched greedily", "beam", None, greedy, references),
         _score("risk", "plain, minimum Bayes risk (chrF) of its beam", "beam", None, risk, references),
     ]
     if seeds > 1:
-        scored_rows.append(_score("ensemble", f"{seeds} seeds of plain together", "beam", None, [by(*bundles)], references))
+        scored_rows.append(
+            _score("ensemble", f"{seeds} seeds of plain together", "beam", None, [translate(*bundles)], references)
+        )
     return scored_rows

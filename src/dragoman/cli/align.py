@@ -1,4 +1,4 @@
-"""Which word came from which: `align`."""
+"""Command `align`."""
 
 from __future__ import annotations
 
@@ -6,29 +6,33 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.options import OUTPUT_OPTION, check_output_paths, open_text_output
+from dragoman.cli.options import (
+    PATH_TYPE,
+    check_output_paths,
+    json_option,
+    open_text_output,
+    output_option,
+    overwrite_option,
+)
 
-PATH_TYPE = click.Path(path_type=Path)
 CHUNK_LINES = 2048
 
 
 @click.command()
 @click.argument("source", type=PATH_TYPE)
 @click.argument("target", type=PATH_TYPE)
-@click.option("--bundle", type=PATH_TYPE, help="Align by this model's attention; else lexically, by the pairs themselves.")
-@OUTPUT_OPTION
-@click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
-@click.option(
-    "--gold", type=PATH_TYPE, help="Compare with these links, and print error rate, precision and recall instead of links."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with the words that are linked.")
+@click.option("--bundle", type=PATH_TYPE, help="Align by the attention of this model instead of a lexical aligner.")
+@output_option
+@overwrite_option()
+@click.option("--gold", type=PATH_TYPE, help="Compare with these links: print error rate, precision and recall, not links.")
+@json_option("Print one JSON object a line, with the linked words.")
 def align(
     source: Path, target: Path, bundle: Path | None, output: Path | None, overwrite: bool, gold: Path | None, as_json: bool
 ) -> None:
     """Align the words of SOURCE with those of TARGET, line by line, as `i-j` counted from 0.
 
-    Words are what spaces part. With --bundle, by where its model looks when it is given both sides: good for a few lines.
-    Without, by a lexical aligner that learns from all of these pairs: good for thousands.
+    Spaces separate the words. With --bundle, the attention of its model to the given target makes the links. This works for a
+    few lines. Without --bundle, a lexical aligner learns from all pairs. This works for thousands of lines.
 
     \b
     Example:  dragoman align test.en test.de --bundle runs/multi30k-ende/bundle -o test.links
@@ -61,13 +65,13 @@ def align(
 
 
 def _read_gold_links(gold: Path, sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
-    """The links of a gold file. Raises DataError where it has other lines or links than belong to these texts."""
+    """Return the links of a gold file. Raises DataError if its lines or its links do not fit the texts."""
     from dragoman.errors import DataError
     from dragoman.formats.pharaoh import check_links, read_pharaoh
 
     gold_links = list(read_pharaoh(gold))
     if len(gold_links) != len(sources):
-        raise DataError(f"{gold} has {len(gold_links)} lines of links for {len(sources)} pairs: line n belongs to pair n")
+        raise DataError(f"{gold}: has {len(gold_links)} lines of links for {len(sources)} pairs; line n belongs to pair n")
     for line_number, (links, source_line, target_line) in enumerate(zip(gold_links, sources, targets, strict=True), start=1):
         check_links(links, len(source_line.split()), len(target_line.split()), location=f"{gold}, line {line_number}")
     return gold_links
@@ -77,24 +81,26 @@ def _print_alignment_scores(
     predicted_links: list[list[tuple[int, int]]], gold_links: list[list[tuple[int, int]]], *, as_json: bool
 ) -> None:
     from dragoman.cli.console import print_json
+    from dragoman.cli.json_outputs import AlignmentScores
     from dragoman.evaluation.aer import score_alignments
 
     scores = score_alignments(predicted_links, gold_links)
     if as_json:
-        rates = {"alignment_error_rate": scores.error_rate, "precision": scores.precision, "recall": scores.recall}
         print_json(
-            {
-                "pairs": len(gold_links),
-                "found": scores.num_predicted,
-                "right": scores.num_gold,
-                "both": scores.num_matched,
-                **rates,
-            }
+            AlignmentScores(
+                pairs=len(gold_links),
+                predicted_links=scores.num_predicted,
+                gold_links=scores.num_gold,
+                matched_links=scores.num_matched,
+                alignment_error_rate=scores.error_rate,
+                precision=scores.precision,
+                recall=scores.recall,
+            )
         )
         return
     click.echo(f"alignment error rate {scores.error_rate:.4f}, precision {scores.precision:.4f}, recall {scores.recall:.4f}")
     click.echo(
-        f"{scores.num_matched} of {scores.num_predicted} links are among the {scores.num_gold} of {len(gold_links)} pairs"
+        f"{scores.num_matched} of {scores.num_predicted} links are among the {scores.num_gold} gold links of {len(gold_links)} pairs"
     )
 
 
@@ -102,11 +108,11 @@ def _align_lexically(sources: list[str], targets: list[str]) -> list[list[tuple[
     from dragoman.cli.console import progress_bar, stderr_console
     from dragoman.word_aligner import NUM_ITERATIONS, align_pairs
 
-    with progress_bar(stderr_console(), "learning", 2 * NUM_ITERATIONS * len(sources)) as bar:
+    with progress_bar(stderr_console(), "learning", 2 * NUM_ITERATIONS * len(sources), unit="pairs") as bar:
         return align_pairs(
             [text.split() for text in sources],
             [text.split() for text in targets],
-            on_progress=lambda count: bar.advance(bar.task_ids[0], count),
+            on_progress=bar.advance,
         )
 
 
@@ -120,12 +126,14 @@ def _align_with_model(bundle: Path, sources: list[str], targets: list[str]) -> l
         for start in range(0, len(sources), CHUNK_LINES):
             chunk = slice(start, start + CHUNK_LINES)
             links += translator.align(sources[chunk], targets[chunk])
-            bar.advance(bar.task_ids[0], len(sources[chunk]))
+            bar.advance(len(sources[chunk]))
     return links
 
 
 def _to_json_line(line_number: int, source: list[str], target: list[str], links: list[tuple[int, int]]) -> str:
     import json
 
+    from dragoman.cli.json_outputs import AlignmentLine, to_json_dict
+
     words = [[source[i], target[j]] for i, j in links if i < len(source) and j < len(target)]
-    return json.dumps({"line": line_number, "links": links, "words": words}, ensure_ascii=False)
+    return json.dumps(to_json_dict(AlignmentLine(line_number, links, words)), ensure_ascii=False)

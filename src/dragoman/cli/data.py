@@ -1,4 +1,4 @@
-"""From text to a corpus that can be learnt from: `clean`, `prepare`."""
+"""Commands `clean` and `prepare`."""
 
 from __future__ import annotations
 
@@ -7,32 +7,39 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from dragoman.cli.options import check_output_paths
-from dragoman.cli.train import JSON_OPTION, OVERRIDES_ARGUMENT, RECIPE_ARGUMENT
+from dragoman.cli.options import (
+    check_output_paths,
+    json_option,
+    output_path_option,
+    overrides_argument,
+    overwrite_option,
+    recipe_argument,
+)
 
 if TYPE_CHECKING:
     from dragoman.config import Format
 
 
 @click.command()
-@RECIPE_ARGUMENT
-@OVERRIDES_ARGUMENT
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder to write.")
+@recipe_argument
+@overrides_argument
+@output_path_option("Folder to write.", required=True)
 @click.option(
     "--format",
-    "form",
+    "pair_format",
     type=click.Choice(["tsv", "lines", "jsonl", "tmx", "xliff", "po", "sgm", "parquet"]),
     default="tsv",
     show_default=True,
-    help="What the pairs that stay are written as.",
+    help="Format of the kept pairs.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace what an earlier cleaning wrote there.")
-@JSON_OPTION
-def clean(recipe: Path, changes: tuple[str, ...], output: Path, pair_format: str, overwrite: bool, as_json: bool) -> None:
-    """Clean the corpora that RECIPE learns from, by the rules of its data.cleaning, and show what each rule dropped.
+@overwrite_option("Replace the output of an earlier cleaning.")
+@json_option()
+def clean(recipe: Path, overrides: tuple[str, ...], output: Path, pair_format: str, overwrite: bool, as_json: bool) -> None:
+    """Clean the training corpora of RECIPE by the filters of its data.cleaning, and show what each filter dropped.
 
-    Writes into a new folder: a file for each corpus with the pairs that stay, cleaning.json, and cleaning.html, a page with ten
-    examples for each rule. Training and `dragoman prepare` clean by themselves; this is for looking, and for other programs.
+    The command writes a new folder: a file with the kept pairs of each corpus, cleaning.json, and the page cleaning.html with ten
+    examples for each filter. `dragoman train` and `dragoman prepare` clean by themselves. Use this command to check the
+    filters, or to get cleaned text for other programs.
 
     \b
     Example:  dragoman clean cleaning data.train.file=pairs.tsv task.source_language=en task.target_language=de -o cleaned
@@ -40,41 +47,44 @@ def clean(recipe: Path, changes: tuple[str, ...], output: Path, pair_format: str
     from dragoman.cleaning.pipeline import clean_corpora
     from dragoman.cleaning.report import format_table
     from dragoman.cli.console import PreparationProgressBar, print_json, print_table, stderr_console
+    from dragoman.cli.json_outputs import CleanOutput
     from dragoman.config import read_recipe
 
     check_output_paths(output, overwrite=True)
-    settings = read_recipe(recipe, changes)
+    settings = read_recipe(recipe, overrides)
     progress_bar = PreparationProgressBar(stderr_console())
     try:
         stats_by_corpus = clean_corpora(
-            settings, output, file_format=cast("Format", pair_format), overwrite=overwrite, on_progress=progress_bar.progress
+            settings, output, file_format=cast("Format", pair_format), overwrite=overwrite, on_progress=progress_bar.update
         )
     finally:
         progress_bar.close()
     if as_json:
-        print_json({"folder": str(output), "corpora": {name: stats.to_dict() for name, stats in stats_by_corpus.items()}})
+        print_json(CleanOutput(str(output), {name: stats.to_dict() for name, stats in stats_by_corpus.items()}))
         return
     header, rows = format_table(stats_by_corpus)
-    print_table(f"{output}: pairs that each rule dropped (examples in {output / 'cleaning.html'})", header, rows)
+    print_table(f"{output}: pairs that each filter dropped (examples in {output / 'cleaning.html'})", header, rows)
 
 
 @click.command()
-@RECIPE_ARGUMENT
-@OVERRIDES_ARGUMENT
-@JSON_OPTION
-def prepare(recipe: Path, changes: tuple[str, ...], as_json: bool) -> None:
-    """Clean the corpora of RECIPE, learn its subword model and encode them into the run folder.
+@recipe_argument
+@overrides_argument
+@json_option()
+def prepare(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Clean the corpora of RECIPE, learn its tokenizer and encode them into the run folder.
 
-    Asked again with nothing changed, it does nothing; interrupted, it goes on. Training does all this by itself.
+    If nothing has changed since the last time, the command does nothing. After an interruption it resumes. Training does all
+    this by itself.
 
     \b
     Example:  dragoman prepare multi30k-ende data.root=path/to/multi30k/tok
     """
     from dragoman.cli.console import PreparationProgressBar, print_json, print_table, stderr_console
+    from dragoman.cli.json_outputs import PrepareOutput
     from dragoman.config import read_recipe
     from dragoman.data.prepare import prepare as prepare_corpora
 
-    settings = read_recipe(recipe, changes)
+    settings = read_recipe(recipe, overrides)
     folder = Path(settings.run) / "data"
     console = stderr_console()
     progress_bar = PreparationProgressBar(console)
@@ -84,12 +94,12 @@ def prepare(recipe: Path, changes: tuple[str, ...], as_json: bool) -> None:
         console.print(text, style="dim", markup=False)
 
     try:
-        prepared = prepare_corpora(settings, folder, notice, on_progress=progress_bar.progress)
+        prepared = prepare_corpora(settings, folder, notice, on_progress=progress_bar.update)
     finally:
         progress_bar.close()
     if as_json:
         counts_by_corpus = {name: vars(pair_counts) for name, pair_counts in prepared.pair_counts.items()}
-        print_json({"folder": str(folder), "fresh": prepared.is_new, "corpora": counts_by_corpus})
+        print_json(PrepareOutput(str(folder), prepared.is_new, counts_by_corpus))
         return
     for name, pair_counts in prepared.pair_counts.items():
         for message in pair_counts.summarize(settings.data.overlong_pairs):

@@ -1,4 +1,4 @@
-"""How good are the brackets: `evalb`."""
+"""Command `evalb`."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dragoman.cli.options import PATH_TYPE, json_option
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dragoman.evaluation.evalb import SentenceScore
     from dragoman.evaluation.evalb_params import EvalbParams
 
-PATH_TYPE = click.Path(path_type=Path)
 _MAX_SHOWN_FAILURES = 5
-"""Failures that are named one by one."""
 
 
 @click.command()
 @click.argument("gold", type=PATH_TYPE)
 @click.argument("test", type=PATH_TYPE)
-@click.option("--prm", type=PATH_TYPE, help="A parameter file of EVALB's; COLLINS.prm's rules if not given.")
-@click.option("--gold-tags", is_flag=True, help="Give the words of TEST the tags of GOLD, where the words are the same.")
-@click.option("--sentences", is_flag=True, help="List each sentence: what the C program prints, or more with --json.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--prm", type=PATH_TYPE, help="Parameter file of EVALB.  [default: the rules of COLLINS.prm]")
+@click.option("--gold-tags", is_flag=True, help="Give the words of TEST the tags of GOLD if the words are equal.")
+@click.option("--sentences", is_flag=True, help="List each sentence, in the format of the C program or as JSON.")
+@json_option()
 def evalb(gold: Path, test: Path, prm: Path | None, gold_tags: bool, sentences: bool, as_json: bool) -> None:
-    """Score the trees in TEST against those in GOLD: labelled brackets, as the C program EVALB counts them.
+    """Score the trees in TEST against those in GOLD by labeled brackets, as the C program EVALB counts them.
 
-    Each file has one tree a line, in brackets. A sentence whose words differ, or that has no tree, counts as zero; EVALB
-    leaves it out, and what it prints then stands beside.
+    Each file has one tree in brackets on each line. A sentence counts as zero if its words differ or if it has no tree. EVALB
+    drops such sentences, so its numbers are printed as well.
 
     \b
     Example:  dragoman evalb gold.mrg parsed.mrg --prm new.prm
@@ -43,7 +43,7 @@ def evalb(gold: Path, test: Path, prm: Path | None, gold_tags: bool, sentences: 
     rules = COLLINS if prm is None else read_params(prm)
     with progress_bar(stderr_console(), "scoring", None) as bar:
         scores = score_files(
-            gold, test, rules, gold_tags=gold_tags, on_progress=lambda count: bar.advance(bar.task_ids[0], count)
+            gold, test, rules, gold_tags=gold_tags, on_progress=bar.advance
         )
     if as_json:
         lengths = {"all": None, f"length<={rules.cutoff_length}": rules.cutoff_length}
@@ -89,7 +89,7 @@ def _print_totals(title: str, scores: Sequence[SentenceScore], rules: EvalbParam
         "tagging": "tagging accuracy",
     }
     if not rules.labeled:
-        title += ", labels left aside"
+        title += ", labels ignored"
     rows = [[label, *(str(getattr(totals, name)) for totals in column_totals)] for name, label in count_labels.items()]
     rows += [[label, *(f"{getattr(totals, name):.2f}" for totals in column_totals)] for name, label in score_labels.items()]
     short_label = f"up to {rules.cutoff_length} words"
@@ -97,11 +97,11 @@ def _print_totals(title: str, scores: Sequence[SentenceScore], rules: EvalbParam
 
 
 def _print_failures(test: Path, scores: Sequence[SentenceScore], gold_tags: bool) -> None:
-    """A line for each of the first that failed, and how many more there are."""
+    """Print the first failed sentences, and the number of the others."""
     failed = [score for score in scores if score.is_failed]
     for score in failed[:_MAX_SHOWN_FAILURES]:
         click.echo(f"{test}, line {score.line}: counts as zero: {score.reason}", err=True)
     if len(failed) > _MAX_SHOWN_FAILURES:
         click.echo(f"{len(failed) - _MAX_SHOWN_FAILURES:,} more count as zero; --json lists them all", err=True)
     if failed and not gold_tags:
-        click.echo("where only the tags of punctuation differ, --gold-tags has a sentence scored", err=True)
+        click.echo("if only the tags of punctuation differ, --gold-tags scores a sentence", err=True)

@@ -1,4 +1,4 @@
-"""How good is it: `score`, `evaluate`, `compare`."""
+"""Commands `score`, `evaluate` and `compare`."""
 
 from __future__ import annotations
 
@@ -11,33 +11,41 @@ from typing import IO, TYPE_CHECKING, Any, get_args
 import click
 
 from dragoman.cli.line_report import LineWarnings
-from dragoman.cli.options import DEVICE_OPTION, ENSEMBLE_OPTION, check_output_paths, open_text_output
+from dragoman.cli.options import (
+    PATH_TYPE,
+    bundle_argument,
+    check_output_paths,
+    device_option,
+    ensemble_option,
+    json_option,
+    open_text_output,
+    output_path_option,
+    overrides_argument,
+    overwrite_option,
+    parse_decoding_overrides,
+    precision_option,
+    references_option,
+    tokenized_option,
+)
 from dragoman.errors import DataError, MissingDependencyError
 
 if TYPE_CHECKING:
+    from dragoman.cli.json_outputs import MetricScore, ModelScores
     from dragoman.evaluation.metrics import Score
 
-PATH_TYPE = click.Path(path_type=Path)
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-LANGUAGE_OPTION = click.option(
-    "--language", default="", help="Target language, for Moses tokens and the paper's compound split."
-)
-TOKENIZED_OPTION = click.option("--tokenised", is_flag=True, help="The text is tokenised: count its tokens as they stand.")
-LOWERCASE_OPTION = click.option("--lowercase", is_flag=True, help="Let case not count in BLEU.")
-REFERENCES_OPTION = click.option(
-    "--ref", "references", multiple=True, type=PATH_TYPE, help="A reference file; give several for several."
-)
+language_option = click.option("--language", default="", help="Target language, for Moses tokens and compound splitting.")
+lowercase_option = click.option("--lowercase", is_flag=True, help="Ignore case in BLEU.")
 
 
 @click.command()
 @click.argument("hypotheses", type=PATH_TYPE)
-@REFERENCES_OPTION
-@click.option("--bundle", type=PATH_TYPE, help="Score by this model (forced); needs --src.")
-@click.option("--src", "source", type=PATH_TYPE, help="What was translated; goes with --bundle.")
-@LANGUAGE_OPTION
-@TOKENIZED_OPTION
-@LOWERCASE_OPTION
-@JSON_OPTION
+@references_option
+@click.option("--bundle", type=PATH_TYPE, help="Score with this model by forced decoding. Needs --src.")
+@click.option("--src", "source", type=PATH_TYPE, help="Source of the translations. Needs --bundle.")
+@language_option
+@tokenized_option
+@lowercase_option
+@json_option()
 def score(
     hypotheses: Path,
     references: tuple[Path, ...],
@@ -50,71 +58,78 @@ def score(
 ) -> None:
     """Score the translations in the file HYPOTHESES.
 
-    Against references (--ref): BLEU, chrF, TER, exact match, with signatures. By a model (--bundle and --src): the
-    log-probability of each line over the length penalty, and the perplexity of all.
+    References (--ref) give BLEU, chrF, TER and exact match, with signatures. A model (--bundle and --src) gives the
+    log-probability of each line over the length penalty, and the perplexity of all lines.
 
     \b
     Example:  dragoman score output.de --ref test.de --language de
               dragoman score output.de --bundle runs/multi30k-ende/bundle --src test.en --json
     """
+    from dragoman.cli.console import print_json
+    from dragoman.cli.json_outputs import ScoreOutput
     from dragoman.formats.text import read_lines
 
     if (bundle is None) != (source is None):
-        raise click.UsageError("--bundle and --src go together", ctx=click.get_current_context())
+        raise click.UsageError("--bundle and --src go together; give both", ctx=click.get_current_context())
     if bundle is None and not references:
         raise click.UsageError("give --ref FILE, or --bundle and --src", ctx=click.get_current_context())
     lines = list(read_lines(hypotheses))
-    result: dict[str, Any] = {}
+    metric_scores, model_scores = None, None
     if references:
         scores = compute_scores(lines, _read_parallel_lines(hypotheses, lines, references), language, tokenized, lowercase)
-        result["scores"] = [asdict(metric_score) for metric_score in scores]
+        metric_scores = _to_metric_scores(scores)
         if not as_json:
             _print_scores(f"{hypotheses} against {', '.join(map(str, references))}", scores)
     if bundle is not None and source is not None:
-        result["model"] = _print_model_scores(bundle, _read_parallel_lines(hypotheses, lines, [source])[0], lines, as_json)
+        model_scores = _compute_model_scores(bundle, _read_parallel_lines(hypotheses, lines, [source])[0], lines)
+        if not as_json:
+            for line_score in model_scores.scores:
+                click.echo(f"{line_score:.4f}")
+            click.echo(f"perplexity {model_scores.perplexity:.4f} over {model_scores.tokens} tokens", err=True)
     if as_json:
-        from dragoman.cli.console import print_json
-
-        print_json(result)
+        print_json(ScoreOutput(scores=metric_scores, model=model_scores))
 
 
 def _read_parallel_lines(main_path: Path, lines: list[str], parallel_paths: Sequence[Path]) -> list[list[str]]:
-    """The lines of files that belong to those of the first, line by line. Raises DataError where one has more or fewer."""
+    """Return the lines of the parallel files. Raises DataError if one does not have as many lines as the main file."""
     from dragoman.formats.text import read_lines
 
     if not lines:
-        raise DataError(f"{main_path}: is empty")
+        raise DataError(f"{main_path}: is empty; give a file with text")
     texts = []
     for path in parallel_paths:
         texts.append(list(read_lines(path)))
         if len(texts[-1]) != len(lines):
             raise DataError(
-                f"{main_path} has {len(lines)} lines but {path} has {len(texts[-1])}: line n of one belongs to line n of the other"
+                f"{main_path} has {len(lines)} lines but {path} has {len(texts[-1])}; line n of one file belongs to line n of the other"
             )
     return texts
 
 
-def _print_model_scores(bundle: Path, sources: list[str], hypotheses: list[str], as_json: bool) -> dict[str, Any]:
+def _compute_model_scores(bundle: Path, sources: list[str], hypotheses: list[str]) -> ModelScores:
     import math
 
+    from dragoman.cli.json_outputs import ModelScores
     from dragoman.inference.translator import load_translator
 
     scored_pairs = load_translator(bundle, precision="float32").score(sources, hypotheses)
     num_tokens = sum(len(pair.token_log_probs) for pair in scored_pairs)
     nll = -sum(sum(pair.token_log_probs) for pair in scored_pairs) / num_tokens
-    if not as_json:
-        for pair in scored_pairs:
-            click.echo(f"{pair.score:.4f}")
-        click.echo(f"perplexity {math.exp(nll):.4f} over {num_tokens} tokens", err=True)
-    return {"scores": [pair.score for pair in scored_pairs], "nll": nll, "perplexity": math.exp(nll), "tokens": num_tokens}
+    return ModelScores([pair.score for pair in scored_pairs], nll=nll, perplexity=math.exp(nll), tokens=num_tokens)
+
+
+def _to_metric_scores(scores: Sequence[Score]) -> list[MetricScore]:
+    from dragoman.cli.json_outputs import MetricScore
+
+    return [MetricScore(**asdict(metric_score)) for metric_score in scores]
 
 
 def compute_scores(
     hypotheses: list[str], references: list[list[str]], language: str, tokenized: bool, lowercase: bool
 ) -> list[Score]:
-    """Every metric that applies: the tokenised flavours beside sacreBLEU's, Moses' where its language is known.
+    """Return all metrics that apply: sacreBLEU's, and tokenized BLEU; Moses' tokenizer needs a language.
 
-    Compounds are split where that is German, as in the paper's tables.
+    For German, compounds are split as in the paper's tables.
     """
     from dragoman.evaluation.metrics import (
         bleu,
@@ -139,7 +154,7 @@ def compute_scores(
             if uses_split_compounds(language):
                 scores.append(compound_split_bleu(hypotheses, references, language, lowercase=lowercase))
         except MissingDependencyError as error:
-            click.echo(f"dragoman: left out: {error}", err=True)
+            click.echo(f"dragoman: Moses BLEU is left out: {error}", err=True)
     scores += [chrf(hypotheses, references), ter(hypotheses, references), exact_match(hypotheses, references)]
     return scores
 
@@ -155,19 +170,19 @@ def _print_scores(title: str, scores: list[Score]) -> None:
 
 
 @click.command()
-@click.argument("bundle", type=PATH_TYPE)
-@click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--src", "source", type=PATH_TYPE, required=True, help="The test set's source.")
-@REFERENCES_OPTION
-@ENSEMBLE_OPTION
-@click.option("-o", "--output", type=PATH_TYPE, help="Keep the translations here.")
-@click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
-@DEVICE_OPTION
-@click.option("--precision", default="float32", show_default=True, help="float32, bfloat16, int8; auto takes the fastest here.")
-@LANGUAGE_OPTION
-@TOKENIZED_OPTION
-@LOWERCASE_OPTION
-@JSON_OPTION
+@bundle_argument
+@overrides_argument
+@click.option("--src", "source", type=PATH_TYPE, required=True, help="Source of the test set.")
+@references_option
+@ensemble_option
+@output_path_option("Write the translations to this file.")
+@overwrite_option()
+@device_option
+@precision_option("float32")
+@language_option
+@tokenized_option
+@lowercase_option
+@json_option()
 def evaluate(
     bundle: Path,
     overrides: tuple[str, ...],
@@ -183,18 +198,18 @@ def evaluate(
     lowercase: bool,
     as_json: bool,
 ) -> None:
-    """Translate a test set with BUNDLE and score the result: sacreBLEU, tokenised and compound-split BLEU, chrF, TER.
+    """Translate a test set with BUNDLE and score the result: sacreBLEU, tokenized and compound-split BLEU, chrF, TER.
 
-    Language and --tokenised are taken from the bundle's recipe where they are not given. Products are computed in float32, as
-    training's own scores are, unless another --precision is asked for. Lines that were not translated whole are named on
-    standard error and scored as they came out, so that the exit code is 0 where `translate` has 3.
+    The bundle's recipe gives the defaults of --language and --tokenized. KEY=VALUE changes a key of its [decoding] section.
+    The default precision is float32, as in the scores of training. Standard error names incomplete lines. They are scored
+    as they are, and the exit status is 0.
 
     \b
     Example:  dragoman evaluate runs/multi30k-ende/bundle --src test.en --ref test.de beam_size=5 -o out.de
-              dragoman evaluate runs/multi30k-ende/bundle --with runs/multi30k-ende-2/bundle --src test.en --ref test.de
+              dragoman evaluate runs/multi30k-ende/bundle --ensemble runs/multi30k-ende-2/bundle --src test.en --ref test.de
     """
     from dragoman.cli.console import print_json, progress_bar, stderr_console
-    from dragoman.config import parse_setting
+    from dragoman.cli.json_outputs import EvaluateOutput
     from dragoman.formats.text import read_lines
     from dragoman.inference.translator import load_translator
     from dragoman.tasks.translation import TranslationStatus, get_source_limit
@@ -205,13 +220,13 @@ def evaluate(
     lines = list(read_lines(source))
     targets = _read_parallel_lines(source, lines, references)
     translator = load_translator(bundle, *ensemble, device=device, precision=precision)
-    decoding = {key.removeprefix("decoding."): value for key, value in map(parse_setting, overrides)}
+    decoding = parse_decoding_overrides(overrides)
     config = translator.resolve_decoding(decoding)
     output_sink: AbstractContextManager[IO[str] | None] = nullcontext()
     if output is not None:
         output_sink = open_text_output(output, overwrite=overwrite)
     with output_sink as stream, progress_bar(stderr_console(), "translating", len(lines)) as bar:
-        results = translator.translate(lines, on_progress=lambda count: bar.advance(bar.task_ids[0], count), **decoding)
+        results = translator.translate(lines, on_progress=bar.advance, **decoding)
         texts = [hypothesis.text for hypothesis in results]
         if stream is not None:
             stream.writelines(text + "\n" for text in texts)
@@ -221,23 +236,19 @@ def evaluate(
     for line, result in zip(lines, results, strict=True):
         line_warnings.add(line, result)
     if as_json:
-        ensemble_names = [str(path) for path in ensemble]
-        run_fields = {
-            "bundle": str(bundle),
-            "with": ensemble_names,
-            "device": str(translator.device),
-            "precision": translator.precision,
-        }
-        status_counts = {
+        status_counts: dict[str, Any] = {
             status: len(line_warnings.line_numbers.get(status, ())) for status in get_args(TranslationStatus) if status != "ok"
         }
         print_json(
-            {
-                **run_fields,
-                "sentences": len(lines),
-                "scores": [asdict(metric_score) for metric_score in scores],
+            EvaluateOutput(
+                bundle=str(bundle),
+                ensemble=[str(path) for path in ensemble],
+                device=str(translator.device),
+                precision=translator.precision,
+                sentences=len(lines),
+                scores=_to_metric_scores(scores),
                 **status_counts,
-            }
+            )
         )
         return
     bundle_names = " + ".join(map(str, (bundle, *ensemble)))
@@ -251,18 +262,18 @@ def evaluate(
 @click.command()
 @click.argument("first", type=PATH_TYPE)
 @click.argument("second", type=PATH_TYPE)
-@REFERENCES_OPTION
-@click.option("--metric", default="bleu", type=click.Choice(["bleu", "chrf", "ter"]), help="What to compare by.")
+@references_option
+@click.option("--metric", default="bleu", show_default=True, type=click.Choice(["bleu", "chrf", "ter"]), help="Metric.")
 @click.option(
     "--resamples",
     type=click.IntRange(max=1_000_000),
     default=1000,
     show_default=True,
-    help="Bootstrap resamples (at least 40).",
+    help="Bootstrap resamples, at least 40.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the resampling.")
-@TOKENIZED_OPTION
-@JSON_OPTION
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the resampling.")
+@tokenized_option
+@json_option()
 def compare(
     first: Path,
     second: Path,
@@ -273,12 +284,15 @@ def compare(
     tokenized: bool,
     as_json: bool,
 ) -> None:
-    """Tell whether the translations in FIRST are better than those in SECOND, by paired bootstrap (Koehn 2004).
+    """Compare the translations in FIRST with those in SECOND by paired bootstrap (Koehn 2004).
+
+    The result is the difference, its confidence interval and its p-value.
 
     \b
     Example:  dragoman compare base.de big.de --ref test.de
     """
     from dragoman.cli.console import print_json
+    from dragoman.cli.json_outputs import CompareOutput
     from dragoman.evaluation.bootstrap import SMALL_TEST_SET, paired_bootstrap
     from dragoman.formats.text import read_lines
 
@@ -297,10 +311,10 @@ def compare(
     )
     if len(first_lines) < SMALL_TEST_SET:
         click.echo(
-            f"{len(first_lines)} sentences: of fewer than {SMALL_TEST_SET}, a bootstrap is surer than it should be", err=True
+            f"{len(first_lines)} sentences: with fewer than {SMALL_TEST_SET}, a bootstrap underestimates the uncertainty", err=True
         )
     if as_json:
-        print_json({**asdict(comparison), "significant": comparison.is_significant})
+        print_json(CompareOutput(**asdict(comparison), significant=comparison.is_significant))
         return
-    _print_scores("compared", [comparison.a, comparison.b])
+    _print_scores("comparison", [comparison.a, comparison.b])
     click.echo(comparison.describe(str(first), str(second)))

@@ -1,4 +1,4 @@
-"""One translation, taken apart: `explain`."""
+"""Command `explain`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.cli.options import check_output_paths
+from dragoman.cli.options import (
+    PATH_TYPE,
+    bundle_argument,
+    check_output_paths,
+    json_option,
+    output_path_option,
+    overrides_argument,
+    overwrite_option,
+    parse_decoding_overrides,
+)
 from dragoman.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
@@ -17,18 +26,24 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.argument("text")
-@click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The page to write.  [default: explanation.html]")
+@overrides_argument
+@output_path_option("Page to write.  [default: explanation.html]")
 @click.option("--target", help="Explain this translation instead of the model's own.")
-@click.option("--layer", type=int, help="The layer to show first, counted from 1; the encoder's last where it has fewer.")
-@click.option("--head", "heads", type=int, multiple=True, help="A head to show first, counted from 1; may be repeated.")
-@click.option("--inside", multiple=True, metavar="KIND.LAYER.HEAD", help="A head whose vectors the page must hold: cross.2.1.")
-@click.option("--svg", type=click.Path(path_type=Path), help="Write each view as an SVG into this folder, too.")
-@click.option("--png", type=click.Path(path_type=Path), help="Write each view as a PNG into this folder, too.")
-@click.option("--overwrite", is_flag=True, help="Replace files that exist.")
-@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON; write a page only where -o names one.")
+@click.option("--layer", type=int, help="Layer to show first, counted from 1. A smaller encoder shows its last layer.")
+@click.option("--head", "heads", type=int, multiple=True, help="Head to show first, counted from 1. Repeat it for several heads.")
+@click.option(
+    "--include-head",
+    "include_heads",
+    multiple=True,
+    metavar="KIND.LAYER.HEAD",
+    help="Head whose vectors the page must include, such as cross.2.1.",
+)
+@click.option("--svg", type=PATH_TYPE, help="Also write each view as an SVG into this folder.")
+@click.option("--png", type=PATH_TYPE, help="Also write each view as a PNG into this folder.")
+@overwrite_option("Replace files that exist.")
+@json_option("Print the numbers as JSON. Write a page only if -o names one.")
 def explain(
     bundle: Path,
     text: str,
@@ -43,10 +58,10 @@ def explain(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Translate TEXT with BUNDLE, or parse it, and write a page that shows why it came out so.
+    """Translate or parse TEXT with BUNDLE, and write a page that shows the attention and the search.
 
-    The page is one file that asks for nothing: the attention of every layer and head, the likeliest tokens at each place, the
-    beam, and the numbers inside one head. KEY=VALUE changes a knob of the recipe's [decoding] section.
+    The page is one file and loads nothing else. It shows the attention of every layer and head, the most probable tokens at each
+    position, the beam, and the vectors of single heads. KEY=VALUE changes a key of the recipe's [decoding] section.
 
     \b
     Example:  dragoman explain runs/quickstart-de/bundle "May 17, 2031" -o page.html
@@ -68,7 +83,7 @@ def explain(
         for path in output_paths:
             check_path_is_free(path)
     head_names = [_parse_head_name(name) for name in include_heads]
-    explanation = _explain_text(bundle, text, target, layer=layer, heads=heads, **_parse_decoding_overrides(overrides))
+    explanation = _explain_text(bundle, text, target, layer=layer, heads=heads, **_parse_decoding(overrides))
     _check_heads(head_names, explanation)
     svgs = render_figures(explanation) if svg or png else {}
     pngs = {name: svg_to_png(svg_text) for name, svg_text in svgs.items()} if png else {}
@@ -104,19 +119,19 @@ def _explain_text(bundle: Path, text: str, target: str | None, **options: Any) -
     model = load(bundle)
     if isinstance(model, Translator):
         return explain(model, text, target=target, **options)
-    from dragoman.inference.explain.parse import explain_parse  # only here, since who translates need not wait for it
+    from dragoman.inference.explain.parse import explain_parse  # translation does not need the parser
 
     if target is not None:
-        raise click.UsageError(f"--target: {bundle} is a parser, whose own parse is explained", ctx=click.get_current_context())
+        raise click.UsageError(
+            f"--target: {bundle} is a parser, whose own parse is explained; leave --target out", ctx=click.get_current_context()
+        )
     return explain_parse(model, text, **options)
 
 
-def _parse_decoding_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    from dragoman.config import parse_setting
-
-    decoding = {key.removeprefix("decoding."): value for key, value in map(parse_setting, overrides)}
+def _parse_decoding(overrides: Sequence[str]) -> dict[str, Any]:
+    decoding = parse_decoding_overrides(overrides)
     if decoding.get("nbest", 1) != 1:
-        raise RecipeError(f"nbest = {decoding['nbest']!r}: one output is explained, the best; drop it")
+        raise RecipeError(f"nbest = {decoding['nbest']!r}: only the best output is explained; leave nbest out")
     return decoding
 
 
@@ -127,7 +142,7 @@ def _parse_head_name(name: str) -> HeadId:
     for known_kind in ATTENTION_KINDS:
         if known_kind == kind and len(numbers) == 2 and all(number.isascii() and number.isdigit() for number in numbers):
             return known_kind, int(numbers[0]) - 1, int(numbers[1]) - 1
-    raise RecipeError(f"--inside {name}: write {', '.join(ATTENTION_KINDS)}, then layer and head, such as cross.2.1")
+    raise RecipeError(f"--include-head {name}: is not a head; write {', '.join(ATTENTION_KINDS)}, then layer and head, such as cross.2.1")
 
 
 def _check_heads(head_names: Sequence[HeadId], explanation: Explanation) -> None:
@@ -135,12 +150,12 @@ def _check_heads(head_names: Sequence[HeadId], explanation: Explanation) -> None
         layers, heads, _, _ = explanation.heads(kind).shape
         if not (0 <= layer < layers and 0 <= head < heads):
             raise DataError(
-                f"--inside {kind}.{layer + 1}.{head + 1}: there are {layers} layers of {heads} heads, counted from 1"
+                f"--include-head {kind}.{layer + 1}.{head + 1}: there are {layers} layers of {heads} heads, counted from 1"
             )
 
 
 def _explanation_to_dict(explanation: Explanation) -> dict[str, Any]:
-    """Everything but the vectors, weights in four decimals."""
+    """Return the explanation without its vectors. Attention weights have four decimals."""
     from dataclasses import asdict
 
     from dragoman.viz.explanation import ATTENTION_KINDS
@@ -149,13 +164,13 @@ def _explanation_to_dict(explanation: Explanation) -> dict[str, Any]:
         "model": explanation.model,
         "source": explanation.source,
         "target": explanation.target,
-        "forced": explanation.teacher_forced,
+        "teacher_forced": explanation.teacher_forced,
         "source_tokens": explanation.source_tokens,
-        "said": explanation.output_tokens,
-        "read": explanation.decoder_input,
+        "output_tokens": explanation.output_tokens,
+        "decoder_input": explanation.decoder_input,
         "attention": {kind: explanation.heads(kind).weights_LHTS.round(4).tolist() for kind in ATTENTION_KINDS},
-        "choices": [asdict(choice) for choice in explanation.predictions],
-        "beam": [asdict(branch) for branch in explanation.beam],
+        "predictions": [asdict(prediction) for prediction in explanation.predictions],
+        "beam": [asdict(node) for node in explanation.beam],
         "notes": explanation.notes,
         **({} if explanation.tree is None else {"tree": asdict(explanation.tree)}),
     }

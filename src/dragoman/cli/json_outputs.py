@@ -187,6 +187,8 @@ class CompareOutput:
     p_value: float
     resamples: int
     seed: int
+    signature: str
+    lower_is_better: bool
     significant: bool
 
 

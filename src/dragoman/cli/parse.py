@@ -1,138 +1,167 @@
-"""Sentences in, trees out: `parse`."""
+"""Command `parse`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import tee
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
+from dragoman.cli.exit_statuses import INCOMPLETE_LINES
 from dragoman.cli.options import (
-    OUTPUT_OPTION,
+    PATH_TYPE,
     FiniteNumber,
-    add_device_options,
+    bundle_argument,
     check_output_paths,
     count_lines,
+    device_options,
     format_line_numbers,
+    input_arguments,
+    json_option,
     open_text_output,
+    output_option,
+    overwrite_option,
     parse_file_and_settings,
+    window_option,
 )
+from dragoman.cli.windows import is_interactive_input, is_live_input, read_windows
 
 if TYPE_CHECKING:
+
     from dragoman.inference.parse import Parse
     from dragoman.inference.session import DeviceOptions
 
 MAX_DRAWN_TREES = 5
-"""Trees in a picture."""
+"""Trees in a drawing."""
 EXCLUSIVE_OPTIONS = {
-    ("--tagged", "--tags", "--tokenise", "--tokenise-hyphens"): "",
+    ("--tagged", "--tags", "--tokenize"): "",
     ("--nbest", "--json"): "; give --json nbest=N",
     ("--min-score", "--nbest"): "",
     ("--min-score", "--json"): ": JSON has the token_log_probs of all",
 }
-"""Options of which one alone can be given, and what to do instead."""
+"""Groups of options of which only one may be given, and the advice for a second one."""
+TokenizeMode = Literal["none", "ptb", "ontonotes"]
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("rest", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
-@OUTPUT_OPTION
-@click.option("--overwrite", is_flag=True, help="Replace files that exist.")
-@click.option("--tokens", "tokenise", flag_value="no", default="no", help="White space parts the words; so it is by default.")
-@click.option("--tokenise", "tokenise", flag_value="kept", help="Part words as the Penn treebank does; well-known is one.")
-@click.option("--tokenise-hyphens", "tokenise", flag_value="split", help="Likewise, as OntoNotes and CRAFT do: well - known.")
-@click.option("--tags", type=click.Path(path_type=Path), help="The words' tags, line by line, instead of predicted ones.")
-@click.option("--tagged", is_flag=True, help="Words come with their tags: the_DT cat_NN.")
-@click.option("--nbest", type=click.IntRange(min=1), help="Print the N best as line, rank, score and tree, tabs between them.")
-@click.option("--unconstrained", is_flag=True, help="Let the model say anything, mend it, and tell how much was no tree.")
+@bundle_argument
+@input_arguments
+@output_option
+@overwrite_option("Replace files that exist.")
 @click.option(
-    "--min-score", type=FiniteNumber(), metavar="X", help="Leave a line empty whose tokens' mean log-probability is below X."
+    "--tokenize",
+    type=click.Choice(["none", "ptb", "ontonotes"]),
+    default="none",
+    show_default=True,
+    help="none: spaces separate the words. ptb: split words as the Penn treebank does. ontonotes: also split at hyphens.",
 )
-@click.option("--svg", type=click.Path(path_type=Path), help=f"Write a picture of the first {MAX_DRAWN_TREES} trees here, too.")
-@add_device_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with words, tags, brackets, score and status.")
+@click.option("--tags", type=PATH_TYPE, help="Part-of-speech tags line by line, instead of predicted ones.")
+@click.option("--tagged", is_flag=True, help="The words have tags: the_DT cat_NN.")
+@click.option("--nbest", type=click.IntRange(min=1), help="Print the N best trees as line, rank, score and tree, with tabs.")
+@click.option("--unconstrained", is_flag=True, help="Do not constrain the output to trees. Repair it, and count the repairs.")
+@click.option(
+    "--min-score", type=FiniteNumber(), metavar="X", help="Leave a line empty if the mean log-probability of its tokens is below X."
+)
+@click.option("--svg", type=PATH_TYPE, help=f"Also draw the first {MAX_DRAWN_TREES} trees to this file.")
+@window_option
+@device_options
+@json_option("Print one JSON object a line, with words, tags, brackets, score and status.")
 def parse(
     bundle: Path,
     arguments: tuple[str, ...],
     output: Path | None,
     overwrite: bool,
     ensemble: tuple[Path, ...],
-    tokenize: Literal["no", "kept", "split"],
+    tokenize: TokenizeMode,
     tags: Path | None,
     tagged: bool,
     nbest: int | None,
     unconstrained: bool,
     min_score: float | None,
     svg: Path | None,
+    window: int | None,
     device_options: DeviceOptions,
     as_json: bool,
 ) -> None:
-    """Parse FILE (or standard input, also as `-`), a sentence a line, with BUNDLE: brackets, a tree a line and in order.
+    """Parse the sentences of FILE with BUNDLE, one a line. Without FILE, or for `-`, parse standard input.
 
-    The output has exactly as many lines as the input, unless --nbest asks for more; a line without words stays empty. Every
-    tree is well-formed and holds exactly the words of its line. KEY=VALUE changes a knob of the recipe's [decoding] section.
-    Lines that were not parsed are empty, and named on standard error; the exit code is then 3. --min-score keeps what the model
-    is sure of, to learn from beside gold trees.
+    The output has one tree in brackets for each line, in order, unless --nbest asks for more. A line without words stays empty.
+    Every tree is well-formed and holds exactly the words of its line. KEY=VALUE changes a key of the recipe's [decoding]
+    section. Lines that are not parsed stay empty; standard error names them and the exit status is 3. --min-score keeps the
+    trees that the model is confident of, for self-training.
 
     \b
     Example:  dragoman parse runs/parsing-craft/bundle test.txt -o test.mrg beam_size=10
-              echo "It doesn't work." | dragoman parse runs/parsing-craft/bundle --tokenise-hyphens --svg tree.svg
+              echo "It doesn't work." | dragoman parse runs/parsing-craft/bundle --tokenize ontonotes --svg tree.svg
               dragoman parse runs/parsing-craft/bundle raw.txt --min-score -0.05 -o silver.mrg
     """
     from dragoman.cli.console import progress_bar, stderr_console
-    from dragoman.inference.parser import DEFAULT_WINDOW, load_parser
+    from dragoman.inference.parser import load_parser
+    from dragoman.tasks.parse_confidence import ConfidenceFilter
     from dragoman.tasks.translation import get_source_limit
 
     source, decoding = parse_file_and_settings(arguments)
-    used_options = {"--tagged": tagged, "--tags": tags is not None, "--json": as_json}
-    used_options |= {"--tokenise": tokenize == "kept", "--tokenise-hyphens": tokenize == "split"}
+    used_options = {"--tagged": tagged, "--tags": tags is not None, "--tokenize": tokenize != "none", "--json": as_json}
     _check_exclusive_options({**used_options, "--nbest": nbest is not None, "--min-score": min_score is not None})
     if nbest is not None:
         decoding["nbest"] = nbest
     if output is not None and svg is not None and output.resolve() == svg.resolve():
-        raise click.UsageError(f"-o and --svg are one file, {svg}: give two", ctx=click.get_current_context())
+        raise click.UsageError(f"-o and --svg both name {svg}; give two names", ctx=click.get_current_context())
     check_output_paths(output, svg, overwrite=overwrite, input_paths=[source, tags, bundle, *ensemble])
     line_count = count_lines(source)
     parser = load_parser(bundle, *ensemble, **device_options)
     config = parser.resolve_decoding(decoding)
-    console, is_interactive = stderr_console(), source is None and sys.stdin.isatty()
+    console, flush_lines = stderr_console(), is_live_input(source)
+    summary = ParseSummary()
     with (
         open_text_output(output, overwrite=overwrite) as stream,
-        progress_bar(console, "parsing", line_count, hidden=is_interactive) as bar,
+        progress_bar(console, "parsing", line_count, hidden=is_interactive_input(source)) as bar,
     ):
-        lines, tagged_lines = tee(_read_sentences(source, tags, tagged=tagged, tokenize=tokenize))
-        results = parser.stream(
-            (words for words, _ in lines),
-            tags=(line_tags for _, line_tags in tagged_lines),
-            constrained=not unconstrained,
-            window=1 if is_interactive else DEFAULT_WINDOW,
-            advance=lambda parsed_lines: bar.advance(bar.task_ids[0], parsed_lines),
-            **decoding,
-        )
-        summary = _write_parses(
-            stream, results, min_score, as_json=as_json, with_ranks=nbest is not None, flush_lines=is_interactive
-        )
+
+        def parse_windows() -> Iterator[Parse]:
+            start_index = 0
+            sentences = _read_sentences(source, tags, tagged=tagged, tokenize=tokenize)
+            for lines in read_windows(sentences, source, window):
+                yield from parser.parse(
+                    [words for words, _ in lines],
+                    tags=[line_tags for _, line_tags in lines],
+                    constrained=not unconstrained,
+                    start_index=start_index,
+                    on_progress=bar.advance,
+                    **decoding,
+                )
+                start_index += len(lines)
+
+        for line_number, result in enumerate(parse_windows(), start=1):
+            is_rejected = min_score is not None and ConfidenceFilter(min_score).find_rejection(result) is not None
+            stream.write(
+                "\n" if is_rejected else _format_parse(line_number, result, as_json=as_json, with_ranks=nbest is not None)
+            )
+            summary.add(line_number, result, is_kept=not is_rejected)
+            if flush_lines:
+                stream.flush()
+        stream.flush()
     max_source_tokens = get_source_limit(parser.inference_model.max_positions, config)
     for warning in summary.format_warnings(max_source_tokens, config.max_extra_tokens, unconstrained=unconstrained):
         console.print(warning, markup=False)
     if min_score is not None:
         console.print(f"kept {summary.kept_count} of {sum(map(len, summary.line_numbers.values()))} lines", markup=False)
-    if svg is not None and (summary.first_parses or "refused" not in summary.line_numbers):
+    if svg is not None and (summary.first_parses or "too_long" not in summary.line_numbers):
         _draw_trees(svg, summary.first_parses, overwrite=overwrite)
-    if "refused" in summary.line_numbers:
-        sys.exit(3)
+    if "too_long" in summary.line_numbers:
+        sys.exit(INCOMPLETE_LINES)
 
 
 @dataclass
 class ParseSummary:
-    """What became of the lines.
+    """Result of all lines.
 
-    numbers: of those that came to each status, or were refused
-    first: the first that have a tree, which a picture shows
+    line_numbers: lines of each status
+    first_parses: first lines that have a tree, for the drawing
+    kept_count: lines that `--min-score` kept
     """
 
     line_numbers: dict[str, list[int]] = field(default_factory=dict)
@@ -140,45 +169,27 @@ class ParseSummary:
     kept_count: int = 0
 
     def add(self, line_number: int, result: Parse, *, is_kept: bool) -> None:
-        self.line_numbers.setdefault("refused" if result.tree is None and result.words else result.status, []).append(
-            line_number
-        )
+        """Record a line. A line with words but without a tree counts as too long."""
+        status = "too_long" if result.tree is None and result.words else result.status
+        self.line_numbers.setdefault(status, []).append(line_number)
         if result.tree is not None and len(self.first_parses) < MAX_DRAWN_TREES:
             self.first_parses.append((line_number, result))
         self.kept_count += is_kept
 
     def format_warnings(self, max_source_tokens: int, max_extra_tokens: int, *, unconstrained: bool) -> Iterator[str]:
-        """What people are told of them."""
-        if unparsed_lines := self.line_numbers.get("refused"):
-            reason = f"more than {max_source_tokens} tokens, or decoding.max_extra_tokens = {max_extra_tokens} leaves no room for a tree"
+        """Yield the warnings about lines that are not parsed, or are repaired."""
+        if unparsed_lines := self.line_numbers.get("too_long"):
+            reason = (
+                f"more than {max_source_tokens} tokens, or decoding.max_extra_tokens = {max_extra_tokens} is too small for a tree"
+            )
             yield f"lines left unparsed ({reason}): {format_line_numbers(unparsed_lines)}"
         if unconstrained:
-            malformed_lines = sorted(self.line_numbers.get("mended", []) + self.line_numbers.get("truncated", []))
+            malformed_lines = sorted(self.line_numbers.get("repaired", []) + self.line_numbers.get("truncated", []))
             parsed_count = len(malformed_lines) + len(self.line_numbers.get("ok", []))
             malformed_share = f"{len(malformed_lines) / parsed_count:.2%}" if parsed_count else "none"
-            yield f"malformed and mended: {malformed_share} of {parsed_count} lines" + (
+            yield f"malformed and repaired: {malformed_share} of {parsed_count} lines" + (
                 f": {format_line_numbers(malformed_lines)}" if malformed_lines else ""
             )
-
-
-def _write_parses(
-    stream: IO[str], results: Iterable[Parse], min_score: float | None, *, as_json: bool, with_ranks: bool, flush_lines: bool
-) -> ParseSummary:
-    """Write what became of each line; nothing of one that is less certain than `least`.
-
-    at_once: somebody waits for each
-    """
-    from dragoman.tasks.parse_confidence import ConfidenceFilter
-
-    summary = ParseSummary()
-    for line_number, result in enumerate(results, start=1):
-        is_rejected = min_score is not None and ConfidenceFilter(min_score).find_rejection(result) is not None
-        stream.write("\n" if is_rejected else _format_parse(line_number, result, as_json=as_json, with_ranks=with_ranks))
-        summary.add(line_number, result, is_kept=not is_rejected)
-        if flush_lines:
-            stream.flush()
-    stream.flush()
-    return summary
 
 
 def _check_exclusive_options(used_options: dict[str, bool]) -> None:
@@ -188,61 +199,53 @@ def _check_exclusive_options(used_options: dict[str, bool]) -> None:
 
 
 def _read_sentences(
-    source: Path | None, tags: Path | None, *, tagged: bool, tokenize: Literal["no", "kept", "split"]
+    source: Path | None, tags: Path | None, *, tagged: bool, tokenize: TokenizeMode
 ) -> Iterator[tuple[list[str], list[str] | None]]:
-    """The words of each line, and their tags if they are given. Raises DataError naming file and line."""
+    """Yield the words of each line, and their tags if the caller gives them. Raises DataError with file and line."""
     from dragoman.errors import DataError
     from dragoman.formats.text import describe_path, read_lines
     from dragoman.trees.ptb import split_words
     from dragoman.trees.ptb_tokenizer import tokenize_ptb
 
     source_name, tag_lines = describe_path(source), None if tags is None else read_lines(tags)
+    advice = "line n of one file belongs to line n of the other"
     line_number = 0
     for line_number, line in enumerate(read_lines(source), start=1):
-        words = split_words(line) if tokenize == "no" else tokenize_ptb(line, hyphens=tokenize)
+        if tokenize == "none":
+            words = split_words(line)
+        else:
+            words = tokenize_ptb(line, hyphens="kept" if tokenize == "ptb" else "split")
         line_tags: list[str] | None = None
         if tagged:
             words, line_tags = _split_tagged_words(words, f"{source_name}, line {line_number}")
         elif tag_lines is not None:
             if (tag_line := next(tag_lines, None)) is None:
-                raise DataError(
-                    f"{tags}: has {line_number - 1} lines, fewer than {source_name}: line n of one belongs to line n of the other"
-                )
+                raise DataError(f"{tags}: has {line_number - 1} lines, fewer than {source_name}; {advice}")
             line_tags = split_words(tag_line)
             if len(line_tags) != len(words):
                 raise DataError(
-                    f"{tags}, line {line_number}: {len(line_tags)} tags for the {len(words)} words of {source_name}"
+                    f"{tags}, line {line_number}: has {len(line_tags)} tags for the {len(words)} words of {source_name};"
+                    " give one tag for each word"
                 )
         yield words, line_tags
     if tag_lines is not None and next(tag_lines, None) is not None:
-        raise DataError(
-            f"{tags}: has more than the {line_number} lines of {source_name}: line n of one belongs to line n of the other"
-        )
+        raise DataError(f"{tags}: has more than the {line_number} lines of {source_name}; {advice}")
 
 
 def _split_tagged_words(tokens: Sequence[str], location: str) -> tuple[list[str], list[str]]:
-    """Words and tags of `the_DT cat_NN`. Raises DataError for what has no tag."""
+    """Return the words and the tags of `the_DT cat_NN`. Raises DataError for a word without a tag."""
     from dragoman.errors import DataError
 
     parts = [token.rpartition("_") for token in tokens]
     for token, (word, _, tag) in zip(tokens, parts, strict=True):
         if not word or not tag:
-            raise DataError(f"{location}: {token[:40]!r} is no word with its tag; write word_TAG, such as cat_NN")
+            raise DataError(f"{location}: {token[:40]!r} is not a word with a tag; write word_TAG, such as cat_NN")
     return [word for word, _, _ in parts], [tag for _, _, tag in parts]
 
 
 def _format_parse(line_number: int, result: Parse, *, as_json: bool, with_ranks: bool) -> str:
     if as_json:
-        import json
-
-        fields = {"line": line_number, "words": result.words, **_parse_to_dict(result)}
-        return (
-            json.dumps(
-                {**fields, "alternatives": [_parse_to_dict(alternative) for alternative in result.alternatives]},
-                ensure_ascii=False,
-            )
-            + "\n"
-        )
+        return _to_json_line(line_number, result) + "\n"
     if not with_ranks:
         return result.brackets + "\n"
     ranked_parses = enumerate((result, *result.alternatives) if result.tree is not None else (), start=1)
@@ -251,17 +254,27 @@ def _format_parse(line_number: int, result: Parse, *, as_json: bool, with_ranks:
     )
 
 
-def _parse_to_dict(result: Parse) -> dict[str, Any]:
-    return {
-        "tree": result.brackets,
-        "tags": result.tags,
-        "brackets": [{"label": label, "start": start, "end": end} for label, start, end in result.spans],
-        "score": result.score,
-        "status": result.status,
-        "mended": result.repairs,
-        "tokens": result.tokens,
-        "token_log_probs": result.token_log_probs,
-    }
+def _to_json_line(line_number: int, result: Parse) -> str:
+    import json
+
+    from dragoman.cli.json_outputs import LabeledSpan, ParseAlternative, ParseLine, to_json_dict
+
+    def get_fields(tree_parse: Parse) -> dict[str, Any]:
+        spans: list[LabeledSpan] = [LabeledSpan(label, start, end) for label, start, end in tree_parse.spans]
+        return {
+            "tree": tree_parse.brackets,
+            "tags": tree_parse.tags,
+            "brackets": spans,
+            "score": tree_parse.score,
+            "status": tree_parse.status,
+            "repairs": tree_parse.repairs,
+            "tokens": tree_parse.tokens,
+            "token_log_probs": tree_parse.token_log_probs,
+        }
+
+    alternatives = [ParseAlternative(**get_fields(alternative)) for alternative in result.alternatives]
+    output = ParseLine(line=line_number, words=result.words, alternatives=alternatives, **get_fields(result))
+    return json.dumps(to_json_dict(output), ensure_ascii=False)
 
 
 def _draw_trees(path: Path, first_parses: Sequence[tuple[int, Parse]], *, overwrite: bool) -> None:
@@ -270,7 +283,7 @@ def _draw_trees(path: Path, first_parses: Sequence[tuple[int, Parse]], *, overwr
     from dragoman.viz.tree_diagram import TreeDrawing, render_trees
 
     if not first_parses:
-        raise DataError(f"{path}: no line has a tree, so there is nothing to draw")
+        raise DataError(f"{path}: no line has a tree, so there is nothing to draw; give a sentence")
     drawings = [
         TreeDrawing(result.words, result.spans, result.tags, f"line {line_number}" if len(first_parses) > 1 else "")
         for line_number, result in first_parses

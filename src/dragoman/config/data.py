@@ -153,7 +153,7 @@ class CleaningConfig(RecipeSection):
     min_script_ratio: Fraction | None = None
     """Filter `script`: smallest share of a side's letters in the script of its language (needs the extra `cleaning`)."""
     min_language_probability: Fraction | None = None
-    """Filter `language`: drop pairs with a side in another language at this probability or more (needs the extra `cleaning`)."""
+    """Filter `language`: lowest probability of another language that drops a pair (needs the extra `cleaning`)."""
     numbers: bool = False
     """Filter `numbers`: drop pairs whose sides hold different numbers; separators of digits do not count."""
     urls: bool = False

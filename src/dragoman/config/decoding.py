@@ -30,8 +30,8 @@ class DecodingConfig(RecipeSection):
     long_input: Literal["split", "error"] = "split"
     """Treatment of a line beyond max_source_tokens: split it and translate the segments, or leave it untranslated."""
     early_stopping: Literal["exhaustive", "best", "beam_full"] = "exhaustive"
-    """End of beam search: `exhaustive` waits until no live hypothesis can beat the worst finished one, `best` until none can
-    beat the best one, and `beam_full` until beam_size hypotheses have finished."""
+    """End of beam search: `exhaustive` if no live hypothesis can beat the worst finished one, `best` if none can beat the
+    best one, `beam_full` if beam_size hypotheses are finished."""
     nbest: SmallPositiveInt = 1
     """Outputs for each sentence."""
     temperature: Annotated[float, Field(ge=1e-4, le=1e4)] = 1.0
@@ -55,7 +55,7 @@ class DecodingConfig(RecipeSection):
     repetition_window: NonNegativeInt = 32
     """Last tokens that a group of tokens, repeated four times or more, must fill to end an output as `repetition`; 0: never."""
     min_length_ratio: Annotated[float, Field(ge=0.0, le=1.0)] = 0.4
-    """Fewest output tokens per source token before an output counts as `short`; sources under 20 tokens are exempt; 0: never."""
+    """Fewest output tokens per source token before an output counts as `short`, for sources of 20 tokens or more; 0: never."""
     mbr: Literal["none", "chrf", "bleu"] = "none"
     """Minimum Bayes risk decoding: metric that selects the hypothesis most similar to all others."""
     mbr_candidates: SmallPositiveInt | None = None
@@ -76,7 +76,8 @@ class DecodingConfig(RecipeSection):
             raise ValueError(f"nbest = {self.nbest}: greedy search gives one output; use beam search or sampling")
         if self.num_beam_groups > 1 and self.method != "beam":
             raise ValueError(
-                f"num_beam_groups = {self.num_beam_groups} is for beam search, but method = {self.method!r}: use method = 'beam'"
+                f"num_beam_groups = {self.num_beam_groups} is for beam search, but method = {self.method!r}: "
+                "use method = 'beam'"
             )
         if self.beam_size % self.num_beam_groups:
             raise ValueError(
@@ -84,7 +85,8 @@ class DecodingConfig(RecipeSection):
             )
         if self.mbr == "none" and self.mbr_candidates is not None:
             raise ValueError(
-                f"mbr_candidates = {self.mbr_candidates} has no effect with mbr = 'none': set mbr = 'chrf' or 'bleu', or drop it"
+                f"mbr_candidates = {self.mbr_candidates} has no effect with mbr = 'none': set mbr = 'chrf' or 'bleu', "
+                "or drop it"
             )
         if self.mbr != "none":
             self._check_mbr()

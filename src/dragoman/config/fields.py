@@ -28,8 +28,8 @@ Weight = Annotated[float, Field(ge=0.0, le=1e9)]
 Temperature = Annotated[float, Field(ge=0.1, le=1e4)]
 
 FilterName = Literal[
-    "length", "ratio", "source-equals-target", "duplicate-pair", "duplicate-source", "control", "mojibake", "markup", "script", "language",
-    "numbers", "urls", "eval-overlap",
+    "length", "ratio", "source-equals-target", "duplicate-pair", "duplicate-source", "control", "mojibake", "markup", "script",
+    "language", "numbers", "urls", "eval-overlap",
 ]  # fmt: skip
 
 

@@ -35,7 +35,7 @@ class ModelConfig(RecipeSection):
     attention_bias: bool = False
     """Whether the four projections of an attention have biases; the feed-forward networks always have them."""
     position_encoding: Literal["interleaved", "concatenated", "learned"] = "interleaved"
-    """Position encoding: sinusoids as printed (sin, cos, sin, …), as in tensor2tensor (sin …, cos …), or learned (Table 3, E)."""
+    """Sinusoids as printed (sin, cos, sin, …) or as in tensor2tensor (sin …, cos …), or learned positions (Table 3, E)."""
     max_positions: Dimension = 1024
     """Number of learned positions; sinusoids have no limit."""
     tie_embeddings: Literal["all", "decoder", "none"] = "all"

@@ -1,7 +1,7 @@
 """Presets and sizes: the named defaults that a recipe starts from.
 
-The key `preset` chooses the settings. `paper` is the paper's text; if the text states no value, its code decides. `t2t-2017` is the
-code behind the paper's numbers, tensor2tensor 1.0.3 of 2017-06-20. `modern` is current practice.
+The key `preset` chooses the settings. `paper` is the paper's text; if the text states no value, its code decides. `t2t-2017` is
+the code behind the paper's numbers, tensor2tensor 1.0.3 of 2017-06-20. `modern` is current practice.
 
 The key `size` chooses the dimensions: `base`, `big`, `tiny` for some ten thousand pairs, or a row of Table 3. The values in a
 recipe file win over both.

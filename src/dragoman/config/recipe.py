@@ -18,7 +18,6 @@ from dragoman.config.decoding import DecodingConfig
 from dragoman.config.fields import RecipeSection, SectionT, Utf8Text, Weight
 from dragoman.config.model import ModelConfig
 from dragoman.config.presets import PRESETS, SIZES
-
 from dragoman.config.tokenizer import TokenizerConfig
 from dragoman.config.training import TrainingConfig
 from dragoman.config.validation import format_value, suggest_name, validate_section
@@ -56,8 +55,8 @@ class TaskConfig(RecipeSection):
     def _check_consistency(self) -> Self:
         if self.kind == "parsing" and (self.linearization == "tensor2tensor") != (self.pos_tags == "sequence"):
             raise ValueError(
-                f"pos_tags = {self.pos_tags!r} with linearization = {self.linearization!r}: only the tensor2tensor sequence holds "
-                "tags; use pos_tags = 'sequence' with it, and 'head' or 'given' with the other two"
+                f"pos_tags = {self.pos_tags!r} with linearization = {self.linearization!r}: only the tensor2tensor sequence "
+                "holds tags; use pos_tags = 'sequence' with it, and 'head' or 'given' with the other two"
             )
         return self
 
@@ -84,8 +83,8 @@ class Recipe(RecipeSection):
     def _check_consistency(self) -> Self:
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError(
-                "model.tie_embeddings = 'all' needs one vocabulary: set tokenizer.joint = true, or tie_embeddings = 'decoder' or "
-                "'none'"
+                "model.tie_embeddings = 'all' needs one vocabulary: set tokenizer.joint = true, or tie_embeddings = 'decoder' "
+                "or 'none'"
             )
         options_needing_validation = [
             name
@@ -101,8 +100,8 @@ class Recipe(RecipeSection):
         dropouts = ("residual", "embedding", "attention", "activation")
         if self.training.r_drop_alpha and not any(getattr(self.model, f"{dropout}_dropout") for dropout in dropouts):
             raise ValueError(
-                f"training.r_drop_alpha = {self.training.r_drop_alpha:g} compares two dropout masks, but all dropout rates are 0: "
-                "set model.residual_dropout, such as 0.3, or drop r_drop_alpha"
+                f"training.r_drop_alpha = {self.training.r_drop_alpha:g} compares two dropout masks, but all dropout rates "
+                "are 0: set model.residual_dropout, such as 0.3, or drop r_drop_alpha"
             )
         cleaning = self.data.cleaning
         for option, share in (
@@ -112,9 +111,7 @@ class Recipe(RecipeSection):
             if share is not None and not (self.task.source_language and self.task.target_language):
                 raise ValueError(f"data.cleaning.{option} needs task.source_language and task.target_language")
         if cleaning.eval_overlap and self.data.valid is None and self.data.test is None:
-            raise ValueError(
-                "data.cleaning.eval_overlap compares with validation or test data: give data.valid, data.test or both"
-            )
+            raise ValueError("data.cleaning.eval_overlap needs evaluation data: give data.valid, data.test or both")
         if self.tokenizer.joint and self.tokenizer.target_vocab_size is not None:
             raise ValueError("tokenizer.target_vocab_size is given but tokenizer.joint is true: drop one of the two")
         if self.tokenizer.target_model_file is not None and (self.tokenizer.joint or self.tokenizer.model_file is None):
@@ -135,8 +132,8 @@ class Recipe(RecipeSection):
         noise_options += ["tokenizer.sampling_alpha"] if self.tokenizer.sampling_alpha else []
         if noise_options and not self.tokenizer.byte_fallback:
             raise ValueError(
-                f"{noise_options[0]} needs tokenizer.byte_fallback = true: it decodes text from the encoded corpus, where unknown "
-                "characters are lost; set byte_fallback, or drop it"
+                f"{noise_options[0]} needs tokenizer.byte_fallback = true: it decodes text from the encoded corpus, where "
+                "unknown characters are lost; set byte_fallback, or drop it"
             )
         if self.data.max_length > self.training.batch_tokens:
             raise ValueError(
@@ -163,9 +160,7 @@ class Recipe(RecipeSection):
         if is_parsing:
             self._check_parsing()
         elif self.model.pointer:
-            raise ValueError(
-                "model.pointer = true is for task.kind = 'parsing', since it points at the next word of a tree; drop it"
-            )
+            raise ValueError("model.pointer = true is for task.kind = 'parsing'; drop it")
         if self.training.best_metric == ("bleu" if is_parsing else "f1"):
             best_metric, alternative = self.training.best_metric, "f1" if is_parsing else "bleu"
             raise ValueError(

@@ -101,18 +101,20 @@ def render_reference() -> str:
 
 
 def _render_variants(option: str, variants: Mapping[str, SectionValues]) -> str:
-    """Return the table of the values that each preset or size sets: a row for each key, a column for each variant."""
+    """Return the table of the values that each preset or size sets, with the longer of keys and variants as rows."""
     values_by_variant = {
         variant: {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
         for variant, sections in variants.items()
     }
     keys = dict.fromkeys(key for values in values_by_variant.values() for key in values)
-    rows = [
-        f"| `{key}` | " + " | ".join(_format_value(values.get(key)) or "–" for values in values_by_variant.values()) + " |"
-        for key in keys
-    ]
-    header = f"| key | {' | '.join(f'`{variant}`' for variant in variants)} |"
-    return "\n".join([f"## Values of `{option}`\n", header, "| --- " * (len(variants) + 1) + "|", *rows, ""])
+    cells = {
+        (variant, key): _format_value(values.get(key)) or "–" for variant, values in values_by_variant.items() for key in keys
+    }
+    if len(variants) > len(keys):
+        rows = [" | ".join([f"| `{variant}`", *(cells[variant, key] for key in keys)]) + " |" for variant in variants]
+        return _join_table(f"Values of `{option}`", [option, *(f"`{key}`" for key in keys)], rows)
+    rows = [" | ".join([f"| `{key}`", *(cells[variant, key] for variant in variants)]) + " |" for key in keys]
+    return _join_table(f"Values of `{option}`", ["key", *(f"`{variant}`" for variant in variants)], rows)
 
 
 def _render_table(paths: Sequence[str], keys: Sequence[RecipeKey]) -> str:
@@ -122,9 +124,11 @@ def _render_table(paths: Sequence[str], keys: Sequence[RecipeKey]) -> str:
         f"| {_escape_cell(key.limits) or '–'} | {_escape_cell(key.sentence)} |"
         for key in keys
     ]
-    return "\n".join(
-        [f"## {title}\n", "| key | type | default | limits | meaning |", "| --- | --- | --- | --- | --- |", *rows, ""]
-    )
+    return _join_table(title, ("key", "type", "default", "limits", "meaning"), rows)
+
+
+def _join_table(title: str, header: Sequence[str], rows: Sequence[str]) -> str:
+    return "\n".join([f"## {title}\n", f"| {' | '.join(header)} |", "| --- " * len(header) + "|", *rows, ""])
 
 
 def _escape_cell(text: str) -> str:
@@ -176,7 +180,7 @@ def _name_type(plain: Any) -> str:
 def _describe_limits(metadata: Sequence[Any]) -> str:
     """Return the range of numbers, or the number of items of a list. Later limits replace earlier ones."""
     lower = upper = ""
-    fewest = most = None
+    min_items = max_items = None
     for constraint in metadata:
         match constraint:
             case Ge(ge=limit):
@@ -188,12 +192,12 @@ def _describe_limits(metadata: Sequence[Any]) -> str:
             case Lt(lt=limit):
                 upper = f" < {_format_limit(limit)}"
             case MinLen(min_length=limit):
-                fewest = limit
+                min_items = limit
             case MaxLen(max_length=limit):
-                most = limit
+                max_items = limit
     if lower or upper:
         return f"{lower}value{upper}"
-    return f"{fewest} items" if fewest is not None and fewest == most else ""
+    return f"{min_items} items" if min_items is not None and min_items == max_items else ""
 
 
 def _format_limit(limit: Any) -> str:

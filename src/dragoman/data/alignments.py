@@ -1,13 +1,12 @@
-"""The word alignment of a training corpus: by our own aligner, or from files in Pharaoh's format that the recipe names."""
+"""Word alignment of a training corpus, by dragoman's aligner or from Pharaoh files that the recipe names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
-from dragoman.cleaning.cleaned_corpus import CleanedCorpus, read_batch
+from dragoman.cleaning.cleaned_corpus import CleanedCorpus, ProgressCallback, read_batch
 from dragoman.config import CorpusConfig, Recipe, as_list
 from dragoman.data.encode import MAX_LISTED_ORIGINS
 from dragoman.data.encoded_corpus import Corpus
@@ -23,7 +22,7 @@ from dragoman.word_aligner import Link, align_block, split_blocks
 
 
 def list_alignment_files(corpus: CorpusConfig, root: Path) -> list[Path]:
-    """The files that a corpus's links are in, in the order of its own."""
+    """Return the alignment files of a corpus, in the order of its text files."""
     return [root / name for name in as_list(corpus.alignments)]
 
 
@@ -36,17 +35,38 @@ def align_training_corpus(
     *,
     num_workers: int,
     notify: Callable[[str], None],
+    on_progress: ProgressCallback = lambda *_: None,
 ) -> None:
-    """Write which words of a training corpus belong together, from the recipe's files or else by our own aligner.
+    """Write the word alignment of a training corpus to `path`, from the recipe's files or by dragoman's aligner.
 
-    Where `path` stands already, it is whole, and left as it is.
+    An existing `path` is complete, so it is kept.
+
+    Args:
+        recipe: the recipe that names the corpus and perhaps alignment files
+        cleaned_corpus: the text of the corpus
+        corpus: the encoded pairs of the corpus
+        tokenizer: the tokenizers of the encoded pairs
+        path: the file to write
+        num_workers: number of processes
+        notify: receives messages for the user
+        on_progress: receives the task, the pairs done and the number of pairs
+
+    Raises:
+        DataError: an alignment file does not fit the corpus.
     """
     if path.exists():
         return
     files = list_alignment_files(recipe.data.training_corpora()[cleaned_corpus.name], Path(recipe.data.root))
     if not files:
+        task_name = f"aligning {cleaned_corpus.name}"
         notify(f"aligning the words of {cleaned_corpus.name}")
-        align_corpus(corpus, tokenizer, path, num_workers=num_workers)
+        align_corpus(
+            corpus,
+            tokenizer,
+            path,
+            num_workers=num_workers,
+            on_progress=lambda done: on_progress(task_name, done, len(corpus)),
+        )
         return
     alignments = AlignmentFiles(
         files, cleaned_corpus, recipe.data.max_length if recipe.data.overlong_pairs == "truncate" else None
@@ -54,12 +74,27 @@ def align_training_corpus(
     if skipped := alignments.import_links(corpus, tokenizer, path):
         examples = ", ".join(skipped[:MAX_LISTED_ORIGINS]) + (", …" if skipped[MAX_LISTED_ORIGINS:] else "")
         notify(
-            f"{cleaned_corpus.name}: {len(skipped)} pairs have no links, since the subword model parts other words ({examples})"
+            f"{cleaned_corpus.name}: {len(skipped)} pairs have no links, because the tokenizer changes their words ({examples})"
         )
 
 
-def align_corpus(corpus: Corpus, tokenizer: PairTokenizer, path: Path, *, num_workers: int) -> None:
-    """Align the words of an encoded corpus by its pairs themselves, and write their links."""
+def align_corpus(
+    corpus: Corpus,
+    tokenizer: PairTokenizer,
+    path: Path,
+    *,
+    num_workers: int,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Align the words of an encoded corpus with a lexical model of its own pairs, and write their links.
+
+    Args:
+        corpus: the encoded pairs
+        tokenizer: the tokenizers of the encoded pairs
+        path: the file to write
+        num_workers: number of processes
+        on_progress: receives the number of aligned pairs
+    """
     pair_tokens = PairTokens(tokenizer)
     pairs = (
         (
@@ -68,14 +103,27 @@ def align_corpus(corpus: Corpus, tokenizer: PairTokenizer, path: Path, *, num_wo
         )
         for index in range(len(corpus))
     )
-    _write_links_file(path, chain.from_iterable(map_in_processes(align_block, split_blocks(pairs), num_processes=num_workers)))
+    blocks = map_in_processes(align_block, split_blocks(pairs), num_processes=num_workers)
+    _write_links_file(path, _chain_blocks(blocks, on_progress))
+
+
+def _chain_blocks(blocks: Iterable[list[list[Link]]], on_progress: Callable[[int], None]) -> Iterator[list[Link]]:
+    """Yield the links of each pair and report the number of pairs after each block."""
+    num_pairs = 0
+    for block in blocks:
+        num_pairs += len(block)
+        on_progress(num_pairs)
+        yield from block
 
 
 @dataclass(frozen=True)
 class AlignmentFiles:
-    """Files that hold a line of links for each pair that was read, those included that were dropped.
+    """Files with one line of links for each pair that was read, including dropped pairs.
 
-    cut_to: the length that longer sides were truncated to, if they were
+    Attributes:
+        files: the files in Pharaoh format, in the order of the text files
+        cleaned_corpus: the text of the corpus
+        max_length: the length in tokens to which longer sides were truncated, or None
     """
 
     files: Sequence[Path]
@@ -83,19 +131,23 @@ class AlignmentFiles:
     max_length: int | None = None
 
     def check_line_count(self) -> None:
-        """Raise DataError where there are not as many lines as pairs."""
+        """Raise DataError if the files have more or fewer lines than the corpus has pairs."""
         num_lines = sum(1 for path in self.files for _ in read_lines(path))
         if num_lines != self.cleaned_corpus.stats.num_read:
             names = ", ".join(map(str, self.files))
             raise DataError(
-                f"{names}: {num_lines} lines of links, but {self.cleaned_corpus.name} has {self.cleaned_corpus.stats.num_read} pairs"
+                f"{names}: has {num_lines} lines of links, but {self.cleaned_corpus.name} has "
+                f"{self.cleaned_corpus.stats.num_read} pairs; give one line for each pair",
+                code="length-mismatch",
             )
 
     def import_links(self, corpus: Corpus, tokenizer: PairTokenizer, path: Path) -> list[str]:
-        """Write the links of an encoded corpus; returns where stand those that are left out.
+        """Write the links of an encoded corpus and return the file and line of those that are skipped.
 
-        They are left out where the subword model parts the text of their pair into other words than spaces do. Raises
-        DataError naming file and line for a link that is none, or beyond the words of its pair.
+        Links are skipped if the tokenizer changes the number of words of their pair.
+
+        Raises:
+            DataError: a line holds no valid links, or a link points beyond the words of its pair.
         """
         self.check_line_count()
         skipped: list[str] = []
@@ -106,8 +158,8 @@ class AlignmentFiles:
         texts, lines = self._iter_texts(), self._iter_lines()
         for index in range(len(corpus)):
             pair_number = corpus.pair_number(index)
-            source, target = next((source, target) for row_number, source, target in texts if row_number == pair_number)
-            links, location = next((links, where) for at, links, where in lines if at == pair_number)
+            source, target = next((source, target) for text_pair, source, target in texts if text_pair == pair_number)
+            links, location = next((links, location) for line_pair, links, location in lines if line_pair == pair_number)
             word_counts = len(source.split()), len(target.split())
             check_links(links, *word_counts, location=location)
             source_ids, target_ids = pair_tokens.strip_source_eos(corpus.source(index)), corpus.target(index)

@@ -1,7 +1,7 @@
-"""The endless sequence of training batches, from any place on, made in this process or ahead in others.
+"""Endless sequence of training batches from any position on, built in this process or ahead of time in worker processes.
 
-The sequence is a function of (seed, epoch, recipe) alone: the same with any number of loaders, and the same over all ranks
-together, whatever their number. A place in it is two whole numbers.
+The sequence depends on the seed, the epoch and the recipe only. It is the same for any number of workers, and all ranks
+together read the same sequence for any number of ranks. A position in it is two integers.
 """
 
 from __future__ import annotations
@@ -39,29 +39,37 @@ from dragoman.runtime.processes import block_signals
 
 @dataclass(frozen=True)
 class DataPosition:
-    """A place in the endless sequence of batches: the next one is number `batch` of epoch `epoch`."""
+    """Position in the endless sequence of batches: the next batch is number `batch` of epoch `epoch`."""
 
     epoch: int = 0
     batch: int = 0
 
 
 class TrainingBatches(Dataset[list[Batch]]):
-    """Any batch of any epoch, from a prepared folder. Opened where it is used, so that it can be sent to another process."""
+    """Batches of a prepared folder by position. Files open at first use, so that the object can be sent to a worker process.
+
+    Args:
+        recipe: the recipe of the prepared folder
+        folder: the prepared folder
+        start_id: first id that the decoder reads
+    """
 
     def __init__(self, recipe: Recipe, folder: Path, *, start_id: int) -> None:
         self.recipe = recipe
         self.folder = folder
         self.start_id = start_id
-        # Sorted: where their order changed nothing in what was prepared, it changes no batch either.
+        # Sorted, because the order of the corpora in the recipe must not change the batches.
         self.corpus_names = sorted(recipe.data.training_corpora())
         self.noise = PairNoise(recipe.data.noise, seed=recipe.training.seed)
 
     def __getstate__(self) -> dict[str, object]:
-        cached = {"order", "corpora", "tokeniser", "links", "sides"}
+        """Return the attributes without the opened files, which a worker process opens itself."""
+        cached = {"sampler", "corpora", "tokenizer", "link_tables", "pair_tokens"}
         return {name: value for name, value in self.__dict__.items() if name not in cached}
 
     @cached_property
     def sampler(self) -> BatchSampler:
+        """Order of the batches."""
         tables = [LengthTable(get_lengths_file(self.folder, get_training_prefix(name))) for name in self.corpus_names]
         sizes = {name: len(table) for name, table in zip(self.corpus_names, tables, strict=True)}
         training = self.recipe.training
@@ -71,25 +79,30 @@ class TrainingBatches(Dataset[list[Batch]]):
 
     @cached_property
     def corpora(self) -> list[Corpus]:
+        """Encoded pairs of each corpus."""
         return [Corpus(list_pair_files(self.folder, get_training_prefix(name))) for name in self.corpus_names]
 
     @cached_property
     def tokenizer(self) -> PairTokenizer:
+        """Tokenizers of both sides."""
         return read_tokenizer(self.folder, self.recipe.tokenizer, append_source_eos=self.recipe.model.append_source_eos)
 
     @cached_property
     def link_tables(self) -> list[LinkTable]:
+        """Word alignment of each corpus, for guided alignment."""
         return [LinkTable(get_links_file(self.folder, get_training_prefix(name))) for name in self.corpus_names]
 
     @cached_property
     def pair_tokens(self) -> PairTokens:
+        """Word boundaries of both sides, for guided alignment."""
         return PairTokens(self.tokenizer)
 
     def count_batches(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
         return len(self.sampler.plan_epoch(epoch))
 
     def __getitem__(self, position: DataPosition) -> list[Batch]:
-        """The batch at this place, in more than one part where modifiers changed the lengths of its pairs."""
+        """Return the batch at a position, in several parts if noise has changed the lengths of its pairs."""
         indices = self.sampler.get_batch(position.epoch, position.batch)
         pairs = list(zip(indices.corpus_indices.tolist(), indices.pair_indices.tolist(), strict=True))
         sources = [self.corpora[corpus].source(pair) for corpus, pair in pairs]
@@ -103,7 +116,7 @@ class TrainingBatches(Dataset[list[Batch]]):
             alignment_targets = [
                 self.pair_tokens.build_alignment_target(*sample) for sample in zip(links, sources, targets, strict=True)
             ]
-            for row in noisy_rows:  # into other words than those that were linked
+            for row in noisy_rows:  # noise changes the words, so their links no longer hold
                 alignment_targets[row] = NO_ALIGNMENT
         budget = self.recipe.training.batch_tokens
         return collate_with_budget(
@@ -116,9 +129,9 @@ class TrainingBatches(Dataset[list[Batch]]):
         )
 
     def _apply_noise(self, epoch: int, indices: BatchIndices, sources: list[Ids], targets: list[Ids]) -> list[int]:
-        """Modify and split anew, in place, by chance of (seed, epoch, slot); what would then exceed data.max_length stays.
+        """Add noise and sample subwords in place; a pair that would exceed data.max_length stays unchanged.
 
-        Returns the rows that may have been modified.
+        The random numbers depend on the seed, the epoch and the position. Return the rows that noise may have changed.
         """
         alpha, limit = self.recipe.tokenizer.sampling_alpha, self.recipe.data.max_length
         is_noisy = self.noise.select_noisy(epoch, indices.positions)
@@ -153,7 +166,16 @@ class TrainingBatches(Dataset[list[Batch]]):
 
 
 class BatchStream:
-    """The endless sequence of batches from a cursor on. Several ranks take turns; the cursor is theirs together."""
+    """Endless sequence of batches from a position on. Ranks take batches in turn and share the position.
+
+    Args:
+        batches: the batches by position
+        position: the position of the first batch
+        num_workers: worker processes that build batches ahead of time; with 0, this process builds them
+        rank: the rank of this process
+        world_size: the number of ranks
+        pin_memory: copy batches to page-locked memory
+    """
 
     def __init__(
         self,
@@ -174,11 +196,11 @@ class BatchStream:
         self._iterator: Iterator[list[Batch]] | None = None
 
     def count_epochs(self) -> float:
-        """Passes over the corpora so far."""
+        """Return the passes over the corpora so far."""
         return self.position.epoch + self.position.batch / self.batches.count_batches(self.position.epoch)
 
     def next_batch(self) -> list[Batch]:
-        """This rank's next batch, in parts. The first call starts the loaders, which `close` ends."""
+        """Return this rank's next batch, in parts. The first call starts the workers, and `close` ends them."""
         if self._iterator is None:
             self._iterator = self._start()
         parts = next(self._iterator)
@@ -192,28 +214,28 @@ class BatchStream:
         return map(self.batches.__getitem__, iter(self._sampler))
 
     def close(self) -> None:
-        """End the loaders."""
+        """End the worker processes."""
         self._iterator = iter(())
 
 
 @contextmanager
 def translate_worker_errors() -> Iterator[None]:
-    """Raise LostProcessError where a loader process ended, which torch tells anywhere in the code, in many ways."""
+    """Raise WorkerLostError if a worker process of the data loader ended; torch reports that by several exceptions."""
     try:
         yield
     except (RuntimeError, ConnectionError, EOFError) as error:
         if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
             raise
         raise WorkerLostError(
-            "a process that makes batches ahead has ended, for want of memory perhaps; lower data.num_workers or set it to 0"
+            "data.num_workers: a worker process was killed, perhaps for lack of memory; lower the number of workers or set it to 0"
         ) from None
 
 
 def _prefetch_batches(
     batches: TrainingBatches, sampler: _RankSampler, num_workers: int, *, pin_memory: bool
 ) -> Iterator[list[Batch]]:
-    """Batches from other processes, in the order of the turns."""
-    with warnings.catch_warnings(action="ignore", category=UserWarning):  # more loaders than cores are the recipe's wish
+    """Return an iterator over batches from worker processes, in the order of the sampler."""
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the recipe may ask for more workers than cores
         loader: DataLoader[list[Batch]] = DataLoader(
             batches,
             batch_size=None,
@@ -224,20 +246,20 @@ def _prefetch_batches(
             pin_memory=pin_memory,
             worker_init_fn=_exit_without_cleanup,
             multiprocessing_context="spawn",
-            generator=torch.Generator(),  # the loader draws a seed, which must not come from training's own
+            generator=torch.Generator(),  # the loader draws a seed, which must not change the generator of the training
         )
-        # Signals that ask to stop are for the process that trains; it ends these when the batch in hand is done.
+        # The training process handles stop signals, and ends the workers after the current batch.
         with block_signals(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             return iter(loader)
 
 
 def _exit_without_cleanup(worker_id: int) -> None:
-    """A thread that still sends a batch is in torch's code: the interpreter's own end would end it there, and abort."""
+    """Exit without the interpreter's cleanup, which would abort while a thread of torch still sends a batch."""
     atexit.register(os._exit, 0)
 
 
 class _RankSampler(Sampler[DataPosition]):
-    """Every place in the sequence that is this rank's turn."""
+    """Positions of this rank's batches."""
 
     def __init__(self, batches: TrainingBatches, position: DataPosition, rank: int, world_size: int) -> None:
         self.batches = batches
@@ -246,7 +268,7 @@ class _RankSampler(Sampler[DataPosition]):
         self.world_size = world_size
 
     def next_position(self, position: DataPosition) -> DataPosition:
-        """The next place: an epoch ends where its batches do."""
+        """Return the following position; after the last batch of an epoch, the start of the next."""
         if position.batch + 1 < self.batches.count_batches(position.epoch):
             return DataPosition(position.epoch, position.batch + 1)
         return DataPosition(position.epoch + 1, 0)

@@ -1,4 +1,4 @@
-"""Text to ids: each part of a spool becomes a file of encoded pairs, by several processes."""
+"""Encoding of text to ids: each part of a cleaned corpus becomes a file of encoded pairs, by several processes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,24 @@ from dragoman.trees.ptb import read_tree
 from dragoman.trees.tree import get_leaves
 
 MAX_LISTED_ORIGINS = 5
+"""Number of pairs that a message lists as examples."""
 
 
 @dataclass
 class PairStats:
-    """What became of the pairs of one corpus, with the places of some that did not stay as they were."""
+    """Numbers of pairs of one corpus that were kept, dropped or truncated, with the file and line of examples.
+
+    Attributes:
+        read: pairs that were read
+        kept: pairs that were encoded
+        overlong_pairs: pairs longer than data.max_length, which were dropped or truncated
+        source_tokens: source tokens of the kept pairs, with end tokens
+        target_tokens: target tokens of the kept pairs, with end tokens
+        dropped: pairs that cleaning dropped, by rule
+        overlong_examples: file and line of overlong pairs
+        dropped_examples: file and line of dropped pairs, by rule
+        unknown_labels: labels of trees that no training tree has, with their counts
+    """
 
     read: int = 0
     kept: int = 0
@@ -39,23 +52,23 @@ class PairStats:
     source_tokens: int = 0
     target_tokens: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
-    """By the rule that did it."""
     overlong_examples: list[str] = field(default_factory=list)
     dropped_examples: dict[str, list[str]] = field(default_factory=dict)
     unknown_labels: dict[str, int] = field(default_factory=dict)
-    """Of trees: labels that are in none of those that were learnt from."""
 
     def count_dropped(self, rule: str, origin: str) -> None:
+        """Count a dropped pair."""
         self.dropped[rule] = self.dropped.get(rule, 0) + 1
         examples = self.dropped_examples.setdefault(rule, [])
         examples += [origin][: MAX_LISTED_ORIGINS - len(examples)]
 
     def count_overlong(self, origin: str) -> None:
+        """Count an overlong pair."""
         self.overlong_pairs += 1
         self.overlong_examples += [origin][: MAX_LISTED_ORIGINS - len(self.overlong_examples)]
 
     def add(self, stats: PairStats) -> None:
-        """Count what became of further pairs."""
+        """Add the counts of further pairs."""
         for name in ("read", "kept", "overlong_pairs", "source_tokens", "target_tokens"):
             setattr(self, name, getattr(self, name) + getattr(stats, name))
         for rule, count in stats.dropped.items():
@@ -66,8 +79,13 @@ class PairStats:
             self.unknown_labels[label] = self.unknown_labels.get(label, 0) + count
         self.overlong_examples += stats.overlong_examples[: MAX_LISTED_ORIGINS - len(self.overlong_examples)]
 
-    def summarize(self, overlong_pairs: str, *, examples: str = "examples in cleaning.html") -> list[str]:
-        """One line for people on each kind of pair that did not stay as it was."""
+    def summarize(self, overlong_action: str, *, examples: str = "examples in cleaning.html") -> list[str]:
+        """Return one line for each reason to drop or change pairs.
+
+        Args:
+            overlong_action: the value of data.overlong_pairs
+            examples: the source of more examples of dropped pairs
+        """
         messages = []
         if empty := self.dropped.get("empty", 0):
             messages.append(
@@ -78,22 +96,20 @@ class PairStats:
             rules = ", ".join(f"{rule} {count}" for rule, count in by_filter.items())
             messages.append(f"{sum(by_filter.values())} pairs dropped by cleaning ({rules}; {examples})")
         if self.overlong_pairs:
-            action = {"drop": "dropped", "truncate": "truncated"}[overlong_pairs]
-            messages.append(
-                f"{self.overlong_pairs} pairs beyond data.max_length {action} ({_join_examples(self.overlong_examples, self.overlong_pairs)})"
-            )
+            verb = {"drop": "dropped", "truncate": "truncated"}[overlong_action]
+            overlong_examples = _join_examples(self.overlong_examples, self.overlong_pairs)
+            messages.append(f"{self.overlong_pairs} pairs beyond data.max_length {verb} ({overlong_examples})")
         if self.unknown_labels:
             labels = [f"{label} {count}" for label, count in self.unknown_labels.items()]
             messages.append(
-                f"{len(labels)} labels that no tree to learn from has ({_join_examples(labels[:MAX_LISTED_ORIGINS], len(labels))})"
+                f"{len(labels)} labels that no training tree has ({_join_examples(labels[:MAX_LISTED_ORIGINS], len(labels))})"
             )
         return messages
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> PairStats:
-        """What `asdict` gave, perhaps before it told of unknown labels. Raises TypeError or KeyError for anything else."""
-        values = {"unknown_labels": {}, **document}
-        return cls(**{attribute.name: values[attribute.name] for attribute in fields(cls)})
+        """Return the statistics that `asdict` turned into `document`. Raise TypeError or KeyError for anything else."""
+        return cls(**{attribute.name: document[attribute.name] for attribute in fields(cls)})
 
 
 def _join_examples(examples: list[str], count: int) -> str:
@@ -102,19 +118,25 @@ def _join_examples(examples: list[str], count: int) -> str:
 
 @dataclass(frozen=True)
 class PairEncoder:
-    """Encodes a record batch of text; sent to each process."""
+    """Encoder of record batches of text; each process receives a copy.
+
+    Attributes:
+        tokenizer: the tokenizers of both sides
+        max_length: limit of each side in tokens with its end token; None for no limit
+        overlong_pairs: action for pairs above the limit
+    """
 
     tokenizer: PairTokenizer
     max_length: int | None
-    """Longest side in tokens with its end token; none for text that stays as it is."""
     overlong_pairs: Literal["drop", "truncate", "error"]
 
     @cached_property
     def schema(self) -> pa.Schema:
+        """Columns of the files of pairs."""
         return build_pair_schema(max(len(self.tokenizer.source), len(self.tokenizer.target)))
 
     def __call__(self, batch_reference: tuple[Path, int, npt.NDArray[np.bool_] | None]) -> tuple[pa.RecordBatch, PairStats]:
-        """The encoded rows, and what became of them."""
+        """Return the encoded rows of a batch, and their statistics."""
         text, stats = read_batch(*batch_reference), PairStats()
         if isinstance(self.tokenizer.target, TreeLabels):
             sources, targets = self._encode_trees(self.tokenizer.target, text, stats)
@@ -146,7 +168,7 @@ class PairEncoder:
     def _encode_trees(
         self, labels: TreeLabels, text: pa.RecordBatch, stats: PairStats
     ) -> tuple[list[list[int]], list[list[int]]]:
-        """The words and the labels of trees in brackets. Raises DataError for one that cannot be told in tokens."""
+        """Return the source ids and the label ids of trees in brackets. Raise DataError if a tree has no tokens."""
         origins: list[str] = text.column(2).to_pylist()
         unknown_counts = Counter[str]()
         lines, targets = [], []
@@ -156,13 +178,14 @@ class PairEncoder:
             try:
                 targets.append(labels.encode_tree(tree, unknown_counts))
             except DataError as error:
-                raise DataError(f"{origin}: {error}") from None
+                raise DataError(f"{origin}: {error}", code=error.code) from None
         sources = self.tokenizer.source.encode_batch(lines)
         word_starts_V = self.tokenizer.source.word_start_mask
         for words, source, origin in zip(lines, sources, origins, strict=True):
             if (num_words := int(word_starts_V[source].sum())) != len(words.split(" ")):
                 raise DataError(
-                    f"{origin}: the subword model makes {num_words} words of {len(words.split(' '))}; learn another"
+                    f"{origin}: the tokenizer makes {num_words} words of {len(words.split(' '))}; train another tokenizer",
+                    code="invalid-tree",
                 )
         stats.unknown_labels = dict(unknown_counts)
         return sources, targets
@@ -170,7 +193,7 @@ class PairEncoder:
     def _truncate_or_drop(
         self, sources: list[list[int]], targets: list[list[int]], row: int, origin: str, stats: PairStats
     ) -> bool:
-        """Whether a pair with an empty or an over-long side stays; it is truncated in place where the recipe says so."""
+        """Return whether a pair with an empty or an overlong side is kept; truncate it in place if the recipe says so."""
         if not sources[row] or not targets[row]:
             stats.count_dropped("empty", origin)
             return False
@@ -178,8 +201,9 @@ class PairEncoder:
         if self.overlong_pairs == "error":
             longest = max(len(sources[row]), len(targets[row])) + 1
             raise DataError(
-                f"{origin}: {longest} tokens, more than data.max_length = {self.max_length}; raise it, or set data.overlong_pairs to "
-                "'drop' or 'truncate'"
+                f"{origin}: {longest} tokens, more than data.max_length = {self.max_length}; raise it, or set "
+                "data.overlong_pairs to 'drop' or 'truncate'",
+                code="input-too-long",
             )
         stats.count_overlong(origin)
         for side in (sources, targets):
@@ -196,7 +220,16 @@ def encode_corpus(
     num_workers: int,
     on_progress: ProgressCallback,
 ) -> PairStats:
-    """Write the files of encoded pairs, save those that stand whole; return what became of the spool's pairs."""
+    """Write the files of encoded pairs that do not exist yet, and return the statistics of all pairs.
+
+    Args:
+        cleaned_corpus: the text of the corpus
+        folder: the folder of the files of pairs
+        name: the prefix of their names
+        encoder: the encoder, sent to each process
+        num_workers: number of processes
+        on_progress: receives the task, the pairs done and the number of pairs
+    """
     total_stats = PairStats()
     pending_parts = []
     for part in range(len(cleaned_corpus.files)):

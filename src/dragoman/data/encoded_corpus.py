@@ -1,12 +1,12 @@
-"""An encoded corpus on disk: Arrow IPC files, memory-mapped, that any Arrow reader opens.
+"""Encoded corpus on disk: memory-mapped Arrow IPC files.
 
-    train-00000.arrow, train-00001.arrow, …   the pairs, a million to a file
-    train.lengths.arrow                       which pairs have which lengths
+    train-00000.arrow, train-00001.arrow, …   the pairs, a million per file
+    train.lengths.arrow                       the pairs by their lengths
 
-A file of pairs has the columns `source` and `target` (lists of ids as encoder and loss see them: the source with its end
-token if the model wants one, the target without; 16 bits an id where the vocabulary allows) and `number` (int64, the place of
-the pair among those that were read, from 1). The file of lengths has a row for each pair of lengths that occurs, `source` and
-`target` (the latter with its end token), and the list `pairs` of the pairs that have them, by their place in the files.
+A file of pairs has three columns. `source` and `target` are lists of ids, 16 bits each if the vocabulary allows. The source
+has its end token if the model expects one; the target has none. `number` (int64) counts the pairs that were read, from 1.
+The file of lengths has a row for each combination of lengths: `source`, `target` (with its end token), and `pairs`, the
+indices of the pairs of these lengths in the files of pairs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ _LENGTHS_SCHEMA = pa.schema([("source", pa.int32()), ("target", pa.int32()), ("p
 
 
 def build_pair_schema(vocab_size: int) -> pa.Schema:
-    """The columns of a file of pairs."""
+    """Return the columns of a file of pairs."""
     ids = pa.list_(pa.uint16() if vocab_size <= 2**16 else pa.int32())
     return pa.schema([("source", ids), ("target", ids), ("number", pa.int64())])
 
 
 def list_pair_files(folder: Path, name: str) -> list[Path]:
-    """The files of pairs of the corpus `name`, in order."""
+    """Return the files of pairs of the corpus `name`, in order."""
     return sorted(folder.glob(f"{name}-[0-9][0-9][0-9][0-9][0-9].arrow"))
 
 
 def get_pair_file(folder: Path, name: str, part: int) -> Path:
+    """Return the path of part `part` of the corpus `name`."""
     return folder / f"{name}-{part:05d}.arrow"
 
 
@@ -50,7 +51,11 @@ def get_lengths_file(folder: Path, name: str) -> Path:
 
 
 class Corpus:
-    """Encoded pairs by number; nothing is read before it is asked for."""
+    """Encoded pairs by index. Pages of the files are read at first use.
+
+    Args:
+        paths: the files of pairs, in order
+    """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         batches = [batch for path in paths for batch in _read_record_batches(path)]
@@ -66,20 +71,22 @@ class Corpus:
         return batch, index - (self._batch_ends[batch - 1] if batch else 0)
 
     def source(self, index: int) -> Ids:
+        """Return the source ids of a pair."""
         batch, row = self._locate(index)
         return self._columns[0][batch][row]
 
     def target(self, index: int) -> Ids:
+        """Return the target ids of a pair, without end token."""
         batch, row = self._locate(index)
         return self._columns[1][batch][row]
 
     def pair_number(self, index: int) -> int:
-        """The place of this pair among those that were read, from 1."""
+        """Return the number of this pair among all pairs that were read, from 1."""
         batch, row = self._locate(index)
         return int(self._pair_numbers[batch][row])
 
     def lengths(self) -> tuple[Lengths, Lengths]:
-        """Tokens of each source, and of each target with its end token."""
+        """Return the number of tokens of each source, and of each target with its end token."""
         source, target = (
             np.concatenate([column.lengths() for column in columns]) if columns else np.empty(0, np.int32)
             for columns in self._columns
@@ -92,14 +99,19 @@ def _read_record_batches(path: Path) -> list[pa.RecordBatch]:
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         if reader.schema not in [build_pair_schema(2**id_type.bit_width) for id_type in _ID_TYPES]:
-            raise DataError(f"{path}: its columns are {reader.schema.names}; not a prepared corpus")
+            raise DataError(
+                f"{path}: is not a prepared corpus, with columns {reader.schema.names}; prepare the data again",
+                code="prepared-data-damaged",
+            )
         return [reader.get_batch(index) for index in range(reader.num_record_batches)]
     except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{path}: not a prepared corpus: {error}") from None
+        raise DataError(
+            f"{path}: is not a prepared corpus: {error}; prepare the data again", code="prepared-data-damaged"
+        ) from None
 
 
 class _ListColumn:
-    """One column of one record batch: offsets and values, without a copy."""
+    """Column of one record batch: offsets and values, without a copy."""
 
     def __init__(self, column: pa.ListArray) -> None:
         self.offsets: npt.NDArray[np.int32] = column.offsets.to_numpy()
@@ -115,7 +127,7 @@ class _ListColumn:
 def build_pair_batch(
     sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], pair_numbers: Sequence[int], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Encoded pairs as they go into a file."""
+    """Return encoded pairs as a record batch of a file of pairs."""
     columns = [
         _build_list_array(sources, schema.field(0).type),
         _build_list_array(targets, schema.field(1).type),
@@ -132,7 +144,7 @@ def _build_list_array(rows: Sequence[Sequence[int]], list_type: pa.ListType) -> 
 
 
 def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
-    """Write record batches as they come; return how many rows there were."""
+    """Write record batches and return the number of rows."""
     count = 0
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         for batch in batches:
@@ -142,7 +154,7 @@ def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Sche
 
 
 def write_lengths(path: Path, corpus: Corpus) -> None:
-    """Group the pairs of a corpus by their lengths. Takes some twenty bytes of memory a pair."""
+    """Write the pairs of a corpus grouped by their lengths. This takes some twenty bytes of memory per pair."""
     source, target = corpus.lengths()
     width = int(target.max(initial=0)) + 1
     key_dtype: np.dtype[Any] = np.dtype(np.int32 if (int(source.max(initial=0)) + 1) * width < 2**31 else np.int64)
@@ -157,26 +169,35 @@ def write_lengths(path: Path, corpus: Corpus) -> None:
 
 
 class LengthTable:
-    """Which pairs have which lengths: for each row a source length, a target length, and a slice of `pairs`."""
+    """Pairs by their lengths: each row has a source length, a target length, and a slice of `pair_indices`.
+
+    Args:
+        path: a file that `write_lengths` wrote
+    """
 
     def __init__(self, path: Path) -> None:
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
             if reader.schema != _LENGTHS_SCHEMA or reader.num_record_batches != 1:
-                raise DataError(f"{path}: its columns are {reader.schema.names}; not the lengths of a prepared corpus")
+                raise DataError(
+                    f"{path}: is not the lengths of a prepared corpus, with columns {reader.schema.names}; prepare the data again",
+                    code="prepared-data-damaged",
+                )
             batch = reader.get_batch(0)
         except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(f"{path}: not the lengths of a prepared corpus: {error}") from None
+            raise DataError(
+                f"{path}: is not the lengths of a prepared corpus: {error}; prepare the data again", code="prepared-data-damaged"
+            ) from None
         self.source_lengths: Lengths = batch.column(0).to_numpy().astype(np.int64)
         self.target_lengths: Lengths = batch.column(1).to_numpy().astype(np.int64)
         self.starts: Lengths = batch.column(2).offsets.to_numpy().astype(np.int64)
         self.pair_indices: npt.NDArray[np.uint32] = batch.column(2).values.to_numpy()
 
     def __len__(self) -> int:
-        """How many pairs there are."""
+        """Return the number of pairs."""
         return len(self.pair_indices)
 
     @property
     def counts(self) -> Lengths:
-        """How many pairs have each pair of lengths."""
+        """Return the number of pairs of each row."""
         return np.diff(self.starts)

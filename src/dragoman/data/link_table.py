@@ -1,8 +1,8 @@
-"""Which words of a pair belong together, on disk beside the encoded pairs.
+"""Word alignment of an encoded corpus on disk.
 
-    train.links.arrow   a row for each pair, in their order: links, a list of source word, target word, source word, …
+    train.links.arrow   a row for each pair, in order: links, a list of source word, target word, source word, …
 
-Words are what spaces part, counted from 0.
+Words are separated by spaces and counted from 0.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ _ROWS_PER_BATCH = 16_384
 
 
 def get_links_file(folder: Path, name: str) -> Path:
+    """Return the path of the links of the corpus `name`."""
     return folder / f"{name}.links.arrow"
 
 
 def write_links(path: Path, links: Iterable[Sequence[Link]]) -> None:
-    """A row for each pair."""
+    """Write one row of links for each pair."""
     write_batches(path, _build_record_batches(iter(links)), _SCHEMA)
 
 
@@ -40,16 +41,25 @@ def _build_record_batches(links: Iterator[Sequence[Link]]) -> Iterator[pa.Record
 
 
 class LinkTable:
-    """The links of encoded pairs by number; nothing is read before it is asked for."""
+    """Links of encoded pairs by index. Pages of the file are read at first use.
+
+    Args:
+        path: a file that `write_links` wrote
+    """
 
     def __init__(self, path: Path) -> None:
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
             if reader.schema != _SCHEMA:
-                raise DataError(f"{path}: its columns are {reader.schema.names}; not the links of a prepared corpus")
+                raise DataError(
+                    f"{path}: is not the links of a prepared corpus, with columns {reader.schema.names}; prepare the data again",
+                    code="prepared-data-damaged",
+                )
             columns = [reader.get_batch(index).column(0) for index in range(reader.num_record_batches)]
         except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(f"{path}: not the links of a prepared corpus: {error}") from None
+            raise DataError(
+                f"{path}: is not the links of a prepared corpus: {error}; prepare the data again", code="prepared-data-damaged"
+            ) from None
         self._columns = [(column.offsets.to_numpy(), column.values.to_numpy()) for column in columns]
         self._batch_ends = list(accumulate(map(len, columns)))
 
@@ -57,7 +67,7 @@ class LinkTable:
         return self._batch_ends[-1] if self._batch_ends else 0
 
     def __getitem__(self, index: int) -> npt.NDArray[np.int32]:
-        """(L, 2)"""
+        """Return the links of a pair: source word and target word. (L, 2)"""
         batch = bisect_right(self._batch_ends, index)
         offsets, values = self._columns[batch]
         row = index - (self._batch_ends[batch - 1] if batch else 0)

@@ -1,4 +1,4 @@
-"""`prepared.json`: digests of everything that went into a prepared folder, and of each file that came out."""
+"""Manifest of a prepared folder, `prepared.json`: digests of all inputs and of each output file."""
 
 from __future__ import annotations
 
@@ -21,39 +21,49 @@ from dragoman.io.storage import write_json
 
 MANIFEST = "prepared.json"
 VERSION = 2
-# A file that was written so shortly before it was looked at may be written again without a later time stamp.
+# A file that was modified less long ago may change again without a later time stamp, so its digest is not reused.
 MIN_MTIME_AGE_SECONDS = 2.0
 
 
 def write_manifest(
     folder: Path, digest: str, inputs: dict[str, Any], files: dict[str, str], pair_counts: dict[str, PairStats]
 ) -> None:
+    """Write `prepared.json`.
+
+    Args:
+        folder: the prepared folder
+        digest: the digest of the request, from `compute_request_digest`
+        inputs: size, time and digest of each input file, from `hash_inputs`
+        files: the digest of each prepared file
+        pair_counts: the statistics of each corpus
+    """
     counts = {name: asdict(stats) for name, stats in pair_counts.items()}
-    write_json(folder / MANIFEST, {"digest": digest, "inputs": inputs, "files": files, "fates": counts}, overwrite=True)
+    write_json(folder / MANIFEST, {"digest": digest, "inputs": inputs, "files": files, "pair_counts": counts}, overwrite=True)
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """What `prepared.json` tells; none where there is none, or one that cannot be read."""
+    """Return the content of `prepared.json`, or None if it is missing or damaged."""
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
-        pair_counts = {name: PairStats.from_dict(stats) for name, stats in manifest["fates"].items()}
+        pair_counts = {name: PairStats.from_dict(stats) for name, stats in manifest["pair_counts"].items()}
         inputs = {name: {**entry, "sha256": str(entry["sha256"])} for name, entry in manifest["inputs"].items()}
-        return {"digest": manifest["digest"], "inputs": inputs, "files": manifest["files"], "fates": pair_counts}
+        return {"digest": manifest["digest"], "inputs": inputs, "files": manifest["files"], "pair_counts": pair_counts}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
 def list_input_digests(inputs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """The digests of everything that goes in, whatever the files are called and wherever they lie."""
+    """Return the digests of all inputs, independent of the names and folders of the files."""
     return tuple(sorted(entry["sha256"] for entry in inputs.values()))
 
 
 def list_prepared_files(folder: Path) -> list[str]:
+    """Return the names of the prepared files in a folder."""
     return sorted(path.name for pattern in ("*.arrow", "*.model", LABELS_FILE) for path in folder.glob(pattern))
 
 
 def hash_prepared_files(folder: Path) -> dict[str, str]:
-    """The digest of each prepared file in a folder."""
+    """Return the digest of each prepared file in a folder."""
     return {name: _hash_file(folder / name) for name in list_prepared_files(folder)}
 
 
@@ -63,7 +73,7 @@ def _hash_file(path: Path) -> str:
 
 
 def _list_input_files(recipe: Recipe) -> list[list[Path]]:
-    """The files that go in: those of each corpus, and the subword models."""
+    """Return the input files: those of each corpus, the tokenizer models, and the alignment files if there are any."""
     root, data = Path(recipe.data.root), recipe.data
     models = [root / path for path in (recipe.tokenizer.model_file, recipe.tokenizer.target_model_file) if path is not None]
     links = [path for corpus in data.training_corpora().values() for path in list_alignment_files(corpus, root)]
@@ -81,30 +91,38 @@ def _get_input_name(path: Path) -> str:
 
 
 def hash_inputs(recipe: Recipe, previous_inputs: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Size, time and digest of each file that goes in; of one that has the size and time that are known, the known digest."""
+    """Return size, time and digest of each input file. A file of known size and time keeps its known digest.
+
+    Args:
+        recipe: the recipe that names the files
+        previous_inputs: the result of an earlier call
+
+    Raises:
+        DataError: a file cannot be read.
+    """
     check_files_exist(recipe, _list_corpora(recipe))
     inputs: dict[str, dict[str, Any]] = {}
     for path in chain.from_iterable(_list_input_files(recipe)):
         name = _get_input_name(path)
         if name == "-":
-            inputs[name] = {"sha256": ""}  # a pipe can be read but once
+            inputs[name] = {"sha256": ""}  # a pipe can be read only once
             continue
         try:
             stat = path.stat()
             current = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
             previous = previous_inputs.get(name, {})
-            if {key: previous.get(key) for key in current} == current and previous.get("sure") is True:
+            if {key: previous.get(key) for key in current} == current and previous.get("settled") is True:
                 inputs[name] = previous
                 continue
             is_settled = time.time() - stat.st_mtime > MIN_MTIME_AGE_SECONDS
-            inputs[name] = {**current, "sure": is_settled, "sha256": _hash_file(path)}
+            inputs[name] = {**current, "settled": is_settled, "sha256": _hash_file(path)}
         except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+            raise DataError(f"{path}: cannot be read: {error.strerror}", code="file-unreadable") from None
     return inputs
 
 
 def compute_request_digest(recipe: Recipe, inputs: dict[str, dict[str, Any]]) -> str:
-    """Of the settings and the bytes that prepared files depend on."""
+    """Return the digest of the settings and the input bytes that the prepared files depend on."""
     data = recipe.data
     settings = {
         "version": VERSION,

@@ -1,9 +1,9 @@
-"""From text to an encoded corpus, once: read and clean, learn the subword model, encode, and write down what became of it all.
+"""Preparation of a corpus: read and clean the text, train the tokenizer, encode the pairs, and write a manifest.
 
-    files → Spool (cleaned text) → Tokeniser (source.model, target.model) → train-00000.arrow, …, train.lengths.arrow
+    files → CleanedCorpus → PairTokenizer (source.model, target.model) → train-00000.arrow, …, train.lengths.arrow
 
-Asked again with the same, and with the files that came out as they were, `prepare` does nothing (`manifest`). Interrupted, it
-goes on after the last file that was whole.
+A second call with the same request and unchanged files does nothing (see `manifest`). After an interruption, the next call
+continues after the last complete file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dragoman.data.manifest import (
     read_manifest,
     write_manifest,
 )
-from dragoman.data.tokenization.sentencepiece import check_sampling, import_sentencepiece, train_sentencepiece
+from dragoman.data.tokenization.sentencepiece import NotifyFn, check_sampling, import_sentencepiece, train_sentencepiece
 from dragoman.data.tokenization.tokenizer import (
     PairTokenizer,
     import_tokenizer,
@@ -59,13 +59,19 @@ from dragoman.trees.tree import get_leaves
 
 CLEANING_PAGE = "cleaning.html"
 VALID = "valid"
-
-NotifyFn = Callable[[str], None]
+TOKENIZER_MARKER, REQUEST_MARKER = "tokenizer-complete", "request"
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """A prepared corpus. `fates` is what `prepared.json` tells of each part; `fresh` is false where nothing had to be done."""
+    """Prepared corpora of a recipe.
+
+    Attributes:
+        folder: the prepared folder
+        tokenizer: the tokenizers of both sides
+        pair_counts: the statistics of each corpus by name, and of `valid`
+        is_new: False if the folder was complete already
+    """
 
     folder: Path
     tokenizer: PairTokenizer
@@ -73,12 +79,12 @@ class PreparedData:
     is_new: bool
 
     def corpus(self, name: str) -> Corpus:
-        """A training corpus by its name in the recipe, or `valid`."""
+        """Return a training corpus by its name in the recipe, or `valid`."""
         return Corpus(list_pair_files(self.folder, name if name == VALID else get_training_prefix(name)))
 
 
 def get_training_prefix(name: str) -> str:
-    """What the files of a training corpus begin with: train for the only one, train.NAME for those of a mixture."""
+    """Return the prefix of a training corpus's files: `train` for the only corpus, `train.NAME` in a mixture."""
     return name if name == "train" else f"train.{name}"
 
 
@@ -90,13 +96,27 @@ def prepare(
     on_progress: ProgressCallback = lambda *_: None,
     accept: Callable[[dict[str, str]], None] = lambda _: None,
 ) -> PreparedData:
-    """Prepare the recipe's corpora in `folder`, or take what stands there if nothing changed.
+    """Prepare the recipe's corpora in `folder`, or return the existing ones if nothing has changed.
 
-    What stands there is replaced only when the new files are whole and `accept`, which is given the digest of each, lets them
-    pass.
+    The new files replace the old ones only when they are complete and `accept` returns.
+
+    Args:
+        recipe: the whole recipe
+        folder: the prepared folder
+        notify: receives messages for the user
+        on_progress: receives the task, the pairs done, and the number of pairs or None, at short intervals
+        accept: receives the digest of each prepared file, and raises to reject the files
+
+    Raises:
+        RecipeError: the recipe names no corpus, or a file or a tokenizer that does not fit it.
+        DataError: a file cannot be read, does not follow its format, or holds no pairs.
+        OutputError: the folder cannot be written.
+        WorkerLostError: the system killed a worker process.
     """
     if not recipe.data.training_corpora():
-        raise RecipeError("data.train is not given: name the files to learn from, or those of a mixture in data.corpora")
+        raise RecipeError(
+            "data.train: is not set; name the training files, or those of a mixture in data.corpora", code="missing-key"
+        )
     check_task_formats(recipe)
     work_dir = folder.with_name(f".{folder.name}.partial")
     try:
@@ -106,13 +126,13 @@ def prepare(
         if manifest is not None and manifest["digest"] == digest:
             if manifest["files"] == hash_prepared_files(folder):
                 accept(manifest["files"])
-                if inputs != manifest["inputs"]:  # touched, or old enough now to go by size and time
-                    write_manifest(folder, digest, inputs, manifest["files"], manifest["fates"])
-                if work_dir.is_dir():  # of a preparation of something else that was interrupted
+                if inputs != manifest["inputs"]:  # a new time stamp, or old enough to be settled
+                    write_manifest(folder, digest, inputs, manifest["files"], manifest["pair_counts"])
+                if work_dir.is_dir():  # an interrupted preparation of another request
                     with suppress(OutputError), lock_dir(work_dir):
                         shutil.rmtree(work_dir)
-                return PreparedData(folder, _read_tokenizer(recipe, folder), manifest["fates"], is_new=False)
-            notify(f"{folder}: a prepared file is missing or was changed; preparing anew")
+                return PreparedData(folder, _read_tokenizer(recipe, folder), manifest["pair_counts"], is_new=False)
+            notify(f"{folder}: a prepared file is missing or was changed; preparing again")
         work_dir.mkdir(parents=True, exist_ok=True)
         with lock_dir(work_dir):
             _resume_or_clear(work_dir, digest, inputs, notify)
@@ -123,7 +143,7 @@ def prepare(
             except (WorkerLostError, OutputError):
                 raise
             except DragomanError:
-                shutil.rmtree(work_dir, ignore_errors=True)  # nothing of it would be of use when the mistake is mended
+                shutil.rmtree(work_dir, ignore_errors=True)  # a corrected request cannot use any of it
                 raise
             write_manifest(work_dir, digest, inputs, digests, pair_counts)
             _publish(work_dir, folder, digests)
@@ -133,24 +153,28 @@ def prepare(
 
 
 def check_task_formats(recipe: Recipe) -> None:
-    """Raise RecipeError where a file holds trees and the task is translation, or the reverse; the formats that a recipe names
-    were looked at before.
+    """Raise RecipeError if a file holds trees and the task is translation, or the reverse.
+
+    The recipe has already checked the formats that it names.
     """
     is_parsing = recipe.task.kind == "parsing"
-    expectation = "learns from trees (format = 'brackets')" if is_parsing else "does not learn from trees; 'parsing' does"
+    expectation = "needs trees; give format = 'brackets'" if is_parsing else "does not use trees; set task.kind = 'parsing'"
     for corpus in (*recipe.data.training_corpora().values(), recipe.data.valid, recipe.data.test):
         if corpus is None or corpus.file is None:
             continue
         for path in list_corpus_files(corpus.model_copy(update={"source": None, "target": None}), Path(recipe.data.root)):
             if ((file_format := detect_format(path, corpus.format)) == "brackets") != is_parsing:
-                raise RecipeError(f"{path}: is read as {file_format}, but task.kind = {recipe.task.kind!r} {expectation}")
+                raise RecipeError(
+                    f"{path}: is read as {file_format}, but task.kind = {recipe.task.kind!r} {expectation}",
+                    code="format-mismatch",
+                )
 
 
 def _resume_or_clear(work_dir: Path, digest: str, inputs: dict[str, Any], notify: NotifyFn) -> None:
-    """Go on with a preparation of the same that was interrupted, save of a pipe; or else begin with an empty folder."""
-    marker = work_dir / "beginning"
+    """Keep the files of an interrupted preparation of the same request, unless it read a pipe; else empty the folder."""
+    marker = work_dir / REQUEST_MARKER
     if "-" not in inputs and marker.is_file() and marker.read_text(encoding="utf-8") == digest + "\n":
-        notify("going on with a preparation that was interrupted")
+        notify("resuming an interrupted preparation")
         return
     for entry in work_dir.iterdir():
         if entry.is_dir():
@@ -161,7 +185,7 @@ def _resume_or_clear(work_dir: Path, digest: str, inputs: dict[str, Any], notify
 
 
 def _build(recipe: Recipe, work_dir: Path, notify: NotifyFn, on_progress: ProgressCallback) -> dict[str, PairStats]:
-    """Everything that a prepared folder holds save its manifest; what stands in `work` already is not made again."""
+    """Write all files of a prepared folder except its manifest, and return the statistics; existing files are kept."""
     num_workers = recipe.data.preprocessing_workers or count_cores()
     corpora = recipe.data.training_corpora() | ({VALID: recipe.data.valid} if recipe.data.valid is not None else {})
     root = Path(recipe.data.root)
@@ -179,12 +203,12 @@ def _build(recipe: Recipe, work_dir: Path, notify: NotifyFn, on_progress: Progre
             raise _build_empty_error(_join_file_names(corpora[cleaned_corpus.name], root), _get_cleaning_stats(cleaned_corpus))
     tokenizer = _train_or_load_tokenizer(recipe, cleaned_corpora, work_dir, notify)
     if any(value is not None and value is not False for _, value in recipe.data.cleaning):
-        page = render_cleaning_report({spool.name: spool.stats for spool in cleaned_corpora})
+        page = render_cleaning_report({cleaned_corpus.name: cleaned_corpus.stats for cleaned_corpus in cleaned_corpora})
         write_lines(work_dir / CLEANING_PAGE, [page], overwrite=True)
     encoder = PairEncoder(tokenizer, recipe.data.max_length, recipe.data.overlong_pairs)
     pair_counts = {
-        spool.name: _encode_and_index(spool, work_dir, get_training_prefix(spool.name), encoder, num_workers, on_progress)
-        for spool in cleaned_corpora
+        corpus.name: _encode_and_index(corpus, work_dir, get_training_prefix(corpus.name), encoder, num_workers, on_progress)
+        for corpus in cleaned_corpora
     }
     if valid is not None:
         pair_counts[VALID] = _encode_and_index(
@@ -205,6 +229,7 @@ def _build(recipe: Recipe, work_dir: Path, notify: NotifyFn, on_progress: Progre
                 get_links_file(work_dir, name),
                 num_workers=num_workers,
                 notify=notify,
+                on_progress=on_progress,
             )
     return pair_counts
 
@@ -215,14 +240,16 @@ def _join_file_names(corpus: CorpusConfig, root: Path) -> str:
 
 def _build_empty_error(files: str, stats: PairStats) -> DataError:
     reasons = "; ".join(stats.summarize("drop", examples="dragoman clean shows examples"))  # cleaning.html is not written
-    return DataError(f"{files}: no pair is left ({reasons or 'the corpus is empty'})")
+    return DataError(
+        f"{files}: no pair is left ({reasons or 'the corpus is empty'}); check the files and data.cleaning", code="empty-data"
+    )
 
 
 def _train_or_load_tokenizer(
     recipe: Recipe, cleaned_corpora: Sequence[CleanedCorpus], work_dir: Path, notify: NotifyFn
 ) -> PairTokenizer:
-    """Learn the subword model from the cleaned text, or take the one that the recipe names."""
-    if (work_dir / "learnt").is_file():
+    """Train the tokenizer on the cleaned text, or read the models that the recipe names."""
+    if (work_dir / TOKENIZER_MARKER).is_file():
         return _read_tokenizer(recipe, work_dir)
     config = recipe.tokenizer
     if recipe.task.kind == "parsing":
@@ -230,7 +257,7 @@ def _train_or_load_tokenizer(
     elif config.model_file is not None:
         tokenizer = import_tokenizer(config, root=Path(recipe.data.root), append_source_eos=recipe.model.append_source_eos)
     else:
-        notify(f"learning {config.model_type} pieces ({config.vocab_size})")
+        notify(f"training a {config.model_type} tokenizer of {config.vocab_size} pieces")
         num_pairs = sum(map(len, cleaned_corpora))
         max_lines = max(config.max_train_sentences // 2, 1) if config.joint else config.max_train_sentences
         tokenizer = train_tokenizer(
@@ -242,20 +269,20 @@ def _train_or_load_tokenizer(
             notify=notify,
         )
     write_tokenizer(work_dir, tokenizer)
-    write_lines(work_dir / "learnt", [])
+    write_lines(work_dir / TOKENIZER_MARKER, [])
     return tokenizer
 
 
 def _train_parser_tokenizer(recipe: Recipe, cleaned_corpora: Sequence[CleanedCorpus], notify: NotifyFn) -> PairTokenizer:
-    """The labels of all trees, and the subword model of their words: learnt, or the one that the recipe names."""
+    """Return the labels of all trees, and the tokenizer of their words: trained, or read from the recipe's file."""
     config = recipe.tokenizer
     pairs = chain.from_iterable(cleaned_corpus.iter_pairs() for cleaned_corpus in cleaned_corpora)
     labels = collect_labels((read_tree(pair.target, name=pair.origin) for pair in pairs), recipe.task)
-    notify(f"{len(labels.brackets)} labels of brackets and {len(labels.tags)} tags in the trees")
+    notify(f"the trees have {len(labels.brackets)} bracket labels and {len(labels.tags)} tags")
     if config.model_file is not None:
-        source = import_sentencepiece(config, "model", Path(recipe.data.root) / config.model_file)
+        source = import_sentencepiece(config, "model_file", Path(recipe.data.root) / config.model_file)
     else:
-        notify(f"learning {config.model_type} pieces ({config.vocab_size})")
+        notify(f"training a {config.model_type} tokenizer of {config.vocab_size} pieces")
         lines = _sample_evenly(cleaned_corpora, 1, sum(map(len, cleaned_corpora)), config.max_train_sentences)
         texts = (to_source_text([leaf.word for leaf in get_leaves(labels.normalize(read_tree(line)))]) for line in lines)
         vocab_size, seed = config.vocab_size, recipe.training.seed
@@ -264,7 +291,7 @@ def _train_parser_tokenizer(recipe: Recipe, cleaned_corpora: Sequence[CleanedCor
 
 
 def _sample_evenly(cleaned_corpora: Sequence[CleanedCorpus], side: int, num_pairs: int, limit: int) -> Iterator[str]:
-    """One side of `most` of the pairs, spread evenly over all of them, or of all where there are not so many."""
+    """Yield one side of `limit` pairs, spread evenly over all pairs; of all pairs if there are fewer."""
     row = 0
     for cleaned_corpus in cleaned_corpora:
         for batch in (read_batch(*batch_reference) for batch_reference in cleaned_corpus.iter_batches()):
@@ -286,7 +313,7 @@ def _encode_and_index(
     num_workers: int,
     on_progress: ProgressCallback,
 ) -> PairStats:
-    """Encode a spool and group its pairs by length; returns what became of every pair that was read."""
+    """Encode a cleaned corpus, group its pairs by length, and return the statistics of all pairs that were read."""
     encoding_stats = encode_corpus(cleaned_corpus, work_dir, name, encoder, num_workers=num_workers, on_progress=on_progress)
     write_lengths(get_lengths_file(work_dir, name), Corpus(list_pair_files(work_dir, name)))
     stats = _get_cleaning_stats(cleaned_corpus)
@@ -295,7 +322,7 @@ def _encode_and_index(
 
 
 def _get_cleaning_stats(cleaned_corpus: CleanedCorpus) -> PairStats:
-    """What became of a spool's pairs so far."""
+    """Return the statistics of a cleaned corpus as those of its pairs before encoding."""
     stats = PairStats(read=cleaned_corpus.stats.num_read)
     for rule, filter_stats in cleaned_corpus.stats.rule_stats.items():
         if filter_stats.count:
@@ -305,8 +332,9 @@ def _get_cleaning_stats(cleaned_corpus: CleanedCorpus) -> PairStats:
 
 
 def _publish(work_dir: Path, folder: Path, digests: dict[str, str]) -> None:
+    """Move the complete files into the prepared folder, the manifest last."""
     folder.mkdir(exist_ok=True)
-    (work_dir / "beginning").unlink()  # from here on there is nothing to go on from
+    (work_dir / REQUEST_MARKER).unlink()  # from here on, an interrupted preparation cannot be resumed
     for name in (MANIFEST, CLEANING_PAGE, *list_prepared_files(folder)):
         (folder / name).unlink(missing_ok=True)
     page_names = [CLEANING_PAGE] if (work_dir / CLEANING_PAGE).exists() else []

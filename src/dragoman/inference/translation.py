@@ -1,4 +1,4 @@
-"""One translation of one line: its text, and what is known about it."""
+"""Result of translating one line."""
 
 from __future__ import annotations
 
@@ -19,17 +19,24 @@ if TYPE_CHECKING:
     from dragoman.viz.explanation import Explanation
 
 AttentionRows = tuple[tuple[float, ...], ...]
-# What a line in parts is called by that had parts of several kinds.
-STATUSES_WORST_FIRST: tuple[TranslationStatus, ...] = ("refused", "empty", "looped", "truncated", "copied", "ok")
-
+# A line that was translated in segments has the worst status of its segments.
+STATUSES_WORST_FIRST: tuple[TranslationStatus, ...] = (
+    "too_long",
+    "empty",
+    "repetition",
+    "truncated",
+    "short",
+    "copied",
+    "ok",
+)
 
 ExplainFn = Callable[[str | None], "Explanation"]
-"""Explains the text of a translation: the model's own, or one that is forced."""
+"""Function that explains the model's own translation (None), or a text that it is forced to output."""
 
 
 @dataclass(frozen=True)
 class AttentionPage:
-    """The attention page of a translation. A notebook shows it in a frame that runs the page's own script and nothing else."""
+    """Attention page of a translation; a notebook shows it in an isolated frame."""
 
     html: str = field(repr=False)
     height: int = 720
@@ -40,12 +47,12 @@ class AttentionPage:
         return embed_in_iframe(self.html, height=self.height)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the page. Raises OutputError where the file exists, unless it may be replaced."""
+        """Write the page to a file. Raises OutputError if the file exists and `overwrite` is false."""
         write_lines(Path(path), [self.html.rstrip("\n")], overwrite=overwrite)
 
 
 class _Explainable:
-    """How to explain it, beside a translation's fields: no part of what it equals, or of what is sent or written of it."""
+    """Base class that stores the explain function outside the fields, so that comparison and pickling ignore it."""
 
     __slots__ = ("_explain",)
     _explain: ExplainFn
@@ -58,19 +65,19 @@ class _Explainable:
 class Translation(_Explainable):
     """One translation of one line.
 
-    score: log-probability over the length penalty, higher is better; 0 where there was nothing to translate; the sum over the
-        parts of a line in parts
-    tokens: the pieces of the text
-    token_log_probs: natural logarithms, one for each token and one for the end token if the output came to it
-    status: "ok"; "truncated" where it reached the longest allowed length; "looped" where it went round in circles; "copied"
-        where it is the source once more; "empty" where no text was given or came out; "refused" for one that was too long
-    parts: into how many parts a line was cut that is longer than the model reads
-    attention: on request, rows of weights over `source_tokens`, one row for each token, and one for the end if it came to it:
-        the mean of the heads of the (first) model's last layer
-    alignment: on request, for each word of the text the word of the source that it looked at most, where there is one
-    missing: of the phrases that its wording was to include, those that it does not hold
-    utility: how like the other candidates it is, in percent, where decoding.mbr chose by that; none of a line in parts
-    alternatives: the other hypotheses, best first; none of a line in parts
+    score: log-probability over the length penalty, higher is better; 0 if nothing was translated; the sum over the segments
+        of a line in several segments
+    tokens: pieces of the text
+    token_log_probs: natural logarithms, one for each token, and one for the end token if the output ends with it
+    status: "ok", or the reason why the translation may be wrong or incomplete; see `TranslationStatus`
+    num_segments: number of segments of a line that is longer than the model reads
+    attention: on request, rows of weights over `source_tokens`: one row for each token, and one for the end token if the
+        output ends with it. The weights are the mean over the heads of the first model's last layer.
+    alignment: on request, for each word of the text, a link to the source word with the most attention
+    unmet_constraints: phrases of `TranslationConstraints.include` that the text does not contain
+    mbr_score: mean similarity to the other candidates in percent, if decoding.mbr chose the translation; None for several
+        segments
+    alternatives: the other hypotheses, best first; empty for several segments
     """
 
     text: str
@@ -87,25 +94,27 @@ class Translation(_Explainable):
     alternatives: tuple[Translation, ...] = field(default=(), repr=False)
 
     def set_explain_fn(self, explain: ExplainFn) -> None:
-        """Let `show` make its page this way."""
+        """Set the function that `show` calls, for this translation and its alternatives."""
         object.__setattr__(self, "_explain", explain)
         for alternative in self.alternatives:
             alternative.set_explain_fn(explain)
 
     def show(self, *, height: int = 720) -> AttentionPage:
-        """The page that `dragoman explain` writes, for a notebook: `height` is that of its frame, in pixels.
+        """Return the page that `dragoman explain` writes, for a notebook.
 
-        What is not what the model says of the text when it is asked again, such as an alternative, is shown as a given
-        translation. Raises DataError for a line in parts, or for what the model cannot explain.
+        A text that differs from the model's best translation, such as an alternative, is shown as a forced translation.
+
+        height: height of the frame in pixels
+        Raises DataError for a line in several segments, and for a text that the model cannot explain.
         """
-        from dragoman.viz.attention_page import render_attention_page  # only here, since who translates need not wait for it
+        from dragoman.viz.attention_page import render_attention_page  # imported late, because translation does not need it
 
         explain: ExplainFn | None = getattr(self, "_explain", None)
         if explain is None:
-            raise DataError("only what translate has returned can be shown, in the process that it was made in")
+            raise DataError("show: this translation was not returned by translate in this process; call translate again")
         if self.num_segments > 1:
             raise DataError(
-                f"the line was translated in {self.num_segments} parts: translate one of them by itself, and show that"
+                f"show: the line was translated in {self.num_segments} segments; translate one of them alone and show that"
             )
         explanation = explain(None)
         if explanation.target != self.text:
@@ -114,9 +123,9 @@ class Translation(_Explainable):
 
     @property
     def coverage(self) -> float | None:
-        """How much of the source was looked at: for each of its tokens the attention that it got, at most 1, on average.
+        """Mean attention that each source token received, at most 1 for each; None without `attention`.
 
-        Equation 14 of Wu et al. (2016) without its logarithm; none without `attention`.
+        This is equation 14 of Wu et al. (2016) without the logarithm.
         """
         if self.attention is None or not self.source_tokens:
             return None
@@ -125,24 +134,28 @@ class Translation(_Explainable):
 
 
 def merge_segments(segments: Sequence[Translation], source_texts: Sequence[str], language: str) -> Translation:
-    """The translation of a line into this language from those of its parts, which were these texts."""
+    """Return the translation of a line from the translations of its segments and the texts of the segments."""
     if len(segments) == 1:
         return segments[0]
     attention, alignment = None, None
     if all(segment.attention is not None for segment in segments):
         attention = tuple(
-            _pad_attention_rows([part.attention or () for part in segments], [len(part.source_tokens) for part in segments])
+            _pad_attention_rows(
+                [segment.attention or () for segment in segments], [len(segment.source_tokens) for segment in segments]
+            )
         )
         alignment = tuple(_shift_links(segments, source_texts, is_spaced=is_spaced_language(language)))
     return Translation(
-        text=join_segments([part.text for part in segments], language),
-        score=sum(part.score for part in segments),
-        tokens=tuple(chain.from_iterable(part.tokens for part in segments)),
-        token_log_probs=tuple(chain.from_iterable(part.token_log_probs for part in segments)),
+        text=join_segments([segment.text for segment in segments], language),
+        score=sum(segment.score for segment in segments),
+        tokens=tuple(chain.from_iterable(segment.tokens for segment in segments)),
+        token_log_probs=tuple(chain.from_iterable(segment.token_log_probs for segment in segments)),
         status=min(
-            (part.status for part in segments if not _is_empty_segment(part)), key=STATUSES_WORST_FIRST.index, default="empty"
+            (segment.status for segment in segments if not _is_empty_segment(segment)),
+            key=STATUSES_WORST_FIRST.index,
+            default="empty",
         ),
-        source_tokens=tuple(chain.from_iterable(part.source_tokens for part in segments)),
+        source_tokens=tuple(chain.from_iterable(segment.source_tokens for segment in segments)),
         num_segments=len(segments),
         attention=attention,
         alignment=alignment,
@@ -150,14 +163,14 @@ def merge_segments(segments: Sequence[Translation], source_texts: Sequence[str],
 
 
 def _is_empty_segment(segment: Translation) -> bool:
-    """Whether nothing was given, of which nothing could come."""
+    """Return whether the source segment had no text."""
     return segment.status == "empty" and not segment.token_log_probs
 
 
 def _pad_attention_rows(
     segment_rows: Sequence[Sequence[Sequence[float]]], source_lengths: Sequence[int]
 ) -> Iterator[tuple[float, ...]]:
-    """Rows over the parts of a source as rows over the whole of it."""
+    """Yield the attention rows of the segments as rows over the whole source."""
     for index, rows in enumerate(segment_rows):
         before, after = sum(source_lengths[:index]), sum(source_lengths[index + 1 :])
         for row in rows:
@@ -165,7 +178,7 @@ def _pad_attention_rows(
 
 
 def _shift_links(segments: Sequence[Translation], source_texts: Sequence[str], *, is_spaced: bool) -> Iterator[Link]:
-    """The links of parts of a line, as links of the whole. Where no space parts them, a word goes on from one to the next."""
+    """Yield the links of the segments as links of the whole line. Segments without a space between them share a word."""
     source_offset = target_offset = 0
     for segment, source_text, next_source_text in zip(segments, source_texts, [*source_texts[1:], ""], strict=True):
         for source, target in segment.alignment or ():

@@ -1,39 +1,44 @@
-"""The public face of a trained model: text in, translations out, one for each line and in order."""
+"""`Translator`: text in, translations out, one for each line and in order.
+
+`Translator.translate` shows the way of a sentence: resolve options, segment, encode, search, detokenize, merge.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import chain, islice, repeat, zip_longest
+from itertools import islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from torch import Tensor
 
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import DecodingConfig, Recipe, update_section
+from dragoman.config.decoding_options import DecodingOptions
 from dragoman.decoding.constraints import SentenceConstraints
-from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import DataError, RecipeError
 from dragoman.inference.alignment import AttentionAligner
 from dragoman.inference.constraints import TranslationConstraints, tokenize_constraints
+from dragoman.inference.detokenization import Detokenizer
 from dragoman.inference.inputs import check_lines, encode_pairs
-from dragoman.inference.segmentation import split_long_input
-from dragoman.inference.session import DeviceOptions, InferenceSession
+from dragoman.inference.segmentation import split_line
+from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
 from dragoman.inference.translation import Translation, merge_segments
-from dragoman.tasks.attention_alignment import read_alignment_head
+from dragoman.tasks.attention_alignment import AlignmentHead, read_alignment_head
 from dragoman.tasks.generation import score_pairs
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id, get_max_positions
-from dragoman.tasks.translation import TranslatedLine, get_source_limit, get_status, has_text, is_copy, translate_lines
+from dragoman.tasks.translation import EncodedLine, TranslatedLine, encode_lines, get_source_limit, has_text, search_lines
 from dragoman.word_aligner import Link
 
 if TYPE_CHECKING:
     from dragoman.viz.explanation import Explanation
 
 DEFAULT_WINDOW = 2048
+"""Lines that `Translator.stream` translates together."""
 RETRY_BEAM_SIZE = 4
-# How a line is searched once more that went round in circles.
+# Second search of a line whose output repeated itself.
 RETRY_DECODING = {
     "method": "beam",
     "num_beam_groups": 1,
@@ -42,61 +47,97 @@ RETRY_DECODING = {
     "mbr": "none",
     "mbr_candidates": None,
 }
-# The parts of one line draw from streams so far apart that no other line's place comes between.
+# Segment j of line i samples from stream i + j · SEGMENT_ID_STRIDE, which no other line uses.
 SEGMENT_ID_STRIDE = 1 << 20
-# Tokens that no sign of a line stands for: the space before it, and its end.
-NUM_EXTRA_TOKENS = 2
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Segments of lines, ready for search.
+
+    sample_ids: number of each segment, which selects its random stream
+    constraints: constraints of each segment, or an empty sequence
+    """
+
+    encoded_lines: Sequence[EncodedLine]
+    sample_ids: Sequence[int]
+    constraints: Sequence[SentenceConstraints]
+
+    def select(self, indices: Sequence[int]) -> Segments:
+        """Return the segments with these indices."""
+        return Segments(
+            [self.encoded_lines[index] for index in indices],
+            [self.sample_ids[index] for index in indices],
+            [self.constraints[index] for index in indices] if self.constraints else (),
+        )
 
 
 class Translator:
-    """One bundle, or several that vote as an ensemble, on one device."""
+    """Translator with one bundle, or with an ensemble of several, on one device."""
 
-    def __init__(
-        self,
+    def __init__(self, session: InferenceSession) -> None:
+        self.session = session
+        self.bundle = session.bundle
+        self.models = session.models
+        self.device = session.device
+        self.precision = session.precision
+        self.scheduler = session.scheduler
+
+    @classmethod
+    def from_bundles(
+        cls,
         bundles: Sequence[Bundle],
         *,
         shortlist: str | Path | None = None,
         release_mapped_weights: bool = False,
         bundle_paths: Sequence[Path] = (),
         **device_options: Unpack[DeviceOptions],
-    ) -> None:
-        """What `load` takes. The weights must stay what they are.
-
-        forgetful: they are those on disk, so that the memory that reading them fills may be given back
-        folders: where the bundles stand, so that other processes may open them; none for threads alone
-        """
-        self.session = session = InferenceSession(
-            bundles,
-            "translation",
-            shortlist=shortlist,
-            release_mapped_weights=release_mapped_weights,
-            bundle_paths=bundle_paths,
-            **device_options,
-        )
-        self.bundle, self.models = session.bundle, session.models
-        self.device, self.precision, self.scheduler = session.device, session.precision, session.scheduler
-        self.alignment_head = read_alignment_head(self.metadata)
-        self.aligner = AttentionAligner(
-            self.models[0], self.bundle.tokenizer, get_decoder_start_id(self.recipe.model), self.alignment_head
+    ) -> Self:
+        """Return a translator of open bundles; see `open_session` for the arguments and errors."""
+        return cls(
+            open_session(
+                bundles,
+                "translation",
+                shortlist=shortlist,
+                release_mapped_weights=release_mapped_weights,
+                bundle_paths=bundle_paths,
+                **device_options,
+            )
         )
 
-    @cached_property
+    @property
     def inference_model(self) -> InferenceModel:
-        """The models made ready to be searched; who only scores or aligns does without."""
+        """Models prepared for search; the first access prepares them."""
         return self.session.inference_model
 
     @property
     def recipe(self) -> Recipe:
-        """How the (first) model was trained."""
+        """Recipe of the first model."""
         return self.bundle.recipe
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the (first) model was trained on, and how that went."""
+        """Training data and results of the first model."""
         return self.bundle.metadata
 
+    @cached_property
+    def alignment_head(self) -> AlignmentHead:
+        """Attention head that alignments come from."""
+        return read_alignment_head(self.metadata)
+
+    @cached_property
+    def aligner(self) -> AttentionAligner:
+        """Word aligner that reads the first model's attention."""
+        start_id = get_decoder_start_id(self.recipe.model)
+        return AttentionAligner(self.models[0], self.bundle.tokenizer, start_id, self.alignment_head)
+
+    @cached_property
+    def detokenizer(self) -> Detokenizer:
+        """Converter from hypotheses to translations."""
+        return Detokenizer(self.bundle.tokenizer, self.recipe, self.aligner)
+
     def resolve_decoding(self, decoding: Mapping[str, Any]) -> DecodingConfig:
-        """The decoding settings with these changes. Raises RecipeError for an unknown knob or an impossible value."""
+        """Return the recipe's decoding settings with these changes. Raises RecipeError for a wrong key or value."""
         return self.session.resolve_decoding(decoding)
 
     def translate(
@@ -107,58 +148,128 @@ class Translator:
         attention: bool = False,
         start_index: int = 0,
         on_progress: Callable[[int], None] = lambda _: None,
-        **decoding: Any,
+        **decoding: Unpack[DecodingOptions],
     ) -> list[Translation]:
-        """Translate lines of text; one result for each, in order. Lines without text come back as they are.
+        """Translate lines of text; return one result for each, in order. Lines without text are returned unchanged.
 
-        wordings: what is asked of the wording of each translation
-        attention: give the weights over the source, the coverage and the alignment, too
-        first: the number of the first line, counted from 0, where the lines are a part of a text; sampling draws by it
-        decoding: knobs of the recipe's [decoding] section to change, such as beam_size=5 or method="greedy"
-        advance: told how many lines were finished, as they are
+        constraints: lexical constraints on each translation, or None for a line without constraints
+        attention: also return attention weights, coverage and alignment
+        start_index: index of the first line in its text, counted from 0; messages and sampling use it
+        on_progress: called with the number of lines that are finished
+        decoding: keys of the recipe's [decoding] section to change, such as beam_size=5 or method="greedy"
+
+        Raises RecipeError for wrong decoding options, and DataError for constraints that no search can meet.
         """
         check_lines("translate", texts, start_index=start_index)
         config = self.resolve_decoding(decoding)
-        segments_by_line = [self._split_line(text, config) for text in texts]
-        token_constraints = (
-            self._tokenize_constraints(constraints, segments_by_line, config, start_index) if constraints is not None else ()
-        )
-        segments = list(chain.from_iterable(segments_by_line))
-        is_unsplit = len(segments) == len(texts)
-        sample_ids = [
-            start_index + line_index + segment_index * SEGMENT_ID_STRIDE
-            for line_index, line_segments in enumerate(segments_by_line)
-            for segment_index in range(len(line_segments))
-        ]
-        on_segment = on_progress if is_unsplit else lambda _: None
-        translated_segments = self._retry_repetitions(
-            segments,
-            config,
-            self._search_segments(segments, config, sample_ids, token_constraints, on_segment),
-            sample_ids,
-            token_constraints,
-        )
-        attention_weights = (
-            self.aligner.compute_line_weights(translated_segments, config.batch_tokens) if attention else repeat(())
-        )
-        segment_translations = map(self._build_translation, segments, translated_segments, attention_weights)
-        language = self.recipe.task.target_language
-        translations = [
-            merge_segments(list(islice(segment_translations, len(parts))), parts, language) for parts in segments_by_line
-        ]
+        segment_texts = [self._segment(text, config) for text in texts]
+        segments = self._encode(segment_texts, config, constraints, start_index)
+        is_unsplit = all(len(line) == 1 for line in segment_texts)
+        results = self._search(segments, config, on_progress if is_unsplit else lambda _: None)
+        results = self._retry_repetitions(segments, results, config)
+        translations = self._detokenize(segment_texts, results, config, attention=attention)
         if constraints is not None:
-            translations = [
-                _mark_unmet(translation, line_constraints)
-                for translation, line_constraints in zip(translations, constraints, strict=True)
-            ]
+            translations = list(map(_mark_unmet, translations, constraints))
         if not is_unsplit:
             on_progress(len(texts))
-        for text, one in zip(texts, translations, strict=True):
-            one.set_explain_fn(partial(self._explain, text, decoding))
+        for text, translation in zip(texts, translations, strict=True):
+            translation.set_explain_fn(partial(self._explain, text, decoding))
         return translations
 
-    def _explain(self, text: str, decoding: Mapping[str, Any], target: str | None) -> Explanation:
-        from dragoman.inference.explain.translation import explain  # only here, since who translates need not wait for it
+    def _segment(self, text: str, config: DecodingConfig) -> list[str]:
+        """Return the line itself, or its segments if it is longer than the model reads."""
+        if config.long_input == "error":
+            return [text]
+        tokenizer, source_limit = self.bundle.tokenizer, get_source_limit(self.inference_model.max_positions, config)
+        return split_line(text, lambda segment: len(tokenizer.encode_source(segment)), source_limit)
+
+    def _encode(
+        self,
+        segment_texts: Sequence[Sequence[str]],
+        config: DecodingConfig,
+        constraints: Sequence[TranslationConstraints | None] | None,
+        start_index: int,
+    ) -> Segments:
+        """Return the ids, the sample ids and the constraints of all segments of all lines."""
+        tokenizer, max_positions = self.bundle.tokenizer, self.inference_model.max_positions
+        token_constraints = (
+            tokenize_constraints(
+                constraints, segment_texts, config, tokenizer.target, max_positions=max_positions, start_index=start_index
+            )
+            if constraints is not None
+            else ()
+        )
+        texts = [segment for line in segment_texts for segment in line]
+        sample_ids = [
+            start_index + line_index + segment_index * SEGMENT_ID_STRIDE
+            for line_index, line in enumerate(segment_texts)
+            for segment_index in range(len(line))
+        ]
+        encoded_lines = encode_lines(tokenizer, texts, source_limit=get_source_limit(max_positions, config))
+        return Segments(encoded_lines, sample_ids, token_constraints)
+
+    def _search(
+        self,
+        segments: Segments,
+        config: DecodingConfig,
+        on_progress: Callable[[int], None] = lambda _: None,
+        *,
+        return_alternatives: bool = False,
+    ) -> list[TranslatedLine]:
+        """Return the hypotheses of each segment."""
+        inference_model = self.inference_model
+        if return_alternatives:  # alternatives come from the whole vocabulary
+            inference_model = replace(inference_model, restrict_vocabulary=None)
+        return search_lines(
+            inference_model,
+            self.bundle.tokenizer,
+            segments.encoded_lines,
+            self.recipe,
+            config,
+            sample_ids=segments.sample_ids,
+            constraints=segments.constraints,
+            return_alternatives=return_alternatives,
+            on_progress=on_progress,
+            map_fn=self.scheduler.map,
+        )
+
+    def _retry_repetitions(
+        self, segments: Segments, results: Sequence[TranslatedLine], config: DecodingConfig
+    ) -> list[TranslatedLine]:
+        """Search segments with a degenerate repetition once more, with a beam that does not repeat three tokens.
+
+        The status stays `repetition`. The first output stays if the second search does not end by itself, either.
+        """
+        final_results = list(results)
+        retry_indices = [index for index, result in enumerate(results) if result.status == "repetition"]
+        if retry_indices:
+            beam_size = max(RETRY_BEAM_SIZE, config.nbest, config.beam_size if config.method == "beam" else 1)
+            retry_config = update_section(config, {**RETRY_DECODING, "beam_size": beam_size}, where="decoding")
+            retried = self._search(segments.select(retry_indices), retry_config)
+            for index, result in zip(retry_indices, retried, strict=True):
+                if result.status in ("ok", "short"):
+                    final_results[index] = replace(result, status="repetition")
+        return final_results
+
+    def _detokenize(
+        self,
+        segment_texts: Sequence[Sequence[str]],
+        results: Sequence[TranslatedLine],
+        config: DecodingConfig,
+        *,
+        attention: bool,
+    ) -> list[Translation]:
+        """Return the translation of each line, with its status, merged from its segments."""
+        attention_weights: Iterable[Sequence[Tensor]] = (
+            self.aligner.compute_line_weights(results, config.batch_tokens) if attention else repeat(())
+        )
+        texts = (segment for line in segment_texts for segment in line)
+        segment_translations = map(self.detokenizer.to_translation, texts, results, repeat(config), attention_weights)
+        language = self.recipe.task.target_language
+        return [merge_segments(list(islice(segment_translations, len(line))), line, language) for line in segment_texts]
+
+    def _explain(self, text: str, decoding: DecodingOptions, target: str | None) -> Explanation:
+        from dragoman.inference.explain.translation import explain  # imported late, because translation does not need it
 
         return explain(self, text, target=target, **decoding)
 
@@ -167,56 +278,54 @@ class Translator:
         texts: Iterable[str],
         *,
         constraints: Iterable[TranslationConstraints | None] | None = None,
+        attention: bool = False,
+        start_index: int = 0,
+        on_progress: Callable[[int], None] = lambda _: None,
         window: int = DEFAULT_WINDOW,
-        **options: Any,
+        **decoding: Unpack[DecodingOptions],
     ) -> Iterator[Translation]:
-        """Translate any number of lines as they come, in order, without holding more than `window` of them.
+        """Translate any number of lines, in order, with at most `window` of them in memory.
 
-        rest: what `translate` takes
-        window: batched by length; a small one answers sooner, a large one is faster
+        window: number of lines that are translated together; a small window answers sooner, a large one is faster
+        constraints, attention, start_index, on_progress, decoding: see `translate`
 
-        Raises DataError where there are not as many wordings as lines, when that comes out.
+        Raises DataError if there are more or fewer constraints than lines, when the shorter of the two ends.
         """
         if isinstance(texts, str):
-            raise TypeError("stream takes lines: write stream([text])")
+            raise TypeError("stream: a sequence of lines is needed, not a text; write stream([text])")
         if window < 1:
-            raise ValueError(f"window = {window}: 1 or more lines are held at once")
-        return self._stream(texts, constraints, window, options)
+            raise ValueError(f"window = {window} is less than 1; give 1 or more")
 
-    def _stream(
-        self,
-        texts: Iterable[str],
-        constraints: Iterable[TranslationConstraints | None] | None,
-        window: int,
-        options: dict[str, Any],
-    ) -> Iterator[Translation]:
-        text_iterator, start_index = iter(texts), options.pop("first", 0)
-        constraint_iterator = None if constraints is None else iter(constraints)
-        num_lines = 0
-        while lines := list(islice(text_iterator, window)):
-            window_constraints = None if constraint_iterator is None else list(islice(constraint_iterator, len(lines)))
-            num_lines += len(lines)
-            if window_constraints is not None and len(window_constraints) < len(lines):
-                raise DataError(
-                    f"more lines than wordings, of which there are {num_lines - len(lines) + len(window_constraints)}"
-                )
-            yield from self.translate(lines, start_index=start_index, constraints=window_constraints, **options)
-            start_index += len(lines)
-        if constraint_iterator is not None and any(True for _ in constraint_iterator):
-            raise DataError(f"more wordings than lines, of which there are {num_lines}")
-
-    def list_alternatives(self, text: str, prefix: str = "", *, count: int = 5, **decoding: Any) -> list[Translation]:
-        """How a translation may go on after its first words: one for each of the likeliest tokens there, that first.
-
-        Each goes on by a beam of its own, of decoding.beam_size hypotheses: 1 when not given, which is greedy search.
-        """
-        if fixed_options := sorted({"method", "num_beam_groups", "nbest", "mbr", "mbr_candidates"} & decoding.keys()):
-            raise RecipeError(
-                f"{fixed_options[0]} = {decoding[fixed_options[0]]!r}: alternatives have their own; count says how many"
+        def translate_window(
+            lines: list[str], window_constraints: Sequence[TranslationConstraints | None] | None, window_start: int
+        ) -> list[Translation]:
+            return self.translate(
+                lines,
+                constraints=window_constraints,
+                attention=attention,
+                start_index=window_start,
+                on_progress=on_progress,
+                **decoding,
             )
+
+        constraint_iterator = None if constraints is None else iter(constraints)
+        return _translate_windows(translate_window, iter(texts), constraint_iterator, start_index, window)
+
+    def list_alternatives(
+        self, text: str, prefix: str = "", *, count: int = 5, **decoding: Unpack[DecodingOptions]
+    ) -> list[Translation]:
+        """Return translations that start with a prefix, one for each of the likeliest next tokens, likeliest first.
+
+        Each continues with its own beam of `beam_size` hypotheses; the default 1 is greedy search.
+
+        count: number of translations
+        """
+        fixed_keys = {"method", "num_beam_groups", "nbest", "mbr", "mbr_candidates"} & decoding.keys()
+        if fixed_keys:
+            raise RecipeError(f"list_alternatives sets {', '.join(sorted(fixed_keys))} itself; leave it out and give count")
         beam_size = decoding.get("beam_size", 1)
         if not isinstance(beam_size, int) or not isinstance(count, int) or min(beam_size, count) < 1:
-            raise RecipeError(f"count = {count!r}, beam_size = {beam_size!r}: whole numbers from 1 are allowed")
+            raise RecipeError(f"count = {count!r}, beam_size = {beam_size!r}: both are whole numbers; give 1 or more")
         search_options = {
             "method": "beam",
             "beam_size": beam_size * count,
@@ -226,110 +335,32 @@ class Translator:
             "mbr_candidates": None,
         }
         config = self.resolve_decoding({**decoding, **search_options})
-        token_constraints = self._tokenize_constraints([TranslationConstraints(prefix)], [[text]], config, 0)
-        source_limit = get_source_limit(self.inference_model.max_positions, config)
-        if len(self.bundle.tokenizer.encode_source(text)) > source_limit:
-            raise DataError(f"the text has more than the {source_limit} tokens that the model reads at once")
-        (result,) = self._search_segments(
-            [text], config, [0], token_constraints, lambda _: None, return_alternatives=True
-        )  # of all words
-        best = self._build_translation(text, result, ())
+        segments = self._encode([[text]], config, [TranslationConstraints(prefix)], 0)
+        if segments.encoded_lines[0].skip_status == "too_long":
+            source_limit = get_source_limit(self.inference_model.max_positions, config)
+            raise DataError(f"the text has more than the {source_limit} tokens that the model reads at once; shorten it")
+        (result,) = self._search(segments, config, return_alternatives=True)
+        best = self.detokenizer.to_translation(text, result, config)
         return [replace(best, alternatives=()), *best.alternatives] if result.hypotheses else []
 
-    def _search_segments(
-        self,
-        segments: Sequence[str],
-        config: DecodingConfig,
-        sample_ids: Sequence[int],
-        token_constraints: Sequence[SentenceConstraints],
-        on_progress: Callable[[int], None],
-        *,
-        return_alternatives: bool = False,
-    ) -> list[TranslatedLine]:
-        return translate_lines(
-            replace(self.inference_model, narrowed=None) if return_alternatives else self.inference_model,
-            self.bundle.tokenizer,
-            segments,
-            self.recipe,
-            config,
-            sample_ids=sample_ids,
-            constraints=token_constraints,
-            return_alternatives=return_alternatives,
-            on_progress=on_progress,
-            map_fn=self.scheduler.map,
-        )
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], **decoding: Unpack[DecodingOptions]
+    ) -> list[Translation]:
+        """Return each target with the score that the first model gives it as a translation of its source.
 
-    def _retry_repetitions(
-        self,
-        segments: Sequence[str],
-        config: DecodingConfig,
-        translated_segments: Sequence[TranslatedLine],
-        sample_ids: Sequence[int],
-        token_constraints: Sequence[SentenceConstraints],
-    ) -> list[TranslatedLine]:
-        """The same, but what went round in circles is searched once more, by a beam that may not repeat itself.
-
-        It keeps its status, and what it said at first where the second search comes to no end, either.
-        """
-        results = list(translated_segments)
-        retry_indices = [index for index, result in enumerate(results) if result.status == "looped"]
-        if retry_indices:
-            beam_size = max(RETRY_BEAM_SIZE, config.nbest, config.beam_size if config.method == "beam" else 1)
-            retry_config = update_section(config, {**RETRY_DECODING, "beam_size": beam_size}, where="decoding")
-            retry_constraints = [token_constraints[index] for index in retry_indices] if token_constraints else ()
-            retried = self._search_segments(
-                [segments[index] for index in retry_indices],
-                retry_config,
-                [sample_ids[index] for index in retry_indices],
-                retry_constraints,
-                lambda _: None,
-            )
-            for index, one in zip(retry_indices, retried, strict=True):
-                if one.status == "ok":
-                    results[index] = replace(one, status="looped")
-        return results
-
-    def _tokenize_constraints(
-        self,
-        constraints: Sequence[TranslationConstraints | None],
-        segments_by_line: Sequence[Sequence[str]],
-        config: DecodingConfig,
-        start_index: int,
-    ) -> list[SentenceConstraints]:
-        target, max_positions = self.bundle.tokenizer.target, self.inference_model.max_positions
-        return tokenize_constraints(
-            constraints, segments_by_line, config, target, max_positions=max_positions, start_index=start_index
-        )
-
-    def _split_line(self, line: str, config: DecodingConfig) -> list[str]:
-        """The line itself, or the parts of one that is longer than the model reads."""
-        source_limit = get_source_limit(self.inference_model.max_positions, config)
-        if config.long_input == "error" or (
-            line.isascii() and len(line) + NUM_EXTRA_TOKENS <= source_limit
-        ):  # a sign is one token at most
-            return [line]
-        try:
-            return split_long_input(line, lambda segment: len(self.bundle.tokenizer.encode_source(segment)) <= source_limit)
-        except ValueError:
-            return [line]
-
-    def score(self, sources: Sequence[str], targets: Sequence[str], **decoding: Any) -> list[Translation]:
-        """Forced scoring: how likely the (first) model holds each given translation to be.
-
-        Raises DataError where the numbers of lines differ or a source holds no text.
+        Raises DataError if the numbers of lines differ, a source has no text, or a pair is too long.
         """
         config = self.resolve_decoding(decoding)
         source_ids, target_ids = self._encode_pairs("score", sources, targets, config)
         hypotheses = score_pairs(
             self.models[0], source_ids, target_ids, config, start_id=get_decoder_start_id(self.recipe.model)
         )
-        return [self._to_translation(source, hypothesis) for source, hypothesis in zip(source_ids, hypotheses, strict=True)]
+        return list(map(self.detokenizer.to_hypothesis_translation, source_ids, hypotheses))
 
-    def align(self, sources: Sequence[str], targets: Sequence[str], **decoding: Any) -> list[list[Link]]:
-        """For each word of each given translation the word of the source that the (first) model looked at most.
+    def align(self, sources: Sequence[str], targets: Sequence[str], **decoding: Unpack[DecodingOptions]) -> list[list[Link]]:
+        """Return, for each word of each target, a link to the source word with the most attention of the first model.
 
-        A pair of which one side holds no text has no links. Raises DataError where the numbers of lines differ, or one is
-        longer than the model reads.
+        A pair with an empty side has no links. Raises DataError if the numbers of lines differ, or a pair is too long.
         """
         config = self.resolve_decoding(decoding)
         source_ids, target_ids = self._encode_pairs("align", sources, targets, config, allow_empty=True)
@@ -352,62 +383,43 @@ class Translator:
         max_tokens = get_source_limit(get_max_positions(self.models[:1]), config)
         return encode_pairs(verb, self.bundle.tokenizer, sources, targets, max_tokens=max_tokens, allow_empty=allow_empty)
 
-    def _build_translation(self, text: str, result: TranslatedLine, attention_weights: Sequence[Tensor]) -> Translation:
-        if not result.hypotheses:
-            output_text = text if result.status == "empty" else ""
-            pieces = tuple(self.bundle.tokenizer.source.ids_to_pieces(result.source))
-            return Translation(output_text, status=result.status, source_tokens=pieces)
-        weighted_hypotheses = zip_longest(result.hypotheses, attention_weights)
-        translations = [self._to_translation(result.source, hypothesis, weights) for hypothesis, weights in weighted_hypotheses]
-        task = self.recipe.task
-        if task.source_language != task.target_language:
-            is_copied = [translation.status == "ok" and is_copy(text, translation.text) for translation in translations]
-            translations = [
-                replace(one, status="copied") if copy else one for one, copy in zip(translations, is_copied, strict=True)
-            ]
-        if result.status == "looped":  # even where a second search has brought it to an end
-            translations[0] = replace(translations[0], status="looped")
-        best, *alternatives = translations
-        return replace(best, alternatives=tuple(alternatives))
 
-    def _to_translation(self, source: Sequence[int], hypothesis: Hypothesis, weights_2TS: Tensor | None = None) -> Translation:
-        """One hypothesis as text; with where it looked, if that is known."""
-        text = self.bundle.tokenizer.target.decode(hypothesis.tokens)
-        translation = Translation(
-            text=text,
-            score=hypothesis.score,
-            tokens=tuple(self.bundle.tokenizer.target.ids_to_pieces(hypothesis.tokens)),
-            token_log_probs=hypothesis.token_log_probs,
-            status=get_status(hypothesis, text),
-            source_tokens=tuple(self.bundle.tokenizer.source.ids_to_pieces(source)),
-            unmet_constraints=tuple(self.bundle.tokenizer.target.decode(phrase) for phrase in hypothesis.unmet_constraints),
-            mbr_score=hypothesis.mbr_score,
-        )
-        if weights_2TS is None:
-            return translation
-        mean_TS, head_TS = weights_2TS
-        attention_rows = tuple(map(tuple, mean_TS.tolist()))
-        return replace(
-            translation,
-            attention=attention_rows,
-            alignment=tuple(self.aligner.extract_links(source, hypothesis.tokens, head_TS)),
-        )
+def _translate_windows(
+    translate_window: Callable[[list[str], Sequence[TranslationConstraints | None] | None, int], list[Translation]],
+    texts: Iterator[str],
+    constraints: Iterator[TranslationConstraints | None] | None,
+    start_index: int,
+    window: int,
+) -> Iterator[Translation]:
+    """Yield the translations of one window of lines after the other."""
+    num_lines = 0
+    while lines := list(islice(texts, window)):
+        window_constraints = None if constraints is None else list(islice(constraints, len(lines)))
+        if window_constraints is not None and len(window_constraints) < len(lines):
+            num_constraints = num_lines + len(window_constraints)
+            raise DataError(f"constraints end after line {num_constraints}, before the text; give one for each line")
+        yield from translate_window(lines, window_constraints, start_index + num_lines)
+        num_lines += len(lines)
+    if constraints is not None and any(True for _ in constraints):
+        raise DataError(f"the text ends after line {num_lines}, before the constraints; give one for each line")
 
 
 def _mark_unmet(translation: Translation, constraints: TranslationConstraints | None) -> Translation:
-    """Of a line that was not translated at all, everything is missing that it was to include."""
+    """Mark all included phrases as unmet for a line that was not translated."""
     if constraints is None or translation.token_log_probs:
         return translation
-    return replace(translation, missing=constraints.include)
+    return replace(translation, unmet_constraints=constraints.include)
 
 
 def load_translator(
     path: str | Path, *ensemble_paths: str | Path, shortlist: str | Path | None = None, **device_options: Unpack[DeviceOptions]
 ) -> Translator:
-    """Open a bundle that translates, or several as an ensemble: as `dragoman.load`, whose arguments these are.
+    """Open a bundle that translates, or an ensemble of several; see `dragoman.load` for the arguments.
 
-    Raises BundleError for one that parses, or is missing, cut or changed, and DeviceError for a place that is not here.
+    Raises BundleError for a parser and for a missing, truncated or changed file, and DeviceError for an unavailable device.
     """
     bundle_paths = [Path(bundle_path) for bundle_path in (path, *ensemble_paths)]
     bundles = [load_bundle(bundle_path) for bundle_path in bundle_paths]
-    return Translator(bundles, shortlist=shortlist, release_mapped_weights=True, bundle_paths=bundle_paths, **device_options)
+    return Translator.from_bundles(
+        bundles, shortlist=shortlist, release_mapped_weights=True, bundle_paths=bundle_paths, **device_options
+    )

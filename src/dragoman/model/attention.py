@@ -1,8 +1,8 @@
-"""Multi-head scaled dot-product attention (section 3.2), and its three ways of being computed.
+"""Multi-head scaled dot-product attention (section 3.2) and its three implementations.
 
-`fused_attention` is PyTorch's own kernel. `explicit_attention` writes equation 1 out: it is the oracle of the tests, and its
-weights are the source of pictures. `lean_attention` writes its gradient out as well, and is the fastest on a processor. Which
-one runs is a value that `use_attention` sets from outside; no layer knows.
+`explicit_attention` is equation 1, one operation a term; tests compare the others with it. `fused_attention` is PyTorch's own
+kernel. `cpu_attention` has a hand-written gradient and is the fastest on a CPU. `set_attention_impl` selects one from outside;
+the layers do not depend on the choice.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from dragoman.model.dropout import apply_keep_mask, compute_threshold, draw_keep
 from dragoman.model.linear import Linear, fused_linear
 from dragoman.model.local_attention import LocalMask, Mask, local_attention
 
-# Numbers in a processor's vector: a softmax over fewer is computed one by one, at ten times the price.
+# Values in a SIMD register. PyTorch computes a softmax over fewer keys without SIMD, which takes ten times as long.
 SIMD_LANES = 16
-# Keys from which on PyTorch's kernel is the faster.
+# PyTorch's kernel is faster from this number of keys on.
 FUSED_MIN_KEYS = 256
 
 AttentionImpl = Callable[[Tensor, Tensor, Tensor, Mask | None, float], Tensor]
+"""(query_BHTK, key_BHSK, value_BHSU, mask, dropout probability) → heads_BHTU."""
 
 
 class KeyValue(NamedTuple):
@@ -35,20 +36,21 @@ class KeyValue(NamedTuple):
     value: Tensor
 
     def append(self, new: KeyValue) -> KeyValue:
-        """Both, one after the other in time."""
+        """Return these and the new positions after them."""
         return KeyValue(torch.cat([self.key, new.key], dim=2), torch.cat([self.value, new.value], dim=2))
 
     def tail(self, length: int) -> KeyValue:
-        """So many places at the end; all where there are no more."""
+        """Return the last `length` positions, or all if there are fewer."""
         start = max(self.key.shape[2] - length, 0)
         return KeyValue(self.key[:, :, start:], self.value[:, :, start:])
 
-    def select(self, index: Tensor) -> KeyValue:
-        return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))
+    def select(self, rows_N: Tensor) -> KeyValue:
+        """Return the keys and values of these rows."""
+        return KeyValue(self.key.index_select(0, rows_N), self.value.index_select(0, rows_N))
 
 
 def attention_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Mask | None) -> Tensor:
-    """softmax(Q·Kᵀ/√d_k), the weights of equation 1. → (B, H, T, S)."""
+    """Return softmax(Q·Kᵀ/√d_k), the weights of equation 1. → (B, H, T, S)"""
     if isinstance(mask, LocalMask):
         mask = mask.to_tensor(query_BHTK.shape[2], device=query_BHTK.device)
     scores_BHTS = torch.matmul(query_BHTK / math.sqrt(query_BHTK.shape[-1]), key_BHSK.transpose(-2, -1))
@@ -58,15 +60,15 @@ def attention_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Mask | None) -
 
 
 def explicit_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
-    """Equation 1, written out. → (B, H, T, U)."""
+    """Return Attention(Q, K, V) = softmax(Q·Kᵀ/√d_k)·V (equation 1), with dropout on the weights. → (B, H, T, U)"""
     weights_BHTS = dropout(attention_weights(query_BHTK, key_BHSK, mask), dropout_p)
     return torch.matmul(weights_BHTS.to(value_BHSU.dtype), value_BHSU)
 
 
 def fused_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
-    """Equation 1 through PyTorch's kernel, and by blocks where only a neighbourhood is seen. → (B, H, T, U).
+    """Return equation 1 from PyTorch's kernel, or from blocks for a local mask. → (B, H, T, U)
 
-    The kernel knows no dropout on a processor. There `lean_attention` draws it for both, so that the way changes no draw.
+    The kernel has no dropout on a CPU. `cpu_attention` draws it there, so that both implementations have the same draws.
     """
     if isinstance(mask, LocalMask):
         return local_attention(
@@ -85,20 +87,20 @@ def fused_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, ma
 
 
 def cpu_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
-    """Equation 1 in few passes over the scores, on a processor. → (B, H, T, U).
+    """Return equation 1 in few passes over the scores, on a CPU. → (B, H, T, U)
 
-    The scores of long sentences take more memory and time than PyTorch's kernel does, which never holds them whole.
+    Long sentences use PyTorch's kernel, which is faster there and never stores all scores.
     """
     if isinstance(mask, LocalMask) or key_BHSK.shape[2] >= FUSED_MIN_KEYS:
         return fused_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
-    if torch.compiler.is_compiling():  # which saves passes by itself
+    if torch.compiler.is_compiling():  # the compiler fuses the passes itself
         return explicit_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
     result = _CpuAttention.apply(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)  # type: ignore[no-untyped-call]
     return cast(Tensor, result)
 
 
 def _pad_length(x_BHSU: Tensor, padding: int) -> Tensor:
-    """With so many more places of zeros at the end, each element written once. → (X, S + more, U)"""
+    """Return x with `padding` zero positions at the end. → (X, S + padding, U) for X = B · H"""
     if not padding:
         return x_BHSU.flatten(0, 1)
     batch, heads, length, width = x_BHSU.shape
@@ -109,7 +111,7 @@ def _pad_length(x_BHSU: Tensor, padding: int) -> Tensor:
 
 
 class _CpuAttention(torch.autograd.Function):
-    """Softmax in float32 over at least `LANES` keys. X counts the heads of all sentences, B·H of them."""
+    """Attention with a softmax in float32 over at least `SIMD_LANES` keys. X counts the heads of all sentences, B · H."""
 
     @staticmethod
     def forward(
@@ -128,11 +130,11 @@ class _CpuAttention(torch.autograd.Function):
             bias = torch.zeros_like(mask, dtype=scores_BHTS.dtype).masked_fill_(~mask, float("-inf"))
             scores_BHTS.add_(F.pad(bias, (0, padding), value=float("-inf")))
         weights_XTS = scores_BHTS.softmax(dim=-1).to(value_XSU.dtype).flatten(0, 1)
-        ctx.keep, ctx.threshold = None, compute_threshold(dropout_p)
+        ctx.keep_mask, ctx.threshold = None, compute_threshold(dropout_p)
         dropped_XTS = weights_XTS
         if dropout_p > 0.0:
-            ctx.keep = draw_keep_mask(weights_XTS.shape, ctx.threshold)
-            dropped_XTS = apply_keep_mask(weights_XTS, ctx.keep, ctx.threshold)
+            ctx.keep_mask = draw_keep_mask(weights_XTS.shape, ctx.threshold)
+            dropped_XTS = apply_keep_mask(weights_XTS, ctx.keep_mask, ctx.threshold)
         ctx.save_for_backward(query_XTK, key_XSK, value_XSU, weights_XTS)
         ctx.length = length
         return torch.bmm(dropped_XTS, value_XSU).view(*shape_BH, -1, value_XSU.shape[-1])
@@ -141,11 +143,11 @@ class _CpuAttention(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         query_XTK, key_XSK, value_XSU, weights_XTS = ctx.saved_tensors
         grad_heads_XTU = grads[0].flatten(0, 1)
-        dropped_XTS = weights_XTS if ctx.keep is None else apply_keep_mask(weights_XTS, ctx.keep, ctx.threshold)
+        dropped_XTS = weights_XTS if ctx.keep_mask is None else apply_keep_mask(weights_XTS, ctx.keep_mask, ctx.threshold)
         grad_value_XSU = torch.bmm(dropped_XTS.mT, grad_heads_XTU)
         grad_weights_XTS = torch.bmm(grad_heads_XTU, value_XSU.mT)
-        if ctx.keep is not None:
-            grad_weights_XTS = apply_keep_mask(grad_weights_XTS, ctx.keep, ctx.threshold)
+        if ctx.keep_mask is not None:
+            grad_weights_XTS = apply_keep_mask(grad_weights_XTS, ctx.keep_mask, ctx.threshold)
         softmax_dtype = torch.promote_types(weights_XTS.dtype, torch.float32)
         grad_scores_XTS = torch._softmax_backward_data(
             grad_weights_XTS.to(softmax_dtype), weights_XTS.to(softmax_dtype), -1, softmax_dtype
@@ -157,7 +159,7 @@ class _CpuAttention(torch.autograd.Function):
 
 
 class Attention(nn.Module):
-    """MultiHead(Q, K, V) = Concat(head₁ … head_h)·W^O (section 3.2.2); d_k and d_v are free of d_model."""
+    """MultiHead(Q, K, V) = Concat(head₁, …, head_h)·W^O (section 3.2.2); d_k and d_v are independent of d_model."""
 
     def __init__(self, *, d_model: int, num_heads: int, d_k: int, d_v: int, bias: bool, dropout: float) -> None:
         super().__init__()
@@ -170,32 +172,33 @@ class Attention(nn.Module):
         self.attention_impl: AttentionImpl = fused_attention
 
     def _split_heads(self, x_BTX: Tensor) -> Tensor:
+        """Return x with one dimension for the heads. → (B, H, T, X / H)"""
         return x_BTX.view(*x_BTX.shape[:2], self.num_heads, -1).transpose(1, 2)
 
     def project_kv(self, memory_BSD: Tensor) -> KeyValue:
-        """The keys and values that later queries will look at."""
+        """Return the keys (B, H, S, K) and values (B, H, S, U) of a memory."""
         key_BSX, value_BSX = fused_linear([self.key, self.value], memory_BSD)
         return KeyValue(self._split_heads(key_BSX), self._split_heads(value_BSX))
 
     def project_qkv(self, x_BTD: Tensor) -> tuple[Tensor, KeyValue]:
-        """The queries of these places, and the keys and values of the same."""
+        """Return the queries (B, H, T, K) of these positions, and their keys and values."""
         query_BTX, key_BTX, value_BTX = fused_linear([self.query, self.key, self.value], x_BTD)
         return self._split_heads(query_BTX), KeyValue(self._split_heads(key_BTX), self._split_heads(value_BTX))
 
     def forward(self, x_BTD: Tensor, key_value: KeyValue, mask: Mask | None) -> Tensor:
+        """Return the attention of the queries of x to these keys and values. → (B, T, D)"""
         return self.attend(self._split_heads(self.query(x_BTD)), key_value, mask)
 
     def attend(self, query_BHTK: Tensor, key_value: KeyValue, mask: Mask | None) -> Tensor:
-        """What these queries find, projected back. → (B, T, D)."""
-        heads_BHTU = self.attention_impl(
-            query_BHTK, key_value.key, key_value.value, mask, self.dropout if self.training else 0.0
-        )
+        """Return Concat(head₁, …, head_h)·W^O for these queries. → (B, T, D)"""
+        dropout_p = self.dropout if self.training else 0.0
+        heads_BHTU = self.attention_impl(query_BHTK, key_value.key, key_value.value, mask, dropout_p)
         result: Tensor = self.output(heads_BHTU.transpose(1, 2).flatten(-2))
         return result
 
 
 def set_attention_impl(model: nn.Module, attention_impl: AttentionImpl) -> None:
-    """Let every attention of the model compute equation 1 this way."""
+    """Set the implementation of equation 1 in every attention of the model."""
     for module in model.modules():
         if isinstance(module, Attention):
             module.attention_impl = attention_impl
@@ -203,7 +206,7 @@ def set_attention_impl(model: nn.Module, attention_impl: AttentionImpl) -> None:
 
 @contextmanager
 def record_attention(modules: list[Attention]) -> Iterator[list[Tensor]]:
-    """Collect the weights of these attentions, in the order in which they run; the outputs stay what they were."""
+    """Record the attention weights (B, H, T, S) of these modules in the order in which they run; outputs do not change."""
     weights: list[Tensor] = []
     previous_impls = [module.attention_impl for module in modules]
 

@@ -1,4 +1,4 @@
-"""From a config to a model: the one place in this room that reads knobs."""
+"""Construction of a model from its configuration, the only module of the package that reads one."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ def build_model(
     word_id: int | None = None,
     tagging: bool = False,
 ) -> Transformer:
-    """A Transformer with fresh weights, drawn from torch's own generator. Vocabularies are in rows.
+    """Return a Transformer with random weights from PyTorch's generator.
 
-    word_id: the target's token for a word of the source, in a parser, whose `words` are still to learn
-    tagging: a parser tags its words as well
+    source_vocab_size, target_vocab_size: rows of the embedding matrices
+    padding_id: token whose embedding is zero
+    word_id: target token that stands for a source word (parsers only); `WordTables.fill` must follow
+    tagging: whether a parser also predicts a tag for each word
 
-    Raises ValueError where all tying is asked of two vocabularies of different sizes.
+    Raises ValueError if `tie_embeddings` is "all" and the vocabulary sizes differ.
     """
     model = assemble_model(
         config,
@@ -50,9 +52,12 @@ def assemble_model(
     word_id: int | None = None,
     tagging: bool = False,
 ) -> Transformer:
-    """A Transformer whose weights are still to come. Raises ValueError as `build_model` does."""
+    """Return a Transformer with uninitialized weights; see `build_model`, which also lists the exceptions."""
     if config.tie_embeddings == "all" and source_vocab_size != target_vocab_size:
-        raise ValueError(f"all tying of {source_vocab_size} source and {target_vocab_size} target rows")
+        raise ValueError(
+            f"tie_embeddings = 'all': the source vocabulary has {source_vocab_size} rows and the target vocabulary "
+            f"{target_vocab_size}; use one vocabulary, or tie_embeddings = 'decoder'"
+        )
     source_weight = nn.Parameter(torch.empty(source_vocab_size, config.d_model))
     target_weight = (
         source_weight if config.tie_embeddings == "all" else nn.Parameter(torch.empty(target_vocab_size, config.d_model))
@@ -138,7 +143,11 @@ def _build_positions(config: ModelConfig) -> SinusoidalPositionalEmbedding | Lea
 
 @torch.no_grad()
 def initialize(model: Transformer, config: ModelConfig) -> None:
-    """Draw the weights: embeddings N(0, 1/√d), matrices by the named rule, biases zero (PyTorch's rule draws them too)."""
+    """Draw the weights from PyTorch's generator, in place.
+
+    Embeddings are N(0, 1/√d), or N(0, 0.02) for "normal". Matrices follow `initialization`. Biases are zero, except for
+    "torch", which keeps PyTorch's own draws.
+    """
     for module in model.modules():
         if isinstance(module, nn.Linear):
             if config.initialization == "glorot":
@@ -151,5 +160,5 @@ def initialize(model: Transformer, config: ModelConfig) -> None:
     embeddings = [model.encoder.embedding.weight, model.decoder.embedding.weight, model.output]
     if model.encoder.embedding.target_space_embedding is not None:
         embeddings.append(model.encoder.embedding.target_space_embedding)
-    for embedding in {id(vector): vector for vector in embeddings}.values():
+    for embedding in {id(embedding): embedding for embedding in embeddings}.values():
         nn.init.normal_(embedding, std=std)

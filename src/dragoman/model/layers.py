@@ -1,4 +1,4 @@
-"""The two kinds of layer (section 3.1), and what they are made of."""
+"""Encoder and decoder layers (section 3.1) and their parts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from dragoman.model.dropout import Dropout
 from dragoman.model.linear import Linear
 from dragoman.model.local_attention import Mask
 
-Sublayer = Callable[[Tensor], Tensor]
-
 
 class FeedForward(nn.Module):
     """FFN(x) = max(0, x·W₁ + b₁)·W₂ + b₂ (equation 2)."""
@@ -24,38 +22,50 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
+        """Return FFN(x). → (B, T, D)"""
         result: Tensor = self.outer(self.dropout(self.inner(x_BTD, relu=True)))
         return result
 
 
 class PostNorm(nn.Module):
-    """LayerNorm(x + Dropout(Sublayer(x))), as printed (sections 3.1 and 5.4)."""
+    """Residual connection of the paper: LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4)."""
 
     def __init__(self, *, d_model: int, epsilon: float, dropout: float) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(d_model, eps=epsilon)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x_BTD: Tensor, sublayer: Sublayer) -> Tensor:
-        result: Tensor = self.norm(x_BTD + self.dropout(sublayer(x_BTD)))
+    def sublayer_input(self, x_BTD: Tensor) -> Tensor:
+        """Return x, the input of the sublayer."""
+        return x_BTD
+
+    def forward(self, x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
+        """Return LayerNorm(x + Dropout(y)) for the sublayer's output y. → (B, T, D)"""
+        result: Tensor = self.norm(x_BTD + self.dropout(y_BTD))
         return result
 
 
 class PreNorm(nn.Module):
-    """x + Dropout(Sublayer(LayerNorm(x))), the default of later code."""
+    """Residual connection of later models: x + Dropout(Sublayer(LayerNorm(x)))."""
 
     def __init__(self, *, d_model: int, epsilon: float, dropout: float) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(d_model, eps=epsilon)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x_BTD: Tensor, sublayer: Sublayer) -> Tensor:
-        result: Tensor = x_BTD + self.dropout(sublayer(self.norm(x_BTD)))
+    def sublayer_input(self, x_BTD: Tensor) -> Tensor:
+        """Return LayerNorm(x), the input of the sublayer. → (B, T, D)"""
+        result: Tensor = self.norm(x_BTD)
+        return result
+
+    def forward(self, x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
+        """Return x + Dropout(y) for the sublayer's output y. → (B, T, D)"""
+        result: Tensor = x_BTD + self.dropout(y_BTD)
         return result
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then the feed-forward network, each within its residual."""
+    """Self-attention and the feed-forward network, each with a residual connection."""
 
     def __init__(
         self, *, attention: Attention, feed_forward: FeedForward, build_residual: Callable[[], PostNorm | PreNorm]
@@ -67,16 +77,17 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = build_residual()
 
     def forward(self, x_BSD: Tensor, mask: Mask | None) -> Tensor:
-        def self_attention(y_BSD: Tensor) -> Tensor:
-            return self.attention.attend(*self.attention.project_qkv(y_BSD), mask)
+        """Return the layer's output. → (B, S, D)"""
+        query_BHSK, self_kv = self.attention.project_qkv(self.attention_residual.sublayer_input(x_BSD))
+        x_BSD = self.attention_residual(x_BSD, self.attention.attend(query_BHSK, self_kv, mask))
 
-        x_BSD = self.attention_residual(x_BSD, self_attention)
-        result: Tensor = self.feed_forward_residual(x_BSD, self.feed_forward)
+        y_BSD = self.feed_forward(self.feed_forward_residual.sublayer_input(x_BSD))
+        result: Tensor = self.feed_forward_residual(x_BSD, y_BSD)
         return result
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, attention over the source, then the feed-forward network."""
+    """Masked self-attention, cross-attention and the feed-forward network, each with a residual connection."""
 
     def __init__(
         self,
@@ -97,20 +108,22 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x_NTD: Tensor, past_kv: KeyValue | None, cross_kv: KeyValue, mask: Mask | None, memory_mask: Tensor | None
     ) -> tuple[Tensor, KeyValue]:
-        """One layer's output, and its keys and values so far. `memory` may hold one row for each k rows of x (a beam)."""
-        self_kv: list[KeyValue] = []
+        """Return the layer's output (N, T, D) and the keys and values of all positions so far.
 
-        def causal_self_attention(y_NTD: Tensor) -> Tensor:
-            query_NHTK, step_kv = self.attention.project_qkv(y_NTD)
-            self_kv.append(step_kv if past_kv is None else past_kv.append(step_kv))
-            return self.attention.attend(query_NHTK, self_kv[0], mask)
+        past_kv: keys and values of earlier positions (N, H, past, ·), None before the first step
+        cross_kv: keys and values of the source (B, H, S, ·); B may be N divided by the beam size
+        mask: positions that a query sees in its own output
+        memory_mask: positions that a query sees in the source (B, 1, 1, S)
+        """
+        query_NHTK, step_kv = self.attention.project_qkv(self.attention_residual.sublayer_input(x_NTD))
+        self_kv = step_kv if past_kv is None else past_kv.append(step_kv)
+        x_NTD = self.attention_residual(x_NTD, self.attention.attend(query_NHTK, self_kv, mask))
 
-        def cross_attention(y_NTD: Tensor) -> Tensor:
-            # The rows of a beam ask the same source, so they stand side by side as queries and its keys are stored once.
-            y_BXD = y_NTD.reshape(cross_kv.key.shape[0], -1, y_NTD.shape[-1])
-            result: Tensor = self.cross_attention(y_BXD, cross_kv, memory_mask).view_as(y_NTD)
-            return result
+        # The N / B hypotheses of a source become T · N / B queries of one row, so its keys are stored once.
+        y_NTD = self.cross_attention_residual.sublayer_input(x_NTD)
+        y_BXD = y_NTD.reshape(cross_kv.key.shape[0], -1, y_NTD.shape[-1])
+        y_NTD = self.cross_attention(y_BXD, cross_kv, memory_mask).view_as(y_NTD)
+        x_NTD = self.cross_attention_residual(x_NTD, y_NTD)
 
-        x_NTD = self.attention_residual(x_NTD, causal_self_attention)
-        x_NTD = self.cross_attention_residual(x_NTD, cross_attention)
-        return self.feed_forward_residual(x_NTD, self.feed_forward), self_kv[0]
+        y_NTD = self.feed_forward(self.feed_forward_residual.sublayer_input(x_NTD))
+        return self.feed_forward_residual(x_NTD, y_NTD), self_kv

@@ -1,10 +1,10 @@
-"""Products with weight matrices, and the three ways of computing them.
+"""Linear layers and the three implementations of their matrix product.
 
-`plain_product` is PyTorch's choice. `onednn_product` goes to oneDNN in float32 as well, where PyTorch asks MKL,
-which leaves the wide vectors of some processors idle. `padded_product` is for bfloat16, where oneDNN makes itself a program for
-each number of rows that it meets: it meets few. Which one runs is a value that is set from outside; no layer knows.
+`torch_matmul` is PyTorch's default. `onednn_matmul` calls oneDNN in float32 too, where PyTorch calls MKL, which does not use the
+widest SIMD registers of some processors. `padded_matmul` is for bfloat16: oneDNN generates a program for each number of rows,
+so padding keeps these numbers few. `set_matmul_impl` selects one from outside; the layers do not depend on the choice.
 
-    M rows, R with those that fill them up    I inputs    O outputs
+    M rows, R rows with padding    I inputs    O outputs
 """
 
 from __future__ import annotations
@@ -16,41 +16,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Weights from which on their gradient is made faster by turning one side round first.
+# The gradient of a matrix with at least this many weights is faster if one operand is transposed first.
 MIN_TRANSPOSED_WEIGHTS = 1 << 18
 
 
 class MatMul(Protocol):
-    """x·Wᵀ + b of x (…, I), the weight (O, I) and the bias (O); `rectified`: max(0, that)."""
+    """Implementation of x·Wᵀ + b for x (…, I), weight (O, I) and bias (O); with `relu`, of max(0, x·Wᵀ + b)."""
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor: ...
 
 
 def torch_matmul(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
-    """PyTorch's own."""
+    """Return x·Wᵀ + b from PyTorch's default implementation. → (…, O)"""
     result = F.linear(x, weight, bias)
     return F.relu(result, inplace=True) if relu else result
 
 
 class Linear(nn.Linear):
-    """x·Wᵀ + b, through whichever product it was told to use."""
+    """Linear layer x·Wᵀ + b whose matrix product has a replaceable implementation."""
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = True) -> None:
         super().__init__(in_features, out_features, bias=bias)
         self.matmul: MatMul = torch_matmul
 
     def forward(self, x: Tensor, *, relu: bool = False) -> Tensor:
+        """Return x·Wᵀ + b, or max(0, x·Wᵀ + b). → (…, O)"""
         return self.matmul(x, self.weight, self.bias, relu=relu)
 
 
 def has_bf16_matmul() -> bool:
-    """Whether the processor has instructions for products of bfloat16."""
+    """Return whether the processor has instructions for bfloat16 matrix products."""
     capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def fused_linear(linears: Sequence[Linear], x: Tensor) -> Sequence[Tensor]:
-    """What each of them makes of x: while learning from one product, so that x is read, and its gradient summed, once."""
+    """Return the output of each layer for x. With gradients, one product reads x and sums its gradient once."""
     if not torch.is_grad_enabled():
         return [linear(x) for linear in linears]
     weight = torch.cat([linear.weight for linear in linears])
@@ -59,7 +60,7 @@ def fused_linear(linears: Sequence[Linear], x: Tensor) -> Sequence[Tensor]:
 
 
 def onednn_matmul(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
-    """x·Wᵀ + b in float32 through oneDNN, exact to float32's own rounding; every other type has PyTorch's way."""
+    """Return x·Wᵀ + b from oneDNN in float32, equal up to rounding; other types use PyTorch's default. → (…, O)"""
     if x.dtype != torch.float32 or weight.dtype != torch.float32 or torch.is_autocast_enabled(x.device.type):
         return torch_matmul(x, weight, bias, relu=relu)
     return cast(Tensor, _OneDNNMatMul.apply(x, weight, bias, relu))  # type: ignore[no-untyped-call]
@@ -67,16 +68,16 @@ def onednn_matmul(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool 
 
 def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None, post_op: str = "none") -> Tensor:
     if not x.is_contiguous() and x.numel() > weight.numel() and bias is None and post_op == "none":
-        return _onednn_linear(weight, x, None).t()  # the first has to be put in order, so let it be the smaller
+        return _onednn_linear(weight, x, None).t()  # the first operand is copied, so the smaller one takes its role
     return cast(Tensor, torch.ops.mkldnn._linear_pointwise(contiguous_rows(x), weight, bias, post_op, [], ""))
 
 
 def contiguous_rows(x: Tensor) -> Tensor:
-    """The same numbers with rows one after the other. PyTorch turns a matrix round a number at a time, in one thread."""
+    """Return x with contiguous rows. PyTorch itself transposes a matrix one number at a time in one thread."""
     is_transposed = x.dim() == 2 and x.t().is_contiguous() and x.dtype == torch.float32 and x.device.type == "cpu"
     if x.is_contiguous() or not is_transposed or torch.compiler.is_compiling():
         return x.contiguous()
-    # As one pixel, whose channels are shuffled by vector instructions: in half the time.
+    # A channel shuffle of one pixel uses SIMD instructions and takes half the time.
     pixel_1NHW = x.t().view(1, 1, 1, x.numel()).permute(0, 3, 1, 2)
     return torch.native_channel_shuffle(pixel_1NHW, x.shape[1]).permute(0, 2, 3, 1).view(x.shape)
 
@@ -100,15 +101,15 @@ class _OneDNNMatMul(torch.autograd.Function):
 
 
 def round_up_rows(num_rows: int) -> int:
-    """The next of the usual numbers of rows, of which eight stand between a number and its double."""
+    """Return the next larger padded number of rows; there are eight such numbers between a number and its double."""
     step = 1 << max(0, (num_rows - 1).bit_length() - 4)
     return -(-num_rows // step) * step
 
 
 def padded_matmul(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
-    """x·Wᵀ + b under bfloat16's autocast on a processor, over whole numbers of rows; all else has PyTorch's way.
+    """Return x·Wᵀ + b over a padded number of rows, under bfloat16 autocast on a CPU; otherwise PyTorch's default. → (…, O)
 
-    With AMX a new number of rows takes oneDNN some milliseconds, as long as the product; hardly two batches have the same.
+    With AMX, oneDNN needs milliseconds for a new number of rows, as long as the product itself. Most batches differ in it.
     """
     is_bf16 = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
     if is_bf16 and x.device.type == "cpu" and weight.dtype == torch.float32 and not torch.compiler.is_compiling():
@@ -119,7 +120,10 @@ def padded_matmul(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool 
 
 
 def _transposed_matmul(left_RO: Tensor, right_RI: Tensor) -> Tensor:
-    """Oneᵀ·other, as the gradient of a weight is. oneDNN wants the rows of the first in order, so let it be the narrower."""
+    """Return leftᵀ·right, the form of a weight's gradient. → (O, I)
+
+    oneDNN copies the first operand into contiguous rows, so the narrower one takes its role.
+    """
     if left_RO.shape[1] * right_RI.shape[1] < MIN_TRANSPOSED_WEIGHTS:
         return left_RO.t() @ right_RI
     if left_RO.shape[1] <= right_RI.shape[1]:
@@ -128,7 +132,7 @@ def _transposed_matmul(left_RO: Tensor, right_RI: Tensor) -> Tensor:
 
 
 def _pad_rows(x_MI: Tensor, num_rows: int) -> Tensor:
-    """In bfloat16, with rows of zeros at the end."""
+    """Return x in bfloat16 with zero rows at the end. → (R, I)"""
     if len(x_MI) == num_rows:
         return x_MI.to(torch.bfloat16).contiguous()
     padded_RI = torch.empty(num_rows, x_MI.shape[1], dtype=torch.bfloat16)

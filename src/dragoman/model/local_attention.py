@@ -1,8 +1,8 @@
-"""Restricted self-attention (section 4): each place sees its neighbours alone, in time and memory O(r·n·d).
+"""Restricted self-attention (section 4): each position attends to its neighbors within r, in time and memory O(r·n·d).
 
-The places stand in blocks of at least r. Those of a block look at it and at the blocks beside it, three blocks of keys whatever
-the length, and a mask takes off what is farther away than r. Nothing of the size n² is ever made.
-X counts blocks, C the places of one, W those of the three that it looks at.
+The positions are cut into blocks of at least r. The queries of a block attend to the keys of three blocks: their own and its
+two neighbors. A mask removes keys that are farther away than r. No tensor has n² elements.
+X counts blocks, C the positions of one block, W the positions of three.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch import Tensor
 from dragoman.model.dropout import dropout
 from dragoman.model.masks import causal_mask, window_mask, windowed_padding_mask
 
-# Places of a block at least: smaller ones are all overhead.
+# Minimum number of positions in a block; smaller blocks are mostly overhead.
 MIN_BLOCK_SIZE = 16
-# Places, and windows, from which on blocks are the faster: until then a mask over all pairs is.
+# Blocks are faster than a mask over all pairs from this many positions, and from this many radii, on.
 MIN_LENGTH, MIN_WINDOWS = 160, 4
 
 
 @dataclass(frozen=True)
 class LocalMask:
-    """What a mask of `window_mask` says, without its n² pairs, of sentences whose places are all there.
+    """Compact form of `window_mask`, without its n² pairs, for self-attention over all positions.
 
-    radius: places that a query sees on each side; on the left alone if `causal`
-    keep_BT: true for real tokens; none where all are
+    radius: positions that a query sees on each side, or on the left side only if `causal`
+    token_mask_BT: true for tokens, false for padding; None if there is no padding
     """
 
     radius: int
@@ -36,7 +36,7 @@ class LocalMask:
     causal: bool = False
 
     def to_tensor(self, length: int, *, device: torch.device) -> Tensor:
-        """The pairs after all. → (T, T) or (B, 1, T, T)."""
+        """Return the mask over all pairs. → (T, T) or (B, 1, T, T)"""
         if self.token_mask_BT is not None:
             mask = windowed_padding_mask(self.token_mask_BT, self.radius)
         else:
@@ -44,7 +44,7 @@ class LocalMask:
         return mask & causal_mask(length, length, device=device) if self.causal else mask
 
     def choose(self, length: int, *, device: torch.device) -> LocalMask | Tensor:
-        """This window where sentences are long, and its mask where they are short."""
+        """Return this object for long sentences, and the mask over all pairs for short ones, whichever is faster."""
         return self if length >= max(MIN_LENGTH, MIN_WINDOWS * self.radius) else self.to_tensor(length, device=device)
 
 
@@ -61,9 +61,9 @@ def local_attention(
     causal: bool = False,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Equation 1 where query t sees keys t − radius … t + radius, or up to its own if `causal`. → (B, H, T, U).
+    """Return equation 1 for queries t that see keys t − radius … t + radius, or … t if `causal`. → (B, H, T, U)
 
-    keep_BT: true for real tokens; a padding query, which nothing reads, looks at itself (as in `windowed_padding_mask`)
+    token_mask_BT: true for tokens, false for padding; a padding query sees itself, as in `windowed_padding_mask`
     """
     length, block_size = query_BHTK.shape[2], max(radius, MIN_BLOCK_SIZE)
     num_blocks = -(-length // block_size)
@@ -79,13 +79,13 @@ def local_attention(
 
 
 def _split_blocks(x_BHTK: Tensor, num_blocks: int, block_size: int) -> Tensor:
-    """Cut into blocks, the last one filled up with zeros. → (B, H, X, C, K)."""
+    """Return the positions cut into blocks, the last one padded with zeros. → (B, H, X, C, K)"""
     padded_BHTK = F.pad(x_BHTK, (0, 0, 0, num_blocks * block_size - x_BHTK.shape[2]))
     return padded_BHTK.view(*x_BHTK.shape[:2], num_blocks, block_size, x_BHTK.shape[3])
 
 
 def _concat_neighbors(x_BHTK: Tensor, num_blocks: int, block_size: int) -> Tensor:
-    """Each block between the one before and the one after it. → (B, H, X, W, K), W being three blocks."""
+    """Return each block with its left and right neighbor. → (B, H, X, W, K) for W = 3 · C"""
     x_BHXCK = F.pad(_split_blocks(x_BHTK, num_blocks, block_size), (0, 0, 0, 0, 1, 1))
     return torch.cat([x_BHXCK[:, :, :-2], x_BHXCK[:, :, 1:-1], x_BHXCK[:, :, 2:]], dim=3)
 
@@ -100,7 +100,7 @@ def _build_block_mask(
     causal: bool,
     device: torch.device,
 ) -> Tensor:
-    """Which of the three blocks' keys a query sees: near enough, real, or its own. → (B or 1, 1, X, C, W)."""
+    """Return which keys of the three blocks a query sees: tokens within the radius, and itself. → (B or 1, 1, X, C, W)"""
     key_W = torch.arange(3 * block_size, device=device) - block_size
     query_C1 = torch.arange(block_size, device=device)[:, None]
     in_window_CW = (key_W - query_C1).abs() <= radius

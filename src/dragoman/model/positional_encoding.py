@@ -1,4 +1,4 @@
-"""Where a token stands: sinusoids in the text's order and in the code's, and learned positions."""
+"""Positional encodings: sinusoids in the order of the paper and of its code, and learned positions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 
 def interleaved_sinusoids(length: int, d_model: int) -> Tensor:
-    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same (section 3.5). → (length, d_model)."""
+    """Return PE(p, 2i) = sin(p / 10000^(2i/d)) and PE(p, 2i+1) = cos(p / 10000^(2i/d)) (section 3.5). → (length, d_model)"""
     exponent = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model
     angle = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] / 10000.0**exponent
     return torch.stack([angle.sin(), angle.cos()], dim=-1).reshape(length, d_model).float()
 
 
 def concatenated_sinusoids(length: int, d_model: int) -> Tensor:
-    """[sin …, cos …] with exponent i / (d/2 − 1), as tensor2tensor 1.0.3 computed them. → (length, d_model)."""
+    """Return [sin …, cos …] with exponent i / (d/2 − 1), as tensor2tensor 1.0.3 computes them. → (length, d_model)"""
     half = d_model // 2
     exponent = torch.arange(half, dtype=torch.float64, device="cpu") / max(half - 1, 1)
     angle = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] / 10000.0**exponent
@@ -24,7 +24,7 @@ def concatenated_sinusoids(length: int, d_model: int) -> Tensor:
 
 
 class SinusoidalPositionalEmbedding(nn.Module):
-    """A table of sinusoids that grows when a longer sentence comes, so that no length is cut."""
+    """Table of sinusoids that grows with the longest sentence, so that there is no length limit."""
 
     table: Tensor
 
@@ -35,16 +35,16 @@ class SinusoidalPositionalEmbedding(nn.Module):
         self.register_buffer("table", self.build_table(num_positions, d_model), persistent=False)
 
     def forward(self, start: int, length: int) -> Tensor:
-        """Positions start … start + length − 1. → (length, D)."""
+        """Return the encodings of positions start … start + length − 1. → (length, D)"""
         table = self.table
         if start + length > table.shape[0]:
             table = self.build_table(2 * (start + length), self.d_model).to(table)
-            self.table = table  # which another thread may replace at once
+            self.table = table  # another thread may replace it at any time, so the next line reads the local variable
         return table[start : start + length]
 
 
 class LearnedPositionalEmbedding(nn.Module):
-    """Row E of Table 3: one vector a position, N(0, 1/√d), times √d like the embeddings (tensor2tensor 1.0.3)."""
+    """Learned positions (row E of Table 3): one vector a position, N(0, 1/√d), times √d (tensor2tensor 1.0.3)."""
 
     def __init__(self, *, d_model: int, max_positions: int) -> None:
         super().__init__()
@@ -53,7 +53,12 @@ class LearnedPositionalEmbedding(nn.Module):
         nn.init.normal_(self.weight, std=d_model**-0.5)
 
     def forward(self, start: int, length: int) -> Tensor:
-        """Positions start … start + length − 1. → (length, D). A position beyond the table is an IndexError."""
+        """Return the vectors of positions start … start + length − 1. → (length, D)
+
+        Raises IndexError for a position beyond the table.
+        """
         if start + length > self.weight.shape[0]:
-            raise IndexError(f"position {start + length} of {self.weight.shape[0]} learned ones")
+            raise IndexError(
+                f"position {start + length}: the model has {self.weight.shape[0]} learned positions; shorten the sentence"
+            )
         return self.weight[start : start + length] * self.scale

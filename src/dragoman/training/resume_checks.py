@@ -1,4 +1,4 @@
-"""Is this still the same run? A run folder goes on only with the recipe and the corpus that it was begun with."""
+"""Checks before a run resumes: a run folder continues only with the recipe and the corpus that it started with."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dragoman.config import Recipe, recipe_from_dict
 from dragoman.errors import RunError
 from dragoman.training.checkpoints.checkpoint import Checkpoint
 
-# What may change between two stretches of one run; all else would make it another run.
+# Keys that may change when a run resumes. A change of any other key would make it another run.
 CHANGEABLE_KEYS = {
     "name", "run", "data.root", "data.test", "data.preprocessing_workers", "data.num_workers", "decoding",
     "training.max_steps", "training.max_epochs", "training.max_minutes", "training.patience", "training.log_every_steps",
     "training.checkpoint_every_steps", "training.checkpoint_every_minutes", "training.keep_last", "training.keep_best",
-    "training.checkpoint_averaging", "training.num_averaged_checkpoints", "training.parallel", "training.distributed_timeout_minutes", "training.loggers",
-    "training.max_consecutive_skips", "training.on_divergence",
+    "training.checkpoint_averaging", "training.num_averaged_checkpoints", "training.parallel",
+    "training.distributed_timeout_minutes", "training.loggers", "training.max_consecutive_skips", "training.on_divergence",
 }  # fmt: skip
 
 
 def check_corpus_unchanged(checkpoint: Checkpoint, data_digests: Mapping[str, str], folder: Path) -> None:
-    """Raise RunError where the corpus was changed since: the weights would go on with ids that mean something else."""
+    """Raise RunError if the prepared corpus has changed since the checkpoint, because its token ids may differ."""
     names = sorted(
         name
         for name in checkpoint.data_digests.keys() | data_digests.keys()
@@ -30,26 +30,23 @@ def check_corpus_unchanged(checkpoint: Checkpoint, data_digests: Mapping[str, st
     if names:
         changed_names = ", ".join(names[:3]) + (", …" if names[3:] else "")
         raise RunError(
-            f"{folder} was begun with another corpus: {changed_names} came out differently. Put the text back as it was, "
-            "or start elsewhere with run=FOLDER"
+            f"{folder}: was started with another corpus ({changed_names} differ); restore the text, or start in another "
+            "folder with run=FOLDER"
         )
 
 
 def check_no_earlier_run(folder: Path) -> None:
-    """Raise RunError where a run was here whose checkpoints are gone or damaged: step 0 would end in its bundle's place."""
+    """Raise RunError if the folder holds a run without a good checkpoint. A new run would replace its bundle."""
     has_damaged = any((folder / "checkpoints").glob("damaged-*"))
     if has_damaged or (folder / "bundle").exists():
         raise RunError(
-            f"{folder} holds an earlier run but no checkpoint that is whole, so it cannot go on; start elsewhere with "
-            "run=FOLDER, or remove the folder to start over in its place"
+            f"{folder}: holds an earlier run without an intact checkpoint, so it cannot resume; start in another folder with "
+            "run=FOLDER, or remove this folder to start over"
         )
 
 
 def check_recipe_unchanged(previous_recipe: Mapping[str, Any], recipe: Recipe, folder: Path) -> None:
-    """Raise RunError with the difference where a run folder was begun with another recipe.
-
-    A knob that there was not yet is taken for what it now is by itself.
-    """
+    """Raise RunError with the differences if a run folder was started with another recipe."""
     previous_recipe = recipe_from_dict(previous_recipe, where=str(folder)).model_dump(mode="json")
     current_recipe = recipe.model_dump(mode="json")
     changes = [
@@ -59,7 +56,8 @@ def check_recipe_unchanged(previous_recipe: Mapping[str, Any], recipe: Recipe, f
     ]
     if changes:
         raise RunError(
-            f"{folder} was begun with another recipe: {'; '.join(changes)}. Set them back, or start elsewhere with run=FOLDER"
+            f"{folder}: was started with another recipe: {'; '.join(changes)}; set them back, or start in another folder with "
+            "run=FOLDER"
         )
 
 

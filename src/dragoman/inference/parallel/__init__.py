@@ -1,1 +1,1 @@
-"""Scheduling of batches over threads and worker processes."""
+"""Parallel search of batches in threads and worker processes."""

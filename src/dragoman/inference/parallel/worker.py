@@ -1,13 +1,12 @@
-"""A process beside this one that has the same bundles open, searches batches for it, and ends with it.
+"""Client of a worker process, which has the same bundles open and searches batches in parallel.
 
-Threads of Python wait for each other's interpreter at every operation of a step; processes do not. Weights are mapped from the
-same files, so that memory holds them once. Both sides speak lines of JSON. The process is started by its command, not by
-`multiprocessing`, which would run the caller's own program once more.
+Python threads wait for the interpreter lock at each operation of a step; processes do not. The weights are mapped from the
+same files, so memory holds them once. The child process runs `worker_main`. The client starts it with a command, because
+`multiprocessing` would import the caller's main module again. The child process ends with the client.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -15,41 +14,17 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
-from dragoman.config import DecodingConfig
-from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
-from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.io.storage import MANIFEST_FILE
-from dragoman.tasks.generation import BatchSearch, GenerationJob
-from dragoman.tasks.inference_model import InferenceModel
+from dragoman.inference.parallel.messages import SearchResults, WorkerSpec, compute_checksums, decode_results
 
-SearchResults = list[list[Hypothesis]]
-
-
-@dataclass(frozen=True)
-class WorkerSpec:
-    """What a process opens to say what this one says.
-
-    seals: SHA-256 of the manifest of each folder, when this process opened it
-    """
-
-    bundles: tuple[str, ...]
-    precision: str
-    shortlist: str | None
-    checksums: tuple[str, ...]
-
-
-def compute_checksums(paths: Sequence[str | Path]) -> tuple[str, ...]:
-    """Raises OSError."""
-    return tuple(hashlib.sha256((Path(path) / MANIFEST_FILE).read_bytes()).hexdigest() for path in paths)
+WORKER_MODULE = "dragoman.inference.parallel.worker_main"
 
 
 def build_worker_spec(bundle_paths: Sequence[Path], precision: str, shortlist: str | Path | None) -> WorkerSpec | None:
-    """What other processes would open; none where it is not on disk (any more)."""
+    """Return the files that a worker process opens; None if they are not on disk."""
     try:
         checksums = compute_checksums([*bundle_paths, *([shortlist] if shortlist is not None else [])])
     except OSError:
@@ -59,44 +34,39 @@ def build_worker_spec(bundle_paths: Sequence[Path], precision: str, shortlist: s
     return WorkerSpec(bundles, precision, shortlist_path, checksums) if bundles else None
 
 
-def is_serializable(job: object) -> bool:
-    """Whether this is work that can be written down: searches that no function of the caller's takes part in."""
-    return (
-        isinstance(job, GenerationJob)
-        and job.search.constraint_factory is None
-        and job.search.decoding_constraints.allowed_tokens_fn is None
-    )
-
-
 class WorkQueue(Protocol):
-    """Pieces of work that several take from."""
+    """Queue of batches that several workers take from."""
 
     def take(self) -> int | None:
-        """The number of a piece that nobody has taken yet."""
+        """Return the index of a batch that no worker has taken; None if there is none."""
         ...
 
-    def build_request(self, index: int) -> dict[str, Any]: ...
+    def build_request(self, index: int) -> dict[str, Any]:
+        """Return the message for this batch."""
+        ...
 
-    def complete(self, index: int, results: SearchResults) -> None: ...
+    def complete(self, index: int, results: SearchResults) -> None:
+        """Store the results of this batch."""
+        ...
 
     def requeue(self, index: int) -> None:
-        """Somebody else has to do it."""
+        """Put this batch back, so that another worker searches it."""
         ...
 
 
 class Worker:
-    """The process, as this one sees it: takes from each job until nothing is left; a piece at which it fails is given back."""
+    """Worker process, as the client sees it. It takes batches from each submitted queue, and requeues a failed batch."""
 
     def __init__(self, spec: WorkerSpec, threads: int) -> None:
-        """Raises OSError where no process can be started."""
+        """Start the process. Raises OSError if the system starts none."""
         paths = os.pathsep.join(path for path in sys.path if path)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman.inference.parallel.worker"],
+            [sys.executable, "-m", WORKER_MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": str(threads)},
-            process_group=0 if os.name == "posix" else None,  # Ctrl-C is for the first process, which ends the others
+            process_group=0 if os.name == "posix" else None,  # Ctrl-C reaches the client only, which ends its workers
         )
         self.ready = threading.Event()
         self.ended = threading.Event()
@@ -109,7 +79,7 @@ class Worker:
         self.terminate = weakref.finalize(self, _terminate, self.process, self._queues)
 
     def submit(self, queue: WorkQueue) -> None:
-        """Take part in this job, as soon as the process has come up and has nothing else to do."""
+        """Take batches from this queue as soon as the process is ready and idle."""
         self._queues.put(queue)
 
 
@@ -126,17 +96,17 @@ def _serve_queues(
     ready: threading.Event,
     ended: threading.Event,
 ) -> None:
-    """Hand the process its pieces, one at a time, until it ends."""
+    """Send the process one batch at a time until it ends."""
     assert process.stdin is not None
     assert process.stdout is not None
     with process.stdin, process.stdout:
         try:
-            if _send_request(process, settings).get("seals") == list(settings["seals"]):
+            if _send_request(process, settings).get("checksums") == list(settings["checksums"]):
                 ready.set()
                 while (queue := queues.get()) is not None:
                     _process_queue(process, queue)
         except (OSError, ValueError):
-            pass  # it was ended, or killed; whoever gave the work does it himself
+            pass  # the process has ended, so the client searches its batches
         finally:
             ended.set()
             ready.set()
@@ -147,8 +117,8 @@ def _process_queue(process: subprocess.Popen[bytes], queue: WorkQueue) -> None:
         results: SearchResults | None = None
         try:
             answer = _send_request(process, queue.build_request(index))
-            if "found" in answer:
-                results = [[_decode_hypothesis(fields) for fields in hypotheses] for hypotheses in answer["found"]]
+            if "results" in answer:
+                results = decode_results(answer["results"])
         finally:
             if results is None:
                 queue.requeue(index)
@@ -158,87 +128,10 @@ def _process_queue(process: subprocess.Popen[bytes], queue: WorkQueue) -> None:
 
 
 def _send_request(process: subprocess.Popen[bytes], request: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises OSError, or ValueError where there is no answer."""
+    """Send a message and return its answer. Raises OSError, or ValueError if there is no answer."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.flush()
     answer: dict[str, Any] = json.loads(process.stdout.readline())
     return answer
-
-
-def encode_request(job: GenerationJob, batch: Sequence[int]) -> dict[str, Any]:
-    """A batch and how it is searched, as JSON has it."""
-    search = job.search
-    sources, sample_ids, constraints = job.select_batch(batch)
-    return {
-        "config": search.config.model_dump_json(),
-        "start_id": search.start_id,
-        "rules": vars(search.decoding_constraints),
-        "branching": search.return_alternatives,
-        "narrowed": search.inference_model.restrict_vocabulary is not None,
-        "sources": [list(map(int, source)) for source in sources],
-        "places": list(sample_ids),
-        "wishes": [vars(sentence_constraints) for sentence_constraints in constraints],
-    }
-
-
-def run_request(request: Mapping[str, Any], inference_model: InferenceModel) -> SearchResults:
-    """What this search finds."""
-    decoding_constraints = DecodingConstraints(**{**request["rules"], "suppressed": tuple(request["rules"]["suppressed"])})
-    search = BatchSearch(
-        inference_model if request["narrowed"] else replace(inference_model, narrowed=None),
-        DecodingConfig.model_validate_json(request["config"]),
-        request["start_id"],
-        decoding_constraints,
-        None,
-        request["branching"],
-    )
-    constraints = [
-        SentenceConstraints(**{name: _to_tuples(value) for name, value in fields.items()}) for fields in request["wishes"]
-    ]
-    return search.run(range(len(request["sources"])), request["sources"], request["places"], constraints)
-
-
-def _to_tuples(value: Any) -> Any:
-    """Lists within lists as tuples within tuples."""
-    return tuple(map(_to_tuples, value)) if isinstance(value, list) else value
-
-
-def _decode_hypothesis(fields: list[Any]) -> Hypothesis:
-    return Hypothesis(*map(_to_tuples, fields))
-
-
-def main() -> None:
-    """Open the bundles of the first line, then answer line by line until there are no more."""
-    output = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints is no answer
-    settings = json.loads(sys.stdin.buffer.readline())
-    import torch
-
-    from dragoman.inference.translator import load_translator
-
-    torch.set_num_threads(settings["threads"])
-    paths = (*settings["bundles"], *([settings["shortlist"]] if settings["shortlist"] else []))
-    translator = load_translator(
-        *settings["bundles"], device="cpu", precision=settings["precision"], shortlist=settings["shortlist"], inter_threads=1
-    )
-    inference_model = translator.inference_model
-    _write_answer(output, {"seals": compute_checksums(paths)})
-    for line in sys.stdin.buffer:
-        answer: dict[str, Any]
-        try:
-            results = run_request(json.loads(line), inference_model)
-            answer = {"found": [[list(vars(hypothesis).values()) for hypothesis in hypotheses] for hypotheses in results]}
-        except Exception as error:  # whatever it is, who asked does the work himself and meets it there
-            answer = {"failed": str(error)}
-        _write_answer(output, answer)
-
-
-def _write_answer(output: IO[bytes], answer: Mapping[str, Any]) -> None:
-    output.write(json.dumps(answer).encode() + b"\n")
-    output.flush()
-
-
-if __name__ == "__main__":
-    main()

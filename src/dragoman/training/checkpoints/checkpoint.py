@@ -1,11 +1,11 @@
-"""Checkpoints: sealed folders from which a run goes on exactly.
+"""Checkpoints: checksummed folders from which a run resumes exactly.
 
-    checkpoints/step-00001000/  model.safetensors  optimiser.safetensors  averages.safetensors  state.json  manifest.json
+    checkpoints/step-00001000/  model.safetensors  optimizer.safetensors  ema.safetensors  state.json  manifest.json
 
-A checkpoint is written beside its place, synced, read back, and committed by one rename to a name that never stood there: a
-step that is saved again becomes step-00001000-2. Only then do older ones go, each by one rename first. At every instant, and
-after a power cut at any, the newest of the folders that verify is the state to go on from. It is found by looking, with no
-pointer to it that could be wrong, and those that do not verify are set aside.
+A checkpoint is written under another name, synced, read back, and committed by one rename to a name that never existed: a step
+that is saved again becomes step-00001000-2. Older checkpoints are removed after that, each by a rename first. At every instant,
+and after a power cut at any, the run resumes from the newest folder whose checksums hold. Resuming lists the folders, so no
+pointer file can be wrong. Folders whose checksums do not hold are set aside.
 """
 
 from __future__ import annotations
@@ -32,80 +32,93 @@ from dragoman.io.storage import atomic_dir, describe_write_error, sync_dir, veri
 
 MODEL_FILE, OPTIMIZER_FILE, EMA_FILE, STATE_FILE = (
     "model.safetensors",
-    "optimiser.safetensors",
-    "averages.safetensors",
+    "optimizer.safetensors",
+    "ema.safetensors",
     "state.json",
 )
 
 CHECKPOINT_NAME = re.compile(r"step-\d{8,}(-[1-9]\d*)?")
 TENSOR_OVERHEAD_BYTES = 256
-"""Bytes that a tensor takes beside its numbers, about."""
+"""Approximate bytes of a tensor in a file beside its numbers."""
 
 
 @dataclass(frozen=True)
 class TrainerState:
-    """Where a run stands, beside weights and optimiser: all that resuming needs, in a few numbers."""
+    """State of a run beside its tensors: the few numbers that resuming needs."""
 
     step: int = 0
     data_position: DataPosition = field(default_factory=DataPosition)
     minutes: float = 0.0
+    """Minutes of training steps, over all parts of the run."""
     target_tokens: int = 0
     nll_since_log: float = 0.0
     tokens_since_log: int = 0
     best: float | None = None
+    """The best metric so far; higher is better."""
     best_step: int = 0
     validations_since_best: int = 0
-    last_validated_step: int | None = 0
-    """The step of the last validation; none where that is not known, as in checkpoints of version 0.1."""
+    last_validated_step: int = 0
     skipped_steps: int = 0
-    """Steps that changed nothing, for a spike or for want of a finite number."""
+    """Steps that changed no weight, because of a non-finite number or a gradient spike."""
     consecutive_skips: int = 0
     num_rollbacks: int = 0
-    """Times that the run went back to a checkpoint."""
+    """Number of times that the run was rolled back to a checkpoint."""
     recent_rollbacks: int = 0
-    """Of those, the last ones between which it did not find its way."""
+    """Rollbacks since the run last recovered."""
     applied_steps_at_rollback: int = 0
-    """Steps that were not skipped until the last of them."""
+    """Steps that were not skipped, up to the last rollback."""
     grad_norms: tuple[float, ...] = ()
-    """Gradient norms of the last steps, by which a spike is known."""
+    """Gradient norms of the last steps, for the detection of spikes."""
     flops: float = 0.0
     data_wait_minutes: float = 0.0
-    """Of `minutes`, those spent waiting for batches."""
-    joules: float | None = None
+    """The part of `minutes` that was spent waiting for batches."""
+
+
+@dataclass(frozen=True)
+class StateTensors:
+    """All tensors that training changes, whole and by name."""
+
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    ema_weights: dict[str, Tensor] | None
 
 
 @dataclass(frozen=True)
 class Checkpoint:
+    """A checkpoint on disk, with its state in memory and its tensors in files."""
+
     path: Path
     trainer_state: TrainerState
     recipe: dict[str, Any]
     metric: float | None
-    """What the validation at this step said, higher is better; none where there was none, or where a run only stopped."""
+    """The metric of the validation at this step, higher is better; None if there was no validation."""
     data_digests: dict[str, str]
-    """Digests of the prepared files: the ids that these weights stand for."""
+    """SHA-256 of the prepared files, which define the token ids of these weights."""
     scheduled: bool
-    """Whether steps or minutes asked for it; if not, it stays while it is the newest or among the best."""
-    compute_plan: dict[str, str] | None = None
-    """How sums were computed, in `Machine.memory`'s words; none in those of version 0.1."""
+    """True if steps or minutes asked for it. Others are kept while they are the newest or among the best."""
+    compute_plan: dict[str, str] = field(default_factory=dict)
+    """Precision and kernels of the run, as `ComputePlan.to_dict` returns them."""
 
     @property
     def step(self) -> int:
         return self.trainer_state.step
 
     def weights(self) -> dict[str, Tensor]:
+        """Load the weights."""
         return _load_tensors(self.path / MODEL_FILE)
 
     def optimizer_state(self) -> dict[str, Tensor]:
+        """Load the optimizer's state."""
         return _load_tensors(self.path / OPTIMIZER_FILE)
 
     def ema_weights(self) -> dict[str, Tensor] | None:
-        """The moving average of the weights; none where the run keeps none."""
+        """Load the moving average of the weights; None if the run keeps none."""
         return _load_tensors(self.path / EMA_FILE) if (self.path / EMA_FILE).exists() else None
 
 
 def _load_tensors(path: Path) -> dict[str, Tensor]:
-    # Copied off the mapped file, where tensors stand at any multiple of their width: in which order a matrix product sums,
-    # and so its last bit, depends on that. And the file will be removed while its numbers are in use.
+    # The tensors are copied out of the mapped file. The alignment of a tensor changes the summation order of a matrix product,
+    # and so its last bit. The file may also be removed while its tensors are in use.
     return {name: tensor.clone() for name, tensor in load_file(path).items()}
 
 
@@ -122,9 +135,11 @@ def save_checkpoint(
     optimizer_state: Mapping[str, Tensor],
     ema_weights: Mapping[str, Tensor] | None = None,
 ) -> Checkpoint:
-    """Commit a checkpoint; `optimiser_state` as `flatten_optimiser` gives it.
+    """Save a checkpoint and return it.
 
-    Raises WriteError where it cannot be written: nothing is changed then, and the next may be saved as if nothing had been.
+    optimizer_state: as `flatten_optimizer` returns it
+
+    Raises WriteError if it cannot be written. Then nothing has changed, and the next one may be saved.
     """
     remove_unfinished(folder)
     try:
@@ -141,7 +156,7 @@ def save_checkpoint(
         for tensor in group.values()
     )
     digests: dict[str, str] = {}
-    with atomic_dir(path, size=size, written=digests) as partial_dir:
+    with atomic_dir(path, size=size, digests=digests) as partial_dir:
         for name, group in tensors.items():
             digests[name] = save_tensors(partial_dir / name, group)
         digests[STATE_FILE] = write_with_digest(partial_dir / STATE_FILE, [state_bytes])
@@ -149,7 +164,7 @@ def save_checkpoint(
 
 
 def _new_path(folder: Path, step: int) -> Path:
-    """One that stands nowhere: after step-00001000 come step-00001000-2, step-00001000-3, …"""
+    """Return a path that does not exist: after step-00001000 come step-00001000-2, step-00001000-3, …"""
     save_counts = [
         save_count
         for path in _list_checkpoint_paths(folder)
@@ -160,13 +175,13 @@ def _new_path(folder: Path, step: int) -> Path:
 
 
 def _parse_name(path: Path) -> tuple[int, int]:
-    """The step that a checkpoint's name tells, and which time it was saved."""
+    """Return the step of a checkpoint's name, and the number of its save."""
     _, step, *suffix = path.name.split("-")
     return int(step), int(suffix[0]) if suffix else 1
 
 
 def _list_checkpoint_paths(folder: Path) -> list[Path]:
-    """Everything that has the name of a checkpoint, oldest first. Raises RunError where the folder cannot be read."""
+    """Return all paths with the name of a checkpoint, oldest first. Raise RunError if the folder cannot be read."""
     try:
         return sorted((path for path in folder.iterdir() if CHECKPOINT_NAME.fullmatch(path.name)), key=_parse_name)
     except (FileNotFoundError, NotADirectoryError):
@@ -176,13 +191,16 @@ def _list_checkpoint_paths(folder: Path) -> list[Path]:
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
-    """Adam's state as named tensors: `name/exp_avg`, `name/exp_avg_sq`, `name/step`; `names` by number in the optimiser."""
+    """Return Adam's state as named tensors: `name/exp_avg`, `name/exp_avg_sq`, `name/step`.
+
+    names: parameter names by their index in the optimizer
+    """
     state = optimizer.state_dict()["state"]
     return {f"{names[index]}/{key}": value for index, entry in state.items() for key, value in entry.items()}
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], names: Mapping[int, str]) -> None:
-    """The reverse of `flatten_optimiser`."""
+    """Load the state that `flatten_optimizer` returned."""
     indices = {name: index for index, name in names.items()}
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
@@ -192,34 +210,38 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """What a checkpoint says of itself. Raises RunError where that cannot be read; digests are for `check_seal`."""
+    """Read the state of a checkpoint without its tensors. Raise RunError if it cannot be read; checksums are not verified."""
     try:
-        state = json.loads((path / STATE_FILE).read_bytes())
-        values = dict(state["progress"])
-        values.setdefault("judged", None)
+        document = json.loads((path / STATE_FILE).read_bytes())
+        values = document["trainer_state"]
         trainer_state = TrainerState(
-            **{**values, "cursor": DataPosition(**values["cursor"]), "norms": tuple(values.get("norms", ()))}
+            **{
+                **values,
+                "data_position": DataPosition(**values["data_position"]),
+                "grad_norms": tuple(values["grad_norms"]),
+            }
         )
-        fields = (state["recipe"], state["merit"], state["corpus"], state["due"], state.get("machine"))
-        return Checkpoint(path, trainer_state, *fields)
+        return Checkpoint(path, **{**document, "trainer_state": trainer_state})
     except (OSError, ValueError, KeyError, TypeError):
-        raise RunError(f"{path / STATE_FILE}: this dragoman cannot read it; go on with the one that wrote it") from None
+        raise RunError(
+            f"{path / STATE_FILE}: this version of dragoman cannot read it; resume with the version that wrote it"
+        ) from None
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
-    """Those that can be read at a glance, oldest first; of a step that was saved again, the last."""
+    """Return the checkpoints whose state can be read, oldest first. Of a step that was saved again, the last one counts."""
     readable = [read_checkpoint(path) for path in _list_checkpoint_paths(folder) if _is_readable(path)]
     return list({checkpoint.step: checkpoint for checkpoint in readable}.values())
 
 
 def read_all_checkpoints(folder: Path) -> list[Checkpoint]:
-    """As `list_checkpoints`, but raises RunError where one cannot be read."""
+    """Return all checkpoints like `list_checkpoints`. Raise RunError if one cannot be read."""
     by_step = {}
     for path in _list_checkpoint_paths(folder):
         try:
             checkpoint = read_checkpoint(path)
         except RunError:
-            if path.exists():  # a run that is at work may have pruned it meanwhile
+            if path.exists():  # a running run may have pruned it meanwhile
                 raise
         else:
             by_step[checkpoint.step] = checkpoint
@@ -227,24 +249,27 @@ def read_all_checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def quarantine_unreadable(folder: Path, notice: Callable[[str], None], consequence: str) -> None:
-    """Those that are damaged so that they do not even tell of what they are. Raises RunError for what is another version's."""
+    """Set aside the checkpoints whose state is damaged. Raise RunError for one of another version."""
     for path in _list_checkpoint_paths(folder):
         if not _is_readable(path) and not quarantine_if_damaged(path, notice, consequence):
             read_checkpoint(path)
 
 
 def find_latest_checkpoint(folder: Path, notice: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint whose digests hold. Any newer one is set aside, which `notice` hears of."""
+    """Return the newest checkpoint whose checksums hold. Newer ones are set aside, each with a notice."""
     for path in reversed(_list_checkpoint_paths(folder)):
-        if not quarantine_if_damaged(path, notice, "the run goes back to the checkpoint before it"):
+        if not quarantine_if_damaged(path, notice, "the run resumes from the checkpoint before it"):
             return read_checkpoint(path)
     return None
 
 
 def quarantine_if_damaged(path: Path, notice: Callable[[str], None], consequence: str) -> bool:
-    """Whether it was: a checkpoint whose digests do not hold gets another name, and `notice` hears of it and what is done then.
+    """Rename a checkpoint whose checksums do not hold, with a notice, and return whether it was damaged.
 
-    Raises RunError where that cannot be told, since it cannot be read now, or is another version's: it stays where it is.
+    consequence: end of the notice
+
+    Raises RunError if the checksums cannot be verified: the folder cannot be read now, or another version wrote it. Then it
+    keeps its name.
     """
     try:
         verify_checksums(path, _DamagedCheckpointError, unreadable_type=RunError)
@@ -260,20 +285,20 @@ def quarantine_if_damaged(path: Path, notice: Callable[[str], None], consequence
 
 
 class _DamagedCheckpointError(RunError):
-    """A digest does not hold."""
+    """A checksum does not hold."""
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a run that was killed left of a checkpoint that it was writing or removing."""
+    """Remove the hidden folders that a killed run left while it wrote or removed a checkpoint."""
     with suppress(OSError):
         for path in folder.glob(".step-*.partial"):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def prune_checkpoints(folder: Path, *, keep_last: int, keep_best: int) -> None:
-    """Remove all but the newest and the best; those at which a run only stopped go as soon as there is a newer one.
+    """Remove all checkpoints but the newest scheduled ones and the best ones.
 
-    What cannot be removed now is left for the next time; one that cannot be read is never removed.
+    A checkpoint that cannot be removed now stays until the next call. One that cannot be read is never removed.
     """
     with suppress(RunError, OSError):
         checkpoints = list_checkpoints(folder)
@@ -283,7 +308,7 @@ def prune_checkpoints(folder: Path, *, keep_last: int, keep_best: int) -> None:
         }
         obsolete = [path for path in _list_checkpoint_paths(folder) if path not in retained and _is_readable(path)]
         renamed_paths = [path.rename(path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")) for path in obsolete]
-        # Nothing is taken out of a folder whose own going could be undone by a power cut.
+        # A power cut could undo the renames, so they are synced before any file is removed.
         sync_dir(folder)
         for path in renamed_paths:
             shutil.rmtree(path, ignore_errors=True)
@@ -298,18 +323,18 @@ def _is_readable(path: Path) -> bool:
 
 
 def select_scheduled(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Those that the recipe's steps or minutes asked for, and the newest whatever it is."""
+    """Return the scheduled checkpoints and the newest one."""
     return [checkpoint for checkpoint in checkpoints[:-1] if checkpoint.scheduled] + checkpoints[-1:]
 
 
 def select_best(checkpoints: list[Checkpoint], count: int) -> list[Checkpoint]:
-    """The best of those that were validated, the best first; the later of equals first."""
+    """Return the best validated checkpoints, the best first. Of equals, the later one comes first."""
     validated = [checkpoint for checkpoint in checkpoints if checkpoint.metric is not None]
     return sorted(validated, key=lambda checkpoint: (checkpoint.metric or 0.0, checkpoint.step), reverse=True)[:count]
 
 
 def average_checkpoints(checkpoints: list[Checkpoint]) -> dict[str, Tensor]:
-    """The mean of their weights."""
+    """Return the mean of the weights. Raise RunError if there is no checkpoint."""
     if not checkpoints:
-        raise RunError("there is no checkpoint to average")
+        raise RunError("no checkpoint to average; train the run first")
     return average_weights([checkpoint.weights() for checkpoint in checkpoints])

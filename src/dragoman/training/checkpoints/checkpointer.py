@@ -1,24 +1,27 @@
-"""Keeps a run: commits its checkpoints when they are due, prunes them, and tries again where a disk refused."""
+"""Checkpoint policy of a run: saves when a checkpoint is due, prunes old ones, and tries again after a failed write."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from dragoman.config import Recipe
 from dragoman.errors import OutputError, RunError
-from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState, prune_checkpoints, save_checkpoint
+from dragoman.training.checkpoints.checkpoint import (
+    Checkpoint,
+    StateTensors,
+    TrainerState,
+    prune_checkpoints,
+    save_checkpoint,
+)
 from dragoman.training.distributed.process_group import DistributedContext
-from dragoman.training.monitoring.callbacks import EventKind
-from dragoman.training.train_state import StateTensors
-
-EventLogger = Callable[[EventKind, int, str], None]
+from dragoman.training.monitoring.events import Callback, RunEvent
 
 
 class Checkpointer:
-    """The checkpoints of a run. Rank 0 writes them; all ranks know what was kept."""
+    """Writer of a run's checkpoints. Rank 0 writes them; all ranks know whether they were saved."""
 
     def __init__(
         self,
@@ -27,7 +30,7 @@ class Checkpointer:
         data_digests: Mapping[str, str],
         compute_plan: Mapping[str, str],
         distributed: DistributedContext,
-        log_event: EventLogger,
+        callback: Callback,
         latest: Checkpoint | None,
     ) -> None:
         self.folder = folder
@@ -36,26 +39,26 @@ class Checkpointer:
         self.data_digests = dict(data_digests)
         self.compute_plan = dict(compute_plan)
         self.distributed = distributed
-        self.log_event = log_event
+        self.callback = callback
         self.latest = latest
         self.pending = False
-        """Whether one that was due could not be written."""
+        """True if the last scheduled checkpoint could not be written."""
         self.minutes_since_scheduled = 0.0
-        """By the clock of rank 0, validations and all; whoever has it tells it."""
+        """Minutes by the clock of rank 0, with validations. The trainer sets it after each step."""
         self._last_scheduled = time.monotonic()
 
     def describe_latest(self) -> str:
-        """What there is to go on from, as the end of a message."""
+        """Return the end of a message: the checkpoint that the run can resume from."""
         if self.latest is None:
-            return "nothing was kept yet"
-        return f"{self.latest.path} is kept, and the same command goes on from there"
+            return "no checkpoint is saved yet"
+        return f"{self.latest.path} is saved, and the same command resumes from there"
 
     def measure_minutes_since_scheduled(self) -> float:
-        """Since the last checkpoint that was due, or the start, by this rank's clock."""
+        """Return the minutes since the last scheduled checkpoint or the start, by the clock of this rank."""
         return (time.monotonic() - self._last_scheduled) / 60.0
 
     def is_due(self, trainer_state: TrainerState) -> bool:
-        """Whether the recipe's steps or minutes ask for a checkpoint."""
+        """Return whether the recipe's steps or minutes ask for a checkpoint."""
         steps, minutes = self.config.checkpoint_every_steps, self.config.checkpoint_every_minutes
         by_steps = steps > 0 and trainer_state.step % steps == 0
         return by_steps or (minutes is not None and self.minutes_since_scheduled >= minutes)
@@ -63,16 +66,17 @@ class Checkpointer:
     def save(
         self, tensors: StateTensors, trainer_state: TrainerState, *, metric: float | None, scheduled: bool, is_final: bool
     ) -> bool:
-        """Write a checkpoint, then remove those that are no longer wanted; returns whether it was kept.
+        """Save a checkpoint, prune old ones, and return whether it was saved.
 
-        Where it cannot be written, that is told, and the run is to go on and try again; the `last` one raises OutputError.
-        Raises RunError where weights are lost: they replace no good ones.
+        After a failed write the run continues and tries again; for the final checkpoint OutputError is raised instead. Raises
+        RunError if a weight is not finite, so that no good checkpoint is replaced.
         """
+        step = trainer_state.step
         has_nonfinite_weights = not all(math.isfinite(float(weight.sum())) for weight in tensors.weights.values())
         if self.distributed.broadcast_object(has_nonfinite_weights):
             raise RunError(
-                f"step {trainer_state.step}: a weight is not a finite number; {self.describe_latest()}. Start elsewhere with run=FOLDER and a "
-                "lower learning rate, a longer training.warmup_steps or training.clip_norm=1.0"
+                f"step {step}: a weight is not a finite number; {self.describe_latest()}. Start in another folder with "
+                "run=FOLDER and a lower learning rate, a longer training.warmup_steps or training.clip_norm=1.0"
             )
         failure = path = None
         if self.distributed.is_rank_zero:
@@ -88,14 +92,13 @@ class Checkpointer:
                 Path(path), trainer_state, self.recipe, metric, self.data_digests, scheduled, self.compute_plan
             )
             self.pending = False
-            self.log_event("checkpoint", trainer_state.step, f"kept {Path(path).name}")
+            self.callback(RunEvent("checkpoint", step, f"saved {Path(path).name}"))
         elif is_final:
             raise OutputError(f"{failure}; {self.describe_latest()}")
         else:
             self.pending = True
-            self.log_event(
-                "unsaved", trainer_state.step, f"{failure}; training goes on and tries again; {self.describe_latest()}"
-            )
+            message = f"{failure}; training continues and tries again; {self.describe_latest()}"
+            self.callback(RunEvent("checkpoint_failed", step, message))
         return path is not None
 
     def _write(self, tensors: StateTensors, trainer_state: TrainerState, metric: float | None, *, scheduled: bool) -> Path:

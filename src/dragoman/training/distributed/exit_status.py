@@ -1,4 +1,4 @@
-"""What a process that was started with others ended with, for its launcher and for those that would be started again."""
+"""Exit status of a rank, in a file for its launcher and for ranks that are started again."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from pathlib import Path
 
 from dragoman.errors import DragomanError, RankZeroError, WorkerLostError
 
-# Names the file in which a process leaves the code that it ended with of its own accord.
-EXIT_STATUS_FILE_VARIABLE = "DRAGOMAN_VERDICT"
-# The launcher's process.
-LAUNCHER_PID_VARIABLE = "DRAGOMAN_LAUNCHER"
-# Of Linux's prctl.h: the signal that a process gets when its parent ends.
+# Path of the file with the exit status of a rank that raised an error.
+EXIT_STATUS_FILE_VARIABLE = "DRAGOMAN_EXIT_STATUS_FILE"
+LAUNCHER_PID_VARIABLE = "DRAGOMAN_LAUNCHER_PID"
+# Option of Linux's prctl.h: the signal that a process receives when its parent ends.
 PR_SET_PDEATHSIG = 1
 
 
 def exit_with_launcher() -> None:
-    """In a process that `launch` started: end at once where another has ended of its own accord, and with the launcher."""
+    """Let a rank that `launch` started end with its launcher. Raise RankZeroError if another rank has left an exit status."""
     if EXIT_STATUS_FILE_VARIABLE not in os.environ:
         return
     status_file = Path(os.environ[EXIT_STATUS_FILE_VARIABLE])
@@ -28,17 +27,14 @@ def exit_with_launcher() -> None:
     prctl = getattr(ctypes.CDLL(None), "prctl", None) if os.name == "posix" else None
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.environ.get(LAUNCHER_PID_VARIABLE, str(os.getppid())) != str(
-            os.getppid()
-        ):  # it has gone already, and nothing will come
+        parent_pid = str(os.getppid())
+        if os.environ.get(LAUNCHER_PID_VARIABLE, parent_pid) != parent_pid:  # the launcher has ended before prctl
             raise RankZeroError(WorkerLostError.exit_code)
 
 
 def write_exit_status(error: DragomanError) -> None:
-    """Say that it would be no use to start again. Not so where another process was lost."""
+    """Write the exit status, so that the rank is not started again. After the loss of another rank nothing is written."""
     if EXIT_STATUS_FILE_VARIABLE in os.environ and not isinstance(error, WorkerLostError | RankZeroError):
-        with (
-            suppress(OSError),
-            Path(os.environ[EXIT_STATUS_FILE_VARIABLE]).open("x") as status_file,
-        ):  # of several ranks, the first
+        # Mode "x": of several ranks, the first one writes.
+        with suppress(OSError), Path(os.environ[EXIT_STATUS_FILE_VARIABLE]).open("x") as status_file:
             status_file.write(str(error.exit_code))

@@ -1,4 +1,4 @@
-"""Several processes of one command on this machine, started and watched over by torch's own launcher (torchrun)."""
+"""Launcher of several ranks on this machine, by torch's elastic launcher (torchrun)."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ HANDLED_SIGNALS = "SIGTERM,SIGINT,SIGUSR1"
 
 
 def _ignore_timer_errors(unraised: Any) -> None:
-    """As Python tells of what nobody can catch, but for torch's timer, which may be the last to let go of itself."""
+    """Report an exception that cannot be raised, as Python does, but not the one of torch's timer at exit."""
     if "cannot join current thread" not in str(unraised.exc_value):
         sys.__unraisablehook__(unraised)
 
 
 def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, timeout_minutes: float) -> int:
-    """Run `dragoman` with these arguments once a device, and return its exit code.
+    """Run `dragoman` with these arguments in one process per device, and return its exit status.
 
-    A process that dies ends the others; all are then started again, `max_restarts` times at most, unless one ended of its own
-    accord. A signal to this process is passed on to them, and they have so many minutes to keep what they did. Raises RunError
-    where there are fewer GPUs, and Interrupted where a signal comes before they can answer it.
+    If a rank dies, the others end and all are started again, at most `max_restarts` times. They are not started again if a rank
+    raised an error. Signals to this process are sent to the ranks, which have `timeout_minutes` to save a checkpoint. Raises
+    RunError if there are fewer GPUs, and InterruptedRun if a signal comes before the ranks handle it.
     """
     num_gpus = torch.cuda.device_count()
     if 0 < num_gpus < devices:
-        raise RunError(f"--devices {devices}: there are {num_gpus} GPUs; hide them with CUDA_VISIBLE_DEVICES= to use the cores")
+        raise RunError(f"--devices {devices}: this machine has {num_gpus} GPUs; set CUDA_VISIBLE_DEVICES= to use the CPU")
     sys.unraisablehook = _ignore_timer_errors
-    logging.disable(logging.CRITICAL)  # each process tells for itself why it ended
+    logging.disable(logging.CRITICAL)  # each rank reports its own error
     with TemporaryDirectory() as folder:
-        status_file = Path(folder, "verdict")
+        status_file = Path(folder, "exit_status")
         os.environ[EXIT_STATUS_FILE_VARIABLE], os.environ[LAUNCHER_PID_VARIABLE] = str(status_file), str(os.getpid())
         os.environ.setdefault("OMP_NUM_THREADS", str(max(count_cores() // devices, 1)))
-        # Or a restart reads where the processes before it listened, and waits for them.
+        # Without this, a restart reads the address of the previous ranks and waits for them.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
         config = LaunchConfig(
             min_nodes=1,
@@ -60,7 +60,7 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, timeout
             signals_to_handle=HANDLED_SIGNALS if is_hangup_ignored() else f"{HANDLED_SIGNALS},SIGHUP",
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
-        if hasattr(config, "shutdown_timeout"):  # torch 2.11 knows 30 seconds alone
+        if hasattr(config, "shutdown_timeout"):  # torch 2.11 always waits 30 seconds
             config.shutdown_timeout = math.ceil(timeout_minutes * 60.0)
         try:
             elastic_launch(config, sys.executable)("-m", "dragoman", *arguments)
@@ -68,7 +68,7 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, timeout
             if status_file.exists():
                 return int(status_file.read_text())
             if isinstance(error, SignalException):
-                resume_hint = "the same command goes on from the newest checkpoint, if there is one"
+                resume_hint = "the same command resumes from the newest checkpoint, if there is one"
                 raise InterruptedRun(f"{error.sigval.name}: stopped; {resume_hint}") from None
             return 1
         return 0

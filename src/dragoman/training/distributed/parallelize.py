@@ -1,4 +1,4 @@
-"""Several devices for one model, from outside the model: DDP and FSDP2 around its loss, and whole tensors out of shares."""
+"""Data parallelism for a model's loss: DDP and FSDP2 wrappers, and conversion between whole tensors and shards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dragoman.training.losses.rdrop import r_drop_loss
 
 
 class ModelLoss(nn.Module):
-    """A model and its loss behind one call, which is what DDP and FSDP2 can stand around."""
+    """Module of a model with its loss, for DDP and FSDP2 to wrap."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ModelLoss(nn.Module):
         self.alignment_config = alignment_config
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The loss to minimise and the negative log-likelihood, each summed over the batch."""
+        """Return the loss and the negative log-likelihood, each summed over the batch, in nats."""
         if self.alignment_config is None or batch.alignment_targets is None:
             return self._compute_base_loss(batch)
         with record_head_weights(self.model, self.alignment_config) as log_weights:
@@ -53,7 +53,7 @@ class ModelLoss(nn.Module):
         return loss + self.alignment_config.weight * alignment_loss(log_weights[0], batch.alignment_targets), nll
 
     def _compute_base_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Without what a guided head is told."""
+        """Return the loss and the likelihood without guided alignment."""
         if self.r_drop_alpha:
             batch = strip_tags(self.model, batch)
             return r_drop_loss(
@@ -65,37 +65,37 @@ class ModelLoss(nn.Module):
 
 
 def parallelize_loss(loss: ModelLoss, distributed: DistributedContext, device: torch.device, mode: str) -> nn.Module:
-    """The loss as training calls it, with gradients that are means over the ranks; its parameters are those to optimise.
+    """Return the loss with gradients that are means over the ranks.
 
-    `ddp`: a whole model on each rank. `fsdp`: each holds its share of every weight, and layers are put together as they are
-    needed, in place.
+    `ddp`: each rank holds a whole model. `fsdp`: each rank holds a shard of every weight. The model is sharded in place, and
+    layers are gathered when they are needed.
     """
     if distributed.world_size == 1:
         return loss
     if mode == "ddp":
-        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # later versions rename the switch
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # later versions of torch rename the option
             return DistributedDataParallel(loss, broadcast_buffers=False, gradient_as_bucket_view=True)
     mesh = init_device_mesh(device.type, (distributed.world_size,))
-    # It warns of views that an operation in place might spoil; there is none on what a layer returns.
+    # The warning is about in-place operations on views; no such operation follows a layer here.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
     layers = [module for module in loss.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
     for layer in layers:
         if isinstance(layer, DecoderLayer):
-            # The source's keys and values are computed before the layer is called, so this part is put together by itself.
+            # Keys and values of the memory are computed before the layer is called, so this module is gathered by itself.
             fully_shard(layer.cross_attention, mesh=mesh)
-            register_fsdp_forward_method(layer.cross_attention, "remember")
+            register_fsdp_forward_method(layer.cross_attention, "project_kv")
         fully_shard(layer, mesh=mesh)
     fully_shard(loss, mesh=mesh)
     return loss
 
 
 def is_sharded(loss: nn.Module) -> bool:
-    """Whether ranks hold shares of the weights."""
+    """Return whether each rank holds a shard of the weights."""
     return isinstance(loss, FSDPModule)
 
 
 def defer_gradient_sync(loss: nn.Module) -> AbstractContextManager[None]:
-    """While this holds, gradients are summed on each rank and not shared: there are more batches in the step."""
+    """Return a context in which each rank sums its own gradients, because more batches of the step follow."""
     if isinstance(loss, DistributedDataParallel):
         return cast(AbstractContextManager[None], loss.no_sync())
     return _DeferredGradientSync(loss) if isinstance(loss, FSDPModule) else nullcontext()
@@ -113,12 +113,12 @@ class _DeferredGradientSync(AbstractContextManager[None]):
 
 
 def gather_full_tensor(tensor: Tensor) -> Tensor:
-    """A tensor of which each rank may hold a share, put together. All ranks must ask."""
+    """Return a whole tensor from the shards of all ranks. All ranks must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def shard_like(tensor: Tensor, reference: Tensor) -> Tensor:
-    """This rank's share of a whole tensor that every rank has, divided as the pattern is."""
+    """Return this rank's shard of a whole tensor, divided like the reference. Every rank has the whole tensor."""
     if not isinstance(reference, DTensor):
         return tensor
     return distribute_tensor(tensor.to(reference.device), reference.device_mesh, reference.placements, src_data_rank=None)
@@ -126,6 +126,6 @@ def shard_like(tensor: Tensor, reference: Tensor) -> Tensor:
 
 @torch.no_grad()
 def load_full_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Whole weights into a model of which each rank may hold a share. Names and shapes must be the model's."""
+    """Load whole weights into a model that may be sharded. Names and shapes must match the model's."""
     for name, parameter in model.named_parameters():
         parameter.copy_(shard_like(weights[name], parameter))

@@ -1,4 +1,4 @@
-"""Asked to stop: a signal becomes a request that the loop looks at between steps."""
+"""Signals that stop a run: a signal becomes a request, which the training loop checks between steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 
 
 class StopRequest:
-    """Set by Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP, and looked at between steps; a second Ctrl-C stops at once."""
+    """Request to stop by Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP. A second Ctrl-C raises KeyboardInterrupt at once."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
@@ -21,13 +21,16 @@ class StopRequest:
 
 
 def is_hangup_ignored() -> bool:
-    """Whether a hang-up was ignored from the start, as `nohup` has it."""
+    """Return whether SIGHUP is ignored, as under `nohup`."""
     return signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 @contextmanager
 def _handle_signals(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """By this handler, where this is the thread that may; as before afterwards, unless somebody decided otherwise meanwhile."""
+    """Install a handler if this is the main thread, and restore the previous handlers afterwards.
+
+    A handler that other code has installed meanwhile stays.
+    """
     previous_handlers = {}
     with suppress(ValueError):
         for number in numbers:
@@ -43,12 +46,12 @@ def _handle_signals(numbers: Iterable[signal.Signals], handler: Callable[[int, F
 
 @contextmanager
 def interrupt_on_signals() -> Iterator[None]:
-    """What asks a run to stop raises KeyboardInterrupt, once: for the time that no step is taken."""
+    """Raise KeyboardInterrupt on a signal that stops a run, once. For use outside of training steps."""
     is_interrupted = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal is_interrupted
-        if not is_interrupted:  # schedulers send it to every process, and launchers pass it on as well
+        if not is_interrupted:  # schedulers send a signal to every process, and launchers send it again
             is_interrupted = True
             raise KeyboardInterrupt
 
@@ -58,7 +61,7 @@ def interrupt_on_signals() -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn the signals that ask a run to stop into a request."""
+    """Turn the signals that stop a run into a request."""
     request = StopRequest()
     with _handle_signals((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP), request):
         yield request

@@ -1,8 +1,10 @@
-"""A loss of logits `outputs · outputᵀ` that never stand in memory whole: they are made a slice of places at a time, and what a
-slice gives to the gradients is taken at once, on the way forward; what all classes have alike, at the end.
+"""Chunked loss of the logits `outputs · outputᵀ`, which are never in memory as a whole.
 
-P counts the passes of the model over a batch (one, or two for R-Drop), X the places that hold a real token, Y the places of a
-slice, Z those of them that are real; D is the width, V the vocabulary.
+The logits are computed one chunk of positions at a time. The gradients of a chunk are computed in the forward pass. The part of
+the target distribution that all classes share is added at the end.
+
+Shapes: P passes of the model over a batch (one, or two for R-Drop), X positions with a real token, Y positions of a chunk with
+padding, Z real positions of a chunk, D model width, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -17,50 +19,50 @@ from torch import Tensor
 
 from dragoman.model.linear import MatMul, contiguous_rows
 
-# Logits that are made at once on a processor, 28 MB of them in float32, and those worked on at once, so that the caches hold
-# them; and both on a GPU, whose kernels want much to do.
+# Logits in a chunk on a CPU (28 MB in float32), logits in a block that fits the CPU's caches, and both on a GPU, whose kernels
+# need much work.
 CPU_CHUNK_LOGITS = 7 * 2**20
 CPU_BLOCK_LOGITS = 2**20
 GPU_CHUNK_LOGITS = 2**26
-# Places that the size of a slice is a multiple of, since oneDNN makes a kernel for each size.
+# The size of a chunk is a multiple of this, since oneDNN compiles a kernel for each size.
 CHUNK_SIZE_MULTIPLE = 64
 
 Sums = tuple[Tensor, Tensor]
 
 
 class Criterion(Protocol):
-    """What a slice's logits are judged by."""
+    """Loss of a chunk's logits."""
 
     @property
     def uniform_mass(self) -> float:
-        """What every class alike has of a place's target distribution, in each pass.
+        """Target probability that every class has, in each pass.
 
-        Its part of the loss, −even · Σ logits, and of the gradient is a product of sums over places and classes; it is taken
-        at the end, and no logit is touched for it.
+        Its part of the loss, −uniform_mass · Σ logits, is a product of sums over positions and classes. So is its gradient. Both
+        are added at the end without a pass over the logits.
         """
 
     def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool) -> Sums:
-        """Put the gradient of the loss in the place of the logits, if it learns; returns what these places add to the sums.
+        """Replace the logits by the gradient of the loss if `needs_grad`, and return what these positions add to the sums.
 
-        Both without the even part of the target distribution.
+        Both are without the uniform part of the target distribution.
         """
 
     def loss(self, sums: Sums) -> Sums:
-        """The loss, but for its even part, and the negative log-likelihood that the sums of all places come to."""
+        """Return the loss without its uniform part, and the negative log-likelihood, from the sums over all positions."""
 
 
 def chunked_loss(outputs: Tensor, output_VD: Tensor, targets_X: Tensor, criterion: Criterion, matmul: MatMul) -> Sums:
-    """The loss of outputs (X, D) or (P, X, D), and its negative log-likelihood, summed over all places, in nats.
+    """Return the loss of outputs (X, D) or (P, X, D) and the negative log-likelihood, summed over all positions, in nats.
 
-    The gradient is that of the first; under autocast the products are computed in its type, and all sums in float32.
+    Only the loss has a gradient. Under autocast the products have its type and all sums are in float32.
     """
-    needs_grad = torch.is_grad_enabled()  # within apply it never is
+    needs_grad = torch.is_grad_enabled()  # it is False inside of apply
     loss, nll = _ChunkedLoss.apply(outputs, output_VD, targets_X, criterion, needs_grad, matmul)  # type: ignore[no-untyped-call]
     return loss, nll
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Projection to the vocabulary and a loss of it. Gradients are computed slice by slice, and scaled on the way back."""
+    """Projection to the vocabulary with its loss. Gradients are computed in the forward pass and scaled in the backward pass."""
 
     @staticmethod
     def forward(
@@ -91,7 +93,7 @@ class _ChunkedLoss(torch.autograd.Function):
                 chunk_gradient_PYD = matmul(gradient_YV, projection_VD.t(), None).view(num_passes, chunk_size, -1)
                 _with_pass_dim(outputs_gradient)[:, start : start + chunk_size] = chunk_gradient_PYD[:, : len(targets_Z)]
                 projection_gradient_VD = _accumulate(matmul(gradient_YV.t(), flat_YD.t(), None), projection_gradient_VD)
-                del logits_PYV, gradient_YV  # so that the next slice stands where this one did, in the caches
+                del logits_PYV, gradient_YV  # the next chunk reuses this memory, which is in the caches
             loss, nll = criterion.loss((first_sum, second_sum))
             outputs_sum_D, classes_sum_D = _sum_rows(outputs_PXD.flatten(0, 1)), _sum_rows(output_VD)
             loss = loss - criterion.uniform_mass * (outputs_sum_D @ classes_sum_D)
@@ -111,7 +113,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def _accumulate(part_VD: Tensor, sum_VD: Tensor | None) -> Tensor:
-    """The sum with one part more, as exact as sums are. A product has its numbers in one piece, in this order or across."""
+    """Add a chunk's part to the sum, in float32 at least. The part is contiguous, or its transpose is."""
     if sum_VD is None:
         return part_VD.to(sum_dtype(part_VD.dtype))
     if part_VD.dtype == sum_VD.dtype or part_VD.device.type != "cpu":
@@ -122,22 +124,22 @@ def _accumulate(part_VD: Tensor, sum_VD: Tensor | None) -> Tensor:
 
 @lru_cache(maxsize=4)
 def cached_buffer(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Numbers to work with, for one user at a time; kept as long as the process, so that their memory is faulted in once."""
+    """Return scratch memory for one user at a time. It is kept, so its pages are faulted in once."""
     return torch.empty(size, dtype=dtype, device=device)
 
 
 def _with_pass_dim(outputs: Tensor) -> Tensor:
-    """(P, X, D)"""
+    """Return the outputs with shape (P, X, D)."""
     return outputs if outputs.dim() == 3 else outputs[None]
 
 
 def _sum_rows(rows: Tensor) -> Tensor:
-    """The sum of all rows."""
+    """Return the sum of all rows."""
     return rows.sum(0, dtype=sum_dtype(rows.dtype))
 
 
 def iter_row_blocks(logits_PZV: Tensor) -> Iterator[tuple[Tensor, slice]]:
-    """The logits, as many rows of each pass at a time as caches hold, and which rows they are."""
+    """Yield blocks of rows of each pass that fit the caches, with their slice."""
     block_rows = count_block_rows(logits_PZV)
     for start in range(0, logits_PZV.shape[1], block_rows):
         block = slice(start, start + block_rows)
@@ -145,13 +147,13 @@ def iter_row_blocks(logits_PZV: Tensor) -> Iterator[tuple[Tensor, slice]]:
 
 
 def count_block_rows(logits_PZV: Tensor) -> int:
-    """Rows of each pass that caches hold."""
+    """Return the number of rows of each pass that fit the caches."""
     num_passes, _, vocab_size = logits_PZV.shape
     return max((CPU_BLOCK_LOGITS if logits_PZV.device.type == "cpu" else GPU_CHUNK_LOGITS) // (num_passes * vocab_size), 1)
 
 
 def choose_chunk_size(num_positions: int, vocab_size: int, max_logits: int) -> int:
-    """Places in a slice of at most so many logits: all of one size, few sizes in all, and little of the last filled up."""
+    """Return the positions in a chunk of at most `max_logits` logits. All chunks have this size, with little padding in the last."""
     max_size = max(max_logits // vocab_size, 1)
     multiple = CHUNK_SIZE_MULTIPLE if max_size >= CHUNK_SIZE_MULTIPLE else 1
     num_chunks = max(-(-num_positions // (max_size // multiple * multiple)), 1)
@@ -159,12 +161,12 @@ def choose_chunk_size(num_positions: int, vocab_size: int, max_logits: int) -> i
 
 
 def _pad_positions(outputs_PZD: Tensor, size: int) -> Tensor:
-    """With places of nothing up to this many, so that there are few sizes to make kernels for."""
+    """Pad with zeros to this many positions, so that kernels are compiled for few sizes."""
     return (
         outputs_PZD if (num_positions := outputs_PZD.shape[1]) == size else F.pad(outputs_PZD, (0, 0, 0, size - num_positions))
     )
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What sums are computed in: float32 at least."""
+    """Return the type of sums: float32 at least."""
     return torch.promote_types(dtype, torch.float32)

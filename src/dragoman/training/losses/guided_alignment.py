@@ -1,7 +1,8 @@
-"""Guided alignment: one head of the decoder learns to look at the word that a word came from.
+"""Guided alignment: one cross-attention head learns the word alignment of the pairs.
 
-The cross-entropy of the head's weights against the links of a pair joins the loss (Chen et al. 2016, equation 8), for one head
-of one layer (Garg et al. 2019, section 3.2). A place is guided by the piece that it says, and not by the one that it reads.
+The cross-entropy of the head's weights against the links of a pair is added to the loss (Chen et al. 2016, equation 8), for one
+head of one layer (Garg et al. 2019, section 3.2). The links of a decoder position are those of its output token, not of its
+input token.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dragoman.tasks.attention_alignment import get_guided_head
 
 @dataclass(frozen=True)
 class AlignmentLossConfig:
-    """Which head is guided, layer and head counted from 0, and what that weighs against the loss of a token."""
+    """Guided head, with layer and head counted from 0, and the weight of its loss against the loss of a token."""
 
     weight: float
     layer: int
@@ -33,21 +34,21 @@ class AlignmentLossConfig:
 
     @classmethod
     def from_recipe(cls, recipe: Recipe) -> AlignmentLossConfig | None:
-        """None where the recipe guides no head."""
+        """Return the configuration; None if the recipe guides no head."""
         head = get_guided_head(recipe)
         return None if head is None else cls(recipe.training.guided_alignment_weight, head.layer, head.head or 0)
 
 
-def alignment_layer(model: Transformer, guidance: AlignmentLossConfig) -> DecoderLayer:
-    """The layer that has the guided head."""
-    return cast(DecoderLayer, model.decoder.layers[guidance.layer])
+def alignment_layer(model: Transformer, alignment_config: AlignmentLossConfig) -> DecoderLayer:
+    """Return the decoder layer with the guided head."""
+    return cast(DecoderLayer, model.decoder.layers[alignment_config.layer])
 
 
 @contextmanager
 def record_head_weights(model: Transformer, alignment_config: AlignmentLossConfig) -> Iterator[list[Tensor]]:
-    """Collect the logarithms (B, T, S) of the head's weights, before dropout, while the model runs; its outputs stay the same.
+    """Record the log weights (B, T, S) of the head, before dropout, while the model runs. Its outputs stay the same.
 
-    They are computed apart, in float32, since the ways of attention that are fast keep no weights.
+    They are computed separately in float32, since fast attention kernels return no weights.
     """
     module, recorded = alignment_layer(model, alignment_config).cross_attention, list[Tensor]()
     original_attend = module.attention_impl
@@ -65,7 +66,7 @@ def record_head_weights(model: Transformer, alignment_config: AlignmentLossConfi
 
 
 def compute_log_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Tensor) -> Tensor:
-    """log softmax(Q·Kᵀ/√d_k), −∞ where the mask hides. → (B, H, T, S)"""
+    """Return log softmax(Q·Kᵀ/√d_k) with shape (B, H, T, S), −∞ for masked positions."""
     with torch.autocast(query_BHTK.device.type, enabled=False):
         query_BHTK, key_BHSK = query_BHTK.float() / math.sqrt(query_BHTK.shape[-1]), key_BHSK.float()
         scores_BHTS = torch.matmul(query_BHTK, key_BHSK.transpose(-2, -1))
@@ -73,7 +74,7 @@ def compute_log_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Tensor) -> T
 
 
 def alignment_loss(log_weights_BTS: Tensor, targets: AlignmentTargets) -> Tensor:
-    """−Σ share · log weight over all links of pieces, in nats; the mean where the batch went through more than once."""
+    """Return −Σ link weight · log attention weight over all links, in nats; the mean over the passes of the model."""
     rows_G, targets_G, sources_G = targets.positions_3G
     passes_PBTS = log_weights_BTS.view(-1, targets.num_rows, *log_weights_BTS.shape[1:])
     link_log_weights_PG = passes_PBTS[:, rows_G, targets_G, sources_G]

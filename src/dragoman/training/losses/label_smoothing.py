@@ -1,7 +1,7 @@
-"""Label-smoothed cross-entropy (section 5.4), summed over the real target tokens, and the un-smoothed sum beside it.
+"""Label-smoothed cross-entropy (section 5.4), summed over the real target tokens, and the negative log-likelihood.
 
-X counts the places that hold a real token, Z those of some rows; P is 1, D the width, V the vocabulary. The logits of a whole
-batch never stand in memory (`slices`).
+Shapes: X positions with a real token, Z those of a chunk, P = 1 pass, D model width, V vocabulary size. The logits of a whole
+batch are never in memory (`losses.chunked`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from dragoman.model.linear import MatMul, torch_matmul
 from dragoman.model.transformer import Transformer
 from dragoman.training.losses.chunked import Sums, chunked_loss, iter_row_blocks, sum_dtype
 
-# Classes at which log Σ exp is read off in half precision.
+# In half precision, log Σ exp is computed from this many classes.
 NORM_SAMPLE_CLASSES = 256
 
 
 def compute_smoothing_masses(smoothing_mode: str, epsilon: float, vocab_size: int) -> tuple[float, float]:
-    """The target distribution q: every class's share, and what the true class has beyond it, as (beyond, share).
+    """Return the target distribution q as (extra probability of the true class, probability of every class).
 
-    `uniform`: every class gets ε/V (PyTorch, Marian); `others`: all but the true one share ε (tensor2tensor); `real`: all but
-    the true one and padding do (JoeyNMT), where padding's share is taken off again by `smoothed_loss`.
+    `uniform`: every class gets ε/V (PyTorch, Marian).
+    `exclude_target`: all classes but the true one share ε (tensor2tensor).
+    `exclude_target_and_pad`: all but the true one and padding share ε (JoeyNMT). `label_smoothed_loss` subtracts the
+    probability of padding again.
     """
     uniform_mass = (
         epsilon
@@ -38,9 +40,11 @@ def compute_smoothing_masses(smoothing_mode: str, epsilon: float, vocab_size: in
 def batch_loss(
     model: Transformer, batch: Batch, *, epsilon: float, smoothing_mode: str, pos_loss_weight: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Smoothed loss and negative log-likelihood of a batch, summed over its real target tokens. Padding costs no logits.
+    """Return the smoothed loss and the negative log-likelihood of a batch, summed over its real target tokens, in nats.
 
-    pos_loss_weight: of a tag head's loss, which is added to the first
+    Padding has no logits.
+
+    pos_loss_weight: weight of the tagging head's loss, which is added to the smoothed loss
     """
     tagged_batch, batch = batch, strip_tags(model, batch)
     memory_BSD = model.encoder(batch.source_BS)
@@ -54,7 +58,7 @@ def batch_loss(
 
 
 def strip_tags(model: Transformer, batch: Batch) -> Batch:
-    """The batch as a parser's decoder reads and says it, which knows of no tags; any other as it is."""
+    """Return a parser's batch without the part-of-speech tags, which its decoder does not predict; any other batch unchanged."""
     if model.words is None:
         return batch
     inputs_BT, targets_BT = model.words.hide_tags(batch.inputs_BT), model.words.hide_tags(batch.targets_BT)
@@ -62,12 +66,13 @@ def strip_tags(model: Transformer, batch: Batch) -> Batch:
 
 
 def pos_tag_loss(model: Transformer, memory_BSD: Tensor, batch: Batch) -> Tensor:
-    """−log p of the tag of each word, summed over all words, in nats.
+    """Return −log p of the tag of each word, summed over all words, in nats.
 
-    memory_BSD: the encoder's output. The batch's targets have the tags, in the order of the source's words.
+    memory_BSD: output of the encoder
+    batch: its targets hold the tags, in the order of the source's words
     """
-    assert model.words is not None, "a translator has no tags"
-    assert model.tagger is not None, "a parser without a tag head"
+    assert model.words is not None, "a translation model has no tags"
+    assert model.tagger is not None, "this parser has no tagging head"
     logits_BWV = model.tagger(model.words.gather_word_outputs(memory_BSD, batch.source_BS))
     tags_BW = model.words.gather_tags(batch.targets_BT, logits_BWV.shape[1])
     return F.cross_entropy(logits_BWV.flatten(0, 1), tags_BW.flatten(), reduction="sum", ignore_index=PADDING_ID)
@@ -82,9 +87,9 @@ def label_smoothed_loss(
     smoothing_mode: str,
     matmul: MatMul = torch_matmul,
 ) -> tuple[Tensor, Tensor]:
-    """The loss to minimise and the negative log-likelihood of logits `outputs · outputᵀ`, both summed over all places, in nats.
+    """Return the smoothed loss and the negative log-likelihood of the logits `outputs · outputᵀ`, summed, in nats.
 
-    The gradient is that of the first; under autocast the products are computed in its type, and all sums in float32.
+    Only the loss has a gradient. Under autocast the products have its type and all sums are in float32.
     """
     criterion = _LabelSmoothingCriterion(*compute_smoothing_masses(smoothing_mode, epsilon, len(output_VD)), smoothing_mode)
     return chunked_loss(outputs_XD, output_VD, targets_X, criterion, matmul)
@@ -92,9 +97,9 @@ def label_smoothed_loss(
 
 @dataclass(frozen=True)
 class _LabelSmoothingCriterion:
-    """Cross-entropy against the smoothed distribution q. The gradient by the logits is p − q, here without q's even part.
+    """Cross-entropy against the smoothed distribution q. The gradient by the logits is p − q, here without q's uniform part.
 
-    Its sums are those of −log p over the true classes, and over all with a share; of the latter's only log Σ exp.
+    Its sums are those of −log p over the true classes, and of log Σ exp over all classes with a share.
     """
 
     target_mass: float
@@ -117,7 +122,7 @@ class _LabelSmoothingCriterion:
         if needs_grad:
             if self.smoothing_mode == "exclude_target_and_pad":
                 logits_ZV[:, PADDING_ID] += self.uniform_mass
-            # Of what is left of a likely class, half precision would keep few bits if it were rounded before.
+            # The difference is computed in float32: in half precision it would have few bits for a likely class.
             target_gradient_Z = (target_logits_Z - logsumexp_Z).exp() - self.target_mass
             logits_ZV[torch.arange(len(targets_Z), device=targets_Z.device), targets_Z] = target_gradient_Z.to(logits_ZV.dtype)
         return nll, all_classes_nll
@@ -128,22 +133,22 @@ class _LabelSmoothingCriterion:
 
 
 def _softmax_in_place(logits_ZV: Tensor, needs_grad: bool) -> Tensor:
-    """Log Σ exp of the logits, as exact as sums are; the probabilities are put in their place, if it learns."""
-    exact_ZV = logits_ZV.to(sum_dtype(logits_ZV.dtype))  # the same tensor, where the logits are as exact as that
+    """Return log Σ exp of the logits in float32 at least, and replace the logits by the probabilities if `needs_grad`."""
+    exact_ZV = logits_ZV.to(sum_dtype(logits_ZV.dtype))  # the same tensor if the logits are float32
     max_Z = exact_ZV.amax(dim=-1)
     torch.softmax(exact_ZV, dim=-1, out=exact_ZV)
     if needs_grad and exact_ZV is not logits_ZV:
         logits_ZV.copy_(exact_ZV)
-    # Read off where a row is largest, since what is smallest may have no logarithm.
+    # The largest probability has a logarithm; the smallest may be 0.
     return max_Z - exact_ZV.amax(dim=-1).log()
 
 
 def _softmax_in_half_precision(logits_ZV: Tensor, targets_Z: Tensor, target_logits_Z: Tensor) -> Tensor:
-    """The same in one pass, where a row's largest logit would cost as much as its probabilities do.
+    """Return log Σ exp of bfloat16 logits and replace them by the probabilities, in one pass.
 
-    PyTorch computes them in float32 and rounds them to bfloat16 once. log Σ exp is read off at some classes: each is off by the
-    rounding of its probability, 0.2 per cent to either side, their mean by a sixteenth of that. In a row in which none of them
-    has a probability that float32 can hold, it is read off at the true class, and a likelihood below 1e-38 counts as that.
+    PyTorch computes the probabilities in float32 and rounds them to bfloat16 once. log Σ exp is the mean over sample classes:
+    each is off by the rounding of its probability, 0.2 % to either side, and their mean by a sixteenth of that. If no sample
+    class of a row has a nonzero probability, the true class is used. A likelihood below 1e-38 counts as 1e-38.
     """
     sample_logits_ZA = logits_ZV[:, :NORM_SAMPLE_CLASSES].float()
     torch.softmax(logits_ZV, dim=-1, out=logits_ZV)

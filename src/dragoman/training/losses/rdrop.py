@@ -1,10 +1,10 @@
-"""R-Drop (Liang et al. 2021): each pair goes through the model twice, under two dropouts that are to agree.
+"""R-Drop (Liang et al. 2021): each pair passes through the model twice, and the two outputs under dropout should agree.
 
-Their equation 4 is −log P₁(y|x) − log P₂(y|x) + α/2 · (KL(P₁‖P₂) + KL(P₂‖P₁)). Half of it is computed here, so that α is theirs
-and a loss or a gradient's norm compares with one without; the likelihoods are label-smoothed as always, the P in KL are not.
+Their equation 4 is −log P₁(y|x) − log P₂(y|x) + α/2 · (KL(P₁‖P₂) + KL(P₂‖P₁)). Half of it is computed here, so α is theirs and
+the loss compares with a loss without R-Drop. The likelihoods are label-smoothed as always, the distributions in KL are not.
 
-X counts the places that hold a real token, Z those of some rows; P is 2, D the width, V the vocabulary. The logits of both
-passes over a slice stand in memory, never those of a whole batch (`slices`).
+Shapes: X positions with a real token, Z those of a chunk, P = 2 passes, D model width, V vocabulary size. The logits of both
+passes over a chunk are in memory, never those of a whole batch (`losses.chunked`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ NUM_PASSES = 2
 def r_drop_loss(
     model: Transformer, batch: Batch, *, epsilon: float, smoothing_mode: str, alpha: float
 ) -> tuple[Tensor, Tensor]:
-    """The loss to minimise, and the mean negative log-likelihood of both passes, summed over the batch's real target tokens.
+    """Return the loss and the mean negative log-likelihood of both passes, summed over the real target tokens, in nats.
 
-    The rows of a batch stand twice in one pass, so that it takes the memory of a batch of twice the tokens.
+    The rows of the batch are repeated in one forward pass, so it needs the memory of a batch with twice the tokens.
     """
     memory = model.start(batch.source_BS.repeat(NUM_PASSES, 1))
     outputs_BTD, _ = model.decoder(batch.inputs_BT.repeat(NUM_PASSES, 1), memory)
@@ -51,9 +51,9 @@ def consistency_loss(
     alpha: float,
     matmul: MatMul = torch_matmul,
 ) -> tuple[Tensor, Tensor]:
-    """Half of equation 4 for the logits `outputs · outputᵀ` of both passes, and their mean negative log-likelihood, in nats.
+    """Return half of equation 4 for the logits `outputs · outputᵀ` of both passes, and their mean negative log-likelihood.
 
-    The gradient is that of the first; under autocast the products are computed in its type, and all sums in float32.
+    Both are in nats. Only the loss has a gradient. Under autocast the products have its type and all sums are in float32.
     """
     criterion = _RDropCriterion(*compute_smoothing_masses(smoothing_mode, epsilon, len(output_VD)), smoothing_mode, alpha)
     return chunked_loss(outputs_2XD, output_VD, targets_X, criterion, matmul)
@@ -61,10 +61,10 @@ def consistency_loss(
 
 @dataclass(frozen=True)
 class _RDropCriterion:
-    """Half of equation 4. With d = log p − log q, the gradient of both KL by the logits of p is
+    """Half of equation 4.
 
-    p · (d − KL(p‖q)) + p − q, and by those of q the same with p and q exchanged; that of the likelihoods is theirs as always.
-    Its sums are those of the loss, and of the mean negative log-likelihood.
+    With d = log p − log q, the gradient of both KL terms by the logits of p is p · (d − KL(p‖q)) + p − q. By the logits of q it
+    is the same with p and q exchanged. The sums are those of the loss and of the mean negative log-likelihood.
     """
 
     target_mass: float
@@ -77,7 +77,7 @@ class _RDropCriterion:
         return self.smoothing_mass / NUM_PASSES
 
     def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool) -> Sums:
-        """The gradient is put there in any case, since the loss is made of the same tensors."""
+        """Replace the logits by the gradient, even without `needs_grad`, and return the sums of loss and likelihood."""
         loss = nll = logits_PZV.new_zeros((), dtype=sum_dtype(logits_PZV.dtype))
         max_rows = count_block_rows(logits_PZV)
         for block_2ZV, block in iter_row_blocks(logits_PZV):
@@ -99,7 +99,7 @@ class _RDropCriterion:
         return loss, nll
 
     def _write_divergence_gradient(self, buffers: _RDropBuffers, logsumexp_2Z: Tensor) -> Tensor:
-        """Put in the place of the logits the gradient of α/4 of both KL and of half of log Σ exp; returns the former."""
+        """Replace the logits by the gradient of α/4 · both KL terms and of half of log Σ exp. Return α/4 · both KL terms."""
         kl_weight = self.alpha / 4
         logits_2ZV, probs_2ZV, log_ratio_ZV = buffers.exact_2ZV, buffers.probs_2ZV, buffers.log_ratio_ZV
         torch.sub(logits_2ZV[0], logits_2ZV[1], out=log_ratio_ZV).sub_((logsumexp_2Z[0] - logsumexp_2Z[1])[:, None])
@@ -118,9 +118,7 @@ class _RDropCriterion:
 
 @dataclass(frozen=True)
 class _RDropBuffers:
-    """Where some rows are worked on, in float32 at least: their logits, or a copy as exact as sums are; and what is not filled
-    yet, the places for their probabilities and for how far the passes lie apart.
-    """
+    """Work buffers for a block of rows, in float32 at least: logits, probabilities, and log ratios of the two passes."""
 
     exact_2ZV: Tensor
     probs_2ZV: Tensor
@@ -128,7 +126,7 @@ class _RDropBuffers:
 
     @classmethod
     def allocate(cls, logits_2ZV: Tensor, max_rows: int) -> _RDropBuffers:
-        """For these logits, of which a pass never has more than so many rows."""
+        """Return buffers for these logits. A pass never has more than `max_rows` rows."""
         num_passes, num_positions, vocab_size = logits_2ZV.shape
         dtype = sum_dtype(logits_2ZV.dtype)
         needs_copy = logits_2ZV.dtype != dtype
@@ -141,7 +139,7 @@ class _RDropBuffers:
 
 
 def _fill_probabilities(buffers: _RDropBuffers) -> Tensor:
-    """Fill in the probabilities; returns log Σ exp (P, Z) of the logits."""
+    """Compute the probabilities, and return log Σ exp (P, Z) of the logits."""
     torch.softmax(buffers.exact_2ZV, dim=-1, out=buffers.probs_2ZV)
-    # Read off where a row is largest, since what is smallest may have no logarithm.
+    # The largest probability has a logarithm; the smallest may be 0.
     return buffers.exact_2ZV.amax(dim=-1) - buffers.probs_2ZV.amax(dim=-1).log()

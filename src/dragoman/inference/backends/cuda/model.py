@@ -74,9 +74,12 @@ class StaticLayer:
                 memory_bias_B11S,
             )
 
-        x_BRD = layer.attention_residual(x_BRD, attend_self)
-        x_BRD = layer.cross_attention_residual(x_BRD, attend_cross)
-        return cast(Tensor, layer.feed_forward_residual(x_BRD, layer.feed_forward))
+        y_BRD = attend_self(layer.attention_residual.sublayer_input(x_BRD))
+        x_BRD = layer.attention_residual(x_BRD, y_BRD)
+        y_BRD = attend_cross(layer.cross_attention_residual.sublayer_input(x_BRD))
+        x_BRD = layer.cross_attention_residual(x_BRD, y_BRD)
+        y_BRD = layer.feed_forward(layer.feed_forward_residual.sublayer_input(x_BRD))
+        return cast(Tensor, layer.feed_forward_residual(x_BRD, y_BRD))
 
 
 def _split_heads(x_BRX: Tensor, num_heads: int) -> Tensor:

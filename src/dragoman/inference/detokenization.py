@@ -1,0 +1,81 @@
+"""Conversion of hypotheses to translations: text, tokens, status, attention and alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from torch import Tensor
+
+from dragoman.config import DecodingConfig, Recipe
+from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.inference.alignment import AttentionAligner
+from dragoman.inference.translation import Translation
+from dragoman.tasks.translation import TranslatedLine, get_status, is_copy
+
+
+@dataclass(frozen=True)
+class Detokenizer:
+    """Converter from hypotheses to translations."""
+
+    tokenizer: PairTokenizer
+    recipe: Recipe
+    aligner: AttentionAligner
+
+    def to_translation(
+        self, text: str, line: TranslatedLine, config: DecodingConfig, attention_weights: Sequence[Tensor] = ()
+    ) -> Translation:
+        """Return the best hypothesis of a line as a translation, with the other hypotheses as its alternatives.
+
+        text: source text
+        attention_weights: weights of each hypothesis (2, T + 1, S) as `AttentionAligner` returns them, or empty
+        """
+        if not line.hypotheses:
+            pieces = tuple(self.tokenizer.source.ids_to_pieces(line.source))
+            return Translation(text if line.status == "empty" else "", status=line.status, source_tokens=pieces)
+        translations = [
+            self._mark_copy(text, self.to_hypothesis_translation(line.source, hypothesis, weights, config.min_length_ratio))
+            for hypothesis, weights in zip_longest(line.hypotheses, attention_weights)
+        ]
+        if line.status == "repetition":  # also if a second search has ended by itself
+            translations[0] = replace(translations[0], status="repetition")
+        best, *alternatives = translations
+        return replace(best, alternatives=tuple(alternatives))
+
+    def to_hypothesis_translation(
+        self,
+        source: Sequence[int],
+        hypothesis: Hypothesis,
+        weights_2TS: Tensor | None = None,
+        min_length_ratio: float = 0.0,
+    ) -> Translation:
+        """Return one hypothesis as a translation; with attention and alignment if there are weights."""
+        target = self.tokenizer.target
+        text = target.decode(hypothesis.tokens)
+        translation = Translation(
+            text=text,
+            score=hypothesis.score,
+            tokens=tuple(target.ids_to_pieces(hypothesis.tokens)),
+            token_log_probs=hypothesis.token_log_probs,
+            status=get_status(hypothesis, text, source=source, min_length_ratio=min_length_ratio),
+            source_tokens=tuple(self.tokenizer.source.ids_to_pieces(source)),
+            unmet_constraints=tuple(target.decode(phrase) for phrase in hypothesis.unmet_constraints),
+            mbr_score=hypothesis.mbr_score,
+        )
+        if weights_2TS is None:
+            return translation
+        mean_TS, head_TS = weights_2TS
+        return replace(
+            translation,
+            attention=tuple(map(tuple, mean_TS.tolist())),
+            alignment=tuple(self.aligner.extract_links(source, hypothesis.tokens, head_TS)),
+        )
+
+    def _mark_copy(self, text: str, translation: Translation) -> Translation:
+        """Set the status `copied` if source and target language differ and the translation copies the source."""
+        task = self.recipe.task
+        if task.source_language == task.target_language or translation.status != "ok" or not is_copy(text, translation.text):
+            return translation
+        return replace(translation, status="copied")
