@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
+.PHONY: docs
+
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -22,6 +24,12 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The reference pages are generated from the code; the site is in build/site.
+docs: $(VENV)/.docs
+	$(BIN)/python scripts/make_reference.py build/docs
+	$(BIN)/zensical build --strict --clean
+	$(BIN)/python scripts/check_docs.py build/site
 
 bench: $(VENV)/.core
 	$(BIN)/python benchmarks/smoke.py
@@ -57,4 +65,8 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/pip
 
 $(VENV)/.dev: $(VENV)/.core
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.core
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,moses,docs]'
 	touch $@

@@ -95,7 +95,8 @@ def run_module(name: str) -> str:
 def format_option(parameter: click.Parameter, context: click.Context) -> str:
     """Return the row of one option in a table."""
     names, text = parameter.get_help_record(context) or (parameter.human_readable_name, "")
-    return f"| `{names}` | {escape_cell(text)} |"
+    # A link would begin at a square bracket, as in the range [x>=1].
+    return f"| `{escape_cell(names)}` | {escape_cell(text).replace('[', '&#91;')} |"
 
 
 def escape_cell(text: str) -> str:
@@ -111,7 +112,7 @@ def format_help(text: str) -> str:
             code = re.sub(r"^\s*Examples?:\s*", "", block)
             blocks.append("```sh\n" + "\n".join(line.strip() for line in code.splitlines()) + "\n```")
         elif block.strip():
-            blocks.append(" ".join(block.split()).replace("<", "&lt;"))
+            blocks.append(" ".join(block.split()).replace("<", "&lt;").replace("[", "&#91;"))
     return "\n\n".join(blocks)
 
 
@@ -143,116 +144,29 @@ def make_cli_page() -> str:
     return "\n".join(sections)
 
 
-# --- Recipe keys -----------------------------------------------------------------------------------------------------------
-
-
-def read_attribute_docstrings(section: type[RecipeSection]) -> dict[str, tuple[str, str]]:
-    """Return the annotation and the docstring of each attribute of a class, as its source has them."""
-    (class_node,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
-    assert isinstance(class_node, ast.ClassDef)
-    result = {}
-    for node, following in zip(class_node.body, [*class_node.body[1:], None], strict=True):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            docstring = ""
-            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                docstring = inspect.cleandoc(str(following.value.value))
-            result[node.target.id] = ast.unparse(node.annotation), docstring
-    return result
-
-
-def list_sections(annotation: Any) -> list[type[RecipeSection]]:
-    """Return the sections that an annotation holds."""
-    if isinstance(annotation, type) and issubclass(annotation, RecipeSection):
-        return [annotation]
-    return [section for part in get_args(annotation) for section in list_sections(part)]
-
-
-def format_limits(field: FieldInfo) -> str:
-    """Return the limits of a field, such as `≥ 1, < 100`."""
-    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "min_length": "length ≥", "max_length": "length ≤"}
-    limits = []
-    for constraint in field.metadata:
-        for name, sign in signs.items():
-            value = getattr(constraint, name, None)
-            if value is not None:
-                limits.append(f"{sign} {value:,}" if isinstance(value, int) else f"{sign} {value}")
-    return ", ".join(dict.fromkeys(limits))
-
-
-def format_default(field: FieldInfo) -> str:
-    """Return the default of a field as TOML writes it."""
-    if field.is_required():
-        return "required"
-    if field.default is None:
-        return "not set"
-    return f"`{json.dumps(field.default, ensure_ascii=False, default=str)}`"
-
-
-def format_section(name: str, section: type[RecipeSection]) -> Iterator[str]:
-    """Yield the table of a section and those of the sections that it holds."""
-    descriptions = read_attribute_docstrings(section)
-    rows = []
-    nested = []
-    for key, field in section.model_fields.items():
-        sections = list_sections(field.annotation)
-        if sections:
-            nested.append((f"{name}.{key}" if name else key, sections))
-            continue
-        annotation, docstring = descriptions.get(key, (str(field.annotation), ""))
-        annotation = re.sub(r"Annotated\[(\w+),.*\]", r"\1", annotation)
-        meaning = escape_cell(docstring)
-        rows.append(f"| `{key}` | {escape_cell(annotation)} | {format_default(field)} | {format_limits(field)} | {meaning} |")
-    yield f"## {name or 'Top level'}\n"
-    if rows:
-        yield "\n".join(["| key | type | default | limits | meaning |", "| --- | --- | --- | --- | --- |", *rows]) + "\n"
-    for nested_name, sections in nested:
-        for nested_section in sections:
-            placeholder = f"{nested_name}.NAME" if nested_name == "data.corpora" else nested_name
-            yield from format_section(placeholder, nested_section)
-
-
-def make_recipe_page() -> str:
-    """Return the page of all recipe keys."""
-    return "\n".join(format_section("", Recipe))
-
-
 # --- JSON schemas ----------------------------------------------------------------------------------------------------------
 
 
 def list_schema_types() -> dict[str, Any]:
-    """Return the types whose JSON schema is published, by title."""
-    types: dict[str, Any] = {}
-    for module_name in ("dragoman.schemas", "dragoman.runtime.schemas", "dragoman.io.schemas"):
-        if has_module(module_name):
-            types.update(getattr(importlib.import_module(module_name), "SCHEMAS", {}))
-    if not types:
-        from dragoman.inference.parse import Parse
-        from dragoman.inference.translation import Translation
-
-        types = {
-            "Translation (`translate --json`)": Translation,
-            "Parse (`parse --json`)": Parse,
-        }
-    types["Recipe (`recipe.json`)"] = Recipe
-    return types
-
-
-def make_schema(kind: Any) -> dict[str, Any]:
-    """Return the JSON schema of a dataclass or of a pydantic model."""
-    if isinstance(kind, dict):
-        return kind
-    return TypeAdapter(kind).json_schema()
+    """Return the types whose JSON schema is published, by the file or the command that writes them."""
+    return {
+        "recipe.json": Recipe,
+        "report.json": TrainingReport,
+        "metrics.jsonl, type run": RunInfo,
+        "metrics.jsonl, type train": StepReport,
+        "metrics.jsonl, type valid": ValidationReport,
+        "metrics.jsonl, type event": RunEvent,
+        "config.json of a bundle, metadata": BundleMetadata,
+        "dragoman dashboard --json": RunStatus,
+        **{f"dragoman {command} --json": kind for command, kind in JSON_OUTPUTS.items()},
+    }
 
 
 def make_schemas_page() -> str:
     """Return the page of the JSON schemas."""
     sections = []
     for title, kind in list_schema_types().items():
-        try:
-            schema = make_schema(kind)
-        except Exception:  # a type that pydantic cannot describe is listed by its fields
-            schema = {"properties": {field.name: {"type": str(field.type)} for field in dataclasses.fields(kind)}}
-        document = json.dumps(schema, indent=2, ensure_ascii=False)
+        document = json.dumps(TypeAdapter(kind).json_schema(), indent=2, ensure_ascii=False)
         code = textwrap.indent(f"```json\n{document}\n```", "    ")
         sections.append(f'## {title}\n\n??? note "Schema"\n\n{code}\n')
     return "\n".join(sections)

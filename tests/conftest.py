@@ -1,4 +1,4 @@
-"""A language pair small enough to be learnt in a second: number and colour words, one for one in the same order."""
+"""Shared fixtures: a tiny corpus of number and color words, a tiny recipe, and a run that has been trained on them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ WORDS = {
 SPLITS = {"train": 60, "valid": 10, "test": 8}
 
 MakeRecipe = Callable[..., Recipe]
-"""(run folder, "section.knob=value" …) → a tiny recipe over the tiny corpus."""
+"""Function of (run folder, "section.key=value" …) that returns a tiny recipe for the tiny corpus."""
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with train, valid and test in .en and .de, one to five words a line."""
+    """Folder with train, valid and test in .en and .de, one to five words a line."""
     folder = tmp_path_factory.mktemp("corpus")
-    chance = random.Random(1)
+    rng = random.Random(1)
     for name, size in SPLITS.items():
-        lines = [chance.choices(list(WORDS), k=chance.randint(1, 5)) for _ in range(size)]
+        lines = [rng.choices(list(WORDS), k=rng.randint(1, 5)) for _ in range(size)]
         (folder / f"{name}.en").write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8")
         translated = "".join(" ".join(WORDS[word] for word in line) + "\n" for line in lines)
         (folder / f"{name}.de").write_text(translated, encoding="utf-8")
@@ -80,12 +80,12 @@ def tiny(corpus: Path) -> MakeRecipe:
     return make
 
 
-NO_DROPOUT = [f"model.{place}_dropout=0" for place in ("residual", "embedding", "attention", "activation")]
+NO_DROPOUT = [f"model.{kind}_dropout=0" for kind in ("residual", "embedding", "attention", "activation")]
 
 
 @pytest.fixture(scope="session")
 def trained(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that has learnt something and come to its end. Nobody writes into it."""
+    """Folder of a finished run whose model has learned the corpus. No test writes into it."""
     run = tmp_path_factory.mktemp("trained") / "run"
     with on_one_core():
         train(
@@ -109,20 +109,20 @@ def bundle(trained: Path) -> Path:
 
 @pytest.fixture
 def bundle_copy(bundle: Path, tmp_path: Path) -> Path:
-    """A bundle to damage."""
+    """Copy of the bundle that a test may damage."""
     return Path(shutil.copytree(bundle, tmp_path / "bundle"))
 
 
 @contextmanager
 def on_one_core() -> Iterator[None]:
-    """Tensors this small lose time to every further thread; and equal bits need equal sums, which a GPU does not promise."""
-    before = torch.get_num_threads()
+    """Compute in one thread on the CPU: small tensors are slower in several threads, and sums must be equal to the last bit."""
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with mock.patch.object(torch.cuda, "is_available", return_value=False):
             yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def one_core() -> Iterator[None]:
 
 
 def reseal(folder: Path) -> None:
-    """Make the manifest anew after an edit, as someone who means harm would."""
+    """Write a new manifest after an edit, so that the checksums hold."""
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         for path in sorted(folder.iterdir())
@@ -141,20 +141,8 @@ def reseal(folder: Path) -> None:
     (folder / MANIFEST_FILE).write_text(json.dumps({"format": 1, "files": files}, indent=1))
 
 
-def as_version_0_1(recipe: dict[str, Any]) -> None:
-    """Turn a recipe, as bundles and checkpoints hold it, into what version 0.1 wrote."""
-    data, subword = recipe["data"], recipe["tokenizer"]
-    for name in ("corpora", "temperature", "curriculum", "cleaning", "noise", "preprocessing_workers", "num_workers"):
-        del data[name]
-    for name in ("model_file", "target_model_file", "train_sentences", "sampling_alpha"):
-        del subword[name]
-    for split in SPLITS:
-        if data[split] is not None:
-            data[split] = {"source": data[split]["source"], "target": data[split]["target"], "tsv": data[split]["file"]}
-
-
 def edit_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change a bundle's config.json in place and seal it again."""
+    """Change a bundle's config.json in place and write a new manifest."""
     document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     change(document)
     (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
@@ -162,10 +150,10 @@ def edit_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> Non
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Nothing that was measured before the tests, and nothing of theirs left behind.
+    """Give the tests a cache folder of their own, without earlier measurements.
 
-    Before any of them is read, since what is compiled looks for its place when it is imported. It is kept with pytest's own
-    cache, lest every process that the tests start take its seconds anew.
+    The folder is set before any test module is imported, because compiled kernels read it at import. Compiled kernels stay in
+    pytest's cache, so not every process compiles them again.
     """
     folder = TemporaryDirectory(prefix="dragoman-cache-")
     config.add_cleanup(folder.cleanup)

@@ -1,10 +1,10 @@
 """dragoman: the encoder-decoder Transformer of "Attention Is All You Need", from text files to translations.
 
     import dragoman
-    translator = dragoman.load("runs/quickstart/bundle")
+    translator = dragoman.load("runs/quickstart/bundle", task="translation")
     translator.translate(["March 3, 2025"])[0].text
 
-Nothing heavy is imported before one of these names is used.
+Importing dragoman is fast: a name imports its module at first use.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dragoman.version import __version__
 
 if TYPE_CHECKING:
     from dragoman.config import Recipe, read_recipe
+    from dragoman.config.decoding_options import DecodingOptions
     from dragoman.errors import DragomanError
     from dragoman.inference.constraints import TranslationConstraints
     from dragoman.inference.load import load
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from dragoman.training.run import train
 
 __all__ = [
+    "DecodingOptions",
     "DragomanError",
     "Parse",
     "Parser",
@@ -39,13 +41,14 @@ __all__ = [
 ]
 
 _MODULES = {
+    "DecodingOptions": "dragoman.config.decoding_options",
     "DragomanError": "dragoman.errors",
     "Parse": "dragoman.inference.parse",
     "Parser": "dragoman.inference.parser",
     "Recipe": "dragoman.config",
     "Translation": "dragoman.inference.translation",
+    "TranslationConstraints": "dragoman.inference.constraints",
     "Translator": "dragoman.inference.translator",
-    "Wording": "dragoman.inference.constraints",
     "load": "dragoman.inference.load",
     "read_recipe": "dragoman.config",
     "train": "dragoman.training.run",
@@ -53,6 +56,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    """Import the module of a public name at its first use."""
     if name not in _MODULES:
         raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
     from importlib import import_module

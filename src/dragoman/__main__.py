@@ -1,4 +1,4 @@
-"""`python -m dragoman`, which is the same as `dragoman`."""
+"""Entry point of `python -m dragoman`, equal to the command `dragoman`."""
 
 from dragoman.cli.main import main
 

@@ -294,13 +294,13 @@ def _build_meta_model(
     layers = config.encoder_layers + config.decoder_layers
     if output != (vocabulary[1], config.d_model) or layers > len(weights):
         raise BundleError(
-            f"{location}: describes {layers} layers and an output matrix of {(vocabulary[1], config.d_model)}, but {WEIGHTS_FILE} "
-            f"holds {len(weights)} tensors and an output matrix of {output}; copy the bundle again",
+            f"{location}: describes {layers} layers and an output matrix of {(vocabulary[1], config.d_model)}, but "
+            f"{WEIGHTS_FILE} holds {len(weights)} tensors and an output matrix of {output}; copy the bundle again",
             code="bundle-mismatch",
         )
     try:
         with torch.device("meta"):
-            sizes = dict(zip(("source_vocabulary", "target_vocabulary"), vocabulary, strict=True))
+            sizes = dict(zip(("source_vocab_size", "target_vocab_size"), vocabulary, strict=True))
             return assemble_model(config, **sizes | _get_parser_options(recipe))
     except (RuntimeError, OverflowError, TypeError) as error:
         raise BundleError(

@@ -1,19 +1,19 @@
 """Exceptions for mistakes that a user can correct.
 
-DragomanError
-├── RecipeError             the recipe, a setting or an option cannot be read, or asks for the impossible
-├── DataError               text or an argument cannot be used: missing, unequal in length, not UTF-8, empty
-├── BundleError             a model on disk is missing, damaged, or of another task
-├── DeviceError             this machine does not have the device, the precision or the number of threads
-├── RunError                a run folder cannot be resumed, averaged or reported, or the run diverged
-│   └── RankError           one of several ranks differs from rank 0
-├── WorkerLostError         the system killed a worker process
-├── OutOfMemoryError        the memory does not hold a step
-├── OutputError             a result cannot be written: its path is taken or in use
-│   └── WriteError          the system refused to write: a full disk, a read-only folder, a device that fails
-├── MissingDependencyError  an optional library is not installed
-├── RankZeroError           rank 0 has already reported why all ranks end
-└── InterruptedRun          the user stopped the work
+    DragomanError
+    ├── RecipeError             the recipe, a setting or an option cannot be read, or asks for the impossible
+    ├── DataError               text or an argument cannot be used: missing, unequal in length, not UTF-8, empty
+    ├── BundleError             a model on disk is missing, damaged, or of another task
+    ├── DeviceError             this machine does not have the device, the precision or the number of threads
+    ├── RunError                a run folder cannot be resumed, averaged or reported, or the run diverged
+    │   └── RankError           one of several ranks differs from rank 0
+    ├── WorkerLostError         the system killed a worker process
+    ├── OutOfMemoryError        the memory does not hold a step
+    ├── OutputError             a result cannot be written: its path is taken or in use
+    │   └── WriteError          the system refused to write: a full disk, a read-only folder, a device that fails
+    ├── MissingDependencyError  an optional library is not installed
+    ├── RankZeroError           rank 0 has already reported why all ranks end
+    └── InterruptedRun          the user stopped the work
 
 Each message is one line: `<what>: <problem>; <what to do>`. The command line prints it and exits with `exit_code`.
 Each error also has a stable `code`, which programs and tests match. `ERROR_CODES` lists them all, and

@@ -1,10 +1,9 @@
-"""A lexical word aligner: IBM's second model with positions near the diagonal, learnt from the pairs that it aligns.
+"""Word aligner: IBM model 2 with a prior near the diagonal, estimated by EM from the pairs that it aligns.
 
-The probability that target word j of n came from source word i of m is t(word_j | word_i) times a distribution that falls off
-with the distance |i/m − j/n| from the diagonal, and that leaves a share for words that came from nowhere (Dyer, Chahuneau and
-Smith 2013, without their search for the steepness). The first half of the rounds knows no diagonal, so that words that always
-change places are found, too. Both directions are learnt, and put together by growing from what they
-agree on towards what either says (Koehn, Och and Marcu 2003: grow-diag-final-and).
+The probability that source word i of m generates target word j of n is t(word_j | word_i) times a prior. The prior falls with
+the distance |i/m − j/n| from the diagonal and reserves a probability for the null word (Dyer, Chahuneau and Smith 2013, with a
+fixed diagonal tension). The first half of the iterations uses no prior, so that systematic reordering is learned, too.
+The links of both directions are combined by grow-diag-final-and (Koehn, Och and Marcu 2003).
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Link = tuple[int, int]
-"""Word of the source, word of the target, both counted from 0."""
+"""Index of a source word and of a target word, both from 0."""
 WordSequence = Sequence[Hashable]
-"""Of which only that counts which of them are the same."""
+"""Words of one sentence; the aligner only compares them for equality."""
 Block = list[tuple[WordSequence, WordSequence]]
 
-# The share of words that came from nowhere, and how steeply chances fall off from the diagonal (Dyer et al., section 2).
+# Probability of the null word, and the steepness of the diagonal prior (Dyer et al., section 2).
 NULL_PROBABILITY = 0.08
 DIAGONAL_TENSION = 4.0
 NUM_ITERATIONS = 10
-# Of each pair there is a number for each of its words with each of the other side's; a block of them takes up to 1 GB.
+# A pair takes one cell for each source word (the null word included) and target word; a block of cells takes up to 1 GB.
 MAX_BLOCK_CELLS = 2**24
 MIN_PROBABILITY = 1e-9
 NEIGHBORS = [(-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1)]
@@ -37,9 +36,11 @@ def align_pairs(
     num_iterations: int = NUM_ITERATIONS,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> list[list[Link]]:
-    """The links of each pair, in order of the source; none where either side is empty.
+    """Return the links of each pair in order of the source; a pair with an empty side has none.
 
-    Where there are very many, they are learnt and aligned a block at a time. `advance` is told of pairs times rounds done.
+    Large corpora are estimated and aligned in blocks.
+
+    on_progress: receives the number of pairs after each iteration in each direction
     """
     links: list[list[Link]] = []
     for block in split_blocks(zip(sources, targets, strict=True)):
@@ -48,7 +49,7 @@ def align_pairs(
 
 
 def split_blocks(pairs: Iterable[tuple[WordSequence, WordSequence]], *, max_cells: int = MAX_BLOCK_CELLS) -> Iterator[Block]:
-    """The pairs in order, as many together as memory bears."""
+    """Yield blocks of consecutive pairs with at most `max_cells` cells each."""
     block: Block = []
     num_cells = 0
     for source, target in pairs:
@@ -65,7 +66,7 @@ def split_blocks(pairs: Iterable[tuple[WordSequence, WordSequence]], *, max_cell
 def align_block(
     block: Block, *, num_iterations: int = NUM_ITERATIONS, on_progress: Callable[[int], None] = lambda _: None
 ) -> list[list[Link]]:
-    """The links of each pair, by what these pairs teach together."""
+    """Return the links of each pair, estimated from these pairs alone."""
     sources, targets = [source for source, _ in block], [target for _, target in block]
     forward_links = _align_direction(sources, targets, num_iterations, on_progress)
     backward_links = [
@@ -78,13 +79,13 @@ def align_block(
 def _align_direction(
     sources: Sequence[WordSequence], targets: Sequence[WordSequence], num_iterations: int, on_progress: Callable[[int], None]
 ) -> list[set[Link]]:
-    """For each target word the source word that it most probably came from, or nothing."""
+    """Return a link from each target word to its most probable source word, unless that is the null word."""
     source_ids, target_ids = _assign_ids(sources), _assign_ids(targets)
     vocab_size = 1 + max((int(ids.max()) for ids in target_ids if len(ids)), default=0)
     keys, priors, sizes = [], [], []
     for source, target in zip(source_ids, target_ids, strict=True):
         if len(source) and len(target):
-            # The number 0 is nowhere; it stands first among the m + 1 that each target word may have come from.
+            # Id 0 is the null word, the first of the m + 1 candidates of each target word.
             keys.append((np.r_[0, source + 1][None, :] * vocab_size + target[:, None]).ravel())
             priors.append(_diagonal_prior(len(source), len(target)).ravel())
             sizes.append(np.full(len(target), len(source) + 1))
@@ -106,9 +107,9 @@ def _align_direction(
     best_positions = iter(_argmax_segments(probability_P[pair_id_X] * prior_X, start_J, size_J))
     return [
         {
-            (place - 1, target_index)
-            for target_index, place in zip(range(len(target)), best_positions, strict=False)
-            if place > 0
+            (position - 1, target_index)
+            for target_index, position in zip(range(len(target)), best_positions, strict=False)
+            if position > 0
         }
         if len(source) and len(target)
         else set()
@@ -122,7 +123,7 @@ def _assign_ids(texts: Sequence[WordSequence]) -> list[NDArray[np.int64]]:
 
 
 def _diagonal_prior(source_length: int, target_length: int) -> NDArray[np.float64]:
-    """The chance of each place before the words are looked at, nowhere first. → (target, 1 + source)"""
+    """Return the prior of each source position, the null word first. → (target, 1 + source)"""
     distance = np.abs(
         np.arange(1, source_length + 1)[None, :] / source_length - np.arange(1, target_length + 1)[:, None] / target_length
     )
@@ -132,7 +133,7 @@ def _diagonal_prior(source_length: int, target_length: int) -> NDArray[np.float6
 
 
 def _argmax_segments(value_X: NDArray[np.float64], start_J: NDArray[np.int64], size_J: NDArray[np.int64]) -> list[int]:
-    """In each stretch, the place of the greatest value, the first of equals."""
+    """Return the index of the first maximum within each segment. Segment j has `size_J[j]` values from `start_J[j]` on."""
     max_X = np.repeat(np.maximum.reduceat(value_X, start_J), size_J)
     position_X = np.arange(len(value_X)) - np.repeat(start_J, size_J)
     best_positions = np.minimum.reduceat(np.where(value_X == max_X, position_X, len(value_X)), start_J)
@@ -140,7 +141,11 @@ def _argmax_segments(value_X: NDArray[np.float64], start_J: NDArray[np.int64], s
 
 
 def symmetrize(forward_links: Iterable[Link], backward_links: Iterable[Link]) -> list[Link]:
-    """Both directions as one: what both say, then neighbours that either says, then what either says of two unlinked words."""
+    """Combine the links of both directions by grow-diag-final-and.
+
+    The result starts with the links in both directions. Then it grows by adjacent links of either direction with an unlinked
+    word, and last by links of either direction between two unlinked words.
+    """
     forward_links, backward_links = set(forward_links), set(backward_links)
     links, union = forward_links & backward_links, forward_links | backward_links
     has_grown = True

@@ -1,4 +1,4 @@
-"""What the benchmark of quality trains: recipes that hold, each after what it learns from."""
+"""Rows of the quality benchmark: valid recipes, in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from common.usage import CommandError
 from quality import experiment
-from quality.corpus import Multi30kCorpus, MissingMulti30kError, find_corpus
+from quality.corpus import MissingMulti30kError, Multi30kCorpus, find_corpus
 from quality.experiment import Experiment
-from quality.rows import HALF, SYNTHETIC, PLAIN, QUICK, REVERSED, ROWS, ExperimentRow, select_rows
+from quality.rows import HALF, PLAIN, QUICK, REVERSED, ROWS, SYNTHETIC, ExperimentRow, select_rows
 
 
 @pytest.fixture
@@ -31,8 +31,7 @@ def corpus(tmp_path: Path) -> Multi30kCorpus:
     return find_corpus(tmp_path, tmp_path / "work")
 
 
-def test_halves_are_every_other_line(corpus: Multi30kCorpus) -> None:
-    """Of lines as everything else counts them."""
+def test_subsets_hold_alternating_lines(corpus: Multi30kCorpus) -> None:
     halves = {path.name: path.read_text(encoding="utf-8").split("\n")[:-1] for path in corpus.subset_path.iterdir()}
     assert halves["first.en"] == ["en 0\u2028", "en 2\u2028", "en 4\u2028"]
     assert halves["second.de"] == ["de 1\u2028", "de 3\u2028"]
@@ -40,12 +39,12 @@ def test_halves_are_every_other_line(corpus: Multi30kCorpus) -> None:
     assert corpus.valid("de") == ["de 0\u2028", "de 1\u2028"]
 
 
-def test_without_the_corpus_nothing_is_trained(tmp_path: Path) -> None:
+def test_missing_corpus_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(MissingMulti30kError, match="no Multi30k in"):
         find_corpus(tmp_path, tmp_path / "work")
 
 
-def test_rows_come_with_what_they_need_and_after_it() -> None:
+def test_rows_follow_their_dependencies() -> None:
     assert [row.name for row in select_rows(("half-back",))] == [HALF, REVERSED, "half-back"]
     assert [row.name for row in select_rows(("together",))] == [PLAIN, "together"]
     assert [row.name for row in select_rows(("half-both",))] == [HALF, REVERSED, "half-both"]
@@ -57,11 +56,9 @@ def test_rows_come_with_what_they_need_and_after_it() -> None:
             assert not row.baseline or row.baseline in order
 
 
-def test_what_was_begun_with_another_recipe_is_told_before_anything_is_trained(
-    corpus: Multi30kCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the last of the rows, by its folder alone: neither it nor those before it are begun."""
-    monkeypatch.setattr(experiment, "_dragoman", None)  # which to call would be another error
+def test_changed_recipe_fails_before_training(corpus: Multi30kCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the error for the last row comes before any row is trained."""
+    monkeypatch.setattr(experiment, "_run_dragoman", None)  # a call would raise another error
     before, now = (Experiment(corpus, tmp_path / "runs", steps, print) for steps in (1000, 2000))
     rows = select_rows(("together",))
     recipe, settings = before._settings(rows[-1], 1)
@@ -73,28 +70,26 @@ def test_what_was_begun_with_another_recipe_is_told_before_anything_is_trained(
         now.train(rows, seeds=1, processes=1)
 
 
-def test_pairs_are_made_where_there_are_none_or_an_empty_file(
-    corpus: Multi30kCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[str] = []
-    monkeypatch.setattr(experiment, "_dragoman", lambda *words: made.append(str(words[-1])))
-    school = Experiment(corpus, tmp_path / "runs", 1000, print)
+def test_missing_or_empty_pairs_are_made(corpus: Multi30kCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths: list[str] = []
+    monkeypatch.setattr(experiment, "_run_dragoman", lambda *words: paths.append(str(words[-1])))
+    trainer = Experiment(corpus, tmp_path / "runs", 1000, print)
     [name] = {name for row in select_rows(("together",)) for name in row.synthetic}
-    pairs = school._get_pairs_path(name, 1)
+    pairs = trainer._get_pairs_path(name, 1)
     pairs.parent.mkdir(parents=True)
     for text, times in (("", 1), ("a\tb\n", 1)):
         pairs.write_text(text)
-        school._make_pairs(name, 1)
-        assert len(made) == times
+        trainer._make_pairs(name, 1)
+        assert len(paths) == times
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_what_is_set_is_a_recipe(row: ExperimentRow, corpus: Multi30kCorpus, tmp_path: Path) -> None:
-    """And differs from the row that it is compared with in its switch alone."""
-    school = Experiment(corpus, tmp_path / "runs", 1000, print)
+def test_row_settings_form_a_recipe(row: ExperimentRow, corpus: Multi30kCorpus, tmp_path: Path) -> None:
+    """Check that a row differs from its baseline in its own settings only."""
+    trainer = Experiment(corpus, tmp_path / "runs", 1000, print)
 
     def recipe_of(row: ExperimentRow) -> dict[str, Any]:
-        name, settings = school._settings(row, 3)
+        name, settings = trainer._settings(row, 3)
         recipe = read_recipe(Path(name), settings)
         assert recipe.training.max_steps == round(row.steps * 1000)
         assert recipe.training.seed == 3
@@ -104,24 +99,26 @@ def test_what_is_set_is_a_recipe(row: ExperimentRow, corpus: Multi30kCorpus, tmp
     first, second = ("de", "en") if row.name == REVERSED else ("en", "de")
     assert recipe["task"] | {"source_language": first, "target_language": second} == recipe["task"]
     data = recipe["data"]
-    learnt = data["corpora"]["real"] if row.synthetic else data["train"]
+    train = data["corpora"]["real"] if row.synthetic else data["train"]
     name = "all" if row.pairs == "all" else "first"
-    assert [learnt["source"], learnt["target"]] == [str(corpus.subset_path / f"{name}.{one}") for one in (first, second)]
-    files = [one["file"] for name, one in (data["corpora"] or {}).items() if name != "real"]
+    assert [train["source"], train["target"]] == [
+        str(corpus.subset_path / f"{name}.{language}") for language in (first, second)
+    ]
+    files = [part["file"] for name, part in (data["corpora"] or {}).items() if name != "real"]
     assert files == [str(tmp_path / "runs" / f"{SYNTHETIC[made].model_row}-seed3" / f"{made}.tsv") for made in row.synthetic]
-    for judged in (data["valid"], data["test"]):
-        assert (judged["source"], judged["target"]) == (f"val.{first}.gz", f"val.{second}.gz")
+    for evaluation in (data["valid"], data["test"]):
+        assert (evaluation["source"], evaluation["target"]) == (f"val.{first}.gz", f"val.{second}.gz")
     if not row.baseline:
         return
-    [other] = [recipe_of(one) for one in ROWS if one.name == row.baseline]
+    [baseline] = [recipe_of(candidate) for candidate in ROWS if candidate.name == row.baseline]
     differing = {
-        f"{section}.{knob}"
+        f"{section}.{key}"
         for section in ("model", "tokenizer", "training", "decoding")
-        for knob, value in recipe[section].items()
-        if value != other[section][knob]
+        for key, value in recipe[section].items()
+        if value != baseline[section][key]
     }
-    wanted = {setting.partition("=")[0] for setting in row.settings}
-    wanted |= {"tokenizer.model_file"} if row.synthetic else set()
+    expected = {setting.partition("=")[0] for setting in row.settings}
+    expected |= {"tokenizer.model_file"} if row.synthetic else set()
     if row.steps != 1:
-        wanted |= {f"training.{knob}_steps" for knob in ("max", "warmup", "validate_every", "checkpoint_every")}
-    assert differing == wanted
+        expected |= {f"training.{key}_steps" for key in ("max", "warmup", "validate_every", "checkpoint_every")}
+    assert differing == expected

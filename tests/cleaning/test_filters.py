@@ -24,13 +24,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dragoman.cleaning import filters as faults
+from dragoman.cleaning import filters
 from dragoman.cleaning.decontamination import EvaluationTexts, normalize_for_matching
 from dragoman.cleaning.deduplication import Digests, DuplicateFinder, digest_pairs, digest_sources
 from dragoman.cleaning.language_id import make_language_filter, make_script_filter
 from dragoman.cleaning.report import TABLE_HEADER, format_rows, render_cleaning_report
-from dragoman.cleaning.rules import RULE_ORDER, Rule, build_rules
-from dragoman.cleaning.statistics import MAX_EXAMPLE_CHARACTERS, MAX_EXAMPLES, CleaningStats, RuleStats, apply_filters
+from dragoman.cleaning.enabled_filters import FILTER_ORDER, PairFilter, build_filters
+from dragoman.cleaning.statistics import MAX_EXAMPLE_CHARACTERS, MAX_EXAMPLES, CleaningStats, FilterStats, apply_filters
 from dragoman.config import CleaningConfig
 from dragoman.errors import DataError, MissingDependencyError, OutputError, RecipeError
 from dragoman.formats.pair import Pair
@@ -52,9 +52,9 @@ def read(name: str, split: str = "train") -> list[Pair]:
     return [Pair(source, target, f"{name}:{number}") for number, (source, target) in enumerate(rows, start=1)]
 
 
-def rules(config: CleaningConfig = ALL, *exempt: str, source: str = "en", target: str = "de") -> list[Rule]:
+def rules(config: CleaningConfig = ALL, *exempt: str, source: str = "en", target: str = "de") -> list[PairFilter]:
     evaluation = EvaluationTexts.from_pairs([Pair("Where is the library?", "Wo ist die Bibliothek?")])
-    return build_rules(
+    return build_filters(
         config,
         source_language=source,
         target_language=target,
@@ -71,12 +71,12 @@ def test_what_is_off_is_not_applied() -> None:
 
 
 def test_every_rule_in_its_order_but_those_on_duplicates() -> None:
-    assert [rule.name for rule in rules()] == [name for name in RULE_ORDER if not name.startswith("duplicate")]
+    assert [rule.name for rule in rules()] == [name for name in FILTER_ORDER if not name.startswith("duplicate")]
 
 
 def test_an_exempt_rule_is_not_even_made() -> None:
     names = [rule.name for rule in rules(ALL, "language", "script", "numbers", source="", target="")]
-    assert names == [name for name in RULE_ORDER if name not in ("language", "script", "numbers") and "duplicate" not in name]
+    assert names == [name for name in FILTER_ORDER if name not in ("language", "script", "numbers") and "duplicate" not in name]
 
 
 def test_sentences_hold_their_limits() -> None:
@@ -110,7 +110,7 @@ def test_a_pair_counts_under_its_rule(name: str, source: str, target: str) -> No
     kept, tally = apply_filters([good, Pair(source, target, "a:2")], rules())
     assert kept == [good]
     assert (tally.num_read, tally.num_kept) == (2, 1)
-    assert [rule for rule, dropped in tally.rule_stats.items() if dropped.count] == [name]
+    assert [rule for rule, dropped in tally.filter_stats.items() if dropped.num_dropped] == [name]
 
 
 @pytest.mark.parametrize(
@@ -127,12 +127,12 @@ def test_a_pair_counts_under_its_rule(name: str, source: str, target: str) -> No
 )
 def test_a_language_that_is_needed_is_asked_for(settings: dict[str, float], languages: tuple[str, str], names: str) -> None:
     with pytest.raises(RecipeError, match=names):
-        build_rules(CleaningConfig(**settings), source_language=languages[0], target_language=languages[1], evaluation=None)  # type: ignore[arg-type]
+        build_filters(CleaningConfig(**settings), source_language=languages[0], target_language=languages[1], evaluation=None)  # type: ignore[arg-type]
 
 
 def test_overlap_needs_something_to_look_for() -> None:
     with pytest.raises(RecipeError, match=r"data\.valid or data\.test"):
-        build_rules(CleaningConfig(eval_overlap=True), source_language="", target_language="", evaluation=None)
+        build_filters(CleaningConfig(eval_overlap=True), source_language="", target_language="", evaluation=None)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_missing_library_is_named_with_its_extra(
     ],
 )
 def test_words(text: str, count: int) -> None:
-    assert faults.count_words(text) == count
+    assert filters.count_words(text) == count
 
 
 def test_letters_without_spaces_are_those_of_unicodes_scripts() -> None:
@@ -182,7 +182,7 @@ def test_letters_without_spaces_are_those_of_unicodes_scripts() -> None:
     letters = "".join(chr(code) for code in range(0x110000) if unicodedata.category(chr(code))[0] == "L")
     expected = set(regex.findall(rf"[{scripts}]", letters))
     # Marks of length, shared by the two kana, which Unicode gives to neither.
-    assert set(faults._UNSPACED_LETTERS.findall(letters)) - expected <= {
+    assert set(filters._UNSPACED_LETTERS.findall(letters)) - expected <= {
         "\u30fc",
         "\uff70",
         "\u3006",
@@ -190,22 +190,22 @@ def test_letters_without_spaces_are_those_of_unicodes_scripts() -> None:
         "\uff9e",
         "\uff9f",
     }
-    assert expected <= set(faults._UNSPACED_LETTERS.findall(letters))
+    assert expected <= set(filters._UNSPACED_LETTERS.findall(letters))
 
 
 @pytest.mark.parametrize(
     ("words", "characters", "dropped"), [(3, None, False), (2, None, True), (None, 13, False), (None, 12, True), (3, 12, True)]
 )
 def test_length_is_the_most_that_stays(words: int | None, characters: int | None, dropped: bool) -> None:
-    assert faults.is_too_long("one two three", "one", words, characters) is dropped
-    assert faults.is_too_long("one", "one two three", words, characters) is dropped
+    assert filters.is_too_long("one two three", "one", words, characters) is dropped
+    assert filters.is_too_long("one", "one two three", words, characters) is dropped
 
 
 def test_ratio() -> None:
-    assert not faults.is_out_of_ratio("x" * 30, "y" * 10, 3.0)
-    assert faults.is_out_of_ratio("x" * 31, "y" * 10, 3.0)
-    assert not faults.is_out_of_ratio("x" * 10, "y", 3.0)
-    assert faults.is_out_of_ratio("x" * 11, "y", 3.0)
+    assert not filters.is_out_of_ratio("x" * 30, "y" * 10, 3.0)
+    assert filters.is_out_of_ratio("x" * 31, "y" * 10, 3.0)
+    assert not filters.is_out_of_ratio("x" * 10, "y", 3.0)
+    assert filters.is_out_of_ratio("x" * 11, "y", 3.0)
 
 
 # Characters
@@ -213,26 +213,26 @@ def test_ratio() -> None:
 
 @pytest.mark.parametrize("text", ["a\x00", "\x1b[0m", "a\x85b", "\ufffd", "\ue000", "\U0010ffff", "\ufdd0", "\u0378"])
 def test_control_characters_and_what_is_nobodys(text: str) -> None:
-    assert faults.has_control_characters(text, "")
-    assert faults.has_control_characters("", text)
+    assert filters.has_control_characters(text, "")
+    assert filters.has_control_characters("", text)
 
 
 def test_half_a_surrogate_is_nobodys() -> None:
-    assert faults.has_control_characters("\udfff", "")
+    assert filters.has_control_characters("\udfff", "")
 
 
 @pytest.mark.parametrize(
     "text", ["a\tb\n", "soft\u00adhyphen", "\u200dز\u200c", "\u00a0\u202f", "\ufeffa", "👩\u200d👧", "e\u0301"]
 )
 def test_ordinary_text_of_any_kind_is_kept(text: str) -> None:
-    assert not faults.has_control_characters(text, text)
+    assert not filters.has_control_characters(text, text)
 
 
 @pytest.mark.parametrize(
     "text", ["für", "C’est l’été – déjà !", "Příliš žluťoučký kůň", "Tiếng Việt", "我会见到你。", "Ünïcödé", "3 × 4"]
 )
 def test_mojibake_is_told_from_its_original(text: str) -> None:
-    has_mojibake = faults.make_mojibake_filter()
+    has_mojibake = filters.make_mojibake_filter()
     assert not has_mojibake(text, text)
     assert has_mojibake("", text.encode().decode("latin-1"))
     assert has_mojibake(text.encode().decode("latin-1"), "")
@@ -249,8 +249,8 @@ def test_mojibake_is_told_from_its_original(text: str) -> None:
     ],
 )  # fmt: skip
 def test_markup(text: str) -> None:
-    assert faults.has_markup(text, "")
-    assert faults.has_markup("", f"Text with {text}")
+    assert filters.has_markup(text, "")
+    assert filters.has_markup("", f"Text with {text}")
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_markup(text: str) -> None:
     ],
 )  # fmt: skip
 def test_what_only_looks_like_markup(text: str) -> None:
-    assert not faults.has_markup(text, text)
+    assert not filters.has_markup(text, text)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_what_only_looks_like_markup(text: str) -> None:
 def test_long_lines_take_linear_time(part: str) -> None:
     """A pattern that goes back and forth over 200,000 characters would take minutes."""
     line = part * (200_000 // len(part))
-    for rule in (faults.has_markup, faults.has_address_mismatch, faults.has_number_mismatch):
+    for rule in (filters.has_markup, filters.has_address_mismatch, filters.has_number_mismatch):
         rule(line, "a 1 @ www. ://")
 
 
@@ -290,14 +290,14 @@ def test_long_lines_take_linear_time(part: str) -> None:
     ],
 )  # fmt: skip
 def test_the_same_numbers(one: str, other: str) -> None:
-    assert not faults.has_number_mismatch(one, other)
+    assert not filters.has_number_mismatch(one, other)
 
 
 @pytest.mark.parametrize(
     ("one", "other"), [("2", "two"), ("12", "21"), ("3.50", "3.5"), ("5", "5 5"), ("1999", "1998"), ("٣", "4")]
 )
 def test_other_numbers(one: str, other: str) -> None:
-    assert faults.has_number_mismatch(one, other)
+    assert filters.has_number_mismatch(one, other)
 
 
 @given(st.lists(st.integers(0, 10**12), max_size=5), st.lists(st.sampled_from(",.'_ \u00a0\u202f"), min_size=5, max_size=5))
@@ -307,14 +307,14 @@ def test_separators_do_not_change_a_number(numbers: list[int], separators: list[
         f"{number:,}".replace(",", "" if separator == "_" else separator)
         for number, separator in zip(numbers, separators, strict=False)
     ]
-    assert not faults.has_number_mismatch(plain, " and ".join(reversed(grouped)))
+    assert not filters.has_number_mismatch(plain, " and ".join(reversed(grouped)))
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=5), st.data())
 def test_another_number_is_seen(numbers: list[int], data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(numbers) - 1))
     changed = [*numbers[:place], numbers[place] + 1, *numbers[place + 1 :]]
-    assert faults.has_number_mismatch(" und ".join(map(str, numbers)), " and ".join(map(str, changed)))
+    assert filters.has_number_mismatch(" und ".join(map(str, numbers)), " and ".join(map(str, changed)))
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_another_number_is_seen(numbers: list[int], data: st.DataObject) -> None
     ],
 )  # fmt: skip
 def test_the_same_addresses(one: str, other: str) -> None:
-    assert not faults.has_address_mismatch(one, other)
+    assert not filters.has_address_mismatch(one, other)
 
 
 @pytest.mark.parametrize(
@@ -342,16 +342,16 @@ def test_the_same_addresses(one: str, other: str) -> None:
     ],
 )
 def test_other_addresses(one: str, other: str) -> None:
-    assert faults.has_address_mismatch(one, other)
+    assert filters.has_address_mismatch(one, other)
 
 
 @given(texts, texts)
 def test_no_fault_depends_on_which_side_is_the_source(one: str, other: str) -> None:
     symmetric: list[Callable[[str, str], bool]] = [
-        faults.is_empty, faults.is_identical, faults.has_control_characters, faults.has_markup, faults.has_number_mismatch,
-        faults.has_address_mismatch, EvaluationTexts.from_pairs([Pair(one, "")]).contains_side,
-        lambda source, target: faults.is_out_of_ratio(source, target, 1.5),
-        lambda source, target: faults.is_too_long(source, target, 3, 20),
+        filters.is_empty, filters.is_identical, filters.has_control_characters, filters.has_markup, filters.has_number_mismatch,
+        filters.has_address_mismatch, EvaluationTexts.from_pairs([Pair(one, "")]).contains_side,
+        lambda source, target: filters.is_out_of_ratio(source, target, 1.5),
+        lambda source, target: filters.is_too_long(source, target, 3, 20),
     ]  # fmt: skip
     for fault in symmetric:
         assert fault(one, other) == fault(other, one)
@@ -359,10 +359,10 @@ def test_no_fault_depends_on_which_side_is_the_source(one: str, other: str) -> N
 
 @given(texts)
 def test_a_text_agrees_with_itself(text: str) -> None:
-    assert not faults.has_number_mismatch(text, text)
-    assert not faults.has_address_mismatch(text, text)
-    assert not faults.is_out_of_ratio(text, text, 1.1)
-    assert faults.is_identical(text, f" {text} ")
+    assert not filters.has_number_mismatch(text, text)
+    assert not filters.has_address_mismatch(text, text)
+    assert not filters.is_out_of_ratio(text, text, 1.1)
+    assert filters.is_identical(text, f" {text} ")
 
 
 # Script and language
@@ -584,7 +584,7 @@ def odd(source: str, target: str) -> bool:
     return len(source) % 2 == 1
 
 
-PARITY = [Rule("odd", "The source is of odd length.", odd), Rule("long", "Over twelve.", lambda source, _: len(source) > 12)]
+PARITY = [PairFilter("odd", "The source is of odd length.", odd), PairFilter("long", "Over twelve.", lambda source, _: len(source) > 12)]
 
 
 def corpus(rows: int) -> list[Pair]:
@@ -595,7 +595,7 @@ def test_sifting_keeps_order_and_counts_under_the_first_rule() -> None:
     pairs = corpus(17)
     kept, tally = apply_filters(pairs, PARITY)
     assert kept == [pair for pair in pairs if len(pair.source) in (0, 2, 4, 6, 8, 10, 12)]
-    assert {name: dropped.count for name, dropped in tally.rule_stats.items()} == {"odd": 8, "long": 2}
+    assert {name: dropped.num_dropped for name, dropped in tally.filter_stats.items()} == {"odd": 8, "long": 2}
     assert (tally.num_read, tally.num_kept) == (17, 7)
 
 
@@ -604,8 +604,8 @@ def test_examples_are_those_of_the_smallest_digests() -> None:
     _, tally = apply_filters(pairs, PARITY)
     dropped = [pair for pair in pairs if odd(pair.source, "")]
     by_lot = sorted(dropped, key=lambda pair: hashlib.blake2b(pair.origin.encode(), digest_size=8).digest())
-    assert tally.rule_stats["odd"].examples == by_lot[:MAX_EXAMPLES]
-    assert tally.rule_stats["odd"].count == len(dropped)
+    assert tally.filter_stats["odd"].examples == by_lot[:MAX_EXAMPLES]
+    assert tally.filter_stats["odd"].num_dropped == len(dropped)
 
 
 @given(st.lists(st.integers(0, 300), max_size=6), st.randoms(use_true_random=False))
@@ -635,13 +635,13 @@ def test_a_pair_dropped_later_is_no_longer_kept() -> None:
     _, tally = apply_filters(corpus(17), PARITY)
     tally.count_drop("duplicate-pair", Pair("", "", "corpus.tsv:0"))
     assert (tally.num_read, tally.num_kept) == (17, 6)
-    assert tally.rule_stats["duplicate-pair"] == RuleStats("An equal pair came before.", 1, [Pair("", "", "corpus.tsv:0")])
+    assert tally.filter_stats["duplicate-pair"] == FilterStats("An equal pair came before.", 1, [Pair("", "", "corpus.tsv:0")])
 
 
 def test_long_examples_are_clipped_and_say_so() -> None:
     long = "ü" * 5000
     _, tally = apply_filters([Pair(long + "x", long, "a" * 400)], PARITY)
-    (example,) = tally.rule_stats["odd"].examples
+    (example,) = tally.filter_stats["odd"].examples
     for text in (example.source, example.target, example.origin):
         assert len(text) == MAX_EXAMPLE_CHARACTERS
         assert text.endswith("…")
@@ -709,7 +709,7 @@ def test_rows_for_the_terminal() -> None:
 
 def test_rows_stand_in_the_order_of_the_rules() -> None:
     _, tally = apply_filters([], rules(ALL))
-    assert [name for name, *_ in format_rows(tally)][1:-1] == [name for name in RULE_ORDER if "duplicate" not in name]
+    assert [name for name, *_ in format_rows(tally)][1:-1] == [name for name in FILTER_ORDER if "duplicate" not in name]
 
 
 def test_the_page_shows_each_corpus_and_examples_in_turn() -> None:

@@ -132,7 +132,7 @@ def test_an_archive_cut_anywhere_is_refused(tmp_path: Path, ending: str) -> None
     for length in [1, 2, 10, len(packed) - 1, len(packed) - 4, *(draw.randrange(1, len(packed)) for _ in range(40))]:
         path.write_bytes(packed[:length])
         line = told(lambda: list(read_lines(path)))
-        assert re.match(rf"{re.escape(str(path))}: (broken after line \d+|cannot be read): .", line), line
+        assert re.match(rf"{re.escape(str(path))}: (damaged after line \d+|cannot be read): .", line), line
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2"])  # which hold check sums; a .zst file may do without
@@ -164,7 +164,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, ending: str, monkeypatch: py
     path = tmp_path / f"a{ending}"
     assert told(lambda: list(read_lines(path))) == f"{path}: there is no such file"
     path.mkdir()
-    assert told(lambda: list(read_lines(path))) == f"{path}: is a folder, not a file"
+    assert told(lambda: list(read_lines(path))) == f"{path}: is a folder; give a file"
     below = tmp_path / "file" / f"a{ending}"
     below.parent.touch()
     assert told(lambda: list(read_lines(below))) == f"{below}: cannot be read: Not a directory"
@@ -173,7 +173,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, ending: str, monkeypatch: py
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("dragoman.formats.text.open_bytes", closed)
-    assert told(lambda: list(read_lines(path))) == f"{path}: may not be read"
+    assert told(lambda: list(read_lines(path))) == f"{path}: no permission to read it"
 
 
 def test_standard_input_is_read_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_two_fields_are_a_pair(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("line", "fields"), [("one", 1), ("", 1), ("one\teins\t0.9", 3), ("a\tb\tc\td", 4)])
 def test_any_other_number_of_fields_is_refused(tmp_path: Path, line: str, fields: int) -> None:
     path = written(tmp_path / "a.tsv", ["one\teins", line])
-    refused = f"{path}, line 2: {fields} tab-separated fields; expected 2, source and target"
+    refused = f"{path}, line 2: {fields} tab-separated columns; expected 2, source and target"
     assert told(lambda: list(read_tsv(path))) == refused
 
 

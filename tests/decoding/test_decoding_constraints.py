@@ -1,4 +1,4 @@
-"""Rules, wishes, groups and loops, each against lists, enumeration or the words of its definition."""
+"""Constraints, required phrases, beam groups and repetition, against lists, enumeration or their definition."""
 
 from __future__ import annotations
 
@@ -10,33 +10,47 @@ from typing import Any
 
 import pytest
 import torch
+from test_beam_search import (
+    CPU,
+    EARLY_STOPPING,
+    END,
+    PENALTIES,
+    ScoredOutput,
+    Table,
+    assert_outputs,
+    decode,
+    divisor,
+    make_settings,
+    search,
+    to_outputs,
+)
 from torch import Tensor
 
 from dragoman.config import DecodingConfig, update_section
-from dragoman.decoding.beam_search import beam_search
+from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
 from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints, contains_phrase
 from dragoman.decoding.diverse_beam import BeamGroups
 from dragoman.decoding.greedy import make_sampler, sample_tokens
-from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.interface import SearchSettings
 from dragoman.decoding.repetition import contains_repetition, is_repeating
 from dragoman.decoding.topk import BlockLogSumExp, find_best_candidates, topk
 from dragoman.errors import RecipeError
-from test_decoding import END, PENALTIES, START, STOPS, Found, Table, assert_found, divisor, search, walk
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 Banned = Callable[[int, tuple[int, ...]], set[int]]
-"""(sentence, output so far) → tokens that may not follow."""
+"""(sentence, output so far) → tokens that may not come next."""
 
 
-def nothing(sentence: int, tokens: tuple[int, ...]) -> set[int]:
+def no_tokens(sentence: int, tokens: tuple[int, ...]) -> set[int]:
     return set()
 
 
-def ruled_log_probs(table: Table, sentence: int, tokens: tuple[int, ...], banned: Banned) -> list[float]:
-    """The model's own, without those that are ruled out."""
-    ruled_out = banned(sentence, tokens)
-    return [-math.inf if token in ruled_out else log_prob for token, log_prob in enumerate(table.log_probs(sentence, tokens))]
+def masked_log_probs(table: Table, sentence: int, tokens: tuple[int, ...], banned: Banned) -> list[float]:
+    """Return the model's log-probabilities, with -inf for banned tokens."""
+    banned_ids = banned(sentence, tokens)
+    return [-math.inf if token in banned_ids else log_prob for token, log_prob in enumerate(table.log_probs(sentence, tokens))]
 
 
 def reference_beam(
@@ -47,91 +61,99 @@ def reference_beam(
     form: str,
     alpha: float,
     *,
-    stop: str = "exhaustive",
+    early_stopping: str = "exhaustive",
     nbest: int = 1,
-    banned: Banned = nothing,
-) -> list[Found]:
-    """tensor2tensor's beam search for one sentence with lists, in double precision, ending when the search is to end."""
+    banned: Banned = no_tokens,
+) -> list[ScoredOutput]:
+    """Return the outputs of tensor2tensor's beam search for one sentence, with lists, in double precision."""
     alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-    finished: list[Found] = []
-    counted = beam if stop == "exhaustive" else nbest
+    finished: list[ScoredOutput] = []
+    threshold = beam if early_stopping == "exhaustive" else nbest
     for length in range(1, limit + 1):
-        grown = [
+        expanded = [
             (score + log_prob, (*tokens, token))
             for score, tokens in alive
-            for token, log_prob in enumerate(ruled_log_probs(table, sentence, tokens, banned))
+            for token, log_prob in enumerate(masked_log_probs(table, sentence, tokens, banned))
             if log_prob > -math.inf
         ]
-        grown = sorted(grown, reverse=True)[: 2 * beam]
+        expanded = sorted(expanded, reverse=True)[: 2 * beam]
         ends = [
             (tokens[:-1], score / divisor(form, alpha, length), True)
-            for place, (score, tokens) in enumerate(grown)
-            if tokens[-1] == END and place < (2 * beam if stop != "beam_full" and beam > 1 else beam)
+            for rank, (score, tokens) in enumerate(expanded)
+            if tokens[-1] == END and rank < (2 * beam if early_stopping != "beam_full" and beam > 1 else beam)
         ]
         finished = sorted(finished + ends, key=lambda output: -output[1])[:beam]
-        alive = [one for one in grown if one[1][-1] != END][:beam]
+        alive = [(score, tokens) for score, tokens in expanded if tokens[-1] != END][:beam]
         best = alive[0][0] / divisor(form, alpha, limit) if alive else -math.inf
-        if length == limit or not alive or (len(finished) >= counted and (beam == 1 or finished[counted - 1][1] >= best)):
+        if length == limit or not alive or (len(finished) >= threshold and (beam == 1 or finished[threshold - 1][1] >= best)):
             break
-        if stop == "beam_full" and len(finished) == beam:
+        if early_stopping == "beam_full" and len(finished) == beam:
             break
-    cut = [(tokens, score / divisor(form, alpha, length), False) for score, tokens in alive]
-    return [*finished, *cut][:beam]
+    unfinished = [(tokens, score / divisor(form, alpha, length), False) for score, tokens in alive]
+    return [*finished, *unfinished][:beam]
 
 
-def assert_same(found: list[list[Hypothesis]], table: Table, limits: Sequence[int], beam: int, **rest: Any) -> None:
-    for sentence, (hypotheses, limit) in enumerate(zip(found, limits, strict=True)):
-        expected = reference_beam(table, sentence, limit, beam, "gnmt", 0.6, **rest)
-        assert_found(hypotheses, expected)
+def assert_own_log_probs(hypothesis: Hypothesis, table: Table, sentence: int) -> None:
+    """Check that the token log-probabilities are the model's own, without any mask."""
+    output_ids = [*hypothesis.tokens, END][: len(hypothesis.token_log_probs)]
+    expected = [table.log_probs(sentence, output_ids[:position])[token] for position, token in enumerate(output_ids)]
+    assert hypothesis.token_log_probs == pytest.approx(expected, abs=1e-5)
+
+
+def assert_beam_outputs(
+    outputs: list[list[Hypothesis]], table: Table, limits: Sequence[int], beam: int, *, banned: Banned
+) -> None:
+    for sentence, (hypotheses, limit) in enumerate(zip(outputs, limits, strict=True)):
+        assert_outputs(hypotheses, reference_beam(table, sentence, limit, beam, "gnmt", 0.6, banned=banned))
         for hypothesis in hypotheses:
-            said = [*hypothesis.tokens, END][: len(hypothesis.token_log_probs)]
-            own = [table.log_probs(sentence, said[:place])[token] for place, token in enumerate(said)]
-            assert hypothesis.token_log_probs == pytest.approx(own, abs=1e-5)
+            assert_own_log_probs(hypothesis, table, sentence)
 
 
 # The search itself
 
 
-@pytest.mark.parametrize("vocabulary", [8, 1100, 1031])  # whole, in blocks, in blocks with a remainder
-@pytest.mark.parametrize("stop", [*STOPS, "beam_full"])
-def test_beam_search_is_the_plain_one_step_for_step(stop: str, vocabulary: int) -> None:
+@pytest.mark.parametrize("vocabulary", [8, 1100, 1031])  # sorted, in blocks, in blocks with a remainder
+@pytest.mark.parametrize("stop", [*EARLY_STOPPING, "beam_full"])
+def test_beam_search_equals_reference_with_lists(stop: str, vocabulary: int) -> None:
     limits = [9, 4, 1, 12, 7]
     for seed, (form, alpha) in enumerate(PENALTIES):
         table = Table.random(seed, vocabulary, spread=3.0, contexts=61)
         table.logits_CV[:, END] += 2.0 + vocabulary / 300
         beam, nbest = 2 + seed % 3, 1 + seed % 2
-        found = search(table, limits, beam, form, alpha, stop=stop, nbest=nbest)
-        for sentence, (hypotheses, limit) in enumerate(zip(found, limits, strict=True)):
-            assert_found(hypotheses, reference_beam(table, sentence, limit, beam, form, alpha, stop=stop, nbest=nbest))
+        outputs = search(table, limits, beam, make_settings(form, alpha), early_stopping=stop, nbest=nbest)
+        for sentence, (hypotheses, limit) in enumerate(zip(outputs, limits, strict=True)):
+            expected = reference_beam(table, sentence, limit, beam, form, alpha, early_stopping=stop, nbest=nbest)
+            assert_outputs(hypotheses, expected)
 
 
-@pytest.mark.parametrize("leaving", [0.3, 1.0])
-def test_when_sentences_leave_changes_nothing(leaving: float) -> None:
+@pytest.mark.parametrize("threshold", [0.3, 1.0])
+def test_compaction_threshold_changes_no_output(threshold: float) -> None:
     limits = [9, 4, 1, 12, 7, 7]
+    settings, late = make_settings(), make_settings(compaction_threshold=threshold)
     for seed in range(6):
         table = Table.random(seed)
-        assert search(table, limits, 3, "gnmt", 0.6, leaving=leaving) == search(table, limits, 3, "gnmt", 0.6)
-        assert walk(table, limits, leaving=leaving) == walk(table, limits)
+        assert search(table, limits, 3, late) == search(table, limits, 3, settings)
+        assert decode(table, limits, late) == decode(table, limits, settings)
 
 
 @pytest.mark.parametrize(("rows", "vocabulary"), [(1, 5), (3, 1024), (4, 1999), (2, 40_000), (40, 9_001)])
-def test_sums_and_the_best_are_those_of_torch(rows: int, vocabulary: int) -> None:
+def test_logsumexp_and_topk_equal_torch(rows: int, vocabulary: int) -> None:
     logits = torch.randn(2 * rows, vocabulary, generator=torch.Generator().manual_seed(rows)) * 5
     sums = BlockLogSumExp()(logits)
-    # torch's own log_softmax is as far from double precision: 6e-6 at 40,000 such logits
+    # torch's own log_softmax has the same error: 6e-6 at 40,000 such logits
     torch.testing.assert_close(sums, logits.double().logsumexp(-1), rtol=0, atol=1e-5)
     score = torch.randn(2, rows, generator=torch.Generator().manual_seed(1))
-    whole = (logits.log_softmax(-1).view(2, rows, -1) + score[:, :, None]).flatten(1)
-    count = min(2 * rows, whole.shape[1])
+    total_scores = (logits.log_softmax(-1).view(2, rows, -1) + score[:, :, None]).flatten(1)
+    count = min(2 * rows, total_scores.shape[1])
     ours = find_best_candidates(logits.view(2, rows, -1), sums.view(2, rows), score, count)
-    expected = whole.topk(count, dim=1)
+    expected = total_scores.topk(count, dim=1)
     torch.testing.assert_close(ours.score_BX, expected.values, rtol=0, atol=1e-5)
     assert torch.equal(ours.parent_BX * vocabulary + ours.token_BX, expected.indices)
     assert torch.equal(topk(logits[:, None], None, 1)[:, 0], logits.argmax(-1))
 
 
-def test_a_draw_from_the_likeliest_few_is_the_draw_from_all() -> None:
-    """Also where it falls beyond the 256 that are looked at first: nearly flat logits."""
+def test_sampling_from_top_tokens_equals_full_sampling() -> None:
+    """Nearly equal logits make draws fall beyond the 256 tokens that are sorted first."""
     generator = torch.Generator().manual_seed(0)
     for spread, top_k, top_p in [(3.0, 0, 1.0), (0.1, 0, 1.0), (0.1, 0, 0.6), (3.0, 0, 0.9), (1.0, 300, 1.0), (1.0, 5, 0.7)]:
         logits, uniform = torch.randn(6, 2000, generator=generator) * spread, torch.rand(6, generator=generator)
@@ -140,39 +162,38 @@ def test_a_draw_from_the_likeliest_few_is_the_draw_from_all() -> None:
             kept = sorted_probs[row].clone()
             kept[top_k or 2000 :] = 0
             kept[kept.cumsum(0) - kept >= top_p] = 0
-            wanted = int((kept.cumsum(0) <= kept.sum() * uniform[row]).sum())
-            one = logits[row : row + 1]
-            given = sample_tokens(one, one.logsumexp(-1), uniform[row : row + 1], top_k=top_k, top_p=top_p)
-            assert int(given) == int(order[row, wanted])
+            expected_rank = int((kept.cumsum(0) <= kept.sum() * uniform[row]).sum())
+            row_logits = logits[row : row + 1]
+            token = sample_tokens(row_logits, row_logits.logsumexp(-1), uniform[row : row + 1], top_k=top_k, top_p=top_p)
+            assert int(token) == int(order[row, expected_rank])
 
 
-# Bans
+# Masks
 
 
-def ends_before(fewest: int) -> Banned:
-    return lambda sentence, tokens: {END} if len(tokens) < fewest else set()
+def ban_early_end(min_length: int) -> Banned:
+    return lambda sentence, tokens: {END} if len(tokens) < min_length else set()
 
 
-def repeats(size: int) -> Banned:
+def ban_repeated_ngrams(size: int) -> Banned:
     def banned(sentence: int, tokens: tuple[int, ...]) -> set[int]:
-        said = [tokens[first : first + size] for first in range(len(tokens) - size + 1)]
-        return {last for *begun, last in said if tuple(begun) == tokens[len(tokens) - size + 1 :]}
+        ngrams = [tokens[first : first + size] for first in range(len(tokens) - size + 1)]
+        return {last for *head, last in ngrams if tuple(head) == tokens[len(tokens) - size + 1 :]}
 
     return banned
 
 
-def phrases(excluded: Sequence[Sequence[tuple[int, ...]]]) -> Banned:
+def ban_phrases(excluded: Sequence[Sequence[tuple[int, ...]]]) -> Banned:
     def banned(sentence: int, tokens: tuple[int, ...]) -> set[int]:
-        own = excluded[sentence]
-        return {last for *begun, last in own if not begun or tokens[-len(begun) :] == tuple(begun)}
+        return {last for *head, last in excluded[sentence] if not head or tokens[-len(head) :] == tuple(head)}
 
     return banned
 
 
-def prefixes(given: Sequence[tuple[int, ...]], otherwise: Banned = nothing) -> Banned:
+def force_prefixes(prefixes: Sequence[tuple[int, ...]], otherwise: Banned = no_tokens) -> Banned:
     def banned(sentence: int, tokens: tuple[int, ...]) -> set[int]:
-        if len(tokens) < len(given[sentence]):
-            return set(range(99)) - {given[sentence][len(tokens)]}
+        if len(tokens) < len(prefixes[sentence]):
+            return set(range(99)) - {prefixes[sentence][len(tokens)]}
         return otherwise(sentence, tokens)
 
     return banned
@@ -182,86 +203,90 @@ EXCLUDED = [((3,), (4, 5)), (), ((5, 5, 0), (0,), (3, 4)), ((1, 3),)]
 PREFIXES = [(3, 3, 5), (), (4,), (0, 0)]
 LIMITS = [9, 6, 10, 4]
 
-CASES: dict[str, tuple[dict[str, Any], Banned]] = {
-    "suppressed": ({"rules": DecodingConstraints(suppress_tokens=(3, 5))}, lambda sentence, tokens: {3, 5}),
-    "min_length": ({"rules": DecodingConstraints(min_length=3)}, ends_before(3)),
-    "no token twice": ({"rules": DecodingConstraints(no_repeat_ngram_size=1)}, repeats(1)),
-    "no pair twice": ({"rules": DecodingConstraints(no_repeat_ngram_size=2)}, repeats(2)),
-    "no three twice": ({"rules": DecodingConstraints(no_repeat_ngram_size=3)}, repeats(3)),
-    "excluded": ({"wishes": [SentenceConstraints(exclude=own) for own in EXCLUDED]}, phrases(EXCLUDED)),
-    "prefix": ({"wishes": [SentenceConstraints(prefix=own) for own in PREFIXES]}, prefixes(PREFIXES)),
-    "prefix against bans": (
-        {
-            "wishes": [SentenceConstraints(prefix=own) for own in PREFIXES],
-            "rules": DecodingConstraints(suppress_tokens=(3,), no_repeat_ngram_size=1, min_length=3),
-        },
-        prefixes(PREFIXES, lambda sentence, tokens: {3} | repeats(1)(sentence, tokens) | ends_before(3)(sentence, tokens)),
+
+def constrain_decoding(**constraints: Any) -> SearchSettings:
+    return make_settings(decoding_constraints=DecodingConstraints(**constraints))
+
+
+CASES: dict[str, tuple[SearchSettings, list[SentenceConstraints], Banned]] = {
+    "suppress_tokens": (constrain_decoding(suppress_tokens=(3, 5)), [], lambda sentence, tokens: {3, 5}),
+    "min_length": (constrain_decoding(min_length=3), [], ban_early_end(3)),
+    "no repeated token": (constrain_decoding(no_repeat_ngram_size=1), [], ban_repeated_ngrams(1)),
+    "no repeated bigram": (constrain_decoding(no_repeat_ngram_size=2), [], ban_repeated_ngrams(2)),
+    "no repeated trigram": (constrain_decoding(no_repeat_ngram_size=3), [], ban_repeated_ngrams(3)),
+    "exclude": (make_settings(), [SentenceConstraints(exclude=phrases) for phrases in EXCLUDED], ban_phrases(EXCLUDED)),
+    "prefix": (make_settings(), [SentenceConstraints(prefix=prefix) for prefix in PREFIXES], force_prefixes(PREFIXES)),
+    "prefix overrides masks": (
+        constrain_decoding(suppress_tokens=(3,), no_repeat_ngram_size=1, min_length=3),
+        [SentenceConstraints(prefix=prefix) for prefix in PREFIXES],
+        force_prefixes(
+            PREFIXES,
+            lambda sentence, tokens: {3} | ban_repeated_ngrams(1)(sentence, tokens) | ban_early_end(3)(sentence, tokens),
+        ),
     ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bans_are_those_of_the_plain_search(case: str) -> None:
-    rest, banned = CASES[case]
+def test_masks_equal_those_of_the_reference(case: str) -> None:
+    settings, constraints, banned = CASES[case]
+    sampler = make_sampler(range(4), temperature=3.0)
     for seed in range(6):
         table = Table.random(seed)
-        assert_same(search(table, LIMITS, 3, "gnmt", 0.6, **rest), table, LIMITS, 3, banned=banned)
-        greedy = walk(table, LIMITS, **rest)
-        for sentence, hypothesis in enumerate(greedy):
-            assert_found([hypothesis], reference_beam(table, sentence, LIMITS[sentence], 1, "gnmt", 0.6, banned=banned))
-        for sentence, hypothesis in enumerate(walk(table, LIMITS, choose=make_sampler(range(4), temperature=3.0), **rest)):
-            said = (*hypothesis.tokens, END)[: len(hypothesis.token_log_probs)]
-            assert all(token not in banned(sentence, said[:place]) for place, token in enumerate(said))
+        outputs = search(table, LIMITS, 3, settings, constraints=constraints)
+        assert_beam_outputs(outputs, table, LIMITS, 3, banned=banned)
+        for sentence, hypothesis in enumerate(decode(table, LIMITS, settings, constraints=constraints)):
+            expected = reference_beam(table, sentence, LIMITS[sentence], 1, "gnmt", 0.6, banned=banned)
+            assert_outputs([hypothesis], expected)
+        samples = decode(table, LIMITS, settings, constraints=constraints, select_tokens=sampler)
+        for sentence, hypothesis in enumerate(samples):
+            output_ids = (*hypothesis.tokens, END)[: len(hypothesis.token_log_probs)]
+            assert all(token not in banned(sentence, output_ids[:position]) for position, token in enumerate(output_ids))
 
 
-def test_an_automaton_decides_what_may_come_next() -> None:
-    """Each token greater than the last, the end only after three; and empty places show only what it allowed."""
+def test_automaton_limits_the_next_tokens() -> None:
+    """Allow ascending tokens only, and the end token after three; the automaton reads only outputs that it allowed."""
 
-    def rising(tokens: Sequence[int]) -> set[int]:
-        least = max(tokens, default=-1)
+    def ascending(tokens: Sequence[int]) -> set[int]:
+        last = max(tokens, default=-1)
         assert list(tokens) == sorted(tokens), "an output that was never allowed"
-        return {token for token in range(9) if token > least and token != END} | ({END} if len(tokens) >= 3 else set())
+        return {token for token in range(9) if token > last and token != END} | ({END} if len(tokens) >= 3 else set())
 
     def allow(outputs_NT: Tensor, sentences_N: Tensor) -> Tensor:
-        rows = [[token in rising(output) for token in range(9)] for output in outputs_NT.tolist()]
+        rows = [[token in ascending(output) for token in range(9)] for output in outputs_NT.tolist()]
         assert len(sentences_N) == len(rows)
         return torch.tensor(rows)
 
     def banned(sentence: int, tokens: tuple[int, ...]) -> set[int]:
-        return set(range(9)) - rising(tokens)
+        return set(range(9)) - ascending(tokens)
 
     for seed in range(4):
         table = Table.random(seed, vocabulary=9)
-        assert_same(
-            search(table, [9, 3, 7], 5, "gnmt", 0.6, rules=DecodingConstraints(allowed_tokens_fn=allow)),
-            table,
-            [9, 3, 7],
-            5,
-            banned=banned,
-        )
+        outputs = search(table, [9, 3, 7], 5, constrain_decoding(allowed_tokens_fn=allow))
+        assert_beam_outputs(outputs, table, [9, 3, 7], 5, banned=banned)
 
 
-def test_where_nothing_is_allowed_the_output_ends_there() -> None:
+def test_output_ends_if_no_token_is_allowed() -> None:
     def allow(outputs_NT: Tensor, sentences_N: Tensor) -> Tensor:
         return torch.full((len(outputs_NT), 6), outputs_NT.shape[1] < 2) & (torch.arange(6) != END)
 
-    table = Table.random(0)
-    (greedy,) = walk(table, [9], rules=DecodingConstraints(allowed_tokens_fn=allow))
+    table, settings = Table.random(0), constrain_decoding(allowed_tokens_fn=allow)
+    (greedy,) = decode(table, [9], settings)
     assert (len(greedy.tokens), len(greedy.token_log_probs), greedy.finished) == (2, 2, False)
     assert greedy.score == pytest.approx(greedy.log_prob / divisor("gnmt", 0.6, 2), abs=1e-5)
-    assert search(table, [9], 3, "gnmt", 0.6, rules=DecodingConstraints(allowed_tokens_fn=allow)) == [[]]
+    assert search(table, [9], 3, settings) == [[]]
 
 
-# Phrases that must stand in the output
+# Required phrases
 
 
-def best_with(table: Table, sentence: int, limit: int, phrases: Sequence[tuple[int, ...]]) -> Found:
-    """By enumeration: the best output that ends and holds them all."""
-    others = [token for token in range(table.logits_CV.shape[1]) if token != END]
+def best_with_phrases(table: Table, sentence: int, limit: int, phrases: Sequence[tuple[int, ...]]) -> ScoredOutput:
+    """Return the best finished output with all phrases, by enumeration."""
+    words = [token for token in range(table.logits_CV.shape[1]) if token != END]
     outputs = [
-        (tokens, (sum(table.log_probs(sentence, tokens[:place])[token] for place, token in enumerate(tokens))))
+        (tokens, (sum(table.log_probs(sentence, tokens[:position])[token] for position, token in enumerate(tokens))))
         for length in range(limit)
-        for tokens in itertools.product(others, repeat=length)
+        for tokens in itertools.product(words, repeat=length)
         if all(contains_phrase(tokens, phrase) for phrase in phrases)
     ]
     ended = [
@@ -272,16 +297,16 @@ def best_with(table: Table, sentence: int, limit: int, phrases: Sequence[tuple[i
 
 
 @pytest.mark.parametrize("include", [((3,),), ((3, 0),), ((0, 1), (3,)), ((1, 1), (1, 3))])
-def test_a_wide_beam_finds_the_best_output_that_holds_the_phrases(include: tuple[tuple[int, ...], ...]) -> None:
+def test_wide_beam_returns_best_output_with_phrases(include: tuple[tuple[int, ...], ...]) -> None:
     for seed in range(3):
         table = Table.random(seed, vocabulary=4)
-        (found,) = search(table, [5], 60, "gnmt", 0.6, wishes=[SentenceConstraints(include=include)])
-        assert_found(found[:1], [best_with(table, 0, 5, include)])
-        assert found[0].unmet_constraints == ()
+        (hypotheses,) = search(table, [5], 60, make_settings(), constraints=[SentenceConstraints(include=include)])
+        assert_outputs(hypotheses[:1], [best_with_phrases(table, 0, 5, include)])
+        assert hypotheses[0].unmet_constraints == ()
 
 
-def test_a_narrow_beam_places_every_phrase_and_leaves_the_others_alone() -> None:
-    wishes = [
+def test_narrow_beam_places_every_phrase() -> None:
+    constraints = [
         SentenceConstraints(include=((5, 6), (7, 7, 4))),
         SentenceConstraints(),
         SentenceConstraints(include=((4,),), prefix=(3, 3), exclude=((6,),)),
@@ -290,225 +315,208 @@ def test_a_narrow_beam_places_every_phrase_and_leaves_the_others_alone() -> None
     limits = [14, 9, 12, 5]
     for seed in range(8):
         table = Table.random(seed, vocabulary=8)
-        found = search(table, limits, 4, "gnmt", 0.6, wishes=wishes)
-        alone = search(table, limits, 4, "gnmt", 0.6)
-        for one, other in zip([found[1], found[3]], [alone[1], alone[3]], strict=True):
-            assert_found(one, [(two.tokens, two.score, two.finished) for two in other])
-        for hypotheses, wish in zip(found, wishes, strict=True):
+        outputs = search(table, limits, 4, make_settings(), constraints=constraints)
+        unconstrained = search(table, limits, 4, make_settings())
+        for sentence in (1, 3):
+            assert_outputs(outputs[sentence], to_outputs(unconstrained[sentence]))
+        for hypotheses, sentence_constraints in zip(outputs, constraints, strict=True):
             best = hypotheses[0]
             assert best.finished
             assert best.unmet_constraints == ()
-            assert all(contains_phrase(best.tokens, phrase) for phrase in wish.include)
-        assert found[2][0].tokens[:2] == (3, 3)
-        assert 6 not in found[2][0].tokens
-        for hypothesis in found[0]:
-            said = [*hypothesis.tokens, END][: len(hypothesis.token_log_probs)]
-            own = [table.log_probs(0, said[:place])[token] for place, token in enumerate(said)]
-            assert hypothesis.token_log_probs == pytest.approx(own, abs=1e-5)
+            assert all(contains_phrase(best.tokens, phrase) for phrase in sentence_constraints.include)
+        assert outputs[2][0].tokens[:2] == (3, 3)
+        assert 6 not in outputs[2][0].tokens
+        for hypothesis in outputs[0]:
+            assert_own_log_probs(hypothesis, table, 0)
 
 
-def test_a_phrase_that_begins_anew_within_itself() -> None:
-    """3 3 4 after 3 3 3 4: what has been matched falls back, as in Knuth, Morris and Pratt."""
-    table = Table.random(1)
-    (found,) = search(table, [9], 3, "gnmt", 0.6, wishes=[SentenceConstraints(prefix=(3, 3, 3, 4), include=((3, 3, 4),))])
-    (plain,) = search(table, [9], 3, "gnmt", 0.6, wishes=[SentenceConstraints(prefix=(3, 3, 3, 4))])
-    assert found[0].unmet_constraints == ()
-    assert found[0].tokens == plain[0].tokens
+def test_phrase_match_falls_back_to_a_shorter_one() -> None:
+    """Match 3 3 4 within 3 3 3 4, where the match falls back as in Knuth, Morris and Pratt."""
+    table, prefix = Table.random(1), (3, 3, 3, 4)
+    required = SentenceConstraints(prefix=prefix, include=((3, 3, 4),))
+    (hypotheses,) = search(table, [9], 3, make_settings(), constraints=[required])
+    (without_phrase,) = search(table, [9], 3, make_settings(), constraints=[SentenceConstraints(prefix=prefix)])
+    assert hypotheses[0].unmet_constraints == ()
+    assert hypotheses[0].tokens == without_phrase[0].tokens
 
 
-def test_a_phrase_that_cannot_be_placed_is_named() -> None:
+def test_impossible_phrases_are_reported() -> None:
     table = Table.random(2, vocabulary=8)
-    cases: list[tuple[dict[str, Any], tuple[tuple[int, ...], ...], int]] = [
-        ({"wishes": [SentenceConstraints(include=((5, 3), (4,)), exclude=((3,),))]}, ((5, 3),), 12),
-        (
-            {"wishes": [SentenceConstraints(include=((5, 3), (4,)))], "rules": DecodingConstraints(suppress_tokens=(5,))},
-            ((5, 3),),
-            12,
-        ),
-        ({"wishes": [SentenceConstraints(include=((4,), (5, 5, 6, 6, 7, 7)))]}, ((5, 5, 6, 6, 7, 7),), 6),
+    pair = SentenceConstraints(include=((5, 3), (4,)))
+    cases = [
+        (make_settings(), SentenceConstraints(include=((5, 3), (4,)), exclude=((3,),)), ((5, 3),), 12),
+        (constrain_decoding(suppress_tokens=(5,)), pair, ((5, 3),), 12),
+        (make_settings(), SentenceConstraints(include=((4,), (5, 5, 6, 6, 7, 7))), ((5, 5, 6, 6, 7, 7),), 6),
+        # only the search finds that this phrase is impossible; the best finished output without it is the result
+        (constrain_decoding(no_repeat_ngram_size=1), SentenceConstraints(include=((5, 5),)), ((5, 5),), 12),
     ]
-    for rest, missing, limit in cases:
-        (found,) = search(table, [limit], 4, "gnmt", 0.6, **rest)
-        assert found[0].finished
-        assert found[0].unmet_constraints == missing
-    # what forbids it shows only on the way: the best output without it is given, ended
-    (found,) = search(
-        table,
-        [12],
-        4,
-        "gnmt",
-        0.6,
-        wishes=[SentenceConstraints(include=((5, 5),))],
-        rules=DecodingConstraints(no_repeat_ngram_size=1),
-    )
-    assert found[0].finished
-    assert found[0].unmet_constraints == ((5, 5),)
-    (greedy,) = walk(table, [12], wishes=[SentenceConstraints(include=((5, 5),))])
+    for settings, constraints, unmet, limit in cases:
+        (hypotheses,) = search(table, [limit], 4, settings, constraints=[constraints])
+        assert hypotheses[0].finished
+        assert hypotheses[0].unmet_constraints == unmet
+    (greedy,) = decode(table, [12], constraints=[SentenceConstraints(include=((5, 5),))])
     assert greedy.unmet_constraints == (() if contains_phrase(greedy.tokens, (5, 5)) else ((5, 5),))
 
 
 # Groups
 
 
-def reference_groups(table: Table, sentence: int, limit: int, width: int, groups: int, strength: float) -> list[list[Found]]:
-    """Vijayakumar et al. 2018, algorithm 1, with lists: each group's beam, in order."""
+def reference_groups(
+    table: Table, sentence: int, limit: int, width: int, groups: int, diversity_penalty: float
+) -> list[list[ScoredOutput]]:
+    """Return the outputs of each group by algorithm 1 of Vijayakumar et al. 2018, with lists."""
     alive: list[list[tuple[float, tuple[int, ...]]]] = [[(0.0, ())] for _ in range(groups)]
-    finished: list[list[Found]] = [[] for _ in range(groups)]
+    finished: list[list[ScoredOutput]] = [[] for _ in range(groups)]
     for length in range(1, limit + 1):
-        said: list[int] = []
+        earlier_tokens: list[int] = []
         for group in range(groups):
-            grown = [
-                (score + log_prob - strength * said.count(token), score + log_prob, (*tokens, token))
+            expanded = [
+                (score + log_prob - diversity_penalty * earlier_tokens.count(token), score + log_prob, (*tokens, token))
                 for score, tokens in alive[group]
                 for token, log_prob in enumerate(table.log_probs(sentence, tokens))
             ]
-            grown = sorted(grown, reverse=True)[: 2 * width]
+            expanded = sorted(expanded, reverse=True)[: 2 * width]
             finished[group] += [
-                (tokens[:-1], score / divisor("gnmt", 0.6, length), True) for _, score, tokens in grown if tokens[-1] == END
+                (tokens[:-1], score / divisor("gnmt", 0.6, length), True) for _, score, tokens in expanded if tokens[-1] == END
             ]
-            alive[group] = [(score, tokens) for _, score, tokens in grown if tokens[-1] != END][:width]
-            said += [tokens[-1] for _, tokens in alive[group]]
-    return [sorted(found, key=lambda output: -output[1])[:width] for found in finished]
+            alive[group] = [(score, tokens) for _, score, tokens in expanded if tokens[-1] != END][:width]
+            earlier_tokens += [tokens[-1] for _, tokens in alive[group]]
+    return [sorted(outputs, key=lambda output: -output[1])[:width] for outputs in finished]
 
 
-@pytest.mark.parametrize("strength", [0.3, 2.0])
-def test_diverse_groups_are_those_of_the_plain_search(strength: float) -> None:
-    """Ends are made unlikely until the limit nears, so that no group ends before another and none is cut."""
+@pytest.mark.parametrize("diversity_penalty", [0.3, 2.0])
+def test_diverse_groups_equal_those_of_the_reference(diversity_penalty: float) -> None:
     for seed in range(6):
         table = Table.random(seed, vocabulary=7)
-        (found,) = search(table, [6], 6, "gnmt", 0.6, groups=BeamGroups(3, strength), early_stopping="exhaustive")
-        groups = reference_groups(table, 0, 6, 2, 3, strength)
+        (hypotheses,) = search(table, [6], 6, make_settings(), groups=BeamGroups(3, diversity_penalty))
+        groups = reference_groups(table, 0, 6, 2, 3, diversity_penalty)
         expected = {tokens: score for group in groups for tokens, score, _ in group}
-        ours = {hypothesis.tokens: hypothesis.score for hypothesis in found if hypothesis.finished}
+        ours = {hypothesis.tokens: hypothesis.score for hypothesis in hypotheses if hypothesis.finished}
         assert ours.keys() == expected.keys()
         assert all(ours[tokens] == pytest.approx(score, abs=1e-5) for tokens, score in expected.items())
         best = sorted({group[0][0]: group[0][1] for group in groups}.values(), reverse=True)
-        assert [hypothesis.score for hypothesis in found[: len(best)]] == pytest.approx(best, abs=1e-5)
+        assert [hypothesis.score for hypothesis in hypotheses[: len(best)]] == pytest.approx(best, abs=1e-5)
 
 
-def test_strong_groups_differ_more() -> None:
+def test_diversity_penalty_increases_distinct_outputs() -> None:
     table, limits = Table.random(0, vocabulary=30), [10] * 8
     table.logits_CV[:, END] += 1.0
 
-    def distinct(**rest: Any) -> int:
-        found = search(table, limits, 4, "gnmt", 0.6, **rest)
-        return sum(len({hypothesis.tokens[:1] for hypothesis in hypotheses}) for hypotheses in found)
+    def count_first_tokens(**options: Any) -> int:
+        outputs = search(table, limits, 4, make_settings(), **options)
+        return sum(len({hypothesis.tokens[:1] for hypothesis in hypotheses}) for hypotheses in outputs)
 
-    assert distinct(groups=BeamGroups(4, 4.0)) > distinct()
+    assert count_first_tokens(groups=BeamGroups(4, 4.0)) > count_first_tokens()
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_alternatives_part_after_the_prefix_and_go_on_as_from_that_prefix(width: int) -> None:
-    wishes, limits = (
-        [SentenceConstraints(prefix=(3, 4)), SentenceConstraints(), SentenceConstraints(prefix=(5, 5, 5))],
-        [9, 7, 9],
-    )
+def test_alternatives_differ_after_the_prefix(width: int) -> None:
+    """Each alternative equals the best output with the prefix and one of the four most probable next tokens."""
+    limits = [9, 7, 9]
+    constraints = [SentenceConstraints(prefix=(3, 4)), SentenceConstraints(), SentenceConstraints(prefix=(5, 5, 5))]
+    groups = BeamGroups(4, return_alternatives=True)
     for seed in range(4):
         table = Table.random(seed)
-        found = search(table, limits, 4 * width, "gnmt", 0.6, wishes=wishes, groups=BeamGroups(4, return_alternatives=True))
-        for sentence, (alternatives, wish) in enumerate(zip(found, wishes, strict=True)):
-            own = table.log_probs(sentence, wish.prefix)
-            parting = sorted(range(6), key=lambda token: -own[token])[:4]
+        outputs = search(table, limits, 4 * width, make_settings(), constraints=constraints, groups=groups)
+        for sentence, (alternatives, sentence_constraints) in enumerate(zip(outputs, constraints, strict=True)):
+            prefix = sentence_constraints.prefix
+            log_probs = table.log_probs(sentence, prefix)
+            first_tokens = sorted(range(6), key=lambda token: -log_probs[token])[:4]
             assert len(alternatives) == 4
-            for token, alternative in zip(parting, alternatives, strict=True):
-                prefix = (*wish.prefix, token)
+            for token, alternative in zip(first_tokens, alternatives, strict=True):
                 if token == END:
-                    assert (alternative.tokens, alternative.finished) == (wish.prefix, True)
+                    assert (alternative.tokens, alternative.finished) == (prefix, True)
                     continue
-                banned = prefixes([prefix] * 3)
+                banned = force_prefixes([(*prefix, token)] * 3)
                 expected = reference_beam(table, sentence, limits[sentence], width, "gnmt", 0.6, banned=banned)
-                assert_found([alternative], expected[:1])
+                assert_outputs([alternative], expected[:1])
 
 
-# Loops
+# Degenerate repetition
 
 
-def plainly_loops(tokens: Sequence[int], span: int) -> bool:
-    """The words of the rule: the last tokens are one group of up to `span` tokens, four times or more, over `span` or more."""
-    for period in range(1, span + 1):
-        stretch = max(span, 4 * period)
-        tail = tokens[-stretch:]
-        if len(tail) == stretch and all(tail[place] == tail[place - period] for place in range(period, stretch)):
+def repeats_by_definition(tokens: Sequence[int], window: int) -> bool:
+    """Return whether the last tokens are one group of at most `window` tokens, four times or more, over `window` or more."""
+    for period in range(1, window + 1):
+        length = max(window, 4 * period)
+        tail = tokens[-length:]
+        if len(tail) == length and all(tail[position] == tail[position - period] for position in range(period, length)):
             return True
     return False
 
 
-def test_loops_are_found_by_the_words_of_the_rule() -> None:
-    chance, seen = random.Random(0), set()
+def test_repetition_detection_follows_its_definition() -> None:
+    rng, seen = random.Random(0), set()
     for _ in range(1500):
-        span, period = chance.choice([8, 11, 16]), chance.randint(1, 20)
-        group = [chance.randint(0, 2) for _ in range(period)]
-        tokens = [chance.randint(0, 2) for _ in range(chance.randint(0, 9))] + (group * 70)[: chance.randint(0, 5 * period)]
-        if tokens and chance.random() < 0.3:
-            tokens[chance.randrange(len(tokens))] = 9
-        expected = plainly_loops(tokens, span)
-        assert bool(is_repeating(torch.tensor([tokens, tokens], dtype=torch.long), span)[1]) == expected
-        anywhere = any(plainly_loops(tokens[:last], span) for last in range(len(tokens) + 1))
-        assert contains_repetition(tokens, span) == anywhere
+        window, period = rng.choice([8, 11, 16]), rng.randint(1, 20)
+        group = [rng.randint(0, 2) for _ in range(period)]
+        tokens = [rng.randint(0, 2) for _ in range(rng.randint(0, 9))] + (group * 70)[: rng.randint(0, 5 * period)]
+        if tokens and rng.random() < 0.3:
+            tokens[rng.randrange(len(tokens))] = 9
+        expected = repeats_by_definition(tokens, window)
+        assert bool(is_repeating(torch.tensor([tokens, tokens], dtype=torch.long), window)[1]) == expected
+        anywhere = any(repeats_by_definition(tokens[:last], window) for last in range(len(tokens) + 1))
+        assert contains_repetition(tokens, window) == anywhere
         seen.add((expected, anywhere))
     assert seen == {(True, True), (False, True), (False, False)}
 
 
-def test_an_output_that_goes_in_circles_is_stopped_and_says_so() -> None:
-    """A table of which each row wants the next of three tokens, and never the end."""
+def test_repeating_output_is_stopped_and_marked() -> None:
+    """Decode with a table in which three tokens follow each other and the end token is improbable."""
     table = Table(torch.full((7, 6), -9.0))
     for context in range(7):
         table.logits_CV[context, 3 + context % 3] = 9.0
     table.logits_CV[:, END] = -30.0
-    rules, limits = DecodingConstraints(repetition_window=12), [60, 9, 60]
-    free = walk(table, limits)
+    settings, limits = constrain_decoding(repetition_window=12), [60, 9, 60]
+    free = decode(table, limits)
     assert contains_repetition(free[0].tokens, 12)
     assert not any(hypothesis.has_repetition for hypothesis in free)
-    stopped = walk(table, limits, rules=rules)
+    stopped = decode(table, limits, settings)
     assert [hypothesis.has_repetition for hypothesis in stopped] == [True, False, True]
     assert len(stopped[0].tokens) % 8 == 0
     assert len(stopped[0].tokens) < 40
-    assert plainly_loops(stopped[0].tokens, 12)
+    assert repeats_by_definition(stopped[0].tokens, 12)
     assert not stopped[0].finished
-    assert walk(table, limits, rules=rules, wishes=[SentenceConstraints(allow_repetition=True)] * 3) == free
+    assert decode(table, limits, settings, constraints=[SentenceConstraints(allow_repetition=True)] * 3) == free
     table.steps = 0
-    beam = search(table, limits, 2, "gnmt", 0.6, rules=rules)
+    beam = search(table, limits, 2, settings)
     assert beam[0][0].has_repetition
-    assert plainly_loops(beam[0][0].tokens, 12)
+    assert repeats_by_definition(beam[0][0].tokens, 12)
     assert beam[0][0].tokens == stopped[0].tokens
     assert beam[0][0].score == pytest.approx(stopped[0].score, abs=1e-5)
     assert not beam[1][0].has_repetition
 
 
-# All at once, and knobs
+# All constraints together, and recipe keys
 
 
-def test_a_sentence_with_wishes_is_no_other_for_its_batch_mates() -> None:
-    wishes = [
+def test_constrained_output_does_not_depend_on_the_batch() -> None:
+    constraints = [
         SentenceConstraints(prefix=(3,), include=((5, 4),)),
         SentenceConstraints(exclude=((4,), (5, 3))),
         SentenceConstraints(include=((4, 4),), exclude=((3,),)),
         SentenceConstraints(prefix=(5, 5)),
         SentenceConstraints(),
     ]
-    limits, rules = [12, 9, 11, 7, 10], DecodingConstraints(no_repeat_ngram_size=3, min_length=1, repetition_window=8)
+    limits, settings = [12, 9, 11, 7, 10], constrain_decoding(no_repeat_ngram_size=3, min_length=1, repetition_window=8)
     for seed in range(5):
         table = Table.random(seed, vocabulary=7)
-        together = search(table, limits, 4, "gnmt", 0.6, wishes=wishes, rules=rules)
+        together = search(table, limits, 4, settings, constraints=constraints)
         for row in range(5):
-            start = table.start(5, 4).keep(torch.tensor([row]))
             (alone,) = beam_search(
                 table.step,
-                start,
+                table.start(5, 4).select_sentences(torch.tensor([row])),
                 max_lengths=[limits[row]],
-                beam_size=4,
-                start_id=START,
-                end_id=END,
-                length_penalty=LengthPenalty("gnmt", 0.6),
-                device=torch.device("cpu"),
-                constraints=[wishes[row]],
-                decoding_constraints=rules,
+                settings=settings,
+                options=BeamSearchOptions(beam_size=4),
+                device=CPU,
+                constraints=[constraints[row]],
             )
-            assert_found(together[row], [(one.tokens, one.score, one.finished) for one in alone])
+            assert_outputs(together[row], to_outputs(alone))
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"num_beam_groups": 3}, "num_beam_groups = 3 does not divide beam_size = 4"),
         ({"num_beam_groups": 2, "method": "sample"}, "num_beam_groups = 2 is for beam search, but method = 'sample'"),
@@ -518,8 +526,8 @@ def test_a_sentence_with_wishes_is_no_other_for_its_batch_mates() -> None:
         ({"suppress_tokens": "ab"}, "suppress_tokens = 'ab'"),
     ],
 )
-def test_impossible_knobs_are_refused_in_one_line(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(RecipeError, match="decoding: ") as refused:
+def test_invalid_decoding_keys_raise_one_line_errors(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match="decoding: ") as raised:
         update_section(DecodingConfig(), changes, where="decoding")
-    assert told in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -279,8 +279,8 @@ def test_a_parse_that_is_wrong_is_a_failure(tmp_path: Path) -> None:
     assert [(one.line, one.status, one.reason) for one in score_files(gold, test)] == [
         (1, 0, ""),
         (2, 1, "the tree that begins here has 1 brackets that never close"),
-        (3, 1, "a bracket closes that was never opened"),
-        (4, 1, "'no' is in no tree"),
+        (3, 1, "a bracket closes that never opened"),
+        (4, 1, "'no' is outside of any tree"),
         (5, 2, "no tree"),
     ]
 

@@ -299,7 +299,7 @@ def test_the_folder_is_sealed_and_stays_unless_told(learnt: Bundle, tmp_path: Pa
 def test_the_command_writes_what_the_page_reads(
     bundle_copy: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/export.md's Python, run as it stands in the folder where the command ran, beside the training-side search."""
+    """docs/how-to/export.md's Python, run as it stands in the folder where the command ran, beside the training-side search."""
     monkeypatch.chdir(tmp_path)
     edit_config(bundle_copy, lambda document: document["recipe"]["decoding"].update(method="greedy"))
     told = CliRunner().invoke(cli, ["export", str(bundle_copy), "--to", "ctranslate2", "exported", "--json"])
@@ -310,7 +310,7 @@ def test_the_command_writes_what_the_page_reads(
     assert result["search"] == json.loads(Path("exported/dragoman.json").read_text(encoding="utf-8"))["search"]
     texts = (corpus / "test.en").read_text(encoding="utf-8")
     Path("test.en").write_text(texts, encoding="utf-8")
-    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "export.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(code, "export.md", "exec"), names)

@@ -298,7 +298,7 @@ def read(case: Case) -> Iterator[Pair]:
 
 
 # Where a file as a whole is wrong, there is no line to name.
-PLACED = re.compile(r", line \d+|broken after line \d+|: cannot be read: .| has \d+ lines but .* has \d+|: no line has ")
+PLACED = re.compile(r", line \d+|damaged after line \d+|: cannot be read: .| has \d+ lines but .* has \d+|: no line has ")
 
 
 def faults(case: Case) -> tuple[str, list[str]]:

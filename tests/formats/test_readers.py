@@ -1,4 +1,4 @@
-"""Pairs from files of every format and back: what is read, left out and refused, and that nothing is lost in writing."""
+"""Readers and writers of every corpus format: pairs read, skipped and refused, and files that read back unchanged."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 
 from dragoman.config import CorpusConfig, Format, make_recipe
 from dragoman.errors import DataError, DragomanError, MissingDependencyError, OutputError, RecipeError
-from dragoman.formats import parquet as parquet_room
-from dragoman.formats import text as lines_room
+from dragoman.formats import parquet as parquet_module
+from dragoman.formats import text as text_module
 from dragoman.formats.pair import Pair, to_single_line
 from dragoman.formats.readers import STDIN_PATH, detect_format, list_corpus_files, read_file, read_pairs, read_sides
 from dragoman.formats.text import MAX_LINE_BYTES, read_lines
@@ -36,14 +36,14 @@ from dragoman.formats.writers import WrittenFiles, write_pairs
 
 CRAFT = Path(__file__).parents[3] / "shared" / "data" / "craft"
 
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "": lambda written: written,
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda content: content,
     ".gz": gzip.compress,
     ".xz": lzma.compress,
     ".bz2": bz2.compress,
-    ".zst": lambda written: cast(bytes, pa.compress(written, codec="zstd", asbytes=True)),
+    ".zst": lambda content: cast(bytes, pa.compress(content, codec="zstd", asbytes=True)),
 }
-ENDING_OF: dict[Format, str] = {
+FORMAT_SUFFIXES: dict[Format, str] = {
     "lines": "", "tsv": ".tsv", "jsonl": ".jsonl", "tmx": ".tmx", "xliff": ".xlf", "po": ".po", "sgm": ".sgm",
     "parquet": ".parquet",
 }  # fmt: skip
@@ -57,37 +57,38 @@ def texts(pairs: Iterable[Pair]) -> Texts:
 
 
 def read(path: Path, **settings: Any) -> list[Pair]:
-    """The pairs of a file whose ending tells its format."""
+    """Return the pairs of a file, in the format of its ending."""
     return list(read_file(path, detect_format(path), **{**LANGUAGES, **settings}))
 
 
-def told(reading: Callable[[], object], kind: type[DragomanError] = DataError) -> str:
-    """The one line with which something is refused."""
-    with pytest.raises(kind) as caught:
-        reading()
+def error_of(function: Callable[[], object], error_type: type[DragomanError] = DataError) -> str:
+    """Return the error message that a function raises, which must be one line."""
+    with pytest.raises(error_type) as caught:
+        function()
     line = str(caught.value)
     assert line.isprintable(), line
     return line
 
 
-def refusal(path: Path, **settings: Any) -> str:
-    """What is said of a file, without its name, which must come first."""
-    line = told(lambda: read(path, **settings))
+def read_error(path: Path, **settings: Any) -> str:
+    """Return the error message of reading a file, without the file name at its start."""
+    line = error_of(lambda: read(path, **settings))
     assert line.startswith(str(path)), line
     return line.removeprefix(str(path))
 
 
-def put(path: Path, written: str | bytes) -> Path:
-    written = written.encode() if isinstance(written, str) else written
-    path.write_bytes(PACKERS[path.suffix if path.suffix in PACKERS else ""](written))
+def write_file(path: Path, content: str | bytes) -> Path:
+    """Write a file, and compress it if its ending says so."""
+    content = content.encode() if isinstance(content, str) else content
+    path.write_bytes(COMPRESSORS[path.suffix if path.suffix in COMPRESSORS else ""](content))
     return path
 
 
-# --- a text is one line -----------------------------------------------------------------------------------------------
+# --- one line a text -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("written", "line"),
+    ("text", "line"),
     [
         ("a b", "a b"),
         (" a\t", " a\t"),
@@ -101,54 +102,52 @@ def put(path: Path, written: str | bytes) -> Path:
         ("a\u2028b\u0085c\vd", "a\u2028b\u0085c\vd"),
     ],
 )
-def test_a_line_break_becomes_a_space_and_at_the_ends_nothing(written: str, line: str) -> None:
-    assert to_single_line(written) == line
+def test_line_break_becomes_space(text: str, line: str) -> None:
+    assert to_single_line(text) == line
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize("ending", COMPRESSORS)
 @pytest.mark.parametrize("end", [b"\n", b""])
-def test_a_line_may_be_as_long_as_the_limit_and_no_longer(tmp_path: Path, ending: str, end: bytes) -> None:
+def test_line_length_is_limited(tmp_path: Path, ending: str, end: bytes) -> None:
     path = tmp_path / f"a{ending}"
-    path.write_bytes(PACKERS[ending](b"a\n" + b"x" * MAX_LINE_BYTES + end))
+    path.write_bytes(COMPRESSORS[ending](b"a\n" + b"x" * MAX_LINE_BYTES + end))
     assert [len(line) for line in read_lines(path)] == [1, MAX_LINE_BYTES]
-    path.write_bytes(PACKERS[ending](b"a\n" + b"x" * (MAX_LINE_BYTES + 1) + end))
-    assert told(lambda: list(read_lines(path))) == f"{path}, line 2: longer than 16 MiB, which no sentence is"
+    path.write_bytes(COMPRESSORS[ending](b"a\n" + b"x" * (MAX_LINE_BYTES + 1) + end))
+    assert error_of(lambda: list(read_lines(path))) == f"{path}, line 2: longer than 16 MiB; split the line"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
-def test_lines_are_the_same_however_the_file_is_cut_in_reading(
-    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lines_room, "_CHUNK", size)
-    path = put(tmp_path / "a.xz", "ä\r\n\n\r\nbc\rd\n\n\nlast\r")
+def test_lines_do_not_depend_on_chunk_size(tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_module, "_CHUNK_BYTES", size)
+    path = write_file(tmp_path / "a.xz", "ä\r\n\n\r\nbc\rd\n\n\nlast\r")
     assert list(read_lines(path)) == ["ä", "", "", "bc\rd", "", "", "last\r"]
 
 
 @pytest.mark.parametrize("ending", [".xz", ".bz2"])
 @pytest.mark.parametrize("behind", [b"junk", b"\x00junk"])
-def test_what_follows_an_archive_and_is_none_is_refused(tmp_path: Path, ending: str, behind: bytes) -> None:
+def test_garbage_after_archive_is_refused(tmp_path: Path, ending: str, behind: bytes) -> None:
     path = tmp_path / f"a{ending}"
-    path.write_bytes(PACKERS[ending](b"a\n") + behind)
-    assert told(lambda: list(read_lines(path))).startswith(f"{path}: broken after line 1: ")
+    path.write_bytes(COMPRESSORS[ending](b"a\n") + behind)
+    assert error_of(lambda: list(read_lines(path))).startswith(f"{path}: damaged after line 1: ")
 
 
-def test_padding_between_the_parts_of_an_xz_archive_is_skipped(tmp_path: Path) -> None:
+def test_padding_between_xz_parts_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.xz"
     path.write_bytes(lzma.compress(b"a\n") + b"\0" * 8 + lzma.compress(b"b\n") + b"\0" * 4)
     assert list(read_lines(path)) == ["a", "b"]
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2", ".zst"])
-def test_an_archive_of_no_bytes_is_refused(tmp_path: Path, ending: str) -> None:
+def test_empty_archive_is_refused(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"a{ending}"
     path.touch()
-    assert told(lambda: list(read_lines(path))) == f"{path}: cannot be read: an empty file is no {ending} archive"
+    assert error_of(lambda: list(read_lines(path))) == f"{path}: cannot be read: an empty file is no {ending} archive"
 
 
-READING = """
+READ_SCRIPT = """
 import sys
 from pathlib import Path
 from dragoman.errors import DataError
@@ -161,14 +160,14 @@ for name in sys.argv[1:]:
 """
 
 
-def test_an_archive_that_cannot_be_read_is_told_in_one_line_and_nothing_is_left_open(tmp_path: Path) -> None:
-    """Python's development mode tells of files that nobody closed, and of errors that nobody could catch."""
+def test_unreadable_archive_leaves_no_open_file(tmp_path: Path) -> None:
+    """Python's development mode reports files that stay open and exceptions that are ignored."""
     endings = [".gz", ".xz", ".bz2", ".zst"]
     missing = [tmp_path / f"missing{ending}" for ending in endings]
     empty = [tmp_path / f"empty{ending}" for ending in endings]
     damaged = [tmp_path / f"damaged{ending}" for ending in endings]
     cut = [tmp_path / f"cut{ending}" for ending in endings]
-    whole = [put(tmp_path / f"whole{ending}", "a\n" * 9) for ending in endings]
+    whole = [write_file(tmp_path / f"whole{ending}", "a\n" * 9) for ending in endings]
     for path, packed in zip(damaged, whole, strict=True):
         path.write_bytes(packed.read_bytes()[:9] + b"\xff" * 9)
     for path, packed in zip(cut, whole, strict=True):
@@ -176,17 +175,17 @@ def test_an_archive_that_cannot_be_read_is_told_in_one_line_and_nothing_is_left_
     for path in empty:
         path.touch()
     paths = [*missing, *empty, *damaged, *cut, *whole]
-    words = [sys.executable, "-X", "dev", "-c", READING, *map(str, paths)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    command = [sys.executable, "-X", "dev", "-c", READ_SCRIPT, *map(str, paths)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
     assert lines[:4] == [f"{path}: there is no such file" for path in missing]
     for line, path in zip(lines, paths[:-4], strict=True):
         assert line.startswith(f"{path}: ")
 
 
-def test_an_xz_archive_that_asks_for_too_much_memory_is_refused(tmp_path: Path) -> None:
-    """By the .xz format 1.0.4, 3.1 and 5.3.1: 2^29 bytes of dictionary in a block header, which ends with its check sum."""
+def test_xz_archive_with_large_dictionary_is_refused(tmp_path: Path) -> None:
+    """The block header asks for a dictionary of 2^29 bytes and ends with its checksum (.xz format 1.0.4, 3.1 and 5.3.1)."""
     path = tmp_path / "a.xz"
     packed = bytearray(lzma.compress(b"a\n", filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 2**20}]))
     header = 12
@@ -194,31 +193,34 @@ def test_an_xz_archive_that_asks_for_too_much_memory_is_refused(tmp_path: Path) 
     packed[packed.index(b"\x21\x01", header) + 2] = 34
     packed[end : end + 4] = zlib.crc32(packed[header:end]).to_bytes(4, "little")
     path.write_bytes(packed)
-    assert told(lambda: list(read_lines(path))) == f"{path}: cannot be read: Memory usage limit exceeded"
+    assert error_of(lambda: list(read_lines(path))) == f"{path}: cannot be read: Memory usage limit exceeded"
 
 
 # --- TSV --------------------------------------------------------------------------------------------------------------
 
 
-def test_columns_of_a_tsv_are_chosen_by_number(tmp_path: Path) -> None:
-    path = put(tmp_path / "a.tsv", "1\tone\t\teins\n2\ttwo\tx\tzwei\n")
-    assert texts(read(path, fields=["2", "4"])) == [("one", "eins"), ("two", "zwei")]
-    assert texts(read(path, fields=["4", "1"])) == [("eins", "1"), ("zwei", "2")]
-    assert refusal(path, fields=["2", "5"]) == ", line 1: 4 tab-separated fields, but fields names 5"
-    assert refusal(path) == ", line 1: 4 tab-separated fields; expected 2, source and target"
+def test_tsv_columns_are_chosen_by_number(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "a.tsv", "1\tone\t\teins\n2\ttwo\tx\tzwei\n")
+    assert texts(read(path, column_names=["2", "4"])) == [("one", "eins"), ("two", "zwei")]
+    assert texts(read(path, column_names=["4", "1"])) == [("eins", "1"), ("zwei", "2")]
+    assert read_error(path, column_names=["2", "5"]) == ", line 1: 4 tab-separated columns, but columns names 5"
+    assert read_error(path) == ", line 1: 4 tab-separated columns; expected 2, source and target"
 
 
-@pytest.mark.parametrize("field", ["0", "en", "", "²", "-1", "1.5", "9" * 10])
-def test_a_column_of_a_tsv_is_a_number_from_1(tmp_path: Path, field: str) -> None:
-    path = put(tmp_path / "a.tsv", "one\teins\n")
-    assert refusal(path, fields=["1", field]) == f": fields names {field!r}, but the columns of a TSV are numbers from '1'"
+@pytest.mark.parametrize("column", ["0", "en", "", "²", "-1", "1.5", "9" * 10])
+def test_tsv_column_is_number_from_1(tmp_path: Path, column: str) -> None:
+    path = write_file(tmp_path / "a.tsv", "one\teins\n")
+    assert (
+        read_error(path, column_names=["1", column])
+        == f": columns names {column!r}, but the columns of a TSV are numbers from '1'"
+    )
 
 
 # --- JSON lines -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("row", "fields"),
+    ("row", "columns"),
     [
         ({"translation": {"en": "one", "de": "eins"}, "en": "x", "de": "x", "source": "x", "target": "x"}, None),
         ({"en": "one", "de": "eins", "source": "x", "target": "x"}, None),
@@ -228,25 +230,23 @@ def test_a_column_of_a_tsv_is_a_number_from_1(tmp_path: Path, field: str) -> Non
         ({"a.b": "one", "a": {"b": "x"}, "d": "eins"}, ["a.b", "d"]),
     ],
 )
-def test_texts_stand_under_the_keys_named_or_the_usual_ones(
-    tmp_path: Path, row: dict[str, Any], fields: list[str] | None
-) -> None:
-    path = put(tmp_path / "a.jsonl", f"{json.dumps(row)}\n\n{json.dumps(row)}\n")
-    assert read(path, fields=fields) == [Pair("one", "eins", f"{path}:1"), Pair("one", "eins", f"{path}:3")]
-    table = put(tmp_path / "a.parquet", "")
+def test_keys_are_given_or_usual_ones(tmp_path: Path, row: dict[str, Any], columns: list[str] | None) -> None:
+    path = write_file(tmp_path / "a.jsonl", f"{json.dumps(row)}\n\n{json.dumps(row)}\n")
+    assert read(path, column_names=columns) == [Pair("one", "eins", f"{path}:1"), Pair("one", "eins", f"{path}:3")]
+    table = write_file(tmp_path / "a.parquet", "")
     pq.write_table(pa.Table.from_pylist([row, row]), table)
-    assert read(table, fields=fields) == [Pair("one", "eins", f"{table}:#1"), Pair("one", "eins", f"{table}:#2")]
+    assert read(table, column_names=columns) == [Pair("one", "eins", f"{table}:#1"), Pair("one", "eins", f"{table}:#2")]
 
 
-def test_a_null_and_a_missing_key_are_empty_texts(tmp_path: Path) -> None:
-    path = put(
+def test_null_and_missing_key_are_empty_texts(tmp_path: Path) -> None:
+    path = write_file(
         tmp_path / "a.ndjson", '{"en": "one"}\n{"en": "two", "de": null}\n{"de": "drei"}\n{"en": "4\\r\\n5", "de": "4"}\n'
     )
     assert texts(read(path)) == [("one", ""), ("two", ""), ("", "drei"), ("4 5", "4")]
 
 
 @pytest.mark.parametrize(
-    ("written", "fields", "said"),
+    ("content", "columns", "expected"),
     [
         ("{}\n[1]\n", ["a", "b"], ", line 2: is not a JSON object of keys and values"),
         ('{"a": 1, "b": ""}', ["a", "b"], ", line 1: 'a' holds a number, not text"),
@@ -260,12 +260,12 @@ def test_a_null_and_a_missing_key_are_empty_texts(tmp_path: Path) -> None:
         (
             '{"a": "x", "c": {"d": ""}}\n',
             None,
-            ", line 1: neither en and de, source and target nor src and tgt among 'a', 'c.d'; name two of them in fields",
+            ", line 1: neither en and de, source and target nor src and tgt among 'a', 'c.d'; name two of them in columns",
         ),
     ],
 )
-def test_json_lines_that_cannot_be_pairs_are_named(tmp_path: Path, written: str, fields: list[str] | None, said: str) -> None:
-    assert refusal(put(tmp_path / "a.jsonl", written), fields=fields) == said
+def test_invalid_json_line_is_named(tmp_path: Path, content: str, columns: list[str] | None, expected: str) -> None:
+    assert read_error(write_file(tmp_path / "a.jsonl", content), column_names=columns) == expected
 
 
 # --- TMX --------------------------------------------------------------------------------------------------------------
@@ -281,8 +281,8 @@ def tu(*variants: tuple[str, str], attributes: str = "") -> str:
     return f"<tu{attributes}>{inner}</tu>"
 
 
-def test_each_unit_of_a_tmx_is_a_pair(tmp_path: Path) -> None:
-    path = put(
+def test_tmx_unit_is_pair(tmp_path: Path) -> None:
+    path = write_file(
         tmp_path / "a.tmx",
         tmx(
             '<tu tuid="x1"><note>no</note><tuv xml:lang="de"><seg>eins</seg></tuv><tuv lang="EN-us"><seg>one</seg></tuv></tu>',
@@ -315,49 +315,48 @@ def test_each_unit_of_a_tmx_is_a_pair(tmp_path: Path) -> None:
         ("de-AT", "fr", ("de", "")),
     ],
 )
-def test_a_language_is_matched_as_written_and_else_by_its_first_subtag(
-    tmp_path: Path, source: str, target: str, pair: tuple[str, str]
-) -> None:
+def test_tmx_language_matches_exactly_or_by_subtag(tmp_path: Path, source: str, target: str, pair: tuple[str, str]) -> None:
     units = [tu(("en-GB", "british"), ("EN", "exact"), ("de", "de")), tu(("fr", "f"))]
-    path = put(tmp_path / "a.tmx", tmx(*units))
+    path = write_file(tmp_path / "a.tmx", tmx(*units))
     assert texts(read(path, source_language=source, target_language=target))[0] == pair
 
 
-def test_native_codes_are_left_out_and_text_within_is_kept(tmp_path: Path) -> None:
+def test_native_codes_are_removed_without_their_text(tmp_path: Path) -> None:
     segment = (
         'a <bpt i="1">&lt;b&gt;</bpt>bold<ept i="1">&lt;/b&gt;</ept>, <hi>high</hi> <it pos="begin">&lt;i&gt;</it>'
         '<ph>&lt;img alt="<sub>picture</sub>"/&gt;</ph><ut>junk</ut> end'
     )
-    path = put(tmp_path / "a.tmx", tmx(tu(("en", segment), ("de", "d"))))
+    path = write_file(tmp_path / "a.tmx", tmx(tu(("en", segment), ("de", "d"))))
     assert texts(read(path)) == [("a bold, high picture end", "d")]
 
 
-def test_a_tmx_without_the_languages_is_refused_with_those_it_has(tmp_path: Path) -> None:
-    path = put(tmp_path / "a.tmx", tmx(tu(("fr", "un"), ("de-DE", "eins"))))
-    assert refusal(path) == ": no unit has the language 'en'; it holds 'fr', 'de-DE'"
+def test_tmx_without_languages_is_refused(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "a.tmx", tmx(tu(("fr", "un"), ("de-DE", "eins"))))
+    assert read_error(path) == ": no unit has the language 'en'; it holds 'fr', 'de-DE'"
     assert (
-        refusal(path, source_language="de", target_language="pl") == ": no unit has the language 'pl'; it holds 'fr', 'de-DE'"
+        read_error(path, source_language="de", target_language="pl")
+        == ": no unit has the language 'pl'; it holds 'fr', 'de-DE'"
     )
-    said = ": holds 'fr', 'de-DE'; say which to take in task.source_language and target_language"
-    assert refusal(path, source_language="", target_language="") == said
-    assert read(put(path, tmx())) == []
+    expected = ": holds 'fr', 'de-DE'; choose two in task.source_language and task.target_language"
+    assert read_error(path, source_language="", target_language="") == expected
+    assert read(write_file(path, tmx())) == []
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "iso-8859-1"])
-def test_xml_says_its_own_encoding(tmp_path: Path, encoding: str) -> None:
+def test_xml_declares_its_encoding(tmp_path: Path, encoding: str) -> None:
     head = f'<?xml version="1.0" encoding="{encoding.removesuffix("-sig")}"?>'
     written = tmx(tu(("en", "naïve"), ("de", "größer"))).replace('<?xml version="1.0"?>', head)
-    assert texts(read(put(tmp_path / "a.tmx", written.encode(encoding)))) == [("naïve", "größer")]
+    assert texts(read(write_file(tmp_path / "a.tmx", written.encode(encoding)))) == [("naïve", "größer")]
 
 
-# --- XML that means harm, or is damaged -------------------------------------------------------------------------------
+# --- hostile and damaged XML ------------------------------------------------------------------------------------------
 
 
 BOMB = "<!ENTITY a0 'ha'>" + "".join(f"<!ENTITY a{n} '{f'&a{n - 1};' * 10}'>" for n in range(1, 12))
 
 
 @pytest.mark.parametrize(
-    ("head", "text", "said"),
+    ("head", "text", "expected"),
     [
         (
             f"<!DOCTYPE tmx [{BOMB}]>",
@@ -380,17 +379,17 @@ BOMB = "<!ENTITY a0 'ha'>" + "".join(f"<!ENTITY a{n} '{f'&a{n - 1};' * 10}'>" fo
         ("", "<it/>" * (MAX_LINE_BYTES // 5 + 2**14), ": no unit ends within 16 MiB after 0 units"),
     ],
 )
-def test_entities_and_damage_are_refused_in_one_line(tmp_path: Path, head: str, text: str, said: str) -> None:
+def test_entities_and_damaged_xml_are_refused(tmp_path: Path, head: str, text: str, expected: str) -> None:
     secret = tmp_path / "secret.dtd"
     secret.write_text("<!ENTITY y 'secret'>")
-    path = put(tmp_path / "a.tmx", tmx(tu(("en", text), ("de", "d")), head=head.replace("{secret}", secret.as_uri())))
-    line = refusal(path)
-    assert line.startswith(said)
+    path = write_file(tmp_path / "a.tmx", tmx(tu(("en", text), ("de", "d")), head=head.replace("{secret}", secret.as_uri())))
+    line = read_error(path)
+    assert line.startswith(expected)
     assert "secret'" not in line
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("content", "expected"),
     [
         (b"", ": not XML that can be read: no element found"),
         (b"plain text", ", line 1: not XML that can be read: Start tag expected, '<' not found"),
@@ -402,21 +401,21 @@ def test_entities_and_damage_are_refused_in_one_line(tmp_path: Path, head: str, 
         (b"<tmx>\n<tu>\n", ", line 3: not XML that can be read: Premature end of data in tag tu line 2"),
     ],
 )
-def test_what_is_no_tmx_is_refused(tmp_path: Path, written: bytes, said: str) -> None:
-    assert refusal(put(tmp_path / "a.tmx", written)) == said
+def test_invalid_tmx_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
+    assert read_error(write_file(tmp_path / "a.tmx", content)) == expected
 
 
-def test_xml_cut_with_its_archive_is_refused(tmp_path: Path) -> None:
+def test_xml_in_truncated_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.tmx.gz"
     packed = gzip.compress(tmx(*(tu(("en", f"{n * 7919}"), ("de", f"{n * 104729}")) for n in range(9000))).encode())
     path.write_bytes(packed[: len(packed) // 2])
-    line = refusal(path)
-    assert re.match(r": broken after unit \d+: Compressed file ended before the end-of-stream marker was reached", line), line
+    line = read_error(path)
+    assert re.match(r": damaged after unit \d+: Compressed file ended before the end-of-stream marker was reached", line), line
 
 
-def test_xml_needs_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_xml_needs_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lxml", None)
-    line = told(lambda: read(put(tmp_path / "a.tmx", tmx())), MissingDependencyError)
+    line = error_of(lambda: read(write_file(tmp_path / "a.tmx", tmx())), MissingDependencyError)
     assert line == "reading TMX and XLIFF needs lxml, which is not installed: pip install 'dragoman[formats]'"
 
 
@@ -439,7 +438,7 @@ def xliff2(inner: str, *, target: str = ' trgLang="de"', version: str = "2.0") -
 
 
 @pytest.mark.parametrize("namespace", [True, False])
-def test_each_unit_of_an_xliff_1_is_a_pair(tmp_path: Path, namespace: bool) -> None:
+def test_xliff_1_unit_is_pair(tmp_path: Path, namespace: bool) -> None:
     units = """
       <trans-unit id="a"><source>one</source><target>eins</target>
         <alt-trans><source>no</source><target>nein</target></alt-trans></trans-unit>
@@ -452,7 +451,7 @@ def test_each_unit_of_an_xliff_1_is_a_pair(tmp_path: Path, namespace: bool) -> N
         <bpt id="3">&lt;i></bpt>d<ept id="3">no</ept> <ph id="4">no <sub>e</sub></ph><bx id="5"/><ex id="5"/>
         <it id="6" pos="open">no</it></source><target>f</target></trans-unit>
     """
-    path = put(tmp_path / "a.xlf", xliff1(units, namespace=namespace))
+    path = write_file(tmp_path / "a.xlf", xliff1(units, namespace=namespace))
     assert read(path) == [
         Pair("one", "eins", f"{path}:a"),
         Pair("two", "", f"{path}:b"),
@@ -464,7 +463,7 @@ def test_each_unit_of_an_xliff_1_is_a_pair(tmp_path: Path, namespace: bool) -> N
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_each_segment_of_an_xliff_2_is_a_pair(tmp_path: Path, version: str) -> None:
+def test_xliff_2_segment_is_pair(tmp_path: Path, version: str) -> None:
     units = """
       <unit id="a"><originalData><data id="d">&lt;b></data></originalData>
         <m:matches xmlns:m="urn:oasis:names:tc:xliff:matches:2.0"><m:match ref="#x"><source>no</source>
@@ -478,7 +477,7 @@ def test_each_segment_of_an_xliff_2_is_a_pair(tmp_path: Path, version: str) -> N
       <unit id="d"><segment><source>a <pc id="1">b <mrk id="m">c</mrk></pc><ph id="2"/><sc id="3"/> d<ec startRef="3"/>
         <sm id="4"/><em startRef="4"/>e<cp hex="0007"/></source><target>f</target></segment></unit>
     """
-    path = put(tmp_path / "a.xliff", xliff2(units, version=version))
+    path = write_file(tmp_path / "a.xliff", xliff2(units, version=version))
     assert read(path) == [
         Pair("one", "eins", f"{path}:a"),
         Pair("two", "", f"{path}:b:s1"),
@@ -488,36 +487,40 @@ def test_each_segment_of_an_xliff_2_is_a_pair(tmp_path: Path, version: str) -> N
     ]
 
 
-def test_an_xliff_of_other_languages_is_refused(tmp_path: Path) -> None:
-    one = put(tmp_path / "1.xlf", xliff1(""" <trans-unit id="a"><source>one</source><target>eins</target></trans-unit>"""))
-    two = put(tmp_path / "2.xlf", xliff2('<unit id="a"><segment><source>one</source><target>eins</target></segment></unit>'))
-    assert refusal(one, target_language="fr") == ": its target language is 'de-DE', but task.target_language is 'fr'"
-    assert refusal(two, source_language="fr") == ": its source language is 'en', but task.source_language is 'fr'"
-    for path in (one, two):
+def test_xliff_of_other_languages_is_refused(tmp_path: Path) -> None:
+    version_1 = write_file(
+        tmp_path / "1.xlf", xliff1(""" <trans-unit id="a"><source>one</source><target>eins</target></trans-unit>""")
+    )
+    version_2 = write_file(
+        tmp_path / "2.xlf", xliff2('<unit id="a"><segment><source>one</source><target>eins</target></segment></unit>')
+    )
+    assert read_error(version_1, target_language="fr") == ": its target language is 'de-DE', but task.target_language is 'fr'"
+    assert read_error(version_2, source_language="fr") == ": its source language is 'en', but task.source_language is 'fr'"
+    for path in (version_1, version_2):
         assert texts(read(path, source_language="", target_language="de-AT")) == [("one", "eins")]
-    unnamed = put(tmp_path / "3.xlf", one.read_text().replace(' target-language="de-DE"', ""))
+    unnamed = write_file(tmp_path / "3.xlf", version_1.read_text().replace(' target-language="de-DE"', ""))
     assert texts(read(unnamed, target_language="fr")) == [("one", "eins")]
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("content", "expected"),
     [
         ('<xliff version="3.0"/>', ": is XLIFF of version '3.0'; 1.0 to 1.2 and 2.0 to 2.2 can be read"),
         ("<xliff/>", ": is XLIFF of version ''; 1.0 to 1.2 and 2.0 to 2.2 can be read"),
         (
             xliff2('<unit id="u"><segment><source><cp hex="D800"/></source></segment></unit>'),
-            ":u: <cp hex='D800'> is no character",
+            ":u: <cp hex='D800'> is not a character",
         ),
-        (xliff2('<unit id="u"><segment><source><cp/></source></segment></unit>'), ":u: <cp hex=''> is no character"),
+        (xliff2('<unit id="u"><segment><source><cp/></source></segment></unit>'), ":u: <cp hex=''> is not a character"),
     ],
 )
-def test_what_is_no_xliff_is_refused(tmp_path: Path, written: str, said: str) -> None:
-    assert refusal(put(tmp_path / "a.xlf", written)) == said
+def test_invalid_xliff_is_refused(tmp_path: Path, content: str, expected: str) -> None:
+    assert read_error(write_file(tmp_path / "a.xlf", content)) == expected
 
 
-def test_a_version_may_be_told_by_the_namespace_alone(tmp_path: Path) -> None:
-    written = xliff1('<trans-unit id="a"><source>one</source></trans-unit>').replace(' version="1.2"', "")
-    assert texts(read(put(tmp_path / "a.xlf", written))) == [("one", "")]
+def test_xliff_version_comes_from_namespace(tmp_path: Path) -> None:
+    content = xliff1('<trans-unit id="a"><source>one</source></trans-unit>').replace(' version="1.2"', "")
+    assert texts(read(write_file(tmp_path / "a.xlf", content))) == [("one", "")]
 
 
 # --- PO ---------------------------------------------------------------------------------------------------------------
@@ -559,29 +562,29 @@ msgstr"\303"
 
 
 def po_file(path: Path) -> Path:
-    return put(path, PO.replace("\\u2028", "\u2028").replace(r"\303", r"\101\x42\v"))
+    return write_file(path, PO.replace("\\u2028", "\u2028").replace(r"\303", r"\101\x42\v"))
 
 
-def test_each_message_of_a_po_is_a_pair(tmp_path: Path) -> None:
+def test_po_message_is_pair(tmp_path: Path) -> None:
     path = po_file(tmp_path / "a.po")
     lines = path.read_text().split("\n")
 
-    def at(message: str) -> str:
+    def origin_of(message: str) -> str:
         return f"{path}:{lines.index(message) + 1}"
 
     assert read(path) == [
-        Pair("one", "eins", at('msgid "one"')),
-        Pair("two", "", at('msgid "two"')),
-        Pair("three", "", at('msgid "three"')),
-        Pair("four lines", 'vier Zeilen\t"\\"', at('msgid "four\\n"')),
-        Pair("%d file", "%d Datei", at('msgid "%d file"')),
-        Pair("%d files", "%d Dateien", at('msgid "%d file"')),
-        Pair("a\u2028b", "AB\v", at('msgid "a\u2028b"')),
+        Pair("one", "eins", origin_of('msgid "one"')),
+        Pair("two", "", origin_of('msgid "two"')),
+        Pair("three", "", origin_of('msgid "three"')),
+        Pair("four lines", 'vier Zeilen\t"\\"', origin_of('msgid "four\\n"')),
+        Pair("%d file", "%d Datei", origin_of('msgid "%d file"')),
+        Pair("%d files", "%d Dateien", origin_of('msgid "%d file"')),
+        Pair("a\u2028b", "AB\v", origin_of('msgid "a\u2028b"')),
     ]
 
 
-def test_obsolete_entries_are_skipped_with_their_marks(tmp_path: Path) -> None:
-    path = put(
+def test_obsolete_po_entries_are_skipped(tmp_path: Path) -> None:
+    path = write_file(
         tmp_path / "a.po",
         PO_HEAD + '\nmsgid "one"\nmsgstr "eins"\n#, fuzzy\n#~| msgid "x"\n#~ msgid "old"\n#~ "er"\n#~ msgstr "alt"\n#~ "er"\n'
         'msgid "two"\nmsgstr "zwei"\n#~ msgid "older"\n#~ msgstr ""\n',
@@ -589,67 +592,67 @@ def test_obsolete_entries_are_skipped_with_their_marks(tmp_path: Path) -> None:
     assert texts(read(path)) == [("one", "eins"), ("two", "zwei")]
 
 
-def test_messages_are_those_that_another_reader_finds(tmp_path: Path) -> None:
+def test_po_messages_equal_those_of_polib(tmp_path: Path) -> None:
     polib = pytest.importorskip("polib")
-    path = put(tmp_path / "a.po", PO.split('\nmsgid "a\\u2028b"')[0].replace('"Zei" "len', '"Zeilen'))
-    found = []
+    path = write_file(tmp_path / "a.po", PO.split('\nmsgid "a\\u2028b"')[0].replace('"Zei" "len', '"Zeilen'))
+    expected = []
     for entry in polib.pofile(str(path)):
         forms = [entry.msgstr_plural[number] for number in sorted(entry.msgstr_plural)] or [entry.msgstr]
         for message, form in zip(
             [entry.msgid, entry.msgid_plural][: 1 + bool(entry.msgid_plural)], (forms[0], forms[-1]), strict=False
         ):
-            found.append((to_single_line(message), "" if entry.fuzzy else to_single_line(form)))
-    assert texts(read(path)) == found
-    assert len(found) == 6
+            expected.append((to_single_line(message), "" if entry.fuzzy else to_single_line(form)))
+    assert texts(read(path)) == expected
+    assert len(expected) == 6
 
 
-def test_a_po_in_another_charset_is_refused_with_advice(tmp_path: Path) -> None:
-    path = put(tmp_path / "a b.po", PO_HEAD.replace("UTF-8", "ISO-8859-2").encode())
+def test_po_in_other_encoding_is_refused(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "a b.po", PO_HEAD.replace("UTF-8", "ISO-8859-2").encode())
     convert = f"convert it: msgconv --to-code=UTF-8 '{path}' -o NEW.po"
-    assert refusal(path) == f", line 1: its charset is 'ISO-8859-2', not UTF-8; {convert}"
-    put(path, "# J\xfcrgen\n".encode("latin-1") + PO_HEAD.encode())
-    assert refusal(path) == f", line 1: not UTF-8 (byte 0xfc at column 4); {convert}"
-    assert read(put(path, PO_HEAD.replace("UTF-8", "CHARSET"))) == []
+    assert read_error(path) == f", line 1: its charset is 'ISO-8859-2', not UTF-8; {convert}"
+    write_file(path, "# J\xfcrgen\n".encode("latin-1") + PO_HEAD.encode())
+    assert read_error(path) == f", line 1: not UTF-8 (byte 0xfc at column 4); {convert}"
+    assert read(write_file(path, PO_HEAD.replace("UTF-8", "CHARSET"))) == []
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("content", "expected"),
     [
-        ('msgid "a\nmsgstr "b"', ", line 1: a quotation mark is missing or too many"),
-        ('msgid "a" b\nmsgstr "b"', ", line 1: a quotation mark is missing or too many"),
-        ('msgid "a"b"\nmsgstr "b"', ", line 1: a quotation mark is missing or too many"),
-        ('msgid "a\\"\nmsgstr "b"', ", line 1: a quotation mark is missing or too many"),
-        ('msgid "a\\q"\nmsgstr "b"', ", line 1: \\q is no escape sequence of a character"),
-        ('msgid "a\\303"\nmsgstr "b"', ", line 1: \\303 is no escape sequence of a character"),
+        ('msgid "a\nmsgstr "b"', ", line 1: the quotation marks are not balanced"),
+        ('msgid "a" b\nmsgstr "b"', ", line 1: the quotation marks are not balanced"),
+        ('msgid "a"b"\nmsgstr "b"', ", line 1: the quotation marks are not balanced"),
+        ('msgid "a\\"\nmsgstr "b"', ", line 1: the quotation marks are not balanced"),
+        ('msgid "a\\q"\nmsgstr "b"', ", line 1: \\q is not an escape sequence of a character"),
+        ('msgid "a\\303"\nmsgstr "b"', ", line 1: \\303 is not an escape sequence of a character"),
         ('msgid "a"\nmsgid "b"', ", line 2: msgid does not belong here; an entry is msgid, msgid_plural, msgstr, each once"),
         ('msgid "a"\nmsgstr "b"\nmsgstr "c"', ", line 3: msgstr does not belong here; an entry is"),
         ('msgstr "b"', ", line 1: msgstr does not belong here; an entry is"),
         ('msgid "a"\nmsgctxt "b"', ", line 2: msgctxt does not belong here; an entry is"),
-        ('"a"', ", line 1: '\"a\"' is nothing that PO knows here"),
-        ("msgid a", ", line 1: 'msgid a' is nothing that PO knows here"),
-        ('msgid "a"\n#~ msgstr "b"', ", line 2: '\"b\"' is nothing that PO knows here"),
+        ('"a"', ", line 1: '\"a\"' is not valid in a PO file here"),
+        ("msgid a", ", line 1: 'msgid a' is not valid in a PO file here"),
+        ('msgid "a"\n#~ msgstr "b"', ", line 2: '\"b\"' is not valid in a PO file here"),
         ('\nmsgid "a"', ", line 2: the message has no msgstr"),
         ('msgid "a"\nmsgstr[0] "b"', ", line 1: has msgstr[0] for a message without msgid_plural"),
         ('msgid "a"\nmsgid_plural "as"\nmsgstr "b"', ", line 1: has msgstr for a message with msgid_plural"),
         ('msgid "a"\nmsgid_plural "as"\nmsgstr[1] "b"', ", line 1: has msgstr[1] for a message with msgid_plural"),
     ],
 )
-def test_what_is_no_po_is_refused(tmp_path: Path, written: str, said: str) -> None:
-    assert refusal(put(tmp_path / "a.po", written)).startswith(said)
+def test_invalid_po_is_refused(tmp_path: Path, content: str, expected: str) -> None:
+    assert read_error(write_file(tmp_path / "a.po", content)).startswith(expected)
 
 
 # --- SGM --------------------------------------------------------------------------------------------------------------
 
 
-def test_segments_of_two_sgm_files_are_pairs(tmp_path: Path) -> None:
-    source = put(
+def test_sgm_segments_are_pairs(tmp_path: Path) -> None:
+    source = write_file(
         tmp_path / "a-src.en.sgm",
         '<srcset setid="x" srclang="any">\n<doc sysid="s" docid="d1" genre=\'news\'>\n<hl>\n'
         '<seg id="1"> AT&T & a < b &amp;lt; </seg>\n'
         '</hl><p><seg id="2">two\n lines</seg> <SEG ID=3>&#252;&#x20AC;&nbsp;</SEG></p>\n</doc>\n'
         '<DOC docid="d2"><seg id="1"></seg></DOC></srcset>\n',
     )
-    target = put(
+    target = write_file(
         tmp_path / "a-ref.de.sgm.gz",
         '<refset setid="x"><doc docid="d1" sysid="ref"><seg id="1">eins</seg><seg id="2">zwei</seg><seg id="3">drei</seg></doc>'
         '<doc docid="d2"><seg id="1">vier</seg></doc></refset>',
@@ -667,40 +670,40 @@ GOOD_SGM = '<doc docid="d">\n<seg id="1">x</seg>\n<seg id="2">y</seg>\n</doc>\n'
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "expected"),
     [
         (
             GOOD_SGM.replace('"2"', '"3"'),
-            "{t}, line 3: the segment '3' of document 'd' stands where {s}, line 3, has '2' of document 'd'",
+            "{t}, line 3: has segment '3' of document 'd', but {s}, line 3, has '2' of document 'd'",
         ),
         (
             GOOD_SGM.replace('"d"', '"e"'),
-            "{t}, line 2: the segment '1' of document 'e' stands where {s}, line 2, has '1' of document 'd'",
+            "{t}, line 2: has segment '1' of document 'e', but {s}, line 2, has '1' of document 'd'",
         ),
-        (GOOD_SGM.replace('<seg id="2">y</seg>', ""), "{t} ends before the segment '2' of document 'd' of {s}, line 3"),
-        (GOOD_SGM + '<seg id="3"></seg>', "{s} ends before the segment '3' of document 'd' of {t}, line 5"),
-        (GOOD_SGM.replace("x</seg>", "x"), "{t}, line 3: '<seg id=\"2\">' stands before the </seg> of line 2's segment"),
-        (GOOD_SGM.replace("y</seg>", "y"), "{t}, line 4: '</doc>' stands before the </seg> of line 3's segment"),
-        (GOOD_SGM.replace("x</seg>", "x</seg></seg>"), "{t}, line 2: </seg> stands where no segment was begun"),
+        (GOOD_SGM.replace('<seg id="2">y</seg>', ""), "{t} ends before segment '2' of document 'd' of {s}, line 3"),
+        (GOOD_SGM + '<seg id="3"></seg>', "{s} ends before segment '3' of document 'd' of {t}, line 5"),
+        (GOOD_SGM.replace("x</seg>", "x"), "{t}, line 3: '<seg id=\"2\">' is in the segment of line 2, which has no </seg>"),
+        (GOOD_SGM.replace("y</seg>", "y"), "{t}, line 4: '</doc>' is in the segment of line 3, which has no </seg>"),
+        (GOOD_SGM.replace("x</seg>", "x</seg></seg>"), "{t}, line 2: </seg> closes no segment"),
         (GOOD_SGM.replace("y</seg>\n</doc>", "y"), "{t}, line 3: the segment has no </seg>"),
-        (GOOD_SGM.replace('<seg id="2">', '<seg id="2"'), "{t}, line 3: '<seg id=\"2\"y</seg>' stands"),
+        (GOOD_SGM.replace('<seg id="2">', '<seg id="2"'), "{t}, line 3: '<seg id=\"2\"y</seg>' is in"),
         (GOOD_SGM.replace('<seg id="2">', '<seg\nid="2">'), "{t}, line 3: the tag '<seg' does not end on its line"),
     ],
 )  # fmt: skip
-def test_sgm_files_that_part_or_are_damaged_are_refused(tmp_path: Path, target: str, said: str) -> None:
-    source, other = put(tmp_path / "s.sgm", GOOD_SGM), put(tmp_path / "t.sgm", target)
-    line = told(lambda: list(read_sides(source, other)))
-    if '<seg id="2"y' in target:  # whose `>` is that of </seg
-        assert line.startswith(f"{other}, line ")
+def test_differing_or_damaged_sgm_is_refused(tmp_path: Path, target: str, expected: str) -> None:
+    source_path, target_path = write_file(tmp_path / "s.sgm", GOOD_SGM), write_file(tmp_path / "t.sgm", target)
+    line = error_of(lambda: list(read_sides(source_path, target_path)))
+    if '<seg id="2"y' in target:  # its `>` is that of </seg
+        assert line.startswith(f"{target_path}, line ")
     else:
-        assert line == said.format(s=source, t=other)
+        assert line == expected.format(s=source_path, t=target_path)
 
 
 # --- trees ------------------------------------------------------------------------------------------------------------
 
 
-def test_each_tree_is_its_words_and_itself_on_one_line(tmp_path: Path) -> None:
-    path = put(
+def test_tree_gives_words_and_brackets(tmp_path: Path) -> None:
+    path = write_file(
         tmp_path / "a.mrg",
         "( (S (NP-SBJ (-NONE- *T*-1))\n     (VP (VB Go)\r\n\t(. .))) )\n\n"
         "id 7\t(S(NP (PRP It))  (VP (VBZ -LRB-)))(X a b)\n\t( (NN\u00a0 x) )\n(())",
@@ -715,22 +718,22 @@ def test_each_tree_is_its_words_and_itself_on_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("content", "expected"),
     [
         ("(S (NP x))\n(S (NP x)\n\n", ", line 2: the tree that begins here has 1 brackets that never close"),
-        ("(S (NP x))\n\n)", ", line 3: a bracket closes that was never opened"),
-        ("(S x) y (S z)", ", line 1: 'y' is in no tree"),
-        ("id (S x)", ", line 1: 'id' is in no tree"),
+        ("(S (NP x))\n\n)", ", line 3: a bracket closes that never opened"),
+        ("(S x) y (S z)", ", line 1: 'y' is outside of any tree"),
+        ("id (S x)", ", line 1: 'id' is outside of any tree"),
         ("(S (NP\nid\t(S x)", ", line 1: the tree that begins here has 2 brackets that never close"),
         ("\n" + "(" * 2000, ", line 2: the tree that begins in line 2 is deeper than 1000 brackets"),
     ],
 )
-def test_brackets_out_of_balance_are_named(tmp_path: Path, written: str, said: str) -> None:
-    assert refusal(put(tmp_path / "a.ptb", written)) == said
+def test_unbalanced_brackets_are_named(tmp_path: Path, content: str, expected: str) -> None:
+    assert read_error(write_file(tmp_path / "a.ptb", content)) == expected
 
 
 @pytest.mark.skipif(not CRAFT.is_dir(), reason="the CRAFT trees are not here")
-def test_the_trees_of_craft_come_back_as_they_stand() -> None:
+def test_craft_trees_read_back_unchanged() -> None:
     path = CRAFT / "dev.tsv.gz"
     pairs = list(read_file(path, "brackets"))
     written = [line.partition("\t")[2] for line in read_lines(path)]
@@ -743,51 +746,51 @@ def test_the_trees_of_craft_come_back_as_they_stand() -> None:
 # --- Parquet ----------------------------------------------------------------------------------------------------------
 
 
-def test_parquet_holds_text_of_any_kind_in_columns_or_structs(tmp_path: Path) -> None:
+def test_parquet_reads_any_text_type(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     sources = ["one", None, "a\nb", "ä"]
     targets = pa.array([{"de": "eins"}, {"de": "zwei"}, None, {"de": None}])
     for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())):
         pq.write_table(pa.table({"x": pa.array(sources).cast(kind), "n": [1, 2, 3, 4], "t": targets}), path, row_group_size=2)
-        assert texts(read(path, fields=["x", "t.de"])) == [("one", "eins"), ("", "zwei"), ("a b", ""), ("ä", "")]
-    assert refusal(path, fields=["x", "y"]) == ": has no column 'y'; it has 'x', 'n', 't.de'"
-    assert refusal(path, fields=["x", "n"]) == ": the column 'n' holds int64, not text"
-    assert refusal(path, fields=["x", "t"]) == ": the column 't' holds struct<de: string>, not text"
-    assert refusal(path) == (
-        ": neither en and de, source and target nor src and tgt among 'x', 'n', 't.de'; name two of them in fields"
+        assert texts(read(path, column_names=["x", "t.de"])) == [("one", "eins"), ("", "zwei"), ("a b", ""), ("ä", "")]
+    assert read_error(path, column_names=["x", "y"]) == ": has no column 'y'; it has 'x', 'n', 't.de'"
+    assert read_error(path, column_names=["x", "n"]) == ": the column 'n' holds int64, not text"
+    assert read_error(path, column_names=["x", "t"]) == ": the column 't' holds struct<de: string>, not text"
+    assert read_error(path) == (
+        ": neither en and de, source and target nor src and tgt among 'x', 'n', 't.de'; name two of them in columns"
     )
 
 
-def test_parquet_that_is_none_or_damaged_is_refused(tmp_path: Path) -> None:
-    path = put(tmp_path / "a.parquet", "no parquet")
-    assert refusal(path).startswith(": cannot be read: ")
-    assert refusal(tmp_path / "b.parquet") == ": there is no such file"
+def test_invalid_or_damaged_parquet_is_refused(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "a.parquet", "no parquet")
+    assert read_error(path).startswith(": cannot be read: ")
+    assert read_error(tmp_path / "b.parquet") == ": there is no such file"
     write_pairs(path, [Pair(f"{n}", f"{-n}") for n in range(5000)], overwrite=True)
     whole = path.read_bytes()
     damaged = bytearray(whole)
     damaged[100] ^= 1
     path.write_bytes(damaged)
-    assert "CRC" in refusal(path, source_language="")
+    assert "CRC" in read_error(path, source_language="")
     column = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
     pq.write_table(pa.table({"source": column, "target": ["x"]}), path)
-    assert refusal(path) == ", rows 1 to 1: 'source' is not UTF-8"
+    assert read_error(path) == ", rows 1 to 1: 'source' is not UTF-8"
     twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"]), pa.array(["c"])], ["source", "source", "target"])
     pq.write_table(twice, path)
-    assert refusal(path) == ": has more than one column 'source'"
+    assert read_error(path) == ": has more than one column 'source'"
 
 
 # --- formats, files, standard input -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "format"),
+    ("name", "file_format"),
     [
         ("a.tsv", "tsv"), ("a.JSONL", "jsonl"), ("a.b.ndjson.gz", "jsonl"), ("a.tmx.zst", "tmx"), ("a.xlf", "xliff"),
         ("a.xliff.xz", "xliff"), ("a.po", "po"), ("a.parquet", "parquet"), ("a.mrg.bz2", "brackets"), ("a.ptb", "brackets"),
     ],
 )  # fmt: skip
-def test_the_ending_beneath_that_of_an_archive_tells_the_format(name: str, format: Format) -> None:
-    assert detect_format(Path(name)) == format
+def test_format_comes_from_ending_inside_archive(name: str, file_format: Format) -> None:
+    assert detect_format(Path(name)) == file_format
     assert detect_format(Path(name), "tsv") == "tsv"
     assert detect_format(Path(name), is_one_side=True) == "lines"
     for sided in ("a.sgm", "a.sgml.gz"):
@@ -795,39 +798,39 @@ def test_the_ending_beneath_that_of_an_archive_tells_the_format(name: str, forma
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
-        ("a.txt.gz", "a.txt.gz: the ending '.txt' tells no format; known are .tsv .jsonl"),
-        ("corpus", "corpus: a name without an ending tells no format; known are"),
+        ("a.txt.gz", "a.txt.gz: the ending '.txt' does not name a format; known are .tsv .jsonl"),
+        ("corpus", "corpus: a name without an ending does not name a format; known are"),
         ("a.sgm", "a.sgm: an SGM file holds one side: give data.….source and target instead of file"),
-        ("-", "standard input has no ending that tells its format: give data.….format, such as 'tsv' or 'jsonl'"),
+        ("-", "standard input: its format is unknown; give data.….format, such as 'tsv' or 'jsonl'"),
     ],
 )
-def test_an_ending_that_tells_no_format_is_refused(tmp_path: Path, name: str, said: str) -> None:
-    assert told(lambda: detect_format(Path(name))).startswith(said)
-    assert "data.….format" in told(lambda: list(read_pairs(CorpusConfig(file="a.txt"), tmp_path)))
+def test_unknown_ending_is_refused(tmp_path: Path, name: str, expected: str) -> None:
+    assert error_of(lambda: detect_format(Path(name))).startswith(expected)
+    assert "data.….format" in error_of(lambda: list(read_pairs(CorpusConfig(file="a.txt"), tmp_path)))
 
 
-def test_files_of_a_corpus_are_chained(tmp_path: Path) -> None:
-    put(tmp_path / "b.tsv", "two\tzwei\n")
-    put(tmp_path / "a10.tsv.gz", "one\teins\n")
-    put(tmp_path / "a[1].tsv.gz", "three\tdrei\n")
-    put(tmp_path / ".a.tsv.gz", "no\tnein\n")
+def test_files_of_corpus_are_chained(tmp_path: Path) -> None:
+    write_file(tmp_path / "b.tsv", "two\tzwei\n")
+    write_file(tmp_path / "a10.tsv.gz", "one\teins\n")
+    write_file(tmp_path / "a[1].tsv.gz", "three\tdrei\n")
+    write_file(tmp_path / ".a.tsv.gz", "no\tnein\n")
     (tmp_path / "afolder.tsv.gz").mkdir()
     corpus = CorpusConfig(file=["b.tsv", "a*.gz"])
     assert list_corpus_files(corpus, tmp_path) == [tmp_path / name for name in ("b.tsv", "a10.tsv.gz", "a[1].tsv.gz")]
     assert texts(read_pairs(corpus, tmp_path)) == [("two", "zwei"), ("one", "eins"), ("three", "drei")]
     assert list_corpus_files(CorpusConfig(file="*.gz"), tmp_path) == list_corpus_files(CorpusConfig(file="a*gz"), tmp_path)
     assert list_corpus_files(CorpusConfig(file="a[1]*"), tmp_path) == [tmp_path / "a[1].tsv.gz"]
-    line = told(lambda: list(read_pairs(CorpusConfig(file=["b.tsv", "c*.tsv"]), tmp_path)))
-    assert line.startswith(f"{tmp_path / 'c*.tsv'}: there is no such file; * stands for any name")
-    assert told(lambda: list_corpus_files(CorpusConfig(file="no/*.tsv"), tmp_path)).startswith(
-        f"{tmp_path / 'no'}: cannot be looked"
+    line = error_of(lambda: list(read_pairs(CorpusConfig(file=["b.tsv", "c*.tsv"]), tmp_path)))
+    assert line.startswith(f"{tmp_path / 'c*.tsv'}: there is no such file; * matches file names")
+    assert error_of(lambda: list_corpus_files(CorpusConfig(file="no/*.tsv"), tmp_path)).startswith(
+        f"{tmp_path / 'no'}: cannot be listed"
     )
 
 
-def test_a_file_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
-    """Its name would go into the origin of each of its pairs, which is written as UTF-8."""
+def test_file_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """The name becomes part of the origin of each pair, which is written as UTF-8."""
     folder = tmp_path / "f\udcffolder"
     try:
         folder.mkdir()
@@ -836,48 +839,48 @@ def test_a_file_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
         (folder / "c.tsv").write_text("one\teins\n")
     except OSError:
         pytest.skip("this disk takes no names but UTF-8")
-    said = ": this file's name is not UTF-8; rename the file"
+    expected = ": the file name is not UTF-8; rename the file"
     assert os.fsencode("b\udcff.tsv") == b"b\xff.tsv"
-    given = {"data": {"root": str(tmp_path), "train": {"file": "b\udcff.tsv"}}}
-    assert "data.train.file = 'b\\udcff.tsv'" in told(lambda: make_recipe(given), RecipeError)
+    document = {"data": {"root": str(tmp_path), "train": {"file": "b\udcff.tsv"}}}
+    assert "data.train.file = 'b\\udcff.tsv'" in error_of(lambda: make_recipe(document), RecipeError)
     for corpus, root, path in (
         (CorpusConfig(file="b*.tsv"), tmp_path, tmp_path / "b\udcff.tsv"),
         (CorpusConfig(file=["c.tsv", "*.tsv"]), tmp_path, tmp_path / "b\udcff.tsv"),
         (CorpusConfig(source="c*.en", target="c.de"), tmp_path, tmp_path / "c\udcff.en"),
         (CorpusConfig(file="c.tsv"), folder, folder / "c.tsv"),
     ):
-        for reading in (lambda: list_corpus_files(corpus, root), lambda: list(read_pairs(corpus, root))):  # noqa: B023
-            assert told(reading) == f"{str(path)!a}{said}"
+        for read_function in (lambda: list_corpus_files(corpus, root), lambda: list(read_pairs(corpus, root))):  # noqa: B023
+            assert error_of(read_function) == f"{str(path)!a}{expected}"
     assert texts(read_pairs(CorpusConfig(file="c*.tsv"), tmp_path)) == [("one", "eins")]
-    put(tmp_path / "ä 😀\u2028.tsv", "two\tzwei\n")  # a name of any letters
+    write_file(tmp_path / "ä 😀\u2028.tsv", "two\tzwei\n")
     assert texts(read_pairs(CorpusConfig(file="ä*.tsv"), tmp_path)) == [("two", "zwei")]
 
 
-def test_sides_of_a_corpus_are_chained_file_by_file(tmp_path: Path) -> None:
-    for name, written in {"1.en": "one\n", "2.en": "two\n", "1.de": "eins\n", "2.de": "zwei\n", "3.de": "drei\n"}.items():
-        put(tmp_path / name, written)
+def test_sides_of_corpus_are_chained(tmp_path: Path) -> None:
+    for name, content in {"1.en": "one\n", "2.en": "two\n", "1.de": "eins\n", "2.de": "zwei\n", "3.de": "drei\n"}.items():
+        write_file(tmp_path / name, content)
     corpus = CorpusConfig(source=["1.en", "2.en"], target=["1.de", "2.de"])
     assert list_corpus_files(corpus, tmp_path) == [tmp_path / name for name in ("1.en", "2.en", "1.de", "2.de")]
     assert list(read_pairs(corpus, tmp_path)) == [
         Pair("one", "eins", f"{tmp_path / '1.en'}:1"),
         Pair("two", "zwei", f"{tmp_path / '2.en'}:1"),
     ]
-    assert told(lambda: list(read_pairs(CorpusConfig(source="*.en", target="*.de"), tmp_path))) == (
-        "*.en stands for 2 files but *.de for 3; the n-th of one must be the translation of the n-th of the other"
+    assert error_of(lambda: list(read_pairs(CorpusConfig(source="*.en", target="*.de"), tmp_path))) == (
+        "*.en matches 2 files but *.de 3; file n of one must be the translation of file n of the other"
     )
-    put(tmp_path / "1.sgm", GOOD_SGM)
-    assert "give two files of one format" in told(
+    write_file(tmp_path / "1.sgm", GOOD_SGM)
+    assert "give two files of one format" in error_of(
         lambda: list(read_pairs(CorpusConfig(source="1.en", target="1.sgm"), tmp_path))
     )
 
 
-def test_fields_are_for_formats_that_have_them(tmp_path: Path) -> None:
-    said = ": fields is given, but po has none; it is for tsv, jsonl, parquet"
-    assert refusal(put(tmp_path / "a.po", PO_HEAD), fields=["1", "2"]) == said
+def test_columns_need_format_with_columns(tmp_path: Path) -> None:
+    expected = ": po has no columns; columns is for tsv, jsonl, parquet"
+    assert read_error(write_file(tmp_path / "a.po", PO_HEAD), column_names=["1", "2"]) == expected
 
 
 @pytest.mark.parametrize(
-    ("format", "written", "origin"),
+    ("file_format", "content", "origin"),
     [
         ("tsv", "one\teins\n", ":1"),
         ("jsonl", '{"en": "one", "de": "eins"}\n', ":1"),
@@ -885,22 +888,22 @@ def test_fields_are_for_formats_that_have_them(tmp_path: Path) -> None:
         ("po", 'msgid "one"\nmsgstr "eins"\n', ":1"),
     ],
 )
-def test_pairs_come_from_standard_input(format: Format, written: str, origin: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(written.encode())))
-    corpus = CorpusConfig(file="-", format=format)
+def test_pairs_from_standard_input(file_format: Format, content: str, origin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+    corpus = CorpusConfig(file="-", format=file_format)
     assert list_corpus_files(corpus, Path("/data")) == [STDIN_PATH]
     assert list(read_pairs(corpus, Path("/data"), **LANGUAGES)) == [Pair("one", "eins", f"standard input{origin}")]
 
 
 @pytest.mark.parametrize("name", ["-", "a.parquet.gz"])
-def test_parquet_cannot_come_from_a_pipe_or_an_archive(tmp_path: Path, name: str) -> None:
+def test_parquet_from_pipe_or_archive_is_refused(tmp_path: Path, name: str) -> None:
     corpus = CorpusConfig(file=name, format="parquet")
-    assert "unpack it" in told(lambda: list(read_pairs(corpus, tmp_path)))
+    assert "unpack it" in error_of(lambda: list(read_pairs(corpus, tmp_path)))
 
 
-def test_a_corpus_may_have_files_of_both_kinds(tmp_path: Path) -> None:
-    for name, written in {"a.en": "one\n", "a.de": "eins\n", "b.tsv": "two\tzwei\n"}.items():
-        put(tmp_path / name, written)
+def test_corpus_may_mix_one_and_two_sided_files(tmp_path: Path) -> None:
+    for name, content in {"a.en": "one\n", "a.de": "eins\n", "b.tsv": "two\tzwei\n"}.items():
+        write_file(tmp_path / name, content)
     corpus = CorpusConfig(source="a.en", target="a.de", file="b.tsv")
     assert texts(read_pairs(corpus, tmp_path)) == [("one", "eins"), ("two", "zwei")]
     assert list_corpus_files(corpus, tmp_path) == [tmp_path / name for name in ("a.en", "a.de", "b.tsv")]
@@ -908,70 +911,77 @@ def test_a_corpus_may_have_files_of_both_kinds(tmp_path: Path) -> None:
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
-# Whatever UTF-8 can hold on one line; and of that, what XML can.
+# Any text that UTF-8 can hold on one line, and any that XML can.
 LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=40)
 XML_LINE = st.text(
     st.characters(exclude_characters="\r\n\ufffe\uffff", exclude_categories=["Cs", "Cc"]) | st.sampled_from("\t\x85\x9f"),
     max_size=40,
 )
-TEXT_OF = {"tmx": XML_LINE, "xliff": XML_LINE, "tsv": LINE.map(lambda text: text.replace("\t", " "))}
+FORMAT_TEXTS = {"tmx": XML_LINE, "xliff": XML_LINE, "tsv": LINE.map(lambda text: text.replace("\t", " "))}
 
 
-def read_back(written: WrittenFiles, format: Format, **languages: str) -> Iterator[Pair]:
-    return read_sides(*written.files) if len(written.files) == 2 else read_file(written.files[0], format, **languages)
+def read_back(written: WrittenFiles, file_format: Format, **languages: str) -> Iterator[Pair]:
+    return read_sides(*written.files) if len(written.files) == 2 else read_file(written.files[0], file_format, **languages)
 
 
-@pytest.mark.parametrize("format", ENDING_OF)
-def test_what_was_written_is_read(format: Format, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp(format)
-    text = TEXT_OF.get(format, LINE)
+@pytest.mark.parametrize("file_format", FORMAT_SUFFIXES)
+def test_written_pairs_read_back(file_format: Format, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp(file_format)
+    text = FORMAT_TEXTS.get(file_format, LINE)
 
     @settings(max_examples=60, deadline=None)
     @given(
         st.lists(st.tuples(text, text), max_size=6),
         st.sampled_from([LANGUAGES, {"source_language": "x", "target_language": "x"}]),
     )
-    def law(pairs: Texts, languages: dict[str, str]) -> None:
+    def check_round_trip(pairs: Texts, languages: dict[str, str]) -> None:
         written = write_pairs(
-            folder / f"a{ENDING_OF[format]}", [Pair(*pair) for pair in pairs], file_format=format, overwrite=True, **languages
+            folder / f"a{FORMAT_SUFFIXES[file_format]}",
+            [Pair(*pair) for pair in pairs],
+            file_format=file_format,
+            overwrite=True,
+            **languages,
         )
         assert written.num_pairs == len(pairs)
-        assert texts(read_back(written, format, **languages)) == pairs
+        assert texts(read_back(written, file_format, **languages)) == pairs
 
-    law()
+    check_round_trip()
 
 
-@pytest.mark.parametrize("ending", [ending for ending in PACKERS if ending])
-@pytest.mark.parametrize("format", [format for format in ENDING_OF if format != "parquet"])
-def test_what_was_written_into_an_archive_is_read(tmp_path: Path, format: Format, ending: str) -> None:
+@pytest.mark.parametrize("ending", [ending for ending in COMPRESSORS if ending])
+@pytest.mark.parametrize("file_format", [name for name in FORMAT_SUFFIXES if name != "parquet"])
+def test_pairs_written_into_archive_read_back(tmp_path: Path, file_format: Format, ending: str) -> None:
     pairs = [(f"sentence {n}", f"Satz {n} ä") for n in range(5000)]
     written = write_pairs(
-        tmp_path / f"a{ENDING_OF[format]}{ending}", [Pair(*pair) for pair in pairs], file_format=format, **LANGUAGES
+        tmp_path / f"a{FORMAT_SUFFIXES[file_format]}{ending}",
+        [Pair(*pair) for pair in pairs],
+        file_format=file_format,
+        **LANGUAGES,
     )
     assert all(file.suffix == ending and file.stat().st_size < 60_000 for file in written.files)
-    assert texts(read_back(written, format, **LANGUAGES)) == pairs
+    assert texts(read_back(written, file_format, **LANGUAGES)) == pairs
     assert sorted(tmp_path.iterdir()) == sorted(written.files)
 
 
-def test_two_files_are_named_for_their_languages(tmp_path: Path) -> None:
+def test_two_files_have_languages_in_names(tmp_path: Path) -> None:
     def names(name: str, **settings: Any) -> list[str]:
         return [file.name for file in write_pairs(tmp_path / name, [Pair("a", "b")], overwrite=True, **settings).files]
 
-    assert names("a.gz", format="lines", **LANGUAGES) == ["a.en.gz", "a.de.gz"]
-    assert names("a", format="lines") == ["a.source", "a.target"]
-    assert names("a.b", format="lines", **LANGUAGES) == ["a.b.en", "a.b.de"]
-    assert names("a", format="sgm", **LANGUAGES) == ["a-src.en.sgm", "a-ref.de.sgm"]
-    assert names("a", format="tsv") == ["a.tsv"]
-    assert names("a.txt", format="tsv") == ["a.txt"]
-    assert names("a.xz", format="xliff", **LANGUAGES) == ["a.xlf.xz"]
-    assert names("a", format="lines", source_language="en", target_language="en") == ["a.source", "a.target"]
+    assert names("a.gz", file_format="lines", **LANGUAGES) == ["a.en.gz", "a.de.gz"]
+    assert names("a", file_format="lines") == ["a.source", "a.target"]
+    assert names("a.b", file_format="lines", **LANGUAGES) == ["a.b.en", "a.b.de"]
+    assert names("a", file_format="sgm", **LANGUAGES) == ["a-src.en.sgm", "a-ref.de.sgm"]
+    assert names("a", file_format="tsv") == ["a.tsv"]
+    assert names("a.txt", file_format="tsv") == ["a.txt"]
+    assert names("a.xz", file_format="xliff", **LANGUAGES) == ["a.xlf.xz"]
+    assert names("a", file_format="lines", source_language="en", target_language="en") == ["a.source", "a.target"]
     assert names("a.b.sgm.xz", **LANGUAGES) == ["a.b-src.en.sgm.xz", "a.b-ref.de.sgm.xz"]
-    assert "'../x' is no language code" in told(
-        lambda: names("a", format="lines", source_language="../x", target_language="de")
+    assert "'../x' is not a language code" in error_of(
+        lambda: names("a", file_format="lines", source_language="../x", target_language="de")
     )
 
 
-def test_columns_and_keys_are_named_for_their_languages(tmp_path: Path) -> None:
+def test_columns_and_keys_are_languages(tmp_path: Path) -> None:
     write_pairs(tmp_path / "a.jsonl", [Pair("a", "ä")], **LANGUAGES)
     assert (tmp_path / "a.jsonl").read_text() == '{"en": "a", "de": "ä"}\n'
     write_pairs(tmp_path / "b.jsonl", [Pair("a", "ä")])
@@ -980,50 +990,50 @@ def test_columns_and_keys_are_named_for_their_languages(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "a.parquet").to_pylist() == [{"en": "a", "de": "ä"}]
 
 
-def test_line_breaks_and_tabs_become_spaces_where_they_cannot_be(tmp_path: Path) -> None:
+def test_written_line_breaks_and_tabs_become_spaces(tmp_path: Path) -> None:
     pairs = [Pair("a\tb\r\nc", "d\r")]
-    for format, source in {"tsv": "a b c", "lines": "a\tb c", "jsonl": "a\tb c", "po": "a\tb c", "sgm": "a\tb c"}.items():
-        written = write_pairs(tmp_path / f"x{format}", pairs, file_format=cast(Format, format))
-        assert texts(read_back(written, cast(Format, format))) == [(source, "d")]
+    for file_format, source in {"tsv": "a b c", "lines": "a\tb c", "jsonl": "a\tb c", "po": "a\tb c", "sgm": "a\tb c"}.items():
+        written = write_pairs(tmp_path / f"x{file_format}", pairs, file_format=cast(Format, file_format))
+        assert texts(read_back(written, cast(Format, file_format))) == [(source, "d")]
 
 
-@pytest.mark.parametrize("format", ["tmx", "xliff"])
+@pytest.mark.parametrize("file_format", ["tmx", "xliff"])
 @pytest.mark.parametrize("character", ["\x00", "\x07", "\x1f", "\ufffe"])
-def test_characters_that_xml_cannot_hold_are_refused_by_their_origin(tmp_path: Path, format: Format, character: str) -> None:
+def test_characters_outside_xml_are_refused_with_origin(tmp_path: Path, file_format: Format, character: str) -> None:
     pairs = [Pair("a", "b", "corpus.tsv:1"), Pair("a", f"b{character}", "corpus.tsv:2")]
-    line = told(lambda: write_pairs(tmp_path / "a.xml", pairs, file_format=format, **LANGUAGES))
+    line = error_of(lambda: write_pairs(tmp_path / "a.xml", pairs, file_format=file_format, **LANGUAGES))
     assert line.startswith(f"corpus.tsv:2: holds the character U+{ord(character):04X}, which XML cannot")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("format", ENDING_OF)
-def test_half_a_surrogate_pair_is_refused_and_nothing_is_left(tmp_path: Path, format: Format) -> None:
+@pytest.mark.parametrize("file_format", FORMAT_SUFFIXES)
+def test_surrogate_half_is_refused_without_leftovers(tmp_path: Path, file_format: Format) -> None:
     pairs = [Pair("a", "b"), Pair("a\udc80", "b")]
-    path = tmp_path / f"a{ENDING_OF[format]}"
-    line = told(lambda: write_pairs(path, pairs, file_format=format, **LANGUAGES))
+    path = tmp_path / f"a{FORMAT_SUFFIXES[file_format]}"
+    line = error_of(lambda: write_pairs(path, pairs, file_format=file_format, **LANGUAGES))
     assert line == "pair 2: holds half a surrogate pair (\\udc80)"
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "said"),
+    ("name", "settings", "expected"),
     [
-        ("", {"format": "tsv"}, ".: is a folder; give a name for the file"),
-        ("a.txt", LANGUAGES, "a.txt: its ending tells no format; known are .tsv .jsonl"),
+        ("", {"file_format": "tsv"}, ".: is a folder; give a file name"),
+        ("a.txt", LANGUAGES, "a.txt: its ending does not name a format; known are .tsv .jsonl"),
         ("a.mrg", LANGUAGES, "a.mrg: trees cannot be written from pairs"),
-        ("a.tmx", {}, "a.tmx: tmx names its languages; give task.source_language and task.target_language"),
-        ("a.parquet.gz", LANGUAGES, "a.parquet.gz: Parquet is compressed in itself and is not put into an archive"),
+        ("a.tmx", {}, "a.tmx: tmx files name both languages; give task.source_language and task.target_language"),
+        ("a.parquet.gz", LANGUAGES, "a.parquet.gz: Parquet is already compressed; drop the ending .gz"),
     ],
 )
-def test_what_cannot_be_written_is_refused(
-    tmp_path: Path, name: str, settings: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+def test_invalid_output_path_is_refused(
+    tmp_path: Path, name: str, settings: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert told(lambda: write_pairs(Path(name), [], **settings)).startswith(said)
+    assert error_of(lambda: write_pairs(Path(name), [], **settings)).startswith(expected)
 
 
-@pytest.mark.parametrize("ending", ["", *(ending for ending in PACKERS if ending)])
-def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize("ending", ["", *(ending for ending in COMPRESSORS if ending)])
+def test_file_appears_only_when_complete(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"a.tsv{ending}"
 
     def pairs() -> Iterator[Pair]:
@@ -1032,10 +1042,10 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, ending: str) -> Non
         assert not path.exists()
         raise DataError("the pairs have an end")
 
-    assert told(lambda: write_pairs(path, pairs())) == "the pairs have an end"
+    assert error_of(lambda: write_pairs(path, pairs())) == "the pairs have an end"
     assert not list(tmp_path.iterdir())
     path.write_text("old")
-    assert "exists already" in told(lambda: write_pairs(path, [Pair("a", "b")]), OutputError)
+    assert "exists already" in error_of(lambda: write_pairs(path, [Pair("a", "b")]), OutputError)
     assert path.read_text() == "old"
     write_pairs(path, [Pair("a", "b")], overwrite=True)
     assert texts(read(path)) == [("a", "b")]
@@ -1048,7 +1058,7 @@ def test_equal_pairs_make_equal_archives(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("msgfmt") is None, reason="gettext is not installed")
-def test_gettext_accepts_a_po_that_was_written(tmp_path: Path) -> None:
+def test_gettext_accepts_written_po(tmp_path: Path) -> None:
     pairs = [
         Pair('one \\ "x"\t', "eins"),
         Pair('one \\ "x"\t', "noch eins"),
@@ -1065,49 +1075,51 @@ def test_gettext_accepts_a_po_that_was_written(tmp_path: Path) -> None:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def generated(number: int) -> Iterator[Pair]:
-    for n in range(number):
+def generate_pairs(count: int) -> Iterator[Pair]:
+    for n in range(count):
         yield Pair(f"Sentence {n} of a corpus {'that goes on and on ' * 100}", f"Satz {n} {'und so weiter ' * 100}")
 
 
-@pytest.mark.parametrize("format", [format for format in ENDING_OF if format != "parquet"])
+@pytest.mark.parametrize("file_format", [name for name in FORMAT_SUFFIXES if name != "parquet"])
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_memory_does_not_grow_with_the_file(tmp_path: Path, format: Format, ending: str) -> None:
-    """Four times as many pairs, 14 MB in all, take no more memory to write or to read."""
+def test_memory_does_not_grow_with_file(tmp_path: Path, file_format: Format, ending: str) -> None:
+    """Four times as many pairs, 14 MB in all, take no more memory to write and to read."""
     peaks = []
     for number in (1_000, 4_000):
         tracemalloc.start()
-        path = tmp_path / f"{number}{ENDING_OF[format]}{ending}"
-        written = write_pairs(path, generated(number), file_format=format, **LANGUAGES)
-        assert sum(1 for _ in read_back(written, format, **LANGUAGES)) == number
+        path = tmp_path / f"{number}{FORMAT_SUFFIXES[file_format]}{ending}"
+        written = write_pairs(path, generate_pairs(number), file_format=file_format, **LANGUAGES)
+        assert sum(1 for _ in read_back(written, file_format, **LANGUAGES)) == number
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < peaks[0] + 2**20, peaks  # other threads of whoever runs the tests are counted, too
+    assert peaks[1] < peaks[0] + 2**20, peaks  # other threads of the test run count as well
 
 
-def test_memory_of_parquet_is_that_of_a_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of Arrow's own, which tracemalloc does not see."""
-    monkeypatch.setattr(parquet_room, "_ROW_GROUP", 2**20)
+def test_parquet_memory_is_one_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow allocates this memory itself, so tracemalloc does not see it."""
+    monkeypatch.setattr(parquet_module, "_ROW_GROUP_CHARACTERS", 2**20)
     peaks = []
     for number in (2_000, 16_000):
         before, peak = pa.total_allocated_bytes(), 0
-        written = write_pairs(tmp_path / f"{number}.parquet", generated(number))
+        written = write_pairs(tmp_path / f"{number}.parquet", generate_pairs(number))
         for _ in read_back(written, "parquet"):
             peak = max(peak, pa.total_allocated_bytes() - before)
         peaks.append(peak)
     assert peaks[1] < peaks[0] + 2**21, peaks
 
 
-def test_no_library_beyond_the_core_is_needed_for_the_plain_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    imported = builtins.__import__
+def test_plain_formats_need_no_extra_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original_import = builtins.__import__
 
-    def without(name: str, *rest: Any, **more: Any) -> Any:
+    def import_without(name: str, *arguments: Any, **keywords: Any) -> Any:
         if name.partition(".")[0] in ("lxml", "polib"):
             raise ImportError(name)
-        return imported(name, *rest, **more)
+        return original_import(name, *arguments, **keywords)
 
-    monkeypatch.setattr(builtins, "__import__", without)
-    for format in ENDING_OF:
-        written = write_pairs(tmp_path / f"a{ENDING_OF[format]}", [Pair("a", "b")], file_format=format, **LANGUAGES)
-        if format not in ("tmx", "xliff"):
-            assert texts(read_back(written, format, **LANGUAGES)) == [("a", "b")]
+    monkeypatch.setattr(builtins, "__import__", import_without)
+    for file_format in FORMAT_SUFFIXES:
+        written = write_pairs(
+            tmp_path / f"a{FORMAT_SUFFIXES[file_format]}", [Pair("a", "b")], file_format=file_format, **LANGUAGES
+        )
+        if file_format not in ("tmx", "xliff"):
+            assert texts(read_back(written, file_format, **LANGUAGES)) == [("a", "b")]

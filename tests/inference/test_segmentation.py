@@ -1,4 +1,4 @@
-"""Long lines: cut where a reader would pause, never in silence, and put together again."""
+"""Segmentation of long lines at pauses, and the translation of their segments."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 
 @given(st.text(max_size=300), st.integers(min_value=1, max_value=40))
-def test_parts_fit_and_are_the_text(text: str, most: int) -> None:
-    parts = split_long_input(text, lambda part: len(part) <= most)
-    assert "".join(parts) == text
-    assert all(len(part) <= most for part in parts)
-    assert len(parts) <= max(1, 5 * len(text) // most + 1)  # a cut leaves at least a fifth on either side
+def test_segments_fit_and_concatenate_to_the_text(text: str, limit: int) -> None:
+    segments = split_long_input(text, lambda part: len(part) <= limit)
+    assert "".join(segments) == text
+    assert all(len(part) <= limit for part in segments)
+    assert len(segments) <= max(1, 5 * len(text) // limit + 1)  # each side of a cut has at least a fifth of the text
 
 
 @pytest.mark.parametrize(
-    ("text", "most", "parts"),
+    ("text", "limit", "segments"),
     [
         ("It rains. We stay at home.", 20, ["It rains. ", "We stay at home."]),
-        ("„Ja.“ Er ging, sie blieb noch.", 25, ["„Ja.“ Er ging, ", "sie blieb noch."]),  # the full stop is too near the start
+        (
+            "„Ja.“ Er ging, sie blieb noch.",
+            25,
+            ["„Ja.“ Er ging, ", "sie blieb noch."],
+        ),  # the full stop is too near
         ("one two; three four five six", 20, ["one two; ", "three four five six"]),
         ("one, two, three, four", 12, ["one, two, ", "three, four"]),
         ("one two three four", 12, ["one two ", "three four"]),
@@ -37,59 +41,61 @@ def test_parts_fit_and_are_the_text(text: str, most: int) -> None:
         ("fits", 4, ["fits"]),
     ],
 )
-def test_cuts_are_where_a_reader_would_pause(text: str, most: int, parts: list[str]) -> None:
-    assert split_long_input(text, lambda part: len(part) <= most) == parts
+def test_lines_are_cut_at_pauses(text: str, limit: int, segments: list[str]) -> None:
+    assert split_long_input(text, lambda part: len(part) <= limit) == segments
 
 
-def test_what_never_fits_is_an_error() -> None:
+def test_character_that_does_not_fit_raises_error() -> None:
     with pytest.raises(ValueError, match="not one character"):
         split_long_input("ab", lambda part: False)
 
 
-def test_parts_are_joined_as_the_language_writes() -> None:
+def test_join_segments_uses_spaces_of_the_language() -> None:
     assert join_segments([" Es regnet.", "", "Wir bleiben. "], "de") == "Es regnet. Wir bleiben."
     assert join_segments(["今天下雨。", "我们在家。"], "zh-Hans") == "今天下雨。我们在家。"
 
 
 @pytest.fixture(scope="module")
 def translator(bundle: Path, one_core: None) -> Translator:
-    opened: Translator = dragoman.load(bundle, device="cpu", precision="float32")
-    return opened
+    return dragoman.load(bundle, task="translation", device="cpu", precision="float32")
 
 
-def test_a_long_line_is_translated_in_parts(translator: Translator) -> None:
+def test_long_line_is_translated_in_segments(translator: Translator) -> None:
     long = ", ".join(["one two three"] * 10)
-    most = len(translator.bundle.tokenizer.encode_source(long)) // 3
-    told: list[int] = []
-    whole, short = translator.translate([long, "ten"], max_source_tokens=most, attention=True, on_progress=told.append)
-    parts = split_long_input(long, lambda part: len(translator.bundle.tokenizer.encode_source(part)) <= most)
-    alone = translator.translate(parts, max_source_tokens=most, attention=True)
-    assert whole.num_segments == len(parts) > 2
-    assert whole.text == " ".join(one.text for one in alone)
-    assert whole.score == pytest.approx(sum(one.score for one in alone), abs=1e-5)
-    assert whole.tokens == tuple(token for one in alone for token in one.tokens)
-    assert whole.source_tokens == tuple(token for one in alone for token in one.source_tokens)
-    assert sum(told) == 2
+    limit = len(translator.bundle.tokenizer.encode_source(long)) // 3
+    progress: list[int] = []
+    whole, short = translator.translate([long, "ten"], max_source_tokens=limit, attention=True, on_progress=progress.append)
+    segments = split_long_input(long, lambda part: len(translator.bundle.tokenizer.encode_source(part)) <= limit)
+    alone = translator.translate(segments, max_source_tokens=limit, attention=True)
+    assert whole.num_segments == len(segments) > 2
+    assert whole.text == " ".join(translation.text for translation in alone)
+    assert whole.score == pytest.approx(sum(translation.score for translation in alone), abs=1e-5)
+    assert whole.tokens == tuple(token for translation in alone for token in translation.tokens)
+    assert whole.source_tokens == tuple(token for translation in alone for token in translation.source_tokens)
+    assert sum(progress) == 2
     assert short.num_segments == 1
     assert whole.attention is not None
-    assert len(whole.attention) == sum(len(one.attention or ()) for one in alone)
+    assert len(whole.attention) == sum(len(translation.attention or ()) for translation in alone)
     assert all(len(row) == len(whole.source_tokens) for row in whole.attention)
     assert whole.coverage == pytest.approx(
-        sum((one.coverage or 0) * len(one.source_tokens) for one in alone) / len(whole.source_tokens), abs=1e-5
+        sum((translation.coverage or 0) * len(translation.source_tokens) for translation in alone) / len(whole.source_tokens),
+        abs=1e-5,
     )
 
 
-def test_a_long_line_is_refused_where_that_is_asked_for(translator: Translator) -> None:
+def test_long_input_error_skips_the_line(translator: Translator) -> None:
     long = " ".join(["one"] * 50)
-    assert [one.status for one in translator.translate([long, "one two"], max_source_tokens=9, long_input="error")] == [
-        "refused",
+    assert [
+        translation.status for translation in translator.translate([long, "one two"], max_source_tokens=9, long_input="error")
+    ] == [
+        "too_long",
         "ok",
     ]
 
 
-def test_sampled_parts_draw_differently(translator: Translator) -> None:
+def test_segments_have_different_random_streams(translator: Translator) -> None:
     line = " ".join(["one two"] * 24)
-    (one,) = translator.translate([line], max_source_tokens=10, method="sample", temperature=2.0)
-    assert one.num_segments > 4
-    assert len(set(one.text.split())) > 3
-    assert translator.translate([line], max_source_tokens=10, method="sample", temperature=2.0) == [one]
+    (translation,) = translator.translate([line], max_source_tokens=10, method="sample", temperature=2.0)
+    assert translation.num_segments > 4
+    assert len(set(translation.text.split())) > 3
+    assert translator.translate([line], max_source_tokens=10, method="sample", temperature=2.0) == [translation]

@@ -1,4 +1,4 @@
-"""What became of a line: each status by an input that is made to bring it about."""
+"""Statuses of translations, each with an input or a model that causes it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from dragoman import Translation, Translator
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.decoding.interface import SearchState
 from dragoman.inference.translation import merge_segments
-from dragoman.tasks.translation import is_copy
+from dragoman.tasks.translation import is_copy, is_short
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 
 @pytest.fixture(scope="module")
 def translator(bundle: Path, one_core: None) -> Translator:
-    opened: Translator = dragoman.load(bundle, device="cpu", precision="float32")
-    return opened
+    return dragoman.load(bundle, task="translation", device="cpu", precision="float32")
 
 
 @pytest.mark.parametrize(
@@ -38,79 +37,79 @@ def translator(bundle: Path, one_core: None) -> Translator:
         ("", "", False),
     ],
 )
-def test_a_copy_is_known(source: str, translation: str, copied: bool) -> None:
+def test_is_copy(source: str, translation: str, copied: bool) -> None:
     assert is_copy(source, translation) is copied
 
 
-def test_lines_without_text_come_back_as_they_are(translator: Translator) -> None:
+def test_lines_without_text_are_returned_unchanged(translator: Translator) -> None:
     blank = ["", " ", "\t ", "\u3000"]
     results = translator.translate(blank)
-    assert [one.text for one in results] == blank
-    assert {one.status for one in results} == {"empty"}
+    assert [translation.text for translation in results] == blank
+    assert {translation.status for translation in results} == {"empty"}
 
 
-def test_nothing_said_is_empty(bundle: Path) -> None:
-    silent = dragoman.load(bundle, device="cpu", precision="float32")
-    plain = silent.speaker.step
+def test_output_without_tokens_is_empty(bundle: Path) -> None:
+    silent = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
+    step = silent.session.inference_model.step
 
     def ends_at_once(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
-        logits_NV, state = plain(tokens_N, state)
+        logits_NV, state = step(tokens_N, state)
         logits_NV[:, END_ID] = 50.0
         return logits_NV, state
 
-    silent.speaker = replace(silent.speaker, step=ends_at_once)
-    (one,) = silent.translate(["ten"])
-    assert (one.text, one.status) == ("", "empty")
+    silent.session.inference_model = replace(silent.session.inference_model, step=ends_at_once)
+    (translation,) = silent.translate(["ten"])
+    assert (translation.text, translation.status) == ("", "empty")
 
 
-def test_a_space_and_no_more_is_nothing_said(bundle: Path) -> None:
-    spaced = dragoman.load(bundle, device="cpu", precision="float32")
-    plain, space = spaced.speaker.step, spaced.bundle.tokeniser.target.id_of("▁")
+def test_output_of_one_space_is_empty(bundle: Path) -> None:
+    spaced = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
+    step, space = spaced.session.inference_model.step, spaced.bundle.tokenizer.target.piece_to_id("▁")
     assert space is not None
-    said = iter([space, END_ID])
+    output_ids = iter([space, END_ID])
 
     def says_a_space(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
-        logits_NV, state = plain(tokens_N, state)
-        logits_NV[:, next(said)] = 50.0
+        logits_NV, state = step(tokens_N, state)
+        logits_NV[:, next(output_ids)] = 50.0
         return logits_NV, state
 
-    spaced.speaker = replace(spaced.speaker, step=says_a_space)
-    (one,) = spaced.translate(["ten"], method="greedy")
-    assert (one.text.strip(), one.tokens, one.status) == ("", ("▁",), "empty")
+    spaced.session.inference_model = replace(spaced.session.inference_model, step=says_a_space)
+    (translation,) = spaced.translate(["ten"], method="greedy")
+    assert (translation.text.strip(), translation.tokens, translation.status) == ("", ("▁",), "empty")
 
 
-def test_a_copying_model_is_found_out(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_source_has_status_copied(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "one two three four"
     monkeypatch.setattr(translator.bundle.tokenizer.target, "decode", lambda ids: line)
     assert translator.translate([line])[0].status == "copied"
 
 
-def test_a_copying_task_may_copy(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_are_ok_for_equal_languages(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "one two three four"
     monkeypatch.setattr(translator.bundle.tokenizer.target, "decode", lambda ids: line)
     task = translator.recipe.task.model_copy(update={"target_language": translator.recipe.task.source_language})
     recipe = translator.recipe.model_copy(update={"task": task})
-    monkeypatch.setattr(translator, "bundle", replace(translator.bundle, recipe=recipe))
+    monkeypatch.setattr(translator, "detokenizer", replace(translator.detokenizer, recipe=recipe))
     assert translator.translate([line])[0].status == "ok"
 
 
-def test_what_goes_round_in_circles_is_stopped_and_searched_again(bundle: Path) -> None:
-    looping = dragoman.load(bundle, device="cpu", precision="float32")
-    plain, word = looping.speaker.step, looping.bundle.tokeniser.target.id_of("▁")
+def test_repetitions_are_stopped_and_searched_again(bundle: Path) -> None:
+    looping = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
+    step, word = looping.session.inference_model.step, looping.bundle.tokenizer.target.piece_to_id("▁")
     assert word is not None
     lengths: list[int] = []
 
     def insists(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
-        logits_NV, state = plain(tokens_N, state)
+        logits_NV, state = step(tokens_N, state)
         lengths.append(len(logits_NV))
         logits_NV[:, word] += 30.0
         return logits_NV, state
 
-    looping.speaker = replace(looping.speaker, step=insists)
-    (one,) = looping.translate(["one two"], method="greedy", max_extra_tokens=200)
-    assert one.status == "looped"
-    assert lengths.count(1) == 32  # stopped long before the limit of two hundred
-    assert 4 in lengths  # and searched again with a beam, which may not say one thing three times
+    looping.session.inference_model = replace(looping.session.inference_model, step=insists)
+    (translation,) = looping.translate(["one two"], method="greedy", max_extra_tokens=200)
+    assert translation.status == "repetition"
+    assert lengths.count(1) == 32  # stopped long before the limit of 200
+    assert 4 in lengths  # searched again with a beam
     (several,) = looping.translate(["one two"], beam_size=6, nbest=6, max_extra_tokens=200)
     assert len(several.alternatives) == 5
     (kept,) = looping.translate(["one two"], method="greedy", max_extra_tokens=40, repetition_window=0)
@@ -118,24 +117,65 @@ def test_what_goes_round_in_circles_is_stopped_and_searched_again(bundle: Path) 
     assert len(kept.tokens) > 40
 
 
-def test_what_the_source_repeats_may_be_repeated(bundle: Path) -> None:
-    looping = dragoman.load(bundle, device="cpu", precision="float32")
-    plain, word = looping.speaker.step, looping.bundle.tokeniser.target.id_of("▁")
+def test_repetitive_source_allows_repetitive_output(bundle: Path) -> None:
+    looping = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
+    step, word = looping.session.inference_model.step, looping.bundle.tokenizer.target.piece_to_id("▁")
 
     def insists(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
-        logits_NV, state = plain(tokens_N, state)
+        logits_NV, state = step(tokens_N, state)
         logits_NV[:, word] += 30.0
         return logits_NV, state
 
-    looping.speaker = replace(looping.speaker, step=insists)
-    (one,) = looping.translate(["one " * 40], method="greedy")
-    assert one.status == "truncated"
+    looping.session.inference_model = replace(looping.session.inference_model, step=insists)
+    (translation,) = looping.translate(["one " * 40], method="greedy")
+    assert translation.status == "truncated"
 
 
-def test_a_part_of_which_nothing_came_is_not_passed_over() -> None:
-    said = Translation("eins", tokens=("eins",), token_log_probs=(-0.1, -0.1), source_tokens=("one",))
-    nothing = Translation("", token_log_probs=(-0.1,), status="empty", source_tokens=("two",))
+def test_empty_segment_makes_the_line_empty() -> None:
+    translated = Translation("eins", tokens=("eins",), token_log_probs=(-0.1, -0.1), source_tokens=("one",))
+    no_output = Translation("", token_log_probs=(-0.1,), status="empty", source_tokens=("two",))
     blank = Translation(" ", status="empty")
-    assert merge_segments([said, nothing], ["one ", "two"], "de").status == "empty"
-    assert merge_segments([said, blank], ["one", " "], "de").status == "ok"
+    assert merge_segments([translated, no_output], ["one ", "two"], "de").status == "empty"
+    assert merge_segments([translated, blank], ["one", " "], "de").status == "ok"
     assert merge_segments([blank, blank], [" ", " "], "de").status == "empty"
+
+
+@pytest.mark.parametrize(
+    ("num_source_tokens", "num_output_tokens", "ratio", "is_stump"),
+    [
+        (50, 19, 0.4, True),
+        (50, 20, 0.4, False),
+        (20, 7, 0.4, True),
+        (19, 1, 0.4, False),  # short sources are exempt
+        (50, 1, 0.0, False),
+        (50, 49, 1.0, True),
+    ],
+)
+def test_is_short(num_source_tokens: int, num_output_tokens: int, ratio: float, is_stump: bool) -> None:
+    source = [*range(10, 10 + num_source_tokens), END_ID]
+    assert is_short(source, range(10, 10 + num_output_tokens), ratio) is is_stump
+
+
+def test_stump_of_five_sentences_is_short(bundle: Path) -> None:
+    translator = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
+    step, length = translator.session.inference_model.step, 0
+
+    def end_after_four_tokens(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
+        nonlocal length
+        logits_NV, state = step(tokens_N, state)
+        length += 1
+        logits_NV[:, END_ID] = 50.0 if length > 4 else -50.0
+        return logits_NV, state
+
+    translator.session.inference_model = replace(translator.session.inference_model, step=end_after_four_tokens)
+    text = "one red ten. two blue nine. three green eight. four big seven. five small six."
+    (translation,) = translator.translate([text], method="greedy")
+    assert len(translation.source_tokens) > 20
+    assert (len(translation.tokens), translation.status) == (4, "short")
+    length = 0
+    assert translator.translate([text], method="greedy", min_length_ratio=0)[0].status == "ok"
+
+
+def test_short_segment_makes_the_line_short() -> None:
+    complete, stump = Translation("eins zwei", tokens=("eins", "zwei")), Translation("drei", tokens=("drei",), status="short")
+    assert merge_segments([complete, stump], ["one two ", "three"], "de").status == "short"

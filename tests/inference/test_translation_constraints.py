@@ -1,4 +1,4 @@
-"""What somebody asks of a translation's wording, and how a translation may go on."""
+"""Lexical constraints on translations, and alternatives after a prefix."""
 
 from __future__ import annotations
 
@@ -22,39 +22,38 @@ LINES = ["one two three", "ten", "", "big small"]
 
 @pytest.fixture(scope="module")
 def translator(bundle: Path, one_core: None) -> Translator:
-    opened: Translator = dragoman.load(bundle, device="cpu", precision="float32")
-    return opened
+    return dragoman.load(bundle, task="translation", device="cpu", precision="float32")
 
 
-def test_nothing_asked_changes_nothing(translator: Translator) -> None:
+def test_empty_constraints_change_nothing(translator: Translator) -> None:
     plain = translator.translate(LINES)
     assert translator.translate(LINES, constraints=[None] * 4) == plain
     assert translator.translate(LINES, constraints=[TranslationConstraints()] * 4) == plain
 
 
-def test_a_translation_begins_as_is_asked(translator: Translator) -> None:
-    asked = [
+def test_translation_starts_with_prefix(translator: Translator) -> None:
+    constraints = [
         TranslationConstraints(prefix="grün blau"),
         None,
         TranslationConstraints(prefix="rot"),
         TranslationConstraints(prefix="zwei"),
     ]
     for method in ("beam", "greedy", "sample"):
-        results = translator.translate(LINES, constraints=asked, method=method)
+        results = translator.translate(LINES, constraints=constraints, method=method)
         assert results[0].text.startswith("grün blau")
         assert results[2].status == "empty"
         assert results[3].text.startswith("zwei")
         assert len(results[0].token_log_probs) >= len(results[0].tokens)
 
 
-def test_phrases_are_there_or_named(translator: Translator) -> None:
-    asked = [
+def test_included_phrases_are_placed_or_unmet(translator: Translator) -> None:
+    constraints = [
         TranslationConstraints(include=("rot", "sieben")),
         TranslationConstraints(include=("grün",)),
         None,
         TranslationConstraints(exclude=("groß",)),
     ]
-    results = translator.translate(LINES, constraints=asked)
+    results = translator.translate(LINES, constraints=constraints)
     assert results[0].unmet_constraints == results[1].unmet_constraints == ()
     assert "grün" in results[1].text
     assert "rot" in results[0].text
@@ -64,140 +63,165 @@ def test_phrases_are_there_or_named(translator: Translator) -> None:
     assert banned.text != free.text
 
 
-def test_batches_never_change_what_is_asked_for(translator: Translator) -> None:
-    asked = [
+def test_batches_do_not_change_constrained_translations(translator: Translator) -> None:
+    constraints = [
         TranslationConstraints(include=("rot",)),
         TranslationConstraints(prefix="zwei"),
         None,
         TranslationConstraints(exclude=("groß",)),
     ] * 3
-    whole = translator.translate(LINES * 3, constraints=asked)
-    alone = [translator.translate([line], constraints=[wording])[0] for line, wording in zip(LINES * 3, asked, strict=True)]
-    assert [one.tokens for one in whole] == [one.tokens for one in alone]
-    streamed = translator.stream(LINES * 3, constraints=asked, window=5)
-    assert [one.tokens for one in streamed] == [one.tokens for one in whole]
+    whole = translator.translate(LINES * 3, constraints=constraints)
+    alone = [
+        translator.translate([line], constraints=[constraint])[0]
+        for line, constraint in zip(LINES * 3, constraints, strict=True)
+    ]
+    assert [translation.tokens for translation in whole] == [translation.tokens for translation in alone]
+    streamed = translator.stream(LINES * 3, constraints=constraints, window=5)
+    assert [translation.tokens for translation in streamed] == [translation.tokens for translation in whole]
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 4])
-def test_what_is_asked_of_one_line_changes_no_other(beam_size: int, translator: Translator) -> None:
+def test_constraints_of_a_line_change_no_other(beam_size: int, translator: Translator) -> None:
     lines = [line for line in LINES if line] * 3
     plain = translator.translate(lines, beam_size=beam_size)
-    asked = translator.translate(
+    constraints = translator.translate(
         lines, beam_size=beam_size, constraints=[None] * 8 + [TranslationConstraints(include=("rot",))]
     )
-    assert [one.tokens for one in asked[:8]] == [one.tokens for one in plain[:8]]
+    assert [translation.tokens for translation in constraints[:8]] == [translation.tokens for translation in plain[:8]]
 
 
-def test_a_prefix_may_repeat_itself(translator: Translator) -> None:
-    (one,) = translator.translate(["one"], constraints=[TranslationConstraints(prefix="eins " * 40)], max_extra_tokens=200)
-    assert one.text.startswith("eins " * 39 + "eins")
-
-
-def test_what_a_line_without_translation_lacks_is_named(translator: Translator) -> None:
-    asked = TranslationConstraints(include=("rot",))
-    blank, refused = translator.translate(
-        ["", "one " * 20], constraints=[asked, asked], max_source_tokens=9, long_input="error"
+def test_prefix_may_repeat_itself(translator: Translator) -> None:
+    (translation,) = translator.translate(
+        ["one"], constraints=[TranslationConstraints(prefix="eins " * 40)], max_extra_tokens=200
     )
-    assert blank.unmet_constraints == refused.unmet_constraints == ("rot",)
+    assert translation.text.startswith("eins " * 39 + "eins")
 
 
-def test_a_stream_drops_nothing_in_silence(translator: Translator) -> None:
+def test_untranslated_lines_have_unmet_constraints(translator: Translator) -> None:
+    constraints = TranslationConstraints(include=("rot",))
+    blank, too_long = translator.translate(
+        ["", "one " * 20], constraints=[constraints, constraints], max_source_tokens=9, long_input="error"
+    )
+    assert blank.unmet_constraints == too_long.unmet_constraints == ("rot",)
+
+
+def test_stream_checks_number_of_constraints(translator: Translator) -> None:
     with pytest.raises(ValueError, match="window = 0"):
         translator.stream(LINES, window=0)
     with pytest.raises(TypeError, match=r"write stream\(\[text\]\)"):
         translator.stream("one two")
-    with pytest.raises(DataError, match="more wordings than lines, of which there are 4"):
+    with pytest.raises(DataError, match="the text ends after line 4, before the constraints"):
         list(translator.stream(LINES, constraints=[None] * 5, window=2))
-    with pytest.raises(DataError, match="more lines than wordings, of which there are 3"):
+    with pytest.raises(DataError, match="constraints end after line 3, before the text"):
         list(translator.stream(LINES, constraints=[None] * 3, window=2))
 
 
-def test_a_phrase_is_no_list_of_phrases(translator: Translator) -> None:
+def test_include_must_be_a_sequence_of_phrases(translator: Translator) -> None:
     with pytest.raises(TypeError, match=r"write include=\('rot',\)"):
         TranslationConstraints(include="rot")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"line 1: \{\} is no Wording"):
+    with pytest.raises(TypeError, match=r"line 1: \{\} is not a TranslationConstraints"):
         translator.translate(["one"], constraints=[{}])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
-    ("wordings", "knobs", "says"),
+    ("constraints", "options", "message"),
     [
-        ([None], {}, "4 lines but 1 wordings"),
-        ([TranslationConstraints(prefix=" "), None, None, None], {}, "line 1: prefix: ' ' holds no text"),
-        ([None, TranslationConstraints(include=("語",)), None, None], {}, "line 2: include: '語' holds characters"),
+        ([None], {}, "4 lines but 1 constraints"),
+        ([TranslationConstraints(prefix=" "), None, None, None], {}, "line 1: prefix: ' ' has no text"),
+        ([None, TranslationConstraints(include=("語",)), None, None], {}, "line 2: include: '語' has characters"),
         (
             [None, TranslationConstraints(include=("rot",)), None, None],
             {"method": "greedy"},
             "line 2: include needs method = 'beam'",
         ),
-        ([TranslationConstraints(prefix="rot"), None, None, None], {"max_source_tokens": 6}, "line 1: is translated in parts"),
+        (
+            [TranslationConstraints(prefix="rot"), None, None, None],
+            {"max_source_tokens": 6},
+            "line 1: has constraints, but is longer",
+        ),
         (
             [TranslationConstraints(include=("rot",)), None, None, None],
             {"num_beam_groups": 2},
-            "line 1: include needs groups = 1",
+            "line 1: include needs num_beam_groups = 1",
         ),
     ],
 )
-def test_what_nobody_could_fulfil(
-    wordings: list[TranslationConstraints | None], knobs: dict[str, Any], says: str, translator: Translator
+def test_infeasible_constraints_raise_error(
+    constraints: list[TranslationConstraints | None], options: dict[str, Any], message: str, translator: Translator
 ) -> None:
-    with pytest.raises(DataError) as caught:
-        translator.translate(LINES, constraints=wordings, **knobs)
-    assert str(caught.value).startswith(says)
+    with pytest.raises(DataError) as error:
+        translator.translate(LINES, constraints=constraints, **options)
+    assert str(error.value).startswith(message)
 
 
-def test_alternatives_part_where_the_prefix_ends(translator: Translator) -> None:
-    ways = translator.list_alternatives("one two three", "eins", count=4)
-    assert len(ways) == 4
+def test_alternatives_differ_after_the_prefix(translator: Translator) -> None:
+    alternatives = translator.list_alternatives("one two three", "eins", count=4)
+    assert len(alternatives) == 4
     prefix = tuple(translator.bundle.tokenizer.target.ids_to_pieces(translator.bundle.tokenizer.target.encode("eins")))
-    assert all(one.tokens[: len(prefix)] == prefix for one in ways)
-    after = [one.tokens[len(prefix)] if len(one.tokens) > len(prefix) else "the end" for one in ways]
+    assert all(translation.tokens[: len(prefix)] == prefix for translation in alternatives)
+    after = [
+        translation.tokens[len(prefix)] if len(translation.tokens) > len(prefix) else "the end" for translation in alternatives
+    ]
     assert len(set(after)) == 4
-    # They come in order of the token that they part with, whose log-probability each of them holds.
-    parting = [one.token_log_probs[len(prefix)] for one in ways]
+    # They are in the order of the log-probability of the token after the prefix.
+    parting = [translation.token_log_probs[len(prefix)] for translation in alternatives]
     assert parting == sorted(parting, reverse=True)
-    assert all(one.alternatives == () for one in ways)
+    assert all(translation.alternatives == () for translation in alternatives)
     assert translator.list_alternatives("", count=2) == []
     wide = translator.list_alternatives("one two three", "eins", count=2, beam_size=3)
-    assert [one.tokens[: len(prefix) + 1] for one in wide] == [one.tokens[: len(prefix) + 1] for one in ways[:2]]
+    assert [translation.tokens[: len(prefix) + 1] for translation in wide] == [
+        translation.tokens[: len(prefix) + 1] for translation in alternatives[:2]
+    ]
 
 
-def test_alternatives_of_the_impossible(translator: Translator) -> None:
+def test_alternatives_check_their_options(translator: Translator) -> None:
     with pytest.raises(RecipeError, match="count = 0"):
         translator.list_alternatives("one", count=0)
-    with pytest.raises(RecipeError, match="nbest = 2: alternatives have their own"):
+    with pytest.raises(RecipeError, match="list_alternatives sets nbest itself"):
         translator.list_alternatives("one", nbest=2)
     with pytest.raises(DataError, match="more than the 5 tokens"):
         translator.list_alternatives("one two three", max_source_tokens=5)
 
 
 @pytest.mark.parametrize(
-    ("document", "says"),
+    ("document", "message"),
     [
-        ([], "here: []: an object with prefix, include, exclude is allowed"),
-        ({"includes": []}, "here: key 'includes': an object"),
-        ({"prefix": 3}, "here: prefix = 3: a text is allowed"),
-        ({"include": "rot"}, "here: include = 'rot': a list of texts is allowed"),
+        ([], "here: [] is not allowed; give an object with prefix, include, exclude"),
+        ({"includes": []}, "here: key 'includes' is not allowed; give an object"),
+        ({"prefix": 3}, "here: prefix = 3 is not a text"),
+        ({"include": "rot"}, "here: include = 'rot' is not a list of texts"),
         ({"exclude": [1]}, "here: exclude = [1]"),
     ],
 )
-def test_wordings_that_are_none(document: object, says: str) -> None:
-    with pytest.raises(DataError) as caught:
+def test_parse_constraints_rejects_wrong_documents(document: object, message: str) -> None:
+    with pytest.raises(DataError) as error:
         parse_constraints(document, location="here")
-    assert str(caught.value).startswith(says)
+    assert str(error.value).startswith(message)
 
 
-def test_the_command(bundle: Path, tmp_path: Path, translator: Translator) -> None:
-    asked = [{"include": ["rot"]}, {}, {}, {"prefix": "zwei"}]
+def test_translate_command_reads_constraints(bundle: Path, tmp_path: Path, translator: Translator) -> None:
+    constraints = [{"include": ["rot"]}, {}, {}, {"prefix": "zwei"}]
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
-    (tmp_path / "asked").write_text("".join(json.dumps(one) + "\n" for one in asked), encoding="utf-8")
-    words = ["translate", str(bundle), str(tmp_path / "in"), "--precision", "float32", "--wordings", str(tmp_path / "asked")]
-    result = CliRunner().invoke(cli, words)
-    wanted = translator.translate(LINES, constraints=[parse_constraints(one, location="") for one in asked])
-    assert result.stdout.splitlines() == [one.text for one in wanted]
-    (tmp_path / "asked").write_text('{"include": ["rot"]}\n{\n', encoding="utf-8")
-    with pytest.raises(DataError, match="asked, line 2: is not JSON"):
-        CliRunner().invoke(cli, words, catch_exceptions=False)
-    (tmp_path / "asked").write_text("{}\n", encoding="utf-8")
-    with pytest.raises(DataError, match="asked: 1 wordings for 4 lines"):
-        CliRunner().invoke(cli, words, catch_exceptions=False)
+    (tmp_path / "constraints").write_text(
+        "".join(json.dumps(translation) + "\n" for translation in constraints), encoding="utf-8"
+    )
+    arguments = [
+        "translate",
+        str(bundle),
+        str(tmp_path / "in"),
+        "--precision",
+        "float32",
+        "--constraints",
+        str(tmp_path / "constraints"),
+    ]
+    result = CliRunner().invoke(cli, arguments)
+    expected = translator.translate(
+        LINES, constraints=[parse_constraints(translation, location="") for translation in constraints]
+    )
+    assert result.stdout.splitlines() == [translation.text for translation in expected]
+    (tmp_path / "constraints").write_text('{"include": ["rot"]}\n{\n', encoding="utf-8")
+    with pytest.raises(DataError, match="constraints, line 2: is not JSON"):
+        CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    (tmp_path / "constraints").write_text("{}\n", encoding="utf-8")
+    with pytest.raises(DataError, match="constraints: has 1 constraints for 4 lines"):
+        CliRunner().invoke(cli, arguments, catch_exceptions=False)

@@ -58,14 +58,14 @@ from dragoman.paper.table3_rows import (
 from dragoman.training import device as machine
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.device import KernelChoice
-from dragoman.training.monitoring.callbacks import NullCallback
+from dragoman.training.monitoring.events import Callback, RunClosed, StepDone, TrainingEvent, ignore_event
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.report import TRANSLATIONS_FILE
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "paper.md"
+PAGE = ROOT / "docs" / "explanation" / "paper.md"
 
 
 def ask(*words: object) -> Result:
@@ -379,7 +379,7 @@ def plain(tiny: MakeRecipe, tmp_path: Path) -> Recipe:
 
 
 def small_table(
-    plain: Recipe, folder: Path, listener: NullCallback | None = None, *, seeds: int = 1, steps: int = 4, processes: int = 1
+    plain: Recipe, folder: Path, callback: Callback = ignore_event, *, seeds: int = 1, steps: int = 4, processes: int = 1
 ) -> Table3:
     return train_table3(
         plain,
@@ -389,7 +389,7 @@ def small_table(
         budget=Budget(steps=steps),
         seeds=seeds,
         folder=folder,
-        make_callback=lambda name: listener.called(name) if isinstance(listener, Names) else listener or NullCallback(),
+        make_callback=lambda name: callback.called(name) if isinstance(callback, Names) else callback,
         processes=processes,
     )
 
@@ -545,14 +545,14 @@ def test_minutes_that_one_step_used_up_are_too_few() -> None:
     assert read_trained_row("C-n2", 1, report, Budget(steps=1)).perplexity == 9.0
 
 
-class StopsAt(NullCallback):
+class StopsAt:
     """Presses Ctrl-C once this share of the first run is spent."""
 
     def __init__(self, share: float) -> None:
         self.share = share
 
-    def advance(self, share_spent: float) -> None:
-        if share_spent >= self.share:
+    def __call__(self, event: TrainingEvent) -> None:
+        if isinstance(event, StepDone) and event.progress >= self.share:
             os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -602,11 +602,14 @@ def test_rows_side_by_side_stop_together_go_on_and_are_the_rows_one_by_one(
         small_table(plain, folder, steps=150, processes=2)
 
 
-class Names(NullCallback):
+class Names:
     """Keeps what each run is called."""
 
     def __init__(self, told: list[str]) -> None:
         self.told = told
+
+    def __call__(self, event: TrainingEvent) -> None:
+        assert isinstance(event, RunClosed)
 
     def called(self, name: str) -> Names:
         self.told.append(name)

@@ -116,7 +116,7 @@ def test_rules_have_their_share_of_counts_in_closed_form() -> None:
     assert grammar.root == top
     # TOP → S four times of five; S → NP VP twice of four; S → NP S|NP, S|NP → VP . the other two.
     assert grammar.unary_chains[UnaryRule(top, sentence)][0] == pytest.approx(math.log(4 / 5))
-    rest = Symbol("rest", "S", "TOP", ("NP",))
+    rest = Symbol("remainder", "S", "TOP", ("NP",))
     assert grammar.binary_rules[BinaryRule(sentence, label("NP", "S"), label("VP", "S"))] == pytest.approx(math.log(2 / 4))
     assert grammar.binary_rules[BinaryRule(sentence, label("NP", "S"), rest)] == pytest.approx(math.log(2 / 4))
     assert grammar.binary_rules[BinaryRule(rest, label("VP", "S"), Symbol("tag", ".", "S"))] == pytest.approx(0.0)

@@ -1,4 +1,4 @@
-"""The attention page in a real browser: it asks for nothing, its controls work, and what it shows is the model's."""
+"""The attention page in a real browser: it makes no requests, its controls work, and its numbers are the model's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dragoman.viz.attention_page import MAX_TOKENS, embed_in_iframe, render_atte
 from dragoman.viz.explanation import Explanation
 from random_explanations import HOSTILE, made
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
 READY = "html[data-ready]"
 QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run", "--mute-audio"]
 
@@ -36,35 +36,34 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     driver = pytest.importorskip("playwright.sync_api", reason="needs playwright, which drives the browser")
-    sandbox = (
-        ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    )  # chromium refuses to start as root with it
-    with driver.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=[*QUIET, *sandbox])
+    # As root, chromium starts only without its sandbox.
+    sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    with driver.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=[*QUIET, *sandbox])
         yield opened
         opened.close()
 
 
-class Sight:
-    """An open page, and all that went on in it."""
+class OpenPage:
+    """Open page, with its requests, console messages, errors and dialogs."""
 
     def __init__(self, browser: Any, path: Path, **context: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, "offline": True, **context})
         self.page = self.context.new_page()
-        self.asked: list[str] = []
-        self.troubles: list[str] = []
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("console", lambda message: self.troubles.append(message.text))
-        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        self.page.on("dialog", self.refuse)
+        self.requests: list[str] = []
+        self.problems: list[str] = []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.problems.append(message.text))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("dialog", self.dismiss)
         self.page.goto(path.as_uri())
 
-    def refuse(self, dialog: Any) -> None:
-        self.troubles.append(dialog.message)
+    def dismiss(self, dialog: Any) -> None:
+        self.problems.append(dialog.message)
         dialog.dismiss()
 
     def ready_after(self) -> float:
-        """Seconds from the navigation's start to the end of the page's script."""
+        """Return the seconds from the start of the navigation to the end of the page's script."""
         return float(self.page.locator(READY).get_attribute("data-ready")) / 1000
 
     def readout(self) -> str:
@@ -76,12 +75,12 @@ class Sight:
 
 @pytest.fixture
 def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    sights: list[Sight] = []
+    sights: list[OpenPage] = []
 
-    def opened(page: str, **context: Any) -> Sight:
+    def opened(page: str, **context: Any) -> OpenPage:
         path = tmp_path / f"page{len(sights)}.html"
         path.write_text(page, encoding="utf-8")
-        sights.append(Sight(browser, path, **context))
+        sights.append(OpenPage(browser, path, **context))
         if context.get("java_script_enabled", True):
             sights[-1].page.wait_for_selector(READY, state="attached")
         return sights[-1]
@@ -97,19 +96,19 @@ def small() -> Explanation:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_opens_within_a_second_and_asks_for_nothing(open_page: Any, small: Explanation, scheme: str) -> None:
+def test_page_opens_fast_without_requests(open_page: Any, small: Explanation, scheme: str) -> None:
     page = render_attention_page(made(source=50, said=50, layers=6, heads=8, width=64, beam=4))
-    open_page(render_attention_page(small))  # the browser's own first page is not the page's
+    open_page(render_attention_page(small))  # the browser's first page takes longer
     sights = [open_page(page, color_scheme=scheme) for _ in range(3)]
     for sight in sights:
-        assert [url.split(":")[0] for url in sight.asked if not url.startswith("data:")] == ["file"]
-        assert sight.troubles == []
+        assert [url.split(":")[0] for url in sight.requests if not url.startswith("data:")] == ["file"]
+        assert sight.problems == []
     print(f"ready after {[sight.ready_after() for sight in sights]} s")
     assert min(sight.ready_after() for sight in sights) < 1.0
 
 
-def test_numbers_shown_are_the_models(open_page: Any, bundle: Path) -> None:
-    explanation = explain(load(bundle, device="cpu"), "three red five", heads=[1, 2])
+def test_shown_numbers_are_the_models(open_page: Any, bundle: Path) -> None:
+    explanation = explain(load(bundle, task="translation", device="cpu"), "three red five", heads=[1, 2])
     sight = open_page(render_attention_page(explanation))
     for kind in ("cross", "encoder", "decoder"):
         sight.page.locator(f"input[name=kind][value={kind}]").check(force=True)
@@ -118,33 +117,33 @@ def test_numbers_shown_are_the_models(open_page: Any, bundle: Path) -> None:
             sight.tokens(kind, "q").nth(row).hover()
             lines = re.findall(r"head (\d+)((?:\s+\S+ \d\.\d{3})+)", sight.readout())
             assert [int(head) for head, _ in lines] == list(range(1, weights.shape[0] + 1)), sight.readout()
-            for head, told in lines:
-                shown = [float(one) for one in re.findall(r"(\d\.\d{3})(?=\s|$)", told)]
+            for head, numbers in lines:
+                shown = [float(number) for number in re.findall(r"(\d\.\d{3})(?=\s|$)", numbers)]
                 best = np.sort(weights[int(head) - 1, row])[::-1][: len(shown)]
                 assert np.abs(np.array(shown) - best).max() <= 1 / 255
         for column in range(weights.shape[2]):
             sight.page.locator("#pair select").nth(0).select_option(str(weights.shape[1] - 1))
             sight.page.locator("#pair select").nth(1).select_option(str(column))
-            told = sight.page.locator("#numbers tr[aria-current] td").all_inner_texts()
+            cells = sight.page.locator("#numbers tr[aria-current] td").all_inner_texts()
             query = explanation.heads(kind).query_LHTK[0, 0, -1]
             product = float(query @ explanation.heads(kind).key_LHSK[0, 0, column])
-            assert float(told[1]) == pytest.approx(product, abs=0.01)
-            assert float(told[2]) == pytest.approx(product / np.sqrt(len(query)), abs=0.005)
-            assert float(told[3]) == pytest.approx(float(weights[0, -1, column]), abs=1 / 255)
-    assert sight.troubles == []
+            assert float(cells[1]) == pytest.approx(product, abs=0.01)
+            assert float(cells[2]) == pytest.approx(product / np.sqrt(len(query)), abs=0.005)
+            assert float(cells[3]) == pytest.approx(float(weights[0, -1, column]), abs=1 / 255)
+    assert sight.problems == []
 
 
-def test_heads_and_layers_are_chosen_by_mouse(open_page: Any, small: Explanation) -> None:
+def test_mouse_selects_heads_and_layers(open_page: Any, small: Explanation) -> None:
     sight = open_page(render_attention_page(small))
-    remark = sight.page.locator("figure[data-kind=cross] svg text.muted").first
-    assert remark.text_content() == "layer 2, all heads"
+    caption = sight.page.locator("figure[data-kind=cross] svg text.muted").first
+    assert caption.text_content() == "layer 2, all heads"
     sight.page.locator(".grid[data-kind=cross] button[aria-label='layer 1, head 3']").click()
-    assert remark.text_content() == "layer 1, head 3"
+    assert caption.text_content() == "layer 1, head 3"
     assert set(
         sight.page.locator("figure[data-kind=cross] .lines path").evaluate_all("all => all.map(x => x.classList[1])")
     ) == {"h2"}
     sight.page.locator("label.head").first.click()
-    assert remark.text_content() == "layer 1, heads 1, 3"
+    assert caption.text_content() == "layer 1, heads 1, 3"
     assert sight.page.locator("#words svg text.muted").first.text_content() == "mean of layer 1, heads 1, 3"
     shades = sight.page.locator("#words .cells path").evaluate_all(
         "all => all.flatMap((path, shade) => Array((path.getAttribute('d').match(/M/g) || []).length).fill(shade + 1))"
@@ -152,14 +151,14 @@ def test_heads_and_layers_are_chosen_by_mouse(open_page: Any, small: Explanation
     expected = np.round(small.cross.weights_LHTS[0, [0, 2]].mean(axis=0) * 16)
     assert sorted(shades) == pytest.approx(sorted(expected[expected > 0]), abs=1)
     sight.page.locator("#controls button").click()
-    assert remark.text_content() == "layer 1, all heads"
+    assert caption.text_content() == "layer 1, all heads"
     sight.page.locator("#controls button").click()
-    assert remark.text_content() == "layer 1, no head"
+    assert caption.text_content() == "layer 1, no head"
     assert sight.page.locator("figure[data-kind=cross] .lines path").count() == 0
-    assert sight.troubles == []
+    assert sight.problems == []
 
 
-def test_all_can_be_reached_by_keyboard(open_page: Any, small: Explanation) -> None:
+def test_keyboard_reaches_everything(open_page: Any, small: Explanation) -> None:
     sight = open_page(render_attention_page(small))
     keys = sight.page.keyboard
     active = "document.activeElement"
@@ -183,18 +182,18 @@ def test_all_can_be_reached_by_keyboard(open_page: Any, small: Explanation) -> N
     assert sight.readout().startswith("tok1 is looked at by")
     keys.press("Escape")
     assert sight.readout().startswith("Point at a token")
-    reached = set()
+    sections = set()
     for _ in range(20):
         keys.press("Tab")
-        reached.add(sight.page.evaluate(f"{active}.closest('section') && {active}.closest('section').id"))
-    assert {"looks", "words", "steps", "inside"} <= reached
+        sections.add(sight.page.evaluate(f"{active}.closest('section') && {active}.closest('section').id"))
+    assert {"looks", "words", "steps", "inside"} <= sections
     sight.page.locator("#words svg").focus()
     keys.press("ArrowDown")
     keys.press("ArrowRight")
-    told = sight.page.locator("#word").inner_text()
-    assert told.startswith("tok1 ← tok1: ")
-    assert float(told.split(": ")[1]) == pytest.approx(small.cross.weights_LHTS[1, :, 1, 1].mean(), abs=1 / 255)
-    assert sight.troubles == []
+    text = sight.page.locator("#word").inner_text()
+    assert text.startswith("tok1 ← tok1: ")
+    assert float(text.split(": ")[1]) == pytest.approx(small.cross.weights_LHTS[1, :, 1, 1].mean(), abs=1 / 255)
+    assert sight.problems == []
 
 
 def test_hostile_tokens_stay_inert(open_page: Any) -> None:
@@ -203,39 +202,39 @@ def test_hostile_tokens_stay_inert(open_page: Any) -> None:
     for kind in ("cross", "encoder", "decoder"):
         sight.page.locator(f"input[name=kind][value={kind}]").check(force=True)
         for side in "qk":
-            for place in range(len(HOSTILE)):
-                sight.tokens(kind, side).nth(place).hover()
+            for index in range(len(HOSTILE)):
+                sight.tokens(kind, side).nth(index).hover()
     assert sight.page.locator("script").count() == 3
     assert sight.page.locator("img").count() == 3
     assert sight.page.locator("[onclick], [onerror]").count() == 0
     assert "broken" not in sight.page.title().split(" ")[0]
     text = sight.page.evaluate("document.documentElement.textContent")
     assert not re.search("[\u202a-\u202e\u2066-\u2069]", text)
-    assert sight.troubles == []
+    assert sight.problems == []
 
 
-def test_what_is_put_into_the_page_cannot_act(open_page: Any, small: Explanation) -> None:
-    """Were a token ever to become a tag, the policy would still stop it: tags are put in by hand, and someone listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(0.5)
-        place = f"http://127.0.0.1:{listening.getsockname()[1]}/x"
-        acts = "document.title='broken'"
-        bad = f"<script>{acts}</script><img src=data:x onerror={acts}><img src={place}><link rel=stylesheet href={place}>"
+def test_policy_stops_inserted_tags(open_page: Any, small: Explanation) -> None:
+    """Insert tags by hand: the policy must stop them, so a listening server receives nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.5)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/x"
+        script = "document.title='broken'"
+        bad = f"<script>{script}</script><img src=data:x onerror={script}><img src={url}><link rel=stylesheet href={url}>"
         sight = open_page(
-            render_attention_page(small).replace("</header>", f"</header>{bad}<iframe src={place}></iframe>"), offline=False
+            render_attention_page(small).replace("</header>", f"</header>{bad}<iframe src={url}></iframe>"), offline=False
         )
-        heard = [b""]
+        received = [b""]
         with suppress(TimeoutError):
-            while True:  # a browser may open a connection before it knows that it will ask for nothing
-                with listening.accept()[0] as connection, suppress(TimeoutError):
+            while True:  # a browser may open a connection without a request
+                with server.accept()[0] as connection, suppress(TimeoutError):
                     connection.settimeout(0.5)
-                    heard.append(connection.recv(100))
-    assert not any(heard)
+                    received.append(connection.recv(100))
+    assert not any(received)
     assert sight.page.title() != "broken"
-    assert sum("Content Security Policy" in trouble for trouble in sight.troubles) >= 4
+    assert sum("Content Security Policy" in problem for problem in sight.problems) >= 4
 
 
-def test_it_is_readable_without_a_script_and_on_a_phone(open_page: Any, small: Explanation) -> None:
+def test_page_works_without_script_and_on_phones(open_page: Any, small: Explanation) -> None:
     page = render_attention_page(small)
     plain = open_page(page, java_script_enabled=False)
     for kind in ("cross", "encoder", "decoder"):
@@ -245,20 +244,20 @@ def test_it_is_readable_without_a_script_and_on_a_phone(open_page: Any, small: E
     assert phone.page.evaluate("document.documentElement.scrollWidth") <= 360
     phone.tokens("cross", "q").nth(1).tap()
     assert phone.readout().startswith("tok1 looks at")
-    assert phone.troubles == []
+    assert phone.problems == []
 
 
-def test_a_notebooks_frame_runs_it(open_page: Any, small: Explanation, browser: Any, tmp_path: Path) -> None:
+def test_notebook_frame_runs_the_page(open_page: Any, small: Explanation, browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "notebook.html"
     path.write_text(
         f"<!DOCTYPE html><meta charset=utf-8><body>{embed_in_iframe(render_attention_page(small))}", encoding="utf-8"
     )
-    sight = Sight(browser, path)
+    sight = OpenPage(browser, path)
     frame = sight.page.frame_locator("iframe")
     frame.locator(READY).wait_for(state="attached")
     frame.locator("figure[data-kind=cross] .token").first.hover()
     assert frame.locator("#readout").inner_text().startswith("tok0 looks at")
-    assert sight.troubles == []
+    assert sight.problems == []
     sight.context.close()
 
 
@@ -278,7 +277,7 @@ FRAMES = """async () => {
 }"""
 
 
-def test_a_long_sentence_through_twelve_layers_opens_and_scrolls(open_page: Any) -> None:
+def test_long_sentence_opens_and_scrolls(open_page: Any) -> None:
     explanation = made(source=100, said=100, layers=12, heads=8, width=16, beam=4)
     sight = open_page(render_attention_page(explanation))
     seconds = sight.ready_after()
@@ -286,10 +285,10 @@ def test_a_long_sentence_through_twelve_layers_opens_and_scrolls(open_page: Any)
     print(f"opened in {seconds:.2f} s; {len(gaps)} frames, median {statistics.median(gaps):.1f} ms, worst {max(gaps):.1f} ms")
     assert seconds < 5.0
     assert statistics.median(gaps) < 34  # 30 frames a second, without a graphics card
-    assert sight.troubles == []
+    assert sight.problems == []
 
 
-def test_the_longest_page_is_whole(open_page: Any) -> None:
+def test_longest_page_is_complete(open_page: Any) -> None:
     explanation = made(source=MAX_TOKENS, said=MAX_TOKENS, layers=2, heads=2, width=4, beam=2)
     sight = open_page(render_attention_page(explanation))
     assert sight.tokens("cross", "q").count() == MAX_TOKENS
@@ -299,46 +298,46 @@ def test_the_longest_page_is_whole(open_page: Any) -> None:
     assert sight.readout().startswith("</s> looks at")
     best = float(explanation.cross.weights_LHTS[1, 0, -1].max())
     assert float(re.findall(r"\d\.\d{3}", sight.readout())[0]) == pytest.approx(best, abs=1 / 255)
-    assert sight.troubles == []
+    assert sight.problems == []
 
 
-def becomes(read: Callable[[], object], wanted: object) -> None:
-    """What is read off the page is drawn with its next frame, which a busy machine is late with."""
-    until = time.monotonic() + 10
-    while (seen := read()) != wanted and time.monotonic() < until:
+def wait_for_value(read: Callable[[], object], expected: object) -> None:
+    """Wait until the page shows this value; it changes with the next frame, which a busy machine draws late."""
+    deadline = time.monotonic() + 10
+    while (value := read()) != expected and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert seen == wanted
+    assert value == expected
 
 
-def test_a_step_of_the_beam_and_a_token_of_the_lines_are_chosen_together(open_page: Any, small: Explanation) -> None:
+def test_beam_step_and_token_are_selected_together(open_page: Any, small: Explanation) -> None:
     sight = open_page(render_attention_page(small))
     columns, rows = sight.page.locator("#steps .column"), sight.page.locator("#steps tbody tr")
     picked = sight.page.locator("figure[data-kind=cross] .token.picked")
     assert columns.count() == rows.count() == len(small.output_tokens)
     columns.nth(2).click()
-    becomes(lambda: picked.get_attribute("aria-label"), "from tok2")
-    becomes(lambda: rows.nth(2).get_attribute("aria-current"), "step")
-    becomes(lambda: sight.page.locator("#step").inner_text()[:17], "3. tok2 looks at ")
-    told = sight.page.locator("#step").inner_text()
+    wait_for_value(lambda: picked.get_attribute("aria-label"), "from tok2")
+    wait_for_value(lambda: rows.nth(2).get_attribute("aria-current"), "step")
+    wait_for_value(lambda: sight.page.locator("#step").inner_text()[:17], "3. tok2 looks at ")
+    text = sight.page.locator("#step").inner_text()
     weights = small.cross.weights_LHTS[small.selections["cross"].layer][list(small.selections["cross"].heads)].mean(axis=0)[2]
-    assert float(re.findall(r"\d\.\d{3}", told)[0]) == pytest.approx(float(weights.max()), abs=1 / 255)
+    assert float(re.findall(r"\d\.\d{3}", text)[0]) == pytest.approx(float(weights.max()), abs=1 / 255)
     rows.nth(1).locator("th").click()
-    becomes(lambda: picked.get_attribute("aria-label"), "from tok1")
-    becomes(lambda: columns.nth(1).get_attribute("aria-current"), "step")
-    becomes(lambda: columns.nth(2).get_attribute("aria-current"), None)
-    # And back: a token that is held marks its step, one of the other side none.
+    wait_for_value(lambda: picked.get_attribute("aria-label"), "from tok1")
+    wait_for_value(lambda: columns.nth(1).get_attribute("aria-current"), "step")
+    wait_for_value(lambda: columns.nth(2).get_attribute("aria-current"), None)
+    # In the other direction: a selected target token marks its step, a source token none.
     sight.tokens("cross", "q").nth(3).click()
-    becomes(lambda: columns.nth(3).get_attribute("aria-current"), "step")
+    wait_for_value(lambda: columns.nth(3).get_attribute("aria-current"), "step")
     sight.tokens("cross", "k").nth(0).click()
-    becomes(sight.page.locator("#steps [aria-current]").count, 0)
-    becomes(sight.page.locator("#step").inner_text, "")
-    # By the keyboard, and from the encoder, which says nothing itself.
+    wait_for_value(sight.page.locator("#steps [aria-current]").count, 0)
+    wait_for_value(sight.page.locator("#step").inner_text, "")
+    # By the keyboard, and from the encoder view, which has no output tokens.
     sight.page.locator("input[name=kind][value=encoder]").check(force=True)
     columns.nth(0).focus()
     sight.page.keyboard.press("ArrowRight")
     sight.page.keyboard.press("Enter")
     sight.page.wait_for_selector("figure[data-kind=cross] .token.picked")
-    becomes(lambda: picked.get_attribute("aria-label"), "from tok1")
+    wait_for_value(lambda: picked.get_attribute("aria-label"), "from tok1")
     sight.page.keyboard.press("Escape")
-    becomes(picked.count, 0)
-    assert sight.troubles == []
+    wait_for_value(picked.count, 0)
+    assert sight.problems == []

@@ -1,153 +1,241 @@
-"""What the documentation tells people to type exists: commands, their options, recipes and knobs."""
+"""Tests that the documentation names only commands, options, recipes, keys, files and pages that exist."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 import click
 import pytest
 
 from dragoman.cli.main import COMMANDS, cli
-from dragoman.config import Recipe, RecipeSection, read_recipe
+from dragoman.config import Recipe, RecipeSection, make_recipe, read_recipe
+from dragoman.errors import RecipeError
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-SHIPPED = {path.stem for path in (ROOT / "src" / "dragoman" / "recipes").glob("*.toml")}
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")])
+BUILTIN_RECIPES = {path.stem for path in (ROOT / "src" / "dragoman" / "recipes").glob("*.toml")}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+README_MAX_WORDS = 700
 
 
-def blocks(page: Path) -> Iterator[tuple[str, str]]:
-    """Language and text of the fenced blocks of a page."""
+def load_script(name: str) -> ModuleType:
+    """Import a file of scripts/."""
+    specification = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+make_reference = load_script("make_reference")
+
+
+def page_id(page: Path) -> str:
+    """Return the path of a page below the repository."""
+    return str(page.relative_to(ROOT))
+
+
+def code_blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield language and text of the fenced code blocks of a page."""
     yield from BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
-def spoken(text: str) -> Iterator[list[str]]:
-    """The words after `dragoman` in every command line of a text, those of YAML lists among them."""
+def commands_in(text: str) -> Iterator[list[str]]:
+    """Yield the words after `dragoman` of each command line in a text; YAML lists count."""
     text = re.sub(r"\\\n\s*", " ", text)
-    text = re.sub(r"command: \[(.*?)\]", lambda found: re.sub(r",\s*", " ", found[1]), text, flags=re.DOTALL)
+    text = re.sub(r"command: \[(.*?)\]", lambda match: re.sub(r",\s*", " ", match[1]), text, flags=re.DOTALL)
     for line in text.splitlines():
-        found = re.search(r"(?:^|[\s/])dragoman (?!\()(?=[a-z])(.*)", line.split(" #")[0])
-        if found:
-            words = found[1].split("`")[0].split(" | ")[0]
+        match = re.search(r"(?:^|[\s/])dragoman (?!\()(?=[a-z])(.*)", line.split(" #")[0])
+        if match:
+            words = re.split(r" [|<>]+ ", match[1].split("`")[0])[0]
             yield shlex.split(re.sub(r"\s*&$", "", words))
 
 
-def commands(page: Path) -> Iterator[list[str]]:
-    for language, text in blocks(page):
+def commands_of(page: Path) -> Iterator[list[str]]:
+    """Yield the commands of a page, in code blocks and in text."""
+    for language, text in code_blocks(page):
         if language in ("", "bash", "sh", "yaml"):
-            yield from spoken(text)
-    outside = BLOCK.sub("", page.read_text(encoding="utf-8"))
-    for piece in re.findall(r"`([^`\n]+)`", outside):
-        yield from spoken(piece)
+            yield from commands_in(text)
+    prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    for code in re.findall(r"`([^`\n]+)`", prose):
+        yield from commands_in(code)
 
 
-FOUND = [
-    pytest.param(words, id=f"{page.name}: {' '.join(words)[:60]}")
-    for page in PAGES
-    for words in commands(page)
-    if words[0] in COMMANDS or page.parent.name == "docs"
+COMMAND_LINES = [
+    pytest.param(words, id=f"{page_id(page)}: {' '.join(words)[:60]}") for page in PAGES for words in commands_of(page)
 ]
 
 
 def is_placeholder(word: str) -> bool:
+    """Return whether a word stands for a value of the reader, such as RECIPE or …."""
     return not word or any(mark in word for mark in "…$[]<>") or word.isupper()
 
 
-@pytest.mark.parametrize("words", FOUND)
+@pytest.mark.parametrize("words", COMMAND_LINES)
 def test_commands_options_and_recipes_exist(words: list[str]) -> None:
     name, *rest = words
     assert name in COMMANDS
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     if rest and "--help" not in rest and not any(mark in word for word in rest for mark in "…[]"):
-        typed = ["1" if word == "N" else word for word in rest]
-        command.make_context(name, typed)  # raises where an option or argument is not known, or is missing
+        arguments = ["1" if word == "N" else word for word in rest]
+        command.make_context(name, arguments)  # raises if an option or argument is unknown or missing
     if name not in ("train", "prepare", "clean") or not rest:
         return
-    changes = [word for word in rest[1:] if "=" in word and not word.startswith(("-", "["))]
-    changes = [word for word in changes if not is_placeholder(word.partition("=")[2])]
-    if rest[0] in SHIPPED:
-        read_recipe(Path(rest[0]), changes)
+    settings = [word for word in rest[1:] if "=" in word and not word.startswith(("-", "["))]
+    settings = [word for word in settings if not is_placeholder(word.partition("=")[2])]
+    if rest[0] in BUILTIN_RECIPES:
+        read_recipe(Path(rest[0]), settings)
     else:
         assert is_placeholder(rest[0]) or rest[0].endswith(".toml")
-        for change in changes:
-            assert knob(change.partition("=")[0])
+        for setting in settings:
+            assert has_key(setting.partition("=")[0])
 
 
-def test_commands_are_found() -> None:
-    """A page whose commands nobody finds would pass every other test."""
-    found = {page.name: len(list(commands(page))) for page in PAGES}
-    for name in ("README.md", "corpora.md", "training.md", "devices.md", "slurm.md", "kubernetes.md"):
-        assert found[name] >= 2
+def test_commands_are_found_on_pages() -> None:
+    counts = {page_id(page): len(list(commands_of(page))) for page in PAGES}
+    for name in ("many-devices.md", "slurm.md", "kubernetes.md", "translate.md", "parsing.md"):
+        assert counts[f"docs/how-to/{name}"] >= 2
+    assert counts["README.md"] >= 2
 
 
-def knob(key: str) -> bool:
-    """Whether a recipe has this knob."""
-    kinds: set[type[RecipeSection]] = {Recipe}
-    named_freely = False
+def has_key(key: str) -> bool:
+    """Return whether a recipe has this key."""
+    section_types: set[type[RecipeSection]] = {Recipe}
+    accepts_any_name = False
     for name in key.split("."):
-        found = [kind.model_fields[name].annotation for kind in kinds if name in kind.model_fields]
-        if found:
-            kinds = {kind for one in found for kind in sections(one)}
-        elif not named_freely:
+        annotations = [section.model_fields[name].annotation for section in section_types if name in section.model_fields]
+        if annotations:
+            section_types = {section for annotation in annotations for section in list_sections(annotation)}
+        elif not accepts_any_name:
             return False
-        named_freely = any(is_mapping(one) for one in found)
+        accepts_any_name = any(str(annotation).startswith("dict") for annotation in annotations)
     return True
 
 
-def sections(annotation: Any) -> Iterator[type[RecipeSection]]:
-    """The recipe's sections that a field may hold, within unions, lists and mappings as well."""
+def list_sections(annotation: Any) -> Iterator[type[RecipeSection]]:
+    """Yield the sections of a recipe that a field can hold, also in unions, lists and mappings."""
     if isinstance(annotation, type) and issubclass(annotation, RecipeSection):
         yield annotation
     for part in get_args(annotation):
-        yield from sections(part)
+        yield from list_sections(part)
 
 
-def is_mapping(annotation: Any) -> bool:
-    return str(annotation).startswith("dict")
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_knobs_exist(page: Path) -> None:
-    outside = BLOCK.sub("", page.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_recipe_keys_exist(page: Path) -> None:
+    prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
     names = "|".join(Recipe.model_fields)
-    for key in re.findall(rf"`((?:{names})(?:\.[a-z_A-Z]+)+)(?==| =|`)", outside):
+    for key in re.findall(rf"`((?:{names})(?:\.[a-z_0-9A-Z]+)+)(?==| =|`)", prose):
         if not key.endswith((".safetensors", ".json", ".model", ".py", ".html", ".arrow")):
-            assert knob(key), key
+            assert has_key(key), key
 
 
-def test_knobs_that_are_not_there_are_noticed() -> None:
-    assert knob("training.max_steps")
-    assert knob("data.cleaning.urls")
-    assert knob("data.corpora.NAME.skip_filters")
-    assert knob("data.train.file")
-    assert not knob("training.no_such_knob")
-    assert not knob("data.cleaning.no_such_rule")
+def test_unknown_recipe_keys_are_noticed() -> None:
+    assert has_key("training.max_steps")
+    assert has_key("data.cleaning.urls")
+    assert has_key("data.corpora.NAME.skip_filters")
+    assert has_key("data.train.file")
+    assert not has_key("training.no_such_key")
+    assert not has_key("data.cleaning.no_such_filter")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_toml_blocks_are_recipes(page: Path) -> None:
+    """Each block is a recipe, alone or after the blocks before it."""
+    previous_text = ""
+    for language, text in code_blocks(page):
+        if language == "toml":
+            try:
+                make_recipe(tomllib.loads(text))
+            except RecipeError:
+                make_recipe(tomllib.loads(previous_text + text))
+            previous_text += text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    generated = {(ROOT / "docs" / name).resolve() for name in make_reference.GENERATED_PAGES}
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if target in generated:
+            continue
+        assert target.exists(), link
+        if anchor:
+            assert anchor in headings(target), link
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+
+
+def test_navigation_names_every_page_once() -> None:
+    navigation = re.findall(r'"([\w/.-]+\.md)"', (ROOT / "zensical.toml").read_text(encoding="utf-8"))
+    written = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted(navigation) == sorted([*written, *make_reference.GENERATED_PAGES])
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_scripts_can_be_read_by_the_shell(page: Path) -> None:
-    for language, text in blocks(page):
-        if language == "bash":
-            done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
-            assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_shell_can_read_bash_blocks(page: Path) -> None:
+    for language, text in code_blocks(page):
+        if language in ("bash", "sh"):
+            result = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
+            assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_tests_that_are_named_are_there(page: Path) -> None:
-    for file, name in re.findall(r"`(test_\w+\.py)::(test_\w+)`", page.read_text(encoding="utf-8")):
-        written = (ROOT / "tests" / file).read_text(encoding="utf-8")
-        assert f"def {name}(" in written, f"{file}::{name}"
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_python_blocks_compile(page: Path) -> None:
+    for language, text in code_blocks(page):
+        if language == "python":
+            compile(text, page_id(page), "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_named_files_and_tests_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:src/dragoman|scripts|benchmarks|tests)/[\w/.-]+)`", text):
+        assert (ROOT / path).exists(), path
+    for file, name in re.findall(r"`([\w/]*test_\w+\.py)(?:::(test_\w+))?`", text):
+        path = ROOT / "tests" / file.removeprefix("tests/")
+        assert path.exists(), file
+        if name:
+            assert f"def {name}(" in path.read_text(encoding="utf-8"), f"{file}::{name}"
+
+
+def test_architecture_names_existing_files_and_functions() -> None:
+    page = ROOT / "docs" / "explanation" / "architecture.md"
+    source = ROOT / "src" / "dragoman"
+    folders = [source, source / "inference", source / "training"]
+    for path in re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py)?)`", page.read_text(encoding="utf-8")):
+        assert path.startswith(("src/", "tests/")) or any((folder / path).exists() for folder in folders), path
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= README_MAX_WORDS
+
+
+def test_reference_pages_are_generated(tmp_path: Path) -> None:
+    make_reference.main([str(tmp_path / "docs")])
+    recipe_page = (tmp_path / "docs" / "reference" / "recipe.md").read_text(encoding="utf-8")
+    for key in ("batch_tokens", "max_steps", "label_smoothing"):
+        assert f"`{key}`" in recipe_page or f".{key}`" in recipe_page
+    cli_page = (tmp_path / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    for name in COMMANDS:
+        assert f"## dragoman {name}\n" in cli_page
+    errors_page = (tmp_path / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    assert "`recipe-not-found`" in errors_page

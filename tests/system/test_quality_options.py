@@ -46,11 +46,11 @@ from dragoman.tasks.translation import TranslationStatus
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.losses.rdrop import consistency_loss, r_drop_loss
-from dragoman.training.monitoring.callbacks import NullCallback
+from dragoman.training.monitoring.events import StepDone, TrainingEvent
 from dragoman.training.resume_checks import check_recipe_unchanged
 from dragoman.training.run import train
-from dragoman.training.trainer import Trainer
-from test_ranks import free_port, losses, together, train_all
+from rank_processes import find_free_port, read_losses, run_ranks, train_all
+from trainers import new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -90,8 +90,8 @@ def test_r_drop_and_its_gradients_are_the_equation(
     form: str, slices: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if slices is not None:
-        monkeypatch.setattr("dragoman.training.losses.chunked.SLICE", slices[0])
-        monkeypatch.setattr("dragoman.training.losses.chunked.AT_ONCE", slices[1])
+        monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", slices[0])
+        monkeypatch.setattr("dragoman.training.losses.chunked.CPU_BLOCK_LOGITS", slices[1])
     outputs_2XD, output_VD, targets_X = drawn_places()
     given = {"epsilon": 0.1, "form": form, "alpha": ALPHA}
     loss, nll = consistency_loss(outputs_2XD, output_VD, targets_X, **given)  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_r_drop_and_its_gradients_are_the_equation(
 
 
 def test_r_drop_never_holds_the_logits_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.training.losses.chunked.SLICE", 88)
+    monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", 88)
     made = []
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, rectified: bool = False) -> Tensor:
@@ -173,21 +173,21 @@ def test_r_drop_draws_another_dropout_for_each_pass() -> None:
 R_DROP = ("training.r_drop_alpha=5", "training.batches_per_update=2", "training.max_steps=4", "training.batch_tokens=60")
 
 
-class StopsAfter(NullCallback):
+class StopsAfter:
     """Interrupts a run as a signal does, after so many steps."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
 
-    def advance(self, share_spent: float) -> None:
-        self.left -= 1
+    def __call__(self, event: TrainingEvent) -> None:
+        self.left -= isinstance(event, StepDone)
         if not self.left:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_step_with_r_drop_costs_two(tiny: MakeRecipe, tmp_path: Path) -> None:
     trainers = {
-        alpha: Trainer(tiny(tmp_path / alpha, *R_DROP, f"training.r_drop_alpha={alpha}"), NullCallback())
+        alpha: new_trainer(tiny(tmp_path / alpha, *R_DROP, f"training.r_drop_alpha={alpha}"))
         for alpha in ("5", "0")
     }
     for trainer in trainers.values():
@@ -210,16 +210,16 @@ def test_a_run_with_r_drop_goes_on_where_it_stopped(tiny: MakeRecipe, tmp_path: 
     train(recipe)
     whole, parts = (list_checkpoints(tmp_path / name / "checkpoints")[-1] for name in ("whole", "parts"))
     assert all(torch.equal(weight, parts.weights()[name]) for name, weight in whole.weights().items())
-    assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
+    assert read_losses(tmp_path / "whole") == read_losses(tmp_path / "parts")
 
 
 @pytest.mark.slow
 def test_ranks_share_r_drop(tiny: MakeRecipe, tmp_path: Path) -> None:
     train(tiny(tmp_path / "alone", *R_DROP))
     ways = ("ddp", "fsdp")
-    together(2, train_all, {free_port(): tiny(tmp_path / way, *R_DROP, f"training.parallel={way}") for way in ways})
+    run_ranks(2, train_all, {find_free_port(): tiny(tmp_path / way, *R_DROP, f"training.parallel={way}") for way in ways})
     for way in ways:
-        assert losses(tmp_path / way) == pytest.approx(losses(tmp_path / "alone"), rel=1e-6)
+        assert read_losses(tmp_path / way) == pytest.approx(read_losses(tmp_path / "alone"), rel=1e-6)
 
 
 def test_r_drop_without_dropout_is_refused(tiny: MakeRecipe, tmp_path: Path) -> None:
@@ -465,7 +465,7 @@ def test_what_was_begun_with_other_settings_is_left_alone(tmp_path: Path) -> Non
         ({**first, "text": ["y"]}, "another text"),
         ({**first, "decoding": {"beam_size": 5, "seed": 1}}, r"decoding.beam_size = 4, not 5"),
     ):
-        with pytest.raises(OutputError, match=f"was begun with {told}; .*--overwrite"), resumable_file(path, other):
+        with pytest.raises(OutputError, match=f"was started with {told}; .*--overwrite"), resumable_file(path, other):
             pass
     content = (tmp_path / "a.tsv.part" / "content").read_text()
     assert content == "a line\na line\n"
@@ -601,19 +601,24 @@ def test_a_mistake_is_told_in_one_line(
 
 # The documentation
 
-PAGE = Path(__file__).parents[2] / "docs" / "quality.md"
+PAGES = [Path(__file__).parents[2] / "docs" / "how-to" / name for name in ("quality.md", "synthetic-data.md")]
+
+
+def read_pages() -> str:
+    """Return the text of the pages about quality."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def test_the_recipes_of_the_page_are_recipes(tmp_path: Path) -> None:
-    found = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```toml\n(.*?)^```", read_pages(), re.MULTILINE | re.DOTALL)
     assert len(found) >= 2
     for text in found:
-        make_recipe(parse_toml(text, where=str(PAGE)))
+        make_recipe(parse_toml(text, where="page"))
 
 
 def test_the_mixture_of_the_page_is_learnt_from(tmp_path: Path, corpus: Path, tiny: MakeRecipe) -> None:
     """With the very names of the page, over files that `augment` would have written."""
-    found = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```toml\n(.*?)^```", read_pages(), re.MULTILINE | re.DOTALL)
     document = next(one for one in (parse_toml(text, where="page") for text in found) if "corpora" in one.get("data", {}))
     corpora = document["data"]["corpora"]
     for one in corpora.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from contextlib import closing
 from dataclasses import replace
@@ -11,13 +10,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from conftest import MakeRecipe, reseal
+from conftest import MakeRecipe
 from dragoman.bundle import check_bundle, read_config
 from dragoman.errors import InterruptedRun, OutOfMemoryError, OutputError, RunError, WriteError
 from dragoman.training import report
 from dragoman.training.checkpoints import checkpoint
 from dragoman.training.checkpoints import checkpointer as keeper
-from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState, list_checkpoints
+from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState
 from dragoman.training.monitoring.callbacks import NullCallback
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.monitoring.run_status import read_run_status
@@ -51,22 +50,6 @@ def test_a_budget_that_is_cut_to_where_the_run_stands_is_judged_there(tiny: Make
     less = Notices()
     train(tiny(tmp_path / "run", "training.max_steps=3", *settings), less)
     assert "the budget is spent after step 6; nothing is left to train" in less.told
-
-
-def test_what_version_0_1_does_not_say_is_no_debt_but_its_next_steps_are_judged(tiny: MakeRecipe, tmp_path: Path) -> None:
-    settings = ("training.validate_every_steps=2", "training.max_steps=2")
-    train(tiny(tmp_path / "run", *settings))
-    (newest,) = list_checkpoints(tmp_path / "run" / "checkpoints")
-    state = json.loads((newest.path / "state.json").read_bytes())
-    del state["progress"]["judged"]
-    (newest.path / "state.json").write_text(json.dumps(state))
-    reseal(newest.path)
-    trainer = Trainer(tiny(tmp_path / "run", *settings, "training.max_steps=4"), NullCallback())
-    with closing(trainer.stream):
-        assert not trainer._is_validation_pending()
-        trainer._step()
-        trainer._step()
-        assert trainer._is_validation_pending()
 
 
 def test_patience_that_ends_a_run_is_told(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

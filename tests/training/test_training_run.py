@@ -1,9 +1,8 @@
-"""Training against closed forms, and against itself: a run that stops, breaks or fills the disk is the run that did not."""
+"""Training against closed forms, and exact resumption after stops, damage and full disks."""
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import math
 import multiprocessing
@@ -36,7 +35,7 @@ import dragoman.training.checkpoints.checkpointer
 import dragoman.training.report
 import dragoman.training.trainer
 import dragoman.training.validation
-from conftest import NO_DROPOUT, MakeRecipe, as_version_0_1, reseal
+from conftest import NO_DROPOUT, MakeRecipe
 from dragoman.bundle import collect_weights, load_bundle, load_weights
 from dragoman.config import Recipe, TrainingConfig, recipe_from_dict
 from dragoman.data.collate import Batch, collate, iter_batches_by_length
@@ -58,48 +57,22 @@ from dragoman.training.checkpoints.checkpoint import (
 from dragoman.training.device import ComputePlan
 from dragoman.training.losses.label_smoothing import batch_loss, label_smoothed_loss
 from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate
-from dragoman.training.monitoring.callbacks import NullCallback, StepReport, ValidationReport
+from dragoman.training.monitoring.events import LogLine, Sample, StepDone
 from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
-from dragoman.training.run import average_run, train
+from dragoman.training.finalize import average_run
+from dragoman.training.report import TrainingReport, format_facts, format_flops
+from dragoman.training.run import train
 from dragoman.training.train_step import derive_seed
-from dragoman.training.trainer import Trainer
-from dragoman.training.validation import EvaluationResult, Sample, compute_mean_loss, compute_perplexity
+from dragoman.training.validation import EvaluationResult, compute_mean_loss, compute_perplexity
+from trainers import Recorder, new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
-# Of a journal line, what depends on the clock.
-CLOCK = {"tokens_per_second", "minutes_left", "seconds", "waiting", "flops_per_second", "ceiling", "memory_mib", "padding"}
-
-
-class Recorder(NullCallback):
-    """A listener that remembers, and that sends this process a signal after its n-th step."""
-
-    def __init__(self, *, stop_after: int | None = None, by: Sequence[signal.Signals] = (signal.SIGTERM,)) -> None:
-        self.notices: list[str] = []
-        self.steps: list[StepReport] = []
-        self.validations: list[ValidationReport] = []
-        self.events: list[tuple[str, int, str]] = []
-        self.taken = 0
-        self.stop_after = stop_after
-        self.by = by
-
-    def notice(self, text: str) -> None:
-        self.notices.append(text)
-
-    def advance(self, share_spent: float) -> None:
-        self.taken += 1
-        if self.taken == self.stop_after:
-            for number in self.by:
-                os.kill(os.getpid(), number)
-
-    def step(self, report: StepReport) -> None:
-        self.steps.append(report)
-
-    def validation(self, report: ValidationReport) -> None:
-        self.validations.append(report)
-
-    def event(self, kind: str, step: int, text: str) -> None:
-        self.events.append((kind, step, text))
+# Keys of the metrics log whose values depend on the clock or on the process.
+CLOCK_KEYS = {
+    "tokens_per_second", "minutes", "minutes_left", "seconds", "data_wait_fraction", "flops_per_second", "mfu", "memory_mib",
+    "padding_fraction",
+}  # fmt: skip
 
 
 def checkpoint_names(run: Path) -> list[str]:
@@ -153,7 +126,7 @@ TARGETS_X = torch.tensor([1, 2, 3, 6, 6, 4])
 def test_smoothed_loss_and_its_gradients_are_those_of_the_distribution(
     form: str, epsilon: float, at_once: int, outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.training.losses.chunked.SLICE", at_once)
+    monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", at_once)
     q_XV = target_distribution(form, epsilon, TARGETS_X, 7)
     torch.testing.assert_close(q_XV.sum(dim=1), torch.ones(6, dtype=torch.float64))
     ours = [one.clone().requires_grad_() for one in (outputs_XD, output_VD)]
@@ -196,7 +169,7 @@ class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def test_a_loss_without_gradients_makes_none(outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor room for any: with those, a tensor of the projection's size, 7 × 5, and one of the outputs', 6 × 5."""
-    monkeypatch.setattr("dragoman.training.losses.chunked.SLICE", 14)
+    monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", 14)
     outputs_XD, output_VD = outputs_XD.requires_grad_(), output_VD.requires_grad_()
     with Made() as learning:
         loss, nll = label_smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, smoothing_mode="uniform")
@@ -385,7 +358,7 @@ def test_the_nearest_limit_spends_the_budget() -> None:
 @pytest.mark.parametrize(("limit", "passes"), [("max_steps=5", None), ("max_epochs=1.5", 1.5), ("max_epochs=1", 1.0)])
 def test_a_run_ends_where_its_budget_does(limit: str, passes: float | None, tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", "training.max_steps=1000", f"training.{limit}")
-    trainer = Trainer(recipe, NullCallback())
+    trainer = new_trainer(recipe)
     trainer.run()
     epochs, _ = walked(recipe, 20)
     assert trainer.state.step == (5 if passes is None else 1 + sum(one < passes for one in epochs))
@@ -413,18 +386,18 @@ class Given:
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self.batches = iter(batches)
-        self.cursor = DataPosition()
+        self.position = DataPosition()
 
-    def next(self) -> list[Batch]:
+    def next_batch(self) -> list[Batch]:
         return [next(self.batches)]
 
-    def epochs(self) -> float:
+    def count_epochs(self) -> float:
         return 0.0
 
 
 def one_step(recipe: Recipe, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
     """Gradients as the optimiser gets them, weights after it, and the norm that is reported."""
-    trainer = Trainer(recipe, NullCallback())
+    trainer = new_trainer(recipe)
     trainer.stream = Given(batches)  # type: ignore[assignment]
     gradients: dict[str, Tensor] = {}
 
@@ -461,7 +434,7 @@ def test_four_small_batches_make_the_step_of_one_large_one(tiny: MakeRecipe, tmp
 def test_the_gradient_is_of_the_loss_a_target_token(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *NO_DROPOUT, "training.label_smoothing=0.1")
     gradients, _, norm = one_step(recipe, [batch(PAIRS)])
-    model = Trainer(replace_run(recipe, tmp_path / "other"), NullCallback()).model.eval()
+    model = new_trainer(replace_run(recipe, tmp_path / "other")).model.eval()
     whole = batch(PAIRS)
     logits_BTV = model(whole.source_BS, whole.inputs_BT)
     loss = F.cross_entropy(logits_BTV.transpose(1, 2), whole.targets_BT, ignore_index=PADDING_ID, label_smoothing=0.1)
@@ -490,8 +463,8 @@ def test_a_long_gradient_is_clipped_and_a_short_one_is_not(tiny: MakeRecipe, tmp
 
 def test_adam_is_the_recipe_s(tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = ("training.adam_beta1=0.8", "training.adam_beta2=0.95", "training.adam_epsilon=1e-8")
-    plain = Trainer(tiny(tmp_path / "a", *settings), NullCallback()).optimizer
-    decayed = Trainer(tiny(tmp_path / "b", *settings, "training.weight_decay=0.1"), NullCallback()).optimizer
+    plain = new_trainer(tiny(tmp_path / "a", *settings)).optimizer
+    decayed = new_trainer(tiny(tmp_path / "b", *settings, "training.weight_decay=0.1")).optimizer
     assert type(plain) is torch.optim.Adam
     assert type(decayed) is torch.optim.AdamW
     for optimiser, decay in ((plain, 0.0), (decayed, 0.1)):
@@ -502,7 +475,7 @@ def test_adam_is_the_recipe_s(tiny: MakeRecipe, tmp_path: Path) -> None:
 def test_the_first_step_moves_each_weight_by_the_rate(tiny: MakeRecipe, tmp_path: Path) -> None:
     # Adam's first update is rate · g/(|g| + ε'), so ± the rate wherever the gradient is not tiny.
     recipe = tiny(tmp_path / "run", *NO_DROPOUT)
-    before = collect_weights(Trainer(replace_run(recipe, tmp_path / "other"), NullCallback()).model)
+    before = collect_weights(new_trainer(replace_run(recipe, tmp_path / "other")).model)
     gradients, after, _ = one_step(recipe, [batch(PAIRS)])
     for name, gradient in gradients.items():
         clear = gradient.abs() > 1e-4
@@ -557,7 +530,7 @@ def assert_same_run(run: Path, other: Path) -> None:
 
 
 def untimed(progress: TrainerState) -> TrainerState:
-    return replace(progress, minutes=0.0, waited_minutes=0.0, joules=None)
+    return replace(progress, minutes=0.0, waited_minutes=0.0)
 
 
 def assert_same_tensors(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
@@ -569,7 +542,7 @@ def assert_same_tensors(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
 def timeless(journal: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What does not depend on the clock, and on where the run was stopped."""
     told = [entry for entry in journal if entry["type"] not in ("event", "run")]
-    return [{key: value for key, value in entry.items() if key not in CLOCK} for entry in told]
+    return [{key: value for key, value in entry.items() if key not in CLOCK_KEYS} for entry in told]
 
 
 @pytest.mark.parametrize("stops", [[1], [2], [3], [4], [5], [6], [7], [8], [9], [1, 1, 2, 4], [3, 3]], ids=str)
@@ -578,11 +551,11 @@ def test_a_run_that_stops_and_goes_on_is_the_run_that_did_not(
 ) -> None:
     recipe = tiny(tmp_path / "run", *LONG)
     for stop in stops:
-        with pytest.raises(InterruptedRun, match=r"SIGTERM: stopped after step \d+; .*step-0000000\d is kept"):
+        with pytest.raises(InterruptedRun, match=r"SIGTERM: stopped after step \d+; .*step-0000000\d is saved"):
             train(recipe, Recorder(stop_after=stop))
-    listener = Recorder()
-    train(recipe, listener)
-    assert listener.taken == 9 - sum(stops)
+    recorder = Recorder()
+    train(recipe, recorder)
+    assert recorder.num_steps == 9 - sum(stops)
     assert_same_run(tmp_path / "run", unbroken)
 
 
@@ -595,9 +568,9 @@ def test_the_same_recipe_makes_the_same_run(unbroken: Path, tiny: MakeRecipe, tm
 
 def test_more_steps_go_on_from_the_end(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     train(tiny(tmp_path / "run", *LONG, "training.max_steps=3"))
-    listener = Recorder()
-    train(tiny(tmp_path / "run", *LONG), listener)
-    assert listener.taken == 6
+    recorder = Recorder()
+    train(tiny(tmp_path / "run", *LONG), recorder)
+    assert recorder.num_steps == 6
     mine, theirs = (list_checkpoints(run / "checkpoints")[-1] for run in (tmp_path / "run", unbroken))
     assert_same_tensors(mine.weights(), theirs.weights())
     assert_same_tensors(mine.optimizer_state(), theirs.optimizer_state())
@@ -607,9 +580,9 @@ def test_more_steps_go_on_from_the_end(unbroken: Path, tiny: MakeRecipe, tmp_pat
 def test_a_finished_run_is_finished(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     before = files_of(run)
-    listener = Recorder()
-    report = train(tiny(run, *LONG), listener)
-    assert listener.taken == 0
+    recorder = Recorder()
+    report = train(tiny(run, *LONG), recorder)
+    assert recorder.num_steps == 0
     assert report["steps"] == 9
     after = files_of(run)
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
@@ -643,9 +616,9 @@ def test_another_recipe_is_refused_with_the_difference(
 def test_what_may_change_may(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "moved"))
     changes = ("name='other'", "training.max_steps=10", "training.patience=99", "decoding.beam_size=2", "training.keep_best=2")
-    listener = Recorder()
-    assert train(tiny(run, *LONG, *changes), listener)["steps"] == 10
-    assert listener.taken == 1
+    recorder = Recorder()
+    assert train(tiny(run, *LONG, *changes), recorder)["steps"] == 10
+    assert recorder.num_steps == 1
 
 
 def test_another_corpus_is_refused(corpus: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
@@ -654,7 +627,7 @@ def test_another_corpus_is_refused(corpus: Path, tiny: MakeRecipe, tmp_path: Pat
     train(recipe)
     text = (folder / "train.de").read_text(encoding="utf-8")
     (folder / "train.de").write_text(text.replace("blau", "grau"), encoding="utf-8")
-    with pytest.raises(RunError, match=r"begun with another corpus: source.model, train-00000.arrow"):
+    with pytest.raises(RunError, match=r"started with another corpus \(source.model, train-00000.arrow differ\)"):
         train(recipe)
     (folder / "train.de").write_text(text, encoding="utf-8")
     assert train(recipe)["steps"] == 2
@@ -664,36 +637,6 @@ def test_prepared_files_may_be_made_again(unbroken: Path, tiny: MakeRecipe, tmp_
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     shutil.rmtree(run / "data")
     assert train(tiny(run, *LONG, "training.max_steps=10"))["steps"] == 10
-
-
-def test_a_run_of_version_0_1_can_be_averaged_and_not_gone_on_with(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-    """Its batches came in another order, from files of other names."""
-    run = Path(shutil.copytree(unbroken, tmp_path / "run"))
-    digests = {}
-    for name, old in (
-        ("source.model", "source.model"),
-        ("train-00000.arrow", "train.arrow"),
-        ("valid-00000.arrow", "valid.arrow"),
-    ):
-        (run / "data" / name).rename(run / "data" / old)
-        digests[old] = hashlib.sha256((run / "data" / old).read_bytes()).hexdigest()
-    for path in (run / "data").glob("*.lengths.arrow"):
-        path.unlink()
-    for checkpoint in (run / "checkpoints").iterdir():
-        state = json.loads((checkpoint / "state.json").read_bytes())
-        as_version_0_1(state["recipe"])
-        (checkpoint / "state.json").write_text(json.dumps(state | {"corpus": digests}))
-        reseal(checkpoint)
-    before = files_of(run)
-    average_run(run, tmp_path / "mean", averaging="last", count=2)
-    averaged = [path.name for path in (checkpoint.path for checkpoint in list_checkpoints(run / "checkpoints"))][-2:]
-    steps = [int(name.removeprefix("step-")) for name in averaged]
-    assert_same_tensors(load_file(tmp_path / "mean" / "weights.safetensors"), mean_of(run, *steps))
-    assert load_bundle(tmp_path / "mean").recipe.data.train == tiny(run).data.train
-    with pytest.raises(RunError, match="run=FOLDER") as caught:
-        train(tiny(run, *LONG))
-    assert "\n" not in str(caught.value)
-    assert files_of(run) == before
 
 
 def test_a_run_over_a_mixture_that_stops_and_goes_on_is_the_run_that_did_not(
@@ -706,7 +649,7 @@ def test_a_run_over_a_mixture_that_stops_and_goes_on_is_the_run_that_did_not(
     }
     settings = (
         *LONG, "tokenizer.byte_fallback=true", "tokenizer.vocab_size=300", "tokenizer.sampling_alpha=0.2",
-        "data.noise.upper_case=0.3", "data.noise.merged=0.3",
+        "data.noise.upper_case=0.3", "data.noise.concat_next=0.3",
     )  # fmt: skip
 
     def recipe(run: Path) -> Recipe:
@@ -716,7 +659,7 @@ def test_a_run_over_a_mixture_that_stops_and_goes_on_is_the_run_that_did_not(
 
     report = train(recipe(tmp_path / "unbroken"))
     assert report["pairs"] == 70
-    assert report["trained_on"] == [str(corpus / f"{name}.{side}") for name in ("train", "valid") for side in ("en", "de")]
+    assert report["training_files"] == [str(corpus / f"{name}.{side}") for name in ("train", "valid") for side in ("en", "de")]
     for stop in (2, 3):
         with pytest.raises(InterruptedRun):
             train(recipe(tmp_path / "run"), Recorder(stop_after=stop))
@@ -730,8 +673,7 @@ def test_a_run_ends_well_where_the_text_is_gone(tiny: MakeRecipe, corpus: Path, 
     recipe = tiny(tmp_path / "run", f"data.root='{folder}'", "data.train={source='train*.en', target='train*.de'}")
 
     class Thief(Recorder):
-        def advance(self, share_spent: float) -> None:
-            super().advance(share_spent)
+        def after_step(self, event: StepDone) -> None:
             for path in folder.glob("train*"):
                 path.unlink()
 
@@ -757,7 +699,7 @@ from dragoman.data.dataloader import BatchStream
 from dragoman.training.run import train
 
 taken = 0
-take = BatchStream.next
+take = BatchStream.next_batch
 
 def interrupted(stream):
     global taken
@@ -770,7 +712,7 @@ def interrupted(stream):
 
 if __name__ == "__main__":
     os.setpgid(0, 0)
-    BatchStream.next = interrupted
+    BatchStream.next_batch = interrupted
     try:
         train(recipe_from_dict(json.loads(Path(sys.argv[1]).read_bytes()), where="recipe"))
     except Exception as error:
@@ -788,7 +730,7 @@ def test_a_signal_to_all_processes_stops_a_run_with_loaders_as_any_other(name: s
     for stop, step in ((1, 1), (4, 3)):  # between the two batches of the first step, and after both of the third
         words = [sys.executable, str(tmp_path / "loading.py"), str(tmp_path / "recipe.json"), str(stop), name]
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
-        assert done.stdout.startswith(f"Interrupted: {name}: stopped after step {step}; "), done.stdout + done.stderr
+        assert done.stdout.startswith(f"InterruptedRun: {name}: stopped after step {step}; "), done.stdout + done.stderr
         # Python's own tracker may miss a semaphore that is gone already, and says so in two lines; nobody else says anything.
         told = [line for line in done.stderr.splitlines() if "resource_tracker" not in line and "  warnings.warn(" not in line]
         assert told == []
@@ -799,13 +741,12 @@ def test_a_loader_that_was_killed_is_told(tiny: MakeRecipe, tmp_path: Path) -> N
     killed: list[float] = []
 
     class Killer(Recorder):
-        def advance(self, share_spent: float) -> None:
-            super().advance(share_spent)
+        def after_step(self, event: StepDone) -> None:
             for process in multiprocessing.active_children():
                 os.kill(process.pid or 0, signal.SIGKILL)
                 killed.append(time.monotonic())
 
-    says = r"a process that makes batches ahead has ended, .* lower data\.loaders or set it to 0"
+    says = r"a process that makes batches ahead has ended, .* lower data\.num_workers or set it to 0"
     with pytest.raises(WorkerLostError, match=says):
         train(tiny(tmp_path / "run", "data.num_workers=1", "training.max_steps=100000"), Killer())
     assert time.monotonic() - killed[0] < 10
@@ -823,7 +764,7 @@ def flip(path: Path) -> None:
 
 DAMAGES: list[Callable[[Path], object]] = [
     lambda path: flip(path / "model.safetensors"),
-    lambda path: flip(path / "optimiser.safetensors"),
+    lambda path: flip(path / "optimizer.safetensors"),
     lambda path: (path / "state.json").unlink(),
     lambda path: (path / "manifest.json").write_text(""),
     lambda path: (path / "model.safetensors").write_bytes(b""),
@@ -839,12 +780,12 @@ def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before(
         train(recipe, Recorder(stop_after=7))
     newest = tmp_path / "run" / "checkpoints" / "step-00000007"
     damage(newest)
-    listener = Recorder()
-    train(recipe, listener)
-    (told,) = [text for text in listener.notices if "goes back to the checkpoint before it" in text]
+    recorder = Recorder()
+    train(recipe, recorder)
+    (told,) = [text for text in recorder.notices if "resumes from the checkpoint before it" in text]
     assert str(newest) in told
-    assert any(kind == "resumed" and "going on from" in text for kind, _, text in listener.events)
-    assert listener.taken < 9
+    assert any("resuming from" in text for text in recorder.texts("resumed"))
+    assert recorder.num_steps < 9
     (aside,) = (tmp_path / "run" / "checkpoints").glob("damaged-*")
     assert aside.name.startswith("damaged-step-00000007")
     shutil.rmtree(aside)
@@ -858,7 +799,7 @@ def test_a_run_without_a_good_checkpoint_is_not_begun_anew_in_its_place(
     for checkpoint in list_checkpoints(run / "checkpoints"):
         flip(checkpoint.path / "model.safetensors")
     for _ in range(2):
-        with pytest.raises(RunError, match=r"holds an earlier run but no checkpoint that is whole.*run=FOLDER"):
+        with pytest.raises(RunError, match=r"holds an earlier run without an intact checkpoint.*run=FOLDER"):
             train(tiny(run, *LONG))
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(RunError, match=r"holds an earlier run"):
@@ -877,7 +818,7 @@ def test_a_checkpoint_that_cannot_be_judged_stays_where_it_is(
         def failing(*_: object) -> NoReturn:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        monkeypatch.setattr(dragoman.io.storage, "_describe", failing)
+        monkeypatch.setattr(dragoman.io.storage, "_compute_checksum", failing)
     else:
         manifest = list_checkpoints(run / "checkpoints")[-1].path / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
@@ -894,11 +835,11 @@ def test_an_older_checkpoint_that_is_damaged_is_left_out_of_the_bundle(
     shutil.rmtree(run / "bundle")
     *_, before, newest = list_checkpoints(run / "checkpoints")
     flip(before.path / "model.safetensors")
-    listener = Recorder()
-    train(tiny(run, *LONG, "training.num_averaged_checkpoints=2"), listener)
-    (told,) = [text for text in listener.notices if "the bundle is made without it" in text]
+    recorder = Recorder()
+    train(tiny(run, *LONG, "training.num_averaged_checkpoints=2"), recorder)
+    (told,) = [text for text in recorder.notices if "the bundle is made without it" in text]
     assert str(before.path) in told
-    assert newest.path.name in next(text for text in listener.notices if "writing" in text and "bundle" in text)
+    assert newest.path.name in next(text for text in recorder.notices if "writing" in text and "bundle" in text)
     assert (run / "bundle" / "weights.safetensors").exists()
 
 
@@ -908,7 +849,7 @@ def test_a_disk_that_is_full_is_not_tried_at_every_step(
     """But when minutes ask for the next, and with the lines of the journal."""
     settings = ("training.max_steps=60", "training.checkpoint_every_steps=0", "training.log_every_steps=20")
     recipe = tiny(tmp_path / "run", *settings, "training.checkpoint_every_minutes=0.0001", "training.validate_every_steps=100")
-    listener = Recorder()
+    recorder = Recorder()
     tried: list[Path] = []
 
     def full_until_the_end(path: Path, tensors: Mapping[str, Tensor]) -> str:
@@ -917,9 +858,9 @@ def test_a_disk_that_is_full_is_not_tried_at_every_step(
 
     told_the_time(monkeypatch, minutes_a_step=0.00001)
     monkeypatch.setattr(dragoman.training.checkpoints.checkpoint, "save_tensors", full_until_the_end)
-    train(recipe, listener)
+    train(recipe, recorder)
     # Every tenth step by the clock, of 60; at most two more at lines of the journal.
-    assert 5 <= len([text for kind, _, text in listener.events if kind == "unsaved"]) <= 8
+    assert 5 <= len(recorder.texts("checkpoint_failed")) <= 8
 
 
 def test_a_damaged_checkpoint_is_not_averaged(unbroken: Path, tmp_path: Path) -> None:
@@ -937,7 +878,7 @@ def full(*_: object, **__: object) -> NoReturn:
 def test_a_full_disk_leaves_the_last_good_checkpoint_and_the_run_goes_on(
     unbroken: Path, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listener = Recorder()
+    recorder = Recorder()
     recipe = tiny(tmp_path / "run", *LONG)
     written: list[Path] = []
 
@@ -946,12 +887,12 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_the_run_goes_on(
         return full() if 6 <= len(written) <= 7 else save_tensors(path, tensors)
 
     monkeypatch.setattr(dragoman.training.checkpoints.checkpoint, "save_tensors", full_for_a_while)
-    train(recipe, listener)
-    told = [text for kind, _, text in listener.events if kind == "unsaved"]
+    train(recipe, recorder)
+    told = recorder.texts("checkpoint_failed")
     # Two files each: the third checkpoint was cut in its second file, the one after in its first.
     assert len(told) == 2
-    assert all("the disk is full" in text and "training goes on and tries again" in text for text in told)
-    assert "step-00000004 is kept" in told[0]
+    assert all("the disk is full" in text and "training continues and tries again" in text for text in told)
+    assert "step-00000004 is saved" in told[0]
     assert not any("\n" in text for text in told)
     last, theirs = (list_checkpoints(run / "checkpoints")[-1] for run in (tmp_path / "run", unbroken))
     assert_same_tensors(last.weights(), theirs.weights())
@@ -969,7 +910,7 @@ def test_a_disk_that_stays_full_ends_the_run_without_the_last_good_checkpoint_lo
         return save_tensors(path, tensors) if len(written) < 6 else full()
 
     monkeypatch.setattr(dragoman.training.checkpoints.checkpoint, "save_tensors", full_at_the_sixth_file)
-    with pytest.raises(OutputError, match=r"step-00000009: the disk is full .*step-00000004 is kept, and the same") as caught:
+    with pytest.raises(OutputError, match=r"step-00000009: the disk is full .*step-00000004 is saved, and the same") as caught:
         train(recipe)
     assert "\n" not in str(caught.value)
     monkeypatch.undo()
@@ -984,7 +925,7 @@ def test_a_disk_that_stays_full_ends_the_run_without_the_last_good_checkpoint_lo
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_under_the_journal_is_told(tmp_path: Path) -> None:
-    journal = MetricsLog(tmp_path / "metrics.jsonl", step=0)
+    journal = MetricsLog(tmp_path / "metrics.jsonl")
     journal.path = Path("/dev/full")
     with pytest.raises(OutputError, match="/dev/full: the disk is full"):
         journal.write("train", step=1)
@@ -1005,8 +946,8 @@ def test_a_signal_keeps_everything_and_names_it(number: signal.Signals, tiny: Ma
     before = signal.getsignal(number)
     kept = tmp_path / "run" / "checkpoints" / "step-00000003"
     with pytest.raises(InterruptedRun) as caught:
-        train(tiny(tmp_path / "run"), Recorder(stop_after=3, by=[number]))
-    assert str(caught.value) == f"{number.name}: stopped after step 3; {kept} is kept, and the same command goes on from there"
+        train(tiny(tmp_path / "run"), Recorder(stop_after=3, signals=[number]))
+    assert str(caught.value) == f"{number.name}: stopped after step 3; {kept} is saved, and the same command resumes from there"
     assert caught.value.exit_code == 130
     assert signal.getsignal(number) is before
     assert list_checkpoints(tmp_path / "run" / "checkpoints")[-1].path == kept
@@ -1015,12 +956,12 @@ def test_a_signal_keeps_everything_and_names_it(number: signal.Signals, tiny: Ma
 def test_a_second_ctrl_c_stops_at_once(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", "training.checkpoint_every_steps=2")
     with pytest.raises(
-        InterruptedRun, match=r"interrupted after step 3; .*step-00000002 is kept, and the same command goes on"
+        InterruptedRun, match=r"interrupted after step 3; .*step-00000002 is saved, and the same command resumes"
     ):
-        train(recipe, Recorder(stop_after=3, by=[signal.SIGINT, signal.SIGINT]))
+        train(recipe, Recorder(stop_after=3, signals=[signal.SIGINT, signal.SIGINT]))
     assert checkpoint_names(tmp_path / "run") == ["step-00000002"]
-    with pytest.raises(InterruptedRun, match="interrupted after step 1; nothing was kept yet"):
-        train(tiny(tmp_path / "other"), Recorder(stop_after=1, by=[signal.SIGINT, signal.SIGINT]))
+    with pytest.raises(InterruptedRun, match="interrupted after step 1; no checkpoint is saved yet"):
+        train(tiny(tmp_path / "other"), Recorder(stop_after=1, signals=[signal.SIGINT, signal.SIGINT]))
 
 
 def test_ctrl_c_while_the_report_is_made_loses_nothing(
@@ -1029,13 +970,13 @@ def test_ctrl_c_while_the_report_is_made_loses_nothing(
     def interrupted(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(dragoman.training.report, "judge", interrupted)
-    with pytest.raises(InterruptedRun, match=r"step-00000006 is kept"):
+    monkeypatch.setattr(dragoman.training.report, "evaluate", interrupted)
+    with pytest.raises(InterruptedRun, match=r"step-00000006 is saved"):
         train(tiny(tmp_path / "run"))
     monkeypatch.undo()
-    listener = Recorder()
-    assert "bleu" in train(tiny(tmp_path / "run"), listener)
-    assert listener.taken == 0
+    recorder = Recorder()
+    assert "bleu" in train(tiny(tmp_path / "run"), recorder)
+    assert recorder.num_steps == 0
 
 
 def test_a_run_in_another_thread_needs_no_signals(tiny: MakeRecipe, tmp_path: Path) -> None:
@@ -1046,7 +987,7 @@ def test_a_run_in_another_thread_needs_no_signals(tiny: MakeRecipe, tmp_path: Pa
     assert reports[0]["steps"] == 2
 
 
-# Validation, patience, and what is kept
+# Validation, patience, and what is saved
 
 
 def pretend(
@@ -1059,12 +1000,12 @@ def pretend(
         value = next(losses)
         return value + 0.5, value
 
-    def judge(*_: object, **__: object) -> EvaluationResult:
+    def evaluate(*_: object, **__: object) -> EvaluationResult:
         return EvaluationResult({"bleu": Score("BLEU", next(scores), "")}, (), {})
 
-    monkeypatch.setattr(dragoman.training.validation, "mean_loss", mean_loss)
+    monkeypatch.setattr(dragoman.training.validation, "compute_mean_loss", mean_loss)
     if bleu is not None:
-        monkeypatch.setattr(dragoman.training.validation, "judge", judge)
+        monkeypatch.setattr(dragoman.training.validation, "evaluate", evaluate)
 
 
 EVERY_STEP = ("training.validate_every_steps=1", "training.max_steps=12")
@@ -1077,16 +1018,16 @@ def journal_of(recipe: Recipe, kind: str) -> list[dict[str, Any]]:
 def test_patience_ends_a_run(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, nll=[5, 4, 4, 3.9, 4, 3.9, 4, 0, 0])
     recipe = tiny(tmp_path / "run", *EVERY_STEP, "training.patience=3", "training.num_validation_translations=0")
-    trainer = Trainer(recipe, NullCallback())
+    trainer = new_trainer(recipe)
     trainer.run()
     # 3.9 at step 4 is the best; 4, an equal 3.9 and 4 are the three without a better one.
     assert (trainer.state.step, trainer.state.best_step, trainer.state.best) == (7, 4, -3.9)
     assert [entry["step"] for entry in journal_of(recipe, "valid")] == [1, 2, 3, 4, 5, 6, 7]
     assert [entry["step"] for entry in journal_of(recipe, "valid") if entry["best"]] == [1, 2, 4]
     assert checkpoint_names(tmp_path / "run")[-1] == "step-00000007"
-    again = Trainer(recipe, listener := Recorder())
-    again.run()
-    assert listener.taken == 0
+    resumed = new_trainer(recipe, recorder := Recorder())
+    resumed.run()
+    assert recorder.num_steps == 0
 
 
 @pytest.mark.parametrize(("by", "best_step"), [("loss", 2), ("bleu", 3)])
@@ -1095,7 +1036,7 @@ def test_better_means_what_the_recipe_says(
 ) -> None:
     pretend(monkeypatch, nll=[3, 1, 2, 4], bleu=[10, 20, 30, 25])
     recipe = tiny(tmp_path / "run", "training.validate_every_steps=1", "training.max_steps=4", f"training.best_metric='{by}'")
-    trainer = Trainer(recipe, NullCallback())
+    trainer = new_trainer(recipe)
     trainer.run()
     assert trainer.state.best_step == best_step
     assert [entry["bleu"] for entry in journal_of(recipe, "valid")] == [10, 20, 30, 25]
@@ -1107,7 +1048,7 @@ def test_the_end_of_a_run_is_validated_once(tiny: MakeRecipe, tmp_path: Path) ->
             tmp_path / f"run{steps}", f"training.max_steps={steps}", "training.validate_every_steps=3",
             "training.checkpoint_every_steps=2",
         )  # fmt: skip
-        Trainer(recipe, NullCallback()).run()
+        new_trainer(recipe).run()
         assert [entry["step"] for entry in journal_of(recipe, "valid")] == ([3, 4] if steps == 4 else [3, 6])
 
 
@@ -1128,8 +1069,8 @@ def test_validation_numbers_are_what_forced_scoring_says(trained: Path, corpus: 
 
 def test_a_journal_line_is_the_mean_over_its_steps(tiny: MakeRecipe, tmp_path: Path) -> None:
     single, grouped = Recorder(), Recorder()
-    Trainer(tiny(tmp_path / "a", "training.log_every_steps=1"), single).run()
-    trainer = Trainer(tiny(tmp_path / "b", "training.log_every_steps=3"), grouped)
+    new_trainer(tiny(tmp_path / "a", "training.log_every_steps=1"), single).run()
+    trainer = new_trainer(tiny(tmp_path / "b", "training.log_every_steps=3"), grouped)
     trainer.run()
     assert [report.step for report in grouped.steps] == [3, 6]
     epochs, tokens = walked(trainer.recipe, 6)
@@ -1167,7 +1108,7 @@ def test_the_newest_and_the_best_checkpoints_stay(
         tmp_path / "run", "training.validate_every_steps=1", "training.checkpoint_every_steps=1", "training.checkpoint_averaging='none'",
         "training.num_validation_translations=0", f"training.keep_last={keep_last}", f"training.keep_best={keep_best}",
     )  # fmt: skip
-    Trainer(recipe, NullCallback()).run()
+    new_trainer(recipe).run()
     # The best in order: 3 (1.0), 2 (3.0), 5 (3.5), which were there when it was their turn.
     assert checkpoint_names(tmp_path / "run") == left
 
@@ -1178,7 +1119,7 @@ def test_of_equals_the_later_is_the_best(tiny: MakeRecipe, tmp_path: Path, monke
         tmp_path / "run", "training.max_steps=3", "training.validate_every_steps=1", "training.checkpoint_every_steps=1",
         "training.num_validation_translations=0", "training.checkpoint_averaging='none'", "training.keep_last=1", "training.keep_best=1",
     )  # fmt: skip
-    Trainer(recipe, NullCallback()).run()
+    new_trainer(recipe).run()
     assert checkpoint_names(tmp_path / "run") == names(2, 3)
 
 
@@ -1187,7 +1128,7 @@ def test_a_better_model_is_kept_when_it_is_found(tiny: MakeRecipe, tmp_path: Pat
     recipe = tiny(
         tmp_path / "run", "training.max_steps=4", "training.validate_every_steps=1", "training.num_validation_translations=0"
     )
-    Trainer(recipe, NullCallback()).run()
+    new_trainer(recipe).run()
     assert checkpoint_names(tmp_path / "run") == names(2, 4)
 
 
@@ -1201,14 +1142,14 @@ def told_the_time(monkeypatch: pytest.MonkeyPatch, *, minutes_a_step: float) -> 
         now = 60.0 * minutes_a_step * next(steps)
         return minutes_a_step
 
-    monkeypatch.setattr(dragoman.training.trainer, "minutes_since", step_taken)
+    monkeypatch.setattr(dragoman.training.trainer, "compute_elapsed_minutes", step_taken)
     monkeypatch.setattr(dragoman.training.checkpoints.checkpointer, "time", SimpleNamespace(monotonic=lambda: now))
 
 
 def test_checkpoints_by_the_clock(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told_the_time(monkeypatch, minutes_a_step=1.0)
     recipe = tiny(tmp_path / "run", "training.checkpoint_every_minutes=2.5", "training.max_minutes=8", "training.max_steps=99")
-    Trainer(recipe, NullCallback()).run()
+    new_trainer(recipe).run()
     assert checkpoint_names(tmp_path / "run") == names(3, 6, 8)
 
 
@@ -1243,36 +1184,36 @@ def test_the_bundle_is_the_mean_that_the_recipe_asks_for(
     pretend(monkeypatch, nll=[5, 3, 1, 4, 3.5, 9])
     every = ("training.validate_every_steps=1", "training.checkpoint_every_steps=1", "training.num_validation_translations=0")
     report = train(tiny(tmp_path / "run", *every, *settings))
-    assert sorted(report["averaged"]) == names(*averaged)
+    assert sorted(report["averaged_checkpoints"]) == names(*averaged)
     weights = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
     assert_same_tensors(weights, mean_of(tmp_path / "run", *averaged))
 
 
 def test_there_is_no_best_of_a_run_that_was_never_validated(tiny: MakeRecipe, tmp_path: Path) -> None:
     train(without(tiny(tmp_path / "run"), "valid"))
-    with pytest.raises(RunError, match="1 validated checkpoints asked for, but 0 are there"):
+    with pytest.raises(RunError, match="1 validated checkpoints are asked for, but it holds 0"):
         average_run(tmp_path / "run", tmp_path / "out", averaging="best", count=1)
 
 
 def test_an_interrupted_run_can_be_averaged(tiny: MakeRecipe, tmp_path: Path) -> None:
     with pytest.raises(InterruptedRun):
         train(tiny(tmp_path / "run", *LONG), Recorder(stop_after=5))
-    story = average_run(tmp_path / "run", tmp_path / "out", averaging="last", count=1)
-    assert story["steps"] == 5
-    assert load_bundle(tmp_path / "out").metadata == story
+    metadata = average_run(tmp_path / "run", tmp_path / "out", averaging="last", count=1)
+    assert metadata["steps"] == 5
+    assert load_bundle(tmp_path / "out").metadata == metadata
     (tmp_path / "run" / "data" / "source.model").write_bytes(b"another")
-    with pytest.raises(RunError, match=r"source\.model came out differently"):
+    with pytest.raises(RunError, match=r"source\.model differ"):
         average_run(tmp_path / "run", tmp_path / "other", averaging="last", count=1)
     assert not (tmp_path / "other").exists()
 
 
 def test_checkpoints_of_a_run_are_averaged_elsewhere(trained: Path, tmp_path: Path) -> None:
-    story = average_run(trained, tmp_path / "last", averaging="last", count=2)
-    assert story["averaged"] == names(150, 200)
-    assert story["steps"] == 200
+    metadata = average_run(trained, tmp_path / "last", averaging="last", count=2)
+    assert metadata["averaged_checkpoints"] == names(150, 200)
+    assert metadata["steps"] == 200
     assert_same_tensors(load_file(tmp_path / "last" / "weights.safetensors"), mean_of(trained, 150, 200))
-    assert load_bundle(tmp_path / "last").metadata == story
-    with pytest.raises(RunError, match=r"99 checkpoints asked for, but 4 are there; training.keep_last keeps more"):
+    assert load_bundle(tmp_path / "last").metadata == metadata
+    with pytest.raises(RunError, match=r"99 checkpoints are asked for, but it holds 4; .* training.keep_last"):
         average_run(trained, tmp_path / "many", averaging="last", count=99)
     with pytest.raises(OutputError, match=r"exists already"):
         average_run(trained, tmp_path / "last", averaging="last", count=1)
@@ -1309,27 +1250,26 @@ def test_what_a_killed_run_left_half_written_is_removed(tiny: MakeRecipe, tmp_pa
 @pytest.mark.parametrize("checkpoints", ["training.checkpoint_every_steps=1", "training.checkpoint_every_steps=1000"])
 def test_a_loss_that_is_no_number_stops_the_run(every: str, checkpoints: str, tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = ("training.peak_lr=1e30", "training.num_validation_translations=0", "training.max_steps=40")
-    with pytest.raises(RunError, match=r"step 1[123]: 10 steps in a row were skipped, for a loss or gradient") as caught:
+    with pytest.raises(RunError, match=r"step 1[123]: 10 steps in a row were skipped because of a loss or gradient") as caught:
         train(tiny(tmp_path / "run", every, checkpoints, *settings))
     assert "\n" not in str(caught.value)
     left = list_checkpoints(tmp_path / "run" / "checkpoints")
     for checkpoint in left:
         assert all(bool(weight.isfinite().all()) for weight in checkpoint.weights().values())
-    told = f"{left[-1].path} is kept" if left else "nothing was kept yet"
+    told = f"{left[-1].path} is saved" if left else "no checkpoint is saved yet"
     assert told in str(caught.value)
     strict_journal(tmp_path / "run" / "metrics.jsonl")
 
 
 def test_weights_that_are_no_numbers_replace_no_checkpoint(tiny: MakeRecipe, tmp_path: Path) -> None:
     class Saboteur(Recorder):
-        def advance(self, share_spent: float) -> None:
-            super().advance(share_spent)
-            if self.taken == 3:
+        def after_step(self, event: StepDone) -> None:
+            if self.num_steps == 3:
                 trainer.model.output.data[5, 5] = math.nan
 
     settings = ("training.checkpoint_every_steps=1", "training.log_every_steps=1000", "training.keep_last=1")
-    trainer = Trainer(tiny(tmp_path / "run", *settings, "training.checkpoint_averaging='none'"), Saboteur())
-    with pytest.raises(RunError, match=r"step 3: a weight is not a finite number; .*step-00000002 is kept"):
+    trainer = new_trainer(tiny(tmp_path / "run", *settings, "training.checkpoint_averaging='none'"), Saboteur())
+    with pytest.raises(RunError, match=r"step 3: a weight is not a finite number; .*step-00000002 is saved"):
         trainer.run()
     assert checkpoint_names(tmp_path / "run") == names(2)
 
@@ -1338,7 +1278,7 @@ def test_a_validation_that_is_no_number_is_no_best_one(
     tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, nll=[2.0, math.nan])
-    with pytest.raises(RunError, match="step 2: the loss of the validation"):
+    with pytest.raises(RunError, match="step 2: the validation loss is"):
         train(tiny(tmp_path / "run", "training.validate_every_steps=1", "training.num_validation_translations=0"))
     assert checkpoint_names(tmp_path / "run") == names(1)
 
@@ -1359,8 +1299,9 @@ def _refuse(name: str) -> NoReturn:
 
 JOURNAL_KEYS = {
     "train": {
-        "type", "step", "epoch", "loss", "perplexity", "rate", "gradient_norm", "tokens_per_second", "share_spent",
-        "minutes_left", "skipped", "waiting", "flops_per_second", "ceiling", "memory_mib", "devices", "padding",
+        "type", "step", "epoch", "loss", "perplexity", "lr", "gradient_norm", "tokens_per_second", "progress", "minutes",
+        "minutes_left", "skipped_steps", "data_wait_fraction", "flops_per_second", "mfu", "memory_mib", "devices",
+        "padding_fraction",
     },
     "valid": {
         "type", "step", "loss", "perplexity", "bleu", "best", "f1", "f1_gold_tags", "nll", "nll_own_source",
@@ -1386,7 +1327,7 @@ def test_a_journal_is_cut_at_the_step_that_the_run_goes_on_from(tmp_path: Path) 
     path = tmp_path / "metrics.jsonl"
     lines = [{"type": "train", "step": step} for step in (1, 2, 3)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"type": "train", "st')
-    MetricsLog(path, step=2).write("train", step=3, loss=1.5)
+    MetricsLog.resume(path, step=2).write("train", step=3, loss=1.5)
     assert strict_journal(path) == [*lines[:2], {"type": "train", "step": 3, "loss": 1.5}]
 
 
@@ -1418,9 +1359,9 @@ def test_the_report_tells_the_run(trained: Path, corpus: Path) -> None:
     report = json.loads((trained / "report.json").read_text(encoding="utf-8"), parse_constant=_refuse)
     assert report["name"] == "tiny"
     assert report["bundle"] == str(trained / "bundle")
-    assert report["trained_on"] == [str(corpus / "train.en"), str(corpus / "train.de")]
+    assert report["training_files"] == [str(corpus / "train.en"), str(corpus / "train.de")]
     assert (report["pairs"], report["steps"], report["test_sentences"]) == (60, 200, 8)
-    assert report["averaged"] == names(50, 100, 150, 200)
+    assert report["averaged_checkpoints"] == names(50, 100, 150, 200)
     assert report["parameters"] == load_bundle(trained / "bundle").model.num_parameters()
     recipe = recipe_from_dict(json.loads((trained / "recipe.json").read_text(encoding="utf-8")), where="recipe.json")
     epochs, tokens = walked(recipe, 200)
@@ -1428,7 +1369,7 @@ def test_the_report_tells_the_run(trained: Path, corpus: Path) -> None:
     last = [entry for entry in read_metrics_log(trained / "metrics.jsonl") if entry["type"] == "valid"][-1]
     assert report["valid"] == {key: last[key] for key in ("step", "loss", "perplexity", "bleu")}
     assert report["signatures"].keys() == {"bleu", "paper_bleu", "chrf", "exact_match"}
-    assert {"machine", "torch", "dragoman", "finished", "seconds", "target_tokens_per_second", "departures"} <= report.keys()
+    assert {"machine", "torch", "dragoman", "finished", "seconds", "target_tokens_per_second", "paper_deviations"} <= report.keys()
     assert report["target_tokens"] == sum(tokens)
 
 
@@ -1559,7 +1500,7 @@ def test_an_empty_corpus_is_refused_before_a_step_is_taken(split: str, tiny: Mak
 
 
 def test_a_recipe_without_a_corpus_is_refused(tiny: MakeRecipe, tmp_path: Path) -> None:
-    refused_before_anything(without(tiny(tmp_path / "run"), "train"), RecipeError, "data.train is not given")
+    refused_before_anything(without(tiny(tmp_path / "run"), "train"), RecipeError, "data.train")
     assert not (tmp_path / "run").exists()
 
 

@@ -155,8 +155,8 @@ def test_trees_may_span_lines_and_share_them() -> None:
     ("lines", "said"),
     [
         (["(S (NP x))", "(S (NP x)", ""], "a, line 2: the tree that begins here has 1 brackets that never close"),
-        (["(S (NP x))", "", ")"], "a, line 3: a bracket closes that was never opened"),
-        (["(S (NN x)) y"], "a, line 1: 'y' is in no tree"),
+        (["(S (NP x))", "", ")"], "a, line 3: a bracket closes that never opened"),
+        (["(S (NN x)) y"], "a, line 1: 'y' is outside of any tree"),
         (["", "(" * 11], "a, line 2: the tree that begins in line 2 is deeper than 10 brackets"),
     ],
 )

@@ -1,1 +1,1 @@
-"""What becomes of a pair before it is learnt from: named rules, duplicates, and a page that shows what they dropped."""
+"""Cleaning of training corpora: filters, duplicates, overlap with evaluation data, statistics and a report with examples."""

@@ -1,8 +1,8 @@
-"""Cleaned text on disk: corpora read once, sifted by several processes, and kept as Arrow files until they are used.
+"""Cleaned text on disk: several processes filter each corpus once and write it as Arrow files.
 
-    files → Pairs → sifted chunks → NAME-00000.arrow, NAME-00001.arrow, … → which rows are repeated
+    files → Pairs → filtered chunks → NAME-00000.arrow, NAME-00001.arrow, … → mask of repeated rows
 
-A part that is whole has its tally beside it. A spool that was interrupted goes on after its last whole part.
+A finished file has its statistics in a JSON file beside it. An interrupted run continues after the last finished file.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ import pyarrow as pa
 
 from dragoman.cleaning.decontamination import EvaluationTexts
 from dragoman.cleaning.deduplication import DuplicateFinder, digest_pairs, digest_sources
-from dragoman.cleaning.rules import Rule, build_rules
+from dragoman.cleaning.enabled_filters import PairFilter, build_filters
 from dragoman.cleaning.statistics import CleaningStats, apply_filters
 from dragoman.config import CleaningConfig, CorpusConfig, FilterName, Recipe
 from dragoman.errors import RecipeError
 from dragoman.formats.pair import Pair
-from dragoman.formats.readers import read_pairs
+from dragoman.formats.readers import list_corpus_files, read_pairs
+from dragoman.formats.text import BYTE_COUNTER
 from dragoman.io.storage import commit_file, write_json
 from dragoman.runtime.processes import map_in_processes
 
-# Pairs that are sifted and encoded at once: so many, or so many characters of them, whichever comes first.
+# Size of a chunk, which one process filters or encodes at once: the first limit that is reached counts.
 CHUNK_PAIRS = 16_384
 CHUNK_CHARACTERS = 2**22
 PAIRS_PER_FILE = 64 * CHUNK_PAIRS
@@ -39,12 +40,12 @@ SCHEMA = pa.schema(
 )
 
 ProgressCallback = Callable[[str, int, int | None], None]
-"""Told what is being done, how many pairs of it are done, and how many there are where that is known."""
+"""Callback with the name of the task, the pairs that are done, and their total if it is known."""
 
 
 @dataclass(frozen=True)
 class FilterPipeline:
-    """What sifts a chunk of pairs; sent to each process, where it makes its rules."""
+    """Filters of one corpus, applied to chunks of pairs. Each process builds the filters for itself."""
 
     config: CleaningConfig
     source_language: str = ""
@@ -53,8 +54,9 @@ class FilterPipeline:
     skip_filters: tuple[FilterName, ...] = ()
 
     @cached_property
-    def rules(self) -> list[Rule]:
-        return build_rules(
+    def filters(self) -> list[PairFilter]:
+        """Return the enabled filters in their order."""
+        return build_filters(
             self.config,
             source_language=self.source_language,
             target_language=self.target_language,
@@ -63,12 +65,15 @@ class FilterPipeline:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "rules"}
+        return {name: value for name, value in self.__dict__.items() if name != "filters"}
 
     def __call__(self, numbered_chunk: tuple[int, list[Pair]]) -> tuple[pa.RecordBatch, CleaningStats]:
-        """The pairs that stay, and what became of the others; the chunk comes with the number of its first pair."""
+        """Return the kept pairs as a record batch, and the statistics.
+
+        numbered_chunk: number of the first pair in its corpus, counted from 1, and the pairs
+        """
         start_number, pairs = numbered_chunk
-        kept_pairs, stats = apply_filters(pairs, self.rules)
+        kept_pairs, stats = apply_filters(pairs, self.filters)
         numbers: Sequence[int] = range(start_number, start_number + len(pairs))
         if len(kept_pairs) < len(pairs):
             numbers_by_id = {id(pair): number for number, pair in zip(numbers, pairs, strict=True)}
@@ -85,38 +90,40 @@ class FilterPipeline:
 
 @dataclass
 class CleanedCorpus:
-    """The cleaned text of one corpus."""
+    """Cleaned text of one corpus.
+
+    is_repeated: mask over the rows of all files; True for rows that repeat an earlier row of this or another corpus
+    """
 
     name: str
     files: list[Path]
     stats: CleaningStats
     is_repeated: npt.NDArray[np.bool_] | None = None
-    """Of the rows of all parts, those that an earlier row of this or another corpus makes superfluous."""
 
     def __len__(self) -> int:
-        """Pairs that stay."""
+        """Return the number of kept pairs."""
         return self.stats.num_kept
 
     @property
     def num_rows(self) -> int:
-        """Rows of all parts, those included that do not stay."""
+        """Return the number of rows in all files, repeated rows included."""
         return sum(sum(_count_batch_rows(path)) for path in self.files)
 
-    def drop_rows(self, rule: FilterName, mask: npt.NDArray[np.bool_]) -> None:
-        """Let these rows go, too."""
+    def drop_rows(self, filter_name: FilterName, mask: npt.NDArray[np.bool_]) -> None:
+        """Drop the rows of the mask, and count those that were kept until now under the filter."""
         already_repeated = self.is_repeated if self.is_repeated is not None else np.zeros_like(mask)
         newly_dropped = mask & ~already_repeated
-        self.stats.add_rule(rule)
+        self.stats.add_filter(filter_name)
         row_offset = 0
         for path, index, _ in self.iter_batches():
             batch = read_batch(path, index)
             for pair in _batch_to_pairs(batch.filter(pa.array(newly_dropped[row_offset : row_offset + batch.num_rows]))):
-                self.stats.count_drop(rule, pair)
+                self.stats.count_drop(filter_name, pair)
             row_offset += batch.num_rows
         self.is_repeated = already_repeated | mask
 
     def iter_batches(self, file_index: int | None = None) -> Iterator[tuple[Path, int, npt.NDArray[np.bool_] | None]]:
-        """Each record batch (of one part), as a file and an index, with which of its rows stay; all where that is None."""
+        """Yield file, index and mask of kept rows of each record batch, or of those in one file. A mask of None keeps all."""
         row_offset = 0
         for current_file, path in enumerate(self.files):
             for batch_index, num_rows in enumerate(_count_batch_rows(path)):
@@ -126,7 +133,7 @@ class CleanedCorpus:
                     yield path, batch_index, keep_mask
 
     def iter_pairs(self) -> Iterator[Pair]:
-        """The pairs that stay, in order."""
+        """Yield the kept pairs in order."""
         for batch_reference in self.iter_batches():
             yield from _batch_to_pairs(read_batch(*batch_reference))
 
@@ -137,7 +144,7 @@ def _batch_to_pairs(batch: pa.RecordBatch) -> Iterator[Pair]:
 
 
 def read_batch(path: Path, batch_index: int, keep_mask: npt.NDArray[np.bool_] | None = None) -> pa.RecordBatch:
-    """One record batch of a part, less the rows that do not stay."""
+    """Return the kept rows of one record batch."""
     batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(batch_index)
     return batch if keep_mask is None else batch.filter(pa.array(keep_mask))
 
@@ -157,18 +164,19 @@ def clean_corpus(
     processes: int,
     on_progress: ProgressCallback,
 ) -> CleanedCorpus:
-    """Read, sift and keep a corpus in `folder`, going on after the parts that are whole."""
+    """Filter a corpus into files in `folder`, and continue after the files that are finished."""
     finished = [] if corpus.reads_standard_input else _read_finished_records(folder, name)
     files = [folder / f"{name}-{number:05d}.arrow" for number in range(len(finished))]
-    stats = CleaningStats.merge_all(CleaningStats.from_dict(record["tally"]) for record in finished)
-    if finished and finished[-1]["last"]:
+    stats = CleaningStats.merge_all(CleaningStats.from_dict(record["stats"]) for record in finished)
+    if finished and finished[-1]["is_last"]:
         return CleanedCorpus(name, files, stats)
     pairs = read_pairs(
         corpus, root, source_language=filter_pipeline.source_language, target_language=filter_pipeline.target_language
     )
+    estimate_total = _make_total_estimator(corpus, root)
     chunks = _split_into_chunks(islice(pairs, stats.num_read, None), start_number=stats.num_read + 1)
-    # With nothing but empty sides to look for, handing pairs to another process takes longer than looking.
-    results = map_in_processes(filter_pipeline, chunks, num_processes=processes if len(filter_pipeline.rules) > 1 else 1)
+    # The filter for empty sides alone is faster than sending the pairs to another process.
+    results = map_in_processes(filter_pipeline, chunks, num_processes=processes if len(filter_pipeline.filters) > 1 else 1)
     is_last = False
     while not is_last:
         path = folder / f"{name}-{len(files):05d}.arrow"
@@ -179,19 +187,37 @@ def clean_corpus(
             for batch, batch_stats in results:
                 writer.write_batch(batch)
                 file_stats = file_stats.merge(batch_stats)
-                on_progress(f"reading {name}", stats.num_read + file_stats.num_read, None)
+                num_read = stats.num_read + file_stats.num_read
+                on_progress(f"cleaning {name}", num_read, estimate_total(num_read))
                 if file_stats.num_read >= PAIRS_PER_FILE:
                     is_last = False
                     break
         commit_file(partial_path, path)
-        write_json(path.with_suffix(".json"), {"last": is_last, "tally": file_stats.to_dict()}, overwrite=True)
+        write_json(path.with_suffix(".json"), {"is_last": is_last, "stats": file_stats.to_dict()}, overwrite=True)
         files.append(path)
         stats = stats.merge(file_stats)
     return CleanedCorpus(name, files, stats)
 
 
+def _make_total_estimator(corpus: CorpusConfig, root: Path) -> Callable[[int], int | None]:
+    """Return a function from the number of pairs read to the estimated number of pairs in the corpus, or None if unknown.
+
+    The estimate is the number of pairs read over the share of bytes read, rounded to two digits. It is unknown for standard
+    input and for Parquet.
+    """
+    paths = [path for path in list_corpus_files(corpus, root) if path.suffix != ".parquet" and path.is_file()]
+    total_bytes = 0 if corpus.reads_standard_input else sum(path.stat().st_size for path in paths)
+    start_bytes = BYTE_COUNTER.num_bytes
+
+    def estimate_total(num_read: int) -> int | None:
+        bytes_read = min(BYTE_COUNTER.num_bytes - start_bytes, total_bytes)
+        return max(num_read, int(float(f"{num_read * total_bytes / bytes_read:.1e}"))) if bytes_read else None
+
+    return estimate_total
+
+
 def _read_finished_records(folder: Path, name: str) -> list[dict[str, Any]]:
-    """What stands beside the parts that are whole, up to the first that is not."""
+    """Return the records beside the finished files, up to the first unfinished file."""
     records: list[dict[str, Any]] = []
     while (path := folder / f"{name}-{len(records):05d}.json").exists() and path.with_suffix(".arrow").exists():
         records.append(json.loads(path.read_bytes()))
@@ -219,56 +245,64 @@ def mark_duplicates(
     skip_filters: Sequence[Sequence[str]],
     *,
     processes: int,
+    on_progress: ProgressCallback = lambda *_: None,
 ) -> None:
-    """Mark the rows that repeat an earlier one, across all corpora in their order, as the rules on duplicates ask."""
-    rules: list[tuple[FilterName, bool]] = [
+    """Drop the rows that repeat an earlier row, across all corpora in their order, if the filters for duplicates are on.
+
+    skip_filters: names of the filters that each corpus skips
+    """
+    filters: list[tuple[FilterName, bool]] = [
         ("duplicate-pair", config.duplicate_pairs),
         ("duplicate-source", config.duplicate_sources),
     ]
-    for rule, is_enabled in rules:
+    row_ends = np.cumsum([cleaned_corpus.num_rows for cleaned_corpus in cleaned_corpora])
+    for filter_name, is_enabled in filters:
         if not is_enabled:
             continue
         batch_references = [
             batch_reference[:2] for cleaned_corpus in cleaned_corpora for batch_reference in cleaned_corpus.iter_batches()
         ]
-        with DuplicateFinder(folder / rule) as finder:
-            for digests in map_in_processes(partial(_compute_digests, rule), batch_references, num_processes=processes):
+        with DuplicateFinder(folder / filter_name) as finder:
+            compute = partial(_compute_digests, filter_name)
+            for digests in map_in_processes(compute, batch_references, num_processes=processes):
                 finder.add(digests)
+                on_progress(f"finding {filter_name} rows", finder.num_rows, int(row_ends[-1]))
             is_repeated = finder.find_repeated()
-        row_ends = np.cumsum([spool.num_rows for spool in cleaned_corpora])
-        for spool, mask, skipped_filters in zip(
+        for cleaned_corpus, mask, skipped_filters in zip(
             cleaned_corpora, np.split(is_repeated, row_ends[:-1]), skip_filters, strict=True
         ):
-            if rule not in skipped_filters:
-                spool.drop_rows(rule, mask)
+            if filter_name not in skipped_filters:
+                cleaned_corpus.drop_rows(filter_name, mask)
 
 
-def _compute_digests(rule: FilterName, batch_reference: tuple[Path, int]) -> npt.NDArray[np.uint64]:
+def _compute_digests(filter_name: FilterName, batch_reference: tuple[Path, int]) -> npt.NDArray[np.uint64]:
     batch = read_batch(*batch_reference)
     sources = batch.column(0).to_pylist()
-    return digest_sources(sources) if rule == "duplicate-source" else digest_pairs(sources, batch.column(1).to_pylist())
+    if filter_name == "duplicate-source":
+        return digest_sources(sources)
+    return digest_pairs(sources, batch.column(1).to_pylist())
 
 
 def clean_training_corpora(
     recipe: Recipe, folder: Path, *, processes: int, on_progress: ProgressCallback
 ) -> list[CleanedCorpus]:
-    """Read and clean the corpora that the recipe learns from, each into its files in `folder`."""
+    """Clean the training corpora of the recipe into files in `folder`. Raises RecipeError if the recipe names none."""
     root, cleaning = Path(recipe.data.root), recipe.data.cleaning
     corpora = recipe.data.training_corpora()
     if not corpora:
-        raise RecipeError("data.train is not given: name the files to learn from, or those of a mixture in data.corpora")
+        raise RecipeError("data.train is not given: name the training files in it, or those of a mixture in data.corpora")
     filter_pipeline = FilterPipeline(cleaning, recipe.task.source_language, recipe.task.target_language)
     if cleaning.eval_overlap:
         filter_pipeline = replace(filter_pipeline, evaluation=EvaluationTexts.from_pairs(_read_evaluation_pairs(recipe, root)))
     folder.mkdir(parents=True, exist_ok=True)
     cleaned_corpora = []
     for name, corpus in corpora.items():
-        corpus_pipeline = replace(filter_pipeline, exempt=tuple(corpus.skip_filters))
+        corpus_pipeline = replace(filter_pipeline, skip_filters=tuple(corpus.skip_filters))
         cleaned_corpora.append(
             clean_corpus(folder, name, corpus, root, corpus_pipeline, processes=processes, on_progress=on_progress)
         )
     skip_filters = [corpus.skip_filters for corpus in corpora.values()]
-    mark_duplicates(cleaned_corpora, folder, cleaning, skip_filters, processes=processes)
+    mark_duplicates(cleaned_corpora, folder, cleaning, skip_filters, processes=processes, on_progress=on_progress)
     return cleaned_corpora
 
 

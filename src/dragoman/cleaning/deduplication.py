@@ -1,9 +1,9 @@
-"""Duplicates among any number of rows, exactly and in bounded memory.
+"""Search for duplicate rows in bounded memory.
 
-    texts → 128-bit digests → buckets by the digests' first bits, on disk → each bucket sorted → a bit for each row
+    texts → 128-bit digests → buckets on disk, by the digests' first bits → each bucket sorted → mask over the rows
 
-Equal texts have equal digests; that unequal ones among n rows have equal digests anywhere has a probability below n²/2¹²⁹:
-2 · 10⁻²⁴ for 36 million rows, 1.5 · 10⁻¹⁵ for a million million.
+Equal texts have equal digests. The probability that any two different texts among n rows have equal digests is below n²/2¹²⁹:
+2 · 10⁻²⁴ for 36 million rows.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dragoman.errors import OutputError
 from dragoman.io.storage import describe_write_error
 
 Digests = NDArray[np.uint64]
-"""Of shape (rows, 2)."""
+"""Array of shape (rows, 2): the high and the low 64 bits of each digest."""
 Records = NDArray[np.void]
-"""Digests with the numbers of their rows."""
+"""Structured array of digests with their row numbers."""
 
 _RECORD_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
 _DEFAULT_ROWS_IN_MEMORY = 2**20
@@ -34,12 +34,12 @@ _BUCKET_PREFIX = "bucket-"
 
 
 def digest_sources(sources: Sequence[str]) -> Digests:
-    """128 bits of each text."""
+    """Return the digest of each text, of shape (rows, 2)."""
     return _hash_texts(map(_encode, sources))
 
 
 def digest_pairs(sources: Sequence[str], targets: Sequence[str]) -> Digests:
-    """128 bits of each pair; the source's length goes in first, so that it is plain where the target begins."""
+    """Return the digest of each pair, of shape (rows, 2). It includes the source's length, which marks the target's start."""
     pairs = zip(map(_encode, sources), map(_encode, targets), strict=True)
     return _hash_texts(b"%d:%b%b" % (len(source), source, target) for source, target in pairs)
 
@@ -53,11 +53,11 @@ def _hash_texts(texts: Iterable[bytes]) -> Digests:
 
 
 class DuplicateFinder:
-    """Rows are added in their order, and in the end each one is known to be the first of its kind or not.
+    """Finder of repeated rows, to which rows are added in order.
 
-    Up to `rows_at_once` rows wait in memory; beyond that they go to 256 files in `folder`, 24 bytes a row, and a file of more
-    rows than that is split again before it is sorted. So what is held does not grow with the rows, but for the answer, a byte
-    each. The folder is made where it does not stand, and may hold nothing but what an earlier, broken search has left.
+    At most `max_rows_in_memory` rows stay in memory. Further rows go to 256 bucket files in `folder`, 24 bytes a row, and a
+    bucket with more rows is split again before it is sorted. Only the resulting mask, one byte a row, grows with the rows. The
+    folder is created if it is missing; it may hold nothing but buckets of an interrupted search, which are deleted.
     """
 
     def __init__(self, folder: Path, *, max_rows_in_memory: int = _DEFAULT_ROWS_IN_MEMORY) -> None:
@@ -65,12 +65,12 @@ class DuplicateFinder:
         self._max_rows_in_memory = max_rows_in_memory
         self._pending: list[Records] = []
         self._num_pending_rows = 0
-        self._num_rows = 0
+        self.num_rows = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for path in sorted(folder.iterdir()):
                 if not path.name.startswith(_BUCKET_PREFIX):
-                    raise OutputError(f"{folder}: holds {path.name!r}; duplicates are sought in an empty folder")
+                    raise OutputError(f"{folder}: holds {path.name!r}; give an empty folder for the search for duplicates")
             self._clear()
         except OSError as error:
             raise OutputError(describe_write_error(folder, error)) from None
@@ -79,7 +79,7 @@ class DuplicateFinder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave nothing behind, whatever happened."""
+        """Delete the buckets and the folder."""
         with suppress(OSError):
             self._clear()
             self._folder.rmdir()
@@ -92,22 +92,22 @@ class DuplicateFinder:
                 path.unlink()
 
     def add(self, digests: Digests) -> None:
-        """The next rows. Raises OutputError where the folder cannot be written to."""
+        """Add the next rows. Raises OutputError if the folder cannot be written."""
         for start in range(0, len(digests), self._max_rows_in_memory):
             digest_slice = digests[start : start + self._max_rows_in_memory]
             records = np.empty(len(digest_slice), dtype=_RECORD_DTYPE)
             records["high"], records["low"] = digest_slice[:, 0], digest_slice[:, 1]
-            records["row"] = np.arange(self._num_rows, self._num_rows + len(digest_slice), dtype=np.uint64)
-            self._num_rows += len(digest_slice)
+            records["row"] = np.arange(self.num_rows, self.num_rows + len(digest_slice), dtype=np.uint64)
+            self.num_rows += len(digest_slice)
             if self._num_pending_rows + len(digest_slice) > self._max_rows_in_memory:
                 self._spill_to_disk()
             self._pending.append(records)
             self._num_pending_rows += len(digest_slice)
 
     def find_repeated(self) -> NDArray[np.bool_]:
-        """For each row, whether an earlier one has the same digest. This ends the search and empties the folder."""
-        is_repeated = np.zeros(self._num_rows, dtype=np.bool_)
-        if self._num_pending_rows == self._num_rows:
+        """Return a mask over the rows: True if an earlier row has the same digest. This ends the search, so call it once."""
+        is_repeated = np.zeros(self.num_rows, dtype=np.bool_)
+        if self._num_pending_rows == self.num_rows:
             _mark_repeats(self._take_pending(), is_repeated)
             return is_repeated
         self._spill_to_disk()
@@ -119,7 +119,7 @@ class DuplicateFinder:
         return is_repeated
 
     def _take_pending(self) -> Records:
-        """The rows that wait in memory; there are none then."""
+        """Return the rows in memory, and release them."""
         pending = np.concatenate([np.empty(0, dtype=_RECORD_DTYPE), *self._pending])
         self._pending, self._num_pending_rows = [], 0
         return pending
@@ -131,7 +131,7 @@ class DuplicateFinder:
             raise OutputError(describe_write_error(self._folder, error)) from None
 
     def _mark_bucket(self, bucket: Path, depth: int, is_repeated: NDArray[np.bool_]) -> None:
-        """Mark what is repeated in a file whose digests agree in their first `depth` bytes, and remove the file."""
+        """Mark the repeated rows of a bucket, whose digests agree in their first `depth` bytes, and delete it."""
         if bucket.stat().st_size <= self._max_rows_in_memory * _RECORD_DTYPE.itemsize:
             _mark_repeats(np.fromfile(bucket, dtype=_RECORD_DTYPE), is_repeated)
             bucket.unlink()
@@ -142,7 +142,7 @@ class DuplicateFinder:
             is_first_read = True
             while len(records := np.fromfile(stream, dtype=_RECORD_DTYPE, count=self._max_rows_in_memory)):
                 if depth < _DIGEST_BYTES:
-                    # Without what is repeated already, a file of few different digests shrinks on the way.
+                    # Without repeated rows, a bucket of few different digests shrinks.
                     _append_to_buckets(_mark_repeats(records, is_repeated), sub_folder, depth)
                 else:
                     is_repeated[records["row"][1 if is_first_read else 0 :]] = True
@@ -154,7 +154,7 @@ class DuplicateFinder:
 
 
 def _mark_repeats(records: Records, is_repeated: NDArray[np.bool_]) -> Records:
-    """The first record of each digest; the rows of the others, which must stand after it, are marked."""
+    """Return the first record of each digest, and mark the rows of the others. Records must be in row order."""
     order = np.lexsort((records["low"], records["high"]))
     high, low = records["high"][order], records["low"][order]
     is_first = np.ones(len(records), dtype=np.bool_)
@@ -164,7 +164,7 @@ def _mark_repeats(records: Records, is_repeated: NDArray[np.bool_]) -> Records:
 
 
 def _append_to_buckets(records: Records, folder: Path, byte_index: int) -> None:
-    """Add each record to the file in `folder` that its digest's byte number `depth` names."""
+    """Append each record to the bucket in `folder` that byte `byte_index` of its digest names."""
     digest_word = records["high"] if byte_index < 8 else records["low"]
     byte = (digest_word >> np.uint64(56 - 8 * (byte_index % 8))).astype(np.uint8)
     order = np.argsort(byte, kind="stable")

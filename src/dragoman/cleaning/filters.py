@@ -1,7 +1,6 @@
-"""What can be wrong with a pair, seen from its two texts alone: each fault a function that is true of a faulty pair.
+"""Predicates of the cleaning filters: each returns whether a pair of texts is faulty.
 
-None of them changes a text, and none depends on which side is the source, so that a corpus loses the same pairs whichever way
-it is translated.
+No predicate depends on which side is the source, so a corpus loses the same pairs in both directions.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dragoman.errors import MissingDependencyError
 
 
 def is_empty(source: str, target: str) -> bool:
-    """A side holds nothing but white space."""
+    """Return whether a side holds only white space."""
     return not source or source.isspace() or not target or target.isspace()
 
 
@@ -31,7 +30,7 @@ _UNSPACED_LETTERS = re.compile(
 
 
 def count_words(text: str) -> int:
-    """What stands between white space; in a script without spaces each letter, and each word of another script among them."""
+    """Return the number of words between white space. In scripts without spaces each letter counts as a word."""
     if text.isascii():
         return len(text.split())
     spaced_text, num_letters = _UNSPACED_LETTERS.subn(" ", text)
@@ -40,7 +39,7 @@ def count_words(text: str) -> int:
 
 
 def is_too_long(source: str, target: str, max_words: int | None, max_characters: int | None) -> bool:
-    """A side has more words or characters than these; None sets no limit."""
+    """Return whether a side has more words or characters than the limits. None sets no limit."""
     longest_length = max(len(source), len(target))
     if max_characters is not None and longest_length > max_characters:
         return True
@@ -49,25 +48,25 @@ def is_too_long(source: str, target: str, max_words: int | None, max_characters:
 
 
 def is_out_of_ratio(source: str, target: str, max_ratio: float) -> bool:
-    """The longer side has over ten characters and more than `max_ratio` times those of the shorter."""
+    """Return whether the longer side has over ten characters and more than `max_ratio` times those of the shorter side."""
     shorter_length, longer_length = sorted((len(source), len(target)))
     return longer_length > 10 and longer_length > max_ratio * shorter_length
 
 
 def is_identical(source: str, target: str) -> bool:
-    """The sides are the same, save for case and spaces."""
+    """Return whether the sides are equal, ignoring case and spaces."""
     return source == target or "".join(source.split()).casefold() == "".join(target.split()).casefold()
 
 
-# Control, surrogate, private and not assigned, or not when this Python's Unicode tables were made.
+# Control, surrogate, private, and not assigned in the Unicode version of this Python.
 _DISALLOWED_CATEGORIES = {"Cc", "Cs", "Co", "Cn"}
 
 
 def has_control_characters(source: str, target: str) -> bool:
-    """A side holds a control character other than tab and line break, U+FFFD, or a code point that is nobody's.
+    """Return whether a side holds control characters other than tab and line break, U+FFFD, or code points without meaning.
 
-    Nobody's are those that Unicode has not assigned, halves of surrogates, and private ones, which mean nothing without the
-    font they were made for. Joiners, soft hyphens and marks of direction are ordinary text.
+    Code points without meaning are unassigned ones, surrogate halves and private ones. Joiners, soft hyphens and direction
+    marks are ordinary text.
     """
     return _has_control_characters(source) or _has_control_characters(target)
 
@@ -83,10 +82,12 @@ def _has_control_characters(text: str) -> bool:
 
 
 def make_mojibake_filter() -> Callable[[str, str], bool]:
-    """`(source, target)` → UTF-8 was once read as something else in a side, as ftfy's heuristic sees it.
+    """Return a predicate: a side holds UTF-8 that was decoded with a wrong encoding, by ftfy's heuristic.
 
-    On a million lines of English, German, French, Czech, Vietnamese, Chinese and Japanese it was wrong about three. Of lines
-    once read as Latin-1 or Windows-1252 it misses at most one in twenty, of Windows-1250 and others up to half.
+    On a million lines of English, German, French, Czech, Vietnamese, Chinese and Japanese it had three false positives. It
+    misses up to one in twenty lines decoded as Latin-1 or Windows-1252, and up to half of those decoded as Windows-1250.
+
+    Raises MissingDependencyError if ftfy is not installed.
     """
     try:
         from ftfy.badness import is_bad
@@ -99,7 +100,7 @@ def make_mojibake_filter() -> Callable[[str, str], bool]:
     return has_mojibake
 
 
-# Names of HTML and of wikis; any other name needs an attribute or a slash, so that <file> and <Ctrl> stay text.
+# Elements of HTML and of wikis. Any other tag needs an attribute or a slash, because <file> and <Ctrl> are ordinary text.
 _HTML_ELEMENTS = (
     "a abbr acronym address article aside audio b base big blockquote body br button caption center cite code col colgroup dd "
     "del dfn dir div dl dt em embed fieldset figure font footer form frame frameset h[1-6] head header hr html i iframe img "
@@ -108,8 +109,8 @@ _HTML_ELEMENTS = (
     "thead title tr tt u ul var video wbr"
 ).replace(" ", "|")
 _TAG_NAME = r"[a-z][\w:.-]{0,40}"
-# Each alternative begins with a plain character, which lets the search skip text that has none of them; what may repeat is
-# bounded, so that no line takes more than linear time.
+# Each alternative begins with a plain character, so the search skips text without them. Repetitions are bounded, so the time is
+# linear in the length of the line.
 _MARKUP = re.compile(
     r"<(?:"
     rf"/{_TAG_NAME}\s{{0,9}}>"
@@ -131,9 +132,9 @@ _ENTITY = re.compile(r"&(#[0-9]{1,7}|#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31});", re.
 
 
 def has_markup(source: str, target: str) -> bool:
-    """A side holds a tag, comment or entity of HTML or XML, or a link, heading, bold type or template of a wiki or a web page.
+    """Return whether a side holds a tag, comment or entity of HTML or XML, or markup of a wiki or a template.
 
-    Tags that both sides are meant to hold are dropped with the rest: exempt such a corpus.
+    Tags that both sides share count as well; a corpus with intended tags should skip this filter.
     """
     return _has_markup(source) or _has_markup(target)
 
@@ -148,22 +149,22 @@ _DIGIT = re.compile(r"\d")
 _DIGITS = re.compile(r"[0-9]+")
 _NON_ASCII_DIGIT = re.compile(r"(?![0-9])\d")
 _NUMBER_SPACE = "[ \u00a0\u2009\u202f]"
-# Groups of three after spaces, or whatever follows a point, comma or apostrophe: 3 000,50 and 3,000.50 and 3'000.50.
+# Groups of three digits after spaces, or any digits after a point, comma or apostrophe: 3 000,50 and 3,000.50 and 3'000.50.
 _NUMBER = re.compile(
     rf"[0-9]{{1,3}}(?:{_NUMBER_SPACE}[0-9]{{3}}(?![0-9]))+(?:[.,\u066b][0-9]+)?|[0-9]+(?:[.,'\u2019\u066b\u066c][0-9]+)*"
 )
 
 
 def has_number_mismatch(source: str, target: str) -> bool:
-    """The sides do not hold the same numbers, written in digits of any script, in any order.
+    """Return whether the sides hold different numbers in digits of any script, regardless of order.
 
-    The same are 3,000.50, 3.000,50, 3 000,50 and 3000.50, and 2:30 and 2.30. Not the same are 2 and "two", 2 and 二, 14:30 and
-    2:30 pm, 05 and 5, 3.50 and 3.5, 3 million and 3,000,000: a corpus that spells numbers out loses its pairs.
+    3,000.50, 3.000,50, 3 000,50 and 3000.50 are equal, and so are 2:30 and 2.30. Different are 2 and "two", 2 and 二, 14:30 and
+    2:30 pm, 05 and 5, 3.50 and 3.5, 3 million and 3,000,000. A corpus that spells numbers out loses its pairs.
     """
     if _DIGIT.search(source) is None and _DIGIT.search(target) is None:
         return False
     ascii_source, ascii_target = _to_ascii_digits(source), _to_ascii_digits(target)
-    # Either as strings of digits between whatever separates them, or as numbers without what groups their digits.
+    # Compared as strings of digits between any separators, and as numbers without digit grouping. One match is enough.
     return Counter(_DIGITS.findall(ascii_source)) != Counter(_DIGITS.findall(ascii_target)) and _count_numbers(
         ascii_source
     ) != _count_numbers(ascii_target)
@@ -184,10 +185,10 @@ _ADDRESS = re.compile(
 
 
 def has_address_mismatch(source: str, target: str) -> bool:
-    """The sides do not hold the same web and mail addresses, whatever their case, order and number.
+    """Return whether the sides hold different web and mail addresses, regardless of case, order and repetition.
 
-    An address of the web is known by http:// or https://, which are the same, ftp:// or www. at its beginning. One that was
-    translated too, such as https://de.example.org for https://en.example.org, is another one.
+    A web address begins with http:// or https://, which are equal, with ftp:// or with www. A localized address, such as
+    https://de.example.org for https://en.example.org, is different.
     """
     return _find_addresses(source) != _find_addresses(target)
 
@@ -199,7 +200,7 @@ def _find_addresses(text: str) -> set[str]:
 
 
 def _normalize_address(address: str) -> str:
-    """Without the sentence's punctuation, and without a closing bracket that was opened before the address."""
+    """Return an address without the sentence's punctuation and without a closing bracket that was opened before it."""
     trimmed = address.rstrip(".,;:!?'*_~")
     while trimmed and trimmed[-1] in ")]" and trimmed.count(trimmed[-1]) > trimmed.count("(" if trimmed[-1] == ")" else "["):
         trimmed = trimmed[:-1].rstrip(".,;:!?'*_~")

@@ -1,4 +1,4 @@
-"""Which script and which language a side ought to be in, and whether it is."""
+"""Filters that compare each side's script and language with those of the recipe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from dragoman.errors import MissingDependencyError, RecipeError
 
-# What CLDR calls a script, where Unicode's characters know it by other names.
+# Unicode script names of CLDR's script codes that cover several scripts or have another name.
 _UNICODE_SCRIPTS = {
     "Aran": ("Arab",),
     "Cyrs": ("Cyrl",),
@@ -23,7 +23,7 @@ _UNICODE_SCRIPTS = {
     "Latg": ("Latn",),
 }
 
-# Labels of the identifier that are one language, or are written so alike that a sentence does not tell them apart.
+# Labels of the language identifier that are one language, or too similar to distinguish in one sentence.
 _CONFUSABLE_LANGUAGES = (
     {"ar", "ary", "arz"},
     {"bs", "hr", "sr"},
@@ -43,10 +43,12 @@ _NO_LANGUAGE = "zxx"
 
 
 def make_script_filter(min_ratio: float, *, source_language: str, target_language: str) -> Callable[[str, str], bool]:
-    """`(source, target)` → less than `share` of a side's letters are in its language's script, the likeliest one by CLDR.
+    """Return a predicate: less than `min_ratio` of a side's letters are in the script of its language.
 
-    Letters that no script has to itself count for neither; a side without letters passes. A language code that names its script
-    asks for that one, as sr-Latn does. Raises RecipeError where a language is not given or its script not known.
+    The script is the most likely one by CLDR, or the one in the language code, as in sr-Latn. Letters that several scripts
+    share do not count. A side without letters passes.
+
+    Raises RecipeError if a language is missing or its script unknown, and MissingDependencyError if a library is missing.
     """
     try:
         import regex
@@ -62,7 +64,7 @@ def make_script_filter(min_ratio: float, *, source_language: str, target_languag
             foreign_pattern = regex.compile(rf"[\p{{L}}--[\p{{Script=Zyyy}}\p{{Script=Zinh}}{own_scripts}]]", flags=regex.V1)
         except regex.error:
             raise RecipeError(
-                f"task.{key} = {language!r}: its script {scripts[0]} is not known to data.cleaning.min_script_ratio"
+                f"task.{key} = {language!r}: data.cleaning.min_script_ratio does not know its script {scripts[0]}; drop it"
             ) from None
         is_latin = "Latn" in scripts
 
@@ -82,7 +84,7 @@ def make_script_filter(min_ratio: float, *, source_language: str, target_languag
 
 
 def _find_scripts(key: str, language: str) -> tuple[str, ...]:
-    """The names of its language's script among Unicode's characters: more than one for Japanese and Korean."""
+    """Return the Unicode names of a language's scripts: several for Japanese and Korean, one for most languages."""
     primary, territory, script = _parse_language_code(key, language, "data.cleaning.min_script_ratio")
     if script is None:
         from babel.core import get_global
@@ -91,17 +93,20 @@ def _find_scripts(key: str, language: str) -> tuple[str, ...]:
         likely_tag = likely_subtags.get(f"{primary}_{territory}") or likely_subtags.get(primary)
         if likely_tag is None:
             raise RecipeError(
-                f"task.{key} = {language!r}: CLDR names no script for it, as data.cleaning.min_script_ratio needs; "
-                f"write the script too, as in {primary}-Latn, or drop that rule"
+                f"task.{key} = {language!r}: CLDR has no script for it, which data.cleaning.min_script_ratio needs; "
+                f"add the script, as in {primary}-Latn, or drop min_script_ratio"
             )
         script = str(likely_tag).split("_")[1]
     return _UNICODE_SCRIPTS.get(script, (script,))
 
 
 def _parse_language_code(key: str, language: str, recipe_key: str) -> tuple[str, str | None, str | None]:
-    """Language, territory and script of a code such as zh-Hant-TW, deu or pt_BR. Raises RecipeError."""
+    """Return language, territory and script of a code such as zh-Hant-TW, deu or pt_BR.
+
+    Raises RecipeError if the code is empty or invalid.
+    """
     if not language:
-        raise RecipeError(f"{recipe_key} needs task.{key}: give its language code, such as en, or drop that rule")
+        raise RecipeError(f"{recipe_key} needs task.{key}: give its language code, such as en, or drop {recipe_key}")
     try:
         from babel.core import get_global, parse_locale
     except ImportError as error:
@@ -113,17 +118,19 @@ def _parse_language_code(key: str, language: str, recipe_key: str) -> tuple[str,
             primary, _, likely_script = parse_locale(alias)[:3]
             script = script or likely_script
     except ValueError:
-        raise RecipeError(f"task.{key} = {language!r} is not a language code; write one such as en, de or zh-Hant") from None
+        raise RecipeError(f"task.{key} = {language!r} is not a language code; give one such as en, de or zh-Hant") from None
     return primary, territory, script
 
 
 def make_language_filter(min_probability: float, *, source_language: str, target_language: str) -> Callable[[str, str], bool]:
-    """`(source, target)` → a side is in another language than its own, with at least this certainty (a probability).
+    """Return a predicate: a side is in another language with at least this probability.
 
-    Text in no language, such as numbers and file names, passes, and so do varieties of a language that are labelled apart.
-    At 0.5, among English, German, French and Chinese, under one sound sentence in a thousand is taken for another language
-    (of short lines of software help, up to four), and 91 to 99 in a hundred are told that are (of those lines, 70 to 83).
-    Raises RecipeError where a language is not given, or not known to the identifier.
+    Text without a language, such as numbers and file names, passes, and so do varieties of a language with labels of their own.
+    For English, German, French and Chinese at 0.5, the filter drops under one correct sentence in a thousand and finds 91 to
+    99 % of the foreign ones. For short lines of software help the figures are four in a thousand and 70 to 83 %.
+
+    Raises RecipeError if a language is missing or unknown to the identifier, and MissingDependencyError if a library is
+    missing.
     """
     source_label, target_label, classify = _load_identifier(
         _parse_language_code("source_language", source_language, "data.cleaning.min_language_probability")[0],
@@ -139,7 +146,10 @@ def make_language_filter(min_probability: float, *, source_language: str, target
 
 @cache
 def _load_identifier(source: str, target: str) -> tuple[str, str, Callable[[str], tuple[str, float]]]:
-    """The labels of the two languages, and py3langid's `text → label, probability`, which takes half a second to load."""
+    """Return the labels of the two languages, and py3langid's function from a text to label and probability.
+
+    Loading takes half a second, so the result is cached.
+    """
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError as error:
@@ -152,13 +162,13 @@ def _load_identifier(source: str, target: str) -> tuple[str, str, Callable[[str]
         labels = [label for label in (language, *sorted(related_group)) if label in known_labels]
         if not labels:
             raise RecipeError(
-                f"task.{key} = {language!r} is none of the {len(known_labels)} languages that data.cleaning.min_language_probability tells apart; "
-                "drop that rule"
+                f"task.{key} = {language!r} is none of the {len(known_labels)} languages that "
+                "data.cleaning.min_language_probability can identify; drop min_language_probability"
             )
         chosen_labels.append(labels[0])
         related_labels |= related_group
-    # Left in, they would share the probability of a text with the language that it is in.
+    # Related labels would share the probability of a text with its language, so they are excluded.
     identifier.set_languages([label for label in identifier.labels if label in chosen_labels or label not in related_labels])
-    # The selection leaves the table column by column, though it is read row by row: a third slower.
+    # The selection leaves the table in column order, which makes row access a third slower.
     identifier.nb_ptc = np.ascontiguousarray(identifier.nb_ptc)
     return chosen_labels[0], chosen_labels[1], identifier.classify

@@ -1,4 +1,4 @@
-"""`dragoman clean`: the corpora of a recipe, less what its rules drop, as files of any format, with a report on what went."""
+"""Cleaning of a recipe's training corpora into files of any format, with statistics and a report: `dragoman clean`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def clean_corpora(
     overwrite: bool = False,
     on_progress: ProgressCallback = lambda *_: None,
 ) -> dict[str, CleaningStats]:
-    """Write the pairs that stay, `cleaning.json` and `cleaning.html` into a new folder; return what became of each corpus.
+    """Write the kept pairs, `cleaning.json` and `cleaning.html` into a new folder, and return the statistics by corpus.
 
-    The folder appears whole or not at all. Raises OutputError where it exists or cannot be written.
+    The folder appears only when all of it is written. Raises OutputError if it exists or cannot be written.
     """
     if file_format in ("tmx", "xliff") and not (recipe.task.source_language and recipe.task.target_language):
-        raise RecipeError(f"a {file_format} file names its languages: give task.source_language and task.target_language")
+        raise RecipeError(f"format {file_format}: its files name both languages; give task.source_language and target_language")
     check_files_exist(recipe, recipe.data.training_corpora().values())
     with atomic_dir(folder, overwrite=overwrite) as unfinished_folder:
         cleaned_corpora = clean_training_corpora(
@@ -49,7 +49,7 @@ def clean_corpora(
                 target_language=recipe.task.target_language,
             )
         shutil.rmtree(unfinished_folder / "text")
-        stats_by_corpus = {spool.name: spool.stats for spool in cleaned_corpora}
+        stats_by_corpus = {cleaned_corpus.name: cleaned_corpus.stats for cleaned_corpus in cleaned_corpora}
         write_json(unfinished_folder / "cleaning.json", {name: stats.to_dict() for name, stats in stats_by_corpus.items()})
         write_lines(unfinished_folder / "cleaning.html", [render_cleaning_report(stats_by_corpus)])
     return stats_by_corpus

@@ -1,4 +1,4 @@
-"""What became of the pairs of a corpus: how many were read and kept, what each rule dropped, and examples of it."""
+"""Statistics of a cleaned corpus: pairs read and kept, and pairs that each filter dropped, with examples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import reduce
 from hashlib import blake2b
 from typing import Any, Self
 
-from dragoman.cleaning.rules import DUPLICATE_RULES, Rule
+from dragoman.cleaning.enabled_filters import DUPLICATE_FILTERS, PairFilter
 from dragoman.errors import DataError
 from dragoman.formats.pair import Pair
 
@@ -18,22 +18,25 @@ MAX_EXAMPLE_CHARACTERS = 300
 
 
 @dataclass
-class RuleStats:
-    """How many pairs a rule dropped, and ten of them: those whose origins have the smallest digests, as good as drawn by lot.
+class FilterStats:
+    """Number of pairs that a filter dropped, and at most ten examples, cut after 300 characters.
 
-    Texts of examples end after 300 characters, with an ellipsis.
+    The examples are the pairs whose origins have the smallest digests. This is as good as a random draw, and it does not depend
+    on the order in which chunks are merged.
     """
 
     description: str = ""
-    count: int = 0
+    num_dropped: int = 0
     examples: list[Pair] = field(default_factory=list)
 
     def add(self, pair: Pair) -> None:
-        self.count += 1
+        """Count a dropped pair."""
+        self.num_dropped += 1
         self._add_example(Pair(_truncate(pair.source), _truncate(pair.target), _truncate(pair.origin)))
 
-    def merge(self, other: RuleStats) -> RuleStats:
-        combined = RuleStats(self.description or other.description, self.count + other.count, list(self.examples))
+    def merge(self, other: FilterStats) -> FilterStats:
+        """Return the statistics of both."""
+        combined = FilterStats(self.description or other.description, self.num_dropped + other.num_dropped, list(self.examples))
         for pair in other.examples:
             combined._add_example(pair)
         return combined
@@ -49,80 +52,86 @@ def _truncate(text: str) -> str:
 
 
 def _example_sort_key(pair: Pair) -> tuple[bytes, str, str, str]:
-    """Where the pair stands in the draw; two of one origin are told apart by their texts."""
+    """Return the sort key of an example: the digest of its origin, then origin and texts."""
     digest = blake2b(pair.origin.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return digest, pair.origin, pair.source, pair.target
 
 
 @dataclass
 class CleaningStats:
-    """Counts of pairs. The tallies of a corpus's chunks, merged in any order, are the tally of the corpus."""
+    """Counts of pairs. The statistics of a corpus's chunks can be merged in any order.
+
+    filter_stats: by filter name; filters that were applied and dropped nothing are included
+    """
 
     num_read: int = 0
-    rule_stats: dict[str, RuleStats] = field(default_factory=dict)
-    """By the rules' names, those among them that were applied and dropped nothing."""
+    filter_stats: dict[str, FilterStats] = field(default_factory=dict)
 
     @property
     def num_kept(self) -> int:
-        return self.num_read - sum(stats.count for stats in self.rule_stats.values())
+        """Return the number of pairs that no filter dropped."""
+        return self.num_read - sum(stats.num_dropped for stats in self.filter_stats.values())
 
-    def count_drop(self, rule: str, pair: Pair) -> None:
-        """Of the pairs read, one that was kept until now."""
-        self.add_rule(rule).add(pair)
+    def count_drop(self, filter_name: str, pair: Pair) -> None:
+        """Count a pair that a filter drops. The pair must have been kept until now."""
+        self.add_filter(filter_name).add(pair)
 
-    def add_rule(self, rule: str) -> RuleStats:
-        """A rule that is applied later than the others, and may drop nothing."""
-        return self.rule_stats.setdefault(rule, RuleStats(DUPLICATE_RULES.get(rule, "")))
+    def add_filter(self, filter_name: str) -> FilterStats:
+        """Return the statistics of a filter, and add it if it is new."""
+        return self.filter_stats.setdefault(filter_name, FilterStats(DUPLICATE_FILTERS.get(filter_name, "")))
 
     def merge(self, other: CleaningStats) -> CleaningStats:
-        """The tally of both."""
-        rules = dict.fromkeys([*self.rule_stats, *other.rule_stats])
-        empty = RuleStats()
-        combined = {rule: self.rule_stats.get(rule, empty).merge(other.rule_stats.get(rule, empty)) for rule in rules}
+        """Return the statistics of both."""
+        names = dict.fromkeys([*self.filter_stats, *other.filter_stats])
+        empty = FilterStats()
+        combined = {name: self.filter_stats.get(name, empty).merge(other.filter_stats.get(name, empty)) for name in names}
         return CleaningStats(self.num_read + other.num_read, combined)
 
     @classmethod
     def merge_all(cls, parts: Iterable[CleaningStats]) -> CleaningStats:
+        """Return the statistics of all parts."""
         return reduce(CleaningStats.merge, parts, cls())
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it: `examples` are lists of source, target and origin."""
+        """Return the statistics as JSON values. Each example is a list of source, target and origin."""
         documents = {
-            rule: {
-                "sentence": stats.description,
-                "count": stats.count,
+            name: {
+                "description": stats.description,
+                "num_dropped": stats.num_dropped,
                 "examples": [[pair.source, pair.target, pair.origin] for pair in stats.examples],
             }
-            for rule, stats in sorted(self.rule_stats.items())
+            for name, stats in sorted(self.filter_stats.items())
         }
-        return {"read": self.num_read, "kept": self.num_kept, "dropped": documents}
+        return {"num_read": self.num_read, "num_kept": self.num_kept, "filters": documents}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """Raises DataError where the document is not a tally's."""
+        """Return the statistics of a document that `to_dict` made. Raises DataError for any other document."""
         try:
-            loaded_stats = {
-                str(rule): RuleStats(
-                    str(fields["sentence"]), int(fields["count"]), [Pair(*map(str, example)) for example in fields["examples"]]
+            filter_stats = {
+                str(name): FilterStats(
+                    str(fields["description"]),
+                    int(fields["num_dropped"]),
+                    [Pair(*map(str, example)) for example in fields["examples"]],
                 )
-                for rule, fields in document["dropped"].items()
+                for name, fields in document["filters"].items()
             }
-            result = cls(int(document["read"]), loaded_stats)
-            is_valid = result.num_kept == document["kept"] and all(
-                len(part.examples) <= MAX_EXAMPLES for part in loaded_stats.values()
+            result = cls(int(document["num_read"]), filter_stats)
+            is_valid = result.num_kept == document["num_kept"] and all(
+                len(stats.examples) <= MAX_EXAMPLES for stats in filter_stats.values()
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             is_valid = False
         if not is_valid:
-            raise DataError("not a tally of cleaned pairs as dragoman writes it: clean the corpus again")
+            raise DataError("cleaning statistics: the document is damaged or of another version; clean the corpus again")
         return result
 
 
-def apply_filters(pairs: Sequence[Pair], rules: Sequence[Rule]) -> tuple[list[Pair], CleaningStats]:
-    """The pairs that no rule drops, and the tally of all; a pair counts under the first rule that drops it."""
+def apply_filters(pairs: Sequence[Pair], filters: Sequence[PairFilter]) -> tuple[list[Pair], CleaningStats]:
+    """Return the pairs that no filter drops, and the statistics. A pair counts under the first filter that drops it."""
     kept_pairs = list[Pair]()
-    stats = CleaningStats(len(pairs), {rule.name: RuleStats(rule.description) for rule in rules})
-    checks = [(rule.name, rule.is_faulty) for rule in rules]
+    stats = CleaningStats(len(pairs), {pair_filter.name: FilterStats(pair_filter.description) for pair_filter in filters})
+    checks = [(pair_filter.name, pair_filter.is_faulty) for pair_filter in filters]
     for pair in pairs:
         for name, is_faulty in checks:
             if is_faulty(pair.source, pair.target):

@@ -99,9 +99,7 @@ def _print_alignment_scores(
         )
         return
     click.echo(f"alignment error rate {scores.error_rate:.4f}, precision {scores.precision:.4f}, recall {scores.recall:.4f}")
-    click.echo(
-        f"{scores.num_matched} of {scores.num_predicted} links are among the {scores.num_gold} gold links of {len(gold_links)} pairs"
-    )
+    click.echo(f"{scores.num_matched} of {scores.num_predicted} links are gold links, of {scores.num_gold}")
 
 
 def _align_lexically(sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:

@@ -1,81 +1,94 @@
-"""More to learn from: `augment back-translate`, `self-train`, `distil`."""
+"""Commands `augment back-translate`, `augment self-train` and `augment distill`."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from click.core import ParameterSource
 
-from dragoman.cli.options import check_output_paths, treat_termination_as_interrupt
+from dragoman.cli.exit_statuses import INCOMPLETE_LINES
+from dragoman.cli.options import (
+    CommandT,
+    bundle_argument,
+    check_output_paths,
+    device_option,
+    ensemble_option,
+    json_option,
+    output_path_option,
+    overwrite_option,
+    parse_decoding_overrides,
+    precision_option,
+    treat_termination_as_interrupt,
+)
 
 if TYPE_CHECKING:
+    from dragoman.cli.json_outputs import AugmentOutput
     from dragoman.config import TaskConfig
     from dragoman.formats.pair import Pair
     from dragoman.tasks.synthetic_data import Augmentation, PairFileFormat
 
-PATH_TYPE = click.Path(path_type=Path)
-CommandT = TypeVar("Command", bound=Callable[..., Any])
 DROP_REASONS = {
     "blank": "without text",
-    "truncated": "cut",
-    "looped": "that went round in circles",
-    "copied": "that came out as they went in",
-    "empty": "of which nothing came",
-    "refused": "longer than the model reads",
+    "truncated": "whose output was cut",
+    "short": "whose output is far shorter than the input",
+    "repetition": "whose output is a degenerate repetition",
+    "copied": "whose output is a copy of the input",
+    "empty": "whose output is empty",
+    "too_long": "longer than the model reads",
 }
-TAG_OPTION = click.option("--tag", default="", help="A word that stands before each source, such as <BT>.")
+tag_option = click.option("--tag", default="", help="Word before each source, such as <BT>.")
 
 
 def augment_options(command: CommandT) -> CommandT:
-    """What all three take."""
-    for option in reversed(
-        [
-            click.option("-o", "--output", type=PATH_TYPE, required=True, help="Write here: a .tsv or a .jsonl."),
-            click.option("--overwrite", is_flag=True, help="Replace what is there, and what was begun with other settings."),
-            click.option("--with", "others", multiple=True, type=PATH_TYPE, help="One more bundle for an ensemble."),
-            click.option(
-                "--keep",
-                multiple=True,
-                type=click.Choice(["truncated", "looped", "copied"]),
-                help="Write such pairs, too; they are dropped otherwise.",
-            ),
-            click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, …"),
-            click.option("--precision", default="auto", show_default=True, help="float32, bfloat16, int8."),
-            click.option("--json", "as_json", is_flag=True, help="Print what became of the lines as JSON."),
-        ]
-    ):
+    """Add the options of all three methods."""
+    options: list[Any] = [
+        output_path_option("File to write: a .tsv or a .jsonl.", required=True),
+        overwrite_option("Replace the output, and a partial output of other settings."),
+        ensemble_option,
+        click.option(
+            "--keep-status",
+            "keep_statuses",
+            multiple=True,
+            type=click.Choice(["truncated", "short", "repetition", "copied"]),
+            help="Keep pairs of this status, which are dropped otherwise. Repeat it for several statuses.",
+        ),
+        device_option,
+        precision_option(),
+        json_option("Print the counts of the lines as JSON."),
+    ]
+    for option in reversed(options):
         command = option(command)
     return command
 
 
 @click.group()
 def augment() -> None:
-    """Make more to learn from with models that are there, as a corpus for a recipe's mixture. Each has --json.
+    """Make synthetic pairs with trained models, as a corpus for the mixture of a recipe. Each method has --json.
 
-    Lines are read as a stream; interrupted, the same command goes on where it stopped. Every line is written, or counted with
-    the reason why not; the exit code is 3 where no line gave a pair. A .jsonl also tells the origin of each pair, and how sure
-    the model was.
+    After an interruption, the same command resumes. Every line is written, or counted with the reason for its loss. The exit
+    status is 3 if no line gives a pair. A .jsonl also holds the origin of each pair and the score of the model.
 
     \b
     Example:  dragoman augment back-translate runs/multi30k-ende/bundle news.en -o news.jsonl --tag "<BT>" method=sample
-              dragoman augment distil runs/wmt14-ende-big/bundle train.en train.de -o distilled.tsv --best-of 5
+              dragoman augment distill runs/wmt14-ende-big/bundle train.en train.de -o distilled.tsv --best-of 5
     """
 
 
 @augment.command("back-translate")
-@click.argument("bundle", type=PATH_TYPE)
-@click.argument("words", nargs=-1, required=True, metavar="FILE [KEY=VALUE]...")
-@TAG_OPTION
+@bundle_argument
+@click.argument("arguments", nargs=-1, required=True, metavar="FILE [KEY=VALUE]...")
+@tag_option
 @augment_options
 def back_translate(bundle: Path, arguments: tuple[str, ...], tag: str, keep_statuses: tuple[str, ...], **options: Any) -> None:
-    """Pairs of the lines of FILE, in the target language, and sources that BUNDLE writes for them.
+    """Make pairs of the lines of FILE, in the target language, and of sources that BUNDLE generates.
 
-    BUNDLE translates from the target language into the source language. KEY=VALUE changes a knob of its recipe's [decoding].
+    BUNDLE translates from the target language into the source language. KEY=VALUE changes a key of its recipe's [decoding]
+    section.
 
     \b
     Example:  dragoman augment back-translate runs/multi30k-ende/bundle news.en -o news.jsonl --tag "<BT>" method=sample
@@ -88,12 +101,12 @@ def back_translate(bundle: Path, arguments: tuple[str, ...], tag: str, keep_stat
 
 
 @augment.command("self-train")
-@click.argument("bundle", type=PATH_TYPE)
-@click.argument("words", nargs=-1, required=True, metavar="FILE [KEY=VALUE]...")
-@TAG_OPTION
+@bundle_argument
+@click.argument("arguments", nargs=-1, required=True, metavar="FILE [KEY=VALUE]...")
+@tag_option
 @augment_options
 def self_train(bundle: Path, arguments: tuple[str, ...], tag: str, keep_statuses: tuple[str, ...], **options: Any) -> None:
-    """Pairs of the lines of FILE, in the source language, and targets that BUNDLE writes for them.
+    """Make pairs of the lines of FILE, in the source language, and of targets that BUNDLE generates.
 
     \b
     Example:  dragoman augment self-train runs/multi30k-ende/bundle news.en -o news.jsonl beam_size=5
@@ -106,13 +119,17 @@ def self_train(bundle: Path, arguments: tuple[str, ...], tag: str, keep_statuses
 
 
 @augment.command()
-@click.argument("bundle", type=PATH_TYPE)
-@click.argument("words", nargs=-1, required=True, metavar="SOURCE TARGET [KEY=VALUE]...")
-@click.option("--best-of", type=click.IntRange(1, 1000), help="Of so many outputs, take the one most like the pair's target.")
-@click.option("--by", type=click.Choice(["bleu", "chrf"]), default="bleu", show_default=True, help="With --best-of.")
-@click.option("--original", is_flag=True, help="Where no output can be used, write the pair as it was.")
+@bundle_argument
+@click.argument("arguments", nargs=-1, required=True, metavar="SOURCE TARGET [KEY=VALUE]...")
+@click.option(
+    "--best-of", type=click.IntRange(1, 1000), help="Take the output that is most similar to the reference, of N outputs."
+)
+@click.option(
+    "--similarity", type=click.Choice(["bleu", "chrf"]), default="bleu", show_default=True, help="Similarity of --best-of."
+)
+@click.option("--fallback-to-reference", is_flag=True, help="Write the pair with its reference if no output can be used.")
 @augment_options
-def distil(
+def distill(
     bundle: Path,
     arguments: tuple[str, ...],
     best_of: int | None,
@@ -121,21 +138,23 @@ def distil(
     keep_statuses: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """The pairs of SOURCE and TARGET (or of one file that holds both) with the targets that BUNDLE, the teacher, writes.
+    """Replace the targets of the pairs of SOURCE and TARGET by outputs of BUNDLE, the teacher. One file may hold both sides.
 
     \b
-    Example:  dragoman augment distil runs/wmt14-ende-big/bundle train.en train.de -o distilled.tsv --best-of 5 --original
+    Example:  dragoman augment distill runs/wmt14-ende-big/bundle train.en train.de -o distilled.tsv --best-of 5
     """
     from dragoman.tasks.synthetic_data import Augmentation
 
     files, decoding = _split_arguments(arguments, 2)
     context = click.get_current_context()
-    if best_of is None and context.get_parameter_source("by") is ParameterSource.COMMANDLINE:
-        raise click.UsageError(f"--by {similarity} says how --best-of chooses, which is not given", ctx=context)
+    if best_of is None and context.get_parameter_source("similarity") is ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"--similarity {similarity}: needs --best-of; give both", ctx=context)
     if best_of is not None and "nbest" in decoding:
-        raise click.UsageError(f"--best-of {best_of} and nbest={decoding['nbest']} both say how many: give one", ctx=context)
+        raise click.UsageError(
+            f"--best-of {best_of} and nbest={decoding['nbest']} both set the number of outputs; give one", ctx=context
+        )
     augmentation = Augmentation(
-        "distil",
+        "distill",
         keep_statuses=frozenset(keep_statuses),
         similarity=cast("Any", similarity),
         fallback_to_reference=fallback_to_reference,
@@ -157,10 +176,10 @@ def _translate_and_write(
     as_json: bool,
     best_of: int | None = None,
 ) -> None:
-    """Translate and write."""
+    """Translate the lines of the files and write their pairs."""
     from dataclasses import replace
 
-    from dragoman.cli.console import progress_bar, stderr_console
+    from dragoman.cli.console import print_json, progress_bar, stderr_console
     from dragoman.errors import DataError, InterruptedRun, RecipeError
     from dragoman.formats.resumable import resumable_file
     from dragoman.inference.translator import load_translator
@@ -178,14 +197,14 @@ def _translate_and_write(
     try:
         config = translator.resolve_decoding(decoding)
     except RecipeError as error:
-        raise error if best_of is None else RecipeError(f"--best-of {best_of} asks for nbest = {best_of}: {error}") from None
-    augmentation = replace(augmentation, tokenised=task.tokenized)
+        raise error if best_of is None else RecipeError(f"--best-of {best_of} sets nbest = {best_of}: {error}") from None
+    augmentation = replace(augmentation, tokenized=task.tokenized)
     request = describe_request(
         augmentation, output_format, [bundle, *ensemble], files, config, precision=str(translator.precision)
     )
     total_lines = sum(1 for _ in _read_input_pairs(augmentation, files, task))
     if not total_lines:
-        raise DataError(f"{files[0]}: is empty; there is nothing to make pairs of")
+        raise DataError(f"{files[0]}: is empty; give a file with text")
     start_time = time.monotonic()
     treat_termination_as_interrupt()
     with (
@@ -200,79 +219,82 @@ def _translate_and_write(
                 lambda lines, start_index: translator.translate(lines, start_index=start_index, **decoding),
                 output_file,
                 file_format=output_format,
-                on_progress=lambda count: bar.advance(bar.task_ids[0], count),
+                on_progress=bar.advance,
             )
         except KeyboardInterrupt:
-            resume_hint = f"{output_file.num_read:,} of {total_lines:,} lines are kept in {output_file.folder}; the same command goes on from there"
-            raise InterruptedRun(f"interrupted: {resume_hint}") from None
-    run_fields = {"output": str(output), "from_before": resumed_lines, "seconds": time.monotonic() - start_time}
-    _print_summary(
-        f"{bundle} ({task.source_language} → {task.target_language})", total_lines, status_counts, run_fields, as_json=as_json
-    )
-    if not status_counts.get("written", 0) + status_counts.get("original", 0):
-        sys.exit(3)
+            resume_hint = f"{output_file.num_read:,} of {total_lines:,} lines are kept in {output_file.folder}"
+            raise InterruptedRun(f"interrupted: {resume_hint}; run the same command to resume") from None
+    summary = _summarize(output, resumed_lines, time.monotonic() - start_time, total_lines, status_counts)
+    if as_json:
+        print_json(summary)
+    else:
+        _print_summary(f"{bundle} ({task.source_language} → {task.target_language})", summary)
+    if not summary.pairs:
+        sys.exit(INCOMPLETE_LINES)
 
 
-def _print_summary(
-    model_description: str, total_lines: int, status_counts: Mapping[str, int], run_fields: dict[str, Any], *, as_json: bool
-) -> None:
-    """What became of the lines, and nothing of those of which there are none."""
-    from dragoman.cli.console import print_json
+def _summarize(
+    output: Path, resumed_lines: int, seconds: float, total_lines: int, status_counts: Mapping[str, int]
+) -> AugmentOutput:
+    from dragoman.cli.json_outputs import AugmentOutput
     from dragoman.tasks.synthetic_data import TABS
 
-    reference_pairs, pairs_with_tabs = status_counts.get("original", 0), status_counts.get(TABS, 0)
-    written_pairs = status_counts.get("written", 0) + reference_pairs
-    dropped_counts = {status: count for status, count in status_counts.items() if status in DROP_REASONS}
-    if as_json:
-        pair_fields = {
-            "pairs": written_pairs,
-            "original": reference_pairs,
-            "tabs_replaced": pairs_with_tabs,
-            "dropped": dropped_counts,
-        }
-        print_json({**run_fields, "lines": total_lines, **pair_fields})
-        return
-    click.echo(f"{run_fields['output']}: {written_pairs:,} pairs of {total_lines:,} lines, by {model_description}")
-    if reference_pairs:
-        click.echo(f"pairs written as they were: {reference_pairs:,}", err=True)
-    if pairs_with_tabs:
-        click.echo(f"pairs whose tabs are spaces now, since a .tsv has them between its columns: {pairs_with_tabs:,}", err=True)
-    for status, count in dropped_counts.items():
+    reference_pairs = status_counts.get("original", 0)
+    return AugmentOutput(
+        output=str(output),
+        resumed_lines=resumed_lines,
+        seconds=seconds,
+        lines=total_lines,
+        pairs=status_counts.get("written", 0) + reference_pairs,
+        reference_pairs=reference_pairs,
+        tabs_replaced=status_counts.get(TABS, 0),
+        dropped={status: count for status, count in status_counts.items() if status in DROP_REASONS},
+    )
+
+
+def _print_summary(model_description: str, summary: AugmentOutput) -> None:
+    """Print the number of pairs, and the counts that are not zero."""
+    click.echo(f"{summary.output}: {summary.pairs:,} pairs of {summary.lines:,} lines, by {model_description}")
+    if summary.reference_pairs:
+        click.echo(f"pairs written with their reference: {summary.reference_pairs:,}", err=True)
+    if summary.tabs_replaced:
+        click.echo(
+            f"pairs whose tabs became spaces, because a .tsv has tabs between columns: {summary.tabs_replaced:,}", err=True
+        )
+    for status, count in summary.dropped.items():
         click.echo(f"lines {DROP_REASONS[status]}, dropped: {count:,}", err=True)
 
 
 def _get_output_format(output: Path) -> PairFileFormat:
     if output.suffix not in (".tsv", ".jsonl"):
-        raise click.UsageError(f"{output}: its ending has to be .tsv or .jsonl", ctx=click.get_current_context())
+        raise click.UsageError(f"{output}: is no .tsv or .jsonl; give another name", ctx=click.get_current_context())
     return "tsv" if output.suffix == ".tsv" else "jsonl"
 
 
 def _split_arguments(arguments: Sequence[str], max_files: int) -> tuple[list[Path], dict[str, Any]]:
-    """The files and the decoding knobs, told apart by their equals sign."""
-    from dragoman.config import parse_setting
-
+    """Return the files and the decoding options. An argument with an equals sign is an option, unless such a file exists."""
     files = [Path(argument) for argument in arguments if "=" not in argument or Path(argument).exists()]
-    settings = map(parse_setting, (argument for argument in arguments if Path(argument) not in files))
+    decoding = parse_decoding_overrides(argument for argument in arguments if Path(argument) not in files)
     if not 1 <= len(files) <= max_files:
         allowed = "one file" if max_files == 1 else "SOURCE and TARGET, or one file that holds both"
         raise click.UsageError(f"{len(files)} files are given; allowed: {allowed}", ctx=click.get_current_context())
-    return files, {key.removeprefix("decoding."): value for key, value in settings}
+    return files, decoding
 
 
 def _check_tag(tag: str) -> str:
     if any(letter.isspace() for letter in tag):
-        raise click.UsageError(f"--tag {tag!r}: has to be one word", ctx=click.get_current_context())
+        raise click.UsageError(f"--tag {tag!r}: holds a space; give one word", ctx=click.get_current_context())
     return tag
 
 
 def _read_input_pairs(augmentation: Augmentation, files: Sequence[Path], task: TaskConfig) -> Iterator[Pair]:
-    """What there is: lines of one language, or the pairs of two files, or those of one that holds both sides."""
+    """Return the input: lines of one language, the pairs of two files, or the pairs of one file that holds both sides."""
     from dragoman.errors import DataError
     from dragoman.formats.pair import Pair
     from dragoman.formats.readers import SUFFIX_FORMATS, detect_format, get_format_suffix, read_file, read_sides
     from dragoman.formats.text import read_lines
 
-    if augmentation.method != "distil":
+    if augmentation.method != "distill":
         return (Pair(line, "", f"{files[0]}:{line_number}") for line_number, line in enumerate(read_lines(files[0]), start=1))
     if len(files) == 2:
         return read_sides(files[0], files[1])

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column, Table
 from rich.text import Text
 
-from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, ProgressLog, RecentRate, format_duration
+from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, ProgressLog, RecentRate, format_duration, format_rate
 
 if TYPE_CHECKING:
     from dragoman.training.monitoring.events import RunInfo, StepReport, TrainingEvent, ValidationReport
@@ -93,7 +93,9 @@ def print_facts(title: str, facts: Mapping[str, Any]) -> None:
 class ProgressReporter:
     """Progress of one task: a bar on a terminal, else log lines."""
 
-    def __init__(self, console: Console, task_name: str, total: int | None, unit: str = "lines", *, hidden: bool = False) -> None:
+    def __init__(
+        self, console: Console, task_name: str, total: int | None, unit: str = "lines", *, hidden: bool = False
+    ) -> None:
         self.task_name, self.total, self.unit, self.done = task_name, total, unit, 0
         self.bar = Progress(
             TextColumn("[bold]{task.description}"),
@@ -163,7 +165,7 @@ class TrainingProgressBar:
         self.console = console
         is_wide = console.width >= 120
         self.state_width = console.width - 22 - (30 if is_wide else 0)
-        self.rate = RecentRate()
+        self.rate, self.step_rate = RecentRate(), RecentRate()
         self.bar = Progress(
             *([TextColumn("[bold]training"), BarColumn(bar_width=20)] if is_wide else []),
             TextColumn("{task.percentage:>3.0f} %"),
@@ -184,11 +186,12 @@ class TrainingProgressBar:
             case events.Notice():
                 self.notice(event.text)
             case events.PreparationProgress():
+                self.bar.stop()  # a terminal shows one bar at a time
                 self.preparation_bar.update(event.task_name, event.done, event.total, event.unit)
             case events.RunStarted():
                 self.begin(event.run_info)
             case events.StepDone():
-                self.advance(event.progress)
+                self.advance(event.progress, event.step)
             case events.StepReport():
                 self.show_step(event)
             case events.RunEvent():
@@ -214,17 +217,19 @@ class TrainingProgressBar:
         peak_flops_text = f", {peak_flops / 1e12:,.2f} TFLOP/s in matrix products" if peak_flops else ""
         self.notice(f"{run_info.parameters:,} parameters on {device_text}{run_info.machine}{peak_flops_text}")
 
-    def advance(self, progress: float) -> None:
-        """Record the share of the budget that is spent, from 0 to 1."""
+    def advance(self, progress: float, step: int) -> None:
+        """Record the share of the budget that is spent, from 0 to 1, and the step."""
         self.preparation_bar.close()
         if not self.bar.live.is_started:
             self.bar.start()
         self.rate.update(progress)
+        self.step_rate.update(step)
         self.bar.update(self.task_id, completed=progress)
         if not self.console.is_terminal and self.rate.clock() - self._last_line_time >= LINE_INTERVAL_SECONDS:
-            seconds_left = self.rate.seconds_left(1.0)
+            seconds_left, steps_per_second = self.rate.seconds_left(1.0), self.step_rate.per_second()
+            rate_text = "" if steps_per_second is None else f", {format_rate(steps_per_second)} steps/s"
             time_text = "" if seconds_left is None else f", {format_duration(seconds_left)} left"
-            self._print_line(Text(f"training: {progress:.1%} of the budget{time_text}"))
+            self._print_line(f"training: step {step:,}, {progress:.1%} of the budget{rate_text}{time_text}")
         if progress >= 1.0:
             self.close()
 
@@ -283,7 +288,10 @@ def format_cost(report: Mapping[str, Any]) -> str:
     if report.get("mfu") is not None:
         peak_warning = ", whose measured peak is too low: other work ran at the time" if report["mfu"] > 1 else ""
         parts.append(f"{report['mfu']:.0%} of the peak FLOP/s of this machine{peak_warning}")
-    parts += [f"{report['data_wait_fraction']:.1%} of the time waiting for batches", f"{report['skipped_steps']:,} steps skipped"]
+    parts += [
+        f"{report['data_wait_fraction']:.1%} of the time waiting for batches",
+        f"{report['skipped_steps']:,} steps skipped",
+    ]
     return "cost: " + ", ".join(parts)
 
 

@@ -37,28 +37,31 @@ if TYPE_CHECKING:
 def clean(recipe: Path, overrides: tuple[str, ...], output: Path, pair_format: str, overwrite: bool, as_json: bool) -> None:
     """Clean the training corpora of RECIPE by the filters of its data.cleaning, and show what each filter dropped.
 
-    The command writes a new folder: a file with the kept pairs of each corpus, cleaning.json, and the page cleaning.html with ten
-    examples for each filter. `dragoman train` and `dragoman prepare` clean by themselves. Use this command to check the
+    The command writes a new folder: a file with the kept pairs of each corpus, cleaning.json, and the page cleaning.html with
+    ten examples for each filter. `dragoman train` and `dragoman prepare` clean by themselves. Use this command to check the
     filters, or to get cleaned text for other programs.
 
     \b
     Example:  dragoman clean cleaning data.train.file=pairs.tsv task.source_language=en task.target_language=de -o cleaned
     """
     from dragoman.cleaning.pipeline import clean_corpora
-    from dragoman.cleaning.report import format_table
+    from dragoman.cleaning.report import find_warnings, format_table
     from dragoman.cli.console import PreparationProgressBar, print_json, print_table, stderr_console
     from dragoman.cli.json_outputs import CleanOutput
     from dragoman.config import read_recipe
 
     check_output_paths(output, overwrite=True)
     settings = read_recipe(recipe, overrides)
-    progress_bar = PreparationProgressBar(stderr_console())
+    console = stderr_console()
+    progress_bar = PreparationProgressBar(console)
     try:
         stats_by_corpus = clean_corpora(
             settings, output, file_format=cast("Format", pair_format), overwrite=overwrite, on_progress=progress_bar.update
         )
     finally:
         progress_bar.close()
+    for warning in find_warnings(stats_by_corpus):
+        console.print(f"warning: {warning}", style="yellow", markup=False)
     if as_json:
         print_json(CleanOutput(str(output), {name: stats.to_dict() for name, stats in stats_by_corpus.items()}))
         return

@@ -1,4 +1,4 @@
-"""A picture of a tree: `tree`."""
+"""Command `draw-tree`."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.options import check_output_paths
+from dragoman.cli.options import PATH_TYPE, check_output_paths, json_option, output_path_option, overwrite_option
 
 
-@click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("-n", "--number", type=click.IntRange(min=1), default=1, show_default=True, help="Which of the file's trees.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The SVG to write; needed but for --json.")
-@click.option("--strip", is_flag=True, help="Leave out function tags, traces and a root without a name.")
-@click.option("--overwrite", is_flag=True, help="Replace an output file that exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print words, tags and brackets as JSON, and draw nothing.")
-def tree(file: Path, number: int, output: Path | None, strip: bool, overwrite: bool, as_json: bool) -> None:
+@click.command("draw-tree")
+@click.argument("file", type=PATH_TYPE)
+@click.option(
+    "-n", "--number", type=click.IntRange(min=1), default=1, show_default=True, help="Number of the tree in the file."
+)
+@output_path_option("SVG to write. Required without --json.")
+@click.option("--strip", is_flag=True, help="Leave out function tags, traces and a root without a label.")
+@overwrite_option()
+@json_option("Print words, tags and brackets as JSON, and draw nothing.")
+def draw_tree(file: Path, number: int, output: Path | None, strip: bool, overwrite: bool, as_json: bool) -> None:
     """Draw a tree of FILE, which holds trees in brackets.
 
     \b
-    Example:  dragoman tree parsed.mrg -n 3 -o tree.svg
+    Example:  dragoman draw-tree parsed.mrg -n 3 -o tree.svg
     """
     from itertools import islice
 
     from dragoman.cli.console import print_json
+    from dragoman.cli.json_outputs import LabeledSpan, TreeOutput
     from dragoman.errors import DataError
     from dragoman.formats.treebank import read_trees
     from dragoman.io.storage import atomic_write
@@ -37,13 +40,13 @@ def tree(file: Path, number: int, output: Path | None, strip: bool, overwrite: b
     check_output_paths(output, overwrite=overwrite, input_paths=[file])
     tree_record = next(islice(read_trees(file), number - 1, None), None)
     if tree_record is None:
-        raise DataError(f"{file}: holds fewer than {number} trees")
+        raise DataError(f"{file}: holds fewer than {number} trees; give a smaller --number")
     drawn_tree = simplify(tree_record.tree) if strip else tree_record.tree
     tree_leaves, brackets = get_leaves(drawn_tree), get_spans(drawn_tree)
     words, tags = [leaf.word for leaf in tree_leaves], [leaf.tag for leaf in tree_leaves]
     if as_json:
-        labeled_spans = [{"label": label, "start": start, "end": end} for label, start, end in brackets]
-        print_json({"file": str(file), "line": tree_record.line, "words": words, "tags": tags, "brackets": labeled_spans})
+        labeled_spans = [LabeledSpan(label, start, end) for label, start, end in brackets]
+        print_json(TreeOutput(str(file), tree_record.line, words, tags, labeled_spans))
         return
     assert output is not None
     svg = render_tree(words, brackets, tags=tags, title=f"{file.name}, line {tree_record.line}")

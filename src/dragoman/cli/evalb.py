@@ -42,9 +42,7 @@ def evalb(gold: Path, test: Path, prm: Path | None, gold_tags: bool, sentences: 
 
     rules = COLLINS if prm is None else read_params(prm)
     with progress_bar(stderr_console(), "scoring", None) as bar:
-        scores = score_files(
-            gold, test, rules, gold_tags=gold_tags, on_progress=bar.advance
-        )
+        scores = score_files(gold, test, rules, gold_tags=gold_tags, on_progress=bar.advance)
     if as_json:
         lengths = {"all": None, f"length<={rules.cutoff_length}": rules.cutoff_length}
         document = {

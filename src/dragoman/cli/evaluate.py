@@ -100,9 +100,7 @@ def _read_parallel_lines(main_path: Path, lines: list[str], parallel_paths: Sequ
     for path in parallel_paths:
         texts.append(list(read_lines(path)))
         if len(texts[-1]) != len(lines):
-            raise DataError(
-                f"{main_path} has {len(lines)} lines but {path} has {len(texts[-1])}; line n of one file belongs to line n of the other"
-            )
+            raise DataError(f"{main_path} has {len(lines)} lines but {path} has {len(texts[-1])}; give files of equal length")
     return texts
 
 
@@ -311,7 +309,8 @@ def compare(
     )
     if len(first_lines) < SMALL_TEST_SET:
         click.echo(
-            f"{len(first_lines)} sentences: with fewer than {SMALL_TEST_SET}, a bootstrap underestimates the uncertainty", err=True
+            f"{len(first_lines)} sentences: with fewer than {SMALL_TEST_SET}, a bootstrap underestimates the uncertainty",
+            err=True,
         )
     if as_json:
         print_json(CompareOutput(**asdict(comparison), significant=comparison.is_significant))

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 @output_path_option("Page to write.  [default: explanation.html]")
 @click.option("--target", help="Explain this translation instead of the model's own.")
 @click.option("--layer", type=int, help="Layer to show first, counted from 1. A smaller encoder shows its last layer.")
-@click.option("--head", "heads", type=int, multiple=True, help="Head to show first, counted from 1. Repeat it for several heads.")
+@click.option(
+    "--head", "heads", type=int, multiple=True, help="Head to show first, counted from 1. Repeat it for several heads."
+)
 @click.option(
     "--include-head",
     "include_heads",
@@ -60,8 +62,8 @@ def explain(
 ) -> None:
     """Translate or parse TEXT with BUNDLE, and write a page that shows the attention and the search.
 
-    The page is one file and loads nothing else. It shows the attention of every layer and head, the most probable tokens at each
-    position, the beam, and the vectors of single heads. KEY=VALUE changes a key of the recipe's [decoding] section.
+    The page is one file and loads nothing else. It shows the attention of every layer and head, the most probable tokens at
+    each position, the beam, and the vectors of single heads. KEY=VALUE changes a key of the recipe's [decoding] section.
 
     \b
     Example:  dragoman explain runs/quickstart-de/bundle "May 17, 2031" -o page.html
@@ -142,7 +144,9 @@ def _parse_head_name(name: str) -> HeadId:
     for known_kind in ATTENTION_KINDS:
         if known_kind == kind and len(numbers) == 2 and all(number.isascii() and number.isdigit() for number in numbers):
             return known_kind, int(numbers[0]) - 1, int(numbers[1]) - 1
-    raise RecipeError(f"--include-head {name}: is not a head; write {', '.join(ATTENTION_KINDS)}, then layer and head, such as cross.2.1")
+    raise RecipeError(
+        f"--include-head {name}: is not a head; write {', '.join(ATTENTION_KINDS)}, then layer and head, such as cross.2.1"
+    )
 
 
 def _check_heads(head_names: Sequence[HeadId], explanation: Explanation) -> None:

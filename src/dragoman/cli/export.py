@@ -1,4 +1,4 @@
-"""A bundle in the form of another engine: `export`."""
+"""Command `export`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from pathlib import Path
 
 import click
 
+from dragoman.cli.options import PATH_TYPE, bundle_argument, json_option, overwrite_option
+
 TARGET_FORMATS = ("ctranslate2",)
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--to", "form", type=click.Choice(TARGET_FORMATS), required=True, help="The engine that will read it.")
-@click.option("--overwrite", is_flag=True, help="Replace a folder that an export wrote.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@bundle_argument
+@click.argument("folder", type=PATH_TYPE)
+@click.option("--to", "target_format", type=click.Choice(TARGET_FORMATS), required=True, help="Engine that reads the export.")
+@overwrite_option("Replace the folder of an earlier export.")
+@json_option()
 def export(bundle: Path, folder: Path, target_format: str, overwrite: bool, as_json: bool) -> None:
-    """Write BUNDLE into FOLDER as CTranslate2 reads it: weights in float32, vocabularies, and the subword models beside them.
+    """Write BUNDLE into FOLDER in the format of CTranslate2: float32 weights, vocabularies and tokenizers.
 
-    How to search with it as the recipe does, and what differs, stands in FOLDER/dragoman.json. docs/export.md goes from text to
-    text in Python.
+    FOLDER/dragoman.json holds the decoding options that are nearest to the recipe, and notes on the differences. The guide
+    to exports shows a translation in Python.
 
     \b
     Example:  dragoman export runs/quickstart-de/bundle --to ctranslate2 exported
@@ -33,17 +35,18 @@ def export(bundle: Path, folder: Path, target_format: str, overwrite: bool, as_j
         check_path_is_free(folder)
     exported = export_ctranslate2(load_bundle(bundle), folder, overwrite=overwrite)
     if as_json:
-        print_json({**vars(exported), "folder": str(exported.path), "form": target_format})
+        fields = {name: value for name, value in vars(exported).items() if name != "path"}
+        print_json({"folder": str(exported.path), "format": target_format, **fields})
         return
     search_text = ", ".join(f"{name}={value}" for name, value in exported.decoding_options.items())
     print_facts(
         str(folder),
         {
-            "form": target_format,
+            "format": target_format,
             "size on disk": f"{exported.num_bytes / 2**20:.1f} MiB",
             "positions": exported.max_positions,
-            "search": search_text,
+            "decoding": search_text,
         },
     )
-    for remark in exported.notes:
-        click.echo(f"  {remark}")
+    for note in exported.notes:
+        click.echo(f"  {note}")

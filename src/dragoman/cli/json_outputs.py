@@ -25,10 +25,6 @@ def to_json_dict(output: Any) -> Any:
     return output
 
 
-def _optional() -> Any:
-    return field(default=None, kw_only=True, metadata={"optional": True})
-
-
 @dataclass(frozen=True)
 class TranslationAlternative:
     """One hypothesis of `dragoman translate --json`.
@@ -46,7 +42,7 @@ class TranslationAlternative:
     tokens: Sequence[str]
     token_log_probs: Sequence[float]
     unmet_constraints: Sequence[str]
-    mbr_score: float | None = _optional()
+    mbr_score: float | None = field(default=None, kw_only=True, metadata={"optional": True})
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ class TranslationLine:
     token_log_probs: Sequence[float]
     unmet_constraints: Sequence[str]
     alternatives: Sequence[TranslationAlternative]
-    mbr_score: float | None = _optional()
+    mbr_score: float | None = field(default=None, kw_only=True, metadata={"optional": True})
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ class ParseAlternative:
     """
 
     tree: str
-    tags: Sequence[str]
+    tags: Sequence[str | None]
     brackets: Sequence[LabeledSpan]
     score: float
     status: str
@@ -100,7 +96,7 @@ class ParseLine:
     line: int
     words: Sequence[str]
     tree: str
-    tags: Sequence[str]
+    tags: Sequence[str | None]
     brackets: Sequence[LabeledSpan]
     score: float
     status: str
@@ -155,8 +151,8 @@ class ModelScores:
 class ScoreOutput:
     """Output of `dragoman score --json`."""
 
-    scores: Sequence[MetricScore] | None = _optional()
-    model: ModelScores | None = _optional()
+    scores: Sequence[MetricScore] | None = field(default=None, kw_only=True, metadata={"optional": True})
+    model: ModelScores | None = field(default=None, kw_only=True, metadata={"optional": True})
 
 
 @dataclass(frozen=True)
@@ -290,5 +286,5 @@ class TreeOutput:
     file: str
     line: int
     words: Sequence[str]
-    tags: Sequence[str]
+    tags: Sequence[str | None]
     brackets: Sequence[LabeledSpan]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dragoman.inference.session import DeviceOptions
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
-Decorator = Callable[[CommandT], CommandT]
+
 
 PATH_TYPE = click.Path(path_type=Path)
 
@@ -65,22 +65,22 @@ window_option = click.option(
 )
 
 
-def output_path_option(help_text: str, *, required: bool = False) -> Decorator[CommandT]:
+def output_path_option(help_text: str, *, required: bool = False) -> Callable[[CommandT], CommandT]:
     """Return the option `-o`/`--output` of a command that does not write to standard output."""
     return click.option("-o", "--output", type=PATH_TYPE, required=required, help=help_text)
 
 
-def overwrite_option(help_text: str = "Replace an output file that exists.") -> Decorator[CommandT]:
+def overwrite_option(help_text: str = "Replace an output file that exists.") -> Callable[[CommandT], CommandT]:
     """Return the flag `--overwrite`."""
     return click.option("--overwrite", is_flag=True, help=help_text)
 
 
-def json_option(help_text: str = "Print the result as JSON.") -> Decorator[CommandT]:
+def json_option(help_text: str = "Print the result as JSON.") -> Callable[[CommandT], CommandT]:
     """Return the flag `--json`."""
     return click.option("--json", "as_json", is_flag=True, help=help_text)
 
 
-def precision_option(default: str = "auto") -> Decorator[CommandT]:
+def precision_option(default: str = "auto") -> Callable[[CommandT], CommandT]:
     """Return the option `--precision` with this default."""
     return click.option(
         "--precision",
@@ -107,17 +107,16 @@ def device_options(command: Callable[..., None]) -> Callable[..., None]:
         command(device_options=options, **kwargs)
 
     wrapped: Callable[..., None] = wrapper
-    for option in reversed(
-        (
-            ensemble_option,
-            device_option,
-            precision_option(),
-            click.option("--intra-threads", type=int, help="Processor threads of each worker.  [default: chosen for this machine]"),
-            click.option(
-                "--inter-threads", type=int, help="Batches computed at the same time.  [default: chosen for this machine]"
-            ),
-        )
-    ):
+    shared_options: list[Any] = [
+        ensemble_option,
+        device_option,
+        precision_option(),
+        click.option("--intra-threads", type=int, help="Processor threads of each worker.  [default: chosen for this machine]"),
+        click.option(
+            "--inter-threads", type=int, help="Batches computed at the same time.  [default: chosen for this machine]"
+        ),
+    ]
+    for option in reversed(shared_options):
         wrapped = option(wrapped)
     return wrapped
 

@@ -1,4 +1,4 @@
-"""The paper: `paper table1` to `table4`, `figures`, `differences`, and `results` for a page of them."""
+"""Commands `paper table1` to `table4`, `paper figures`, `paper differences` and `paper results`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.options import FiniteNumber, check_output_paths
-from dragoman.cli.table3 import OVERWRITE_OPTION, PICTURE_OPTION, table3
+from dragoman.cli.options import (
+    PATH_TYPE,
+    FiniteNumber,
+    bundle_argument,
+    check_output_paths,
+    json_option,
+    output_path_option,
+    overrides_argument,
+    overwrite_option,
+)
+from dragoman.cli.table3 import table3
 from dragoman.cli.table4 import table4
-from dragoman.cli.train import JSON_OPTION, OVERRIDES_ARGUMENT
 from dragoman.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -21,7 +29,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def paper() -> None:
-    """Run the paper's tables on this machine, beside the printed ones, and draw its figures. Each has --json.
+    """Reproduce the tables and figures of the paper on this machine, with the printed values. Each command has --json.
 
     \b
     Example:  dragoman paper differences modern
@@ -37,11 +45,11 @@ paper.add_command(table3)
 
 @paper.command()
 @click.argument("preset")
-@OVERRIDES_ARGUMENT
-@click.option("--size", help="base, big, tiny or a row of Table 3.  [default: base]")
-@JSON_OPTION
+@overrides_argument
+@click.option("--size", help="Size: base, big, tiny or a row of Table 3.  [default: base]")
+@json_option()
 def differences(preset: str, overrides: tuple[str, ...], size: str | None, as_json: bool) -> None:
-    """How PRESET (paper, t2t-2017 or modern) departs from the printed text, trap by trap.
+    """List the settings in which PRESET (paper, t2t-2017 or modern) deviates from the text of the paper.
 
     \b
     Example:  dragoman paper differences t2t-2017 --size big
@@ -49,10 +57,10 @@ def differences(preset: str, overrides: tuple[str, ...], size: str | None, as_js
     """
     from dragoman.cli.console import print_json
     from dragoman.config import make_recipe
-    from dragoman.paper.differences import find_differences as found_in
+    from dragoman.paper.differences import find_differences
 
     recipe = make_recipe({"preset": preset, **({"size": size} if size is not None else {})}, overrides, where=f"paper {preset}")
-    paper_differences = found_in(recipe.model_dump(mode="json"))
+    paper_differences = find_differences(recipe.model_dump(mode="json"))
     if as_json:
         print_json(
             {
@@ -62,11 +70,11 @@ def differences(preset: str, overrides: tuple[str, ...], size: str | None, as_js
             }
         )
         return
-    click.echo(f"{recipe.preset}, {recipe.size}: how it stands to the printed text")
+    click.echo(f"{recipe.preset}, {recipe.size}: compared with the text of the paper")
     for difference in paper_differences:
         item = difference.item
         click.echo(f"\n{item.number:>2}  {click.style(item.name, bold=True)}: {difference.state}")
-        labeled_texts = {"text": item.text, "2017 code": item.code, "later": item.later_code, "here": difference.value}
+        labeled_texts = {"text": item.text, "2017 code": item.code, "later": item.later_code, "recipe": difference.value}
         for name, sentence in labeled_texts.items():
             if sentence:
                 click.echo(f"    {name:<10} {sentence}")
@@ -75,7 +83,7 @@ def differences(preset: str, overrides: tuple[str, ...], size: str | None, as_js
     for deviation in deviations:
         click.echo(deviation.describe())
     if not deviations:
-        click.echo("It departs from nothing that the text says.")
+        click.echo("It does not deviate from the text.")
 
 
 @paper.command()
@@ -86,14 +94,14 @@ def differences(preset: str, overrides: tuple[str, ...], size: str | None, as_js
     show_default=True,
     help="Seconds of processor time to spend.",
 )
-@PICTURE_OPTION
-@OVERWRITE_OPTION
-@JSON_OPTION
+@output_path_option("Draw the table as an SVG to this file.")
+@overwrite_option()
+@json_option()
 def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -> None:
-    """Measure Table 1: what a layer of each kind costs as n, d, and k or r grow, and how far a signal has to go in it.
+    """Measure Table 1: the cost of each kind of layer as n, d, and k or r grow, and the path length of a signal.
 
-    Time is this process's own, in one thread, for one layer forwards and backwards; exponents are fitted over the three largest
-    sizes. Nothing else should be at work on the machine meanwhile.
+    Time is the processor time of one thread for the forward and backward pass of one layer. Exponents are fitted over the three
+    largest sizes. Run nothing else on the machine at the same time.
 
     \b
     Example:  dragoman paper table1 --budget 100 -o table1.svg
@@ -102,14 +110,13 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
 
     from dragoman.cli.console import print_json, stderr_console
     from dragoman.io.storage import write_lines
-    from dragoman.paper.table1 import draw_table1
-    from dragoman.paper.table1 import measure_table1 as measured
+    from dragoman.paper.table1 import draw_table1, measure_table1
 
     check_output_paths(output, overwrite=overwrite)
     console = stderr_console()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task_id = bar.add_task("measuring", total=1.0)
-        rows = measured(budget, lambda share: bar.update(task_id, completed=share))
+        rows = measure_table1(budget, lambda share: bar.update(task_id, completed=share))
     if output is not None:
         write_lines(output, [draw_table1(rows)], overwrite=overwrite)
     if as_json:
@@ -143,20 +150,20 @@ def _print_table1(rows: Sequence[Table1Row]) -> None:
         )
     header = ["layer", "sizes", "printed", "time", "products", "memory"]
     print_table("Table 1: the cost of a layer, as exponents", header, cost_rows)
-    header = ["layer", "waits", "counted", "fitted", "path", "counted", "fitted"]
+    header = ["layer", "sequential", "counted", "fitted", "path", "counted", "fitted"]
     lengths = f"n = {PATH_LENGTHS[0]} … {PATH_LENGTHS[-1]}"
-    print_table(
-        f"Table 1: products that wait for one another, and layers that a signal crosses, at {lengths}", header, path_rows
-    )
+    print_table(f"Table 1: sequential products, and path length in layers, at {lengths}", header, path_rows)
 
 
 @paper.command()
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option("--tflops", type=FiniteNumber(min=0, min_open=True), help="What a device sustains, instead of as measured.")
-@click.option("--score", is_flag=True, help="Translate each test set once more, for BLEU in sacreBLEU's way and the paper's.")
-@JSON_OPTION
+@click.argument("runs", nargs=-1, required=True, type=PATH_TYPE, metavar="RUN...")
+@click.option(
+    "--tflops", type=FiniteNumber(min=0, min_open=True), help="Sustained TFLOP/s of a device, instead of the measured value."
+)
+@click.option("--score", is_flag=True, help="Translate each test set again, for sacreBLEU and the paper's BLEU.")
+@json_option()
 def table2(runs: tuple[Path, ...], tflops: float | None, score: bool, as_json: bool) -> None:
-    """What the runs in these folders cost: in the paper's way (time × devices × sustained FLOPS), and exactly counted.
+    """Compute the training cost of the runs: as in the paper (time × devices × sustained FLOP/s), and counted exactly.
 
     \b
     Example:  dragoman paper table2 runs/multi30k-ende runs/short --score
@@ -206,32 +213,31 @@ def _print_table2(costs: Sequence[RunCost]) -> None:
             "languages": cost.languages,
             "steps": f"{cost.steps:,} ({cost.state})",
             "time × devices × sustained": f"{cost.seconds:,.0f} s × {cost.devices:.3g} × {rate_text}",
-            "FLOPs in the paper's way": format_flops(cost.paper_flops) or "not known: give --tflops",
+            "FLOPs as in the paper": format_flops(cost.paper_flops) or "unknown: give --tflops",
             "FLOPs counted": format_flops(cost.counted_flops),
         }
         if cost.bleu is not None:
             facts["BLEU"] = f"{format_bleu(cost.bleu)} ({cost.bleu_signature})"
         if cost.paper_bleu is not None:
-            facts["BLEU as the paper"] = f"{format_bleu(cost.paper_bleu)} ({cost.paper_bleu_signature})"
+            facts["BLEU as in the paper"] = f"{format_bleu(cost.paper_bleu)} ({cost.paper_bleu_signature})"
         print_facts(f"{cost.run}: {cost.name}", facts)
 
 
 @paper.command()
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@JSON_OPTION
+@click.argument("runs", nargs=-1, required=True, type=PATH_TYPE, metavar="RUN...")
+@json_option()
 def results(runs: tuple[Path, ...], as_json: bool) -> None:
-    """A table row from the reports of finished runs, as Markdown: mean and spread over the seeds, signatures, machine and date.
+    """Print the reports of finished runs as a Markdown table: mean and deviation over seeds, signatures, machine, date.
 
-    Runs that differ in their seed alone are one row. Of several rows each is set against the first, by paired bootstrap.
+    Runs that differ only in their seed are one row. Each further row is compared with the first by paired bootstrap.
 
     \b
     Example:  dragoman paper results runs/plain-1 runs/plain-2 runs/smoothed-1 runs/smoothed-2
     """
     from dragoman.cli.console import print_json
-    from dragoman.paper.results_table import build_rows as rows_of
-    from dragoman.paper.results_table import format_markdown
+    from dragoman.paper.results_table import build_rows, format_markdown
 
-    rows = rows_of(runs)
+    rows = build_rows(runs)
     if as_json:
         print_json({"rows": [row.to_dict() for row in rows]})
         return
@@ -239,16 +245,22 @@ def results(runs: tuple[Path, ...], as_json: bool) -> None:
 
 
 @paper.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.argument("sentence", required=False)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The folder for the SVGs.  [default: figures]")
-@click.option("--figure", "numbers", type=click.Choice(["3", "4", "5"]), multiple=True, help="Only this one; may be repeated.")
-@click.option("--layer", type=int, help="Of the encoder, counted from 1.  [default: 5 of 6 as printed, else the last but one]")
-@click.option("--heads", metavar="A,B", help="The two of Figures 4 and 5.  [default: 5,6 as printed, or the last two]")
-@click.option("--word", help="What Figures 3 and 4 are seen from: a word of the sentence, or its place, counted from 1.")
-@click.option("--png", is_flag=True, help="Write each as a PNG, too.")
-@click.option("--overwrite", is_flag=True, help="Replace pictures that exist.")
-@click.option("--json", "as_json", is_flag=True, help="Print the weights as JSON; draw only where -o names a folder.")
+@output_path_option("Folder for the SVGs.  [default: figures]")
+@click.option(
+    "--figure",
+    "numbers",
+    type=click.Choice(["3", "4", "5"]),
+    multiple=True,
+    help="Figure to draw. Repeat it for several.  [default: all]",
+)
+@click.option("--layer", type=int, help="Encoder layer, counted from 1.  [default: 5 of 6 as printed, else the last but one]")
+@click.option("--heads", metavar="A,B", help="Two heads for Figures 4 and 5.  [default: 5,6 as printed, or the last two]")
+@click.option("--word", help="Query word of Figures 3 and 4: a word of the sentence, or its number, counted from 1.")
+@click.option("--png", is_flag=True, help="Also write each figure as a PNG.")
+@overwrite_option("Replace figures that exist.")
+@json_option("Print the weights as JSON. Draw only if -o names a folder.")
 def figures(
     bundle: Path,
     sentence: str | None,
@@ -261,11 +273,11 @@ def figures(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Draw Figures 3 to 5 for BUNDLE: what the encoder's heads look at while it reads SENTENCE, or the paper's own sentences.
+    """Draw Figures 3 to 5 for BUNDLE: the attention of the encoder heads for SENTENCE, or for the sentences of the paper.
 
-    Figure 3 shows all heads of a layer from one word, Figure 4 one head in full and two from one word, Figure 5 two heads in
-    full. Where --word does not say which word, it is the paper's ("making", "its") if it stands there; else in Figure 3 the one
-    whose heads look farthest away, in Figure 4 the one from which both look most sharply.
+    Figure 3 shows all heads of a layer for one query word. Figure 4 shows one head for all words, and two heads for one word.
+    Figure 5 shows two heads for all words. The default of --word is the paper's word ("making", "its") if the sentence has
+    it. Otherwise Figure 3 takes the word with the most distant attention, and Figure 4 the word with the sharpest attention.
 
     \b
     Example:  dragoman paper figures runs/multi30k-ende/bundle "a man who is walking two dogs stops at a shop ." -o figures
@@ -275,8 +287,7 @@ def figures(
     from dragoman.cli.figure_files import make_picture_dir, write_png, write_svg
     from dragoman.inference.translator import load_translator
     from dragoman.io.storage import check_path_is_free
-    from dragoman.paper.figures import FIGURES
-    from dragoman.paper.figures import build_figures as drawn_from
+    from dragoman.paper.figures import FIGURES, build_figures
     from dragoman.viz.figures import svg_to_png
 
     check_output_paths(output, overwrite=True, input_paths=[bundle])
@@ -287,7 +298,7 @@ def figures(
             for suffix in ("svg", "png") if png else ("svg",):
                 check_path_is_free(folder / f"figure{number}.{suffix}")
     head_pair = _parse_head_numbers(heads)
-    drawn_figures = drawn_from(
+    drawn_figures = build_figures(
         load_translator(bundle), sentence, numbers=figure_numbers, layer=layer, heads=head_pair, word=word
     )
     if folder:
@@ -305,7 +316,7 @@ def figures(
 
 
 def _parse_head_numbers(heads: str | None) -> list[int]:
-    """Such as 5,6. Raises RecipeError for anything else."""
+    """Return the two numbers of text such as 5,6. Raises RecipeError for any other text."""
     if heads is None:
         return []
     parts = [part.strip() for part in heads.split(",")]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -30,7 +30,6 @@ from dragoman.cli.options import (
 from dragoman.cli.windows import is_interactive_input, is_live_input, read_windows
 
 if TYPE_CHECKING:
-
     from dragoman.inference.parse import Parse
     from dragoman.inference.session import DeviceOptions
 
@@ -63,7 +62,10 @@ TokenizeMode = Literal["none", "ptb", "ontonotes"]
 @click.option("--nbest", type=click.IntRange(min=1), help="Print the N best trees as line, rank, score and tree, with tabs.")
 @click.option("--unconstrained", is_flag=True, help="Do not constrain the output to trees. Repair it, and count the repairs.")
 @click.option(
-    "--min-score", type=FiniteNumber(), metavar="X", help="Leave a line empty if the mean log-probability of its tokens is below X."
+    "--min-score",
+    type=FiniteNumber(),
+    metavar="X",
+    help="Leave a line empty if the mean log-probability of its tokens is below X.",
 )
 @click.option("--svg", type=PATH_TYPE, help=f"Also draw the first {MAX_DRAWN_TREES} trees to this file.")
 @window_option
@@ -179,9 +181,7 @@ class ParseSummary:
     def format_warnings(self, max_source_tokens: int, max_extra_tokens: int, *, unconstrained: bool) -> Iterator[str]:
         """Yield the warnings about lines that are not parsed, or are repaired."""
         if unparsed_lines := self.line_numbers.get("too_long"):
-            reason = (
-                f"more than {max_source_tokens} tokens, or decoding.max_extra_tokens = {max_extra_tokens} is too small for a tree"
-            )
+            reason = f"more than {max_source_tokens} tokens, or a tree over decoding.max_extra_tokens = {max_extra_tokens}"
             yield f"lines left unparsed ({reason}): {format_line_numbers(unparsed_lines)}"
         if unconstrained:
             malformed_lines = sorted(self.line_numbers.get("repaired", []) + self.line_numbers.get("truncated", []))
@@ -211,10 +211,7 @@ def _read_sentences(
     advice = "line n of one file belongs to line n of the other"
     line_number = 0
     for line_number, line in enumerate(read_lines(source), start=1):
-        if tokenize == "none":
-            words = split_words(line)
-        else:
-            words = tokenize_ptb(line, hyphens="kept" if tokenize == "ptb" else "split")
+        words = split_words(line) if tokenize == "none" else tokenize_ptb(line, style=tokenize)
         line_tags: list[str] | None = None
         if tagged:
             words, line_tags = _split_tagged_words(words, f"{source_name}, line {line_number}")

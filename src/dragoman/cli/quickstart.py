@@ -1,4 +1,4 @@
-"""`quickstart`: from nothing to a model that translates, in some minutes."""
+"""Command `quickstart`: train a small translation model on a generated corpus in a few minutes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import Any
 
 import click
 
+from dragoman.cli.options import PATH_TYPE, json_option, overrides_argument
+
 
 @click.command()
-@click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
+@overrides_argument
 @click.option("--to", "language", default="de", show_default=True, help="Target language: de, fr, es, … (--to ? lists them).")
-@click.option("--run", type=click.Path(path_type=Path), help="Run folder.  [default: runs/quickstart-LANGUAGE]")
-@click.option("--seed", default=1, show_default=True, help="Draws the corpus, the weights and the order.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--run", type=PATH_TYPE, help="Run folder.  [default: runs/quickstart-LANGUAGE]")
+@click.option("--seed", default=1, show_default=True, help="Seed of the corpus, the weights and the batch order.")
+@json_option()
 def quickstart(overrides: tuple[str, ...], language: str, run: Path | None, seed: int, as_json: bool) -> None:
-    """Make a parallel corpus of dates, prices and the like, train a small Transformer on it, and show what it learnt.
+    """Generate a parallel corpus of dates, prices and similar phrases, train a small Transformer on it, and test it.
 
-    Nothing is downloaded. The test phrases hold values that the model was not trained on. Takes some minutes on two cores.
+    Nothing is downloaded. The test phrases hold values that are not in the training data. The command takes a few minutes on
+    two cores. KEY=VALUE changes a key of the recipe.
 
     \b
     Example:  dragoman quickstart --to fr
@@ -45,7 +48,7 @@ def _print_results(report: dict[str, Any], folder: Path, data_dir: Path, languag
 
     samples = report["samples"]
     rows = [(sample["source"], sample["translation"], _describe_match(sample)) for sample in samples]
-    print_table("Ten phrases it never saw", ["English", "translation", "right?"], rows)
+    print_table("Ten phrases that are not in the training data", ["English", "translation", "correct"], rows)
     facts = {
         "exact match": f"{report['exact_match']:.1f} % of {report['test_sentences']} held-out phrases",
         "BLEU": report["bleu"],
@@ -64,7 +67,7 @@ def _print_results(report: dict[str, Any], folder: Path, data_dir: Path, languag
 
 
 def _get_program_name() -> str:
-    """How the next command is to be typed: with its path where the shell would not find it."""
+    """Return the command name, with its path if the shell does not find it."""
     program_path = Path(sys.argv[0])
     return str(program_path) if program_path.name == "dragoman" and shutil.which("dragoman") is None else "dragoman"
 

@@ -1,4 +1,4 @@
-"""Table 3 of the paper: `paper table3`."""
+"""Command `paper table3`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.options import check_output_paths
-from dragoman.cli.train import JSON_OPTION, OVERRIDES_ARGUMENT
+from dragoman.cli.options import (
+    PATH_TYPE,
+    check_output_paths,
+    json_option,
+    output_path_option,
+    overrides_argument,
+    overwrite_option,
+)
 
 if TYPE_CHECKING:
     from dragoman.paper.table3_results import Table3
 
-PICTURE_OPTION = click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw the table as an SVG here.")
-OVERWRITE_OPTION = click.option("--overwrite", is_flag=True, help="Replace a picture that exists.")
-
 
 @click.command()
-@click.option("--corpus", type=click.Path(path_type=Path), required=True, help="The recipe whose corpus and training to use.")
-@OVERRIDES_ARGUMENT
-@click.option("--rows", help="Which rows, such as A,C-n2,big; base is always among them.  [default: all]")
-@click.option("--budget", default="2000", show_default=True, help="What each row may spend: steps (2000) or minutes (10min).")
-@click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="How often to train each row.")
+@click.option("--corpus", type=PATH_TYPE, required=True, help="Recipe with the corpus and the training settings.")
+@overrides_argument
+@click.option("--rows", help="Rows to train, such as A,C-n2,big. The row base is always included.  [default: all]")
+@click.option("--budget", default="2000", show_default=True, help="Budget of each row: steps (2000) or minutes (10min).")
+@click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="Seeds of each row.")
 @click.option(
     "--scale",
     type=click.Choice(["paper", "half", "small", "tiny"]),
@@ -30,11 +33,13 @@ OVERWRITE_OPTION = click.option("--overwrite", is_flag=True, help="Replace a pic
     show_default=True,
     help="Sizes: as printed; half as wide; half as deep and a quarter as wide; half as deep and a sixteenth as wide.",
 )
-@click.option("--folder", type=click.Path(path_type=Path), help="Where the rows' runs go.  [default: runs/table3-NAME]")
-@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Runs that train at a time.")
-@PICTURE_OPTION
-@OVERWRITE_OPTION
-@JSON_OPTION
+@click.option("--folder", type=PATH_TYPE, help="Folder for the runs of the rows.  [default: runs/table3-NAME]")
+@click.option(
+    "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Runs that train at the same time."
+)
+@output_path_option("Draw the table as an SVG to this file.")
+@overwrite_option()
+@json_option()
 def table3(
     corpus: Path,
     overrides: tuple[str, ...],
@@ -48,11 +53,11 @@ def table3(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Train the rows of Table 3 over the corpus of a recipe, each for the same budget, and see which orderings come out.
+    """Train the rows of Table 3 on the corpus of a recipe, each for the same budget, and compare them with the printed order.
 
-    Every row differs from base as printed, at a scale of which base has 3 layers and d_model 128 (small). KEY=VALUE changes
-    the recipe. The same command again goes on where it stopped; rows that are done stay as they are. With --processes the
-    cores are shared out among as many runs: at small scales that is faster than many threads for one.
+    Every row differs from base as printed, at a smaller scale: base has 3 layers and d_model 128 at --scale small. KEY=VALUE
+    changes a key of the recipe. The same command resumes, and keeps finished rows. --processes divides the cores among
+    several runs. At small scales that is faster than many threads for one run.
 
     \b
     Example:  dragoman paper table3 --corpus multi30k-ende data.root=path/to/multi30k/tok --budget 2000 --seeds 3 -o table3.svg
@@ -61,7 +66,7 @@ def table3(
     from dragoman.cli.console import TrainingProgressBar, print_json, stderr_console
     from dragoman.config import read_recipe
     from dragoman.io.storage import write_lines
-    from dragoman.paper.table3 import train_table3 as trained
+    from dragoman.paper.table3 import train_table3
     from dragoman.paper.table3_results import draw_table3, parse_budget
     from dragoman.paper.table3_rows import MODEL_SCALES, check_fixed_keys, select_rows
 
@@ -78,7 +83,7 @@ def table3(
         return progress_bars[-1]
 
     try:
-        table = trained(
+        table = train_table3(
             recipe,
             rows=selected_rows,
             scale_name=scale,
@@ -130,7 +135,7 @@ def _print_table3(table: Table3) -> None:
     header = ["row", "seconds" if is_step_budget else "steps", "printed", "PPL", "printed", "BLEU", "printed", "10⁶ params"]
     print_table(table.title, header, rows)
     signatures = {run.signature for result in table.results for run in result.trained_rows}
-    click.echo(f"perplexity per word-piece of data.valid, un-smoothed; BLEU of the same: {', '.join(sorted(signatures))}")
+    click.echo(f"perplexity per subword token of data.valid, unsmoothed; its BLEU: {', '.join(sorted(signatures))}")
     for remark in table.remarks:
         click.echo(remark)
     for metric in ("perplexity", "bleu"):
@@ -139,19 +144,20 @@ def _print_table3(table: Table3) -> None:
             outcome: [ordering for ordering in orderings if ordering.outcome == outcome] for outcome in ("held", "reversed")
         }
         metric_name = "perplexity" if metric == "perplexity" else "BLEU"
-        noise_count = sum(ordering.outcome == "under the noise" for ordering in orderings)
-        noise_note = f", {noise_count} under the noise of the sentences (paired bootstrap)" if noise_count else ""
+        noise_count = sum(ordering.outcome == "not significant" for ordering in orderings)
+        noise_note = f", {noise_count} are within the sampling noise (paired bootstrap)" if noise_count else ""
         if table.seeds == 1:
             agreeing_count = sum(ordering.measured_margin > 0 for ordering in orderings)
             click.echo(
-                f"{metric_name}: {agreeing_count} of {len(orderings)} printed orderings came out alike{noise_note}, but one seed has no spread "
-                "to tell them from chance; give --seeds 3"
+                f"{metric_name}: {agreeing_count} of {len(orderings)} printed orderings hold{noise_note}. "
+                "One seed has no standard deviation to compare them with; give --seeds 3"
             )
             continue
         within_spread_count = len(orderings) - sum(map(len, orderings_by_outcome.values())) - noise_count
         click.echo(
-            f"{metric_name}: of {len(orderings)} printed orderings {len(orderings_by_outcome['held'])} held, {len(orderings_by_outcome['reversed'])} came out the "
-            f"other way round, {within_spread_count} lie within the spread of the seeds{noise_note}"
+            f"{metric_name}: of {len(orderings)} printed orderings {len(orderings_by_outcome['held'])} held, "
+            f"{len(orderings_by_outcome['reversed'])} are reversed, {within_spread_count} are within the standard deviation "
+            f"of the seeds{noise_note}"
         )
         for outcome, outcome_orderings in orderings_by_outcome.items():
             for ordering in outcome_orderings:

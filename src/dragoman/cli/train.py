@@ -1,4 +1,4 @@
-"""From a recipe to a bundle: `train`, `average`."""
+"""Commands `train` and `average`."""
 
 from __future__ import annotations
 
@@ -9,28 +9,38 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.cli.options import check_output_paths
+from dragoman.cli.options import (
+    check_output_paths,
+    json_option,
+    output_path_option,
+    overrides_argument,
+    overwrite_option,
+    recipe_argument,
+    run_argument,
+)
 
 if TYPE_CHECKING:
     from dragoman.config import Recipe
 
-RECIPE_ARGUMENT = click.argument("recipe", type=click.Path(path_type=Path))
-OVERRIDES_ARGUMENT = click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-
 
 @click.command()
-@RECIPE_ARGUMENT
-@OVERRIDES_ARGUMENT
-@click.option("--devices", type=click.IntRange(1, 1024), help="Train on so many GPUs, or processes where there are none.")
-@click.option("--max-restarts", type=click.IntRange(min=0), default=0, help="With --devices: go on so often after one died.")
-@JSON_OPTION
+@recipe_argument
+@overrides_argument
+@click.option("--devices", type=click.IntRange(1, 1024), help="Number of GPUs, or of processes on a machine without GPUs.")
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="With --devices: restarts after a process has died.",
+)
+@json_option()
 def train(recipe: Path, overrides: tuple[str, ...], devices: int | None, max_restarts: int, as_json: bool) -> None:
     """Train RECIPE and write a run folder with the bundle and a report.
 
-    The same command again goes on where the run stopped. KEY=VALUE changes a knob of the recipe. Over several devices,
-    training.batches_per_update counts the batches of a step on all of them together. Under torchrun, Slurm or Kubernetes' PyTorchJob
-    each process joins the others by itself.
+    The same command resumes a run that has stopped. KEY=VALUE changes a key of the recipe. On several devices,
+    training.batches_per_update counts the batches of all devices together. The launchers torchrun, Slurm and Kubernetes'
+    PyTorchJob need no option.
 
     \b
     Example:  dragoman train multi30k-ende training.max_minutes=20 run=runs/short
@@ -40,7 +50,7 @@ def train(recipe: Path, overrides: tuple[str, ...], devices: int | None, max_res
 
     settings = read_recipe(recipe, overrides)
     if max_restarts and (devices or 1) == 1:
-        raise click.UsageError("--max-restarts goes with --devices: a process by itself is started again by the same command")
+        raise click.UsageError("--max-restarts goes with --devices; a single process is resumed by the same command")
     if devices is not None and devices > 1:
         launch_processes(settings, [str(recipe), *overrides, *(["--json"] if as_json else [])], devices, max_restarts)
         return
@@ -50,19 +60,19 @@ def train(recipe: Path, overrides: tuple[str, ...], devices: int | None, max_res
 
 
 def launch_processes(recipe: Recipe, arguments: list[str], devices: int, max_restarts: int) -> None:
-    """The same command once a device; ends with the exit code of those."""
+    """Run the same command in one process for each device, and exit with their exit status."""
     from dragoman.training.distributed.launch import launch
     from dragoman.training.distributed.process_group import DistributedContext, check_even_split
 
     if "RANK" in os.environ:
-        raise click.UsageError("--devices starts processes, but a launcher has started this one; leave it out")
+        raise click.UsageError("--devices: a launcher has started this process; leave the option out")
     check_even_split(recipe, DistributedContext(world_size=devices))
     timeout_minutes = recipe.training.distributed_timeout_minutes
     sys.exit(launch(["train", *arguments], devices=devices, max_restarts=max_restarts, timeout_minutes=timeout_minutes))
 
 
 def run_recipe(recipe: Recipe, *, attention_source: str | None = None) -> dict[str, Any]:
-    """Train with a bar and the header that says where the recipe departs from the paper; of several ranks, the first tells."""
+    """Train with a progress bar, after a header with the recipe's deviations from the paper. Only rank 0 prints."""
     from dragoman.cli.console import TrainingProgressBar, stderr_console
     from dragoman.config.paper_settings import find_deviations
     from dragoman.errors import DragomanError, OutOfMemoryError, RankError, RankZeroError, WorkerLostError
@@ -81,7 +91,7 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None) -> dict[s
         write_exit_status(error)
         if isinstance(error, WorkerLostError | OutOfMemoryError | RankError):
             raise
-        raise RankZeroError(error.exit_code) from None  # the first rank tells what is told to all
+        raise RankZeroError(error.exit_code) from None  # rank 0 prints the error of all ranks
     console = stderr_console()
     console.print(f"{recipe.name}: {recipe.preset}, {recipe.size}, into {recipe.run}", style="bold", markup=False)
     for deviation in find_deviations(recipe.model_dump(mode="json")):
@@ -97,7 +107,7 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None) -> dict[s
 
 
 def print_report(report: dict[str, Any], as_json: bool) -> None:
-    """The result of a run: JSON for machines, a table for people."""
+    """Print the report of a run as JSON or as a table."""
     from dragoman.cli.console import print_facts, print_json
 
     if as_json:
@@ -124,27 +134,28 @@ def print_report(report: dict[str, Any], as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The bundle to write.")
+@run_argument
+@output_path_option("Bundle to write.", required=True)
 @click.option("--last", type=click.IntRange(min=1), help="Average the newest N checkpoints.")
-@click.option("--best", type=click.IntRange(min=1), help="Average the N checkpoints that validated best.")
-@click.option("--overwrite", is_flag=True, help="Replace a bundle that stands there.")
-@JSON_OPTION
+@click.option("--best", type=click.IntRange(min=1), help="Average the N checkpoints with the best validation score.")
+@overwrite_option("Replace a bundle that exists.")
+@json_option()
 def average(run: Path, output: Path, last: int | None, best: int | None, overwrite: bool, as_json: bool) -> None:
-    """Average checkpoints of the run folder RUN into a bundle of their own.
+    """Average checkpoints of the run folder RUN into a new bundle.
 
     \b
     Example:  dragoman average runs/multi30k-ende --last 3 -o runs/last3
     """
     from dragoman.cli.console import print_facts, print_json
-    from dragoman.training.run import average_run
+    from dragoman.cli.json_outputs import AverageOutput
+    from dragoman.training.finalize import average_run
 
     if (last is None) == (best is None):
         raise click.UsageError("give either --last N or --best N", ctx=click.get_current_context())
     check_output_paths(output, overwrite=True)
     metadata = average_run(run, output, averaging="last" if last else "best", count=last or best or 1, overwrite=overwrite)
-    result = {"bundle": str(output), "averaged": metadata["averaged"]}
+    checkpoint_names = metadata["averaged_checkpoints"]
     if as_json:
-        print_json(result)
+        print_json(AverageOutput(str(output), checkpoint_names))
     else:
-        print_facts("averaged", {"bundle": output, "checkpoints": ", ".join(metadata["averaged"])})
+        print_facts("average", {"bundle": output, "checkpoints": ", ".join(checkpoint_names)})

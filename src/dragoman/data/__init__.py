@@ -1,1 +1,1 @@
-"""Text in, batches out."""
+"""Preparation of corpora and construction of training batches."""

@@ -227,7 +227,7 @@ def translate_worker_errors() -> Iterator[None]:
         if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
             raise
         raise WorkerLostError(
-            "data.num_workers: a worker process was killed, perhaps for lack of memory; lower the number of workers or set it to 0"
+            "data.num_workers: a worker process was killed, perhaps for lack of memory; lower it or set it to 0"
         ) from None
 
 

@@ -47,6 +47,7 @@ def get_pair_file(folder: Path, name: str, part: int) -> Path:
 
 
 def get_lengths_file(folder: Path, name: str) -> Path:
+    """Return the path of the lengths of the corpus `name`."""
     return folder / f"{name}.lengths.arrow"
 
 
@@ -100,13 +101,13 @@ def _read_record_batches(path: Path) -> list[pa.RecordBatch]:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         if reader.schema not in [build_pair_schema(2**id_type.bit_width) for id_type in _ID_TYPES]:
             raise DataError(
-                f"{path}: is not a prepared corpus, with columns {reader.schema.names}; prepare the data again",
+                f"{path}: holds no prepared corpus, but {reader.schema.names}; prepare the data again",
                 code="prepared-data-damaged",
             )
         return [reader.get_batch(index) for index in range(reader.num_record_batches)]
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(
-            f"{path}: is not a prepared corpus: {error}; prepare the data again", code="prepared-data-damaged"
+            f"{path}: holds no prepared corpus: {error}; prepare the data again", code="prepared-data-damaged"
         ) from None
 
 
@@ -121,6 +122,7 @@ class _ListColumn:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
     def lengths(self) -> Lengths:
+        """Return the number of ids of each row."""
         return np.diff(self.offsets)
 
 
@@ -180,13 +182,14 @@ class LengthTable:
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
             if reader.schema != _LENGTHS_SCHEMA or reader.num_record_batches != 1:
                 raise DataError(
-                    f"{path}: is not the lengths of a prepared corpus, with columns {reader.schema.names}; prepare the data again",
+                    f"{path}: holds no lengths of a prepared corpus, but {reader.schema.names}; prepare the data again",
                     code="prepared-data-damaged",
                 )
             batch = reader.get_batch(0)
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(
-                f"{path}: is not the lengths of a prepared corpus: {error}; prepare the data again", code="prepared-data-damaged"
+                f"{path}: holds no lengths of a prepared corpus: {error}; prepare the data again",
+                code="prepared-data-damaged",
             ) from None
         self.source_lengths: Lengths = batch.column(0).to_numpy().astype(np.int64)
         self.target_lengths: Lengths = batch.column(1).to_numpy().astype(np.int64)

@@ -52,13 +52,13 @@ class LinkTable:
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
             if reader.schema != _SCHEMA:
                 raise DataError(
-                    f"{path}: is not the links of a prepared corpus, with columns {reader.schema.names}; prepare the data again",
+                    f"{path}: holds no links of a prepared corpus, but {reader.schema.names}; prepare the data again",
                     code="prepared-data-damaged",
                 )
             columns = [reader.get_batch(index).column(0) for index in range(reader.num_record_batches)]
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(
-                f"{path}: is not the links of a prepared corpus: {error}; prepare the data again", code="prepared-data-damaged"
+                f"{path}: holds no links of a prepared corpus: {error}; prepare the data again", code="prepared-data-damaged"
             ) from None
         self._columns = [(column.offsets.to_numpy(), column.values.to_numpy()) for column in columns]
         self._batch_ends = list(accumulate(map(len, columns)))

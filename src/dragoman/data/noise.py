@@ -1,11 +1,11 @@
 # ruff: noqa: RUF001  (the punctuation of many scripts looks like that of English)
-"""Changes made to training pairs as they are served: which pairs, and how, is a function of (seed, epoch, index) alone.
+"""Noise on training pairs at the time of batching. The choice depends on the seed, the epoch and the index of the pair only.
 
-    merged → placeholders → drop_final_punctuation → title_case → upper_case → typos → copy_source
+    concat_next → placeholders → drop_final_punctuation → title_case → upper_case → typos → copy_source
 
-Each is drawn for itself, so a pair may get several, in this order: what is merged is changed as one, and what is copied is what
-the encoder reads. Case and typing mistakes leave placeholders, tags and addresses as they are. Nothing here knows languages:
-letters become capitals as Unicode has it (ß becomes SS, and i is I in Turkish as well).
+Each noise type is drawn independently, so a pair may get several, in this order. Concatenated pairs are changed as one pair,
+and a copied source includes its changes. Case changes and typos leave placeholders, tags and addresses unchanged. No noise
+type depends on the language: letters become capitals by Unicode's rules (ß becomes SS, and i becomes I in Turkish as well).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dragoman.config import NoiseConfig
 from dragoman.data.counter_rng import UInt64Array, hash64, hash_to_uniform
 
 NOISE_TYPES = ("concat_next", "placeholders", "drop_final_punctuation", "title_case", "upper_case", "typos", "copy_source")
-# Sets these draws apart from all others that are made with the same seed; one number a modifier, in their order.
+# One stream of random numbers for each noise type, distinct from all other streams of the same seed.
 _STREAM_IDS = 2000 + np.arange(len(NOISE_TYPES))
 
-# Han, Kana and what goes with them: written without spaces, and not typed letter by letter.
+# Han, Kana and their punctuation: written without spaces, and not typed letter by letter.
 _HAN = r"\u2e80-\u303f\u3040-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
-_ACCENT = r"\u0300-\u036f"  # those that stand for themselves, behind their letter
+_ACCENT = r"\u0300-\u036f"  # combining accents, which follow their letter
 _LETTER = rf"[^\W\d_{_HAN}]"
 _LETTER_OR_DIGIT = rf"[^\W_{_HAN}]"
 
@@ -49,7 +49,7 @@ _TOKEN = re.compile(
 _HAN_LETTER = re.compile(rf"(?=[^\W\d_])[{_HAN}]")
 _ANY_LETTER = re.compile(r"[^\W\d_]")
 _LONG_WORD = re.compile(rf"(?<![\w{_ACCENT}]){_LETTER}{{4,}}+(?![\d_{_ACCENT}])")
-_INITIAL = re.compile(rf"(?<![\w{_ACCENT}])(?<!\w['’]){_LETTER}")  # a word goes on after an apostrophe: don't, l'été
+_INITIAL = re.compile(rf"(?<![\w{_ACCENT}])(?<!\w['’]){_LETTER}")  # a word continues after an apostrophe: don't, l'été
 
 _SPACES = " \t\u00a0\u2009\u202f\u3000"
 _FINAL_PUNCTUATION = ".!?…‥‽。！？．｡؟۔।॥։።"
@@ -61,24 +61,24 @@ LETTERS_PER_TYPO = 16
 
 
 def _build_neighbor_keys(rows: Sequence[str]) -> dict[str, str]:
-    """The keys that touch each key, of rows that stand half a key further to the right one below the other."""
+    """Return the keys that touch each key. Each row is shifted by half a key to the right of the row above."""
     neighbors = {
         key: row[max(0, column - 1) : column] + row[column + 1 : column + 2] for row in rows for column, key in enumerate(row)
     }
     for upper, lower in pairwise(rows):
-        for place, key in enumerate(lower):
-            for upper_key in upper[place : place + 2]:
+        for column, key in enumerate(lower):
+            for upper_key in upper[column : column + 2]:
                 neighbors[key] += upper_key
                 neighbors[upper_key] += key
     return neighbors
 
 
-# Languages that move some letters about make most of these mistakes as well.
+# Other layouts of these alphabets move few keys, so most of these typos occur there as well.
 _NEIGHBOR_KEYS = _build_neighbor_keys(("qwertyuiop", "asdfghjkl", "zxcvbnm")) | _build_neighbor_keys(
     ("йцукенгшщзхъ", "фывапролджэ", "ячсмитьбю")
 )
 
-# As software and translation tools write them: {i} counts on from 0 and {n} from 1 within a pair, {name} is drawn.
+# Placeholders of software and translation tools: {i} counts from 0 and {n} from 1 within a pair, {name} is random.
 _PLACEHOLDER_TEMPLATES = (
     "{{{i}}}", "{{{i}}}", "{{{name}}}", "{{{{{name}}}}}", "${{{name}}}", "%({name})s", "%{n}$s", "%s", "%d",
     '<x id="{n}"/>', '<ph id="{i}"/>', "__PH{n}__", "[[{n}]]",
@@ -105,23 +105,35 @@ TextPair = tuple[str, str]
 
 
 class PairNoise:
-    """The recipe's modifiers. `index` is a pair's number; the same numbers give the same change in any process and order."""
+    """Noise types of a recipe with their probabilities.
+
+    Args:
+        config: the probability of each noise type
+        seed: seed of all draws
+    """
 
     def __init__(self, config: NoiseConfig, *, seed: int) -> None:
         self.seed = seed
         self.probabilities = np.array([getattr(config, name) for name in NOISE_TYPES])
 
     def __bool__(self) -> bool:
+        """Return whether any noise type has a probability above 0."""
         return bool(self.probabilities.any())
 
     def select_noisy(self, epoch: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of the pairs any modifier touches."""
+        """Return a mask of the pairs that get noise in an epoch."""
         return np.asarray(self._select(self._hash_indices(epoch, indices)).any(axis=0))
 
     def apply(self, epoch: int, index: int, source: str, target: str, get_next_pair: Callable[[], TextPair]) -> TextPair:
-        """The pair as it is served in this epoch; `neighbour` gives the next pair, and is called only to merge with it.
+        """Return a pair with its noise of an epoch. The same numbers give the same noise in any process and order.
 
-        A side that is not empty stays so, and where no side held a line break none does.
+        A side with text keeps some text, and noise adds no line break.
+
+        Args:
+            epoch: the epoch
+            index: the position of the pair in the epoch
+            source, target: the text of the pair
+            get_next_pair: returns the pair to concatenate; called only for `concat_next`
         """
         hashes = self._hash_indices(epoch, np.array([index]))
         for noise_index in np.flatnonzero(self._select(hashes)[:, 0]).tolist():
@@ -144,7 +156,7 @@ class PairNoise:
         return source, target
 
     def _hash_indices(self, epoch: int, indices: npt.NDArray[np.int64]) -> UInt64Array:
-        """64 bits for each modifier and each pair."""
+        """Return 64 bits for each noise type and each pair."""
         return hash64(self.seed, epoch, _STREAM_IDS[:, None], indices[None, :])
 
     def _select(self, hashes: UInt64Array) -> npt.NDArray[np.bool_]:
@@ -152,7 +164,7 @@ class PairNoise:
 
 
 def concat_pairs(pair: TextPair, next_pair: TextPair) -> TextPair:
-    """Two pairs as one."""
+    """Return two pairs as one pair."""
     source, target = (
         first + _get_word_separator(first + second) + second for first, second in zip(pair, next_pair, strict=True)
     )
@@ -160,22 +172,22 @@ def concat_pairs(pair: TextPair, next_pair: TextPair) -> TextPair:
 
 
 def _get_word_separator(text: str) -> str:
-    """What stands between words: nothing where most letters are Han or Kana."""
+    """Return the separator of words: a space, or nothing if most letters are Han or Kana."""
     return "" if 2 * len(_HAN_LETTER.findall(text)) > len(_ANY_LETTER.findall(text)) else " "
 
 
 def to_upper_case(text: str) -> str:
-    """All letters as capitals; placeholders, tags and addresses as they are."""
+    """Return the text in capitals, with unchanged placeholders, tags and addresses."""
     return _map_unprotected(text, str.upper)
 
 
 def to_title_case(text: str) -> str:
-    """The first letter of each word as a capital, the others as they are."""
+    """Return the text with a capital at the start of each word; other letters stay unchanged."""
     return _map_unprotected(text, lambda part: _INITIAL.sub(lambda letter: letter[0].title(), part))
 
 
 def _map_unprotected(text: str, transform: Callable[[str], str]) -> str:
-    """Change what stands between placeholders, tags and addresses."""
+    """Return the text with `transform` applied between placeholders, tags and addresses."""
     parts: list[str] = []
     end = 0
     for protected in _PROTECTED.finditer(text):
@@ -185,9 +197,9 @@ def _map_unprotected(text: str, transform: Callable[[str], str]) -> str:
 
 
 def drop_final_punctuation(source: str, target: str) -> TextPair:
-    """Both sides without the marks at their end, even if only one has any; closing quotes and brackets stay.
+    """Return both sides without final punctuation, even if only one side has any; closing quotes and brackets stay.
 
-    A pair with a side of nothing but marks stays as it is.
+    A pair with a side of punctuation only stays unchanged.
     """
     sides = _strip_final_punctuation(source), _strip_final_punctuation(target)
     return sides if all(side.strip() for side in sides) else (source, target)
@@ -200,17 +212,17 @@ def _strip_final_punctuation(text: str) -> str:
 
 
 def _strip_closing(text: str) -> str:
-    """A text without its final marks and the quotes and brackets among them; a pause before a bracket is part of a smiley."""
+    """Return a text without final punctuation and closing quotes or brackets; a comma before a bracket is part of a smiley."""
     return text.rstrip(_SPACES + _FINAL_PUNCTUATION + _PAUSE_PUNCTUATION).rstrip(
         _SPACES + _FINAL_PUNCTUATION + _CLOSING_PUNCTUATION
     )
 
 
 def add_typos(text: str, rng: Random) -> str:
-    """A typing mistake in as many words of over three letters as there are sixteens of letters in them, but in one at least.
+    """Return a text with typos in words of at least four letters: one for every sixteen letters of these words, at least one.
 
-    A letter is dropped, doubled, swapped with the next, or replaced by its neighbour on an English or Russian keyboard. Han and
-    Kana, which are not typed letter by letter, are left alone, and so are digits, placeholders, tags and addresses.
+    A typo drops a letter, doubles it, swaps it with the next, or replaces it by a neighbor on an English or Russian keyboard.
+    Han and Kana, digits, placeholders, tags and addresses stay unchanged.
     """
     protected_spans = [match.span() for match in _PROTECTED.finditer(text)]
     words = [
@@ -238,10 +250,10 @@ def _mistype(word: str, rng: Random) -> str:
 
 
 def insert_placeholders(source: str, target: str, rng: Random) -> TextPair:
-    """Up to three numbers, addresses or capitalised words that stand equally often on both sides become placeholders there.
+    """Replace up to three numbers, addresses or capitalized words that occur equally often on both sides by placeholders.
 
-    A pair that shares none is given one placeholder, in front of both sides or at their ends before the final marks: models
-    must pass them through wherever they stand, and corpora of plain sentences share little.
+    A pair without such words gets one placeholder, at the start of both sides or at their ends before the final punctuation.
+    A model must copy placeholders at any position, and sentences of plain corpora share few words.
     """
     shared_tokens = sorted(_count_replaceable_tokens(source).items() & _count_replaceable_tokens(target).items())
     placeholders = _draw_placeholders(max(1, min(len(shared_tokens), rng.randint(1, MAX_PLACEHOLDERS))), source + target, rng)
@@ -257,7 +269,7 @@ def insert_placeholders(source: str, target: str, rng: Random) -> TextPair:
 
 
 def _count_replaceable_tokens(text: str) -> dict[str, int]:
-    """What could become a placeholder, and how often it stands there. Words of two letters are capitals by chance too often."""
+    """Return the counts of words that a placeholder may replace. Words of two letters are often capitalized by chance."""
     counts: dict[str, int] = {}
     for token in _TOKEN.finditer(text):
         name = token[0]
@@ -273,7 +285,7 @@ def _replace_tokens(text: str, replacements: dict[str, str]) -> str:
 
 
 def _draw_placeholders(count: int, text: str, rng: Random) -> list[str]:
-    """So many different placeholders of one family, fewer where it has but one; none that the text holds already."""
+    """Return `count` different placeholders of one kind, or one if the kind has only one; none occurs in the text."""
     for _ in range(_MAX_TRIES):
         template = rng.choice(_PLACEHOLDER_TEMPLATES)
         first_index, names = int(rng.expovariate(1.0)), rng.sample(_PLACEHOLDER_NAMES, count)

@@ -324,9 +324,9 @@ def _encode_and_index(
 def _get_cleaning_stats(cleaned_corpus: CleanedCorpus) -> PairStats:
     """Return the statistics of a cleaned corpus as those of its pairs before encoding."""
     stats = PairStats(read=cleaned_corpus.stats.num_read)
-    for rule, filter_stats in cleaned_corpus.stats.rule_stats.items():
-        if filter_stats.count:
-            stats.dropped[rule] = filter_stats.count
+    for rule, filter_stats in cleaned_corpus.stats.filter_stats.items():
+        if filter_stats.num_dropped:
+            stats.dropped[rule] = filter_stats.num_dropped
             stats.dropped_examples[rule] = [pair.origin for pair in filter_stats.examples[:MAX_LISTED_ORIGINS]]
     return stats
 

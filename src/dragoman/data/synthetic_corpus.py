@@ -1,14 +1,13 @@
-"""The demonstration corpus: phrases in English and one other language, made on the spot, with nothing to download.
+"""Synthetic demonstration corpus: phrases in English and one other language, generated without a download.
 
-A phrase is a value said twice. The value is a whole number: a day, a minute, an amount in cents. A form (the long date,
-the price in words) says it in English and in the target language, with CLDR's patterns through `babel` or with
-`num2words`: March 3, 2025 is 3. März 2025. `make_phrases` shuffles the values of each kind and gives a tenth to test, a
-tenth to valid and the rest to train before anything is said, so that a held-out value is never seen in training, whatever
-its form. Then the kinds take turns, each saying its next value in its next form, until the split is full; a kind that
-has said every value in every form drops out.
+A phrase expresses a value twice. The value is an integer: a day, a minute, an amount in cents. A form, such as the long date
+or the price in words, expresses it in English and in the target language. The patterns come from CLDR through `babel`, or from
+`num2words`: March 3, 2025 is 3. März 2025. `make_phrases` shuffles the values of each kind. A tenth goes to test, a tenth to
+valid and the rest to train, so training never contains a value of valid or test in any form. Then the kinds alternate: each
+adds its next value in its next form until the split is full. A kind ends when each value has every form.
 
-No English phrase is made twice: a form never says two values alike, and no two forms say one value alike. (Hence no
-medium dates: "May 3, 2025" is both the medium and the long form.) No-break spaces become plain ones.
+Each English phrase is unique: no form expresses two values alike, and no two forms express one value alike. Therefore there
+are no medium dates: "May 3, 2025" is both the medium and the long form. No-break spaces become plain spaces.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ if TYPE_CHECKING:
     from babel import Locale
 
 LANGUAGES: tuple[str, ...] = ("ca", "cs", "de", "es", "fi", "fr", "id", "lt", "nl", "pl", "pt", "ro", "ru", "uk")
-"""Target languages in which CLDR has every form and num2words spells every number up to 9,999 right.
+"""Target languages for which CLDR has every form and num2words spells every number up to 9,999 correctly.
 
-Italian, Swedish and Hungarian are missing for their numbers: centoventitre, etttusen, százkét."""
+Italian, Swedish and Hungarian are missing because num2words misspells numbers: centoventitre, etttusen, százkét."""
 
 _Unit = Literal["second", "minute", "hour", "day", "week", "month", "year"]
 
-# One century of days, counted as datetime.date does: a year of two digits has one reading.
+# One century of days as ordinals of datetime.date, so that a year of two digits is unambiguous.
 _FIRST_DAY, _LAST_DAY = datetime.date(1950, 1, 1).toordinal(), datetime.date(2049, 12, 31).toordinal()
 _DAY_MINUTES = 24 * 60
 
@@ -63,7 +62,7 @@ _LONG_MEASURE_UNITS = (
     "temperature-celsius",
     "speed-kilometer-per-hour",
 )
-# Babel's short form of the others borrows long plurals: "5 litry" in Polish.
+# For the other units, Babel's short form uses long plurals: "5 litry" in Polish.
 _SHORT_MEASURE_UNITS = (
     "length-centimeter",
     "length-kilometer",
@@ -72,13 +71,13 @@ _SHORT_MEASURE_UNITS = (
     "speed-kilometer-per-hour",
 )
 
-_MAX_VALUES = 40_000  # of one kind in one corpus: shuffling stays quick
+_MAX_VALUES = 40_000  # values of one kind in a corpus, so that shuffling stays quick
 _SPACE_TABLE = str.maketrans("\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}", "  ")
 
 
 @dataclass(frozen=True)
 class PhraseSplit:
-    """Three lists that share no value of a kind, and therefore no source."""
+    """Three lists of pairs that share no value of a kind, and therefore no source."""
 
     train: list[Pair]
     valid: list[Pair]
@@ -87,7 +86,7 @@ class PhraseSplit:
 
 @dataclass(frozen=True)
 class _PhraseKind:
-    """Values of one kind, and the forms that say such a value in a locale."""
+    """Values of one kind, and the forms that express such a value in a locale."""
 
     name: str
     values: Sequence[int]
@@ -95,20 +94,28 @@ class _PhraseKind:
 
 
 _KindValues = tuple[_PhraseKind, list[int]]
-"""A kind with those of its values that belong to one split."""
+"""Kind with those of its values that belong to one split."""
 
 
 def make_phrases(target_language: str, *, seed: int, train: int, valid: int, test: int) -> PhraseSplit:
-    """English phrases and their counterpart in `target_language`; the same arguments give the same phrases.
+    """Return English phrases and their counterparts in `target_language`; the same arguments give the same phrases.
 
-    A larger corpus begins with the smaller one. Another release of Babel may word a phrase otherwise.
+    A larger corpus starts with the smaller one. Another release of Babel may express a phrase differently.
+
+    Args:
+        target_language: one of `LANGUAGES`
+        seed: seed of the shuffling
+        train, valid, test: number of pairs of each split
 
     Raises:
-        DataError: the language is not in `LANGUAGES`, or a size is beyond what there is to say.
-        MissingExtraError: Babel or num2words is not installed.
+        DataError: the language is not in `LANGUAGES`, or a size is above the number of phrases.
+        MissingDependencyError: Babel or num2words is not installed.
     """
     if target_language not in LANGUAGES:
-        raise DataError(f"no phrases in {target_language!r}: the target language is one of {', '.join(LANGUAGES)}")
+        raise DataError(
+            f"target language {target_language!r}: has no phrases; choose one of {', '.join(LANGUAGES)}",
+            code="unsupported-language",
+        )
     try:
         import num2words  # noqa: F401
         from babel import Locale
@@ -133,10 +140,10 @@ def make_phrases(target_language: str, *, seed: int, train: int, valid: int, tes
 
 
 def extract_date_links(pair: Pair) -> list[Link] | None:
-    """Which word of a date came from which, where words and figures tell; none of other phrases.
+    """Return the word links of a date if its words and figures determine them, else None.
 
-    Day and year are the same figures on both sides. Names stand in the same order, weekday before month, wherever there are as
-    many of them.
+    Day and year are the same figures on both sides. If both sides have equally many names, these have the same order, weekday
+    before month.
     """
     if not pair.origin.startswith("phrases:date"):
         return None
@@ -144,7 +151,7 @@ def extract_date_links(pair: Pair) -> list[Link] | None:
     names, figures = (
         [[index for index, word in enumerate(side) if word.isdigit() == is_figure] for side in sides] for is_figure in (0, 1)
     )
-    values = [{side[place]: place for place in indices} for side, indices in zip(sides, figures, strict=True)]
+    values = [{side[index]: index for index in indices} for side, indices in zip(sides, figures, strict=True)]
     if len(names[0]) != len(names[1]) or not names[0] or values[0].keys() != values[1].keys() or len(values[0]) != 2:
         return None
     links = [*zip(*names, strict=True), *((values[0][value], values[1][value]) for value in values[0])]
@@ -152,15 +159,15 @@ def extract_date_links(pair: Pair) -> list[Link] | None:
 
 
 def _build_split(split: str, size: int, kind_values: list[_KindValues], source: Locale, target: Locale) -> list[Pair]:
-    """The first `size` phrases that a split's values make, the kinds in turn."""
+    """Return the first `size` phrases of a split's values, with alternating kinds."""
     max_size = sum(len(values) * len(kind.forms) for kind, values in kind_values)
     if not 0 <= size <= max_size:
-        raise DataError(f"cannot make {size} phrases for {split}: the values that belong to it make 0 to {max_size}")
+        raise DataError(f"{split}: cannot make {size} phrases; give a size from 0 to {max_size}", code="invalid-argument")
     return list(islice(_interleave(_iter_pairs(kind, values, source, target) for kind, values in kind_values), size))
 
 
 def _iter_pairs(kind: _PhraseKind, values: list[int], source: Locale, target: Locale) -> Iterator[Pair]:
-    """Every value once, the forms in rotation; then every value again in its next form, until each form has said it."""
+    """Yield each value once with rotating forms, then each value in its next form, until each value has every form."""
     for round_index in range(len(kind.forms)):
         for index, value in enumerate(values):
             form = kind.forms[(index + round_index) % len(kind.forms)]
@@ -172,7 +179,7 @@ def _iter_pairs(kind: _PhraseKind, values: list[int], source: Locale, target: Lo
 
 
 def _interleave(streams: Iterable[Iterator[Pair]]) -> Iterator[Pair]:
-    """One pair from each stream, again and again; a stream at its end is left out."""
+    """Yield one pair from each stream in turn until all streams end."""
     active_streams = deque(streams)
     while active_streams:
         stream = active_streams.popleft()
@@ -197,7 +204,7 @@ def _format_time(minute: int, locale: Locale) -> str:
 
 
 def _format_datetime(minute: int, locale: Locale, *, width: Literal["full", "long", "short"]) -> str:
-    """A date of any width with a short time; Babel's own format_datetime would add seconds and a time zone."""
+    """Return a date of any width with a short time. Babel's `format_datetime` would add seconds and a time zone."""
     day, minute_of_day = divmod(minute, _DAY_MINUTES)
     pattern = str(locale.datetime_formats[width]).replace("'", "")
     return pattern.format(_format_time(minute_of_day, locale), _format_date(day, locale, width=width))
@@ -207,12 +214,12 @@ def _format_timespan(count: int, locale: Locale, *, unit: _Unit, direction: Lite
     from babel.dates import format_timedelta
 
     seconds = count * _UNIT_SECONDS[unit] * (-1 if direction == "past" else 1)
-    # An infinite threshold keeps the unit: 90 minutes never become an hour.
+    # With an infinite threshold, 90 minutes never become an hour.
     return format_timedelta(seconds, unit, threshold=math.inf, add_direction=direction is not None, locale=locale)
 
 
 def _format_duration(value: int, locale: Locale, *, large_unit: _Unit, small_unit: _Unit) -> str:
-    """`value` counts the small unit, sixty of which make a large one."""
+    """Return a duration in two units. `value` counts the small unit; sixty of them make a large one."""
     from babel.lists import format_list
 
     counts = zip(divmod(value, 60), (large_unit, small_unit), strict=True)
@@ -234,7 +241,7 @@ def _format_measure(tenths: int, locale: Locale, *, unit: str, width: Literal["l
 def _spell_number(number: int, locale: Locale) -> str:
     from num2words import num2words
 
-    # CLDR's plain Portuguese is that of Brazil, num2words' is that of Portugal.
+    # The code "pt" means Brazil in CLDR and Portugal in num2words.
     return str(num2words(number, lang="pt_BR" if locale.language == "pt" else locale.language))
 
 

@@ -1,4 +1,4 @@
-"""Constraints on outputs: those of all sentences, those of one sentence, and the logits mask that enforces them at each step."""
+"""Constraints on the outputs of all sentences and of one sentence, and the logits mask that enforces them at each step."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ class SearchSettings:
     forbidden_ids: tokens that no output contains, such as padding
     length_penalty: the divisor of log-probabilities
     decoding_constraints: limits on the outputs of all sentences
-    compaction_threshold: finished sentences leave the batch once they make up this fraction of it; 0 drops each at once, 1 keeps
-        all until the end
+    compaction_threshold: finished sentences leave the batch once they make up this fraction of it; with 0 each leaves at once,
+        with 1 all stay until the end
     """
 
     start_id: int

@@ -35,9 +35,7 @@ class SearchRequest:
 
     def select(self, sentences: slice) -> SearchRequest:
         """Return the request for these sentences alone."""
-        return replace(
-            self, max_lengths=self.max_lengths[sentences], allow_repetition=self.allow_repetition[sentences]
-        )
+        return replace(self, max_lengths=self.max_lengths[sentences], allow_repetition=self.allow_repetition[sentences])
 
 
 class NativeSearch(Protocol):

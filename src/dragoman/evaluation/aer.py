@@ -1,4 +1,4 @@
-"""How well links between words agree with those that are held to be right."""
+"""Alignment error rate of predicted word alignments against gold alignments."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dragoman.word_aligner import Link
 
 @dataclass(frozen=True)
 class AlignmentScore:
-    """Of links that were found and links that are right, how many there are, and how many are both; every link is sure.
+    """Counts of predicted links, gold links and links in both; all gold links are sure links.
 
-    Precision, recall and error rate are those of Och and Ney (2003), 1 and 1 and 0 where there was nothing to find or to miss.
+    Precision, recall and error rate follow Och and Ney (2003). Without any links they are 1, 1 and 0.
     """
 
     num_matched: int
@@ -21,21 +21,25 @@ class AlignmentScore:
 
     @property
     def precision(self) -> float:
+        """Return |A ∩ S| / |A|."""
         return self.num_matched / self.num_predicted if self.num_predicted else 1.0
 
     @property
     def recall(self) -> float:
+        """Return |A ∩ S| / |S|."""
         return self.num_matched / self.num_gold if self.num_gold else 1.0
 
     @property
     def error_rate(self) -> float:
-        """1 − 2·|A ∩ S| / (|A| + |S|)"""
+        """Return 1 − 2·|A ∩ S| / (|A| + |S|)."""
         return 1 - 2 * self.num_matched / (self.num_predicted + self.num_gold) if self.num_predicted + self.num_gold else 0.0
 
 
 def score_alignments(predicted: Sequence[Iterable[Link]], gold: Sequence[Iterable[Link]]) -> AlignmentScore:
-    """Over the links of all pairs together."""
-    pairs = [(set(one), set(other)) for one, other in zip(predicted, gold, strict=True)]
+    """Return the counts over the links of all pairs."""
+    pairs = [(set(predicted_links), set(gold_links)) for predicted_links, gold_links in zip(predicted, gold, strict=True)]
     return AlignmentScore(
-        sum(len(one & other) for one, other in pairs), sum(len(one) for one, _ in pairs), sum(len(other) for _, other in pairs)
+        num_matched=sum(len(predicted_links & gold_links) for predicted_links, gold_links in pairs),
+        num_predicted=sum(len(predicted_links) for predicted_links, _ in pairs),
+        num_gold=sum(len(gold_links) for _, gold_links in pairs),
     )

@@ -1,9 +1,9 @@
-"""Is one system better than another, or is the difference an accident of this test set?
+"""Paired bootstrap resampling: the significance of the difference between two systems on one test set.
 
-Paired bootstrap resampling (Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation"): draw as
-many sentences as the test set has, with replacement, score both systems on the draw, and repeat. sacreBLEU's own paired
-test is not used: it takes its seed from the environment, gives no interval of the difference, and finds a system
-significantly different from itself (p = 1 / (resamples + 1)).
+Each resample draws as many sentences as the test set has, with replacement, and scores both systems on them (Koehn 2004,
+"Statistical Significance Tests for Machine Translation Evaluation"). sacreBLEU's own paired test has three limits: it reads
+its seed from the environment, it has no interval of the difference, and it reports a significant difference between a system
+and itself (p = 1 / (resamples + 1)).
 """
 
 from __future__ import annotations
@@ -22,13 +22,19 @@ from dragoman.evaluation.metrics import Score, bleu_metric, check_lines, tokeniz
 
 SIGNIFICANCE_LEVEL = 0.05
 SMALL_TEST_SET = 300
-"""Sentences of the smallest test sets that Koehn looked at."""
-MIN_RESAMPLES = 40  # the smallest p-value is 2 / (resamples + 1): with fewer, none could be under LEVEL
+"""Number of sentences in the smallest test sets of Koehn's study."""
+MIN_RESAMPLES = 40  # the smallest p-value is 2 / (resamples + 1), which must be below SIGNIFICANCE_LEVEL
 
 
 @dataclass(frozen=True, slots=True)
 class SystemComparison:
-    """Two systems on one test set. `difference` is a - b; `interval` holds the middle 95 % of it over the resamples."""
+    """Comparison of two systems on one test set.
+
+    a, b: scores of the two systems
+    difference: a − b
+    interval: the central 95 % of the differences over the resamples
+    p_value: two-sided
+    """
 
     a: Score
     b: Score
@@ -42,10 +48,11 @@ class SystemComparison:
 
     @property
     def is_significant(self) -> bool:
+        """Return whether the p-value is below `SIGNIFICANCE_LEVEL`."""
         return self.p_value < SIGNIFICANCE_LEVEL
 
     def describe(self, a: str = "A", b: str = "B") -> str:
-        """One sentence for people, with the systems called `a` and `b`."""
+        """Return the comparison as one sentence that names the systems `a` and `b`."""
         better, worse = (a, b) if (self.difference < 0) == self.lower_is_better else (b, a)
         claim = f"{better} is better than {worse}" if self.is_significant else "The difference is under the noise"
         low, high = self.interval
@@ -65,18 +72,21 @@ def paired_bootstrap(
     resamples: int = 1000,
     seed: int = 1,
 ) -> SystemComparison:
-    """Compare two systems by `metric`: "bleu" (with `tokenize`), "chrf", "chrf++" or "ter".
+    """Compare two systems by a metric.
 
-    The p-value is two-sided, for nobody said beforehand which system would win: the share of resamples in which the
-    leader does not lead, which Koehn reports, doubled (Efron and Tibshirani 1993, chapter 15). So p < 0.05 where the
-    interval leaves out zero, but for rounding, and equal systems have p = 1. One is added to the count and to the
+    metric: "bleu" (with `tokenize`), "chrf", "chrf++" or "ter"
+    tokenize: sacreBLEU's tokenizer for BLEU. "none" scores as `tokenized_bleu` does; for Moses tokens, pass the lines through
+        `moses_tokenize` first
+
+    The p-value is two-sided, because no direction is fixed in advance. It is twice the fraction of resamples in which the
+    better system is not ahead, the number that Koehn reports (Efron and Tibshirani 1993, chapter 15). So p < 0.05 if the
+    interval excludes zero, up to rounding, and equal systems have p = 1. One is added to the count and to the number of
     resamples, so that p is never zero (Phipson and Smyth 2010).
 
-    A test set of fewer than `FEW` sentences makes any bootstrap too sure; of one, each draw is the same, and DataError is
-    raised. `tokenize="none"` counts as `tokenised_bleu` does: for Moses tokens, pass the lines through `moses_tokenise`.
+    The p-values are too small for a test set of fewer than `SMALL_TEST_SET` sentences. Raises DataError for one sentence.
     """
     if len(hypotheses_a) == 1:
-        raise DataError("one sentence alone cannot be drawn from: a difference takes a test set, of some hundreds at best")
+        raise DataError("paired bootstrap: the test set has 1 sentence; use a test set of some hundreds of sentences")
     check_lines(hypotheses_a, references, "system A: ")
     check_lines(hypotheses_b, references, "system B: ")
     a, b = (
@@ -88,7 +98,7 @@ def paired_bootstrap(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResampledScore:
-    """A system's score, and its scores over the draws of a bootstrap: the same draws for every system of a test set."""
+    """Score of one system, and its scores on the resamples; all systems on a test set have the same resamples."""
 
     score: Score
     resampled_values: NDArray[np.float64]
@@ -105,12 +115,15 @@ def resample(
     resamples: int = 1000,
     seed: int = 1,
 ) -> ResampledScore:
-    """Score a system's lines, and that many draws of them; see `paired_bootstrap`."""
+    """Score a system's lines and `resamples` resamples of them; see `paired_bootstrap`."""
     if resamples < MIN_RESAMPLES:
-        raise RecipeError(f"{resamples} resamples cannot show p < {SIGNIFICANCE_LEVEL}: ask for {MIN_RESAMPLES} or more")
+        raise RecipeError(
+            f"resamples = {resamples}: too few to show p < {SIGNIFICANCE_LEVEL}; use {MIN_RESAMPLES} or more",
+            code="invalid-option",
+        )
     check_lines(hypotheses, references)
     scorer = _build_metric(metric, tokenize)
-    # Only these two methods give and take a sentence's counts; sacreBLEU's own paired test stands on them too.
+    # Only these two methods expose the counts of each sentence; sacreBLEU's own paired test calls them, too.
     counts = np.array(scorer._extract_corpus_statistics(hypotheses, references), dtype=np.float64)
 
     def compute_score(sums: NDArray[np.float64]) -> Score:
@@ -129,9 +142,9 @@ def resample(
 
 
 def compare_resampled(runs_a: Sequence[ResampledScore], runs_b: Sequence[ResampledScore]) -> SystemComparison:
-    """Compare two systems by the mean of their runs, of several seeds for instance, each of one or more.
+    """Compare the means over the runs of two systems, such as runs with several seeds.
 
-    What is drawn is sentences alone: whether other seeds would say the same, their spread tells.
+    The resamples draw sentences only. The variation between seeds is not part of the p-value.
     """
     first_run = runs_a[0]
     a, b = (replace(runs[0].score, value=float(np.mean([run.score.value for run in runs]))) for runs in (runs_a, runs_b))
@@ -165,4 +178,4 @@ def _build_metric(metric: str, tokenize: str) -> Metric:
         case "ter":
             return TER()
         case _:
-            raise RecipeError(f"unknown metric {metric!r}: allowed are bleu, chrf, chrf++, ter")
+            raise RecipeError(f"metric = {metric!r}: unknown metric; use bleu, chrf, chrf++ or ter", code="unknown-metric")

@@ -1,8 +1,8 @@
-"""Bracketing scores of parse trees, sentence by sentence those of the C program EVALB (Sekine and Collins 1997).
+"""Bracketing scores of parse trees, equal for each sentence to those of the C program EVALB (Sekine and Collins 1997).
 
-That program drops a sentence that it cannot score from every sum: one whose words, without the deleted ones, differ from the
-gold tree's, and one without words. A parser is the better for failing. So sums come in two ways here: with such failures
-counted as zero, and as EVALB has them.
+EVALB drops a sentence that it cannot score from all sums: a sentence whose words differ from those of the gold tree, and one
+without words. A parser with failures therefore scores higher. The sums here have two policies: failures count as zero, or
+they are dropped as EVALB drops them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Literal
 from dragoman.errors import DataError
 from dragoman.evaluation.evalb_params import COLLINS, EvalbParams
 from dragoman.formats.text import read_lines
-from dragoman.trees import ptb as penn
+from dragoman.trees import ptb
 from dragoman.trees.simplify import copy_tags
 from dragoman.trees.tree import Span, Tree, iter_events
 
 Status = Literal[0, 1, 2]
-"""EVALB's: 0 scored; 1 error, the words differ; 2 skipped, no words."""
+"""EVALB's status: 0 scored; 1 error, the words differ; 2 skipped, no words."""
 FailurePolicy = Literal["zero", "dropped"]
 
 _QUOTE_WORDS = ("'", '"', "/")
@@ -29,14 +29,14 @@ _QUOTE_WORDS = ("'", '"', "/")
 
 @dataclass(frozen=True, slots=True)
 class SentenceScore:
-    """What became of one pair of trees.
+    """Counts of one pair of trees.
 
-    line: of both files, from 1
-    length: the gold tree's, by the rules for length
-    matched, gold, test: brackets in both, in the gold tree, in the other
-    crossing: brackets of the other tree that cross one of the gold tree's
-    words, tags: words that count in the gold tree, and those with the right tag
-    reason: why there is no score; empty where there is one. Then matched, crossing and tags are 0.
+    line: line in both files, from 1
+    length: words of the gold tree that count towards its length
+    matched, gold, test: brackets in both trees, in the gold tree and in the test tree
+    crossing: brackets of the test tree that cross a bracket of the gold tree
+    words, tags: words of the gold tree that count, and those of them with the right tag
+    reason: the reason of a failure, else empty. After a failure, matched, crossing and tags are 0
     """
 
     line: int
@@ -52,13 +52,13 @@ class SentenceScore:
 
     @property
     def is_failed(self) -> bool:
-        """Whether it has no score although there was something to find."""
+        """Return whether the sentence has no score although the gold tree has words."""
         return self.status != 0 and (self.words > 0 or self.status == 1)
 
 
 @dataclass(frozen=True, slots=True)
 class EvalbTotals:
-    """Sums over sentences, shares in percent. In `failures="dropped"` they are EVALB's own."""
+    """Sums over sentences; rates are in percent. With `failures="dropped"` they equal EVALB's."""
 
     sentences: int
     errors: int
@@ -81,28 +81,29 @@ class EvalbTotals:
 
 
 def percent(part: float, whole: float) -> float:
-    """In percent; 0 of nothing."""
+    """Return part / whole in percent, or 0 if `whole` is 0."""
     return 100.0 * part / whole if whole else 0.0
 
 
 def sum_scores(
     scores: Iterable[SentenceScore], failures: FailurePolicy = "zero", *, max_length: int | None = None
 ) -> EvalbTotals:
-    """Sum up the sentences, those up to a length if one is given.
+    """Return the sums over the sentences.
 
-    With `failures="zero"`, a failed sentence has its brackets in both denominators, its words in that of tags, no match and no
-    claim to be without crossing; the average of crossing brackets is over what was scored in any case.
+    failures: "zero" adds the brackets and words of a failed sentence to the denominators, and nothing to the numerators.
+        "dropped" ignores failed sentences. The average number of crossing brackets is always over scored sentences
+    max_length: ignores sentences with more words than this
     """
-    selected = [one for one in scores if max_length is None or one.length <= max_length]
-    scored = [one for one in selected if one.status == 0]
-    counted = [one for one in selected if one.status == 0 or (failures == "zero" and one.is_failed)]
-    matched, gold, test = (sum(getattr(one, name) for one in counted) for name in ("matched", "gold", "test"))
-    words, tags, crossing = (sum(getattr(one, name) for one in counted) for name in ("words", "tags", "crossing"))
+    selected = [score for score in scores if max_length is None or score.length <= max_length]
+    scored = [score for score in selected if score.status == 0]
+    counted = [score for score in selected if score.status == 0 or (failures == "zero" and score.is_failed)]
+    matched, gold, test = (sum(getattr(score, name) for score in counted) for name in ("matched", "gold", "test"))
+    words, tags, crossing = (sum(getattr(score, name) for score in counted) for name in ("words", "tags", "crossing"))
     recall, precision = percent(matched, gold), percent(matched, test)
     return EvalbTotals(
         sentences=len(selected),
-        errors=sum(one.status == 1 for one in selected),
-        skipped=sum(one.status == 2 for one in selected),
+        errors=sum(score.status == 1 for score in selected),
+        skipped=sum(score.status == 2 for score in selected),
         scored=len(scored),
         matched=matched,
         gold=gold,
@@ -113,36 +114,35 @@ def sum_scores(
         recall=recall,
         precision=precision,
         f1=2 * precision * recall / (precision + recall) if matched else 0.0,
-        complete_match=percent(sum(one.matched == one.gold == one.test for one in scored), len(counted)),
+        complete_match=percent(sum(score.matched == score.gold == score.test for score in scored), len(counted)),
         average_crossing=crossing / len(scored) if scored else 0.0,
-        no_crossing=percent(sum(one.crossing == 0 for one in scored), len(counted)),
-        two_or_less_crossing=percent(sum(one.crossing <= 2 for one in scored), len(counted)),
+        no_crossing=percent(sum(score.crossing == 0 for score in scored), len(counted)),
+        two_or_less_crossing=percent(sum(score.crossing <= 2 for score in scored), len(counted)),
         tagging_accuracy=percent(tags, words),
     )
 
 
 class EvalbScorer:
-    """Scores pairs of trees by the rules of a parameter file."""
+    """Scorer of pairs of trees by the rules of a parameter file."""
 
     def __init__(self, params: EvalbParams = COLLINS) -> None:
         self.params = params
         self._counted_labels = _CountedLabels(params)
 
     def score(self, gold: Sequence[Tree], test: Sequence[Tree], *, line: int = 1) -> SentenceScore:
-        """Score the trees of one line, mostly one, against the gold ones. Raises DataError for a gold word without a tag."""
+        """Score the trees of one line, usually one, against the gold trees. Raises DataError for a gold word without a tag."""
         gold_side = self._extract_side(gold)
         try:
             test_side = self._extract_side(test)
         except DataError as error:
             return self._build_failure(gold_side, _TreeSide(), 1, str(error), line)
         if not test_side.words:
-            return self._build_failure(gold_side, test_side, 2, "no words that count" if test else "no tree", line)
+            return self._build_failure(gold_side, test_side, 2, "no words count" if test else "no tree", line)
         if len(gold_side.words) != len(test_side.words):
             _align_quotes(gold_side, test_side, self.params.deleted_labels)
         if reason := self._describe_difference(gold_side, test_side):
-            return self._build_failure(
-                self._extract_side(gold), self._extract_side(test), 1, reason, line
-            )  # with no quote taken back
+            # New sides, because _align_quotes has changed these.
+            return self._build_failure(self._extract_side(gold), self._extract_side(test), 1, reason, line)
         gold_brackets, test_brackets = self._counted_brackets(gold_side), self._counted_brackets(test_side)
         return SentenceScore(
             line,
@@ -157,7 +157,7 @@ class EvalbScorer:
         )
 
     def score_failure(self, gold: Sequence[Tree], reason: str, *, line: int = 1) -> SentenceScore:
-        """Of a line that holds no trees that can be read."""
+        """Return the score of a line whose test tree cannot be read."""
         return self._build_failure(self._extract_side(gold), _TreeSide(), 1, reason, line)
 
     def _build_failure(self, gold: _TreeSide, test: _TreeSide, status: Status, reason: str, line: int) -> SentenceScore:
@@ -165,7 +165,7 @@ class EvalbScorer:
         return SentenceScore(line, gold.length, status, 0, num_gold, num_test, 0, len(gold.words), 0, reason)
 
     def _extract_side(self, trees: Sequence[Tree]) -> _TreeSide:
-        """The words and brackets of trees that share a line, without the words that are deleted."""
+        """Return the words and brackets of the trees of one line, without deleted words."""
         side, params = _TreeSide(), self.params
         path: list[int] = []
         for tree in trees:
@@ -178,7 +178,7 @@ class EvalbScorer:
                     side.spans[index] = Span(label or "", side.spans[index].start, len(side.words))
                 else:
                     if label is None:
-                        raise DataError(f"the word {word[:40]!r} stands in its bracket without a tag")
+                        raise DataError(f"word {word[:40]!r}: has no tag; write it as (TAG word)", code="invalid-tree")
                     side.length += label not in params.length_deleted_labels
                     if label in params.quote_labels and word in _QUOTE_WORDS:
                         side.quotes.append(_Quote(word, label, len(side.words), len(side.spans), tuple(path)))
@@ -188,7 +188,7 @@ class EvalbScorer:
         return side
 
     def _counted_brackets(self, side: _TreeSide) -> list[Span]:
-        """The brackets that count: neither empty nor deleted, their labels without function tags."""
+        """Return the brackets that count, with labels without function tags: those that are neither empty nor deleted."""
         return [
             Span(label, *span)
             for name, *span in side.spans
@@ -196,7 +196,7 @@ class EvalbScorer:
         ]
 
     def _describe_difference(self, gold: _TreeSide, test: _TreeSide) -> str:
-        """How the words differ; empty where they do not."""
+        """Return the difference between the words of both sides, or an empty text if there is none."""
         if gold.words == test.words:
             return ""
         if len(gold.words) != len(test.words):
@@ -210,7 +210,7 @@ class EvalbScorer:
         return gold_label == test_label or (gold_label, test_label) in self.params.equal_labels
 
     def _count_matched(self, gold: Sequence[Span], test: Sequence[Span]) -> int:
-        """Each bracket of the gold tree takes the first that matches of those that are left."""
+        """Match each gold bracket with the first unmatched test bracket of the same span and label. Return the matches."""
         unmatched: dict[tuple[int, int], list[str]] = {}
         for label, start, end in test:
             unmatched.setdefault((start, end), []).append(label)
@@ -226,7 +226,7 @@ class EvalbScorer:
 
 
 class _CountedLabels(dict[str, str | None]):
-    """A bracket's label as it counts: up to the first - or =; None where it is deleted then, or counts as one that is."""
+    """Label of each bracket for scoring: the part before the first - or =, or None if that is deleted."""
 
     def __init__(self, params: EvalbParams) -> None:
         self.deleted = params.deleted_labels.union(a for a, b in params.equal_labels if b in params.deleted_labels)
@@ -239,7 +239,12 @@ class _CountedLabels(dict[str, str | None]):
 
 @dataclass(slots=True)
 class _Quote:
-    """A quotation mark or apostrophe: before which word that counts and which bracket it stands, and in which brackets."""
+    """Quotation mark or apostrophe of a line.
+
+    position: index of the next word that counts
+    bracket: index of the next bracket
+    path: indices of the brackets around it
+    """
 
     word: str
     tag: str
@@ -250,7 +255,7 @@ class _Quote:
 
 @dataclass(slots=True)
 class _TreeSide:
-    """What a line's trees come to: words that count, their tags, all brackets over them, the length, and the quotes met."""
+    """Words that count, their tags, all brackets, the length and the quotes of one line's trees."""
 
     words: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
@@ -259,7 +264,7 @@ class _TreeSide:
     quotes: list[_Quote] = field(default_factory=list)
 
     def restore_quote(self, quote_index: int) -> None:
-        """Let a quote that was deleted count after all."""
+        """Insert a deleted quote among the words that count."""
         quote = self.quotes[quote_index]
         self.words.insert(quote.position, quote.word)
         self.tags.insert(quote.position, quote.tag)
@@ -271,9 +276,9 @@ class _TreeSide:
 
 
 def _align_quotes(gold: _TreeSide, test: _TreeSide, deleted_labels: frozenset[str]) -> None:
-    """Where one side deletes a quote as punctuation and the other does not, let it count on both.
+    """Restore each quote that one side deletes as punctuation and the other does not.
 
-    In EVALB's order: a quote's place is looked up once, though taking one back may move it.
+    The order is EVALB's: the position of a test quote is read once, although a restored quote may move it.
     """
     for test_index, test_quote in enumerate(test.quotes):
         position = test_quote.position
@@ -287,16 +292,19 @@ def _align_quotes(gold: _TreeSide, test: _TreeSide, deleted_labels: frozenset[st
 
 
 def _count_crossing(gold: Sequence[Span], test: Sequence[Span]) -> int:
-    """How many brackets of the test tree cross one of the gold tree; one with the place of a gold one never does."""
+    """Return the number of test brackets that cross a gold bracket; one with the span of a gold bracket does not count."""
     gold_spans = {(start, end) for _, start, end in gold}
     test_spans = [(start, end) for _, start, end in test if (start, end) not in gold_spans]
     return sum(any(a < start < b < end or start < a < end < b for a, b in gold_spans) for start, end in test_spans)
 
 
 def score_trees(gold: Sequence[Tree], test: Sequence[Tree | None], params: EvalbParams = COLLINS) -> list[SentenceScore]:
-    """Score trees against gold ones, one a sentence; None where there is none. Raises DataError for unequal numbers."""
+    """Score one tree a sentence against gold trees. None stands for a missing tree. Raises DataError for unequal numbers."""
     if len(gold) != len(test):
-        raise DataError(f"{len(gold)} gold trees, but {len(test)} to score")
+        raise DataError(
+            f"trees: {len(gold)} gold trees and {len(test)} test trees; give one test tree for each gold tree",
+            code="length-mismatch",
+        )
     scorer = EvalbScorer(params)
     return [
         scorer.score([gold_tree], [] if tree is None else [tree], line=line)
@@ -312,28 +320,33 @@ def score_files(
     gold_tags: bool = False,
     on_progress: Callable[[int], None] = lambda count: None,
 ) -> list[SentenceScore]:
-    """Score a file of trees, a line a sentence, against one of gold trees. `gold_tags` gives each word the gold tree's tag.
+    """Score a file of trees against a file of gold trees, one line a sentence.
 
-    A line of `test` that cannot be read is a failure, with the reason. One of `gold` raises DataError, as do one without words
-    and files of unequal length.
+    gold_tags: replace the tags of the test trees by those of the gold trees
+    on_progress: receives the number of lines scored since the last call
+
+    A test line that cannot be read is a failure with a reason. Raises DataError for a gold line that cannot be read or has no
+    words, and for files of unequal length.
     """
     gold_lines, test_lines = list(read_lines(gold)), list(read_lines(test))
     for lines, min_lines in ((gold_lines, 0), (test_lines, len(gold_lines))):
         while len(lines) > min_lines and not lines[-1].strip():
-            lines.pop()  # empty lines at the end, but a sentence that failed may be the last
+            lines.pop()  # ignore empty lines at the end, except test lines that stand for a failed parse
         if not lines:
-            raise DataError(f"{gold if lines is gold_lines else test}: is empty")
+            raise DataError(f"{gold if lines is gold_lines else test}: has no trees; write one tree a line", code="empty-data")
     scorer = EvalbScorer(params)
     scores: list[SentenceScore] = []
     for line_number, (gold_line, test_line) in enumerate(zip_longest(gold_lines, test_lines), start=1):
         if gold_line is None or test_line is None:
             raise DataError(
-                f"{gold} has {len(gold_lines)} lines but {test} has {len(test_lines)}: a line of one stands for that of the other"
+                f"{gold} has {len(gold_lines)} lines but {test} has {len(test_lines)}; write one line for each sentence in both",
+                code="length-mismatch",
             )
-        trees = [located.tree for located in penn.iter_trees([gold_line], str(gold), start_line=line_number)]
+        trees = [located.tree for located in ptb.iter_trees([gold_line], str(gold), start_line=line_number)]
         if not any(step.kind == "leaf" for tree in trees for step in iter_events(tree)):
             raise DataError(
-                f"{gold}, line {line_number}: {'a tree without words' if trees else 'no tree'}; take it out of both files"
+                f"{gold}, line {line_number}: {'the tree has no words' if trees else 'no tree'}; remove the line from both files",
+                code="invalid-tree",
             )
         scores.append(_score_line(scorer, trees, test_line, str(test), line_number, gold_tags=gold_tags, gold_name=str(gold)))
         on_progress(1)
@@ -344,7 +357,7 @@ def _score_line(
     scorer: EvalbScorer, gold: Sequence[Tree], line: str, name: str, line_number: int, *, gold_tags: bool, gold_name: str
 ) -> SentenceScore:
     try:
-        test = [located.tree for located in penn.iter_trees([line], name, start_line=line_number)]
+        test = [located.tree for located in ptb.iter_trees([line], name, start_line=line_number)]
     except DataError as error:
         return scorer.score_failure(gold, str(error).removeprefix(f"{name}, line {line_number}: "), line=line_number)
     if gold_tags:
@@ -352,4 +365,4 @@ def _score_line(
     try:
         return scorer.score(gold, test, line=line_number)
     except DataError as error:
-        raise DataError(f"{gold_name}, line {line_number}: {error}") from None
+        raise DataError(f"{gold_name}, line {line_number}: {error}", code="invalid-tree") from None

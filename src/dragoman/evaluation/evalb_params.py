@@ -1,4 +1,4 @@
-"""EVALB's parameter files: which labels and words count, and which count as the same."""
+"""EVALB parameter files: the labels and words that count, and those that count as equal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dragoman.formats.text import read_lines
 
 @dataclass(frozen=True, slots=True)
 class EvalbParams:
-    """What a parameter file says.
+    """Contents of a parameter file.
 
-    deleted: labels that do not count: as a tag with its word, as a bracket alone
-    not_in_length: tags of words that do not count in a sentence's length
-    quotes: tags that a quotation mark or an apostrophe may bear instead of another of them
-    same_labels, same_words: pairs that count as the same, each in both orders
-    cutoff: the length up to which sentences are summed up once more
-    labelled: whether brackets must agree in their labels
+    deleted_labels: tags whose words do not count, and labels whose brackets do not count
+    length_deleted_labels: tags whose words do not count towards the length of a sentence
+    quote_labels: interchangeable tags of quotation marks and apostrophes
+    equal_labels, equal_words: pairs that count as equal, each in both orders
+    cutoff_length: maximum length of the sentences in the second summary
+    labeled: whether matching brackets must have equal labels
     """
 
     deleted_labels: frozenset[str] = frozenset()
@@ -32,7 +32,7 @@ class EvalbParams:
 
 
 def symmetric_pairs(pairs: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-    """The pairs, and the pairs turned round."""
+    """Return the pairs in both orders."""
     return frozenset(pair for a, b in pairs for pair in ((a, b), (b, a)))
 
 
@@ -41,7 +41,7 @@ COLLINS = EvalbParams(
     length_deleted_labels=frozenset({"-NONE-"}),
     equal_labels=symmetric_pairs([("ADVP", "PRT")]),
 )
-"""What COLLINS.prm says, by which figures on the Penn treebank are published."""
+"""Parameters of COLLINS.prm, with which results on the Penn Treebank are published."""
 
 _LABEL_KEYWORDS = ("DELETE_LABEL", "DELETE_LABEL_FOR_LENGTH", "QUOTE_LABEL")
 _PAIR_KEYWORDS = ("EQ_LABEL", "EQ_WORD")
@@ -50,9 +50,9 @@ KEYWORDS = (*_LABEL_KEYWORDS, *_PAIR_KEYWORDS, *_NUMBER_KEYWORDS)
 
 
 def read_params(path: Path) -> EvalbParams:
-    """What a parameter file says. MAX_ERROR and DEBUG are read and change nothing: no error ends the scoring.
+    """Read a parameter file. MAX_ERROR and DEBUG have no effect, because errors do not end the scoring.
 
-    Raises DataError naming file and line for a keyword that is unknown and a value that does not suit it.
+    Raises DataError with file and line for an unknown keyword or an invalid value.
     """
     lists: dict[str, list[str]] = {keyword: [] for keyword in _LABEL_KEYWORDS}
     pairs: dict[str, list[tuple[str, str]]] = {keyword: [] for keyword in _PAIR_KEYWORDS}
@@ -63,11 +63,15 @@ def read_params(path: Path) -> EvalbParams:
         keyword, *values = line.split()
         location = f"{path}, line {number}"
         if keyword not in KEYWORDS:
-            raise DataError(f"{location}: {keyword[:40]!r} is no parameter of EVALB; known are {', '.join(KEYWORDS)}")
+            raise DataError(
+                f"{location}: {keyword[:40]!r} is no parameter of EVALB; use one of {', '.join(KEYWORDS)}",
+                code="invalid-format",
+            )
         num_values = 2 if keyword in _PAIR_KEYWORDS else 1
         if len(values) != num_values:
             raise DataError(
-                f"{location}: {keyword} takes {num_values} {'values' if num_values > 1 else 'value'}, not {len(values)}"
+                f"{location}: {keyword} takes {num_values} {'values' if num_values > 1 else 'value'}, not {len(values)}",
+                code="invalid-format",
             )
         if keyword in _LABEL_KEYWORDS:
             lists[keyword].append(values[0])
@@ -90,11 +94,12 @@ def read_params(path: Path) -> EvalbParams:
 
 def _parse_number(value: str, keyword: str, location: str) -> int:
     if not (value.isascii() and value.isdigit()):
-        raise DataError(f"{location}: {keyword} takes a whole number, not {value[:40]!r}")
+        raise DataError(f"{location}: {keyword} takes a whole number, not {value[:40]!r}", code="invalid-format")
     if keyword in ("LABELED", "DISC_ONLY") and value not in ("0", "1"):
-        raise DataError(f"{location}: {keyword} takes 0 or 1, not {value[:40]!r}")
+        raise DataError(f"{location}: {keyword} takes 0 or 1, not {value[:40]!r}", code="invalid-format")
     if keyword == "DISC_ONLY" and value == "1":
         raise DataError(
-            f"{location}: DISC_ONLY 1 counts discontinuous brackets alone, and trees in brackets have none; set it to 0"
+            f"{location}: DISC_ONLY 1 counts discontinuous brackets only, but bracketed trees have none; set it to 0",
+            code="invalid-format",
         )
     return int(value[:9])

@@ -1,4 +1,4 @@
-"""Scores in the very words of the C program EVALB: the same text for the same trees, failures dropped."""
+"""Scores in the output format of the C program EVALB: the same text for the same trees, with failures dropped."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _RULE = "=" * 76
 
 
 def format_report(scores: Sequence[SentenceScore], cutoff_length: int) -> str:
-    """A line for each sentence, the sums, and the summary over all and over those up to the length `cutoff`.
+    """Return one line for each sentence, the sums, and the summaries over all sentences and those up to `cutoff_length`.
 
-    An F-measure of nothing is 0 here, and in the C program no number.
+    Without matched brackets the F-measure is 0 here; the C program prints "nan".
     """
     totals = sum_scores(scores, "dropped")
     sums = (
@@ -40,7 +40,7 @@ def format_report(scores: Sequence[SentenceScore], cutoff_length: int) -> str:
 
 
 def format_sentence(score: SentenceScore) -> str:
-    """A sentence's line: of one that has no score, the length and the status alone."""
+    """Return the line of one sentence; a failed sentence has its length and status only."""
     gold, test, words = (score.gold, score.test, score.words) if score.status == 0 else (0, 0, 0)
     return (
         f"{score.line:4d}  {score.length:3d}    {score.status:d}  "

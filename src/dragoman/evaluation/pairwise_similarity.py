@@ -1,7 +1,7 @@
-"""Each line of a few against each other one, by sentence chrF or BLEU: what a choice by minimum Bayes risk asks for.
+"""Pairwise sentence chrF or BLEU between all lines of a list, the utility of minimum Bayes risk decoding.
 
-The numbers are those of sacreBLEU's `sentence_score`, all at once: that two lines share an n-gram k times means that both hold
-it a first, a second, … a k-th time, so counting what they share is a product of matrices of zeros and ones.
+The numbers equal those of sacreBLEU's `sentence_score`. Two lines share an n-gram k times if each contains it at least k times.
+So the counts of shared n-grams are sums of products of binary matrices, one for each k.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from sacrebleu.metrics.bleu import BLEU, MAX_NGRAM_ORDER
 from sacrebleu.metrics.chrf import CHRF
 
 ScoreMatrix = npt.NDArray[np.float64]
-"""Row i, column j: line i as a hypothesis, line j as its reference; in percent."""
+"""Score in percent of line i (row) as the hypothesis with line j (column) as its reference."""
 CountArray = npt.NDArray[np.int64]
 
 
 def pairwise_chrf(lines: Sequence[str]) -> ScoreMatrix:
-    """chrF2 of each line against each."""
+    """Return chrF2 of each line against each. → (N, N)"""
     characters = ["".join(line.split()) for line in lines]
     ids = [np.fromiter(map(ord, line), np.int64, len(line)) for line in characters]
     precision = recall = orders = np.zeros((len(lines), len(lines)))
     for total, shared in _count_shared_ngrams(ids, CHRF.CHAR_ORDER):
         hypothesis, reference = total[:, None], total[None, :]
-        in_both = (hypothesis > 0) & (reference > 0)  # an order that one of them is too short for does not count
+        in_both = (hypothesis > 0) & (reference > 0)  # ignore n-grams longer than one of the two lines
         precision = precision + np.where(in_both, shared / np.maximum(hypothesis, 1), 0.0)
         recall = recall + np.where(in_both, shared / np.maximum(reference, 1), 0.0)
         orders = orders + in_both
@@ -39,7 +39,10 @@ def pairwise_chrf(lines: Sequence[str]) -> ScoreMatrix:
 
 
 def pairwise_bleu(lines: Sequence[str], *, tokenize: str = "13a") -> ScoreMatrix:
-    """BLEU of each line against each, of sacreBLEU's tokens, with exponential smoothing and effective order."""
+    """Return BLEU of each line against each, with exponential smoothing and effective order. → (N, N)
+
+    tokenize: sacreBLEU's tokenizer
+    """
     tokenizer = _build_bleu(tokenize).tokenizer
     tokens = [tokenizer(line.rstrip()).split() for line in lines]
     token_ids = {token: index for index, token in enumerate(dict.fromkeys(chain(*tokens)))}
@@ -66,7 +69,7 @@ def _build_bleu(tokenize: str) -> BLEU:
 
 
 def _count_shared_ngrams(lines: Sequence[CountArray], orders: int) -> Iterator[tuple[CountArray, ScoreMatrix]]:
-    """For n-grams of 1, 2, … ids: how many each line holds (N,), and how many each two of them share (N, N)."""
+    """Yield the number of n-grams in each line (N,) and in common to each two lines (N, N), for n = 1, 2, …, `orders`."""
     count = len(lines)
     ids = np.concatenate(lines) if count else np.zeros(0, np.int64)
     row = np.concatenate([np.repeat(np.arange(count), [len(line) for line in lines]), [-1]])
@@ -83,7 +86,7 @@ def _count_shared_ngrams(lines: Sequence[CountArray], orders: int) -> Iterator[t
 
 
 def _sum_minima(count_NG: CountArray) -> ScoreMatrix:
-    """Σ_g min(held_ig, held_jg) for each two rows."""
+    """Return Σ_g min(count_ig, count_jg) for each two rows. → (N, N)"""
     shared = np.zeros((len(count_NG), len(count_NG)))
     for min_count in range(1, int(count_NG.max(initial=0)) + 1):
         count_NG = count_NG[:, (count_NG >= min_count).any(0)]

@@ -1,4 +1,4 @@
-"""Parses beside gold trees, one a sentence and none where there is none: brackets by COLLINS.prm's rules, and right tags."""
+"""Scores of parses against gold trees: brackets by the rules of COLLINS.prm, and tagging accuracy."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from dragoman.trees.tree import Tree, get_leaves
 
 @dataclass(frozen=True)
 class ParseComparison:
-    """What parses are worth beside the gold trees of their sentences, of which there are as many."""
+    """Parses and the gold trees of the same sentences; None stands for a missing parse."""
 
     parses: Sequence[Tree | None]
     gold: Sequence[Tree]
 
     @cached_property
     def scores_with_predicted_tags(self) -> list[SentenceScore]:
-        """By the tags in the parses."""
+        """Return the scores of the parses as they are."""
         return score_trees(self.gold, self.parses)
 
     @cached_property
     def scores_with_gold_tags(self) -> list[SentenceScore]:
-        """With the gold tags put in first, since a wrong tag of a punctuation mark alone makes other words by the rules."""
+        """Return the scores after the gold tags have replaced the predicted ones.
+
+        By the rules, a wrong tag of a punctuation mark changes which words count, so the sentence would fail.
+        """
         pairs = zip(self.parses, self.gold, strict=True)
         return score_trees(self.gold, [tree and copy_tags([gold_tree], [tree])[0] for tree, gold_tree in pairs])
 
     @property
     def tagging_accuracy(self) -> float:
-        """The share of the gold trees' words, in percent, that have the right tag; without a tree none of them has."""
+        """Return the percentage of words with the right tag; all words of a missing parse are wrong."""
         num_correct = num_words = 0
         for tree, gold_tree in zip(self.parses, self.gold, strict=True):
-            predicted_leaves = [] if tree is None else get_leaves(tree)
-            num_words += len(get_leaves(gold_tree))
-            num_correct += sum(
-                one.tag == other.tag for one, other in zip(predicted_leaves, get_leaves(gold_tree), strict=False)
-            )
+            leaves, gold_leaves = [] if tree is None else get_leaves(tree), get_leaves(gold_tree)
+            num_words += len(gold_leaves)
+            num_correct += sum(leaf.tag == gold_leaf.tag for leaf, gold_leaf in zip(leaves, gold_leaves, strict=False))
         return percent(num_correct, num_words)

@@ -1,1 +1,1 @@
-"""Bundles converted to the formats of other engines."""
+"""Export of bundles to the formats of other engines."""

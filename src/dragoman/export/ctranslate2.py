@@ -1,13 +1,14 @@
-"""A bundle as CTranslate2 reads it: the same weights, laid out for its C++ engine.
+"""Export of a bundle to CTranslate2: the same weights in the layout of its C++ engine.
 
-    model.bin, config.json, *vocabulary.json    what CTranslate2 reads
-    source.model                                SentencePiece model of the source; of both sides where they are joint
-    target.model                                that of the target, where it is another
-    dragoman.json                               where the model came from, and what its text and its search need
+    model.bin, config.json, *vocabulary.json    files that CTranslate2 reads
+    source.model                                SentencePiece model of the source, or of both sides if they are joint
+    target.model                                SentencePiece model of the target, if the sides differ
+    dragoman.json                               origin of the model, and settings of its text and its search
     manifest.json                               size and SHA-256 of each file
 
-CTranslate2 fuses the projections of an attention, gives keys and values one width, and reads positions from a table. Heads of
-two widths are filled up with zeros, which add nothing to a sum; positions are written out, since its own begin at 1.
+CTranslate2 fuses the projections of an attention layer, has one width for keys and values, and reads positions from a table.
+The export pads heads of two widths with zeros, which add nothing to a sum. It writes the positions as a table, because
+CTranslate2's own positions begin at 1.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import get_decoder_start_id
 
 METADATA_FILE = "dragoman.json"
-# Added to the logit of a token that is never to be said: e to it is 0 in every precision, and float16 holds it.
+# Added to the logit of a suppressed token: its exponential is 0 in every precision, and float16 can represent it.
 SUPPRESSED_LOGIT = -3e4
-# CTranslate2 ends a search with so many times beam_size outputs; dragoman, when none alive can win. From 2 on they agree.
+# CTranslate2 ends a search after PATIENCE · beam_size outputs, dragoman when no alive hypothesis can win. Both agree from 2 on.
 PATIENCE = 2
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What was written, and how to search with it as the recipe does.
+    """Written folder, and the search options that correspond to the recipe.
 
-    positions: tokens that a source and an output may have, the end token included
-    search: arguments of CTranslate2's translate_batch that come nearest to the recipe's [decoding]
-    remarks: what its users should know, a sentence each
+    max_positions: most tokens of a source and of an output, end token included
+    decoding_options: arguments of CTranslate2's translate_batch that are nearest to the recipe's [decoding] section
+    notes: differences to dragoman, one sentence each
     """
 
     path: Path
@@ -58,9 +59,10 @@ class ExportResult:
 
 
 def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -> ExportResult:
-    """Write a folder that `ctranslate2.Translator` opens, whole or not at all, in float32.
+    """Write a folder that `ctranslate2.Translator` opens, completely or not at all, in float32.
 
-    Raises BundleError for a model that CTranslate2 cannot express, MissingExtraError, and OutputError where `path` exists.
+    Raises BundleError for a model that CTranslate2 cannot express, MissingDependencyError without the ctranslate2 package,
+    and OutputError if `path` exists.
     """
     try:
         from ctranslate2.specs import TransformerSpec
@@ -68,10 +70,10 @@ def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -
         raise MissingDependencyError("ctranslate2", "ctranslate2", "the export to CTranslate2") from None
     config, model = bundle.recipe.model, bundle.model
     if bundle.recipe.task.kind != "translation":
-        raise BundleError(f"{bundle.recipe.name}: is a parser, not a translator: CTranslate2 cannot run it; use dragoman parse")
+        raise BundleError(f"{bundle.recipe.name}: is a parser, and CTranslate2 cannot run it; use dragoman parse")
     check_exportable(config)
     num_positions = _count_positions(bundle)
-    # A norm at the end of a stack has no switch of its own there: it is made with pre-norm, whatever the layers have.
+    # CTranslate2 has no option for a norm at the end of a stack. Its pre-norm specification has one, for layers of both kinds.
     has_final_norm = not isinstance(model.encoder.norm, nn.Identity)
     spec = TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers), config.num_heads, pre_norm=has_final_norm
@@ -87,7 +89,7 @@ def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -
     spec.optimize()
     decoding_options, notes = convert_decoding_options(bundle.recipe.decoding, num_positions=num_positions)
     if bundle.recipe.tokenizer.lowercase:
-        notes.insert(0, "the model reads lower-cased text: lower-case it before it is split into pieces")
+        notes.insert(0, "the model reads lower-cased text; lower-case it before tokenization")
     size = sum(value.num_bytes() for value in spec.variables().values() if not isinstance(value, str))
     with atomic_dir(path, overwrite=overwrite, size=size) as folder:
         spec.save(str(folder))
@@ -98,50 +100,52 @@ def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -
 
 
 def check_exportable(config: ModelConfig) -> None:
-    """Raise BundleError for a model that CTranslate2 has no form for."""
+    """Raise BundleError for a model that CTranslate2 cannot express."""
     if config.attention_window is not None:
         raise BundleError(
-            f"model.attention_window = {config.attention_window}: CTranslate2 has no encoder whose places see their neighbours "
-            "alone; train without a window to export"
+            f"model.attention_window = {config.attention_window}: CTranslate2 has no local attention; "
+            "train without a window to export"
         )
 
 
 def convert_decoding_options(decoding: DecodingConfig, *, num_positions: int) -> tuple[dict[str, Any], list[str]]:
-    """Arguments of translate_batch that search as these settings do, or nearly; and remarks on what differs.
+    """Return arguments of translate_batch that are nearest to these settings, and notes on the differences.
 
-    return_end_token lets the length penalty count the end token, as dragoman does; it then stands at the end of each output.
+    With return_end_token the length penalty counts the end token, as dragoman does. Each output then ends with that token.
+
+    num_positions: most tokens of an output
     """
     max_tokens = min(decoding.max_source_tokens + decoding.max_extra_tokens, num_positions)
     alpha = 0.0 if decoding.length_penalty == "none" else decoding.alpha
-    # An input of more than 1,024 tokens would be cut without a word; 0 makes it an error where positions end.
+    # The default truncates inputs of more than 1,024 tokens silently; 0 raises an error at the last position.
     options: dict[str, Any] = {"max_input_length": 0, "min_decoding_length": 0, "max_decoding_length": max_tokens}
     options |= {"beam_size": 1, "length_penalty": alpha, "return_end_token": True}
     notes = [
-        f"an output is cut at {max_tokens} tokens (max_decoding_length); dragoman cuts it at the source's length + "
-        f"{decoding.max_extra_tokens}"
+        f"CTranslate2 truncates an output at {max_tokens} tokens (max_decoding_length); dragoman truncates it at the source's "
+        f"length + {decoding.max_extra_tokens}"
     ]
     if decoding.method == "sample":
         options |= {"sampling_topk": decoding.top_k, "sampling_topp": decoding.top_p, "num_hypotheses": decoding.nbest}
         options["sampling_temperature"] = decoding.temperature
-        notes.append("samples come from another generator, so no seed gives those that dragoman draws")
+        notes.append("CTranslate2 samples with another random generator, so no seed gives the samples of dragoman")
     if decoding.method != "beam" or decoding.beam_size == 1:
         return options, notes
     options |= {"beam_size": decoding.beam_size, "num_hypotheses": decoding.nbest, "patience": PATIENCE}
     if decoding.length_penalty == "gnmt" and alpha:
         notes.append(
-            f"CTranslate2 divides scores by |Y|^α: length_penalty = {alpha:g} is not the recipe's ((5+|Y|)/6)^α, "
-            "by which its n-best can be ranked anew"
+            f"CTranslate2 divides scores by |Y|^α, so length_penalty = {alpha:g} differs from the recipe's ((5+|Y|)/6)^α; "
+            "rank its n-best list again by the recipe's formula"
         )
     if not alpha:
         notes.append(
-            "without a length penalty dragoman finds very short outputs that CTranslate2 passes over: it counts an end only "
-            "among the beam_size best"
+            "without a length penalty dragoman finds very short outputs that CTranslate2 does not find, because it accepts an end "
+            "token among the beam_size best candidates only"
         )
     return options, notes
 
 
 def _count_positions(bundle: Bundle) -> int:
-    """Rows of the tables of positions: as many tokens as the recipe's [decoding] lets a source or an output have."""
+    """Return the number of rows of the position tables: the most tokens of a source or output by the recipe."""
     decoding, positions = bundle.recipe.decoding, bundle.model.encoder.embedding.positions
     if isinstance(positions, LearnedPositionalEmbedding):
         return len(positions.weight)
@@ -150,7 +154,7 @@ def _count_positions(bundle: Bundle) -> int:
 
 def _set_encoder(spec: Any, encoder: Encoder, config: ModelConfig, num_positions: int) -> None:
     position_table = encoder.embedding.positions(0, num_positions)
-    # What stands in every place is as well added to its position.
+    # The target space embedding is added to every token, so it can be added to the positions.
     position_table = (
         position_table
         if encoder.embedding.target_space_embedding is None
@@ -176,7 +180,7 @@ def _set_decoder(spec: Any, decoder: Decoder, config: ModelConfig, num_positions
 
 
 def _set_stack(spec: Any, stack: Encoder | Decoder, position_table: Tensor, config: ModelConfig) -> None:
-    """What both stacks have around their layers."""
+    """Set the parts of a stack that are not its layers."""
     spec.pre_norm = config.norm == "pre"
     spec.scale_embeddings = config.scale_embeddings
     spec.position_encodings.encodings = position_table
@@ -185,7 +189,10 @@ def _set_stack(spec: Any, stack: Encoder | Decoder, position_table: Tensor, conf
 
 
 def _set_attention(spec: Any, attention: Attention, norm: nn.LayerNorm) -> None:
-    """Queries, keys and values as one matrix; over the source the queries stand alone. Heads all get the wider width."""
+    """Set an attention layer: one matrix for queries, keys and values, or a separate query matrix for cross-attention.
+
+    All heads get the larger of the key and value widths.
+    """
     num_heads = attention.num_heads
     width_k, width_v = (linear.out_features // num_heads for linear in (attention.key, attention.value))
     width = max(width_k, width_v)
@@ -203,7 +210,7 @@ def _set_attention(spec: Any, attention: Attention, norm: nn.LayerNorm) -> None:
 
 
 def _pad_heads(rows: Tensor, num_heads: int, width: int) -> Tensor:
-    """Heads of rows one after the other, each filled up to `width` rows with zeros. (heads · rows, …) → (heads · width, …)."""
+    """Return consecutive heads of rows, each padded with zeros to `width` rows. (heads · rows, …) → (heads · width, …)."""
     by_head = rows.detach().reshape(num_heads, rows.shape[0] // num_heads, -1)
     padded = pad(by_head, (0, 0, 0, width - by_head.shape[1]))
     return padded.reshape(num_heads * width, *rows.shape[1:])
@@ -232,7 +239,7 @@ def _set_vocabulary(spec: Any, bundle: Bundle) -> None:
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (target[i] for i in (UNKNOWN_ID, BEGIN_ID, END_ID))
-    # Where the decoder starts from a zero vector, any token will do.
+    # If the decoder starts from a zero vector, the token does not matter.
     spec.config.decoder_start_token = target[get_decoder_start_id(config)]
     spec.config.add_source_eos = config.append_source_eos
     spec.config.layer_norm_epsilon = config.norm_epsilon
@@ -242,7 +249,9 @@ def _check_unique_pieces(*sides: Sequence[str]) -> None:
     for pieces in sides:
         if len(set(pieces)) < len(pieces):
             duplicate = next(piece for index, piece in enumerate(pieces) if piece in pieces[:index])
-            raise BundleError(f"the subword model has two pieces {duplicate!r}; CTranslate2 tells pieces apart by their text")
+            raise BundleError(
+                f"the tokenizer has two pieces {duplicate!r}, and CTranslate2 needs distinct pieces; train another tokenizer"
+            )
 
 
 def _collect_metadata(bundle: Bundle, num_positions: int, decoding_options: dict[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -253,8 +262,8 @@ def _collect_metadata(bundle: Bundle, num_positions: int, decoding_options: dict
         "target_language": task.target_language,
         "lowercase": tokenizer.lowercase,
         "tokenized": task.tokenized,
-        "positions": num_positions,
-        "search": decoding_options,
-        "remarks": notes,
-        "story": bundle.metadata,
+        "max_positions": num_positions,
+        "decoding_options": decoding_options,
+        "notes": notes,
+        "metadata": bundle.metadata.to_dict(),
     }

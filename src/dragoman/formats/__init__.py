@@ -1,1 +1,1 @@
-"""Pairs of sentences from files and back again, one file a format; nothing here knows what a token is."""
+"""Reading and writing of parallel corpora: plain text, TSV, JSON lines, TMX, XLIFF, PO, SGM, Parquet and bracketed trees."""

@@ -1,4 +1,4 @@
-"""One JSON object on each line, such as data sets are exported in."""
+"""JSON lines: one JSON object on each line."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ KeyPair = tuple[str, str]
 def read_jsonl(
     path: Path | None, column_names: Sequence[str] | None = None, *, source_language: str = "", target_language: str = ""
 ) -> Iterator[Pair]:
-    """The texts under two keys of each object; which ones the first object tells, where `fields` does not name them.
+    """Yield the texts under two keys of each object.
 
-    A null, or a key that an object lacks, gives an empty text. Raises DataError naming the line.
+    column_names: the two keys, where "a.b" is b in a; by default the usual keys that the first object has
+
+    A null or a missing key gives an empty text. Raises DataError, which names the line, for anything else that is not text.
     """
     name = describe_path(path)
     keys: KeyPair | None = (column_names[0], column_names[1]) if column_names is not None else None
@@ -49,7 +51,7 @@ def read_jsonl(
 
 
 def find_keys(has_key: Callable[[str], bool], source_language: str, target_language: str) -> KeyPair | None:
-    """The first of the usual pairs of keys that is there whole, or else in part; none where nothing of any is."""
+    """Return the first usual pair of keys of which both exist, or else the first of which one exists, or None."""
     candidates: list[KeyPair] = [("source", "target"), ("src", "tgt")]
     if source_language and target_language and source_language != target_language:
         languages = (source_language, target_language)
@@ -60,19 +62,19 @@ def find_keys(has_key: Callable[[str], bool], source_language: str, target_langu
 
 
 def describe_unknown_keys(names: Sequence[str], source_language: str, target_language: str) -> str:
-    """What to say where none of the usual keys is there."""
+    """Return the error message for a file without any of the usual keys."""
     language_keys = f"{source_language} and {target_language}, " if source_language and target_language else ""
-    return f"neither {language_keys}source and target nor src and tgt among {quote_names(names)}; name two of them in fields"
+    return f"neither {language_keys}source and target nor src and tgt among {quote_names(names)}; name two of them in columns"
 
 
 def choose_output_keys(source_language: str, target_language: str) -> KeyPair:
-    """The keys that texts are written under: their languages, where both are known and differ."""
+    """Return the keys for the texts of a file: the two languages if they are known and differ, else source and target."""
     has_languages = bool(source_language and target_language and source_language != target_language)
     return (source_language, target_language) if has_languages else ("source", "target")
 
 
 def format_jsonl(pairs: Iterable[Pair], keys: KeyPair) -> Iterator[str]:
-    """The line of each pair."""
+    """Yield the line of each pair."""
     for pair in pairs:
         yield json.dumps({keys[0]: pair.source, keys[1]: pair.target}, ensure_ascii=False) + "\n"
 
@@ -92,7 +94,7 @@ def _parse_object(line: str, location: str) -> dict[str, Any]:
 
 
 def _look_up(row: dict[str, Any], key: str) -> tuple[bool, Any]:
-    """Whether the key is there, and what it holds; "a.b" is b within a unless it is a key itself."""
+    """Return whether the key exists, and its value. The key "a.b" is b in a, unless it is a key itself."""
     if key in row:
         return True, row[key]
     head, dot, tail = key.partition(".")
@@ -119,7 +121,7 @@ def _get_text(row: dict[str, Any], key: str, location: str) -> str:
 
 
 def _list_keys(row: dict[str, Any]) -> list[str]:
-    """The keys of an object and, one step down, of the objects in it."""
+    """Return the keys of an object, and those of the objects in it as "a.b"."""
     names = []
     for key, value in row.items():
         names += [f"{key}.{inner_key}" for inner_key in value] if isinstance(value, dict) and value else [key]

@@ -1,4 +1,4 @@
-"""A pair: one sentence and its counterpart, with the place it came from."""
+"""Sentence pair of a corpus, with its origin."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ _LINE_BREAKS = re.compile(r"[\r\n]+")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A source and a target text. `origin` names file and line, or file and unit, for messages and reports.
+    """Source and target text of one sentence.
 
-    No text holds a line break: one within a unit of its file, with the spaces and tabs around it, has become one space. Where
-    there is no finished translation, the target is empty.
+    origin: file and line, or file and unit, for messages and reports
+
+    No text holds a line break: the readers replace one, with the spaces and tabs around it, by one space. The target is empty
+    if there is no finished translation.
     """
 
     source: str
@@ -22,7 +24,7 @@ class Pair:
 
 
 def to_single_line(text: str) -> str:
-    """A text with a space for each line break and the white space around it; at its ends, with nothing instead."""
+    """Return a text in which each line break, with the spaces and tabs around it, is one space. At the ends it is removed."""
     first_part, *later_parts = _LINE_BREAKS.split(text)
     if not later_parts:
         return text
@@ -32,6 +34,6 @@ def to_single_line(text: str) -> str:
 
 
 def make_unit_origin(name: str, identifier: str | None, number: int) -> str:
-    """Where a unit of a format without lines stands: by its own name where it has one that can be shown, else by its number."""
+    """Return the origin of a unit of a format without lines: its identifier if it is printable and short, else its number."""
     is_displayable = identifier is not None and 0 < len(identifier) <= 80 and identifier.isprintable()
     return f"{name}:{identifier}" if is_displayable else f"{name}:#{number}"

@@ -1,4 +1,4 @@
-"""Parquet, which data sets are kept in: columns of text, or one column that holds both sides as a struct."""
+"""Parquet files with two columns of text, or with one struct column that holds both sides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.formats.jsonl import KeyPair, describe_unknown_keys, find_keys
 from dragoman.formats.pair import Pair, to_single_line
 from dragoman.formats.text import MAX_LINE_BYTES, READ_ERRORS, quote_names, to_data_error
 
-_BATCH_BYTES = 2**28  # bytes; rows of few bytes may all stand for one long text
+_BATCH_BYTES = 2**28  # bytes; with dictionary encoding, many short rows may stand for one long text
 _MIN_BATCH_ROWS, _MAX_BATCH_ROWS = 4, 1024
 _ROW_GROUP_CHARACTERS = 2**25  # characters
 
@@ -23,9 +23,9 @@ _ROW_GROUP_CHARACTERS = 2**25  # characters
 def read_parquet(
     path: Path, column_names: Sequence[str] | None = None, *, source_language: str = "", target_language: str = ""
 ) -> Iterator[Pair]:
-    """The texts of two columns row by row, found as those of JSON lines are; a null is an empty text.
+    """Yield the texts of two columns row by row, with the column names of `read_jsonl`. A null is an empty text.
 
-    Memory is of a few pages of the two columns. Raises DataError for a file without them, and for one that is damaged.
+    Memory holds a few pages of the two columns. Raises DataError if the file lacks the columns or is damaged.
     """
     number = 0
     try:
@@ -45,7 +45,7 @@ def read_parquet(
 def _find_column_paths(
     schema: Any, column_names: Sequence[str] | None, path: Path, source_language: str, target_language: str
 ) -> list[list[str]]:
-    """Where the two texts stand: the name of a column, and those of the fields that lead on from there."""
+    """Return the path of each side: the name of a column, and of the struct fields in it."""
     column_types = {field.name: field.type for field in schema}
     keys: KeyPair | None = (column_names[0], column_names[1]) if column_names is not None else None
     if keys is None:
@@ -67,7 +67,7 @@ def _find_column_paths(
 
 
 def _resolve_key(column_types: dict[str, Any], key: str) -> list[str]:
-    """The names that lead to what "a.b" means: a column of that name, or else b within a. None where there is no such thing."""
+    """Return the path of a key: the column of that name, or for "a.b" the field b in a; empty if neither exists."""
     if key in column_types:
         return [key]
     head, dot, tail = key.partition(".")
@@ -86,7 +86,7 @@ def _is_text(data_type: Any) -> bool:
 
 
 def _list_columns(column_types: dict[str, Any]) -> list[str]:
-    """The columns and, one step down, the fields of structs."""
+    """Return the names of the columns, and of the fields of structs as "a.b"."""
     names = []
     for name, data_type in column_types.items():
         names += [f"{name}.{field.name}" for field in data_type] if pa.types.is_struct(data_type) else [name]
@@ -94,9 +94,9 @@ def _list_columns(column_types: dict[str, Any]) -> list[str]:
 
 
 def _choose_batch_rows(metadata: Any) -> int:
-    """How many rows to take at once, so that they find room even if each of them stands for all the text of a row group.
+    """Return the number of rows to read at once. They fit into memory even if each holds all the text of a row group.
 
-    What is told of single columns would be nearer, but Arrow ends the process where that is damaged.
+    The metadata of single columns would be more exact, but Arrow crashes if it is damaged.
     """
     largest_row_group = max(
         (metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)), default=1
@@ -105,7 +105,7 @@ def _choose_batch_rows(metadata: Any) -> int:
 
 
 def _read_texts(batch: Any, column_path: list[str], path: Path, row_offset: int) -> list[str]:
-    """A column of a batch, `before` rows into the file."""
+    """Return the texts of a column of a batch that begins `row_offset` rows into the file."""
     column = batch.column(column_path[0])
     if column_path[1:]:
         column = pc.struct_field(column, column_path[1:])
@@ -117,12 +117,12 @@ def _read_texts(batch: Any, column_path: list[str], path: Path, row_offset: int)
         ) from None
     for row, text in enumerate(texts, start=row_offset + 1):
         if text is not None and len(text) > MAX_LINE_BYTES:
-            raise DataError(f"{path}, row {row}: longer than {MAX_LINE_BYTES >> 20} MiB, which no sentence is")
+            raise DataError(f"{path}, row {row}: longer than {MAX_LINE_BYTES >> 20} MiB; split the text")
     return ["" if text is None else to_single_line(text) for text in texts]
 
 
 def write_parquet(stream: IO[bytes], pairs: Iterable[Pair], keys: KeyPair) -> None:
-    """Write a file of two columns into a stream, which stays open."""
+    """Write a file with two columns into a stream, which stays open."""
     schema = pa.schema([(key, pa.string()) for key in keys])
     with pq.ParquetWriter(stream, schema, compression="zstd", write_page_checksum=True) as writer:
         sides: tuple[list[str], list[str]] = ([], [])

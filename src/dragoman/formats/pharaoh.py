@@ -1,4 +1,4 @@
-"""Links between words as Pharaoh's successors write them: `i-j i-j …` on a line, source before target, counted from 0."""
+"""Word alignments in Pharaoh format: `i-j i-j …` on each line, source before target, counted from 0."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _LINK = re.compile("([0-9]{1,6})-([0-9]{1,6})")
 
 
 def format_pharaoh(links: Sequence[Link]) -> str:
-    """One pair's links as a line."""
+    """Return the links of one pair as a line."""
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
 def read_pharaoh(path: Path) -> Iterator[list[Link]]:
-    """The links of each line. Raises DataError naming file and line for what is no link."""
+    """Yield the links of each line. Raises DataError, which names file and line, for an invalid link."""
     for number, line in enumerate(read_lines(path), start=1):
         links = []
         for word in line.split():
@@ -33,10 +33,10 @@ def read_pharaoh(path: Path) -> Iterator[list[Link]]:
 
 
 def check_links(links: Sequence[Link], num_source_words: int, num_target_words: int, *, location: str) -> None:
-    """Raise DataError for a link beyond the words of a pair that has so many on each side."""
+    """Raise DataError if a link is beyond the words of its pair. `location` names the pair in the message."""
     for source_index, target_index in links:
         if source_index >= num_source_words or target_index >= num_target_words:
             raise DataError(
-                f"{location}: {source_index}-{target_index} links a word that is not there: the source has {num_source_words} words, the target {num_target_words}, "
-                "counted from 0"
+                f"{location}: {source_index}-{target_index} links a word that is not there: the source has {num_source_words} "
+                f"words, the target {num_target_words}, counted from 0"
             )

@@ -1,4 +1,4 @@
-"""Gettext's PO, which translations of programs come in."""
+"""PO files of gettext, which hold the translations of programs."""
 
 from __future__ import annotations
 
@@ -17,27 +17,32 @@ _KEYWORD = re.compile(r"(msgctxt|msgid_plural|msgid|msgstr(?:\[[0-9]{1,2}\])?)[ 
 _KEYWORD_ORDER = ("msgctxt", "msgid", "msgid_plural", "msgstr")
 _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{2})|(.))")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "b": "\b", "f": "\f", "a": "\a", "\\": "\\", '"': '"'}
-# Codes of which the characters are the same in UTF-8, or the word that stands in a template until someone fills it in.
+# Encodings that are subsets of UTF-8, and the placeholder of templates.
 _CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "charset"})
 
 
 @dataclass
 class _PoMessage:
-    """What stands between one msgid's comments and the next's; `line` is the msgid's."""
+    """One message.
+
+    line: line of its msgid
+    strings: by keyword, in pieces of one line each
+    """
 
     line: int = 0
     fuzzy: bool = False
     obsolete: bool = False
     size: int = 0
     strings: dict[str, list[str]] = field(default_factory=dict)
-    """Keyword to its string, in pieces of a line each."""
 
 
 def read_po(path: Path | None) -> Iterator[Pair]:
-    """Each message with its translation; of one with plural forms, the singular with the first and the plural with the last.
+    """Yield each message with its translation.
 
-    The text of a fuzzy translation is left empty like that of a missing one. Contexts are ignored, obsolete entries skipped.
-    Raises DataError naming the line for whatever gettext would not read, and for another charset than UTF-8.
+    A message with plural forms gives two pairs: the singular with the first form, and the plural with the last. The target of a
+    fuzzy or missing translation is empty. Contexts are ignored, and obsolete entries are skipped.
+
+    Raises DataError, which names the line, for syntax that gettext refuses and for an encoding other than UTF-8.
     """
     name = describe_path(path)
     conversion_hint = "convert it: msgconv --to-code=UTF-8" + (f" {shlex.quote(name)} -o NEW.po" if path is not None else "")
@@ -100,7 +105,7 @@ def _read_messages(path: Path | None, *, hint: str) -> Iterator[_PoMessage]:
             current_pieces = entry.strings[keyword[1]]
             text = text[keyword.end() :]
         if current_pieces is None or is_obsolete != entry.obsolete or not text.startswith('"'):
-            raise DataError(f"{location}: {text[:40]!r} is nothing that PO knows here")
+            raise DataError(f"{location}: {text[:40]!r} is not valid in a PO file here")
         entry.size += len(text)
         if entry.size > MAX_LINE_BYTES:
             raise DataError(f"{location}: the message of line {entry.line} is longer than {MAX_LINE_BYTES >> 20} MiB")
@@ -111,7 +116,7 @@ def _read_messages(path: Path | None, *, hint: str) -> Iterator[_PoMessage]:
 
 
 def _check_keyword_order(entry: _PoMessage, keyword: str, location: str) -> None:
-    """Refuse a keyword that stands twice in its entry, or out of order."""
+    """Raise DataError for a keyword that is repeated in its entry or out of order."""
     rank = _KEYWORD_ORDER.index(keyword.partition("[")[0])
     earlier_ranks = [_KEYWORD_ORDER.index(earlier_keyword.partition("[")[0]) for earlier_keyword in entry.strings]
     if keyword in entry.strings or rank < max(earlier_ranks, default=0) or (rank > 1 and 1 not in earlier_ranks):
@@ -119,17 +124,17 @@ def _check_keyword_order(entry: _PoMessage, keyword: str, location: str) -> None
 
 
 def _check_complete(entry: _PoMessage, name: str) -> None:
-    """Refuse what the end of the file cut short."""
+    """Raise DataError for an entry that the end of the file cut off."""
     if not any(keyword.startswith("msgstr") for keyword in entry.strings):
         raise DataError(f"{name}, line {entry.line}: the message has no msgstr")
 
 
 def _unquote(text: str, location: str) -> str:
-    """The strings on a line, one after the other, without quotes and escapes."""
+    """Return the joined strings of a line without quotes and escapes."""
     position, pieces = 0, []
     while position < len(text):
         if (string := _STRING.match(text, position)) is None:
-            raise DataError(f"{location}: a quotation mark is missing or too many")
+            raise DataError(f"{location}: the quotation marks are not balanced")
         pieces.append(string[1])
         position = string.end()
     text = "".join(pieces)
@@ -137,16 +142,16 @@ def _unquote(text: str, location: str) -> str:
 
 
 def _unescape(escape: re.Match[str], location: str) -> str:
-    """The character of an escape sequence; those of single bytes beyond ASCII are of no charset that is read here."""
+    """Return the character of an escape sequence. Raises DataError for a byte beyond ASCII, which is not UTF-8 by itself."""
     octal, hexadecimal, letter = escape.groups()
     code = int(octal, 8) if octal else int(hexadecimal, 16) if hexadecimal else ord(_ESCAPES.get(letter, "\x80"))
     if code > 127:
-        raise DataError(f"{location}: {escape.group()} is no escape sequence of a character")
+        raise DataError(f"{location}: {escape.group()} is not an escape sequence of a character")
     return chr(code)
 
 
 def format_po(pairs: Iterable[Pair], target_language: str) -> Iterator[str]:
-    """A PO file, piece by piece. Each message has its number for a context, since gettext allows no two alike."""
+    """Yield a PO file in pieces. The number of each message is its context, since gettext allows no equal messages."""
     yield (
         'msgid ""\nmsgstr ""\n' + (f'"Language: {_quote(target_language)}\\n"\n' if target_language else "")
         + '"MIME-Version: 1.0\\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n"Content-Transfer-Encoding: 8bit\\n"\n'

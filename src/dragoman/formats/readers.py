@@ -1,4 +1,4 @@
-"""Pairs from a corpus of the recipe, whatever format its files have."""
+"""Readers of a corpus of the recipe: files, their formats, and the stream of pairs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dragoman.formats.tsv import read_aligned, read_tsv
 from dragoman.formats.xliff import read_xliff
 
 STDIN_PATH = Path(STANDARD_INPUT)
-"""Standard input, where a path is asked for."""
+"""Path that stands for standard input."""
 SUFFIX_FORMATS: dict[str, Format] = {
     ".tsv": "tsv",
     ".jsonl": "jsonl",
@@ -34,36 +34,36 @@ SUFFIX_FORMATS: dict[str, Format] = {
     ".ptb": "brackets",
 }
 SIDE_SUFFIX_FORMATS: dict[str, Format] = {".sgm": "sgm", ".sgml": "sgm"}
-"""Of files that hold one side. Any other ending of such a file means lines."""
+"""Formats of files that hold one side. Any other ending means plain lines."""
 _FORMATS_WITH_COLUMNS = ("tsv", "jsonl", "parquet")
 
 
 def list_corpus_files(corpus: CorpusConfig, root: Path) -> list[Path]:
-    """The files that a corpus is made of, in a fixed order: first those of the source. Standard input is `PIPE`.
+    """Return the files of a corpus in a fixed order, those of the source first. Standard input is `STDIN_PATH`.
 
-    A * in a file's name stands for any name that does not begin with a dot. Raises DataError where it stands for none.
+    A * in a file name matches any characters, but no name that begins with a dot. Raises DataError if nothing matches.
     """
     return _list_side_files(corpus.source, root) + _list_side_files(corpus.target, root) + _list_bilingual_files(corpus, root)
 
 
 def check_files_exist(recipe: Recipe, corpora: Iterable[CorpusConfig]) -> None:
-    """Raise DataError at the first file of them that is not there, with where it is looked for and what says how to get it."""
-    root, shipped_file = Path(recipe.data.root), find_builtin_recipe(recipe.name)
-    hint = "" if shipped_file is None else f"; the first lines of {shipped_file} say how to get it"
+    """Raise DataError for the first missing file. The message names the folder and, for built-in recipes, how to get it."""
+    root, builtin_file = Path(recipe.data.root), find_builtin_recipe(recipe.name)
+    hint = "" if builtin_file is None else f"; the first lines of {builtin_file} describe how to get it"
     for path in (path for corpus in corpora for path in list_corpus_files(corpus, root)):
         if path == STDIN_PATH:
             continue
         try:
             path.stat()
         except FileNotFoundError:
-            root_hint = f" (data.root = {recipe.data.root!r} says where to look)" if path.is_relative_to(root) else ""
+            root_hint = f" (data.root = {recipe.data.root!r})" if path.is_relative_to(root) else ""
             raise DataError(f"{path}: there is no such file{root_hint}{hint}") from None
         except OSError:
-            continue  # which who reads it tells of
+            continue  # the reader reports it
 
 
 def _list_bilingual_files(corpus: CorpusConfig, root: Path) -> list[Path]:
-    """The files that hold both sides."""
+    """Return the files that hold both sides."""
     paths: list[Path] = []
     for name in as_list(corpus.file):
         paths += [STDIN_PATH] if name == STANDARD_INPUT else _expand_wildcard(root, name)
@@ -75,7 +75,7 @@ def _list_side_files(names: str | list[str] | None, root: Path) -> list[Path]:
 
 
 def _expand_wildcard(root: Path, name: str) -> list[Path]:
-    """The files that a name stands for, sorted."""
+    """Return the files that a name with wildcards matches, sorted."""
     path = root / name
     if "*" not in path.name:
         return [_check_name_is_unicode(path)]
@@ -83,25 +83,27 @@ def _expand_wildcard(root: Path, name: str) -> list[Path]:
     try:
         matches = [entry for entry in path.parent.iterdir() if pattern.fullmatch(entry.name) and entry.is_file()]
     except OSError as error:
-        raise DataError(f"{path.parent}: cannot be looked through for {path.name!r}: {error.strerror}") from None
+        raise DataError(f"{path.parent}: cannot be listed for {path.name!r}: {error.strerror}") from None
     if not path.name.startswith("."):
         matches = [entry for entry in matches if not entry.name.startswith(".")]
     if not matches:
-        raise DataError(f"{path}: there is no such file; * stands for any name, but in the last part of a path alone")
+        raise DataError(f"{path}: there is no such file; * matches file names, not folders")
     return [_check_name_is_unicode(entry) for entry in sorted(matches)]
 
 
 def _check_name_is_unicode(path: Path) -> Path:
-    """The path, whose name goes into every pair's origin. Raises DataError where no text can hold it."""
+    """Return the path. Raises DataError if its name is not valid Unicode, since it becomes part of every pair's origin."""
     if not str(path).isprintable() and any("\ud800" <= character <= "\udfff" for character in str(path)):
-        raise DataError(f"{str(path)!a}: this file's name is not UTF-8; rename the file")
+        raise DataError(f"{str(path)!a}: the file name is not UTF-8; rename the file")
     return path
 
 
 def detect_format(path: Path, file_format: Format = "auto", *, is_one_side: bool = False) -> Format:
-    """The format of a file: as given, or else by its ending, beneath that of an archive. `one_side` is of files for one side.
+    """Return the format of a file: the given one, or for `auto` the one of its ending without that of an archive.
 
-    Raises DataError for an ending that tells none.
+    is_one_side: whether the file holds one side only
+
+    Raises DataError if the ending belongs to no format.
     """
     if file_format != "auto":
         return file_format
@@ -109,27 +111,30 @@ def detect_format(path: Path, file_format: Format = "auto", *, is_one_side: bool
     if is_one_side:
         return SIDE_SUFFIX_FORMATS.get(suffix, "lines")
     if path == STDIN_PATH:
-        raise DataError("standard input has no ending that tells its format: give data.….format, such as 'tsv' or 'jsonl'")
+        raise DataError("standard input: its format is unknown; give data.….format, such as 'tsv' or 'jsonl'")
     if suffix in SIDE_SUFFIX_FORMATS:
         raise DataError(f"{path}: an SGM file holds one side: give data.….source and target instead of file")
     if suffix not in SUFFIX_FORMATS:
         problem = f"the ending {suffix!r}" if suffix else "a name without an ending"
-        raise DataError(f"{path}: {problem} tells no format; known are {' '.join(SUFFIX_FORMATS)}; give data.….format")
+        raise DataError(f"{path}: {problem} does not name a format; known are {' '.join(SUFFIX_FORMATS)}; give data.….format")
     return SUFFIX_FORMATS[suffix]
 
 
 def get_format_suffix(path: Path) -> str:
-    """A file's ending beneath that of an archive."""
+    """Return the ending of a file name in lower case, without the ending of an archive."""
     return (path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path).suffix.lower()
 
 
 def read_pairs(corpus: CorpusConfig, root: Path, *, source_language: str = "", target_language: str = "") -> Iterator[Pair]:
-    """Stream the pairs of a corpus, two for the sides before one for both. Raises DataError naming file and place."""
+    """Yield the pairs of a corpus: those of `source` and `target`, then those of `file`.
+
+    Raises DataError, which names file and position.
+    """
     sources, targets = _list_side_files(corpus.source, root), _list_side_files(corpus.target, root)
     if len(sources) != len(targets):
         raise DataError(
-            f"{corpus.source} stands for {len(sources)} files but {corpus.target} for {len(targets)}; "
-            "the n-th of one must be the translation of the n-th of the other"
+            f"{corpus.source} matches {len(sources)} files but {corpus.target} {len(targets)}; "
+            "file n of one must be the translation of file n of the other"
         )
     for source, target in zip(sources, targets, strict=True):
         yield from read_sides(source, target, corpus.format)
@@ -139,14 +144,14 @@ def read_pairs(corpus: CorpusConfig, root: Path, *, source_language: str = "", t
 
 
 def read_sides(source: Path, target: Path, file_format: Format = "auto") -> Iterator[Pair]:
-    """Stream the pairs of two files, one for each side."""
+    """Return an iterator over the pairs of two files, one for each side."""
     formats = [detect_format(path, file_format, is_one_side=True) for path in (source, target)]
     match formats:
         case ["lines", "lines"]:
             return read_aligned(source, target)
         case ["sgm", "sgm"]:
             return read_sgm(source, target)
-    raise DataError(f"{source} and {target} are to be read as {formats[0]} and {formats[1]}; give two files of one format")
+    raise DataError(f"{source} and {target}: their formats {formats[0]} and {formats[1]} differ; give two files of one format")
 
 
 def read_file(
@@ -157,9 +162,12 @@ def read_file(
     source_language: str = "",
     target_language: str = "",
 ) -> Iterator[Pair]:
-    """Stream the pairs of a file that holds both sides; `PIPE` is one, too."""
+    """Return an iterator over the pairs of a file that holds both sides, or of `STDIN_PATH`.
+
+    column_names: columns or keys of source and target, for the formats that have them
+    """
     if column_names is not None and file_format not in _FORMATS_WITH_COLUMNS:
-        raise DataError(f"{path}: fields is given, but {file_format} has none; it is for {', '.join(_FORMATS_WITH_COLUMNS)}")
+        raise DataError(f"{path}: {file_format} has no columns; columns is for {', '.join(_FORMATS_WITH_COLUMNS)}")
     stream_path = None if path == STDIN_PATH else path
     languages = {"source_language": source_language, "target_language": target_language}
     match file_format:
@@ -178,7 +186,7 @@ def read_file(
         case "parquet":
             if stream_path is None or path.suffix in COMPRESSED_SUFFIXES:
                 raise DataError(
-                    f"{describe_path(stream_path)}: Parquet is read from its end, so neither from an archive nor a pipe; unpack it"
+                    f"{describe_path(stream_path)}: Parquet cannot be read from an archive or a pipe; unpack it into a file"
                 )
             return read_parquet(path, column_names, **languages)
-    raise DataError(f"{describe_path(stream_path)}: format = {file_format!r} is not of a file that holds both sides")
+    raise DataError(f"{describe_path(stream_path)}: format = {file_format!r} holds one side; give source and target")

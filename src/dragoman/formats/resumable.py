@@ -1,12 +1,12 @@
-"""A file that is made piece by piece over hours, and goes on where it stopped.
+"""Output file that is written in pieces over hours and continues after an interruption.
 
-    OUT.part/    while it grows
-      content        what is written so far
-      progress.json  what was asked, how much was read, how many bytes of `content` belong to that, and what was counted
-    OUT          once it is whole
+    OUT.part/    unfinished
+      content        bytes written so far
+      progress.json  request, amount of input read, bytes of `content` for it, and counts
+    OUT          finished
 
-A piece counts once `progress.json` tells of it, which is replaced whole after the piece is on the disk; what a killed process
-wrote beyond is cut off. So no line is there twice, and none is missing.
+After a piece is on the disk, `progress.json` is replaced atomically. A restart cuts off bytes beyond the last recorded piece,
+so no line is repeated or missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ CONTENT_FILE, PROGRESS_FILE = "content", "progress.json"
 
 
 class ResumableFile:
-    """Where it stands: `read` says how much of what is asked for was read, `tally` what came of it."""
+    """Unfinished output file.
+
+    num_read: amount of input that is processed
+    counts: counts of the caller, such as lines by status
+    """
 
     def __init__(
         self, folder: Path, request: Mapping[str, Any], stream: IO[bytes], num_read: int, counts: Mapping[str, int]
@@ -39,29 +43,35 @@ class ResumableFile:
         self.counts = Counter(counts)
 
     def append(self, text: str, *, num_read: int, counts: Mapping[str, int]) -> None:
-        """Write what came of so much more that was read, and make it last."""
+        """Write the output of `num_read` further inputs, and record it durably."""
         self.stream.write(text.encode())
         self.stream.flush()
         os.fsync(self.stream.fileno())
         self.num_read += num_read
         self.counts.update(counts)
-        document = {"request": self.request, "read": self.num_read, "bytes": self.stream.tell(), "tally": dict(self.counts)}
+        document = {
+            "request": self.request,
+            "num_read": self.num_read,
+            "num_bytes": self.stream.tell(),
+            "counts": dict(self.counts),
+        }
         write_json(self.folder / PROGRESS_FILE, document, overwrite=True)
 
 
 @contextmanager
 def resumable_file(path: Path, request: Mapping[str, Any], *, overwrite: bool = False) -> Iterator[ResumableFile]:
-    """A file that appears at `path` once this is left without an error; else what there is of it is kept and gone on with.
+    """Open a resumable file. It appears at `path` when the context ends without an error; otherwise its parts stay.
 
-    request: what is asked for, as JSON holds it; what was begun for another request is not gone on with
+    request: description of the work as JSON values; parts of another request are an error
+    overwrite: whether to replace `path`, and to discard parts of another request
 
-    Raises OutputError where `path` stands already, where another process is at work on it or has begun something else, or
-    where it cannot be written.
+    Raises OutputError if `path` exists, if another process writes it, if its parts belong to another request, or if it cannot
+    be written.
     """
     if not overwrite:
         check_path_is_free(path)
     if not path.name or path.is_dir():
-        raise OutputError(f"{path}: is a folder; give the name of a file")
+        raise OutputError(f"{path}: is a folder; give a file name")
     folder = path.with_name(f"{path.name}.part")
     json_request = json.loads(json.dumps(request))
     try:
@@ -82,14 +92,14 @@ def resumable_file(path: Path, request: Mapping[str, Any], *, overwrite: bool = 
 
 
 def _load_progress(folder: Path, request: Mapping[str, Any], *, overwrite: bool) -> tuple[int, int, dict[str, int]]:
-    """Bytes written, how much was read for them, and what was counted; of what was begun for another request, nothing."""
+    """Return the bytes written, the amount of input read, and the counts. Parts to be overwritten count as zero."""
     if unknown_files := sorted(
         {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")} - {CONTENT_FILE, PROGRESS_FILE}
     ):
-        raise OutputError(f"{folder}: holds {unknown_files[0]!r}, which dragoman did not write; give another name")
+        raise OutputError(f"{folder}: holds {unknown_files[0]!r}, which dragoman did not write; give another file name")
     try:
         document = json.loads((folder / PROGRESS_FILE).read_bytes())
-        size, num_read, counts, old_request = (document[key] for key in ("bytes", "read", "tally", "request"))
+        size, num_read, counts, old_request = (document[key] for key in ("num_bytes", "num_read", "counts", "request"))
         is_intact = (folder / CONTENT_FILE).stat().st_size >= size
     except FileNotFoundError:
         return 0, 0, {}
@@ -98,15 +108,15 @@ def _load_progress(folder: Path, request: Mapping[str, Any], *, overwrite: bool)
     if overwrite and (not is_intact or old_request != request):
         return 0, 0, {}
     if not is_intact:
-        raise OutputError(f"{folder}: is damaged; --overwrite begins anew")
+        raise OutputError(f"{folder}: is damaged; start again with --overwrite")
     if old_request != request:
         difference = _describe_difference(old_request, request)
-        raise OutputError(f"{folder}: was begun with {difference}; give another name, or --overwrite to begin anew")
+        raise OutputError(f"{folder}: was started with {difference}; give another file name, or start again with --overwrite")
     return size, num_read, counts
 
 
 def _describe_difference(old_request: Any, request: Mapping[str, Any]) -> str:
-    """The first thing that is not as it was."""
+    """Return the first difference between two requests."""
     for key, new_value in request.items():
         old_value = old_request.get(key) if isinstance(old_request, Mapping) else None
         if old_value != new_value and isinstance(new_value, Mapping) and isinstance(old_value, Mapping):

@@ -1,4 +1,4 @@
-"""WMT's SGM: a file of segments for each side, which is not always well-formed and so is read line by line."""
+"""SGM files of WMT: one file of segments for each side. They are not always well-formed, so they are read line by line."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class _Segment:
 
 
 def read_sgm(source: Path, target: Path) -> Iterator[Pair]:
-    """The segments of one file with those of the other, which must be in the same documents and of the same names.
+    """Yield the segments of two files as pairs. Both files must have the same documents and segment names in the same order.
 
-    A bare & or < is taken as it stands. Raises DataError naming the line where the two part, or where a segment is left open.
+    A bare & or < is ordinary text. Raises DataError, which names the line, if the files differ or a segment is not closed.
     """
     for source_segment, target_segment in zip_longest(_read_segments(source), _read_segments(target)):
         if source_segment is None or target_segment is None:
@@ -40,13 +40,11 @@ def read_sgm(source: Path, target: Path) -> Iterator[Pair]:
                 (source, target, target_segment) if source_segment is None else (target, source, source_segment)
             )
             raise DataError(
-                f"{shorter_path} ends before the segment {_describe(extra_segment)} of {longer_path}, line {extra_segment.line}"
+                f"{shorter_path} ends before segment {_describe(extra_segment)} of {longer_path}, line {extra_segment.line}"
             )
         if (source_segment.document, source_segment.identifier) != (target_segment.document, target_segment.identifier):
-            expectation = f"where {source}, line {source_segment.line}, has {_describe(source_segment)}"
-            raise DataError(
-                f"{target}, line {target_segment.line}: the segment {_describe(target_segment)} stands {expectation}"
-            )
+            expectation = f"{source}, line {source_segment.line}, has {_describe(source_segment)}"
+            raise DataError(f"{target}, line {target_segment.line}: has segment {_describe(target_segment)}, but {expectation}")
         yield Pair(source_segment.text, target_segment.text, f"{source}:{source_segment.line}")
 
 
@@ -71,10 +69,10 @@ def _read_segments(path: Path) -> Iterator[_Segment]:
                 pieces = None
             elif pieces is not None:
                 raise DataError(
-                    f"{path}, line {number}: {tag.group()[:40]!r} stands before the </seg> of line {start_line}'s segment"
+                    f"{path}, line {number}: {tag.group()[:40]!r} is in the segment of line {start_line}, which has no </seg>"
                 )
             elif (tag_name, closing) == ("seg", "/"):
-                raise DataError(f"{path}, line {number}: </seg> stands where no segment was begun")
+                raise DataError(f"{path}, line {number}: </seg> closes no segment")
             elif tag_name == "seg":
                 identifier, pieces, start_line, size = _find_name(tag_name, attributes), [], number, 0
             elif not closing:
@@ -90,7 +88,7 @@ def _read_segments(path: Path) -> Iterator[_Segment]:
 
 
 def _find_name(kind: str, attributes: str) -> str:
-    """The name that a tag gives its document or segment; empty where it gives none."""
+    """Return the name in the attributes of a document or segment tag; empty if it has none."""
     name_match = _NAME_ATTRIBUTES[kind].search(attributes)
     return "" if name_match is None else next(group for group in name_match.groups() if group is not None)
 
@@ -100,7 +98,7 @@ def _decode_text(raw_text: str) -> str:
 
 
 def _decode_reference(reference: re.Match[str]) -> str:
-    """What a reference stands for; one to nothing stands for itself."""
+    """Return the character of a reference. A reference to no valid character stays unchanged."""
     decimal, hexadecimal, name = reference.groups()
     if name:
         return _NAMED_REFERENCES[name]
@@ -109,7 +107,7 @@ def _decode_reference(reference: re.Match[str]) -> str:
 
 
 def format_sgm(pairs: Iterable[Pair], source_language: str, target_language: str) -> Iterator[tuple[str, str]]:
-    """What the two files hold, piece by piece."""
+    """Yield the two files in pieces."""
     yield (
         f'<srcset setid="dragoman" srclang="{_escape(source_language)}">\n<doc docid="dragoman">\n',
         f'<refset setid="dragoman" srclang="{_escape(source_language)}" trglang="{_escape(target_language)}">\n'
@@ -125,7 +123,7 @@ def _format_segment(number: int, text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """A text with its markup spelt out, and so the white space at its ends, which would be taken for the file's own."""
+    """Return a text with its markup escaped, and the white space at its ends, which readers would strip."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
     stripped = text.strip(" \t")
     start = len(text) - len(text.lstrip(" \t"))

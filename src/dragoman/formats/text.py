@@ -1,4 +1,4 @@
-"""Lines of text from files, compressed or not: UTF-8 or a clear no."""
+"""Reader of text lines in UTF-8 from plain and compressed files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import lzma
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
@@ -21,52 +22,91 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 MAX_LINE_BYTES = 2**24
-"""Bytes of the longest line, or unit of a format without lines; what is longer is refused before it is read to its end."""
+"""Largest number of bytes in a line, or in a unit of a format without lines. Longer ones raise an error while they are read."""
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 READ_ERRORS = (EOFError, OSError, lzma.LZMAError, zlib.error, pa.ArrowException)
-"""What reading a file's bytes may raise."""
+"""Exceptions that reading the bytes of a file may raise."""
 
 _CHUNK_BYTES = 2**17
-_COMPRESSED_CHUNK_BYTES = 2**13  # no more, since what follows a part is copied for each part, and parts may hold nothing
-_XZ_MEMORY_LIMIT = 2**28  # bytes; xz -9 asks for 2**26 of its reader, and a hostile file for whatever it likes
+_COMPRESSED_CHUNK_BYTES = 2**13  # small, because each part of an archive copies the bytes behind it, and a part may be empty
+_XZ_MEMORY_LIMIT = 2**28  # bytes; xz -9 needs 2**26, and a hostile file may ask for any amount
+
+
+@dataclass
+class ByteCounter:
+    """Number of bytes that this process has read from corpus files, before decompression."""
+
+    num_bytes: int = 0
+
+
+BYTE_COUNTER = ByteCounter()
 
 
 def describe_path(path: Path | None) -> str:
-    """A file's name in messages; standard input for None."""
+    """Return the name of a file in messages; None is standard input."""
     return "standard input" if path is None else str(path)
 
 
 def quote_names(names: Sequence[str]) -> str:
-    """Names from a file, as far as a line of a message bears."""
+    """Return names from a file in quotes, at most ten of them and 40 characters of each."""
     quoted = ", ".join(repr(name) if len(name) <= 40 else f"{name[:40]!r}…" for name in names[:10])
     return (quoted or "nothing") + (", …" if len(names) > 10 else "")
 
 
 def open_bytes(path: Path | None) -> IO[bytes]:
-    """The file's bytes (standard input's for None), uncompressed as its ending says."""
+    """Open a file for reading, and decompress it if its ending says so. None is standard input."""
     if path is None:
         return sys.stdin.buffer
     if path.suffix in COMPRESSED_SUFFIXES and path.is_file() and not path.stat().st_size:
         raise EOFError(f"an empty file is no {path.suffix} archive")
     match path.suffix:
         case ".gz":
-            return cast(IO[bytes], io.BufferedReader(gzip.GzipFile(path, "rb"), _CHUNK_BYTES))
+            return cast(IO[bytes], io.BufferedReader(_GzipReader(_open_raw(path)), _CHUNK_BYTES))
         case ".xz":
             make_decompressor = partial(lzma.LZMADecompressor, memlimit=_XZ_MEMORY_LIMIT)
-            return cast(
-                IO[bytes],
-                io.BufferedReader(_MultiStreamReader(path.open("rb"), make_decompressor, padding=b"\0"), _CHUNK_BYTES),
-            )
+            reader = _MultiStreamReader(_open_raw(path), make_decompressor, padding=b"\0")
+            return cast(IO[bytes], io.BufferedReader(reader, _CHUNK_BYTES))
         case ".bz2":
-            return cast(IO[bytes], io.BufferedReader(_MultiStreamReader(path.open("rb"), bz2.BZ2Decompressor), _CHUNK_BYTES))
+            reader = _MultiStreamReader(_open_raw(path), bz2.BZ2Decompressor)
+            return cast(IO[bytes], io.BufferedReader(reader, _CHUNK_BYTES))
         case ".zst":
-            return cast(IO[bytes], io.BufferedReader(pa.CompressedInputStream(path.open("rb"), "zstd"), _CHUNK_BYTES))
+            return cast(IO[bytes], io.BufferedReader(pa.CompressedInputStream(_open_raw(path), "zstd"), _CHUNK_BYTES))
         case _:
-            return path.open("rb")
+            return _open_raw(path)
+
+
+def _open_raw(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], io.BufferedReader(_CountingFile(path), _CHUNK_BYTES))
+
+
+class _CountingFile(io.FileIO):
+    """Raw file that adds the bytes it reads to `BYTE_COUNTER`."""
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        count = super().readinto(buffer) or 0
+        BYTE_COUNTER.num_bytes += count
+        return count
+
+
+class _GzipReader(gzip.GzipFile):
+    """Reader of a gzip archive that closes the stream it reads from."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(fileobj=stream, mode="rb")
+        self._stream = stream
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._stream.close()
 
 
 class _MultiStreamReader(io.RawIOBase):
-    """An archive of one part or several, unpacked. The standard library takes damage from the second part on for the end."""
+    """Reader of an archive with one part or several.
+
+    The readers of the standard library take damage after the first part for the end of the file.
+    """
 
     def __init__(
         self,
@@ -100,7 +140,7 @@ class _MultiStreamReader(io.RawIOBase):
                 return len(data)
 
     def _read_past_padding(self) -> bytes:
-        """The first bytes behind a part that are no padding."""
+        """Return the first bytes after a part that are not padding."""
         while compressed := self._stream.read(_COMPRESSED_CHUNK_BYTES):
             if compressed := compressed.lstrip(self._padding):
                 return compressed
@@ -112,10 +152,12 @@ class _MultiStreamReader(io.RawIOBase):
 
 
 def read_lines(path: Path | None, *, hint: str = "") -> Iterator[str]:
-    """The lines of a file (standard input for None) without their ends. A line ends with \\n or \\r\\n and nothing else.
+    """Yield the lines of a file without their ends. Only \\n and \\r\\n end a line. A path of None is standard input.
 
-    Raises DataError naming file and line for a missing file, a broken archive, a line longer than `LONGEST`, or bytes that are
-    not UTF-8, where `hint` says what to do.
+    hint: advice at the end of the error message for bytes that are not UTF-8
+
+    Raises DataError, which names file and line, for a missing file, a damaged archive, a line over MAX_LINE_BYTES, or bytes
+    that are not UTF-8.
     """
     name = describe_path(path)
     number = 0
@@ -125,7 +167,7 @@ def read_lines(path: Path | None, *, hint: str = "") -> Iterator[str]:
                 previous_lines = number
                 for number, line in enumerate(lines, start=previous_lines + 1):
                     if len(line) > MAX_LINE_BYTES:
-                        raise DataError(f"{name}, line {number}: longer than {MAX_LINE_BYTES >> 20} MiB, which no sentence is")
+                        raise DataError(f"{name}, line {number}: longer than {MAX_LINE_BYTES >> 20} MiB; split the line")
                     text = line.decode("utf-8")
                     if has_newline:
                         text = text.removesuffix("\r")
@@ -140,9 +182,9 @@ def read_lines(path: Path | None, *, hint: str = "") -> Iterator[str]:
 
 
 def _read_line_blocks(stream: io.BufferedReader) -> Iterator[tuple[list[bytes], bool]]:
-    """The lines of a file without \\n, as many at once as one reading of it completes, and whether they had one.
+    """Yield blocks of lines without \\n, and whether each line of the block ended with \\n.
 
-    A line longer than `LONGEST` comes cut, as the last.
+    A block holds the lines that one read of the file completes. A line over MAX_LINE_BYTES is cut and ends the file.
     """
     pending: list[bytes] = []
     size = 0
@@ -159,30 +201,34 @@ def _read_line_blocks(stream: io.BufferedReader) -> Iterator[tuple[list[bytes], 
 
 
 def to_data_error(path: Path | None, error: Exception, *, last_position: str = "") -> DataError:
-    """The answer to an error of `UNREADABLE`; `after` names the last thing that could be read."""
+    """Return the DataError for an exception of `READ_ERRORS`.
+
+    last_position: last line, row or unit that could be read, such as `line 7`; empty if there was none
+    """
     name = describe_path(path)
     match error:
         case FileNotFoundError():
             return DataError(f"{name}: there is no such file")
         case IsADirectoryError():
-            return DataError(f"{name}: is a folder, not a file")
+            return DataError(f"{name}: is a folder; give a file")
         case PermissionError():
-            return DataError(f"{name}: may not be read")
+            return DataError(f"{name}: no permission to read it")
     reason = format_reason(str(getattr(error, "strerror", None) or error)) or type(error).__name__
-    return DataError(f"{name}: {f'broken after {last_position}' if last_position else 'cannot be read'}: {reason}")
+    return DataError(f"{name}: {f'damaged after {last_position}' if last_position else 'cannot be read'}: {reason}")
 
 
 def format_reason(message: str) -> str:
-    """What a library says of a damaged file, fit for one line: it may quote the damage."""
+    """Return a library's message about a damaged file as one printable line, since it may quote the damage."""
     line = " ".join(message.split())[:160]
     return "".join(character if character.isprintable() else "\ufffd" for character in line)
 
 
 def read_parallel_lines(first_path: Path, second_path: Path) -> tuple[list[str], list[str]]:
-    """The lines of two files that belong together, line by line. Raises DataError where one has more."""
+    """Return the lines of two parallel files. Raises DataError if their numbers of lines differ."""
     first_lines, second_lines = list(read_lines(first_path)), list(read_lines(second_path))
     if len(first_lines) != len(second_lines):
         raise DataError(
-            f"{first_path} has {len(first_lines)} lines but {second_path} has {len(second_lines)}: line n of one belongs to line n of the other"
+            f"{first_path} has {len(first_lines)} lines but {second_path} has {len(second_lines)}: line n of one must belong "
+            "to line n of the other"
         )
     return first_lines, second_lines

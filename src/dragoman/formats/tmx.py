@@ -1,4 +1,4 @@
-"""TMX, in which translation memories are exchanged: any number of languages in each unit."""
+"""TMX files, the exchange format of translation memories, with any number of languages in each unit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
 def read_tmx(path: Path | None, *, source_language: str, target_language: str) -> Iterator[Pair]:
-    """The first variant in each of the two languages, unit by unit; `en` takes `en-GB` where a unit has nothing nearer.
+    """Yield the first variant in each of the two languages, unit by unit. The code `en` also matches `en-GB`.
 
-    A unit that lacks one gives an empty text. Raises DataError where the file is no TMX or never has one of the languages.
+    A missing variant gives an empty text. Raises DataError if the file is not TMX, or if no unit has one of the languages.
     """
     name = describe_path(path)
     seen_languages: dict[str, None] = {}
@@ -33,7 +33,7 @@ def read_tmx(path: Path | None, *, source_language: str, target_language: str) -
             seen_languages.update(dict.fromkeys(language[:50] for language in languages if language))
         if not (source_language and target_language):
             raise DataError(
-                f"{name}: holds {quote_names([*seen_languages])}; say which to take in task.source_language and target_language"
+                f"{name}: holds {quote_names([*seen_languages])}; choose two in task.source_language and task.target_language"
             )
         source_index, target_index = _choose_variants(languages, (source_language, target_language))
         has_language = [has_language[0] or source_index is not None, has_language[1] or target_index is not None]
@@ -42,20 +42,20 @@ def read_tmx(path: Path | None, *, source_language: str, target_language: str) -
             "" if index is None else _get_segment_text(variants[index], origin) for index in (source_index, target_index)
         )
         yield Pair(source, target, origin)
-    for language, was_found in zip((source_language, target_language), has_language, strict=True):
-        if seen_languages and not was_found:
+    for language, is_present in zip((source_language, target_language), has_language, strict=True):
+        if seen_languages and not is_present:
             raise DataError(f"{name}: no unit has the language {language!r}; it holds {quote_names([*seen_languages])}")
 
 
 def _choose_variants(languages: list[str], expected_languages: tuple[str, str]) -> tuple[int | None, int | None]:
-    """The places of source and target: first what is written as wanted, then what has the same primary subtag."""
+    """Return the indices of source and target: the first equal codes, or else the first with the same primary subtag."""
     indices: list[int | None] = [None, None]
     for is_match in (_is_same_code, is_same_language):
         for side in (0, 1):
             if indices[side] is None:
                 free_indices = (index for index in range(len(languages)) if index not in indices)
                 indices[side] = next(
-                    (place for place in free_indices if is_match(languages[place], expected_languages[side])), None
+                    (index for index in free_indices if is_match(languages[index], expected_languages[side])), None
                 )
     return indices[0], indices[1]
 
@@ -70,7 +70,7 @@ def _get_segment_text(variant: _Element, origin: str) -> str:
 
 
 def format_tmx(pairs: Iterable[Pair], source_language: str, target_language: str) -> Iterator[str]:
-    """A TMX 1.4 file, piece by piece."""
+    """Yield a TMX 1.4 file in pieces."""
     source_code, target_code = (
         escape_xml(source_language, "the source language"),
         escape_xml(target_language, "the target language"),

@@ -1,4 +1,4 @@
-"""Constituency trees in the brackets of the Penn treebank: `(S (NP (PRP It)) (VP (VBZ works)))`."""
+"""Constituency trees in Penn Treebank brackets: `(S (NP (PRP It)) (VP (VBZ works)))`."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from pathlib import Path
 
 from dragoman.formats.pair import Pair
 from dragoman.formats.text import describe_path, read_lines
-from dragoman.trees import ptb as penn
+from dragoman.trees import ptb
 from dragoman.trees.tree import format_brackets, get_words
 
 MAX_TREE_DEPTH = 1_000
-"""Brackets within brackets that are still read; sentences come nowhere near."""
+"""Largest number of nested brackets, far beyond that of any sentence."""
 
 
 def read_trees(
-    path: Path | None, *, word_form: penn.WordForm = "escaped", max_depth: int = penn.MAX_DEPTH
-) -> Iterator[penn.LocatedTree]:
-    """Stream a file's trees (standard input's for None), each with the line that it begins in.
+    path: Path | None, *, word_form: ptb.WordForm = "escaped", max_depth: int = ptb.MAX_DEPTH
+) -> Iterator[ptb.LocatedTree]:
+    """Return an iterator over the trees of a file, each with the line in which it begins. A path of None is standard input.
 
-    A tree may span lines or share one, and an identifier and a tab may stand before it. Raises DataError naming the line.
+    A tree may span several lines or share one, and an identifier and a tab may precede it. Raises DataError, which names the
+    line, for brackets that do not match and for trees over `max_depth`.
     """
-    return penn.iter_trees(read_lines(path), describe_path(path), word_form=word_form, max_depth=max_depth)
+    return ptb.iter_trees(read_lines(path), describe_path(path), word_form=word_form, max_depth=max_depth)
 
 
 def read_brackets(path: Path | None) -> Iterator[Pair]:
-    """Each tree's words without its traces, with the tree on one line, single spaces in it.
+    """Yield the words of each tree, without traces, as the source, and the tree on one line as the target.
 
-    Raises DataError naming the line.
+    Raises DataError, which names the line, for brackets that do not match.
     """
     name = describe_path(path)
     for tree, line in read_trees(path, max_depth=MAX_TREE_DEPTH):

@@ -1,4 +1,4 @@
-"""Two aligned plain files, or one with tabs between its columns."""
+"""Plain text corpora: two aligned files, or one file with tab-separated columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.formats.text import describe_path, read_lines
 
 
 def read_aligned(source: Path, target: Path) -> Iterator[Pair]:
-    """Line n of one file with line n of the other. Files of unequal length are refused, both counts named."""
+    """Yield line n of one file with line n of the other. Raises DataError, with both counts, if their lengths differ."""
     sources, targets = read_lines(source), read_lines(target)
     for number, (source_line, target_line) in enumerate(zip_longest(sources, targets), start=1):
         if source_line is None or target_line is None:
@@ -26,13 +26,18 @@ def read_aligned(source: Path, target: Path) -> Iterator[Pair]:
 
 
 def read_tsv(path: Path | None, column_names: Sequence[str] | None = None) -> Iterator[Pair]:
-    """`source TAB target` on each line and nothing else; or, of any number of columns, the two that `fields` names from "1"."""
+    """Yield the pairs of a TSV file.
+
+    column_names: source and target column, counted from "1"; by default each line has exactly two columns, source and target
+
+    Raises DataError, which names the line, if a line has other columns.
+    """
     name = describe_path(path)
     if column_names is None:
         for number, line in enumerate(read_lines(path), start=1):
             source, _, target = line.partition("\t")
             if (num_tabs := line.count("\t")) != 1:
-                raise DataError(f"{name}, line {number}: {num_tabs + 1} tab-separated fields; expected 2, source and target")
+                raise DataError(f"{name}, line {number}: {num_tabs + 1} tab-separated columns; expected 2, source and target")
             yield Pair(source, target, f"{name}:{number}")
         return
     if invalid := [
@@ -40,29 +45,32 @@ def read_tsv(path: Path | None, column_names: Sequence[str] | None = None) -> It
         for column_name in column_names
         if not (column_name.isascii() and column_name.isdigit() and 0 < len(column_name) < 10 and int(column_name))
     ]:
-        raise DataError(f"{name}: fields names {invalid[0]!r}, but the columns of a TSV are numbers from '1'")
-    source_index, target_index = (int(field) - 1 for field in column_names)
+        raise DataError(f"{name}: columns names {invalid[0]!r}, but the columns of a TSV are numbers from '1'")
+    source_index, target_index = (int(column_name) - 1 for column_name in column_names)
     last_index = max(source_index, target_index)
     for number, line in enumerate(read_lines(path), start=1):
         cells = line.split("\t", last_index + 1)
         if len(cells) <= last_index:
-            raise DataError(f"{name}, line {number}: {len(cells)} tab-separated fields, but fields names {last_index + 1}")
+            raise DataError(f"{name}, line {number}: {len(cells)} tab-separated columns, but columns names {last_index + 1}")
         yield Pair(cells[source_index], cells[target_index], f"{name}:{number}")
 
 
 def format_lines(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
-    """What the two aligned files hold for each pair."""
+    """Yield the lines of the two aligned files for each pair."""
     for number, pair in enumerate(pairs, start=1):
         yield f"{_protect_byte_order_mark(pair.source, number)}\n", f"{_protect_byte_order_mark(pair.target, number)}\n"
 
 
 def format_tsv(pairs: Iterable[Pair]) -> Iterator[str]:
-    """What a TSV holds for each pair; a tab within a text becomes a space."""
+    """Yield the line of each pair. A tab in a text becomes a space."""
     for number, pair in enumerate(pairs, start=1):
         source, target = pair.source.replace("\t", " "), pair.target.replace("\t", " ")
         yield f"{_protect_byte_order_mark(source, number)}\t{target}\n"
 
 
 def _protect_byte_order_mark(text: str, number: int) -> str:
-    """A file's first character is taken for a byte order mark where it looks like one; a text's own has one put before it."""
+    """Return the text, with a second U+FEFF in front of a first text that begins with one.
+
+    Readers take U+FEFF at the beginning of a file for a byte order mark and remove it.
+    """
     return f"\ufeff{text}" if number == 1 and text.startswith("\ufeff") else text

@@ -1,4 +1,4 @@
-"""Pairs into files of any format but trees: there whole or not at all, and read back as they were."""
+"""Writer of pairs into files of any format but trees. A file appears only when all of it is written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LANGUAGE_CODE = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True)
 class WrittenFiles:
-    """What came of writing: the file, or that of the source and that of the target, and how many pairs each holds."""
+    """Written files, one or one for each side, and the number of pairs."""
 
     files: tuple[Path, ...]
     num_pairs: int
@@ -51,11 +51,14 @@ def write_pairs(
     target_language: str = "",
     overwrite: bool = False,
 ) -> WrittenFiles:
-    """Write pairs as they come, compressed as the ending says; `auto` takes the format from the ending beneath that.
+    """Write a stream of pairs, and compress it if the ending says so.
 
-    A path without an ending is given the format's. `lines` and `sgm` make two files: of `a.gz`, `a.en.gz` and `a.de.gz`; of
-    `a.sgm`, `a-src.en.sgm` and `a-ref.de.sgm`. A line break becomes a space, and so does a tab in a TSV. Raises DataError with
-    the pair's origin for what the format cannot hold, and OutputError where a file cannot be written.
+    The format `auto` is that of the ending without the ending of an archive. A path without an ending gets that of the format.
+    The formats `lines` and `sgm` make two files: `a.en.gz` and `a.de.gz` for `a.gz`; `a-src.en.sgm` and `a-ref.de.sgm` for
+    `a.sgm`. A line break becomes a space, and so does a tab in a TSV.
+
+    Raises DataError, which names the pair's origin, for characters that the format cannot hold, and OutputError if a file
+    cannot be written.
     """
     file_format = _choose_format(path, file_format, source_language, target_language)
     paths = _choose_paths(path, file_format, choose_output_keys(source_language, target_language))
@@ -91,23 +94,23 @@ def write_pairs(
 
 
 def _choose_format(path: Path, requested_format: Format, source_language: str, target_language: str) -> Format:
-    """The format to write. Raises DataError where it cannot be told, or cannot be written so."""
+    """Return the format to write. Raises DataError if the ending names none, or if the path does not suit the format."""
     if not path.name:
-        raise DataError(f"{path}: is a folder; give a name for the file")
+        raise DataError(f"{path}: is a folder; give a file name")
     if requested_format == "auto" and get_format_suffix(path) not in _ALL_SUFFIX_FORMATS:
-        raise DataError(f"{path}: its ending tells no format; known are {' '.join(_ALL_SUFFIX_FORMATS)}; name the format")
+        raise DataError(f"{path}: its ending does not name a format; known are {' '.join(_ALL_SUFFIX_FORMATS)}; give a format")
     file_format = _ALL_SUFFIX_FORMATS[get_format_suffix(path)] if requested_format == "auto" else requested_format
     if file_format == "brackets":
         raise DataError(f"{path}: trees cannot be written from pairs; choose another format than brackets")
     if file_format in ("tmx", "xliff") and not (source_language and target_language):
-        raise DataError(f"{path}: {file_format} names its languages; give task.source_language and task.target_language")
+        raise DataError(f"{path}: {file_format} files name both languages; give task.source_language and task.target_language")
     if file_format == "parquet" and path.suffix in COMPRESSED_SUFFIXES:
-        raise DataError(f"{path}: Parquet is compressed in itself and is not put into an archive; leave {path.suffix} away")
+        raise DataError(f"{path}: Parquet is already compressed; drop the ending {path.suffix}")
     return file_format
 
 
 def _choose_paths(path: Path, file_format: Format, side_names: tuple[str, str]) -> tuple[Path, ...]:
-    """The files to write: one, or one for each side, named for its language."""
+    """Return the files to write: one, or one for each side with its language in the name."""
     compression_suffix = path.suffix if path.suffix in COMPRESSED_SUFFIXES else ""
     stem, suffix = os.path.splitext(path.name.removesuffix(compression_suffix))
     suffix = suffix or next(
@@ -116,7 +119,7 @@ def _choose_paths(path: Path, file_format: Format, side_names: tuple[str, str]) 
     if file_format not in ("lines", "sgm"):
         return (path.with_name(f"{stem}{suffix}{compression_suffix}"),)
     if invalid_names := [side for side in side_names if not _LANGUAGE_CODE.fullmatch(side)]:
-        raise DataError(f"{path}: {invalid_names[0]!r} is no language code, and so no part of a file's name")
+        raise DataError(f"{path}: {invalid_names[0]!r} is not a language code for a file name; use letters, digits, - and _")
     if file_format == "lines":
         return tuple(path.with_name(f"{stem}{suffix}.{side}{compression_suffix}") for side in side_names)
     roles = zip(("src", "ref"), side_names, strict=True)
@@ -124,7 +127,7 @@ def _choose_paths(path: Path, file_format: Format, side_names: tuple[str, str]) 
 
 
 def _clean_pair(pair: Pair, number: int) -> Pair:
-    """A pair as it can be written: of one line each, in characters that UTF-8 has, and with an origin to name."""
+    """Return a pair with one line on each side and with an origin. Raises DataError for text that UTF-8 cannot hold."""
     clean_pair = Pair(to_single_line(pair.source), to_single_line(pair.target), pair.origin or f"pair {number}")
     try:
         clean_pair.source.encode()
@@ -136,12 +139,12 @@ def _clean_pair(pair: Pair, number: int) -> Pair:
 
 @contextmanager
 def _open_output(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
-    """A file that appears whole or not at all, compressed as its ending says."""
+    """Open a file that appears when the context ends without an error, and compress it if its ending says so."""
     with atomic_write(path, overwrite=overwrite) as text:
         raw_stream = cast(TextIO, text).buffer
         match path.suffix:
             case ".gz":
-                # Neither time nor name within, so that equal pairs make equal files.
+                # Without time and name, equal pairs make equal files.
                 with gzip.GzipFile("", "wb", fileobj=raw_stream, mtime=0) as compressed_stream:
                     yield cast(IO[bytes], compressed_stream)
             case ".xz":
@@ -151,7 +154,7 @@ def _open_output(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
                 with bz2.BZ2File(raw_stream, "wb") as compressed_stream:
                     yield compressed_stream
             case ".zst":
-                # It closes what it writes into, and new_file has yet to see that all of it is on the disk.
+                # The compressor closes its stream, but atomic_write still has to flush the file to the disk.
                 with (
                     os.fdopen(os.dup(raw_stream.fileno()), "wb") as duplicate_stream,
                     pa.CompressedOutputStream(duplicate_stream, "zstd") as compressed_stream,
@@ -162,7 +165,7 @@ def _open_output(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
 
 
 def _write_pieces(streams: Sequence[IO[bytes]], pieces: Iterable[tuple[str, ...]]) -> None:
-    """Write each piece's parts into their streams, some thousand characters at once."""
+    """Write the parts of each piece into their streams, in blocks of _BLOCK_CHARACTERS."""
     pending: list[tuple[str, ...]] = []
     size = 0
     for parts in pieces:

@@ -1,4 +1,4 @@
-"""XLIFF 1.2 and 2, in which translators are given their work."""
+"""XLIFF 1.2 and 2 files, the exchange format of translation tools."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from dragoman.formats.xml import escape_xml, extract_text, get_local_name, get_n
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-# States in which a target is not a translation yet. None at all says nothing, though XLIFF 2 would have it mean `initial`.
+# States of a target that is not translated yet. A missing state counts as translated, although XLIFF 2 takes it for `initial`.
 _UNFINISHED_STATES = frozenset({"new", "needs-translation", "initial"})
 _NAMESPACE = "urn:oasis:names:tc:xliff:document:1.2"
 
 
 def read_xliff(path: Path | None, *, source_language: str = "", target_language: str = "") -> Iterator[Pair]:
-    """Each unit's source with its target, in XLIFF 2 segment by segment. Proposals (`alt-trans`) and `ignorable` are left out.
+    """Yield source and target of each unit, in XLIFF 2 of each segment. Elements `alt-trans` and `ignorable` are skipped.
 
-    A target that is missing, or in a state before translation, gives an empty text. Raises DataError where the file is no
-    XLIFF 1 or 2, or is of other languages.
+    A target that is missing or not translated yet gives an empty text. Raises DataError if the file is not XLIFF 1 or 2, or if
+    its languages differ.
     """
     name = describe_path(path)
     expected_languages = (source_language, target_language)
@@ -48,7 +48,7 @@ def read_xliff(path: Path | None, *, source_language: str = "", target_language:
 
 
 def _find_unit_tag(root: _Element, name: str, expected_languages: tuple[str, str]) -> str:
-    """What units are called in the version that the root tells, by its attribute or else by its namespace."""
+    """Return the tag of units in the file's version, which the root names in an attribute or in its namespace."""
     prefix = get_namespace_prefix(root)
     version = root.get("version") or (re.findall(r"[\d.]+$", prefix.rstrip("}")) or [""])[0]
     if version.startswith("1."):
@@ -79,14 +79,15 @@ def _get_text(element: _Element | None, origin: str) -> str:
 
 
 def format_xliff(pairs: Iterable[Pair], source_language: str, target_language: str) -> Iterator[str]:
-    """An XLIFF 1.2 file, piece by piece, which every tool of the trade reads."""
+    """Yield an XLIFF 1.2 file in pieces."""
     source_code, target_code = (
         escape_xml(source_language, "the source language"),
         escape_xml(target_language, "the target language"),
     )
     yield (
         f'<?xml version="1.0" encoding="UTF-8"?>\n<xliff version="1.2" xmlns="{_NAMESPACE}">\n'
-        f'<file original="dragoman" source-language="{source_code}" target-language="{target_code}" datatype="plaintext">\n<body>\n'
+        f'<file original="dragoman" source-language="{source_code}" target-language="{target_code}" datatype="plaintext">\n'
+        "<body>\n"
     )
     for number, pair in enumerate(pairs, start=1):
         source, target = escape_xml(pair.source, pair.origin), escape_xml(pair.target, pair.origin)

@@ -1,4 +1,4 @@
-"""The units of an XML file, one after the other, and the text in them; nothing outside the file is ever looked at."""
+"""Streaming reader of the units of an XML file and their text. It never opens external entities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lxml.etree import _Element
 
 _CHUNK_BYTES = 2**16
-# Elements that stand for a program's own codes: TMX, XLIFF 1.2 and 2 agree on what the names mean.
+# Elements with native codes of other programs. The names have the same meaning in TMX, XLIFF 1.2 and XLIFF 2.
 _INLINE_CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
 _ILLEGAL_CHARACTER = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ERROR_POSITION = re.compile(r"\s*,? line \d+, column \d+.*", re.DOTALL)
@@ -23,11 +23,13 @@ _ERROR_POSITION = re.compile(r"\s*,? line \d+, column \d+.*", re.DOTALL)
 def read_units(
     path: Path | None, root_name: str, get_unit_tag: Callable[[_Element], str], unit_names: tuple[str, ...]
 ) -> Iterator[_Element]:
-    """The elements that are units, each of which is emptied when the next one is asked for.
+    """Yield the unit elements of a file. Memory holds one unit, which is cleared when the next one is read.
 
-    `root` is what the file's first element is to be called; `unit_of` is shown it and tells the full name of a unit, one of
-    `names` in some namespace. Memory is of one unit. Raises DataError for what is not XML, declares entities, or goes on for
-    more than `LONGEST` bytes without a unit's end.
+    root_name: expected local name of the root element
+    get_unit_tag: returns the full tag of a unit, with its namespace, from the root element
+    unit_names: local names that a unit may have
+
+    Raises DataError if the file is not XML, declares entities, or has more than MAX_LINE_BYTES without the end of a unit.
     """
     name = describe_path(path)
     parser, syntax_error = _make_parser([f"{{*}}{local}" for local in (root_name, *unit_names)])
@@ -38,7 +40,7 @@ def read_units(
             while chunk := stream.read(_CHUNK_BYTES):
                 parser.feed(chunk)
                 for entry in parser.feed_error_log:
-                    # Not every error is raised before the end, as which it is then told.
+                    # The parser raises some errors only at the end of the file, and with another message.
                     if entry.level_name != "WARNING":
                         raise _make_syntax_error(name, entry.message, entry.line)
                 bytes_since_unit += len(chunk)
@@ -64,7 +66,7 @@ def read_units(
 
 
 def _make_parser(names: list[str]) -> tuple[Any, type[Any]]:
-    """A parser that tells of elements with these names and leaves entities and the world alone, and what it raises."""
+    """Return a parser that reports elements with these names and resolves no entities, and its exception type."""
     try:
         from lxml import etree
     except ImportError:
@@ -88,7 +90,7 @@ def _make_syntax_error(name: str, message: str, line: int | None) -> DataError:
 
 
 def _read_unit_tag(element: _Element, root_name: str, get_unit_tag: Callable[[_Element], str], name: str) -> str:
-    """What a unit is called, by the file's first element."""
+    """Return the tag of a unit. Raises DataError if the root element has another name or the file declares entities."""
     document = cast(Any, element.getroottree())
     if (internal_dtd := document.docinfo.internalDTD) is not None and (
         entity := next(internal_dtd.iterentities(), None)
@@ -102,7 +104,7 @@ def _read_unit_tag(element: _Element, root_name: str, get_unit_tag: Callable[[_E
 
 
 def _release_unit(unit: _Element) -> None:
-    """Give up a unit's content and whatever stands before it, on each level of the tree."""
+    """Clear a unit, and remove the elements before it on each level of the tree."""
     unit.clear(keep_tail=True)
     node: _Element | None = unit
     while node is not None:
@@ -113,19 +115,19 @@ def _release_unit(unit: _Element) -> None:
 
 
 def get_local_name(element: _Element) -> str:
-    """An element's name without its namespace."""
+    """Return the name of an element without its namespace."""
     return str(element.tag).rpartition("}")[2]
 
 
 def get_namespace_prefix(element: _Element) -> str:
-    """What stands before the local name of an element and its kin: {namespace}, or nothing."""
+    """Return the namespace of an element in braces, or an empty text."""
     return str(element.tag)[: -len(get_local_name(element))]
 
 
 def extract_text(element: _Element, location: str) -> str:
-    """An element's text without native codes; the text between paired codes, and that within a code's <sub>, is kept.
+    """Return the text of an element without native codes. Text between paired codes and in <sub> is kept.
 
-    Raises DataError for a reference to an entity, which would otherwise vanish, and for a <cp> that is no character.
+    Raises DataError for a reference to an entity, which would be lost, and for a <cp> without a valid character.
     """
     return "".join(_iter_texts(element, location, is_in_code=False))
 
@@ -147,26 +149,26 @@ def _iter_texts(element: _Element, location: str, *, is_in_code: bool) -> Iterat
 
 
 def _decode_cp(element: _Element, location: str) -> str:
-    """The character that XML cannot hold and XLIFF 2 spells `<cp hex="0001"/>`."""
+    """Return the character of an XLIFF 2 element such as `<cp hex="0001"/>`, which XML cannot hold directly."""
     digits = element.get("hex", "")
     code = int(digits, 16) if re.fullmatch("[0-9A-Fa-f]{1,8}", digits) else -1
     if not 0 <= code < 0x110000 or 0xD800 <= code < 0xE000:
-        raise DataError(f"{location}: <cp hex={digits[:20]!r}> is no character")
+        raise DataError(f"{location}: <cp hex={digits[:20]!r}> is not a character")
     return chr(code)
 
 
 def is_same_language(first_code: str, second_code: str) -> bool:
-    """Whether two language codes have the same primary subtag: en-GB and EN_us do."""
+    """Return whether two language codes have the same primary subtag, as en-GB and EN_us have."""
     return _get_primary_subtag(first_code) == _get_primary_subtag(second_code)
 
 
 def _get_primary_subtag(language: str) -> str:
-    """A language code's first subtag, in small letters."""
+    """Return the first subtag of a language code in lower case."""
     return re.split("[-_]", language.lower(), maxsplit=1)[0]
 
 
 def escape_xml(text: str, origin: str) -> str:
-    """A text as XML spells it. Raises DataError for characters that it cannot hold."""
+    """Return a text with XML escapes. Raises DataError, which names `origin`, for characters that XML cannot hold."""
     if (illegal := _ILLEGAL_CHARACTER.search(text)) is not None:
         raise DataError(
             f"{origin}: holds the character U+{ord(illegal.group()):04X}, which XML cannot; clean the pairs with "

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self, Unpack, get_args, overload
 
-from dragoman.bundle import Bundle, load_bundle
+from dragoman.bundle import Bundle, BundleMetadata, load_bundle
 from dragoman.config import DecodingConfig, Recipe
 from dragoman.config.decoding_options import DecodingOptions
 from dragoman.data.tokenization.tree_labels import TreeLabels
@@ -19,7 +19,7 @@ from dragoman.tasks.inference_model import InferenceModel
 from dragoman.tasks.parsing import ParsedSentence, get_labels, parse_sentences
 from dragoman.trees.linearization import XX
 from dragoman.trees.ptb import is_word, split_words
-from dragoman.trees.ptb_tokenizer import HyphenMode, tokenize_ptb
+from dragoman.trees.ptb_tokenizer import TokenizationStyle, tokenize_ptb
 from dragoman.trees.tree import get_leaves
 
 DEFAULT_WINDOW = 2048
@@ -55,8 +55,8 @@ class Parser:
         return self.bundle.recipe
 
     @property
-    def metadata(self) -> dict[str, Any]:
-        """Training data and results of the first model."""
+    def metadata(self) -> BundleMetadata:
+        """Origin of the first model: its data, training and software."""
         return self.bundle.metadata
 
     @property
@@ -69,12 +69,12 @@ class Parser:
         return self.session.resolve_decoding(decoding)
 
     @overload
-    def parse(
+    def parse(  # type: ignore[overload-overlap]  # a str is also a sequence of str
         self,
         sentences: str,
         *,
         tags: Sequence[PosTags | None] | None = ...,
-        tokenize: HyphenMode | None = ...,
+        tokenize: TokenizationStyle | None = ...,
         constrained: bool = ...,
         start_index: int = ...,
         on_progress: Callable[[int], None] = ...,
@@ -87,7 +87,7 @@ class Parser:
         sentences: Sequence[Sentence],
         *,
         tags: Sequence[PosTags | None] | None = ...,
-        tokenize: HyphenMode | None = ...,
+        tokenize: TokenizationStyle | None = ...,
         constrained: bool = ...,
         start_index: int = ...,
         on_progress: Callable[[int], None] = ...,
@@ -99,7 +99,7 @@ class Parser:
         sentences: str | Sequence[Sentence],
         *,
         tags: Sequence[PosTags | None] | None = None,
-        tokenize: HyphenMode | None = None,
+        tokenize: TokenizationStyle | None = None,
         constrained: bool = True,
         start_index: int = 0,
         on_progress: Callable[[int], None] = lambda _: None,
@@ -108,8 +108,8 @@ class Parser:
         """Parse one text, or each of a list of texts and lists of words, in order; a sentence without words has no tree.
 
         tags: POS tags of each sentence, one a word; predicted for a sentence with None
-        tokenize: rule that splits a text into words: "kept" and "split" handle hyphens as the first and the later releases
-            of the Penn Treebank; None splits at white space
+        tokenize: rule that splits a text into words: "ptb" as the Penn Treebank does, "ontonotes" also at hyphens; None splits
+            at white space
         constrained: allow only tokens that a tree over the words can continue with; otherwise repair the output afterwards
         start_index: index of the first sentence in its text, counted from 0; messages and sampling use it
         on_progress: called with the number of sentences that are finished
@@ -153,7 +153,7 @@ class Parser:
         sentences: Iterable[Sentence],
         *,
         tags: Iterable[PosTags | None] | None = None,
-        tokenize: HyphenMode | None = None,
+        tokenize: TokenizationStyle | None = None,
         constrained: bool = True,
         start_index: int = 0,
         on_progress: Callable[[int], None] = lambda _: None,
@@ -197,9 +197,7 @@ class Parser:
                     )
                 continue
             if isinstance(sentence_tags, str):
-                raise DataError(
-                    f"{location}: its tags are one text, {sentence_tags[:40]!r}; give a list, such as ['DT', 'NN']"
-                )
+                raise DataError(f"{location}: its tags are one text, {sentence_tags[:40]!r}; give a list, such as ['DT', 'NN']")
             if len(sentence_tags) != len(sentence):
                 raise DataError(f"{location}: {len(sentence_tags)} tags for {len(sentence)} words; give one tag a word")
             if invalid_tags := [tag for tag in sentence_tags if not is_word(tag)]:
@@ -237,19 +235,21 @@ def _parse_windows(
     while window_sentences := list(islice(sentences, window)):
         window_tags = None if tags is None else list(islice(tags, len(window_sentences)))
         if window_tags is not None and len(window_tags) < len(window_sentences):
-            raise DataError(f"tags end after sentence {start_index + len(window_tags)}, before the sentences; give tags for all")
+            raise DataError(
+                f"tags end after sentence {start_index + len(window_tags)}, before the sentences; give tags for all"
+            )
         yield from parse_window(window_sentences, window_tags, start_index)
         start_index += len(window_sentences)
     if tags is not None and any(True for _ in tags):
         raise DataError(f"sentences end after sentence {start_index}, before the tags; give tags for these sentences only")
 
 
-def _split_words(sentence: Sentence, tokenize: HyphenMode | None, number: int) -> list[str]:
+def _split_words(sentence: Sentence, tokenize: TokenizationStyle | None, number: int) -> list[str]:
     """Return the words of a sentence. Raises DataError for a word that cannot be in a tree."""
-    if tokenize not in (None, *get_args(HyphenMode)):
-        raise DataError(f"tokenize = {tokenize!r} is not known; give {', '.join(get_args(HyphenMode))} or None")
+    if tokenize not in (None, *get_args(TokenizationStyle)):
+        raise DataError(f"tokenize = {tokenize!r} is not known; give {', '.join(get_args(TokenizationStyle))} or None")
     if isinstance(sentence, str):
-        return split_words(sentence) if tokenize is None else tokenize_ptb(sentence, hyphens=tokenize)
+        return split_words(sentence) if tokenize is None else tokenize_ptb(sentence, style=tokenize)
     if not isinstance(sentence, Sequence) or not all(isinstance(word, str) for word in sentence):
         raise DataError(f"sentence {number}: {str(sentence)[:40]!r} is neither a text nor a list of words; give one of these")
     for word in sentence:

@@ -1,10 +1,10 @@
-"""The words that a batch is likely to need: learnt from where the model looked, and all that its last product computes.
+"""Lexical shortlists: the target tokens that a batch is likely to need, the only logits that the search computes.
 
-A shortlist is a sealed folder with two tables. Which tokens of the target came from each token of the source, by the model's
-own attention over pairs; and which are usual whatever was said. A batch takes what its sources ask for, and the search never
-sees the rest, so that a word outside the list cannot be said: faster, and not quite the same translation.
+A shortlist is a checksummed folder with two tables. The first table has the likely target tokens of each source token,
+by the model's own attention over sentence pairs. The second table has the most frequent target tokens. The search of a batch
+outputs no other tokens. It is faster, and its translations differ slightly.
 
-    V tokens of the source    K tokens of the target near to one    F usual tokens of the target    W words of a batch
+    V source tokens    K candidate target tokens of one source token    F frequent target tokens    W tokens of a batch
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ from dragoman.tasks.inference_model import get_decoder_start_id
 
 TABLES_FILE = "shortlist.safetensors"
 NUM_SPECIAL_TOKENS = 4
-"""Padding, unknown, begin and end stand first in every vocabulary, and in every list."""
-# Attention to a token below this share says nothing about it.
+"""Padding, unknown, begin and end are the first tokens of every vocabulary and of every shortlist."""
+# Smaller attention weights are ignored.
 MIN_ATTENTION = 0.1
 PAIR_BATCH_SIZE = 512
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """near_VK: filled up with 0. joint: one vocabulary, so that every token of the source may come out as it is.
+    """Shortlist of a bundle.
 
-    vocabulary: SHA-256 of the subword models
+    candidates_VK: likely target tokens of each source token, padded with 0
+    frequent_F: target tokens that every batch may use
+    is_joint: source and target have one vocabulary, so each source token is also a candidate
+    vocabulary_digest: SHA-256 of the tokenizers
     """
 
     candidates_VK: Tensor
@@ -49,37 +52,37 @@ class Shortlist:
     vocabulary_digest: bytes
 
     def select_tokens(self, source_BS: Tensor) -> Tensor:
-        """The tokens that translations of these sources may hold, in order; the special ones first. → (W,)"""
+        """Return the tokens that translations of these sources may use, in order, the special tokens first. → (W,)"""
         source_ids = np.unique(source_BS.cpu().numpy())
         token_sets = [np.arange(NUM_SPECIAL_TOKENS), self.frequent_F.numpy(), self.candidates_VK.numpy()[source_ids].flatten()]
         return torch.from_numpy(np.unique(np.concatenate([*token_sets, source_ids] if self.is_joint else token_sets)))
 
     def save(self, path: Path, *, overwrite: bool = False) -> None:
-        """Write a sealed folder. Raises OutputError where it exists or cannot be written."""
+        """Write a checksummed folder. Raises OutputError if it exists or cannot be written."""
         tables = {
-            "near": self.candidates_VK.int(),
-            "usual": self.frequent_F.int(),
+            "candidates": self.candidates_VK.int(),
+            "frequent": self.frequent_F.int(),
             "joint": torch.tensor([self.is_joint]),
             "vocabulary": torch.tensor(list(self.vocabulary_digest), dtype=torch.uint8),
         }
         checksums: dict[str, str] = {}
-        with atomic_dir(path, overwrite=overwrite, written=checksums) as folder:
+        with atomic_dir(path, overwrite=overwrite, digests=checksums) as folder:
             checksums[TABLES_FILE] = save_tensors(folder / TABLES_FILE, tables)
 
 
 def read_shortlist(path: Path, bundle: Bundle) -> Shortlist:
-    """Raises BundleError where it is missing, cut or changed, or was learnt for another vocabulary."""
+    """Read a shortlist. Raises BundleError if it is missing, truncated or changed, or was built for another vocabulary."""
     verify_checksums(path, BundleError)
     try:
         tables = MappedTensors(path / TABLES_FILE)
         candidates_VK, frequent_F, is_joint, digest_bytes = (
-            tables[name].long() for name in ("near", "usual", "joint", "vocabulary")
+            tables[name].long() for name in ("candidates", "frequent", "joint", "vocabulary")
         )
         digest = bytes(digest_bytes.tolist())
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise BundleError(f"{path}: is not a shortlist that can be read: {error}") from None
+        raise BundleError(f"{path}: is not a readable shortlist: {error}; build it again with dragoman shortlist") from None
     if digest != _compute_vocabulary_digest(bundle):
-        raise BundleError(f"{path}: was learnt with other subword models than this bundle's; learn it with this bundle")
+        raise BundleError(f"{path}: was built with other tokenizers than this bundle's; build it with this bundle")
     return Shortlist(candidates_VK, frequent_F, bool(is_joint), digest)
 
 
@@ -92,16 +95,16 @@ def build_shortlist(
     num_frequent: int,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Shortlist, int]:
-    """Count, over these pairs, from which tokens of the source each of the target came; and the pairs that were left out,
-    since the model has not learnt from any that are so long.
+    """Return the shortlist of these pairs, and the number of pairs that are longer than the training pairs and are skipped.
 
-    each: tokens of the target that are kept for one of the source, at most
-    usual: tokens that are in every list, the most frequent in the targets
+    per_token: most candidate target tokens of one source token
+    num_frequent: number of the most frequent target tokens, which every batch may use
+    on_progress: called with the number of pairs that are finished
 
-    Raises DataError where there are no pairs.
+    Raises DataError if there are no pairs.
     """
     if not sources:
-        raise DataError("a shortlist is learnt from pairs, and there are none")
+        raise DataError("shortlist: there are no sentence pairs; give files with text")
     source_vocab_size, target_vocab_size = len(bundle.tokenizer.source), len(bundle.tokenizer.target)
     attention_by_token_pair: dict[int, float] = {}
     num_skipped = 0
@@ -134,14 +137,14 @@ def build_shortlist(
 
 
 def _compute_vocabulary_digest(bundle: Bundle) -> bytes:
-    """Of both subword models, whose ids the tables hold."""
+    """Return the SHA-256 of both tokenizers, whose ids are in the tables."""
     return hashlib.sha256(bundle.tokenizer.source.serialized_model + bundle.tokenizer.target.serialized_model).digest()
 
 
 def _sum_attention(
     bundle: Bundle, pairs: Sequence[tuple[list[int], list[int]]], target_vocab_size: int
 ) -> list[tuple[int, float]]:
-    """How much each token of the target looked at each of the source, in the last layer: by source · columns + target."""
+    """Return the attention of each target token to each source token in the last layer, keyed by source · V_target + target."""
     weights = compute_cross_attentions(
         bundle.model,
         [source for source, _ in pairs],
@@ -165,7 +168,7 @@ def _sum_attention(
 def _select_candidates(
     keys: NDArray[np.int64], values: NDArray[np.float64], source_vocab_size: int, target_vocab_size: int, per_token: int
 ) -> NDArray[np.int64]:
-    """The targets with the most attention of each source, filled up with 0. → (V, K)"""
+    """Return the target tokens with the most attention to each source token, padded with 0. → (V, K)"""
     order = np.lexsort((keys % target_vocab_size, -values, keys // target_vocab_size))
     source, target = keys[order] // target_vocab_size, keys[order] % target_vocab_size
     starts = np.flatnonzero(np.r_[True, source[1:] != source[:-1]]) if len(source) else np.zeros(0, dtype=np.int64)

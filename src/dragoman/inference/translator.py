@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from torch import Tensor
 
-from dragoman.bundle import Bundle, load_bundle
+from dragoman.bundle import Bundle, BundleMetadata, load_bundle
 from dragoman.config import DecodingConfig, Recipe, update_section
 from dragoman.config.decoding_options import DecodingOptions
 from dragoman.decoding.constraints import SentenceConstraints
@@ -26,7 +26,7 @@ from dragoman.inference.inputs import check_lines, encode_pairs
 from dragoman.inference.segmentation import split_line
 from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
 from dragoman.inference.translation import Translation, merge_segments
-from dragoman.tasks.attention_alignment import AlignmentHead, read_alignment_head
+from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.generation import score_pairs
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id, get_max_positions
 from dragoman.tasks.translation import EncodedLine, TranslatedLine, encode_lines, get_source_limit, has_text, search_lines
@@ -116,14 +116,14 @@ class Translator:
         return self.bundle.recipe
 
     @property
-    def metadata(self) -> dict[str, Any]:
-        """Training data and results of the first model."""
+    def metadata(self) -> BundleMetadata:
+        """Origin of the first model: its data, training and software."""
         return self.bundle.metadata
 
     @cached_property
     def alignment_head(self) -> AlignmentHead:
-        """Attention head that alignments come from."""
-        return read_alignment_head(self.metadata)
+        """Attention head that alignments come from: the bundle's, or the mean of the last layer."""
+        return self.metadata.alignment or AlignmentHead()
 
     @cached_property
     def aligner(self) -> AttentionAligner:
@@ -343,9 +343,7 @@ class Translator:
         best = self.detokenizer.to_translation(text, result, config)
         return [replace(best, alternatives=()), *best.alternatives] if result.hypotheses else []
 
-    def score(
-        self, sources: Sequence[str], targets: Sequence[str], **decoding: Unpack[DecodingOptions]
-    ) -> list[Translation]:
+    def score(self, sources: Sequence[str], targets: Sequence[str], **decoding: Unpack[DecodingOptions]) -> list[Translation]:
         """Return each target with the score that the first model gives it as a translation of its source.
 
         Raises DataError if the numbers of lines differ, a source has no text, or a pair is too long.

@@ -23,7 +23,7 @@ DTYPE_CODES = {
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """Write a new safetensors file and return the SHA-256 of its intended content. Raise OSError if it cannot be written.
 
-    The bytes equal those of the safetensors library. That library returns no digest, hides `errno`, and copies all tensors first.
+    The bytes equal those of the safetensors library, which returns no digest, hides `errno` and copies all tensors first.
     """
     return write_with_digest(path, _serialize(tensors))
 

@@ -100,7 +100,7 @@ def atomic_write(path: Path, *, overwrite: bool = False) -> Iterator[IO[str]]:
     if not overwrite:
         check_path_is_free(path)
     if _path_exists(path) and not path.is_file():
-        raise OutputError(f"{path}: is not a file, so it stays; give another name", code="not-replaceable")
+        raise OutputError(f"{path}: is not a file that can be replaced; give another name", code="not-replaceable")
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         with partial.open("w", encoding="utf-8", newline="\n") as stream:
@@ -171,7 +171,9 @@ def atomic_dir(
     if not overwrite:
         check_path_is_free(path)
     if not path.name or (_path_exists(path) and not path.is_dir()):
-        raise OutputError(f"{path}: is not a folder that can be replaced, so it stays; give another name", code="not-replaceable")
+        raise OutputError(
+            f"{path}: is not a folder that can be replaced, so it stays; give another name", code="not-replaceable"
+        )
     _check_free_space(path, size)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
@@ -289,7 +291,7 @@ def _get_folder_codes(error_type: type[DragomanError]) -> tuple[str | None, str 
 
 
 def _read_manifest(folder: Path, error_type: type[DragomanError], unreadable_type: type[DragomanError]) -> dict[str, Any]:
-    """Return the manifest's entry of each file. The manifest has no checksum, so it must equal its own encoding byte for byte."""
+    """Return the manifest's entry of each file. It has no checksum itself, so it must equal its encoding byte for byte."""
     path = folder / MANIFEST_FILE
     damaged_code, missing_code = _get_folder_codes(error_type)
     version: Any = FORMAT_VERSION

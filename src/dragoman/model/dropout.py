@@ -51,7 +51,7 @@ class _Dropout16Bit(torch.autograd.Function):
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Return x with each element zeroed with probability p and the others divided by 1 − p. PyTorch's generator is the source."""
+    """Return x with each element zeroed with probability p and the others divided by 1 − p, drawn from PyTorch's generator."""
     if p == 0.0:
         return x
     if x.device.type == "cpu" and not torch.compiler.is_compiling():  # the compiler generates its own masks

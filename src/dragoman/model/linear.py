@@ -1,8 +1,8 @@
 """Linear layers and the three implementations of their matrix product.
 
-`torch_matmul` is PyTorch's default. `onednn_matmul` calls oneDNN in float32 too, where PyTorch calls MKL, which does not use the
-widest SIMD registers of some processors. `padded_matmul` is for bfloat16: oneDNN generates a program for each number of rows,
-so padding keeps these numbers few. `set_matmul_impl` selects one from outside; the layers do not depend on the choice.
+`torch_matmul` is PyTorch's default, which calls MKL in float32. `onednn_matmul` calls oneDNN instead, because MKL does not use
+the widest SIMD registers of some processors. `padded_matmul` is for bfloat16: oneDNN generates a program for each number of
+rows, so padding keeps these numbers few. `set_matmul_impl` selects one from outside; the layers do not depend on the choice.
 
     M rows, R rows with padding    I inputs    O outputs
 """
@@ -42,12 +42,6 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor, *, relu: bool = False) -> Tensor:
         """Return x·Wᵀ + b, or max(0, x·Wᵀ + b). → (…, O)"""
         return self.matmul(x, self.weight, self.bias, relu=relu)
-
-
-def has_bf16_matmul() -> bool:
-    """Return whether the processor has instructions for bfloat16 matrix products."""
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def fused_linear(linears: Sequence[Linear], x: Tensor) -> Sequence[Tensor]:

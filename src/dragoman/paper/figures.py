@@ -1,10 +1,10 @@
-"""Figures 3 to 5: what the encoder's heads of one layer look at, for any bundle and any sentence.
+"""Figures 3 to 5: encoder self-attention of one layer, for any bundle and any sentence.
 
-    3   all heads of a layer, seen from one word: many follow "making … more difficult" over a distance
-    4   one head in full; below it, two heads from one word alone: what "its" stands for
-    5   two heads in full, each by itself: they behave differently
+    3   all heads of a layer for one query word; many heads follow "making … more difficult" over a distance
+    4   one head for all words; below it, two heads for one query word: the antecedent of "its"
+    5   two heads for all words; they differ
 
-Printed is layer 5 of 6 and, in Figure 4, heads 5 and 6. Which heads Figure 5 shows, the paper does not say.
+The paper shows layer 5 of 6 and, in Figure 4, heads 5 and 6. It does not name the heads of Figure 5.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ PAPER_WORDS = {3: "making", 4: "its"}
 
 @dataclass(frozen=True)
 class EncoderAttention:
-    """A sentence as the encoder reads it, and what each of its heads looks at.
+    """Encoder self-attention of all layers and heads for one sentence.
 
-    words: the number of the word that each token belongs to; an end token is a word of its own
+    word_indices: the number of the word of each token; an end token counts as a word
+    weights_LHTS: attention weights (layer, head, query token, key token)
     """
 
     model: str
@@ -56,17 +57,17 @@ class EncoderAttention:
     weights_LHTS: FloatArray
 
     def spell_words(self) -> list[str]:
-        """The words as people write them."""
+        """Return the words as text."""
         return merge_tokens(self.tokens, self.word_indices)
 
     def token_positions(self, word: int) -> tuple[int, ...]:
-        """The tokens of a word, which is counted from 0."""
+        """Return the token positions of a word, counted from 0."""
         return tuple(position for position, word_index in enumerate(self.word_indices) if word_index == word)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure for one sentence. layer, heads and word are counted from 0; there is no word in Figure 5."""
+    """One figure for one sentence. Layer, heads and word count from 0. Figure 5 has no query word."""
 
     number: int
     attention: EncoderAttention
@@ -76,6 +77,7 @@ class Figure:
 
     @property
     def caption(self) -> str:
+        """Return the layer, the heads and the query word as text."""
         num_layers, num_heads, _, _ = self.attention.weights_LHTS.shape
         shown_heads = sorted({head + 1 for panel in self.panels for head in panel.heads})
         heads = "all heads" if len(shown_heads) == num_heads else f"heads {' and '.join(map(str, shown_heads))} of {num_heads}"
@@ -83,6 +85,7 @@ class Figure:
         return f"encoder self-attention, layer {self.layer + 1} of {num_layers}, {heads}{word_text}"
 
     def to_svg(self) -> str:
+        """Draw the figure as an SVG."""
         attention = self.attention
         weights_HTS = attention.weights_LHTS[self.layer]
         return render_paper_figure(
@@ -90,6 +93,7 @@ class Figure:
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the figure for JSON. Layer and heads count from 1, token positions from 0."""
         attention = self.attention
         weights_HTS = attention.weights_LHTS[self.layer]
         return {
@@ -100,10 +104,10 @@ class Figure:
             "layer": self.layer + 1,
             "layers": len(attention.weights_LHTS),
             "word": None if self.word is None else attention.spell_words()[self.word],
-            "looks": [
+            "panels": [
                 {
                     "heads": [head + 1 for head in panel.heads],
-                    "places": panel.query_positions or list(range(len(attention.tokens))),
+                    "query_positions": panel.query_positions or list(range(len(attention.tokens))),
                     "weights": weights_HTS[list(panel.heads)][:, list(panel.query_positions) or slice(None)].round(4).tolist(),
                 }
                 for panel in self.panels
@@ -120,20 +124,20 @@ def build_figures(
     heads: Sequence[int] = (),
     word: str | None = None,
 ) -> list[Figure]:
-    """The figures of these numbers, for the (first) model of a translator.
+    """Return the figures of these numbers, for the (first) model of a translator.
 
-    sentence: the paper's own where none is given
-    layer: counted from 1; the printed fifth of a model with six, else the last but one
-    heads: two, counted from 1, for Figures 4 and 5; the printed 5 and 6 where there are so many, else the last two
-    word: as it stands in the sentence, or its place there, counted from 1; where none is given, the paper's own if it stands
-        there, else what looks farthest away in Figure 3, and what both heads look from most sharply in Figure 4
+    sentence: text for all figures; default: the sentences of the paper
+    layer: encoder layer, counted from 1; default: 5 of 6 as printed, else the last but one
+    heads: two heads, counted from 1, for Figures 4 and 5; default: 5 and 6 as printed, or the last two
+    word: query word of Figures 3 and 4, or its number, counted from 1; default: the paper's word if the sentence has it, else
+        the word with the most distant (Figure 3) or the sharpest attention (Figure 4)
 
-    Raises DataError for a sentence, layer, head or word that is not there.
+    Raises DataError if the sentence cannot be read, or for an unknown layer, head or word.
     """
     if heads and set(numbers) == {3}:
-        raise DataError("--heads is for Figures 4 and 5: Figure 3 shows all heads; drop it")
+        raise DataError("--heads: is for Figures 4 and 5, because Figure 3 shows all heads; leave it out")
     if word is not None and set(numbers) == {5}:
-        raise DataError("--word is for Figures 3 and 4: Figure 5 shows all words; drop it")
+        raise DataError("--word: is for Figures 3 and 4, because Figure 5 shows all words; leave it out")
     attention_by_text: dict[str, EncoderAttention] = {}
     built_figures = []
     for number in sorted(set(numbers)):
@@ -170,7 +174,7 @@ def _build_panels(
 
 @torch.no_grad()
 def record_encoder_attention(translator: Translator, sentence: str) -> EncoderAttention:
-    """Let the encoder read a sentence. Raises DataError where there is none to read, or too much."""
+    """Encode a sentence and record the attention. Raises DataError if it is empty or longer than the model reads."""
     bundle = translator.bundle
     ids = encode_source_line(translator, sentence, translator.resolve_decoding({}))
     attention_layers = [cast(EncoderLayer, layer).attention for layer in bundle.model.encoder.layers]
@@ -185,19 +189,19 @@ def _resolve_layer(layer: int | None, num_layers: int) -> int:
     if layer is None:
         return PAPER_LAYER - 1 if num_layers == PAPER_NUM_LAYERS else max(num_layers - 2, 0)
     if not 1 <= layer <= num_layers:
-        raise DataError(f"layer {layer}: the encoder has layers 1 to {num_layers}")
+        raise DataError(f"layer {layer}: the encoder has layers 1 to {num_layers}; give one of them")
     return layer - 1
 
 
 def _resolve_heads(heads: Sequence[int], num_heads: int) -> tuple[int, int]:
     if num_heads < 2:
-        raise DataError("the encoder has one head a layer, and Figures 4 and 5 compare two; ask for --figure 3")
+        raise DataError("--figure: the encoder has one head a layer, and Figures 4 and 5 compare two; give --figure 3")
     if not heads:
         heads = PAPER_HEADS if num_heads >= max(PAPER_HEADS) else (num_heads - 1, num_heads)
     if invalid_heads := [head for head in heads if not 1 <= head <= num_heads]:
-        raise DataError(f"head {invalid_heads[0]}: a layer has heads 1 to {num_heads}")
+        raise DataError(f"head {invalid_heads[0]}: a layer has heads 1 to {num_heads}; give two of them")
     if len(set(heads)) != 2 or len(heads) != 2:
-        raise RecipeError(f"--heads {','.join(map(str, heads))}: Figures 4 and 5 compare two heads, such as 5,6")
+        raise RecipeError(f"--heads {','.join(map(str, heads))}: Figures 4 and 5 compare two heads; give two, such as 5,6")
     return heads[0] - 1, heads[1] - 1
 
 
@@ -209,22 +213,22 @@ def _resolve_word(attention: EncoderAttention, word: str | None, number: int, we
         return (_find_farthest_word if number == 3 else _find_sharpest_word)(attention, weights_HTS)
     matches = [position for position, text in enumerate(words) if text == word]
     if len(matches) > 1:
-        raise DataError(f"--word {word} stands there {len(matches)} times: give its place, {_join_alternatives(matches)}")
+        raise DataError(f"--word {word}: occurs {len(matches)} times; give its number, {_join_alternatives(matches)}")
     if matches:
         return matches[0]
     if word.isascii() and word.isdigit() and 1 <= int(word) <= len(words):
         return int(word) - 1
-    raise DataError(f"--word {word!r} does not stand in the sentence, whose words are {', '.join(words)}")
+    raise DataError(f"--word {word!r}: is not in the sentence; give one of its words, {', '.join(words)}")
 
 
 def _join_alternatives(positions: Sequence[int]) -> str:
-    """Such as "3, 7 or 9", counted from 1, of two places or more."""
+    """Return text such as "3, 7 or 9", counted from 1, for at least two positions."""
     *leading, last = (str(position + 1) for position in positions)
     return f"{', '.join(leading)} or {last}"
 
 
 def _find_readable_words(attention: EncoderAttention) -> Mapping[int, tuple[int, ...]]:
-    """The words that are such, with their places: punctuation and what ends a sentence are looked at for other reasons."""
+    """Return the token positions of each word with a letter, without the end token. Return word 0 if there is none."""
     words = attention.spell_words()
     positions_by_word = {
         word: attention.token_positions(word) for word, text in enumerate(words) if any(map(str.isalpha, text))
@@ -236,7 +240,7 @@ def _find_readable_words(attention: EncoderAttention) -> Mapping[int, tuple[int,
 
 
 def _find_farthest_word(attention: EncoderAttention, weights_HTS: FloatArray) -> int:
-    """The word whose heads look, by the mean, the most places away, at other words."""
+    """Return the word with the greatest mean distance of its attention to other words, over all heads."""
     positions_by_word = _find_readable_words(attention)
     word_columns = [position for positions in positions_by_word.values() for position in positions]
 
@@ -251,7 +255,7 @@ def _find_farthest_word(attention: EncoderAttention, weights_HTS: FloatArray) ->
 
 
 def _find_sharpest_word(attention: EncoderAttention, weights_HTS: FloatArray) -> int:
-    """The word from which these heads look hardest at another word."""
+    """Return the word with the greatest attention weight to another word, as the mean over the heads."""
     positions_by_word = _find_readable_words(attention)
 
     def mean_peak(word: int) -> float:

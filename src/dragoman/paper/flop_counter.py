@@ -1,4 +1,4 @@
-"""What one run of a layer takes, counted rather than timed: bytes, operations, products that wait for each other, reach."""
+"""Counts of one layer: memory, operations, sequential matrix products and path length."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _MATMUL_NODES = ("AddmmBackward", "BmmBackward", "ConvolutionBackward", "MmBackw
 
 @dataclass(frozen=True)
 class OperationCount:
-    """Of one layer, forwards and backwards."""
+    """Memory and operations of the forward and backward pass of one layer."""
 
     peak_bytes: int
-    """The most that tensors held at one time, its input and weights not counted."""
+    """Peak memory of the tensors, without the input and the weights."""
     operations: int
-    """Multiplications and additions of its products."""
+    """Multiplications and additions of the matrix products."""
 
 
 class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up what the results of all operations hold, for as long as they hold it, and what products cost.
+    """Dispatch mode that adds up the memory of live results and the operations of the products.
 
-    No allocator is asked, so that the bytes are the same everywhere.
+    It does not ask an allocator, so that the bytes are equal on all machines.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _count_call(func: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """Of one call. PyTorch's own formulas but for convolutions, where they take no notice of groups on the way back."""
+    """Return the operations of one call, by PyTorch's formulas, whose backward pass of convolutions ignores groups."""
     if func is torch.ops.aten.convolution:
         return 2 * int(result.numel() * args[1][0].numel())
     if func is torch.ops.aten.convolution_backward:
@@ -74,14 +74,14 @@ def _count_call(func: Any, args: Any, kwargs: Any, result: Any) -> int:
 
 
 def count_operations(layer: LayerFn, x_BND: Tensor) -> OperationCount:
-    """Run a layer forwards and backwards once, and count."""
+    """Run the forward and backward pass of a layer once, and return its counts."""
     with _CountingMode() as mode:
         run_forward_backward(layer, x_BND)
     return OperationCount(mode.peak_bytes, mode.operations)
 
 
 def run_forward_backward(layer: LayerFn, x_BND: Tensor) -> None:
-    """Once forwards and backwards. `x_BND` wants a gradient."""
+    """Run the forward and backward pass of a layer once. `x_BND` requires a gradient."""
     y_BND = layer(x_BND)
     y_BND.backward(torch.ones_like(y_BND))  # type: ignore[no-untyped-call]
     for tensor in (x_BND, *(layer.parameters() if isinstance(layer, torch.nn.Module) else ())):
@@ -89,7 +89,7 @@ def run_forward_backward(layer: LayerFn, x_BND: Tensor) -> None:
 
 
 def count_sequential_matmuls(layer: LayerFn, n: int, d: int) -> int:
-    """The longest chain of matrix products that each wait for the one before, in the graph that autograd recorded."""
+    """Return the length of the longest chain of dependent matrix products in the graph of autograd."""
     root: Any = layer(torch.randn(1, n, d, requires_grad=True)).grad_fn
     chain_lengths: dict[Any, int] = {}
     stack: list[Any] = [root]
@@ -107,9 +107,10 @@ def count_sequential_matmuls(layer: LayerFn, n: int, d: int) -> int:
 
 
 def find_path_length(kind: LayerKind, n: int, d: int, reach: int) -> int:
-    """After how many layers (of a recurrence: steps) the last output depends on all inputs: each has a gradient.
+    """Return the number of layers (steps of a recurrence) after which the last output depends on all inputs.
 
-    Where places look both ways, so must the first output. Found by doubling and halving, since reach never shrinks.
+    An input counts if it has a gradient. For self-attention, the first output must depend on all inputs as well. The search
+    doubles and halves, because the reach grows with each layer.
     """
     low, high = 0, 1
     while not _depends_on_all_inputs(kind, n, d, reach, high):
@@ -121,7 +122,7 @@ def find_path_length(kind: LayerKind, n: int, d: int, reach: int) -> int:
 
 
 def _depends_on_all_inputs(kind: LayerKind, n: int, d: int, reach: int, layers: int) -> bool:
-    # In float64, in which a product of hundreds of weights is not zero yet.
+    # In float64, a product of hundreds of weights is not yet zero.
     x_BND = torch.randn(1, n, d, dtype=torch.float64, requires_grad=True)
     y_BND = _build_stack(kind, d, reach, layers)(x_BND)
     output_positions = [0, n - 1] if kind.endswith("self-attention") else [n - 1]
@@ -130,7 +131,7 @@ def _depends_on_all_inputs(kind: LayerKind, n: int, d: int, reach: int, layers: 
 
 
 def _build_stack(kind: LayerKind, d: int, reach: int, layers: int) -> Callable[[Tensor], Tensor]:
-    """So many layers on top of one another; of a recurrence, so many steps that all places take at once."""
+    """Return a stack of layers. For a recurrence, return as many steps, each for all positions at once."""
 
     def forward(x_BND: Tensor) -> Tensor:
         if kind == "recurrent (LSTM)":

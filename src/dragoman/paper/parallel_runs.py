@@ -1,6 +1,6 @@
-"""Several runs at a time, each in a process and with a share of the threads of its own.
+"""Several runs at the same time, each in its own process with a share of the threads.
 
-A run of Table 3's smallest scale is mostly Python, which a second thread does not make faster; a second process does.
+A run at the smallest scale of Table 3 is mostly Python. A second process makes it faster, a second thread does not.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ class _RunProcess:
     connection: Connection
 
     def raise_on_failure(self) -> None:
-        """Raise what it ended with, if that was not its end."""
+        """Raise RunError or WorkerLostError if the process has failed."""
         self.process.join()
-        with suppress(EOFError):  # it had nothing to say
+        with suppress(EOFError):  # the process sent no error
             raise RunError(f"{self.name}: {self.connection.recv()}")
         if self.process.exitcode != 0:
             raise WorkerLostError(
-                f"{self.name}: its process was killed, for want of memory perhaps; the same command goes on, and fewer "
-                "--processes need less"
+                f"{self.name}: its process was killed, perhaps because memory was short; run the same command to resume, with "
+                "fewer --processes"
             )
 
 
 def train_parallel(
     runs: Sequence[tuple[str, Recipe]], *, processes: int, on_start: Callable[[str], None], reuse_plan: Mapping[str, str]
 ) -> None:
-    """Train these runs, so many at a time, begun in order.
+    """Train the runs in order, `processes` at the same time.
 
-    Raises RunError or LostProcessError where one fails, and Interrupted; the others then keep a checkpoint first and stop.
+    on_start: called with the name of each run when it starts
+    reuse_plan: compute plan of all runs, from `ComputePlan.to_dict`
 
-    told: hears of each as it begins
-    like: in which ways to compute them, as `Machine.memory` tells them
+    Raises RunError or WorkerLostError if a run fails, and InterruptedRun. The other runs then save a checkpoint and stop.
     """
     pending, running = deque(runs), list[_RunProcess]()
     threads_per_run = max(count_cores() // processes, 1)
@@ -67,7 +67,7 @@ def train_parallel(
                     running.remove(run)
                     run.raise_on_failure()
     except KeyboardInterrupt:
-        raise InterruptedRun("interrupted; every row's checkpoints are kept, and the same command goes on") from None
+        raise InterruptedRun("interrupted: the checkpoints of all rows are kept; run the same command to resume") from None
     finally:
         for run in running:
             if run.process.pid is not None and run.process.is_alive():
@@ -78,7 +78,7 @@ def train_parallel(
 
 @contextmanager
 def _treat_sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM, which schedulers send, does what Ctrl-C does, where this is the thread that may say so."""
+    """Make SIGTERM act like Ctrl-C, if this is the main thread, which alone may set a handler."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -90,7 +90,7 @@ def _treat_sigterm_as_interrupt() -> Iterator[None]:
 
 
 def _start_run(name: str, recipe: Recipe, threads: int, reuse_plan: Mapping[str, str]) -> _RunProcess:
-    context = multiprocessing.get_context("spawn")  # a fork of a process that has threads may hang
+    context = multiprocessing.get_context("spawn")  # a fork of a process with threads can hang
     parent_connection, child_connection = context.Pipe(duplex=False)
     process = context.Process(
         target=_train_in_child, args=(recipe.model_dump_json(), threads, reuse_plan, child_connection), name=name
@@ -102,7 +102,7 @@ def _start_run(name: str, recipe: Recipe, threads: int, reuse_plan: Mapping[str,
 
 
 def _train_in_child(recipe_json: str, threads: int, reuse_plan: Mapping[str, str], connection: Connection) -> None:
-    """One run in a process of its own. Ctrl-C goes to the first process alone, which asks each of the others once to stop."""
+    """Train one run in this child process. Ctrl-C reaches only the parent process, which sends each child one SIGINT."""
     os.setpgid(0, 0)
     exit_with_parent()
     try:

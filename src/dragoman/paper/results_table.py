@@ -1,6 +1,6 @@
-"""A row of a results table from the reports of runs: mean and spread over seeds, and whether a difference is more than noise.
+"""Rows of a results table from the reports of runs: mean and standard deviation over seeds, and significance.
 
-Runs of one recipe over one text that differ in their seed alone are one row. A row is set against the first one given.
+Runs of one recipe and one corpus that differ only in their seed are one row. Each further row is compared with the first.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from dragoman.training.monitoring.run_status import read_run_status
 from dragoman.training.report import TRANSLATIONS_FILE
 from dragoman.training.validation import read_eval_pairs
 
-# Each with its signature, where the report has it.
+# A report has a signature for each of them.
 SCORES = ("bleu", "paper_bleu", "chrf", "exact_match", "f1")
 _RUN_SPECIFIC_KEYS = (*KEYS_THAT_MAY_DIFFER, "training.seed")
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that came to its end."""
+    """Finished run with its recipe and its report."""
 
     folder: Path
     recipe: Recipe
     report: dict[str, Any]
     train_digests: tuple[str, ...] | None
-    """Digests of the files that were prepared; none where what was prepared is gone."""
+    """Digests of the corpus files; None if the prepared data are deleted."""
     test_digest: str | None
-    """Digest of the test set as it is now; none where there is none."""
+    """Digest of the present test set; None without a test set."""
 
 
 @dataclass(frozen=True)
 class MeanAndStd:
-    """A number over the seeds. `spread` is its standard deviation; none of a single one."""
+    """Mean and standard deviation over the seeds. The deviation of one seed is None."""
 
     mean: float
     std: float | None
@@ -51,6 +51,7 @@ class MeanAndStd:
 
     @classmethod
     def from_values(cls, values: Sequence[float], signature: str = "") -> MeanAndStd:
+        """Return the mean and the standard deviation of the values."""
         return cls(fmean(values), stdev(values) if len(values) > 1 else None, signature)
 
     def __str__(self) -> str:
@@ -59,10 +60,11 @@ class MeanAndStd:
 
 @dataclass(frozen=True)
 class ResultsRow:
-    """Runs of one recipe.
+    """Row of the runs of one recipe.
 
-    changed: the knobs that differ from the first row's, as `key=value`
-    against: BLEU against the first row's, by paired bootstrap of the test set; none of the first row, nor without translations
+    changed_settings: the keys that differ from the first row, as `key=value`
+    comparison: BLEU compared with the first row by paired bootstrap of the test set; None for the first row and without
+        translations
     """
 
     name: str
@@ -78,13 +80,14 @@ class ResultsRow:
     comparison: SystemComparison | None
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the row for JSON."""
         return {**asdict(self), "significant": None if self.comparison is None else self.comparison.is_significant}
 
 
 def build_rows(folders: Sequence[Path]) -> list[ResultsRow]:
-    """The rows of these runs, in the order in which they are given.
+    """Return the rows of the runs, in the order of the folders.
 
-    Raises RunError for a folder that holds no finished run, and for two runs of one recipe and seed.
+    Raises RunError for a folder without a finished run, and for two runs of one recipe and seed.
     """
     groups: list[list[FinishedRun]] = []
     for folder in folders:
@@ -113,7 +116,7 @@ def build_rows(folders: Sequence[Path]) -> list[ResultsRow]:
 def _read_finished_run(folder: Path) -> FinishedRun:
     run_status = read_run_status(folder)
     if not run_status.is_finished:
-        raise RunError(f"{folder}: has not come to its end, so it has no report; `dragoman train` with its recipe goes on")
+        raise RunError(f"{folder}: is not finished, so it has no report; `dragoman train` with its recipe resumes it")
     try:
         report = json.loads((folder / "report.json").read_bytes())
         if isinstance(report, dict) and {"steps", "seconds", "parameters", "machine", "finished"} <= report.keys():
@@ -122,7 +125,7 @@ def _read_finished_run(folder: Path) -> FinishedRun:
             return FinishedRun(folder, run_status.recipe, report, train_digests, _compute_test_digest(run_status.recipe))
     except (OSError, ValueError, RecursionError):
         pass
-    raise RunError(f"{folder / 'report.json'}: cannot be read; `dragoman train` with the run's recipe writes it anew")
+    raise RunError(f"{folder / 'report.json'}: cannot be read; `dragoman train` with the run's recipe writes it again")
 
 
 def _compute_test_digest(recipe: Recipe) -> str | None:
@@ -136,7 +139,7 @@ def _compute_test_digest(recipe: Recipe) -> str | None:
 
 
 def _has_same_setup(run: FinishedRun, other_run: FinishedRun) -> bool:
-    """Whether they are one recipe over one text, as far as the text is still there."""
+    """Return whether two runs have one recipe and one corpus. A deleted corpus counts as equal."""
     digest_pairs = ((run.train_digests, other_run.train_digests), (run.test_digest, other_run.test_digest))
     return _get_comparable_settings(run.recipe) == _get_comparable_settings(other_run.recipe) and all(
         None in pair or pair[0] == pair[1] for pair in digest_pairs
@@ -152,7 +155,7 @@ def _check_distinct_seeds(runs: Sequence[FinishedRun]) -> None:
     for run in runs:
         earlier_dir = dir_by_seed.setdefault(run.recipe.training.seed, run.folder)
         if earlier_dir != run.folder or sum(run.folder == other_run.folder for other_run in runs) > 1:
-            raise RunError(f"{run.folder} and {earlier_dir} are one recipe and seed; a spread is over different seeds")
+            raise RunError(f"{run.folder} and {earlier_dir}: have one recipe and seed; give runs of different seeds")
 
 
 def _has_same_test_set(run: FinishedRun, other_run: FinishedRun) -> bool:
@@ -160,9 +163,9 @@ def _has_same_test_set(run: FinishedRun, other_run: FinishedRun) -> bool:
 
 
 def _resample_bleu(runs: Sequence[FinishedRun]) -> list[ResampledScore]:
-    """BLEU of each run over the draws of a bootstrap; none where a run is not a translation's, or kept none.
+    """Return the BLEU of each run over the bootstrap samples, or nothing if a run has no translations.
 
-    Raises DataError where the test set is not where the recipe says.
+    Raises DataError if the test set of the recipe is missing.
     """
     recipe = runs[0].recipe
     if recipe.data.test is None or any("bleu" not in run.report for run in runs):
@@ -210,7 +213,7 @@ def _format_value(value: Any) -> str:
 
 
 def _aggregate_scores(reports: Sequence[dict[str, Any]]) -> Iterator[tuple[str, MeanAndStd]]:
-    """Those that every report has, with one signature: others are no mean of anything."""
+    """Yield the scores that all reports have with one signature. Scores of different signatures have no mean."""
     for name in SCORES:
         signatures = {report.get("signatures", {}).get(name, "") for report in reports}
         if all(isinstance(report.get(name), int | float) for report in reports) and len(signatures) == 1:
@@ -218,10 +221,10 @@ def _aggregate_scores(reports: Sequence[dict[str, Any]]) -> Iterator[tuple[str, 
 
 
 def format_markdown(rows: Sequence[ResultsRow]) -> str:
-    """The rows as a table for a page, each score with its signature, each difference with its verdict."""
+    """Return the rows as a Markdown table, with the signatures of the scores and the significance of the differences."""
     names = [name for name in SCORES if any(name in row.scores for row in rows)]
     header = ["recipe", "seeds", "steps", "minutes", *(name.replace("_", " ") for name in names), "machine", "date"]
-    header += ["against the first"] if len(rows) > 1 else []
+    header += ["compared with the first"] if len(rows) > 1 else []
     lines = [_format_line(header), _format_line(["---"] * len(header))]
     for row in rows:
         recipe = f"`{row.name}`" + "".join(f" `{change}`" for change in row.changed_settings)
@@ -244,5 +247,5 @@ def _format_comparison(comparison: SystemComparison | None) -> str:
     if comparison is None:
         return ""
     low, high = comparison.interval
-    noise_note = "" if comparison.is_significant else ", under the noise"
+    noise_note = "" if comparison.is_significant else ", not significant"
     return f"{comparison.difference:+.2f} ({low:+.2f} to {high:+.2f}), p = {comparison.p_value:.3f}{noise_note}"

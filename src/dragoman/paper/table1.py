@@ -1,7 +1,8 @@
-"""Table 1, measured: what a layer of each kind costs, how many steps wait for one another, and how far a signal has to go.
+"""Table 1, measured: cost, sequential steps and path length of each kind of layer.
 
-Time is this thread's processor time for one layer forwards and backwards, the best of several turns, so that whoever else is at
-work changes little. Exponents are the slopes of log cost over log size, by least squares over the three largest sizes.
+Time is the processor time of this thread for the forward and backward pass of one layer: the best of several rounds, so that
+other processes change little. Exponents are the slopes of log cost over log size, by least squares over the three largest
+sizes.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from dragoman.viz import Panel, Series, render_learning_curve
 
 SweepAxis = Literal["n", "d", "reach"]
 
-# What all kinds share where n grows: the width, r and k.
+# Width, r and k of all kinds while n grows.
 MODEL_WIDTH, ATTENTION_RADIUS, KERNEL_SIZE = 64, 32, 3
-# A path is counted on small layers: k = 3 and r = 2, at powers of 3, so that log_k n is a whole number.
+# Paths are counted on small layers with k = 3 and r = 2, at powers of 3, so that log_k n is a whole number.
 PATH_LENGTHS, PATH_WIDTH, PATH_RADIUS = (9, 27, 81, 243), 4, 2
 NUM_FITTED_POINTS = 3
 OnBudgetSpent = Callable[[float], None]
@@ -40,7 +41,7 @@ OnBudgetSpent = Callable[[float], None]
 
 @dataclass(frozen=True)
 class PaperComplexity:
-    """A row of Table 1 as printed, and the exponents in it. A path of None is logarithmic."""
+    """Printed row of Table 1 with its exponents. `path_n` is None for a logarithmic path."""
 
     complexity: str
     sequential: str
@@ -56,7 +57,7 @@ PAPER_COMPLEXITIES: dict[LayerKind, PaperComplexity] = {
     "self-attention": PaperComplexity("n²·d", "1", "1", 2, 1, None, 0, 0),
     "restricted self-attention": PaperComplexity("r·n·d", "1", "n/r", 1, 1, 1, 0, 1),
     "recurrent (LSTM)": PaperComplexity("n·d²", "n", "n", 1, 2, None, 1, 1),
-    # Section 4 has n/k for contiguous kernels, and log_k n for dilated ones alone.
+    # Section 4 has n/k for contiguous kernels, and log_k n only for dilated ones.
     "convolution": PaperComplexity("k·n·d²", "1", "n/k", 1, 2, 1, 0, 1),
     "dilated convolution": PaperComplexity("k·n·d²", "1", "log_k n", 1, 2, 1, 0, None),
     "separable convolution": PaperComplexity("k·n·d + n·d²", "1", "n/k", 1, 2, None, 0, 1),
@@ -65,7 +66,7 @@ PAPER_COMPLEXITIES: dict[LayerKind, PaperComplexity] = {
 
 @dataclass(frozen=True)
 class LayerSize:
-    """One layer at one size."""
+    """Size of one layer and of its input."""
 
     n: int
     d: int
@@ -75,7 +76,7 @@ class LayerSize:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A layer of one kind while one of its sizes grows."""
+    """Sizes of one kind of layer, of which one dimension grows."""
 
     kind: LayerKind
     axis: SweepAxis
@@ -84,7 +85,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class MeasuredSweep:
-    """A sweep with what was found at each point."""
+    """Sweep with the time and the counts at each size."""
 
     sweep: Sweep
     seconds: tuple[float, ...]
@@ -92,10 +93,11 @@ class MeasuredSweep:
 
     @property
     def sizes(self) -> list[int]:
+        """Return the values of the dimension that grows."""
         return [getattr(point, self.sweep.axis) for point in self.sweep.points]
 
     def fit_exponents(self) -> dict[str, float]:
-        """Of time, of bytes and of operations."""
+        """Return the exponents of time, memory and operations."""
         costs = {
             "time": self.seconds,
             "memory": [count.peak_bytes for count in self.counts],
@@ -106,18 +108,18 @@ class MeasuredSweep:
 
 @dataclass(frozen=True)
 class Table1Row:
-    """A kind of layer, measured beside what is printed."""
+    """Measured and printed values of one kind of layer."""
 
     kind: LayerKind
     paper_row: PaperComplexity
     sweeps_by_axis: dict[SweepAxis, MeasuredSweep]
     sequential_matmuls: tuple[int, ...]
-    """Products that wait for one another, at each of `PATH_LENGTHS`."""
+    """Sequential matrix products at each of `PATH_LENGTHS`."""
     path_lengths: tuple[int, ...]
-    """Layers (of a recurrence: steps) that a signal has to cross, at each of them."""
+    """Layers (steps of a recurrence) that a signal crosses at each of `PATH_LENGTHS`."""
 
     def get_time_exponents(self) -> dict[SweepAxis, tuple[float, float]]:
-        """Fitted and printed, for each size that is printed."""
+        """Return the fitted and the printed exponent of time for each printed dimension."""
         paper_exponents: dict[SweepAxis, float | None] = {
             "n": self.paper_row.n,
             "d": self.paper_row.d,
@@ -131,16 +133,18 @@ class Table1Row:
 
     @property
     def sequential_exponent(self) -> float:
+        """Return the exponent of n in the number of sequential products."""
         return fit_exponent(PATH_LENGTHS, self.sequential_matmuls)
 
     @property
     def path_exponent(self) -> float:
-        """Of n; where a logarithm is printed, layers for each time that n grows by k."""
+        """Return the exponent of n in the path length. For a printed logarithm, return the layers per factor k of n."""
         if self.paper_row.path_n is not None:
             return fit_exponent(PATH_LENGTHS, self.path_lengths)
         return fit_slope([math.log(n, KERNEL_SIZE) for n in PATH_LENGTHS], self.path_lengths)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the row for JSON."""
         return {
             "kind": self.kind,
             "printed": asdict(self.paper_row),
@@ -164,20 +168,20 @@ class Table1Row:
 
 
 def fit_slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Of the straight line through these points, by least squares."""
+    """Return the slope of the least-squares line through the points."""
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)
 
 
 def fit_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """e of cost = c · size^e, by the largest `FITTED` sizes."""
+    """Return e of cost = c · size^e, fitted over the largest `NUM_FITTED_POINTS` sizes."""
     return fit_slope(
         [math.log(size) for size in sizes[-NUM_FITTED_POINTS:]], [math.log(cost) for cost in costs[-NUM_FITTED_POINTS:]]
     )
 
 
 def plan_sweeps() -> list[Sweep]:
-    """What is measured: sizes at which one term of the cost outgrows all others, and which the caches still hold."""
+    """Return the sizes to measure: one term of the cost dominates, and the data fit into the caches."""
     planned_sweeps: list[Sweep] = []
     for kind in LAYER_KINDS:
         reach = ATTENTION_RADIUS if kind == "restricted self-attention" else KERNEL_SIZE
@@ -188,7 +192,7 @@ def plan_sweeps() -> list[Sweep]:
             case "restricted self-attention":
                 widths = [LayerSize(1024, d, reach) for d in (64, 128, 256, 512)]
                 reaches = [LayerSize(4096, MODEL_WIDTH, r) for r in (64, 128, 256, 512)]
-            case "recurrent (LSTM)":  # of one sentence, a step is no product of matrices: it reads the weights
+            case "recurrent (LSTM)":  # a step of one sentence would only read the weights
                 lengths, widths = (256, 512, 1024, 2048), [LayerSize(8, d, reach, batch_size=64) for d in (128, 256, 512, 1024)]
             case "convolution" | "dilated convolution":
                 reaches = [LayerSize(512, 256, k) for k in (3, 5, 9, 17)]
@@ -203,9 +207,11 @@ def plan_sweeps() -> list[Sweep]:
 
 
 def measure_table1(budget_seconds: float, on_progress: OnBudgetSpent = lambda _: None) -> list[Table1Row]:
-    """Measure all rows within about this much processor time. Raises RecipeError where it is too little for one round.
+    """Measure all rows within about this processor time in seconds.
 
-    advance: is told the share of the budget that is spent
+    on_progress: called with the share of the budget that is spent
+
+    Raises RecipeError if the budget is too small for one round.
     """
     start_time = time.process_time()
 
@@ -219,7 +225,7 @@ def measure_table1(budget_seconds: float, on_progress: OnBudgetSpent = lambda _:
         timer.run_round()
         if elapsed_seconds() > budget_seconds:
             raise RecipeError(
-                f"--budget {budget_seconds:g}: one round of all measurements takes {elapsed_seconds():.0f} seconds here; give more"
+                f"--budget {budget_seconds:g}: one round of all measurements takes {elapsed_seconds():.0f} seconds; give more"
             )
         longest_round = 0.0
         while elapsed_seconds() + longest_round <= budget_seconds:
@@ -247,7 +253,7 @@ def measure_table1(budget_seconds: float, on_progress: OnBudgetSpent = lambda _:
 
 
 class _LayerTimer:
-    """The best time of each point so far, over rounds in which every point has its turn."""
+    """Best time of each layer and size over several rounds."""
 
     def __init__(self, points: Sequence[tuple[LayerKind, LayerSize]]) -> None:
         torch.manual_seed(0)
@@ -260,10 +266,11 @@ class _LayerTimer:
         }
         self.counts = {
             key: count_operations(*layer_and_input) for key, layer_and_input in self._layers_and_inputs.items()
-        }  # which warms it up as well
+        }  # this is also the warm-up
         self.seconds = dict.fromkeys(self._layers_and_inputs, math.inf)
 
     def run_round(self) -> None:
+        """Measure each layer and size once."""
         for key, (layer, x_BND) in self._layers_and_inputs.items():
             run_forward_backward(layer, x_BND)
             start_time = time.thread_time()
@@ -281,7 +288,7 @@ def _measure_paths(kind: LayerKind) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 @contextmanager
 def _single_thread() -> Iterator[None]:
-    """Whose processor time is the whole of the work, and in which no garbage is collected meanwhile."""
+    """Compute in one thread without garbage collection, so that its processor time is the cost of the layer."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     tune_malloc()
@@ -294,7 +301,7 @@ def _single_thread() -> Iterator[None]:
 
 
 def draw_table1(rows: Sequence[Table1Row]) -> str:
-    """Time and memory of each kind while n grows, as an SVG: over logarithms, so that an exponent is a slope."""
+    """Draw time and memory of each kind over n as an SVG. Both axes are logarithmic, so that an exponent is a slope."""
 
     def build_series(cost: Callable[[MeasuredSweep], Sequence[float]]) -> list[Series]:
         length_sweeps = [(row.kind, row.sweeps_by_axis["n"]) for row in rows]
@@ -309,12 +316,12 @@ def draw_table1(rows: Sequence[Table1Row]) -> str:
                 "milliseconds", build_series(lambda measured: [1e3 * seconds for seconds in measured.seconds]), log_scale=True
             ),
             Panel(
-                "MiB at most",
+                "peak MiB",
                 build_series(lambda measured: [count.peak_bytes / 2**20 for count in measured.counts]),
                 log_scale=True,
             ),
         ],
-        title="Table 1: one layer, forwards and backwards",
+        title="Table 1: forward and backward pass of one layer",
         x_label=f"log₂ n, at d = {MODEL_WIDTH}, r = {ATTENTION_RADIUS}, k = {KERNEL_SIZE}",
         panel_height=260,
     )

@@ -1,7 +1,7 @@
-"""The layers that Table 1 compares, each from (B, n, d) to (B, n, d), and nothing in them but what the table counts.
+"""Layers that Table 1 compares, from (B, N, D) to (B, N, D), with only the operations that the table counts.
 
-Attention is equation 1 with Q = K = V = x in heads of `HEAD_WIDTH`: the projections around it are products of each place by
-itself, which the table leaves out. B sentences, N places, D width, K a head's width, H heads.
+Attention is equation 1 with Q = K = V = x in heads of `HEAD_WIDTH`. The table leaves out the projections, which are products
+of single positions. Dimensions: B sentences, N positions, D width, H heads, K width of a head.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LayerKind = Literal[
     "separable convolution",
 ]  # fmt: skip
 LAYER_KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
-# The paper's d_k. That it stays the same while d grows keeps the softmax, which costs n² a head, below the products.
+# The paper's d_k. It stays constant while d grows, so that the softmax, n² for each head, costs less than the products.
 HEAD_WIDTH = 64
 
 LayerFn = Callable[[Tensor], Tensor]
 
 
 def build_layer(kind: LayerKind, d: int, reach: int, *, depth: int = 0) -> LayerFn:
-    """A layer of this kind. `reach` is k of a convolution and r of restricted attention; `depth` counts the layers below it."""
+    """Return a layer of this kind. `reach` is k of a convolution or r of attention; `depth` counts the layers below."""
     match kind:
         case "self-attention":
             return _build_attention(d, None)
@@ -59,7 +59,7 @@ def _build_attention(d: int, radius: int | None) -> LayerFn:
 
 
 class RecurrentLayer(nn.Module):
-    """An LSTM in one direction, written out place by place: PyTorch's single call would hide what it keeps and how it waits."""
+    """Unidirectional LSTM with one call for each position, because PyTorch's fused call hides memory and dependencies."""
 
     def __init__(self, d: int) -> None:
         super().__init__()
@@ -74,14 +74,14 @@ class RecurrentLayer(nn.Module):
         return torch.stack(outputs, dim=1)
 
     def step_all(self, x_BND: Tensor, states_BND: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """All places at once, each one step further: from the state that its left neighbour had before."""
+        """Compute one step for all positions at once, from the previous state of the position on the left."""
         shifted_states = [F.pad(state_BND, (0, 0, 1, 0))[:, :-1].flatten(0, 1) for state_BND in states_BND]
         state_XD, cell_XD = self.cell(x_BND.flatten(0, 1), (shifted_states[0], shifted_states[1]))
         return state_XD.view_as(x_BND), cell_XD.view_as(x_BND)
 
 
 class ConvolutionLayer(nn.Module):
-    """Over a place and k−1 before it, `dilation` places apart; separable as one over places and one over channels."""
+    """Causal convolution over k positions at a distance of `dilation`. A separable one convolves positions, then channels."""
 
     def __init__(self, d: int, kernel: int, *, dilation: int = 1, separable: bool = False) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Table 2: what training cost, in the paper's way and exactly counted, for any run from its folder, beside the printed rows.
+"""Table 2: training cost of a run, estimated as in the paper and counted exactly, with the printed rows.
 
-The paper's way is an estimate: time × devices × what a device is thought to sustain. Counted is what the matrix products of
-every step asked for, real tokens only (`dragoman.training.monitoring.flops`).
+The estimate of the paper is time × devices × sustained FLOP/s of a device. The exact count adds up the matrix products of
+every step without padding (`dragoman.training.monitoring.flops`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dragoman.training.checkpoints.checkpoint import Checkpoint, list_checkpoint
 from dragoman.training.monitoring.run_status import RunStatus, compute_minutes_elapsed, read_run_status
 from dragoman.training.validation import read_eval_pairs
 
-# What the paper takes a GPU to sustain in single precision, in FLOP/s (its footnote 5).
+# Sustained single-precision FLOP/s of a GPU by the paper's footnote 5.
 PAPER_SUSTAINED_FLOPS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 
 
 @dataclass(frozen=True)
 class PaperCost:
-    """A row as printed: BLEU on newstest2014 and training FLOPs, to German and to French."""
+    """Printed row: BLEU on newstest2014 and training FLOPs, to German and to French."""
 
     model: str
     en_de_bleu: float | None = None
@@ -47,12 +47,12 @@ PAPER_COSTS = (
     PaperCost("Transformer (base)", 27.3, 38.1, 3.3e18),
     PaperCost("Transformer (big)", 28.4, 41.8, 2.3e19),
 )
-"""The Transformers' FLOPs stand once for both languages: 12 hours and 3.5 days on eight P100."""
+"""The paper prints the FLOPs of the Transformers once for both languages: 12 hours and 3.5 days on eight P100."""
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """What a run took so far."""
+    """Cost of a run so far."""
 
     run: str
     name: str
@@ -61,43 +61,44 @@ class RunCost:
     machine: str
     steps: int
     seconds: float
-    """Of training alone: validation and checkpoints are not counted."""
+    """Training time without validation and checkpoints."""
     devices: float
-    """In the mean over that time: a run may go on on others."""
+    """Mean number of devices over that time, because a run can resume on other devices."""
     sustained_flops: float | None
-    """FLOP/s of one device, in the mean over them and the time; none where neither the run nor its reader says."""
+    """Mean FLOP/s of one device; None if it is neither measured nor given."""
     sustained_source: str
     counted_flops: float
     bleu: float | None
-    """As sacreBLEU counts it; of tokenised text, over its tokens as they stand. `bleu_signature` says which."""
+    """BLEU by sacreBLEU. For tokenized text, its tokens count as they are. `bleu_signature` has the details."""
     bleu_signature: str | None
     paper_bleu: float | None = None
-    """As the paper counted it: over Moses' tokens, of German with compounds split. None where neither run nor reader asked."""
+    """BLEU as in the paper: Moses tokens, for German with split compounds. None if it is not computed."""
     paper_bleu_signature: str | None = None
 
     @property
     def paper_flops(self) -> float | None:
-        """Time × devices × sustained FLOP/s; none where that is not known."""
+        """Return time × devices × sustained FLOP/s, or None if the FLOP/s are unknown."""
         return (
             estimate_paper_flops(self.seconds, self.devices, self.sustained_flops) if self.sustained_flops is not None else None
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the cost for JSON."""
         return {**asdict(self), "paper_flops": self.paper_flops}
 
 
 def estimate_paper_flops(seconds: float, devices: float, sustained_flops: float) -> float:
-    """The estimate of section 6.1: training time, devices, and what one of them sustains in FLOP/s."""
+    """Return the FLOPs by the estimate of section 6.1: seconds × devices × sustained FLOP/s of one device."""
     return seconds * devices * sustained_flops
 
 
 def compute_run_cost(folder: Path, *, sustained_flops: float | None = None) -> RunCost:
-    """What the run in a folder took, by its report where it is finished, else by its newest checkpoint or its journal.
+    """Return the cost of a run, from its report if it is finished, else from its newest checkpoint or its metrics log.
 
-    Raises RunError where the folder holds no run, or neither of them.
+    sustained_flops: FLOP/s of one device; default: the paper's value for the GPUs that it names, else the peak FLOP/s that the
+        run measured in matrix products
 
-    sustained: FLOP/s of one device; if not given, the paper's own for the GPUs that it names, else what the run measured in
-    matrix products when it began
+    Raises RunError if the folder holds no run, or a run without a step.
     """
     run_status = read_run_status(folder)
     report = _read_report(folder) if run_status.is_finished else {}
@@ -135,23 +136,23 @@ def compute_run_cost(folder: Path, *, sustained_flops: float | None = None) -> R
 
 
 def add_bleu_scores(cost: RunCost) -> RunCost:
-    """Translate the run's test set with its bundle, and score it in sacreBLEU's way and in the paper's.
+    """Translate the test set of the run with its bundle, and add sacreBLEU and the paper's BLEU.
 
-    Raises RunError where the run has no bundle or no test set, RecipeError where plain text has no language to tokenise by.
+    Raises RunError if the run has no bundle or no test set, and RecipeError if plain text has no language for Moses' tokenizer.
     """
     folder = Path(cost.run)
     if not (folder / "bundle").is_dir():
-        raise RunError(f"{folder}: has no bundle to translate with; the run has to come to its end first")
+        raise RunError(f"{folder}: has no bundle to translate with; finish the run first")
     translator = load_translator(folder / "bundle")
     recipe = translator.recipe
     if recipe.data.test is None:
-        raise RunError(f"{folder}: its recipe names no data.test to score")
+        raise RunError(f"{folder}: its recipe has no data.test; score another run")
     pairs = read_eval_pairs(recipe.data.test, recipe)
     texts = [translation.text for translation in translator.translate([pair.source for pair in pairs])]
     references = [[pair.target for pair in pairs]]
     tokenized, language = recipe.task.tokenized, recipe.task.target_language
     if not (tokenized or language):
-        raise RecipeError(f"{folder}: its recipe names no task.target_language, by which Moses' tokens are cut")
+        raise RecipeError(f"{folder}: its recipe has no task.target_language for Moses' tokenizer; score another run")
     sacrebleu_score = tokenized_bleu(texts, references) if tokenized else bleu(texts, references)
     paper_score = paper_bleu(texts, references, language, tokenized=tokenized)
     return replace(
@@ -170,25 +171,25 @@ def _read_report(folder: Path) -> dict[str, Any]:
             return report
     except (OSError, ValueError, RecursionError):
         pass
-    raise RunError(f"{folder / 'report.json'}: cannot be read; `dragoman train` with the run's recipe writes it anew")
+    raise RunError(f"{folder / 'report.json'}: cannot be read; `dragoman train` with the run's recipe writes it again")
 
 
 def _read_totals(run_status: RunStatus, report: dict[str, Any], checkpoints: Sequence[Checkpoint]) -> tuple[int, float, float]:
-    """Steps, seconds and counted operations."""
+    """Return the steps, the seconds and the counted operations."""
     if {"steps", "seconds", "flops"} <= report.keys():
         return int(report["steps"]), float(report["seconds"]), float(report["flops"])
     step_lines = [
-        line for line in run_status.train if line["share_spent"] < 1.0 and isinstance(line.get("flops_per_second"), int | float)
+        line for line in run_status.train if line["progress"] < 1.0 and isinstance(line.get("flops_per_second"), int | float)
     ]
     newest_checkpoint = next(reversed(checkpoints), None)
     if newest_checkpoint is not None and newest_checkpoint.step >= (step_lines[-1]["step"] if step_lines else 0):
         return newest_checkpoint.step, 60.0 * newest_checkpoint.trainer_state.minutes, newest_checkpoint.trainer_state.flops
     if not step_lines:
         raise RunError(
-            f"{run_status.folder}: its journal has no line of a step yet, so there is nothing to count; look again later"
+            f"{run_status.folder}: its metrics log has no line of a step, so there is nothing to count; try again later"
         )
     seconds = flops = 0.0
-    for line in step_lines:  # each tells of the time since the one before
+    for line in step_lines:  # a line covers the time since the previous one
         end_seconds = 60.0 * compute_minutes_elapsed(line)
         flops += line["flops_per_second"] * max(end_seconds - seconds, 0.0)
         seconds = end_seconds
@@ -197,24 +198,22 @@ def _read_totals(run_status: RunStatus, report: dict[str, Any], checkpoints: Seq
 
 @dataclass(frozen=True)
 class _RunInterval:
-    """A part of a run that went on without a break."""
+    """Part of a run without an interruption."""
 
     machine: str
     devices: int
     peak_flops: float | None
-    """FLOP/s of all its devices together, in matrix products."""
+    """Peak FLOP/s of all devices together, measured in matrix products."""
     seconds: float
 
 
 def _split_into_intervals(run_status: RunStatus, seconds: float, checkpoints: Sequence[Checkpoint]) -> list[_RunInterval]:
-    """The stretches of a run that took so long in all.
+    """Return the uninterrupted parts of a run of this duration.
 
-    Where a line or a checkpoint tells how long it had taken, that holds; what is between two of them counts for the later.
+    Lines and checkpoints give the time up to a step. The time between two of them belongs to the later part.
     """
     run_entries = [{}, *run_status.entries_of_type("run")]
-    minutes_by_step = {
-        entry["step"]: compute_minutes_elapsed(entry) for entry in run_status.train if entry["share_spent"] < 1.0
-    }
+    minutes_by_step = {entry["step"]: compute_minutes_elapsed(entry) for entry in run_status.train if entry["progress"] < 1.0}
     minutes_by_step |= {checkpoint.step: checkpoint.trainer_state.minutes for checkpoint in checkpoints}
     interval_seconds = [0.0] * len(run_entries)
     index, end_seconds = 0, 0.0
@@ -226,7 +225,7 @@ def _split_into_intervals(run_status: RunStatus, seconds: float, checkpoints: Se
     interval_seconds[-1] += seconds - end_seconds
     intervals = []
     for run_entry, duration in zip(run_entries, interval_seconds, strict=True):
-        devices, reported_peak = run_entry.get("devices"), run_entry.get("ceiling")
+        devices, reported_peak = run_entry.get("devices"), run_entry.get("peak_flops_per_second")
         peak_flops = reported_peak if isinstance(reported_peak, int | float) and reported_peak > 0 else None
         intervals.append(
             _RunInterval(str(run_entry.get("machine", "")), devices if isinstance(devices, int) else 1, peak_flops, duration)
@@ -239,7 +238,7 @@ def _find_sustained_flops(interval: _RunInterval, override_flops: float | None) 
         return override_flops, "as given"
     for gpu, rate in PAPER_SUSTAINED_FLOPS.items():
         if re.search(rf"\b{gpu}\b", interval.machine):
-            return rate, f"the paper's for a {gpu}"
+            return rate, f"the paper's value for a {gpu}"
     if interval.peak_flops is not None:
         return interval.peak_flops / interval.devices, "measured in matrix products"
-    return None, "not known"
+    return None, "unknown"

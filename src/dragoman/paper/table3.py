@@ -1,9 +1,9 @@
-"""Table 3 at any budget: every row trained alike over several seeds, and which of the printed orderings came out.
+"""Table 3 at any budget: all rows trained alike over several seeds, and compared with the printed order.
 
-    FOLDER/base-seed1/  A-h1-seed1/  …      each a run folder as `dragoman train` makes it
+    FOLDER/base-seed1/  A-h1-seed1/  …      one run folder each, as of `dragoman train`
 
-A row that is done is not done again, one that was interrupted goes on, and a folder that was begun with another recipe or
-another budget is refused before anything trains.
+Finished rows are kept, and interrupted rows are resumed. A folder of another recipe or another budget is an error, which is
+raised before any training.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from dragoman.paper.table3_results import Budget, Table3, Table3Result, TrainedR
 from dragoman.paper.table3_rows import ModelScale, PaperRow, make_row_recipe
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.device import choose_compute_plan
-from dragoman.training.monitoring.callbacks import Callback
+from dragoman.training.monitoring.events import Callback, RunClosed
 from dragoman.training.monitoring.run_status import read_run_status
 from dragoman.training.report import TRANSLATIONS_FILE
 from dragoman.training.run import train
 from dragoman.training.validation import read_eval_pairs
 
-# What a row that stands there may differ in from the one that is asked for: where things are, and how much is told.
+# Keys in which an existing run of a row may differ: places of files, and amounts of logging.
 KEYS_THAT_MAY_DIFFER = (
     "name",
     "run",
@@ -57,13 +57,14 @@ def train_table3(
     make_callback: Callable[[str], Callback],
     processes: int = 1,
 ) -> Table3:
-    """Train what is not done yet, and put the table together.
+    """Train the unfinished rows, and return the table.
 
-    Raises RecipeError where the recipe or the budget is of no use, RunError where a row's folder was begun with another recipe.
+    base_recipe: recipe with the corpus and the training settings
+    make_callback: called with the name of a run when it starts, such as "C-n2, seed 1 (8 of 60)"; returns its callback, which
+        is not used if several runs train at the same time
+    processes: runs that train at the same time
 
-    plain: the corpus's recipe
-    listener: for the run that is told, such as "C-n2, seed 1 (8 of 60)"; where several train at a time, it hears no more
-    processes: runs that train at a time
+    Raises RecipeError if the recipe or the budget cannot be used, and RunError if a row's folder has another recipe.
     """
     row_seeds = [(row, seed) for seed in range(1, seeds + 1) for row in rows]
     recipes = {
@@ -91,7 +92,7 @@ def train_table3(
     if processes > 1:
         _prepare_data(recipes, unfinished)
         runs = [(run_names[key], recipes[key]) for key in unfinished]
-        train_parallel(runs, processes=processes, on_start=lambda name: make_callback(name).close(), reuse_plan=reuse_plan)
+        train_parallel(runs, processes=processes, on_start=lambda name: make_callback(name)(RunClosed()), reuse_plan=reuse_plan)
     trained_by_row: dict[str, list[TrainedRow]] = {row.name: [] for row in rows}
     for row, seed in row_seeds:
         recipe = recipes[row.name, seed]
@@ -110,7 +111,7 @@ def train_table3(
 
 
 def _choose_compute_plan(recipes: Collection[Recipe]) -> dict[str, str]:
-    """In which ways to compute all rows: those of a row that has begun, else the fastest here. They differ in the last bits."""
+    """Return one compute plan for all rows, because plans differ in the last bits: that of a started row, else the fastest."""
     for recipe in recipes:
         for checkpoint in list_checkpoints(Path(recipe.run) / "checkpoints"):
             if checkpoint.compute_plan is not None:
@@ -119,7 +120,7 @@ def _choose_compute_plan(recipes: Collection[Recipe]) -> dict[str, str]:
 
 
 def _prepare_data(recipes: Mapping[tuple[str, int], Recipe], unfinished: Sequence[tuple[str, int]]) -> None:
-    """Prepare the data of a seed's first run, and let the others of the seed begin with it: it does not know the row."""
+    """Prepare the data of the first run of each seed, and share them with the other rows of the seed."""
     for key in unfinished:
         recipe = recipes[key]
         _share_data(recipe, [Path(other_recipe.run) for (_, seed), other_recipe in recipes.items() if seed == key[1]])
@@ -128,7 +129,7 @@ def _prepare_data(recipes: Mapping[tuple[str, int], Recipe], unfinished: Sequenc
 
 
 def _resample_bleu(recipes: Mapping[tuple[str, int], Recipe]) -> tuple[dict[str, list[ResampledScore]], list[str]]:
-    """BLEU over the draws of a bootstrap, for each row of which every run has kept its translations; and which have not."""
+    """Return the BLEU over the bootstrap samples for each row, and a remark for each row without all translations."""
     resamples_by_row: dict[str, list[ResampledScore]] = {row: [] for row, _ in recipes}
     missing_reasons: dict[str, str] = {}
     recipe = next(iter(recipes.values()))
@@ -139,7 +140,7 @@ def _resample_bleu(recipes: Mapping[tuple[str, int], Recipe]) -> tuple[dict[str,
         try:
             lines = list(read_lines(path))
             if len(lines) != len(references):
-                raise DataError(f"{path}: has {len(lines)} lines, but data.valid has {len(references)}")
+                raise DataError(f"{path}: has {len(lines)} lines, but data.valid has {len(references)}; train the row again")
         except DataError as error:
             missing_reasons.setdefault(row, f"no bootstrap of {row}: {error}")
             continue
@@ -150,9 +151,9 @@ def _resample_bleu(recipes: Mapping[tuple[str, int], Recipe]) -> tuple[dict[str,
 
 
 def _check_same_text(recipes: Collection[Recipe]) -> DataError | None:
-    """Raise RunError where a row learnt from another text than the others, or than there is now.
+    """Raise RunError if the rows have different corpora, or another corpus than data.root holds now.
 
-    Where there is none any more, what is wrong with it is returned: a table that is done can be told without its corpus.
+    Return the error of a missing corpus, because a finished table can be printed without it.
     """
     run_by_digests: dict[tuple[str, ...], str] = {}
     known_inputs: dict[str, Any] = {}
@@ -160,7 +161,7 @@ def _check_same_text(recipes: Collection[Recipe]) -> DataError | None:
         manifest = read_manifest(Path(recipe.run) / "data")
         if manifest is not None:
             known_inputs = manifest["inputs"]
-            run_by_digests.setdefault(list_input_digests(known_inputs), f"{recipe.run} learnt from")
+            run_by_digests.setdefault(list_input_digests(known_inputs), f"{recipe.run}: was trained on")
     data_error, recipe = None, next(iter(recipes))
     try:
         run_by_digests.setdefault(
@@ -171,13 +172,13 @@ def _check_same_text(recipes: Collection[Recipe]) -> DataError | None:
     if len(run_by_digests) > 1:
         first_text, second_text, *_ = run_by_digests.values()
         raise RunError(
-            f"{first_text} another text than {second_text}; rows are compared over one: start another table with --folder"
+            f"{first_text} another text than {second_text}; rows need one corpus, so start another table with --folder"
         )
     return data_error
 
 
 def _check_same_recipe(recipe: Recipe) -> None:
-    """Raise RunError where the run's folder holds a run of another recipe, which would then be taken for this one."""
+    """Raise RunError if the run's folder holds a run of another recipe."""
     folder = Path(recipe.run)
     if not (folder / "recipe.json").exists():
         return
@@ -188,13 +189,13 @@ def _check_same_recipe(recipe: Recipe) -> None:
     for key in sorted(old_settings.keys() | new_settings.keys()):
         if old_settings.get(key) != new_settings.get(key) and key not in KEYS_THAT_MAY_DIFFER:
             raise RunError(
-                f"{folder} was begun with another recipe: {key} was {old_settings.get(key)!r} and is {new_settings.get(key)!r}. Set it back, "
-                "or start another table with --folder"
+                f"{folder}: has another recipe: {key} was {old_settings.get(key)!r} and is {new_settings.get(key)!r}; "
+                "set it back, or start another table with --folder"
             )
 
 
 def flatten_settings(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every knob of a recipe with its dotted key."""
+    """Yield each dotted key of a recipe with its value."""
     for key, value in document.items():
         if isinstance(value, Mapping):
             yield from flatten_settings(value, f"{prefix}{key}.")
@@ -203,7 +204,7 @@ def flatten_settings(document: Mapping[str, Any], prefix: str = "") -> Iterator[
 
 
 def _read_finished_report(folder: Path) -> dict[str, Any] | None:
-    """The report of a run that came to its end; none of one that has to be trained, or trained on."""
+    """Return the report of a finished run, or None for a run that has to be trained."""
     if not (folder / "recipe.json").exists() or not read_run_status(folder).is_finished:
         return None
     with suppress(OSError, ValueError, RecursionError):
@@ -214,7 +215,7 @@ def _read_finished_report(folder: Path) -> dict[str, Any] | None:
 
 
 def _share_data(recipe: Recipe, other_run_dirs: Sequence[Path]) -> None:
-    """Begin with what another row of this seed has prepared, which the run checks as if it were its own."""
+    """Copy the prepared data of another row of this seed. The run verifies them as its own."""
     data_dir = Path(recipe.run) / "data"
     prepared_dir = next((run_dir / "data" for run_dir in other_run_dirs if (run_dir / "data" / MANIFEST).is_file()), None)
     if prepared_dir is None or data_dir.exists():
@@ -230,7 +231,7 @@ def _share_data(recipe: Recipe, other_run_dirs: Sequence[Path]) -> None:
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    """A second name for a file, which preparing replaces and never changes; a copy where the file system has no such thing."""
+    """Make a hard link, which is safe because preparation replaces files and never changes them. Copy if links fail."""
     try:
         os.link(source, target)
     except OSError:
@@ -238,11 +239,11 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def read_trained_row(row: str, seed: int, report: Mapping[str, Any], budget: Budget) -> TrainedRow:
-    """What a report says of a row. Raises RecipeError where its minutes were used up by one step."""
+    """Return the results of a row from its report. Raises RecipeError if its minutes were too few for more than one step."""
     seconds, steps = float(report["seconds"]), int(report["steps"])
     if budget.minutes is not None and steps <= 1 and seconds > 60.0 * budget.minutes:
         raise RecipeError(
-            f"--budget {budget} is too small to train one step of {row}, which took {seconds:.1f} seconds; give more, and "
+            f"--budget {budget}: is too small to train one step of {row}, which took {seconds:.1f} seconds; give more, and "
             "another --folder"
         )
     signature = report.get("signatures", {}).get("bleu", "")

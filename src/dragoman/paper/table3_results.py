@@ -1,4 +1,4 @@
-"""What Table 3 came to: rows over their seeds, and which of the printed orderings came out."""
+"""Results of Table 3: rows over their seeds, and the comparison with the printed order."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dragoman.paper.table3_rows import ROW_SERIES, PaperRow
 from dragoman.viz import Panel, Series, render_learning_curve
 
 Metric = Literal["perplexity", "bleu"]
-OrderingOutcome = Literal["held", "reversed", "within the spread", "under the noise", "one seed"]
-"""What came of a printed ordering:
+OrderingOutcome = Literal["held", "reversed", "within deviation", "not significant", "one seed"]
+"""Outcome of a printed ordering:
 
-    held                 the row that is printed as the better was better, beyond the spread of the seeds
-    reversed             it was worse, beyond the spread
-    within the spread    other seeds might have turned it round
-    under the noise      other sentences might have: by paired bootstrap, which only BLEU has
-    one seed             there is no spread to tell it from chance
+    held                the better printed row is better by more than the standard deviation over the seeds
+    reversed            it is worse by more than the standard deviation
+    within deviation    the difference is smaller than the standard deviation
+    not significant     the paired bootstrap over the sentences finds no difference; only for BLEU
+    one seed            one seed has no standard deviation
 """
 
 _MAX_STEPS = 2**31 - 1
@@ -31,12 +31,13 @@ _MAX_STEPS = 2**31 - 1
 
 @dataclass(frozen=True)
 class Budget:
-    """What each row may spend: updates, or minutes of training."""
+    """Budget of each row: updates, or minutes of training."""
 
     steps: int | None = None
     minutes: float | None = None
 
     def to_training_settings(self) -> dict[str, Any]:
+        """Return the keys of the [training] section."""
         return {"max_steps": self.steps or _MAX_STEPS, "max_minutes": self.minutes}
 
     def __str__(self) -> str:
@@ -44,29 +45,29 @@ class Budget:
 
 
 def parse_budget(text: str) -> Budget:
-    """Such as 2000, 2000steps or 10min. Raises RecipeError for anything else, and for one too small to train one step."""
+    """Return the budget of text such as 2000, 2000steps or 10min. Raises RecipeError for other text or a budget of zero."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(steps?|min(?:utes?)?|)\s*", text)
     if match is None:
-        raise RecipeError(f"--budget {text!r}: give steps, such as 2000, or minutes, such as 10min")
+        raise RecipeError(f"--budget {text!r}: is not a budget; give steps, such as 2000, or minutes, such as 10min")
     amount, unit = float(match[1]), match[2]
     if unit.startswith("min"):
         if amount == 0:
-            raise RecipeError(f"--budget {text!r} is too small to train one step; give more minutes")
+            raise RecipeError(f"--budget {text!r}: is too small to train one step; give more minutes")
         return Budget(minutes=amount)
     if not amount.is_integer() or not 1 <= amount <= _MAX_STEPS:
-        problem = "is too small to train one step" if amount < 1 else "is no number of steps"
-        raise RecipeError(f"--budget {text!r} {problem}; give a whole number from 1, or minutes, such as 10min")
+        problem = "is too small to train one step" if amount < 1 else "is not a number of steps"
+        raise RecipeError(f"--budget {text!r}: {problem}; give a whole number from 1, or minutes, such as 10min")
     return Budget(steps=int(amount))
 
 
 @dataclass(frozen=True)
 class TrainedRow:
-    """A row with one seed, as its report tells it."""
+    """Results of a row with one seed, from its report."""
 
     row: str
     seed: int
     perplexity: float
-    """Per word-piece of the validation set, un-smoothed."""
+    """Perplexity per subword token of the validation set, without label smoothing."""
     bleu: float
     signature: str
     parameters: int
@@ -76,70 +77,74 @@ class TrainedRow:
 
 @dataclass(frozen=True)
 class Table3Result:
-    """A row over its seeds."""
+    """Results of a row over its seeds."""
 
     paper_row: PaperRow
     trained_rows: Sequence[TrainedRow]
     resampled_bleu: Sequence[ResampledScore] = ()
-    """BLEU of each run over the draws of a bootstrap; none where not every run kept its translations."""
+    """BLEU of each run over the bootstrap samples; empty if a run has no translations."""
 
     def values(self, metric: Metric) -> list[float]:
+        """Return the metric of each seed."""
         return [getattr(trained, metric) for trained in self.trained_rows]
 
     def mean(self, metric: Metric) -> float:
+        """Return the mean over the seeds."""
         return fmean(self.values(metric))
 
     def std(self, metric: Metric) -> float | None:
-        """Standard deviation over the seeds; none of a single one."""
+        """Return the standard deviation over the seeds, or None for one seed."""
         values = self.values(metric)
         return stdev(values) if len(values) > 1 else None
 
     @property
     def parameters(self) -> int:
+        """Return the number of parameters."""
         return self.trained_rows[0].parameters
 
     @property
     def steps(self) -> float:
-        """Of the mean seed."""
+        """Return the mean number of steps over the seeds."""
         return fmean(trained.steps for trained in self.trained_rows)
 
     @property
     def seconds(self) -> float:
-        """Of the mean seed."""
+        """Return the mean training time in seconds over the seeds."""
         return fmean(trained.seconds for trained in self.trained_rows)
 
 
 @dataclass(frozen=True)
 class Ordering:
-    """Two rows of a series of which one is printed as the better, and what came out."""
+    """Two rows of a series, of which one is printed as better, with the measured difference."""
 
     series: str
     metric: Metric
     better_row: str
     worse_row: str
     paper_margin: float
-    """By how much, as printed; above 0."""
+    """Printed difference, above 0."""
     measured_margin: float
-    """By how much the one printed as better was better; below 0 where it was worse."""
+    """Measured difference; below 0 if the better printed row is worse."""
     margin_std: float | None
-    """Of that difference: the root of the sum of both rows' squared standard deviations."""
+    """Standard deviation of the difference: the root of the sum of both rows' variances."""
     p_value: float | None = None
-    """Of BLEU, by paired bootstrap of the sentences, over the mean of the seeds."""
+    """p-value of BLEU by paired bootstrap of the sentences, for the mean of the seeds."""
 
     @property
     def outcome(self) -> OrderingOutcome:
+        """Return the outcome of the comparison."""
         if self.p_value is not None and self.p_value >= SIGNIFICANCE_LEVEL:
-            return "under the noise"
+            return "not significant"
         if self.margin_std is None:
             return "one seed"
         if abs(self.measured_margin) <= self.margin_std:
-            return "within the spread"
+            return "within deviation"
         return "held" if self.measured_margin > 0 else "reversed"
 
 
 @dataclass(frozen=True)
 class Table3:
-    """The whole table."""
+    """Results of all rows."""
 
     corpus: str
     scale: str
@@ -147,14 +152,16 @@ class Table3:
     seeds: int
     results: Sequence[Table3Result]
     remarks: Sequence[str] = ()
-    """What a reader should know of how it came about."""
+    """Sentences about missing comparisons."""
 
     @property
     def title(self) -> str:
+        """Return the corpus, the scale, the budget and the number of seeds as text."""
         seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
         return f"Table 3: {self.corpus}, {self.scale} scale, {self.budget} a row, {seeds}"
 
     def compare_rows(self, metric: Metric) -> list[Ordering]:
+        """Return the orderings of all series by this metric."""
         return [
             ordering
             for series, names in ROW_SERIES.items()
@@ -162,6 +169,7 @@ class Table3:
         ]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the table for JSON."""
         return {
             "table": 3,
             "corpus": self.corpus,
@@ -172,7 +180,7 @@ class Table3:
                 {
                     "printed": asdict(result.paper_row),
                     "parameters": result.parameters,
-                    **{name: {"mean": result.mean(name), "spread": result.std(name)} for name in ("perplexity", "bleu")},
+                    **{name: {"mean": result.mean(name), "std": result.std(name)} for name in ("perplexity", "bleu")},
                     "runs": [asdict(trained) for trained in result.trained_rows],
                 }
                 for result in self.results
@@ -187,7 +195,7 @@ class Table3:
 
 
 def _compare_series(series: str, names: Sequence[str], metric: Metric, results: Sequence[Table3Result]) -> Iterator[Ordering]:
-    """Of every two rows of a series that were trained and are not printed as equal."""
+    """Yield the ordering of each two trained rows of a series that are not printed as equal."""
     series_results = [result for result in results if result.paper_row.name in names]
     sign = -1.0 if metric == "perplexity" else 1.0
     for first, second in combinations(series_results, 2):
@@ -207,7 +215,7 @@ def _compare_series(series: str, names: Sequence[str], metric: Metric, results: 
 
 
 def draw_table3(table: Table3) -> str:
-    """Every row's perplexity and BLEU over the printed ones, a line for each series, as an SVG."""
+    """Draw measured perplexity and BLEU over printed perplexity as an SVG, with one line for each series."""
     by_name = {result.paper_row.name: result for result in table.results}
 
     def build_series(metric: Metric) -> list[Series]:

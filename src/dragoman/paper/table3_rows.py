@@ -1,6 +1,6 @@
-"""The rows of Table 3 as printed, at the paper's size and at smaller ones, and the recipe of each over any corpus.
+"""Rows of Table 3 as printed, at the size of the paper and at smaller scales, and their recipes for any corpus.
 
-A row differs from base as printed whatever the scale: 16 heads are twice base's, d_model 256 is half of it.
+At every scale a row differs from base as printed: A-h16 has twice the heads of base, C-d256 half of its d_model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dragoman.errors import RecipeError
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row as printed, on newstest2013. `name` is its size in `dragoman.config.presets.SIZES`."""
+    """Printed row, scored on newstest2013. `name` is its size in `dragoman.config.presets.SIZES`."""
 
     name: str
     perplexity: float
@@ -49,7 +49,7 @@ PAPER_ROWS = (
     PaperRow("big", 4.33, 26.4, 213),
 )
 
-# Rows that vary one thing, base among them: those whose order means something.
+# Series of rows that vary one setting, with base. The order of their scores is meaningful.
 ROW_SERIES: dict[str, tuple[str, ...]] = {
     "A: heads": ("base", "A-h1", "A-h4", "A-h16", "A-h32"),
     "B: key width": ("base", "B-dk16", "B-dk32"),
@@ -65,15 +65,16 @@ ROW_SERIES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ModelScale:
-    """What base's layers and widths are divided by; a head keeps its share of them, and no row's numbers have to be rounded."""
+    """Divisors of base's layers and widths. All numbers of all rows divide without a remainder."""
 
     layer_divisor: int
     width_divisor: int
 
 
-# What holds for every row, whatever the recipe says.
+# Settings of every row. They override the recipe.
 _TRAINING_OVERRIDES: dict[str, Any] = {
-    "num_validation_translations": 0, "best_metric": "loss", "patience": None, "checkpoint_averaging": "none", "loggers": [], "max_epochs": None,
+    "num_validation_translations": 0, "best_metric": "loss", "patience": None, "checkpoint_averaging": "none",
+    "loggers": [], "max_epochs": None,
 }  # fmt: skip
 _DECODING_OVERRIDES: dict[str, Any] = {
     "method": "beam", "beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "nbest": 1, "mbr": "none", "mbr_candidates": None,
@@ -84,7 +85,7 @@ MODEL_SCALES = {"paper": ModelScale(1, 1), "half": ModelScale(1, 2), "small": Mo
 
 
 def select_rows(row_names: str | None) -> list[PaperRow]:
-    """All, or those that `A,C-n2,big` names, with base, which each is read against. Raises RecipeError for an unknown one."""
+    """Return base and the rows that text such as `A,C-n2,big` names, or all rows. Raises RecipeError for an unknown name."""
     if row_names is None:
         return list(PAPER_ROWS)
     names = [name.strip() for name in row_names.split(",") if name.strip()]
@@ -98,24 +99,24 @@ def select_rows(row_names: str | None) -> list[PaperRow]:
             )
         selected |= matches
     if not names:
-        raise RecipeError(f"--rows: names no row; one of: A, B, C, D, {', '.join(known_names)}")
+        raise RecipeError(f"--rows: names no row; give some of A, B, C, D, {', '.join(known_names)}")
     return [row for row in PAPER_ROWS if row.name in selected]
 
 
 def make_row_model(name: str, scale: ModelScale) -> dict[str, Any]:
-    """The [model] knobs that make a row, at this scale."""
+    """Return the keys of the [model] section of a row at this scale."""
     model = dict(SIZES[name]["model"])
     for key in ("encoder_layers", "decoder_layers"):
         model[key] //= scale.layer_divisor
     for key in ("d_model", "d_ff"):
         model[key] //= scale.width_divisor
-    if "d_k" in model:  # which leaves d_v as it is in base
+    if "d_k" in model:  # d_v stays as in base
         model["d_k"] //= scale.width_divisor
     return {"d_k": None, "d_v": None, **model}
 
 
 def check_fixed_keys(overrides: Sequence[str]) -> None:
-    """Raise RecipeError where a KEY=VALUE is for a knob that Table 3 settles by itself, and would come to nothing."""
+    """Raise RecipeError if a KEY=VALUE is for a key that Table 3 sets itself."""
     option_by_key = {
         "size": "--rows and --scale",
         "run": "--folder",
@@ -131,20 +132,20 @@ def check_fixed_keys(overrides: Sequence[str]) -> None:
         key, _ = parse_setting(override)
         if key in fixed_keys:
             raise RecipeError(
-                f"{override!r}: Table 3 settles {key} by itself; {f'use {option_by_key[key]}' if key in option_by_key else 'leave it out'}"
+                f"{override!r}: Table 3 sets {key} itself; {f'use {option_by_key[key]}' if key in option_by_key else 'leave it out'}"
             )
 
 
 def make_row_recipe(
     base_recipe: Recipe, row: PaperRow, *, scale: ModelScale, seed: int, budget_settings: Mapping[str, Any], run: Path
 ) -> Recipe:
-    """A corpus's recipe with this row for its model, over this budget; scored on its validation set, as Table 3 is.
+    """Return the recipe of a row for this corpus and budget. It is scored on the validation set, as in Table 3.
 
-    What Table 3 varies or fixes is the row's: sizes, P_drop, ε_ls, the positions of row E, beam 4 and α .6, no averaging.
-    All else is the recipe's. Raises RecipeError where it has nothing to validate on.
+    The row sets the sizes, P_drop, ε_ls, the position encoding of row E, beam 4, α .6, and no averaging. The recipe sets all
+    other keys. Raises RecipeError if the recipe has no validation set.
     """
     if base_recipe.data.valid is None:
-        raise RecipeError(f"{base_recipe.name}: Table 3 is scored on data.valid, which is not given: name its files")
+        raise RecipeError(f"{base_recipe.name}: data.valid is missing, on which Table 3 is scored; name its files")
     document = base_recipe.model_dump(mode="json")
     document |= {"name": f"{base_recipe.name}, {row.name}", "run": str(run), "size": row.name}
     document["model"] |= make_row_model(row.name, scale)

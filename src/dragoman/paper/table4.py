@@ -1,8 +1,8 @@
-"""Table 4: constituency parsing by F1, the printed rows beside bundles of parsers and beside what counting alone is worth.
+"""Table 4: constituency parsing by F1, with the printed rows, parsers and baselines.
 
-The printed figures are of the Wall Street Journal's section 23, which is not free; those of another treebank stand beside them
-for scale and are not comparable. Trees are compared by COLLINS.prm's rules, all lengths, a sentence without a tree as zero.
-Gold tags are put into each tree first, since EVALB deletes punctuation by its tags.
+The printed scores are for section 23 of the Wall Street Journal, which is not free. Scores on another treebank are not
+comparable with them. Trees are compared by the rules of COLLINS.prm for all lengths; a sentence without a tree counts as zero.
+Gold tags replace the predicted ones first, because EVALB deletes punctuation by its tags.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from dragoman.trees.tree import Leaf, Tree, get_leaves
 from dragoman.viz.bar_chart import Bar, BarGroup, render_bar_chart
 
 TagSource = Literal["gold", "own"]
-"""Whether a parser was given the words' tags, or had to find them."""
+"""Source of the part-of-speech tags: gold tags from the caller, or the parser's own."""
 OnProgress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class PaperParser:
-    """A row as printed: F1 on section 23, by its training."""
+    """Printed row: a parser, its training data and its F1 on section 23."""
 
     parser: str
     training: str
@@ -60,18 +60,18 @@ LATER_PARSERS = (
     PaperParser("benepar: Kitaev & Klein (2018)", "WSJ only", 93.55),
     PaperParser("benepar: Kitaev & Klein (2018)", "with ELMo", 95.13),
 )
-"""Later than the paper, on the same section: what a chart parser over self-attention comes to."""
+"""Later results on the same section: a chart parser with self-attention."""
 
 
 @dataclass(frozen=True)
 class Table4Result:
-    """What a parser came to; F1, precision, recall, complete matches and tags in percent.
+    """Scores of a parser. F1, precision, recall, complete matches and tagging accuracy are in percent.
 
-    f1_short: over sentences up to 40 words
-    f1_own_tags: with the tags that it found itself; none where it was given them
+    f1_short: F1 of the sentences up to 40 words
+    f1_predicted_tags: F1 with the parser's own tags; None if it had gold tags
     failures: sentences without a tree, which count as zero
-    mended: sentences in whose tree something had to be mended
-    seconds: of parsing alone
+    repaired: sentences whose tree was repaired
+    seconds: time of parsing
     """
 
     parser: str
@@ -91,19 +91,24 @@ class Table4Result:
 
 @dataclass(frozen=True)
 class Table4:
-    """gold: the file that the results are of. train: trees that the baselines were counted over."""
+    """Results on one treebank.
+
+    gold_name: files of the gold trees
+    num_train_trees: training trees of the baselines
+    """
 
     gold_name: str
     num_train_trees: int
     results: Sequence[Table4Result]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the table for JSON."""
         return {
             "table": 4,
             "printed": [asdict(row) for row in PAPER_PARSERS],
-            "quoted": [asdict(row) for row in LATER_PARSERS],
+            "later": [asdict(row) for row in LATER_PARSERS],
             "gold": self.gold_name,
-            "rules": "EVALB's COLLINS.prm, all lengths, failures zero, gold tags put in",
+            "rules": "EVALB's COLLINS.prm, all lengths, failures count as zero, gold tags",
             "train_trees": self.num_train_trees,
             "results": [asdict(result) for result in self.results],
         }
@@ -111,41 +116,41 @@ class Table4:
 
 @dataclass(frozen=True)
 class SimplifiedTreebank:
-    """Trees without function tags and traces, and the files that they are from."""
+    """Trees without function tags and traces, and the names of their files."""
 
     name: str
     trees: Sequence[Tree]
 
 
 def read_treebank(paths: Sequence[Path]) -> SimplifiedTreebank:
-    """Raises DataError naming file and line for what cannot be read, a tree without words and a word without a tag."""
+    """Read the trees of the files. Raises DataError with file and line for an unreadable tree, no words, or a missing tag."""
     trees: list[Tree] = []
     for path in paths:
         for tree_record in read_trees(path):
             tree = simplify(tree_record.tree, root="top")
             if not (tree_leaves := get_leaves(tree)):
-                raise DataError(f"{path}, line {tree_record.line}: a tree without words; take it out")
+                raise DataError(f"{path}, line {tree_record.line}: the tree has no words; remove it")
             if untagged_words := [leaf.word for leaf in tree_leaves if leaf.tag is None]:
                 raise DataError(
-                    f"{path}, line {tree_record.line}: the word {untagged_words[0][:40]!r} stands in its bracket without a tag"
+                    f"{path}, line {tree_record.line}: the word {untagged_words[0][:40]!r} has no tag; write (TAG word)"
                 )
             trees.append(tree)
     name = ", ".join(map(str, paths))
     if not trees:
-        raise DataError(f"{name}: holds no tree; a file in brackets has one a line, (S (NP (PRP It)) (VP (VBZ works)))")
+        raise DataError(f"{name}: holds no tree; write one a line, such as (S (NP (PRP It)) (VP (VBZ works)))")
     return SimplifiedTreebank(name, trees)
 
 
 def find_run_files(folder: Path) -> tuple[Path, list[Path], list[Path]]:
-    """A run's bundle, the files of its test trees (of data.valid, where it names no test), and those of its training trees.
+    """Return the bundle of a run, the files of its test trees (or else its validation trees), and its training files.
 
-    Raises RunError where the folder holds no run of a parser with a bundle and trees to score.
+    Raises RunError if the folder holds no run of a parser with a bundle and trees to score.
     """
     recipe = read_run_status(folder).recipe
     if recipe.task.kind != "parsing":
-        raise RunError(f"{folder}: is a run of {recipe.task.kind}; Table 4 takes one of task.kind = 'parsing'")
+        raise RunError(f"{folder}: is a run of {recipe.task.kind}; give one of task.kind = 'parsing'")
     if not (folder / "bundle").is_dir():
-        raise RunError(f"{folder}: has no bundle to parse with; the run has to come to its end first")
+        raise RunError(f"{folder}: has no bundle to parse with; finish the run first")
     test_corpus = recipe.data.test or recipe.data.valid
     if test_corpus is None:
         raise RunError(f"{folder}: its recipe names neither data.test nor data.valid to score; give --bundle and --gold")
@@ -161,7 +166,7 @@ def find_run_files(folder: Path) -> tuple[Path, list[Path], list[Path]]:
 def score_baselines(
     gold: SimplifiedTreebank, train: SimplifiedTreebank | None, on_progress: OnProgress = lambda _: None
 ) -> list[Table4Result]:
-    """What a right-branching tree is worth and, with trees to count, a grammar's best tree: tags given, and found."""
+    """Return the scores of right-branching trees and, with training trees, of a PCFG with gold tags and with its own."""
     labels = find_most_common_labels(train.trees) if train is not None else RightBranchingLabels()
     sentences = [get_leaves(tree) for tree in gold.trees]
     start_time = time.perf_counter()
@@ -183,11 +188,11 @@ def score_baselines(
 
 
 def load_parsers(bundles: Sequence[Path], decoding: Mapping[str, Any]) -> list[Parser]:
-    """All of them, before any takes its time. `decoding`: knobs of their recipes' that are to be set otherwise.
+    """Load all parsers and check the decoding options.
 
-    Raises BundleError where one is no parser's, RecipeError for a knob that does not exist.
+    Raises BundleError for a bundle that is not a parser's, and RecipeError for an unknown option.
     """
-    parsers = [load_parser(path, precision="float32") for path in bundles]  # scores are the trained model's, not this machine's
+    parsers = [load_parser(path, precision="float32") for path in bundles]  # the scores do not depend on the machine
     for parser in parsers:
         parser.resolve_decoding(decoding)
     return parsers
@@ -202,7 +207,7 @@ def score_parser(
     constrained: bool = True,
     on_progress: OnProgress = lambda _: None,
 ) -> Table4Result:
-    """What a parser comes to, its tags its own. `decoding`: knobs of its recipe's that are set otherwise."""
+    """Parse the sentences of the treebank and return the scores. `decoding` overrides the recipe's decoding options."""
     tags: TagSource = "gold" if parser.recipe.task.pos_tags == "given" else "own"
     gold_leaves = [get_leaves(tree) for tree in gold.trees]
     start_time = time.perf_counter()
@@ -210,11 +215,11 @@ def score_parser(
         [[leaf.word for leaf in sentence] for sentence in gold_leaves],
         tags=[[leaf.tag or "" for leaf in sentence] for sentence in gold_leaves] if tags == "gold" else None,
         constrained=constrained,
-        advance=on_progress,
+        on_progress=on_progress,
         **decoding,
     )
     seconds = time.perf_counter() - start_time
-    repaired = sum(result.status in ("mended", "truncated") for result in parses)
+    repaired = sum(result.status in ("repaired", "truncated") for result in parses)
     return score_parses(name, gold, [result.tree for result in parses], tags=tags, seconds=seconds, repaired=repaired)
 
 
@@ -227,7 +232,7 @@ def score_parses(
     seconds: float,
     repaired: int = 0,
 ) -> Table4Result:
-    """What trees are worth beside the gold ones, in their order."""
+    """Return the scores of predicted trees, which are in the order of the gold trees."""
     comparison, predicts_tags = ParseComparison(predicted_trees, gold.trees), tags == "own"
     scores = comparison.scores_with_gold_tags
     totals = sum_scores(scores)
@@ -249,7 +254,7 @@ def score_parses(
 
 
 def draw_table4(table: Table4) -> str:
-    """The printed rows' F1, what is quoted, and ours below, as an SVG."""
+    """Draw the F1 of the printed rows, of the later rows and of the results as an SVG."""
     by_training: dict[str, list[Bar]] = {}
     for row in (*PAPER_PARSERS, *LATER_PARSERS):
         by_training.setdefault(row.training, []).append(Bar(row.parser, row.f1))
@@ -261,5 +266,5 @@ def draw_table4(table: Table4) -> str:
     return render_bar_chart(
         [*printed, results_group] if result_bars else printed,
         title="Table 4: constituency parsing",
-        x_label="F1 of labelled brackets, in percent",
+        x_label="F1 of labeled brackets, in percent",
     )

@@ -1,6 +1,7 @@
-"""Cache of measurements on this machine: a small JSON file in the user's cache folder.
+"""Autotuner: times alternatives on this machine, chooses the fastest, and remembers the choice.
 
-The cache is optional. If it cannot be read or written, the next run measures again.
+The cache is a small JSON file in the user's cache folder. It is optional: if it cannot be read or written, the next run
+measures again.
 """
 
 from __future__ import annotations
@@ -8,13 +9,59 @@ from __future__ import annotations
 import json
 import os
 import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
+from typing import TypeVar
 
 import torch
 
 from dragoman.errors import OutputError
 from dragoman.io.storage import write_json
+
+NameT = TypeVar("NameT", bound=str)
+
+
+def choose_cached(key: str, choices: Sequence[NameT], measure: Callable[[], NameT]) -> NameT:
+    """Return the remembered choice of this machine, or measure it and remember it.
+
+    key: names what is measured
+    choices: values that a remembered choice may have; any other value is measured again
+    measure: returns one of the choices
+    """
+    remembered = get_measurement(key)
+    for choice in choices:
+        if choice == remembered:
+            return choice
+    chosen = measure()
+    put_measurement(key, chosen)
+    return chosen
+
+
+def measure_seconds(
+    candidates: Mapping[NameT, Callable[[], object]],
+    *,
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+    summarize: Callable[[Iterable[float]], float] = median,
+) -> dict[NameT, float]:
+    """Return the seconds that each candidate takes. The candidates alternate, and an untimed call precedes each timed one."""
+    seconds: dict[NameT, list[float]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        for name, run_once in candidates.items():
+            run_once()
+            start = clock()
+            run_once()
+            seconds[name].append(clock() - start)
+    return {name: summarize(samples) for name, samples in seconds.items()}
+
+
+def select_fastest(seconds: Mapping[NameT, float], *, default: NameT, min_speedup: float) -> NameT:
+    """Return the fastest name if it beats the default by at least this factor, else the default."""
+    fastest = min(seconds, key=seconds.__getitem__)
+    return fastest if seconds[fastest] * min_speedup <= seconds[default] else default
 
 
 def get_cache_path() -> Path:
@@ -23,10 +70,10 @@ def get_cache_path() -> Path:
 
 
 def get_machine_key() -> str:
-    """Return what a measured speed depends on apart from the model: processor, cores and version of torch."""
+    """Return what a measured speed depends on apart from the model: processor, instructions, cores and version of torch."""
     capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     name = capabilities.get("cpu_name", platform.processor())
-    return f"{name}, {platform.machine()}, {count_threads()} cores, torch {torch.__version__}"
+    return f"{name}, {platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {count_threads()} cores, torch {torch.__version__}"
 
 
 def count_threads() -> int:

@@ -1,4 +1,4 @@
-"""Settings of glibc's malloc: freed memory is kept for the next step, or returned to the system. Other libraries ignore them."""
+"""Settings of glibc's malloc: keep freed memory for the next step, or return it. Other C libraries ignore them."""
 
 from __future__ import annotations
 

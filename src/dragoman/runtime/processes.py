@@ -66,7 +66,7 @@ def map_in_processes(function: Callable[[ItemT], ResultT], items: Iterable[ItemT
 
     Raises:
         WorkerLostError: the system killed a worker process.
-        BaseException: whatever `function` raises.
+        BaseException: an exception of `function`.
     """
     iterator = iter(items)
     head = list(islice(iterator, MAX_SERIAL_ITEMS + 1)) if num_processes > 1 else []

@@ -6,7 +6,7 @@ held-out pairs, by how well its links agree with a lexical aligner. The bundle s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -32,6 +32,8 @@ PAIR_BATCH_SIZE = 32
 class AlignmentHead:
     """Source of alignments: one head of a layer, or the mean of the layer's heads; both count from 0.
 
+    The default is the mean of the last layer's heads.
+
     layer: -1 is the last
     head: None is the mean of all heads
     error_rate: alignment error rate against the lexical aligner, if measured
@@ -45,12 +47,6 @@ class AlignmentHead:
         """Return the weights of this head. (L, H, T, S) → (T, S)"""
         weights_HTS = weights_LHTS[self.layer]
         return weights_HTS.mean(dim=0) if self.head is None else weights_HTS[self.head]
-
-
-def read_alignment_head(metadata: Mapping[str, Any]) -> AlignmentHead:
-    """Return the head that a bundle's metadata names; the mean of the last layer if it names none."""
-    fields = metadata.get("alignment")
-    return AlignmentHead(**fields) if fields else AlignmentHead()
 
 
 def get_guided_head(recipe: Recipe) -> AlignmentHead | None:

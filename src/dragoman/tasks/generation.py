@@ -286,7 +286,9 @@ class VocabularyMap:
     def restore_hypothesis(self, hypothesis: Hypothesis) -> Hypothesis:
         """Return the same hypothesis in ids of the whole vocabulary."""
         unmet_phrases = tuple(tuple(self.token_ids[token] for token in phrase) for phrase in hypothesis.unmet_constraints)
-        return replace(hypothesis, tokens=tuple(self.token_ids[token] for token in hypothesis.tokens), unmet_constraints=unmet_phrases)
+        return replace(
+            hypothesis, tokens=tuple(self.token_ids[token] for token in hypothesis.tokens), unmet_constraints=unmet_phrases
+        )
 
 
 @torch.no_grad()

@@ -126,9 +126,7 @@ def parse_sentences(
         if words and len(source) <= source_limit and limits[index] >= ConstraintAutomaton.min_tokens(len(words))
     ]
     on_progress(len(sentences) - len(readable))
-    resolved_tags = _resolve_tags(
-        models, tokenizer, sentences, [sources[index] for index in readable], readable, recipe, tags
-    )
+    resolved_tags = _resolve_tags(models, tokenizer, sentences, [sources[index] for index in readable], readable, recipe, tags)
     decoding_constraints = build_decoding_constraints(decoding, labels)
     hypotheses_by_sentence = generate(
         inference_model,

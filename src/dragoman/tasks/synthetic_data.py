@@ -183,6 +183,8 @@ def _format_line(pair: Pair, chosen: TranslationOutput | None, method: Synthesis
     if file_format == "tsv":  # a reader would take a mark on the first line for the file's byte order mark
         source, target = (side.replace("\t", " ").lstrip("\ufeff") for side in (pair.source, pair.target))
         return f"{source}\t{target}\n"
-    provenance = {"method": "original"} if chosen is None else {"method": method, "score": chosen.score, "status": chosen.status}
+    provenance = (
+        {"method": "original"} if chosen is None else {"method": method, "score": chosen.score, "status": chosen.status}
+    )
     document = {"source": pair.source, "target": pair.target, "origin": pair.origin, **provenance}
     return json.dumps(document, ensure_ascii=False) + "\n"

@@ -1,6 +1,6 @@
-"""What this machine is best asked to do: the device, the precision, and the routes that products and attention take.
+"""Compute plan of a run: the device, the precision, and the kernels of matrix products and attention.
 
-The model never knows. What is the fastest is measured once, at the start, in a fraction of a second.
+The model does not depend on the plan. The fastest kernels are measured once, at the start, in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from torch import Tensor
 
 from dragoman.config import TrainingConfig
 from dragoman.model.attention import AttentionImpl, cpu_attention, fused_attention, set_attention_impl
-from dragoman.model.linear import MatMul, has_bf16_matmul, onednn_matmul, padded_matmul, torch_matmul
+from dragoman.model.linear import MatMul, onednn_matmul, padded_matmul, torch_matmul
 from dragoman.model.transformer import Transformer, set_matmul_impl
+from dragoman.runtime.cpu_support import has_bf16_matmul
 from dragoman.runtime.malloc import tune_malloc
 
 MATMUL_IMPLS: dict[str, MatMul] = {"PyTorch": torch_matmul, "oneDNN": onednn_matmul, "padded": padded_matmul}
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ATTENTION_IMPLS: dict[str, AttentionImpl] = {"fused": fused_attention, "lean": cpu_attention}
-# So much faster a way has to be than PyTorch's own: their sums differ in the last bit, so noise must not choose one now and the
-# other when the run goes on.
+# A kernel must be this much faster than PyTorch's own. The sums of kernels differ in the last bit, so noise must not choose one
+# kernel now and another one when the run resumes.
 MIN_SPEEDUP = 1.25
-# That each way has, by turns.
 TIMING_ROUNDS = 5
 PEAK_FLOPS_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """How products with weights and attention are computed: names out of `PRODUCTS` and `ATTENTIONS`."""
+    """Kernels of matrix products and attention: names in `MATMUL_IMPLS` and `ATTENTION_IMPLS`."""
 
     product: str
     attention: str
@@ -43,22 +43,23 @@ class KernelChoice:
 
 @dataclass(frozen=True)
 class ComputePlan:
-    """Where and in which precision the products of a run are computed."""
+    """Device, precision and kernels of a run."""
 
     device: torch.device
     precision: torch.dtype
     preset_kernels: KernelChoice | None = None
-    """Those that a run began with, so that it goes on with the very same sums; measured where there are none."""
+    """Kernels that a run started with, for bit-identical sums after a resume; None to measure them."""
 
     def autocast(self) -> torch.autocast:
+        """Return the autocast context of this precision."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16)
 
     def select_kernels(self) -> KernelChoice:
-        """Those that were given, or the fastest here, measured once in a process."""
+        """Return the preset kernels, or the fastest ones, measured once in a process."""
         return self.preset_kernels or _select_fastest_kernels(self)
 
     def apply_to(self, model: Transformer) -> None:
-        """Let the model compute its products and its attention in the ways that are the fastest here."""
+        """Set the model's kernels to the selected ones."""
         kernels = self.select_kernels()
         set_matmul_impl(model, MATMUL_IMPLS[kernels.product])
         set_attention_impl(model, ATTENTION_IMPLS[kernels.attention])
@@ -66,11 +67,11 @@ class ComputePlan:
             tune_malloc()
 
     def to_dict(self) -> dict[str, str]:
-        """What a run is to go on with, as JSON can hold it."""
+        """Return the plan as JSON, for `choose_compute_plan(reuse_plan=…)`."""
         return {"device": self.device.type, "precision": self._precision_name(), **asdict(self.select_kernels())}
 
     def describe(self) -> str:
-        """Device, precision and routes, such as "cpu (2 threads), float32, oneDNN products, lean attention"."""
+        """Return text such as "cpu (2 threads), float32, oneDNN products, lean attention"."""
         threads = torch.get_num_threads()
         name = f"{threads} thread{'s' if threads > 1 else ''}"
         if self.device.type == "cuda":
@@ -84,9 +85,9 @@ class ComputePlan:
 
 
 def choose_compute_plan(config: TrainingConfig, *, reuse_plan: Mapping[str, str] | None = None) -> ComputePlan:
-    """A GPU where there is one; bfloat16 where the recipe says so, or leaves it open and it is clearly the faster here.
+    """Return a plan: a GPU if there is one, and bfloat16 if the recipe asks for it, or if "auto" measures it as clearly faster.
 
-    before: what `Machine.memory` told when the run began, which holds on the same kind of device
+    reuse_plan: result of `ComputePlan.to_dict` when the run started; ignored on another kind of device
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if reuse_plan is None or reuse_plan.get("device") != device.type:
@@ -97,12 +98,12 @@ def choose_compute_plan(config: TrainingConfig, *, reuse_plan: Mapping[str, str]
     plan = ComputePlan(device, PRECISIONS[precision])
     matmul_name, attention_name = reuse_plan.get("product", ""), reuse_plan.get("attention", "")
     is_known = matmul_name in MATMUL_IMPLS and attention_name in ATTENTION_IMPLS
-    return replace(plan, given=KernelChoice(matmul_name, attention_name)) if is_known else plan
+    return replace(plan, preset_kernels=KernelChoice(matmul_name, attention_name)) if is_known else plan
 
 
 @lru_cache(maxsize=2)
 def bf16_is_faster(device: torch.device) -> bool:
-    """Whether products learn clearly faster in it. A processor may have its instructions and gain nothing by them."""
+    """Return whether products are clearly faster in bfloat16. A CPU may have its instructions and not be faster."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if not has_bf16_matmul():
@@ -114,7 +115,7 @@ def bf16_is_faster(device: torch.device) -> bool:
 
 @lru_cache(maxsize=8)
 def _select_fastest_kernels(plan: ComputePlan) -> KernelChoice:
-    """On a GPU PyTorch's own; on a processor what wins by far."""
+    """Return PyTorch's own kernels on a GPU, and the clearly fastest ones on a CPU."""
     if plan.device.type != "cpu":
         return KernelChoice("PyTorch", "fused")
     generator = torch.Generator().manual_seed(0)
@@ -133,10 +134,10 @@ def _select_fastest_kernels(plan: ComputePlan) -> KernelChoice:
 
 
 def _make_matmul_trial(plan: ComputePlan, name: str) -> Callable[[], object]:
-    """Of a feed-forward layer's shape."""
+    """Return a trial of a matrix product with the shape of a feed-forward layer."""
     generator = torch.Generator().manual_seed(0)
     x, weight = torch.randn(512, 512, generator=generator), torch.randn(512, 512, generator=generator)
-    # In bfloat16 each turn has a number of rows that no turn had before, as batches have.
+    # In bfloat16 each call has another number of rows, as batches do.
     row_counts = iter(range(len(x), 0, -1)) if plan.precision == torch.bfloat16 else repeat(len(x))
 
     def compute(inputs: Tensor, weight: Tensor) -> Tensor:
@@ -147,7 +148,7 @@ def _make_matmul_trial(plan: ComputePlan, name: str) -> Callable[[], object]:
 
 
 def _make_gradient_trial(compute: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:
-    """Forwards and backwards once, as a step does."""
+    """Return a function that runs forward and backward once, as a step does."""
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
 
     def run_once() -> object:
@@ -158,10 +159,10 @@ def _make_gradient_trial(compute: Callable[..., Tensor], *inputs: Tensor) -> Cal
 
 
 def _select_fastest(trials: Mapping[str, Callable[[], object]]) -> str:
-    """By the processor time of the best of several turns each in one thread; the first way unless another clearly wins.
+    """Return the name of the fastest trial, or the first one unless another is clearly faster.
 
-    So whoever else is at work here changes little, and a processor that only now reaches its speed is not held against the
-    first. A way that this PyTorch was built without is none.
+    The measure is the CPU time of the best of several rounds in one thread. So other programs change little, and a CPU that is
+    slow at first does not count against the first trial. Kernels that this PyTorch lacks are left out.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -186,16 +187,16 @@ def _can_run(run_once: Callable[[], object]) -> bool:
 
 
 def _measure_cpu_seconds(run_once: Callable[[], object]) -> float:
-    """Of processor time."""
+    """Return the CPU time of one call."""
     started = time.thread_time()
     run_once()
     return time.thread_time() - started
 
 
 def measure_peak_flops(plan: ComputePlan) -> float:
-    """FLOP/s of one product with weights, the way that this machine computes them: what no step can exceed.
+    """Return the FLOP/s of one matrix product with the plan's kernels: the peak for the MFU.
 
-    2,048 × 512 by 512 × 2,048, on a GPU 65,536 × 1,024 by 1,024 × 4,096; the best of a few, warm.
+    The shapes are 2,048 × 512 by 512 × 2,048, or 65,536 × 1,024 by 1,024 × 4,096 on a GPU. The best of a few calls counts.
     """
     is_cuda = plan.device.type == "cuda"
     rows, inner, outer = (2**16, 1024, 4096) if is_cuda else (2048, 512, 2048)
@@ -215,9 +216,9 @@ def measure_peak_flops(plan: ComputePlan) -> float:
 
 
 def compile_layers(model: Transformer, *, backend: str = "inductor", exclude: torch.nn.Module | None = None) -> None:
-    """Have torch.compile make kernels of each layer, in place and for any batch's shape. Names of parameters stay.
+    """Compile each layer in place with torch.compile, for batches of any shape. Parameter names stay the same.
 
-    besides: a layer that is left as it is, since its attention is looked at
+    exclude: layer that is not compiled, because its attention weights are recorded
     """
     for module in (*model.encoder.layers, *model.decoder.layers):
         if module is not exclude:
@@ -225,8 +226,8 @@ def compile_layers(model: Transformer, *, backend: str = "inductor", exclude: to
 
 
 def limit_kernel_cache() -> None:
-    """Have oneDNN keep few of the kernels that it makes for each shape of a batch: its usual thousand hold 600 MB.
+    """Limit oneDNN's cache of kernels, one for each batch shape. Its default of 1,024 kernels holds 600 MB.
 
-    It looks at this when it makes its first, and at what the user set before anything else.
+    oneDNN reads the variable at its first kernel. A value that the user has set takes precedence.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")

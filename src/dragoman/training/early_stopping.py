@@ -13,7 +13,7 @@ from dragoman.formats.pair import Pair
 from dragoman.model.transformer import Transformer
 from dragoman.training.checkpoints.checkpoint import TrainerState
 from dragoman.training.distributed.process_group import DistributedContext
-from dragoman.training.monitoring.events import Callback, ValidationReport, ValidationSamples
+from dragoman.training.monitoring.events import Callback, PreparationProgress, ValidationReport, ValidationSamples
 from dragoman.training.validation import ValidationResult, Validator, compute_perplexity
 
 
@@ -70,8 +70,15 @@ class EarlyStopping:
 
     def _run_validation(self, model: Transformer) -> ValidationResult | None:
         assert self.validator is not None
+        total, num_done = len(self.validator.pairs), 0
+
+        def report_progress(num_newly_done: int) -> None:
+            nonlocal num_done
+            num_done += num_newly_done
+            self.callback(PreparationProgress("validating", num_done, total, unit="sentences"))
+
         try:
-            return self.validator.validate(model)
+            return self.validator.validate(model, report_progress)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise

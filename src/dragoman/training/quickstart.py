@@ -1,4 +1,4 @@
-"""The embedded default: a corpus made on the spot, a small model, and something to look at after some minutes."""
+"""Quickstart: generates a corpus, and returns a recipe for a small model that trains in minutes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAIR_COUNTS = {"train": 25_000, "valid": 500, "test": 1_000}
 
 @dataclass(frozen=True)
 class Quickstart:
-    """A recipe that is ready to train, and the test phrase whose attention is worth a picture."""
+    """Recipe that is ready to train, and the test phrase whose attention the report shows."""
 
     recipe: Recipe
     attention_source: str
@@ -29,9 +29,9 @@ class Quickstart:
 def prepare_quickstart(
     language: str, run_dir: Path, *, seed: int, changes: Sequence[str], notice: Callable[[str], None]
 ) -> Quickstart:
-    """Make the recipe, and its corpus in `run`/text; those test phrases whose links are known stand there once more, as dates.
+    """Return the recipe, and write its corpus into `run_dir`/text. Test phrases with known word alignments are also in dates.*.
 
-    Raises DataError for a language that there is no corpus in, and OutputError where other text stands in its place.
+    Raises DataError for a language without a corpus, and OutputError if other text is in its place.
     """
     recipe_resource = "recipes/quickstart.toml"
     document = parse_toml(files("dragoman").joinpath(recipe_resource).read_text(encoding="utf-8"), where=recipe_resource)
@@ -45,7 +45,7 @@ def prepare_quickstart(
         *changes,
     ]
     recipe = make_recipe(document, settings, where=recipe_resource)
-    notice(f"making {PAIR_COUNTS['train']:,} phrases in English and {language!r} (dates, times, prices, measures, numbers)")
+    notice(f"generating {PAIR_COUNTS['train']:,} phrases in English and {language!r} (dates, times, prices, measures, numbers)")
     phrases = make_phrases(language, seed=recipe.training.seed, **PAIR_COUNTS)
     folder = Path(recipe.data.root)
     for name, pairs in (("train", phrases.train), ("valid", phrases.valid), ("test", phrases.test)):
@@ -64,13 +64,13 @@ def _quote(text: str) -> str:
 
 
 def _write_once(path: Path, lines: Sequence[str]) -> None:
-    """Write the text; leave it where it stands there already, and refuse to replace any other."""
+    """Write the text, unless the file holds it already. Raise OutputError if the file holds other text."""
     text = "".join(line + "\n" for line in lines)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             if path.read_bytes() != text.encode():
-                raise OutputError(f"{path}: holds other text (of another seed?), which is left as it is; give another --run")
+                raise OutputError(f"{path}: holds other text, perhaps of another seed, and stays as it is; give another --run")
             return
     except OSError as error:
         raise OutputError(describe_write_error(path, error)) from None
@@ -78,6 +78,6 @@ def _write_once(path: Path, lines: Sequence[str]) -> None:
 
 
 def _select_attention_pair(pairs: Sequence[Pair]) -> Pair:
-    """A date written out, in which day and month change places between English and most other languages."""
+    """Return a date in words, in which day and month change their order between English and most languages."""
     dates = [pair for pair in pairs if pair.origin.startswith("phrases:date") and len(pair.source.split()) == 4]
     return (dates or list(pairs))[0]

@@ -1,94 +1,214 @@
-"""What a run came to: scores on the test set, curves and attention, as `report.json` and for people as `report.html`."""
+"""Report of a run: scores on the test set, learning curve and attention, as `report.json` and as a page for people."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from pydantic import ConfigDict
 
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import Recipe
 from dragoman.formats.pair import Pair
 from dragoman.io.storage import write_json, write_lines
+from dragoman.runtime.progress import format_duration
 from dragoman.tasks.generation import compute_cross_attention
 from dragoman.tasks.inference_model import get_decoder_start_id, get_max_positions
 from dragoman.tasks.parsing import encode_words, get_labels
-from dragoman.training.monitoring.callbacks import Callback
+from dragoman.training.monitoring.events import Callback, Notice, PreparationProgress, Sample
 from dragoman.training.monitoring.metrics_log import read_metrics_log
-from dragoman.training.validation import EvaluationResult, Sample, evaluate
+from dragoman.training.validation import EvaluationResult, evaluate
 from dragoman.trees.ptb import read_tree
 from dragoman.viz import Panel, ReportTable, Series, render_attention_heatmap, render_learning_curve, render_report
 
 NUM_REPORT_SAMPLES = 10
 TRANSLATIONS_FILE = "translations.txt"
-"""What the bundle made of the test set, line by line, for comparisons with what others made of it."""
+"""Output for the test set, line by line, for comparisons with other systems."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingMetadata:
+    """Data, settings and cost of a trained model, in `report.json` and in the bundle. A value that is not known is left out."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    training_files: list[str]
+    averaged_checkpoints: list[str]
+    """Names of the checkpoints whose mean the weights are."""
+    steps: int
+    target_tokens: int
+    """Target tokens of all steps, end tokens included."""
+    seconds: float
+    """Seconds of training steps, without validations."""
+    paper_deviations: list[str]
+    """Settings that differ from the paper, one sentence each."""
+    pairs: int | None = None
+    """Training pairs after cleaning."""
+    dropped_pairs: dict[str, int] | None = None
+    """Number of training pairs that were dropped or truncated, by rule."""
+    parameters: int | None = None
+    epochs: float | None = None
+    target_tokens_per_second: int | None = None
+    machine: str | None = None
+    flops: float | None = None
+    """Floating-point operations of the matrix products of all steps, on all devices."""
+    mfu: float | None = None
+    """Model FLOPs utilization: share of the measured peak FLOP/s."""
+    data_wait_fraction: float | None = None
+    """Share of the training time that was spent waiting for batches."""
+    skipped_steps: int | None = None
+    dragoman: str | None = None
+    torch: str | None = None
+    finished: str | None = None
+    """Time in UTC, ISO 8601."""
+    alignment: dict[str, Any] | None = None
+    """Attention head for word alignments."""
+
+
+@dataclass(frozen=True)
+class ValidationSummary:
+    """Scores of the last validation; see `ValidationReport`."""
+
+    step: int
+    loss: float
+    perplexity: float
+    bleu: float | None = None
+    f1: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingReport(TrainingMetadata):
+    """Content of `report.json`. Scores are those of the test set, in percent."""
+
+    name: str
+    bundle: str
+    """Path of the bundle."""
+    valid: ValidationSummary | None = None
+    bleu: float | None = None
+    chrf: float | None = None
+    exact_match: float | None = None
+    paper_bleu: float | None = None
+    """BLEU of German with split compounds, as in the paper."""
+    f1: float | None = None
+    f1_gold_tags: float | None = None
+    precision: float | None = None
+    recall: float | None = None
+    tagging: float | None = None
+    """Accuracy of the part-of-speech tags."""
+    signatures: dict[str, str] | None = None
+    """Settings of each score."""
+    test_sentences: int | None = None
+    incomplete_outputs: dict[str, int] | None = None
+    """Number of test outputs by status other than "ok"."""
+    samples: list[Sample] | None = None
+    """The first lines of the test set."""
+
+
+def to_json(document: TrainingMetadata) -> dict[str, Any]:
+    """Return a report or metadata as JSON, without the values that are not known."""
+    values = {name: value for name, value in asdict(document).items() if value is not None}
+    if "valid" in values:
+        values["valid"] = {name: value for name, value in values["valid"].items() if value is not None}
+    leading: dict[str, Any] = {name: values[name] for name in ("name", "bundle") if name in values}
+    return leading | values
 
 
 def write_report(
     folder: Path,
     recipe: Recipe,
-    metadata: dict[str, Any],
+    metadata: TrainingMetadata,
     test_pairs: Sequence[Pair] | None,
     callback: Callback,
     attention_source: str | None,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Score the test set if there is one, and write `report.json`, `curve.svg` and `report.html`."""
+    """Score the test set if there is one, and write `report.json`, `curve.svg` and `report.html`. Return the report as JSON."""
     log_entries = read_metrics_log(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
-    valid_entries = [entry for entry in log_entries if entry["type"] == "valid"]
-    report: dict[str, Any] = {"name": recipe.name, "bundle": str(folder / "bundle"), **metadata}
-    if valid_entries:
-        score_name = "f1" if recipe.task.kind == "parsing" else "bleu"
-        report["valid"] = {key: valid_entries[-1][key] for key in ("step", "loss", "perplexity", score_name)}
-    evaluation = None
-    heatmap = None
+    evaluation = heatmap = None
+    test_values: dict[str, Any] = {}
     if test_pairs is not None:
-        callback.notice("scoring the test set")
         bundle = load_bundle(folder / "bundle")
         bundle.model.to(device)
-        evaluation = evaluate(bundle.model, bundle.tokenizer, recipe, test_pairs, recipe.decoding)
-        for name, score in evaluation.scores.items():
-            report[name] = round(score.value, 2)
-        report["signatures"] = {name: score.signature for name, score in evaluation.scores.items()}
-        report["test_sentences"] = len(evaluation.samples)
-        report["test_incomplete"] = evaluation.incomplete_outputs
-        for status, count in evaluation.incomplete_outputs.items():
-            callback.notice(f"test: {count} lines {status}")
-        report["samples"] = [vars(sample) for sample in evaluation.samples[:NUM_REPORT_SAMPLES]]
+        evaluation = _score_test_set(bundle, recipe, test_pairs, callback)
+        test_values = _collect_test_values(evaluation)
         write_lines(folder / TRANSLATIONS_FILE, [sample.translation for sample in evaluation.samples], overwrite=True)
         attention_sample = _select_attention_sample(bundle, evaluation.samples, attention_source)
         heatmap = draw_attention(bundle, attention_sample) if attention_sample is not None else None
+    metadata_values = {field.name: getattr(metadata, field.name) for field in fields(TrainingMetadata)}
+    training_report = TrainingReport(
+        name=recipe.name,
+        bundle=str(folder / "bundle"),
+        valid=_summarize_last_validation(log_entries),
+        **metadata_values,
+        **test_values,
+    )
+    report = to_json(training_report)
     curve = draw_curve(log_entries, recipe.name)
-    write_json(folder / "report.json", report, overwrite=True)
     write_lines(folder / "curve.svg", [curve], overwrite=True)
     figures = [("Learning curve", curve)]
     if heatmap is not None:
         write_lines(folder / "attention.svg", [heatmap], overwrite=True)
-        figures.append(("Where the decoder looked in the source (mean of all heads, last layer)", heatmap))
+        figures.append(("Cross-attention (mean of all heads, last layer)", heatmap))
     page = render_report(
         f"{recipe.name}: training report",
-        facts=_format_facts(report),
+        facts=format_facts(report),
         figures=figures,
         tables=_build_tables(evaluation, metadata),
     )
     write_lines(folder / "report.html", [page], overwrite=True)
+    write_json(folder / "report.json", report, overwrite=True)
     return report
 
 
+def _summarize_last_validation(log_entries: Sequence[dict[str, Any]]) -> ValidationSummary | None:
+    valid_entries = [entry for entry in log_entries if entry["type"] == "valid"]
+    if not valid_entries:
+        return None
+    values: dict[str, Any] = {field.name: valid_entries[-1].get(field.name) for field in fields(ValidationSummary)}
+    return ValidationSummary(**values)
+
+
+def _score_test_set(bundle: Bundle, recipe: Recipe, test_pairs: Sequence[Pair], callback: Callback) -> EvaluationResult:
+    callback(Notice("scoring the test set"))
+    num_done = 0
+
+    def report_progress(num_newly_done: int) -> None:
+        nonlocal num_done
+        num_done += num_newly_done
+        callback(PreparationProgress("scoring the test set", num_done, len(test_pairs), unit="sentences"))
+
+    evaluation = evaluate(bundle.model, bundle.tokenizer, recipe, test_pairs, recipe.decoding, report_progress)
+    for status, count in evaluation.incomplete_outputs.items():
+        callback(Notice(f"test set: {count} outputs have the status {status}"))
+    return evaluation
+
+
+def _collect_test_values(evaluation: EvaluationResult) -> dict[str, Any]:
+    """Return the fields of the report that come from the test set."""
+    return {
+        **{name: round(score.value, 2) for name, score in evaluation.scores.items()},
+        "signatures": {name: score.signature for name, score in evaluation.scores.items()},
+        "test_sentences": len(evaluation.samples),
+        "incomplete_outputs": evaluation.incomplete_outputs,
+        "samples": list(evaluation.samples[:NUM_REPORT_SAMPLES]),
+    }
+
+
 def _select_attention_sample(bundle: Bundle, samples: Sequence[Sample], attention_source: str | None) -> Sample | None:
-    """The first sample that can be drawn, those that were asked for or are of fitting length before others."""
+    """Return the first drawable sample: the requested one if possible, else one of a readable length, else any."""
     max_positions = get_max_positions([bundle.model]) or sys.maxsize
     drawable = [sample for sample in samples if sample.translation and len(_encode_sample(bundle, sample)[1]) < max_positions]
     requested = [sample for sample in drawable if sample.source == attention_source]
-    fitting = [sample for sample in drawable if 3 <= len(sample.source.split()) <= 16]
-    return next(iter(requested or fitting or drawable), None)
+    readable = [sample for sample in drawable if 3 <= len(sample.source.split()) <= 16]
+    return next(iter(requested or readable or drawable), None)
 
 
 def draw_attention(bundle: Bundle, sample: Sample) -> str:
-    """The attention over the source while the sample's translation is forced, mean of the last layer's heads."""
+    """Return an SVG heatmap of the cross-attention for the sample's translation, the mean of the last layer's heads."""
     source, target = _encode_sample(bundle, sample)
     weights_LHTS = compute_cross_attention(bundle.model, source, target, start_id=get_decoder_start_id(bundle.recipe.model))
     return render_attention_heatmap(
@@ -100,7 +220,7 @@ def draw_attention(bundle: Bundle, sample: Sample) -> str:
 
 
 def _encode_sample(bundle: Bundle, sample: Sample) -> tuple[list[int], list[int]]:
-    """What the encoder read, and what the decoder said."""
+    """Return the encoder input and the decoder output as token ids."""
     tokenizer = bundle.tokenizer
     if bundle.recipe.task.kind == "translation":
         return tokenizer.encode_source(sample.source), tokenizer.encode_target(sample.translation)
@@ -111,7 +231,7 @@ def _encode_sample(bundle: Bundle, sample: Sample) -> tuple[list[int], list[int]
 
 
 def draw_curve(log_entries: Sequence[dict[str, Any]], name: str) -> str:
-    """Negative log-likelihood of training and validation, and BLEU or F1 of validation, over the steps."""
+    """Return an SVG chart of the training and validation losses, and of the validation's BLEU or F1, over the steps."""
     entries_by_type = {kind: [entry for entry in log_entries if entry["type"] == kind] for kind in ("train", "valid")}
 
     def points(entry_type: str, key: str) -> list[tuple[float, float]]:
@@ -125,16 +245,44 @@ def draw_curve(log_entries: Sequence[dict[str, Any]], name: str) -> str:
     return render_learning_curve(panels, title=f"{name}: learning curve", x_label="step")
 
 
-def _format_facts(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """The report's plain values, for people."""
+def format_facts(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the names and values at the top level of a report, formatted for people."""
     facts = []
     for key, value in report.items():
+        name, format_value = _FACT_FORMATS.get(key, (key.replace("_", " "), _format_plain))
         if isinstance(value, str | int | float):
-            facts.append((key.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)))
+            facts.append((name, format_value(value)))
     return facts
 
 
-def _build_tables(evaluation: EvaluationResult | None, metadata: dict[str, Any]) -> list[ReportTable]:
+def format_flops(flops: float) -> str:
+    """Return floating-point operations with a unit, such as `13.1 TFLOP`."""
+    units = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP", "ZFLOP")
+    exponent = 0
+    while flops >= 1000.0 and exponent < len(units) - 1:
+        flops, exponent = flops / 1000.0, exponent + 1
+    return f"{flops:,.1f} {units[exponent]}"
+
+
+def _format_plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _format_percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+_FACT_FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "seconds": ("training time", format_duration),
+    "flops": ("floating-point operations", format_flops),
+    "mfu": ("MFU (share of the peak FLOP/s)", _format_percent),
+    "data_wait_fraction": ("time waiting for batches", _format_percent),
+}
+
+
+def _build_tables(evaluation: EvaluationResult | None, metadata: TrainingMetadata) -> list[ReportTable]:
     tables = []
     if evaluation is not None:
         scores = [(score.name, f"{score.value:.2f}", score.signature) for score in evaluation.scores.values()]
@@ -142,7 +290,7 @@ def _build_tables(evaluation: EvaluationResult | None, metadata: dict[str, Any])
         samples = [(sample.source, sample.reference, sample.translation) for sample in evaluation.samples[:NUM_REPORT_SAMPLES]]
         output_name = "parse" if "f1" in evaluation.scores else "translation"
         tables.append(ReportTable("The first lines of the test set", ["source", "reference", output_name], samples))
-    if metadata["departures"]:
-        rows = [(sentence,) for sentence in metadata["departures"]]
-        tables.append(ReportTable("Departures from the paper's text", ["knob"], rows))
+    if metadata.paper_deviations:
+        rows = [(sentence,) for sentence in metadata.paper_deviations]
+        tables.append(ReportTable("Deviations from the paper", ["setting"], rows))
     return tables

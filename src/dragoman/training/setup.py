@@ -1,22 +1,77 @@
-"""The start of a run, made alike on all ranks: what to go on from, and the corpora. Rank 0 does it, the others follow."""
+"""Setup of a run on all ranks: lock the folder, find the checkpoint, prepare the corpora, build the trainer.
+
+Rank 0 does the work that changes files; the other ranks read the results.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dragoman.config import Recipe
+from dragoman.data.dataloader import BatchStream, TrainingBatches
 from dragoman.data.prepare import PreparedData, prepare
-from dragoman.errors import OutputError, RankError, RunError
-from dragoman.io.storage import describe_write_error, make_dirs, verify_checksums, write_json
-from dragoman.training.checkpoints.checkpoint import Checkpoint, find_latest_checkpoint, read_checkpoint, remove_unfinished
-from dragoman.training.distributed.process_group import DistributedContext
-from dragoman.training.monitoring.callbacks import Callback
+from dragoman.errors import DataError, OutputError, RankError
+from dragoman.formats.pair import Pair
+from dragoman.formats.readers import check_files_exist, list_corpus_files
+from dragoman.io.storage import describe_write_error, lock_dir, make_dirs, write_json
+from dragoman.tasks.inference_model import get_decoder_start_id, get_max_positions
+from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState, remove_unfinished
+from dragoman.training.checkpoints.checkpointer import Checkpointer, find_latest_on_all_ranks
+from dragoman.training.device import ComputePlan, choose_compute_plan, limit_kernel_cache
+from dragoman.training.distributed.process_group import DistributedContext, check_even_split
+from dragoman.training.early_stopping import EarlyStopping
+from dragoman.training.gradient_guard import GradientGuard
+from dragoman.training.monitoring.events import Callback, Notice, PreparationProgress, TrainingEvent, ignore_event
+from dragoman.training.monitoring.metrics_log import MetricsLog
 from dragoman.training.resume_checks import check_corpus_unchanged, check_no_earlier_run, check_recipe_unchanged
+from dragoman.training.train_state import build_train_state
+from dragoman.training.train_step import TrainStep
+from dragoman.training.trainer import Trainer
+from dragoman.training.validation import build_validator, read_eval_pairs
 
 
-def find_checkpoint(folder: Path, recipe: Recipe, callback: Callback, distributed: DistributedContext) -> Checkpoint | None:
-    """The checkpoint in a run folder that this recipe goes on from. Raises RunError where it is another recipe's."""
+@contextmanager
+def lock_run_folder(recipe: Recipe) -> Iterator[None]:
+    """Keep other runs out of the run folder. Raise OutputError if another process uses it."""
+    folder = Path(recipe.run)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(describe_write_error(folder, error)) from None
+    with lock_dir(folder):
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # removes the folder if it is empty
+                folder.rmdir()
+
+
+def read_test_pairs(recipe: Recipe) -> list[Pair] | None:
+    """Read the test set, so that an error in it appears before training; None if the recipe has no test set."""
+    if recipe.data.test is None:
+        return None
+    check_files_exist(recipe, [recipe.data.test])
+    pairs = read_eval_pairs(recipe.data.test, recipe)
+    if not pairs:
+        files = " and ".join(str(path) for path in list_corpus_files(recipe.data.test, Path(recipe.data.root)))
+        raise DataError(f"{files}: the test set is empty; add lines, or leave data.test out")
+    return pairs
+
+
+def check_same_recipe(recipe: Recipe, distributed: DistributedContext) -> None:
+    """Raise RankError if this rank has another recipe than rank 0."""
+    document = recipe.model_dump(mode="json")
+    if distributed.broadcast_object(document) != document:
+        raise RankError(
+            f"rank {distributed.rank}: has another recipe than rank 0; give all ranks the same file and the same settings"
+        )
+
+
+def find_checkpoint(recipe: Recipe, callback: Callback, distributed: DistributedContext) -> Checkpoint | None:
+    """Return the checkpoint that the run resumes from; None for a new run. Raise RunError if it has another recipe."""
+    folder = Path(recipe.run)
 
     def accept(checkpoint: Checkpoint | None) -> None:
         if checkpoint is not None:
@@ -24,39 +79,25 @@ def find_checkpoint(folder: Path, recipe: Recipe, callback: Callback, distribute
         else:
             check_no_earlier_run(folder)
 
-    return find_latest_on_all_ranks(folder / "checkpoints", callback.notice, distributed, accept)
-
-
-def find_latest_on_all_ranks(
-    checkpoint_dir: Path,
-    notice: Callable[[str], None],
-    distributed: DistributedContext,
-    accept: Callable[[Checkpoint | None], None] = lambda checkpoint: None,
-) -> Checkpoint | None:
-    """The newest checkpoint that is whole, as rank 0 finds and accepts it; every rank verifies its own view of it."""
-    checkpoint = None
-    with distributed.rank_zero_first():
-        if distributed.is_rank_zero:
-            checkpoint = find_latest_checkpoint(checkpoint_dir, notice)
-            accept(checkpoint)
-    name = distributed.broadcast_object(checkpoint.path.name if checkpoint is not None else None)
-    if name is None or distributed.is_rank_zero:
-        return checkpoint
-    try:
-        verify_checksums(checkpoint_dir / name, RunError)
-        return read_checkpoint(checkpoint_dir / name)
-    except RunError as error:
-        raise RankError(f"rank {distributed.rank}: {error}; rank 0 goes on from it") from None
+    check_even_split(recipe, distributed)
+    return find_latest_on_all_ranks(folder / "checkpoints", lambda text: callback(Notice(text)), distributed, accept)
 
 
 def prepare_run(
-    folder: Path, recipe: Recipe, checkpoint: Checkpoint | None, callback: Callback, distributed: DistributedContext
+    recipe: Recipe, checkpoint: Checkpoint | None, callback: Callback, distributed: DistributedContext
 ) -> tuple[PreparedData, dict[str, str]]:
-    """The prepared corpora and the digests of their files; the run folder is ready for what the run will write.
+    """Prepare the corpora and create the run folder. Return the prepared data and the SHA-256 of its files.
 
-    Raises RunError where they are not those that `found` learned from.
+    Raises RunError if the checkpoint was trained on other data.
     """
+    folder = Path(recipe.run)
     data_digests: dict[str, str] = {}
+
+    def notify(text: str) -> None:
+        callback(Notice(text))
+
+    def report_progress(task_name: str, done: int, total: int | None) -> None:
+        callback(PreparationProgress(task_name, done, total))
 
     def accept(digests: dict[str, str]) -> None:
         if checkpoint is not None:
@@ -64,20 +105,20 @@ def prepare_run(
         data_digests.update(digests)
 
     def prepare_corpora() -> PreparedData:
-        return prepare(recipe, folder / "data", callback.notice, on_progress=callback.progress, accept=accept)
+        return prepare(recipe, folder / "data", notify, on_progress=report_progress, accept=accept)
 
     with distributed.rank_zero_first():
         if distributed.is_rank_zero:
-            result = prepare_corpora()
-            for name, stats in result.pair_counts.items():
+            prepared = prepare_corpora()
+            for name, stats in prepared.pair_counts.items():
                 for sentence in stats.summarize(recipe.data.overlong_pairs):
-                    callback.notice(f"{name}: {sentence}")
+                    notify(f"{name}: {sentence}")
             _create_run_folder(folder, recipe)
     if not distributed.is_rank_zero:
-        result = prepare_corpora()
+        prepared = prepare_corpora()
     if data_digests != distributed.broadcast_object(data_digests):
         raise RankError(f"rank {distributed.rank}: has other files in {folder / 'data'} than rank 0; give all ranks one folder")
-    return result, data_digests
+    return prepared, data_digests
 
 
 def _create_run_folder(folder: Path, recipe: Recipe) -> None:
@@ -88,3 +129,83 @@ def _create_run_folder(folder: Path, recipe: Recipe) -> None:
     except OSError as error:
         raise OutputError(describe_write_error(checkpoint_dir, error)) from None
     remove_unfinished(checkpoint_dir)
+
+
+def build_trainer(
+    recipe: Recipe,
+    prepared: PreparedData,
+    data_digests: Mapping[str, str],
+    checkpoint: Checkpoint | None,
+    callback: Callback = ignore_event,
+    distributed: DistributedContext | None = None,
+    *,
+    reuse_plan: Mapping[str, str] | None = None,
+) -> Trainer:
+    """Build the trainer of a new run, or of a run that resumes from a checkpoint.
+
+    reuse_plan: compute plan of a run to compare with, for a new run
+    """
+    distributed = distributed or DistributedContext()
+    folder, config = Path(recipe.run), recipe.training
+    trainer_state = checkpoint.trainer_state if checkpoint is not None else TrainerState()
+    limit_kernel_cache()
+    plan = _agree_on_plan(recipe, distributed, checkpoint.compute_plan if checkpoint is not None else reuse_plan)
+    train_state = build_train_state(recipe, prepared.tokenizer, plan, distributed, checkpoint)
+    validator = build_validator(recipe, prepared, plan, max_positions=get_max_positions([train_state.model]))
+    guard = GradientGuard.from_state(trainer_state, plan.device, grad_norm_spike_sigma=config.grad_norm_spike_sigma)
+    log_and_report: Callback = ignore_event
+    if distributed.is_rank_zero:
+        metrics_log = MetricsLog.resume(
+            folder / "metrics.jsonl", step=trainer_state.step, on_error=lambda text: callback(Notice(text))
+        )
+        log_and_report = _chain(metrics_log, callback)
+    train_step = TrainStep(
+        train_state.loss,
+        train_state.optimizer,
+        config=config,
+        plan=plan,
+        distributed=distributed,
+        guard=guard,
+        callback=log_and_report,
+    )
+    stream = BatchStream(
+        TrainingBatches(recipe, prepared.folder, start_id=get_decoder_start_id(recipe.model)),
+        position=trainer_state.data_position,
+        num_workers=recipe.data.num_workers,
+        rank=distributed.rank,
+        world_size=distributed.world_size,
+        pin_memory=plan.device.type == "cuda",
+    )
+    checkpointer = Checkpointer(
+        folder / "checkpoints", recipe, data_digests, plan.to_dict(), distributed, log_and_report, checkpoint
+    )
+    return Trainer(
+        recipe,
+        prepared=prepared,
+        trainer_state=trainer_state,
+        train_state=train_state,
+        train_step=train_step,
+        stream=stream,
+        checkpointer=checkpointer,
+        early_stopping=EarlyStopping(config, validator, distributed, log_and_report, checkpointer.describe_latest),
+        callback=log_and_report,
+        distributed=distributed,
+    )
+
+
+def _chain(first: Callback, second: Callback) -> Callback:
+    """Return a callback that passes each event to both."""
+
+    def call_both(event: TrainingEvent) -> None:
+        first(event)
+        second(event)
+
+    return call_both
+
+
+def _agree_on_plan(recipe: Recipe, distributed: DistributedContext, reuse_plan: Mapping[str, str] | None) -> ComputePlan:
+    """Choose the compute plan on rank 0, and return the same plan on all ranks."""
+    plan_dict = None
+    if distributed.is_rank_zero:
+        plan_dict = choose_compute_plan(recipe.training, reuse_plan=reuse_plan).to_dict()
+    return choose_compute_plan(recipe.training, reuse_plan=distributed.broadcast_object(plan_dict))

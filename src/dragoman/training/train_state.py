@@ -1,12 +1,11 @@
-"""What learns: the model with its loss, the optimiser, and the moving average, on one device or divided over several."""
+"""Training state: the model with its loss, the optimizer, and the moving average, on one device or sharded over several."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dragoman.bundle import collect_weights, load_weights
 from dragoman.config import Recipe
@@ -15,7 +14,7 @@ from dragoman.errors import is_out_of_memory
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.parsing import fill_word_tables, parser_options
-from dragoman.training.checkpoints.checkpoint import Checkpoint, flatten_optimizer, restore_optimizer
+from dragoman.training.checkpoints.checkpoint import Checkpoint, StateTensors, flatten_optimizer, restore_optimizer
 from dragoman.training.device import ComputePlan, compile_layers
 from dragoman.training.distributed.parallelize import (
     ModelLoss,
@@ -30,17 +29,8 @@ from dragoman.training.ema import MovingAverage
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_layer
 
 
-@dataclass(frozen=True)
-class StateTensors:
-    """Everything that learning changes, as whole tensors by name."""
-
-    weights: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
-    ema_weights: dict[str, Tensor] | None
-
-
 class TrainState:
-    """Model, optimiser and moving average of a run; each rank may hold a share of them."""
+    """Model, loss, optimizer and moving average of a run. Each rank may hold a shard of them."""
 
     def __init__(
         self,
@@ -48,57 +38,25 @@ class TrainState:
         tokenizer: PairTokenizer,
         plan: ComputePlan,
         distributed: DistributedContext,
-        checkpoint: Checkpoint | None = None,
+        *,
+        model: Transformer,
+        loss: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        ema: MovingAverage | None,
     ) -> None:
-        """As the recipe begins, or as a checkpoint left it."""
         self.recipe = recipe
         self.tokenizer = tokenizer
         self.plan = plan
         self.distributed = distributed
-        config = recipe.training
-        self.model = self._build_model()
-        if checkpoint is not None:
-            load_weights(self.model, checkpoint.weights(), location=checkpoint.path)
-        self.model = self.model.to(plan.device)
-        plan.apply_to(self.model)
-        alignment_config = AlignmentLossConfig.from_recipe(recipe)
-        if config.compile:
-            compile_layers(
-                self.model, exclude=None if alignment_config is None else alignment_layer(self.model, alignment_config)
-            )
-        loss = ModelLoss(
-            self.model,
-            epsilon=config.label_smoothing,
-            smoothing_mode=config.label_smoothing_mode,
-            r_drop_alpha=config.r_drop_alpha,
-            pos_loss_weight=recipe.task.pos_loss_weight if recipe.task.has_tagging_head else 0.0,
-            alignment_config=alignment_config,
-        )
-        self.loss = parallelize_loss(loss, distributed, plan.device, config.parallel)
-        self.parameter_names = dict(enumerate(name for name, _ in self.model.named_parameters()))
-        self.optimizer = self._build_optimizer()
-        self.ema = MovingAverage(self.model, config.ema_decay) if config.ema_decay is not None else None
+        self.model = model
+        self.loss = loss
+        self.optimizer = optimizer
+        self.ema = ema
+        self.parameter_names = dict(enumerate(name for name, _ in model.named_parameters()))
         self._full_model: Transformer | None = None
-        if checkpoint is not None:
-            self._restore_optimizer_and_ema(checkpoint)
-
-    def _build_model(self) -> Transformer:
-        torch.manual_seed(self.recipe.training.seed)
-        sizes = {"source_vocabulary": len(self.tokenizer.source), "target_vocabulary": len(self.tokenizer.target)}
-        model = build_model(self.recipe.model, **sizes | parser_options(self.recipe))
-        fill_word_tables(model, self.tokenizer)
-        return model
-
-    def _build_optimizer(self) -> torch.optim.Optimizer:
-        config = self.recipe.training
-        optimizer_class = torch.optim.AdamW if config.weight_decay else torch.optim.Adam
-        betas = (config.adam_beta1, config.adam_beta2)
-        return optimizer_class(
-            self.model.parameters(), lr=0.0, betas=betas, eps=config.adam_epsilon, weight_decay=config.weight_decay, fused=True
-        )
 
     def gather_state(self) -> StateTensors:
-        """All of it, put together from the shares on rank 0; on the others it is nothing. All ranks must ask."""
+        """Return all tensors, gathered on rank 0 and empty on other ranks. All ranks must call it."""
         return StateTensors(
             self._gather(collect_weights(self.model)),
             self._gather(flatten_optimizer(self.optimizer, self.parameter_names)),
@@ -106,7 +64,7 @@ class TrainState:
         )
 
     def _gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """One after the other, so that no device holds more than one whole tensor beside its shares."""
+        """Gather one tensor after the other, so that no device holds more than one whole tensor beside its shards."""
         gathered = {}
         for name, tensor in tensors.items():
             full_tensor = gather_full_tensor(tensor)
@@ -115,11 +73,12 @@ class TrainState:
         return gathered
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go back to a checkpoint."""
+        """Load all tensors of a checkpoint."""
         load_full_weights(self.model, checkpoint.weights())
-        self._restore_optimizer_and_ema(checkpoint)
+        self.restore_optimizer_and_ema(checkpoint)
 
-    def _restore_optimizer_and_ema(self, checkpoint: Checkpoint) -> None:
+    def restore_optimizer_and_ema(self, checkpoint: Checkpoint) -> None:
+        """Load the tensors of a checkpoint except the weights."""
         parameters = dict(self.model.named_parameters())
         state = checkpoint.optimizer_state()
         moments = {key: value for key, value in state.items() if not key.endswith("/step")}
@@ -130,9 +89,10 @@ class TrainState:
             self.ema.load(ema_weights)
 
     def gather_full_model(self) -> Transformer | None:
-        """For rank 0 a model with whole weights: the one that learns, or a twin where ranks have shares. All ranks must ask.
+        """Return a model with whole weights on rank 0: the trained model, or a copy of it if the weights are sharded.
 
-        None where rank 0 has not the memory for a twin; by then all have done their part, and can go on together.
+        All ranks must call it. It returns None if rank 0 has too little memory for the copy. By then all ranks have done their
+        part of the gathering, so they can continue together.
         """
         if not is_sharded(self.loss):
             return self.model
@@ -141,7 +101,7 @@ class TrainState:
             return self.model
         try:
             if self._full_model is None:
-                self._full_model = self._build_model().to(self.plan.device)
+                self._full_model = build_seeded_model(self.recipe, self.tokenizer).to(self.plan.device)
                 self.plan.apply_to(self._full_model)
             load_full_weights(self._full_model, weights)
         except (MemoryError, RuntimeError) as error:
@@ -149,3 +109,67 @@ class TrainState:
                 raise
             self._full_model = None
         return self._full_model
+
+
+def build_train_state(
+    recipe: Recipe,
+    tokenizer: PairTokenizer,
+    plan: ComputePlan,
+    distributed: DistributedContext,
+    checkpoint: Checkpoint | None = None,
+) -> TrainState:
+    """Build the training state of a new run, or load it from a checkpoint."""
+    config = recipe.training
+    model = build_seeded_model(recipe, tokenizer)
+    if checkpoint is not None:
+        load_weights(model, checkpoint.weights(), location=checkpoint.path)
+    model = model.to(plan.device)
+    plan.apply_to(model)
+    alignment_config = AlignmentLossConfig.from_recipe(recipe)
+    if config.compile:
+        compile_layers(model, exclude=None if alignment_config is None else alignment_layer(model, alignment_config))
+    loss = ModelLoss(
+        model,
+        epsilon=config.label_smoothing,
+        smoothing_mode=config.label_smoothing_mode,
+        r_drop_alpha=config.r_drop_alpha,
+        pos_loss_weight=recipe.task.pos_loss_weight if recipe.task.has_tagging_head else 0.0,
+        alignment_config=alignment_config,
+    )
+    parallel_loss = parallelize_loss(loss, distributed, plan.device, config.parallel)
+    train_state = TrainState(
+        recipe,
+        tokenizer,
+        plan,
+        distributed,
+        model=model,
+        loss=parallel_loss,
+        optimizer=build_optimizer(recipe, model),
+        ema=MovingAverage(model, config.ema_decay) if config.ema_decay is not None else None,
+    )
+    if checkpoint is not None:
+        train_state.restore_optimizer_and_ema(checkpoint)
+    return train_state
+
+
+def build_seeded_model(recipe: Recipe, tokenizer: PairTokenizer) -> Transformer:
+    """Build the recipe's model on the CPU, with initial weights drawn by the recipe's seed."""
+    torch.manual_seed(recipe.training.seed)
+    model = build_model(
+        recipe.model,
+        source_vocab_size=len(tokenizer.source),
+        target_vocab_size=len(tokenizer.target),
+        **parser_options(recipe),
+    )
+    fill_word_tables(model, tokenizer)
+    return model
+
+
+def build_optimizer(recipe: Recipe, model: Transformer) -> torch.optim.Optimizer:
+    """Build Adam, or AdamW if the recipe has weight decay. The learning rate is set before each step."""
+    config = recipe.training
+    optimizer_class = torch.optim.AdamW if config.weight_decay else torch.optim.Adam
+    betas = (config.adam_beta1, config.adam_beta2)
+    return optimizer_class(
+        model.parameters(), lr=0.0, betas=betas, eps=config.adam_epsilon, weight_decay=config.weight_decay, fused=True
+    )

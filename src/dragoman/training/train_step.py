@@ -1,13 +1,13 @@
-"""One update of the weights from the batches of a step: gradients, their norm, the guard, Adam.
+"""Training step: gradients of the batches, their norm, the gradient guard, and Adam.
 
-The loss of a step is divided by its target tokens over all batches and ranks. A batch that memory does not hold is split, and
-the step begun again: sums over two halves are the sum over the whole.
+The loss of a step is divided by its target tokens over all batches and ranks. A batch that does not fit into memory is split,
+and the step starts again: the sum over two halves is the sum over the whole.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -21,14 +21,15 @@ from dragoman.training.device import ComputePlan
 from dragoman.training.distributed.parallelize import defer_gradient_sync, gather_full_tensor
 from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.gradient_guard import GradientGuard
+from dragoman.training.monitoring.events import Callback, RunEvent
 
-# What distinguishes the parts of one batch, whatever the number of batches in a step.
+# Factor between the dropout indices of the parts of a batch. It exceeds the number of batches in a step.
 _BATCH_INDEX_STRIDE = 2**20
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Padded rows that go through the model together, and what their dropout is drawn by."""
+    """Rows that pass through the model together, and the index that seeds their dropout."""
 
     batch: Batch
     dropout_index: int
@@ -40,7 +41,7 @@ class MicroBatch:
 
 
 class TrainStep:
-    """Takes steps with a model's loss, which may be spread over ranks, and an optimiser."""
+    """Training step of a model's loss, which may be parallel over ranks, and an optimizer."""
 
     def __init__(
         self,
@@ -51,9 +52,8 @@ class TrainStep:
         plan: ComputePlan,
         distributed: DistributedContext,
         guard: GradientGuard,
-        on_split: Callable[[str], None],
+        callback: Callback,
     ) -> None:
-        """`split` hears of each batch that was split for want of memory."""
         self.loss = loss
         self.optimizer = optimizer
         self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -61,17 +61,19 @@ class TrainStep:
         self.plan = plan
         self.distributed = distributed
         self.guard = guard
-        self.on_split = on_split
+        self.callback = callback
         self._oom_size = math.inf
 
     def __call__(
         self, step: int, batches: Sequence[tuple[int, Sequence[Batch]]], *, tokens: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One update. Returns the norm of the gradient before clipping, whether the guard admitted it, and the summed negative
-        log-likelihood, over all ranks, on the device.
+        """Update the weights once.
 
-        batches: this rank's, each with its place among those of all ranks, in parts
+        batches: batches of this rank, each with its index among those of all ranks, in parts
         tokens: target tokens of the step over all ranks
+
+        Returns the gradient norm before clipping, whether the guard applied the update, and the summed negative
+        log-likelihood. All are over all ranks and on the device.
         """
         micro_batches = [
             MicroBatch(batch, batch_index + _BATCH_INDEX_STRIDE * number)
@@ -84,14 +86,14 @@ class TrainStep:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, self.config.clip_norm, norm)
         norm = gather_full_tensor(norm)
         applied = self.guard.should_apply(norm, nll)
-        # Fused Adam leaves weights, moments and its count of steps alone where it is told that a number was infinite.
+        # Fused Adam changes neither weights nor moments nor its step count if `found_inf` is set.
         self.optimizer.found_inf = (~applied).float()  # type: ignore[attr-defined]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm, applied, nll
 
     def _accumulate_gradients(self, step: int, micro_batches: list[MicroBatch], tokens: int) -> Tensor:
-        """Leave the gradient of the step's mean loss in the parameters; returns the negative log-likelihood."""
+        """Accumulate the gradient of the step's mean loss in the parameters, and return the negative log-likelihood."""
         micro_batches = [small for part in micro_batches for small in self._split_to_fit(part)]
         while True:
             num_done = 0
@@ -117,13 +119,13 @@ class TrainStep:
         with nullcontext() if is_last else defer_gradient_sync(self.loss):
             with self.plan.autocast():
                 loss, nll = self.loss(micro_batch.batch.to(self.plan.device))
-            # Ranks take the mean of their gradients, so each gives as many times its own as they are.
+            # The gradients are averaged over the ranks, so each loss is multiplied by their number.
             (loss * (self.distributed.world_size / tokens)).backward()
         likelihood: Tensor = nll.detach()
         return likelihood
 
     def _split_to_fit(self, micro_batch: MicroBatch) -> list[MicroBatch]:
-        """The part, or halves of it, of halves of it, until each is smaller than what memory did not hold."""
+        """Split a micro-batch in halves until each part is smaller than the smallest one that did not fit into memory."""
         if micro_batch.num_padded_tokens < self._oom_size or len(micro_batch.batch.source_BS) == 1:
             return [micro_batch]
         dropout_indices = (
@@ -131,13 +133,13 @@ class TrainStep:
             micro_batch.dropout_index * 2 + 1 + _BATCH_INDEX_STRIDE * _BATCH_INDEX_STRIDE,
         )
         pieces = [
-            replace(micro_batch, batch=half, place=dropout_index)
+            replace(micro_batch, batch=half, dropout_index=dropout_index)
             for half, dropout_index in zip(split_in_half(micro_batch.batch), dropout_indices, strict=True)
         ]
         return [small for piece in pieces for small in self._split_to_fit(piece)]
 
     def _recover_from_oom(self, step: int, micro_batch: MicroBatch) -> None:
-        """Forget the gradients of a step that is begun again. Raises MemoryShortError where that is no way out."""
+        """Reset the gradients of a step that starts again. Raise OutOfMemoryError if a split cannot help."""
         self.optimizer.zero_grad(set_to_none=True)
         if self.plan.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -146,20 +148,20 @@ class TrainStep:
         remedy = f"lower training.batch_tokens = {self.config.batch_tokens}"
         if rows == 1:
             raise OutOfMemoryError(f"{message}; lower data.max_length or the sizes of the model")
-        if self.distributed.world_size > 1:  # the others are already waiting for this rank's gradients
+        if self.distributed.world_size > 1:  # the other ranks already wait for this rank's gradients
             raise OutOfMemoryError(f"{message} on rank {self.distributed.rank}; {remedy}")
-        self.on_split(f"{message}; it is split, with the same loss; {remedy} to save time")
+        self.callback(RunEvent("oom_split", step, f"{message}; it is split, with the same loss; {remedy} to save time"))
 
 
 def seed_device(seed: int, device: torch.device) -> None:
-    """Begin the random numbers of a device anew. `torch.manual_seed` does so for all there may be, and takes its time."""
+    """Seed the random numbers of a device. `torch.manual_seed` seeds all devices and is slower."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
 
 
 def derive_seed(seed: int, step: int, dropout_index: int) -> int:
-    """The seed of the dropout of the batch at `place` in update `step`, whichever rank has it: 64 bits, another for each."""
+    """Return the dropout seed of a micro-batch in update `step`: 64 bits, different for each, and equal on any rank."""
     value = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + dropout_index * 0x94D049BB133111EB) % 2**64
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     return value ^ value >> 31

@@ -1,13 +1,14 @@
-"""How good the model is on text it did not learn from: loss, perplexity, translations judged by BLEU, or trees by F1.
+"""Validation: loss, perplexity, and BLEU of translations or F1 of trees.
 
-And whether it reads its source at all: a model that has only learnt what targets are like is as good with another's source.
+A second loss with shuffled sources shows whether the model uses its source: a pure language model of the target has equal
+losses with the source of another sentence.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,37 +30,48 @@ from dragoman.tasks.parsing import parse_sentences, read_gold_tree, score_parses
 from dragoman.tasks.translation import decode_best, score_translations, translate_lines
 from dragoman.training.device import ComputePlan
 from dragoman.training.losses.label_smoothing import batch_loss
+from dragoman.training.monitoring.events import Sample
 from dragoman.trees.ptb import format_tree
 from dragoman.trees.tree import get_leaves
 
-# Sentences of a validation that a listener is shown.
+# Sample translations of a validation in the metrics log.
 NUM_LOGGED_SAMPLES = 5
-# Of those, about so many have their sources shuffled.
+# Approximate number of pairs for the loss with shuffled sources.
 NUM_SHUFFLED_PAIRS = 500
+
+OnProgress = Callable[[int], None]
+
+
+def ignore_progress(num_done: int) -> None:
+    """Do nothing."""
 
 
 class Validator:
-    """Judges a model on the recipe's validation set while it learns."""
+    """Validation of a model on the recipe's validation set.
 
-    def __init__(self, recipe: Recipe, prepared: PreparedData, plan: ComputePlan, *, max_positions: int | None) -> None:
-        """`most`: positions that the model has, if it learns them. Raises RecipeError where a sentence is longer: pairs to
-        learn from were cut to data.max_length, but those of validation stay as they are.
-        """
-        assert recipe.data.valid is not None
+    pairs: text of the sentences that are translated or parsed
+    shuffled_pairs: indices (own, other) of pairs for the loss with shuffled sources
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        tokenizer: PairTokenizer,
+        corpus: Corpus,
+        plan: ComputePlan,
+        *,
+        pairs: Sequence[Pair],
+        shuffled_pairs: Sequence[tuple[int, int]],
+    ) -> None:
         self.recipe = recipe
         self.plan = plan
-        self.tokenizer = prepared.tokenizer
-        self.corpus = prepared.corpus(VALID)
-        self.pairs = read_eval_pairs(recipe.data.valid, recipe, max_pairs=recipe.training.num_validation_translations)
-        self.shuffled_pairs = pair_shuffled_sources(self.corpus, self.tokenizer)
-        longest = max(int(lengths.max()) for lengths in self.corpus.lengths())
-        if max_positions is not None and longest > max_positions:
-            raise RecipeError(
-                f"data.valid: {longest} tokens in a sentence, but model.max_positions = {max_positions}; raise it"
-            )
+        self.tokenizer = tokenizer
+        self.corpus = corpus
+        self.pairs = pairs
+        self.shuffled_pairs = shuffled_pairs
 
-    def validate(self, model: Transformer) -> ValidationResult:
-        """Loss over the whole set, and BLEU or F1 of some sentences if the recipe asks for that."""
+    def validate(self, model: Transformer, on_progress: OnProgress = ignore_progress) -> ValidationResult:
+        """Return the loss over the whole set, and BLEU or F1 of a subset if the recipe asks for it."""
         config = self.recipe.training
         pos_loss_weight = self.recipe.task.pos_loss_weight if self.recipe.task.has_tagging_head else 0.0
         start_token_id = get_decoder_start_id(self.recipe.model)
@@ -74,7 +86,7 @@ class Validator:
             greedy_overrides = {"method": "greedy", "nbest": 1, "mbr": "none", "mbr_candidates": None}
             greedy = update_section(self.recipe.decoding, greedy_overrides, where="decoding")
             with self.plan.autocast():
-                evaluation = evaluate(model, self.tokenizer, self.recipe, self.pairs, greedy)
+                evaluation = evaluate(model, self.tokenizer, self.recipe, self.pairs, greedy, on_progress)
         finally:
             model.train()
         scores = {name: evaluation.scores[name].value for name in ("f1", "f1_gold_tags") if name in evaluation.scores}
@@ -85,7 +97,10 @@ class Validator:
         )
 
     def _compare_source_nll(self, model: Transformer) -> tuple[float | None, float | None]:
-        """Negative log-likelihood a token of some sentences with their own sources and with each other's; none of one alone."""
+        """Return the negative log-likelihood per token of a subset, with its own sources and with shuffled ones.
+
+        Both are None if the set has only one pair.
+        """
         config, rows = self.recipe.training, [pair for pair in self.shuffled_pairs if pair[0] != pair[1]]
         if not rows:
             return None, None
@@ -105,12 +120,38 @@ class Validator:
         return compute_nll(0), compute_nll(1)
 
 
+def build_validator(
+    recipe: Recipe, prepared: PreparedData, plan: ComputePlan, *, max_positions: int | None
+) -> Validator | None:
+    """Read the validation set and return its validator; None if the recipe has no validation set.
+
+    max_positions: number of positions that the model has embeddings for, if it learns them
+
+    Raises RecipeError if a sentence has more tokens. Training pairs were limited to data.max_length, validation pairs were not.
+    """
+    if recipe.data.valid is None:
+        return None
+    corpus = prepared.corpus(VALID)
+    pairs = read_eval_pairs(recipe.data.valid, recipe, max_pairs=recipe.training.num_validation_translations)
+    longest = max(int(lengths.max()) for lengths in corpus.lengths())
+    if max_positions is not None and longest > max_positions:
+        raise RecipeError(f"data.valid: {longest} tokens in a sentence, but model.max_positions = {max_positions}; raise it")
+    return Validator(
+        recipe,
+        prepared.tokenizer,
+        corpus,
+        plan,
+        pairs=pairs,
+        shuffled_pairs=pair_shuffled_sources(corpus, prepared.tokenizer),
+    )
+
+
 @dataclass(frozen=True)
 class ValidationResult:
-    """What a validation found: smoothed loss and negative log-likelihood a token, in nats; BLEU or F1, and some sentences.
+    """Scores of a validation; losses are in nats per target token.
 
-    loss: with that of the tags, in a parser that has a tag head
-    nll_own_source, nll_shuffled_source: the second of some of the sentences, and the same with the sources of others as long
+    loss: smoothed loss, with the loss of the tags in a parser with a tagging head
+    nll_own_source, nll_shuffled_source: `nll` of a subset, with its own sources and with those of other sentences
     """
 
     loss: float
@@ -123,13 +164,13 @@ class ValidationResult:
     nll_shuffled_source: float | None = None
 
     def metric(self, metric_name: str) -> float:
-        """Higher is better."""
+        """Return the metric for the selection of the best checkpoint; higher is better."""
         score = {"bleu": self.bleu, "f1": self.f1}.get(metric_name)
         return -self.nll if score is None else score
 
 
 def pair_shuffled_sources(corpus: Corpus, tokenizer: PairTokenizer) -> list[tuple[int, int]]:
-    """Some pairs of a corpus, spread evenly over all lengths, each with another whose source has as many words, or nearly."""
+    """Return pairs (own, other) of indices, spread evenly over all lengths. Both sources have about as many words."""
     word_counts = np.array([tokenizer.source.word_start_mask[corpus.source(row)].sum() for row in range(len(corpus))])
     order = np.lexsort((corpus.lengths()[0], word_counts)).tolist()
     stride = max(1, len(order) // NUM_SHUFFLED_PAIRS)
@@ -145,7 +186,7 @@ def compute_mean_loss(
     start_id: int,
     pos_loss_weight: float = 0.0,
 ) -> tuple[float, float]:
-    """Smoothed loss and un-smoothed negative log-likelihood, each per target token (end tokens counted), in nats."""
+    """Return the smoothed loss and the negative log-likelihood per target token, end tokens included, in nats."""
     batches = iter_batches_by_length(corpus, batch_tokens=config.batch_tokens, start_id=start_id)
     return _average_loss(model, batches, plan, config, pos_loss_weight)
 
@@ -173,38 +214,31 @@ def _average_loss(
 
 
 def compute_perplexity(nll: float) -> float:
-    """exp of the mean negative log-likelihood, but never infinite, which JSON could not hold."""
+    """Return exp of the mean negative log-likelihood, limited to a finite number."""
     return math.exp(min(nll, 700.0))
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One line with what the model made of it and what was expected; trees are in brackets."""
-
-    source: str
-    reference: str
-    translation: str
-
-
-@dataclass(frozen=True)
 class EvaluationResult:
-    """Scores over a corpus, and the translations or trees that they are of."""
+    """Scores over a corpus, with the scored translations or trees."""
 
     scores: dict[str, Score]
     samples: tuple[Sample, ...]
     incomplete_outputs: dict[str, int]
-    """How many outputs were cut ("truncated", "looped"), or not made at all ("refused")."""
+    """Number of outputs by status other than "ok": "truncated", "repetition", "too_long", "empty"."""
 
 
 def read_eval_pairs(corpus: CorpusConfig, recipe: Recipe, *, max_pairs: int | None = None) -> list[Pair]:
-    """The pairs of a validation or test corpus as text, all, or `most` from all over it. Trees are such as can be scored."""
+    """Return the pairs of a validation or test corpus as text; at most `max_pairs`, spread over the corpus.
+
+    Raises DataError if a tree cannot be scored.
+    """
     task = recipe.task
     check_task_formats(recipe)
     languages = {"source_language": task.source_language, "target_language": task.target_language}
     pairs = list(read_pairs(corpus, Path(recipe.data.root), **languages))
-    if max_pairs is not None and max_pairs < len(
-        pairs
-    ):  # a corpus often is one document after the other, some harder than others
+    # A corpus is often a sequence of documents, some harder than others.
+    if max_pairs is not None and max_pairs < len(pairs):
         pairs = [pairs[index * len(pairs) // max_pairs] for index in range(max_pairs)]
     if task.kind == "parsing":
         for pair in pairs:
@@ -213,12 +247,21 @@ def read_eval_pairs(corpus: CorpusConfig, recipe: Recipe, *, max_pairs: int | No
 
 
 def evaluate(
-    model: Transformer, tokenizer: PairTokenizer, recipe: Recipe, pairs: Sequence[Pair], decoding: DecodingConfig
+    model: Transformer,
+    tokenizer: PairTokenizer,
+    recipe: Recipe,
+    pairs: Sequence[Pair],
+    decoding: DecodingConfig,
+    on_progress: OnProgress = ignore_progress,
 ) -> EvaluationResult:
-    """Translate or parse the sources, and score what comes of them."""
+    """Translate or parse the sources, and score the outputs.
+
+    on_progress: takes the number of sentences that were finished since its last call
+    """
     if recipe.task.kind == "parsing":
-        return _evaluate_parses(model, tokenizer, recipe, pairs, decoding)
-    translations = translate_lines(as_inference_model([model]), tokenizer, [pair.source for pair in pairs], recipe, decoding)
+        return _evaluate_parses(model, tokenizer, recipe, pairs, decoding, on_progress)
+    sources = [pair.source for pair in pairs]
+    translations = translate_lines(as_inference_model([model]), tokenizer, sources, recipe, decoding, on_progress=on_progress)
     texts = decode_best(translations, tokenizer)
     scores = score_translations(texts, [pair.target for pair in pairs], recipe)
     samples = tuple(Sample(pair.source, pair.target, text) for pair, text in zip(pairs, texts, strict=True))
@@ -230,17 +273,22 @@ def evaluate(
 
 
 def _evaluate_parses(
-    model: Transformer, tokenizer: PairTokenizer, recipe: Recipe, pairs: Sequence[Pair], decoding: DecodingConfig
+    model: Transformer,
+    tokenizer: PairTokenizer,
+    recipe: Recipe,
+    pairs: Sequence[Pair],
+    decoding: DecodingConfig,
+    on_progress: OnProgress,
 ) -> EvaluationResult:
-    """The trees of the gold trees' words, under the automaton; with the gold tags where a recipe has them given."""
+    """Parse the words of the gold trees with well-formed trees, and with the gold tags if the recipe gives them."""
     gold_trees = [read_gold_tree(recipe.task, pair) for pair in pairs]
     words = [[leaf.word for leaf in get_leaves(tree)] for tree in gold_trees]
     tags = [[leaf.tag or "" for leaf in get_leaves(tree)] for tree in gold_trees] if recipe.task.pos_tags == "given" else None
-    parses = parse_sentences([model], tokenizer, words, recipe, decoding, tags=tags)
+    parses = parse_sentences([model], tokenizer, words, recipe, decoding, tags=tags, on_progress=on_progress)
     scores = score_parses([parse.tree for parse in parses], gold_trees)
     samples = tuple(
         Sample(" ".join(parse.words), format_tree(reference), format_tree(parse.tree) if parse.tree is not None else "")
         for reference, parse in zip(gold_trees, parses, strict=True)
     )
-    incomplete_outputs: Counter[str] = Counter(parse.status for parse in parses if parse.status in ("truncated", "refused"))
+    incomplete_outputs: Counter[str] = Counter(parse.status for parse in parses if parse.status in ("truncated", "too_long"))
     return EvaluationResult(scores, samples, dict(incomplete_outputs))

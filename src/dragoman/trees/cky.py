@@ -1,9 +1,9 @@
-"""The best tree of a sentence under a grammar, by Cocke, Kasami and Younger's table.
+"""CKY chart parser: the most probable tree of a sentence under a grammar (Cocke, Kasami and Younger).
 
-All of a cell's rules are tried at once, over all places where it can be cut. A cell keeps what lies within `beam` of its best
-(in logs, and with how common each symbol is), so the tree is the best of those that this leaves.
+Each cell applies all rules at all split points at once. It keeps the symbols whose log-probability, with the prior of the
+symbol, is within `beam` of the best one. The result is the best tree among those that this pruning leaves.
 
-Shapes: S symbols, P pairs of symbols that a rule has below it, R rules, K places to cut, T sentence places.
+Shapes: S symbols, P pairs of child symbols, R rules, U unary chains, K split points, T boundaries between words.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ _NEG_INF = np.float32(-np.inf)
 
 
 class _Chart(NamedTuple):
-    """What each symbol is worth over the words from one place up to another, among those that can stand on that side.
+    """Log-probability of each symbol over each span, for the symbols that occur as a left or as a right child.
 
-    left_TST: by the first place, then by the place behind the last; right_TST: the other way round
+    left_TST: by the start of the span, then by symbol and end
+    right_TST: by the end of the span, then by symbol and start
+    can_left_TS, can_right_TS: whether any span with this start (end) has the symbol
     """
 
     left_TST: list[Floats]
@@ -37,7 +39,7 @@ class _Chart(NamedTuple):
 
 
 class _PendingNode(NamedTuple):
-    """What of a tree is to be written next: a symbol over words, or a bracket that closes."""
+    """Next step of the tree's construction: a symbol over a span, or the end of its bracket."""
 
     symbol: Symbol
     start: int
@@ -46,7 +48,7 @@ class _PendingNode(NamedTuple):
 
 
 class ChartParser:
-    """Parses by a grammar. The larger the beam, the fewer of the best trees are lost, and the longer it takes."""
+    """Chart parser for a grammar. A larger beam (in nats) loses fewer of the best trees and takes longer."""
 
     def __init__(self, grammar: Grammar, *, beam: float = 12.0) -> None:
         self.grammar, self.beam = grammar, beam
@@ -54,7 +56,7 @@ class ChartParser:
         self.symbol_ids = {symbol: column for column, symbol in enumerate(self.symbols)}
         self.prior_S = np.array([grammar.log_prior[symbol] for symbol in self.symbols], dtype=np.float32)
         rules = sorted((*(self.symbol_ids[symbol] for symbol in rule), score) for rule, score in grammar.binary_rules.items())
-        parent_R, left_R, right_R = (np.array([rule[place] for rule in rules], dtype=np.intp) for place in range(3))
+        parent_R, left_R, right_R = (np.array([rule[field] for rule in rules], dtype=np.intp) for field in range(3))
         self.score_R = np.array([rule[3] for rule in rules], dtype=np.float32)
         self.parent_ids, self.first_R = np.unique(parent_R, return_index=True)
         self.left_ids, self.right_ids = np.unique(left_R), np.unique(right_R)
@@ -64,11 +66,11 @@ class ChartParser:
             (self.symbol_ids[unary_rule.parent], self.symbol_ids[unary_rule.child], score)
             for unary_rule, (score, _) in grammar.unary_chains.items()
         )
-        self.top_U, self.bottom_U = (np.array([chain[place] for chain in chains], dtype=np.intp) for place in range(2))
+        self.top_U, self.bottom_U = (np.array([chain[field] for chain in chains], dtype=np.intp) for field in range(2))
         self.score_U = np.array([chain[2] for chain in chains], dtype=np.float32)
 
     def parse(self, sentence: Sequence[Leaf]) -> Tree | None:
-        """The best tree; a word without a tag gets one. None where the grammar has none, or the beam has lost all of them."""
+        """Return the best tree, or None if the grammar has no tree or the beam prunes all. Words without a tag get one."""
         length = len(sentence)
         word_scores = [self._score_word(leaf) for leaf in sentence]
         chart = _Chart(
@@ -91,7 +93,7 @@ class ChartParser:
         return scores_S
 
     def _score_span(self, chart: _Chart, word_scores: Sequence[Floats], start: int, end: int) -> Floats | None:
-        """What each symbol is worth over these words as a tag, or as a bracket of two; None where nothing is."""
+        """Return the log-probability of each symbol over this span as a tag or by a binary rule, or None without any. → (S,)"""
         if end - start == 1:
             return word_scores[start]
         can_P = chart.can_left_TS[start][self.left_P] & chart.can_right_TS[end][self.right_P]
@@ -105,13 +107,13 @@ class ChartParser:
         return span_scores_S
 
     def _score_splits(self, chart: _Chart, start: int, end: int, pairs: Ints) -> Floats:
-        """What these pairs are worth at each place (P, K) where the words can be cut."""
+        """Return the log-probability of these pairs at each split point. → (P, K)"""
         left_SK, right_SK = (side[:, start + 1 : end] for side in (chart.left_TST[start], chart.right_TST[end]))
         scores_PK: Floats = left_SK[self.left_P[pairs]] + right_SK[self.right_P[pairs]]
         return scores_PK
 
     def _store_cell(self, chart: _Chart, start: int, end: int, span_scores_S: Floats) -> None:
-        """Put a cell into the table, with brackets over single symbols, without what the beam cuts off."""
+        """Add unary chains to a cell, prune it and store it in the chart."""
         cell_S = span_scores_S.copy()
         np.maximum.at(cell_S, self.top_U, span_scores_S[self.bottom_U] + self.score_U)
         pruning_scores_S = cell_S + self.prior_S
@@ -122,7 +124,7 @@ class ChartParser:
         chart.can_right_TS[end] |= right > _NEG_INF
 
     def _extract_tree(self, chart: _Chart, word_scores: Sequence[Floats], sentence: Sequence[Leaf]) -> Tree | None:
-        """Find each cell's best rule once more, from the root down."""
+        """Return the best tree by a second search for the best rule of each cell, from the root down."""
         tree_events: list[TreeEvent] = []
         pending = [_PendingNode(self.grammar.root, 0, len(sentence))]
         while pending:
@@ -135,8 +137,8 @@ class ChartParser:
             if chain is None:
                 return None
             opened_symbols = [opened_symbol for opened_symbol in chain if opened_symbol.kind == "label"]
-            tree_events += (TreeEvent("open", one.label) for one in opened_symbols)
-            pending += (_PendingNode(one, start, end, is_close=True) for one in opened_symbols)
+            tree_events += (TreeEvent("open", opened_symbol.label) for opened_symbol in opened_symbols)
+            pending += (_PendingNode(opened_symbol, start, end, is_close=True) for opened_symbol in opened_symbols)
             if chain[-1].kind == "tag":
                 word, tag = sentence[start]
                 tree_events.append(TreeEvent("leaf", chain[-1].label if tag is None else tag, word))
@@ -145,7 +147,7 @@ class ChartParser:
         return build_tree(tree_events)
 
     def _find_best_chain(self, symbol: Symbol, span_scores_S: Floats) -> tuple[Symbol, ...] | None:
-        """The symbols over the same words, from this one down to the one that branches or is a tag."""
+        """Return the symbols of the best unary chain from this one down to a symbol that branches or is a tag."""
         symbol_id = self.symbol_ids[symbol]
         chain_range = slice(*np.searchsorted(self.top_U, [symbol_id, symbol_id + 1]))
         chain_scores = span_scores_S[self.bottom_U[chain_range]] + self.score_U[chain_range]
@@ -155,7 +157,7 @@ class ChartParser:
         return (symbol,) if span_scores_S[symbol_id] > _NEG_INF else None
 
     def _find_best_split(self, chart: _Chart, symbol: Symbol, start: int, end: int) -> list[_PendingNode]:
-        """What a symbol that branches is made of, the right half first."""
+        """Return the children of a symbol that branches, the right one first."""
         parent_index = int(np.searchsorted(self.parent_ids, self.symbol_ids[symbol]))
         rule_range = slice(
             self.first_R[parent_index], self.first_R[parent_index + 1] if parent_index + 1 < len(self.parent_ids) else None

@@ -1,12 +1,12 @@
-"""Trees as sequences of tokens, and back: three ways, each of which loses nothing but what it leaves to the source's side.
+"""Linearizations: three lossless conversions between trees and token sequences.
 
-| name | `(S (NP (DT the) (NN cat)) (VP (VBD sat)))` | from |
+| name | `(S (NP (DT the) (NN cat)) (VP (VBD sat)))` | source |
 | --- | --- | --- |
 | `typed` | `(S (NP XX XX )NP (VP XX )VP )S` | Vinyals et al. 2015, with XX for every tag |
 | `tensor2tensor` | `S NP DT NN /NP VP VBD /VP /S` | tensor2tensor's wsj_parsing.py: tags, no words |
-| `topdown` | `(S (NP the cat ) (VP sat ) )` | the words themselves, closed without a label |
+| `topdown` | `(S (NP the cat ) (VP sat ) )` | words as tokens, closing brackets without labels |
 
-What is not in the tokens, the words and, but for `tensor2tensor`, their tags, is given to the way back.
+`delinearize` takes what the tokens lack as arguments: the words, and their tags except for `tensor2tensor`.
 """
 
 from __future__ import annotations
@@ -22,69 +22,76 @@ LinearizationName = Literal["typed", "tensor2tensor", "topdown"]
 LINEARIZATION_NAMES: tuple[LinearizationName, ...] = ("typed", "tensor2tensor", "topdown")
 
 XX = "XX"
-"""The token for a word, and the tag of a word that nobody has tagged."""
+"""Token that stands for any word, and tag of a word without a known tag."""
 
 
 class Action(NamedTuple):
-    """What a token does to a tree that is built from left to right.
+    """Effect of a token on a tree that is built from left to right.
 
-    label: of an opening bracket; of a closing one, where the token tells; of a word, its tag, where the token tells
-    word: the word, where the token tells
+    label: label of an opening bracket, label of a closing bracket or None, tag of a word or None
+    word: the word, or None if the token does not contain it
     """
 
-    kind: Literal["open", "word", "close", "junk"]
+    kind: Literal["open", "word", "close", "invalid"]
     label: str | None = None
     word: str | None = None
 
 
 class Linearization(Protocol):
-    """A way to write trees as tokens."""
+    """Conversion of trees to tokens."""
 
     @property
-    def name(self) -> LinearizationName: ...
+    def name(self) -> LinearizationName:
+        """Return the name that recipes use."""
+        ...
 
     def linearize(self, tree: Tree) -> list[str]:
-        """The tree's tokens. Raises DataError for a tree that this way cannot tell."""
+        """Return the tokens of a tree. Raises DataError for a tree that the linearization cannot express."""
         ...
 
     def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
-        """What each token does. With a vocabulary for `tokens`, what each of its tokens will do in any sequence."""
+        """Return the action of each token. `tokens` may be a sequence or a whole vocabulary."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TypedLinearization:
-    """Brackets that close with their label, XX for each word."""
+    """Linearization with labeled closing brackets and XX for each word."""
 
     name: LinearizationName = "typed"
 
     def linearize(self, tree: Tree) -> list[str]:
+        """Return the tokens of a tree."""
         bracket_signs = {"open": "(", "close": ")"}
         return [XX if kind == "leaf" else f"{bracket_signs[kind]}{label}" for kind, label, _ in iter_events(tree)]
 
     def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
+        """Return the action of each token."""
         return [_parse_typed_action(token) for token in tokens]
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor2TensorLinearization:
-    """Labels and tags alike bare, `/` before a label that closes.
+    """Linearization with bare labels and tags, and `/` before a closing label.
 
-    A token opens a bracket where its label closes somewhere in the sequence, or is one of `constituents`; any other is a tag. A
-    tag that this would take for a bracket has + before it. A label that begins with + / or \\ has \\; the empty one is \\.
+    A token opens a bracket if its label closes somewhere in the sequence, or is one of `constituents`; otherwise it is a tag.
+    A tag that equals such a label is prefixed with +. A label that begins with + / or \\ is prefixed with \\, and the empty
+    label is \\.
     """
 
     constituents: frozenset[str] = frozenset()
     name: LinearizationName = "tensor2tensor"
 
     def linearize(self, tree: Tree) -> list[str]:
+        """Return the tokens of a tree. Raises DataError for a word without a tag."""
         tree_events = list(iter_events(tree))
         brackets = self.constituents.union(label or "" for kind, label, _ in tree_events if kind == "open")
         tokens: list[str] = []
         for kind, label, word in tree_events:
             if label is None:
                 raise DataError(
-                    f"the word {word!r} stands in its bracket without a tag, and tensor2tensor's way has tags for words"
+                    f"word {word!r}: has no tag, but the tensor2tensor linearization needs one; write (TAG word)",
+                    code="invalid-tree",
                 )
             if kind == "close":
                 tokens.append(f"/{label}")
@@ -95,12 +102,13 @@ class Tensor2TensorLinearization:
         return tokens
 
     def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
+        """Return the action of each token."""
         brackets = self.constituents.union(token[1:] for token in tokens if token.startswith("/"))
         return [self._parse_action(token, brackets) for token in tokens]
 
     def _parse_action(self, token: str, brackets: frozenset[str]) -> Action:
         if not token:
-            return Action("junk")
+            return Action("invalid")
         match token[0]:
             case "/":
                 return Action("close", token[1:])
@@ -112,11 +120,12 @@ class Tensor2TensorLinearization:
 
 @dataclass(frozen=True, slots=True)
 class TopDownLinearization:
-    """The words themselves, between brackets that close without a label. \\ stands before a word that begins with ( ) or \\."""
+    """Linearization with words as tokens and unlabeled closing brackets; \\ precedes a word that begins with ( ) or \\."""
 
     name: LinearizationName = "topdown"
 
     def linearize(self, tree: Tree) -> list[str]:
+        """Return the tokens of a tree."""
         tokens: list[str] = []
         for kind, label, word in iter_events(tree):
             match kind:
@@ -129,24 +138,25 @@ class TopDownLinearization:
         return tokens
 
     def format_word(self, word: str) -> str:
-        """The token for a word."""
+        """Return the token of a word."""
         return f"\\{word}" if word.startswith(("(", ")", "\\")) else word
 
     def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
+        """Return the action of each token."""
         return [self._parse_action(token) for token in tokens]
 
     def _parse_action(self, token: str) -> Action:
         if token == ")":
             return Action("close")
         if token.startswith(")"):
-            return Action("junk")
+            return Action("invalid")
         if token.startswith("("):
             return Action("open", token[1:])
         return Action("word", word=token.removeprefix("\\"))
 
 
 def linearization(name: LinearizationName, *, constituents: Iterable[str] = ()) -> Linearization:
-    """The way of this name. `constituents` are labels that tensor2tensor's way takes for brackets wherever they stand."""
+    """Return the linearization with this name. `constituents`: labels that `tensor2tensor` always reads as brackets."""
     match name:
         case "typed":
             return TypedLinearization()
@@ -159,49 +169,58 @@ def linearization(name: LinearizationName, *, constituents: Iterable[str] = ()) 
 def delinearize(
     linearization: Linearization, tokens: Sequence[str], words: Sequence[str], tags: Sequence[str | None] | None = None
 ) -> Tree:
-    """The tree that `how.tokens` made these tokens of: the exact way back.
+    """Return the tree that `linearization.linearize` converted to these tokens.
 
-    words: the tree's leaves, traces among them
-    tags: theirs, None for a leaf without one; without any, those that the tokens tell, or else XX
-    Raises DataError naming the token where they are no tree over these words; `mend` makes one of any.
+    words: the leaves of the tree, traces included
+    tags: their tags, None for a leaf without one. By default the tags in the tokens, or XX
+
+    Raises DataError with the first wrong token if the tokens are no tree over these words; `repair_tree` accepts any tokens.
+    Raises ValueError if the numbers of tags and words differ.
     """
     if tags is not None and len(tags) != len(words):
-        raise ValueError(f"{len(tags)} tags for {len(words)} words")
+        raise ValueError(f"tags: {len(tags)} tags for {len(words)} words; give one tag for each word")
     tree_events: list[TreeEvent] = []
     open_labels: list[str] = []
     word_index = 0
     for number, (token, action) in enumerate(zip(tokens, linearization.parse_actions(tokens), strict=True), start=1):
         location = f"token {number} of {len(tokens)}, {token[:40]!r}"
         if tree_events and not open_labels:
-            raise DataError(f"{location}: the tree has come to its end before")
+            raise DataError(f"{location}: the tree ended before it; remove the token or repair the tree", code="invalid-tree")
         match action.kind:
             case "open":
                 open_labels.append(action.label or "")
                 tree_events.append(TreeEvent("open", open_labels[-1]))
             case "word":
                 if word_index == len(words):
-                    raise DataError(f"{location}: stands for a word, but there are {word_index}, and all have been")
+                    raise DataError(
+                        f"{location}: stands for word {word_index + 1}, but the sentence has {word_index} words",
+                        code="invalid-tree",
+                    )
                 if action.word not in (None, words[word_index]):
-                    raise DataError(f"{location}: the next word is {words[word_index][:40]!r}")
+                    raise DataError(
+                        f"{location}: is not the next word, which is {words[word_index][:40]!r}", code="invalid-tree"
+                    )
                 tree_events.append(TreeEvent("leaf", choose_tag(word_index, action, tags), words[word_index]))
                 word_index += 1
             case "close":
                 if not open_labels or action.label not in (None, open_labels[-1]):
+                    innermost = f"({open_labels[-1]}" if open_labels else "none"
                     raise DataError(
-                        f"{location}: closes no bracket; open is {f'({open_labels[-1]}' if open_labels else 'none'}"
+                        f"{location}: closes no bracket; the innermost open bracket is {innermost}", code="invalid-tree"
                     )
                 tree_events.append(TreeEvent("close", open_labels.pop()))
             case _:
-                raise DataError(f"{location}: is no token of the {linearization.name} way")
+                raise DataError(f"{location}: is no token of the {linearization.name} linearization", code="invalid-tree")
     if open_labels or not tree_events or word_index < len(words):
         raise DataError(
-            f"after {len(tokens)} tokens: {len(open_labels)} brackets are open, {len(words) - word_index} words have not been"
+            f"after {len(tokens)} tokens: {len(open_labels)} brackets are open and {len(words) - word_index} words are missing",
+            code="invalid-tree",
         )
     return build_tree(tree_events)
 
 
 def choose_tag(word_index: int, action: Action, tags: Sequence[str | None] | None) -> str | None:
-    """The tag of the word at `place`: as given, else as its token tells, else XX."""
+    """Return the tag of a word: from `tags`, else from its token, else XX."""
     if tags is not None:
         return tags[word_index]
     return XX if action.label is None else action.label
@@ -215,4 +234,4 @@ def _parse_typed_action(token: str) -> Action:
             return Action("open", token[1:])
         case ")":
             return Action("close", token[1:])
-    return Action("junk")
+    return Action("invalid")

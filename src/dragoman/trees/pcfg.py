@@ -1,8 +1,8 @@
-"""A probabilistic context-free grammar, read off a treebank: what a parser is worth that has only counted.
+"""Probabilistic context-free grammar, estimated from a treebank: the baseline of a parser that only counts.
 
-Each label knows its parent's (Johnson 1998), each tag too; rules are cut in two from left to right, and what is left of one
-remembers the siblings before it (Klein and Manning 2003: v = 2, h = 1). Probabilities are shares of counts, in natural logs.
-The tags of a word are guessed from its endings where it is rare (Brants 2000: interpolated from the shortest to the longest).
+Labels and tags are annotated with their parent (Johnson 1998). Rules are binarized from left to right, with a limited memory
+of earlier siblings (Klein and Manning 2003: v = 2, h = 1). Probabilities are relative frequencies, as natural logarithms.
+The tags of rare words are estimated from suffixes, interpolated from the shortest to the longest (Brants 2000).
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Literal, NamedTuple
 from dragoman.trees.linearization import XX
 from dragoman.trees.tree import Tree, iter_events
 
-SymbolKind = Literal["label", "tag", "rest"]
+SymbolKind = Literal["label", "tag", "remainder"]
 
 _MAX_RARE_COUNT = 10
-"""Words met more often say nothing of words never met."""
+"""Maximum count of a word that contributes to the suffix statistics."""
 _MAX_SUFFIX_LENGTH = 4
 _WORD_PRIOR_WEIGHT = 1.0
 _SUFFIX_PRIOR_WEIGHT = 5.0
-"""How many sightings what is known of a shorter ending, or of a word's ending, is worth beside the longer one, or the word."""
+"""Weights of the priors, as numbers of observations: of the suffixes for a word, and of a shorter suffix for a longer one."""
 _NO_CHAIN: tuple[float, tuple[()]] = (-math.inf, ())
 _MAX_CHAIN_RULES = 4
-"""Brackets over the same words, at most, between two that branch."""
+"""Maximum number of unary rules in a chain."""
 
 
 class Symbol(NamedTuple):
-    """What a rule is made of.
+    """Symbol of a rule.
 
-    kind: a constituent, a word's tag, or the rest of a rule that was cut in two
-    parent: the constituent's around it
-    before: of a rest, the siblings that it remembers
+    kind: a constituent label, the tag of a word, or the remainder of a binarized rule
+    parent: label of the parent constituent
+    sibling_context: earlier siblings that a remainder remembers
     """
 
     kind: SymbolKind
@@ -44,26 +44,33 @@ class Symbol(NamedTuple):
 
 
 class BinaryRule(NamedTuple):
+    """Rule with two children."""
+
     parent: Symbol
     left: Symbol
     right: Symbol
 
 
 class UnaryRule(NamedTuple):
+    """Rule with one child, or the two ends of a chain of such rules."""
+
     parent: Symbol
     child: Symbol
 
 
 UnaryChain = tuple[float, tuple[Symbol, ...]]
-"""The log of its probability, and all symbols of it, the first and the last among them."""
+"""Log-probability of a chain of unary rules, and all its symbols from the top to the bottom."""
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """Rules with the logarithms of their probabilities, and what tags a word may bear.
+    """Rules with log-probabilities, and a lexicon.
 
-    chains: from a symbol to another over the same words
-    prior: how much of the treebank each symbol is, in logs: what a symbol is worth before anything around it is known
+    root: start symbol
+    binary_rules: log-probability of each rule with two children
+    unary_chains: the best chain of unary rules between two symbols
+    log_prior: log of each symbol's relative frequency in the treebank
+    lexicon: tags of words
     """
 
     root: Symbol
@@ -74,7 +81,7 @@ class Grammar:
 
 
 class Lexicon:
-    """Which tags a word may have."""
+    """Counts of words, tags and suffixes, and the tag probabilities that follow from them."""
 
     def __init__(self) -> None:
         self.symbols_by_word: dict[str, Counter[Symbol]] = defaultdict(Counter)
@@ -83,12 +90,13 @@ class Lexicon:
         self.tags_by_suffix: dict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, word: str, symbol: Symbol) -> None:
+        """Count one occurrence of a word with a tag symbol."""
         self.symbols_by_word[word][symbol] += 1
         self.tag_counts[symbol.label] += 1
         self.symbols_by_tag[symbol.label][symbol] += 1
 
     def count_suffixes(self) -> None:
-        """To be called once, when all words were met."""
+        """Count the tags of suffixes of rare words. Must be called once, after all words were added."""
         for word, symbols in self.symbols_by_word.items():
             if symbols.total() <= _MAX_RARE_COUNT:
                 for symbol, count in symbols.items():
@@ -96,9 +104,10 @@ class Lexicon:
                         self.tags_by_suffix[suffix][symbol.label] += count
 
     def score_symbols(self, word: str, tag: str | None = None, *, min_ratio: float = 1e-4) -> dict[Symbol, float]:
-        """log P(tag | word) - log P(tag) of each that is at least `least` times as probable as the best; P(word) is left out.
+        """Return log P(tag | word) − log P(tag) of each tag symbol, without the constant log P(word).
 
-        With a tag given, the others are nothing; one that was never met stands for any tag.
+        tag: the only possible tag; an unknown tag is ignored
+        min_ratio: tags below this fraction of the best probability are left out
         """
         symbol_counts = self.symbols_by_word.get(word, Counter[Symbol]())
         known_tag = tag if tag in self.symbols_by_tag else None
@@ -119,7 +128,7 @@ class Lexicon:
         return log_scores
 
     def _estimate_tag_probabilities(self, word: str, symbol_counts: Counter[Symbol]) -> dict[str, float]:
-        """P(tag | word), from the shortest ending to the word itself."""
+        """Return P(tag | word), interpolated from the shortest suffix to the whole word."""
         total = self.tag_counts.total()
         tag_probabilities = {tag: count / total for tag, count in self.tag_counts.items()}
         for suffix in _iter_suffixes(word):
@@ -140,13 +149,13 @@ def _interpolate(label_counts: Counter[str], prior_probabilities: Mapping[str, f
 
 
 def _iter_suffixes(word: str) -> Iterator[str]:
-    """What a word looks like, after a space, then its endings, the shortest first."""
+    """Yield a code for the word's shape (after a space), then its suffixes from the shortest."""
     shape_features = {
         "A": word[0].isupper(),
         "B": any(character.isupper() for character in word[1:]),
-        "0": any(one.isdigit() for one in word),
+        "0": any(character.isdigit() for character in word),
         "-": "-" in word[1:],
-        "a": any(one.islower() for one in word),
+        "a": any(character.islower() for character in word),
     }
     yield " " + "".join(sign for sign, is_present in shape_features.items() if is_present)
     for length in range(1, min(_MAX_SUFFIX_LENGTH, len(word)) + 1):
@@ -154,10 +163,12 @@ def _iter_suffixes(word: str) -> Iterator[str]:
 
 
 def induce_pcfg(trees: Iterable[Tree], *, parent_annotation: bool = True, horizontal_order: int = 1) -> Grammar:
-    """The grammar of trees that share a root, as `simplify(tree, root="top")` leaves them. Raises ValueError without trees.
+    """Return the grammar of trees with the same root label, as `simplify(tree, root="top")` returns them.
 
-    parents: whether labels and tags know what is around them
-    siblings: how many the rest of a rule remembers
+    parent_annotation: whether labels and tags are annotated with their parent
+    horizontal_order: number of earlier siblings that a binarized rule remembers
+
+    Raises ValueError without trees.
     """
     binary_counts, unary_counts, lexicon, root = Counter[BinaryRule](), Counter[UnaryRule](), Lexicon(), None
     for tree in trees:
@@ -165,7 +176,7 @@ def induce_pcfg(trees: Iterable[Tree], *, parent_annotation: bool = True, horizo
             tree, binary_counts, unary_counts, lexicon, parent_annotation=parent_annotation, horizontal_order=horizontal_order
         )
     if root is None:
-        raise ValueError("a grammar needs trees to be learnt from")
+        raise ValueError("trees: none given; a grammar needs at least one tree")
     lexicon.count_suffixes()
     totals = Counter[Symbol]()
     for rule_counts in (binary_counts, unary_counts):
@@ -197,7 +208,7 @@ def _count_rules(
     parent_annotation: bool,
     horizontal_order: int,
 ) -> Symbol | None:
-    """Count a tree's rules and words; its root, if it has a bracket."""
+    """Count the rules and words of a tree. Return its root symbol, or None for a tree without a bracket."""
     path: list[_OpenConstituent] = []
     symbol = None
     for kind, label, word in iter_events(tree):
@@ -221,11 +232,11 @@ def _count_rules(
 
 
 def _binarize(symbol: Symbol, children: Sequence[Symbol], horizontal_order: int) -> Iterator[BinaryRule]:
-    """`A → B C D` as `A → B A|B`, `A|B → C D`."""
+    """Yield the binary rules of a rule: `A → B A|B` and `A|B → C D` for `A → B C D`."""
     parent = symbol
-    for number, child in enumerate(children[:-2], start=1):
-        sibling_context = tuple(sibling.label for sibling in children[max(0, number - horizontal_order) : number])
-        remainder = Symbol("rest", symbol.label, symbol.parent, sibling_context)
+    for num_before, child in enumerate(children[:-2], start=1):
+        sibling_context = tuple(sibling.label for sibling in children[max(0, num_before - horizontal_order) : num_before])
+        remainder = Symbol("remainder", symbol.label, symbol.parent, sibling_context)
         yield BinaryRule(parent, child, remainder)
         parent = remainder
     if len(children) > 1:
@@ -233,7 +244,7 @@ def _binarize(symbol: Symbol, children: Sequence[Symbol], horizontal_order: int)
 
 
 def _find_unary_chains(unary_rules: Mapping[UnaryRule, float]) -> dict[UnaryRule, UnaryChain]:
-    """The best way from each symbol to each other over the same words, of at most `_CHAIN` rules."""
+    """Return the best chain of at most `_MAX_CHAIN_RULES` unary rules between each two symbols."""
     children_by_parent: dict[Symbol, list[tuple[Symbol, float]]] = defaultdict(list)
     for (parent, child), score in unary_rules.items():
         children_by_parent[parent].append((child, score))

@@ -1,7 +1,7 @@
-"""Trees in the brackets of the Penn treebank: `(S (NP (PRP It)) (VP (VBZ works)))`.
+"""Trees in the bracket format of the Penn Treebank: `(S (NP (PRP It)) (VP (VBZ works)))`.
 
-A word that is a bracket stands there by its name, -LRB-, -RRB-, -LSB-, -RSB-, -LCB- or -RCB-. That name is what a tree holds
-after reading, unless plain words are asked for, in reading as in writing.
+A word that is a bracket is escaped as -LRB-, -RRB-, -LSB-, -RSB-, -LCB- or -RCB-. A tree keeps the escaped form after reading,
+unless the caller chooses plain words.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dragoman.errors import DataError
 from dragoman.trees.tree import Tree, TreeEvent, build_tree, format_brackets, iter_events
 
 WordForm = Literal["escaped", "plain"]
-"""Whether brackets among a tree's words bear the names that files have for them, or are ( ) [ ] { }."""
+"""Form of brackets among the words of a tree: escaped as in files, or plain ( ) [ ] { }."""
 
 MAX_DEPTH = 100_000
-"""Brackets within brackets that are still read."""
+"""Maximum depth of a tree that is read."""
 MAX_TREE_CHARACTERS = 2**24
-"""Characters of the longest tree that is still read."""
+"""Maximum number of characters of a tree that is read."""
 BRACKET_NAMES = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
 
 _BRACKETS_BY_NAME = {name: sign for sign, name in BRACKET_NAMES.items()}
@@ -32,7 +32,7 @@ _SPACE = re.compile(r"[ \t\r\n]")
 
 
 class LocatedTree(NamedTuple):
-    """A tree, and the line that it begins in."""
+    """Tree with the number of its first line."""
 
     tree: Tree
     line: int
@@ -40,45 +40,46 @@ class LocatedTree(NamedTuple):
 
 @dataclass(slots=True)
 class _OpenBracket:
-    """A bracket that is open yet; its label is None as long as it may still come."""
+    """Open bracket; its label is None until the next token decides it."""
 
     label: str | None
     children: list[Tree | str] = field(default_factory=list)
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a line, as brackets part them: by spaces and tabs, while a thin or a no-break space may stand in a word."""
+    """Return the words of a line, split at spaces and tabs as the bracket format does; other white space is part of a word."""
     return [word for word in _SPACE.split(text) if word] if text.strip() else []
 
 
 def is_word(text: str) -> bool:
-    """Whether brackets can hold it as a word or a tag."""
+    """Return whether the bracket format can express the text as a word or a tag."""
     return bool(text) and _SPACE.search(text) is None
 
 
 def escape_word(word: str) -> str:
-    """A plain word as a tree in brackets has it: a bracket by its name, and a round one within a word, too."""
+    """Return the escaped form of a plain word: of a word that is a bracket, and of round brackets within a word."""
     return BRACKET_NAMES.get(word) or _escape_round_brackets(word)
 
 
 def unescape_word(word: str) -> str:
-    """A word as text has it: the name of a bracket becomes the bracket."""
+    """Return the plain form of an escaped word."""
     return _BRACKETS_BY_NAME.get(word, word)
 
 
 def format_tree(tree: Tree, *, word_form: WordForm = "escaped") -> str:
-    """The tree on one line, single spaces in it. Round brackets in words and labels, which no file can hold, go by their names.
+    """Return the tree on one line with single spaces. Round brackets in words and labels are escaped.
 
-    Raises ValueError for a word or a label with white space in it, an empty word and a word with an empty tag: no reader would
-    find them again.
+    word_form: form of the words in `tree`
+
+    Raises ValueError for white space in a word or label, an empty word, and an empty tag, because no reader could restore them.
     """
     tree_events: list[TreeEvent] = []
     for kind, label, word in iter_events(tree):
         if kind == "leaf" and (not word or label == ""):
-            raise ValueError(f"brackets cannot hold the word {word!r} with the tag {label!r}")
+            raise ValueError(f"word {word!r} with tag {label!r}: is empty, which the bracket format cannot express")
         for text in (word, label or ""):
             if _SPACE.search(text):
-                raise ValueError(f"brackets cannot hold {text!r}, which has white space in it")
+                raise ValueError(f"{text!r}: has white space, which the bracket format cannot express; remove it")
         tree_events.append(
             TreeEvent(
                 kind,
@@ -94,49 +95,56 @@ def _escape_round_brackets(text: str) -> str:
 
 
 def read_tree(text: str, *, word_form: WordForm = "escaped", name: str = "the tree") -> Tree:
-    """The one tree that a text holds. Raises DataError where it holds none or several."""
+    """Return the only tree in a text. Raises DataError if there is none or more than one."""
     trees = [located_tree.tree for located_tree in iter_trees(text.split("\n"), name, word_form=word_form)]
     if len(trees) != 1:
-        raise DataError(f"{name}: holds {len(trees)} trees, not one")
+        raise DataError(f"{name}: has {len(trees)} trees; write exactly one", code="invalid-tree")
     return trees[0]
 
 
 def iter_trees(
     lines: Iterable[str], name: str, *, word_form: WordForm = "escaped", max_depth: int = MAX_DEPTH, start_line: int = 1
 ) -> Iterator[LocatedTree]:
-    """Stream the trees of a file's lines; `name` is what messages call it, `first` the number of its first line.
+    """Yield the trees of a file's lines.
 
-    A tree may span lines or share one, and an identifier and a tab may stand before it. A root without a label, `( (S …))`, has
-    the empty one. Raises DataError naming the line for brackets that do not close, and for text outside of a tree.
+    name: the file's name in error messages
+    max_depth: maximum number of open brackets
+    start_line: number of the first line
+
+    A tree may span lines or share a line, and an identifier with a tab may precede it. A root may have an empty label, as in
+    `( (S …))`. Raises DataError with the line for brackets that do not close, and for text outside of a tree.
     """
     open_brackets: list[_OpenBracket] = []
     tree_line = size = 0
-    for number, line in enumerate(lines, start=start_line):
+    for line_number, line in enumerate(lines, start=start_line):
         identifier = _IDENTIFIER.match(line) if not open_brackets else None
         for token in _TOKEN.finditer(line, identifier.end() if identifier is not None else 0):
             kind = token.lastindex
             if not open_brackets:
                 if kind not in (_LEAF, _OPEN):
-                    raise DataError(f"{name}, line {number}: {_describe_outside_token(token.group())}")
-                tree_line, size = number, 0
+                    raise DataError(
+                        f"{name}, line {line_number}: {_describe_outside_token(token.group())}", code="invalid-tree"
+                    )
+                tree_line, size = line_number, 0
             finished_tree = _apply_token(open_brackets, token, word_form)
             if len(open_brackets) > max_depth:
                 problem = f"the tree that begins in line {tree_line} is deeper than {max_depth} brackets"
-                raise DataError(f"{name}, line {number}: {problem}")
+                raise DataError(f"{name}, line {line_number}: {problem}", code="invalid-tree")
             if finished_tree is not None:
                 yield LocatedTree(finished_tree, tree_line)
         size += len(line)
         if open_brackets and size > MAX_TREE_CHARACTERS:
             problem = f"the tree that begins in line {tree_line} is longer than {MAX_TREE_CHARACTERS >> 20} MiB"
-            raise DataError(f"{name}, line {number}: {problem}")
+            raise DataError(f"{name}, line {line_number}: {problem}", code="invalid-tree")
     if open_brackets:
         raise DataError(
-            f"{name}, line {tree_line}: the tree that begins here has {len(open_brackets)} brackets that never close"
+            f"{name}, line {tree_line}: the tree that begins here has {len(open_brackets)} brackets that never close",
+            code="invalid-tree",
         )
 
 
 def _apply_token(open_brackets: list[_OpenBracket], token: re.Match[str], word_form: WordForm) -> Tree | None:
-    """Go on by a token; the tree, when it has come to its end."""
+    """Apply one token to the open brackets. Return the tree if the token completes it."""
     kind = token.lastindex
     parent = open_brackets[-1] if open_brackets else None
     if kind == _CLOSE:
@@ -167,4 +175,4 @@ def _apply_token(open_brackets: list[_OpenBracket], token: re.Match[str], word_f
 
 
 def _describe_outside_token(token: str) -> str:
-    return "a bracket closes that was never opened" if token == ")" else f"{token[:40]!r} is in no tree"
+    return "a bracket closes that never opened" if token == ")" else f"{token[:40]!r} is outside of any tree"

@@ -1,7 +1,7 @@
-"""English text into words as the Penn treebank has them: punctuation and endings such as 's and n't stand alone.
+"""English tokenizer in the style of the Penn Treebank, which separates punctuation and clitics such as 's and n't.
 
-Later treebanks, OntoNotes and CRAFT among them, take a hyphen or slash between two words for a word of its own, too. Nothing
-but straight and curly double quotation marks changes, which become `` and ''.
+Later treebanks such as OntoNotes and CRAFT also separate a hyphen or slash between two words. The tokenizer only changes double
+quotation marks, straight or curly, which become `` and ''.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-HyphenMode = Literal["kept", "split"]
-"""Whether `well-known` is one word, as in the Wall Street Journal's trees, or three, as in OntoNotes and CRAFT."""
+TokenizationStyle = Literal["ptb", "ontonotes"]
+"""Treatment of hyphens: `well-known` is one word (`ptb`, the Wall Street Journal trees) or three (`ontonotes`, also CRAFT)."""
 
-# Each puts something apart by spaces. A full stop goes only at the end, lest abbreviations lose theirs.
+# Each rule puts spaces around a match. A period is separated only at the end of the text, because abbreviations keep theirs.
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r'(^|[\s(\[{<])"|[“„]'), r"\1 `` "),
     (re.compile(r'"|”'), r" '' "),
@@ -24,7 +24,7 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?i)(?<=[^\s'’`])(['’](?:s|m|d|ll|re|ve))\b"), r" \1"),
     (re.compile(r"(?<=\w)(['’])(?=\s|$)"), r" \1"),
 )
-# What is never a word by itself stays with what follows its hyphen, or goes before it.
+# A prefix or suffix that is no word by itself stays attached by its hyphen.
 _PREFIX = re.compile(
     "(?i)anti|auto|bi|co|counter|cross|de|ex|extra|hyper|hypo|inter|intra|mid|mini|multi|neo|non|over|pan|post|pre|pro|pseudo|"
     "quasi|re|semi|sub|super|supra|trans|tri|ultra|un|under|uni"
@@ -33,16 +33,16 @@ _SUFFIX = re.compile("(?i)fold|wise")
 _HYPHEN_OR_SLASH = re.compile(r"(?<=\w)([-/])(?=\w)")
 
 
-def tokenize_ptb(text: str, *, hyphens: HyphenMode = "kept") -> list[str]:
-    """The words of one sentence."""
+def tokenize_ptb(text: str, *, style: TokenizationStyle = "ptb") -> list[str]:
+    """Return the words of one sentence."""
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     words = text.split()
-    return words if hyphens == "kept" else [part for word in words for part in _split_hyphenated(word)]
+    return words if style == "ptb" else [part for word in words for part in _split_hyphenated(word)]
 
 
 def _split_hyphenated(word: str) -> list[str]:
-    """A word, parted at its hyphens and slashes but for those of a prefix or a suffix; an address stays whole."""
+    """Return a word split at its hyphens and slashes, except at those of a prefix or suffix and in a URL."""
     if "://" in word:
         return [word]
     first_part, *remaining_parts = _HYPHEN_OR_SLASH.split(word)

@@ -1,4 +1,4 @@
-"""Any sequence of tokens made into a tree over exactly the given words, and a list of what that took."""
+"""Repair of malformed linearizations: a tree over exactly the given words from any tokens, with a list of the repairs."""
 
 from __future__ import annotations
 
@@ -25,37 +25,41 @@ RepairKind = Literal[
     "root added",
 ]
 _MESSAGES: dict[RepairKind, str] = {
-    "unknown token": "{what!r} is no token: dropped",
-    "stray closer": "{what!r} closes what is not open: dropped",
-    "closed early": "the bracket {what!r} was open yet as one around it closed: closed there",
-    "closed late": "the bracket {what!r} never closed: closed at the end",
-    "empty bracket": "the bracket {what!r} holds no word: dropped",
-    "word added": "the word {what!r} was missing: added",
-    "word dropped": "{what!r} stands for a word, and there is none for it: dropped",
-    "word replaced": "{what!r} is not the next word: read as if it were",
-    "word outside": "the word {what!r} stood outside of the tree: taken in",
-    "root added": "several brackets, or none, stood side by side: put into one named {what!r}",
+    "unknown token": "{text!r} is no token of the linearization: dropped",
+    "stray closer": "{text!r} closes no open bracket: dropped",
+    "closed early": "bracket {text!r} was still open when an outer bracket closed: closed there",
+    "closed late": "bracket {text!r} never closed: closed at the end",
+    "empty bracket": "bracket {text!r} has no words: dropped",
+    "word added": "word {text!r} was missing: added",
+    "word dropped": "{text!r} stands for a word, but no word is left for it: dropped",
+    "word replaced": "{text!r} is not the next word: read as the next word",
+    "word outside": "word {text!r} was outside of the tree: moved into it",
+    "root added": "the output has no single outer bracket: root {text!r} added",
 }
 _SPACE = re.compile(r"\s")
 _LOOKAHEAD_WORDS = 8
-"""Words ahead among which one that does not fit is looked for."""
+"""Number of following words among which a token that is not the next word is searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One thing that was mended. `place`: before or at which token, counted from 0; the number of tokens for the end."""
+    """One repair.
+
+    token_index: index of the token at or before which the repair is; the number of tokens for the end
+    text: the token, label or word
+    """
 
     kind: RepairKind
     token_index: int
     text: str
 
     def __str__(self) -> str:
-        return f"token {self.token_index + 1}: {_MESSAGES[self.kind].format(what=self.text[:40])}"
+        return f"token {self.token_index + 1}: {_MESSAGES[self.kind].format(text=self.text[:40])}"
 
 
 @dataclass(frozen=True, slots=True)
 class RepairedTree:
-    """A tree over exactly the words that were given. Without mendings, the tokens were well-formed."""
+    """Tree over exactly the given words, with the repairs; there are none if the tokens were well-formed."""
 
     tree: Tree
     repairs: tuple[Repair, ...]
@@ -69,17 +73,19 @@ def repair_tree(
     *,
     root: str = TOP,
 ) -> RepairedTree:
-    """The tree of these tokens, mended where they are none over these words; where they are one, it is that of `restore`.
+    """Return a tree over exactly these words from any tokens; for well-formed tokens, the tree of `delinearize`.
 
-    Words are taken in order; a token for one that does not fit is dropped or read as the next, whichever loses fewer words.
-    Missing words go where the tokens ended. Brackets without words are dropped, even if well-formed. What is around one tree
-    moves into it; several trees, or words alone, get a root of this name. No words at all make an empty root.
+    Words keep their order. A token that is not the next word is dropped or read as that word, whichever loses fewer words.
+    Missing words are added where the tokens end. Brackets without words are dropped, even if well-formed. Words outside of a
+    single tree move into it; several trees, or words alone, get a root with the label `root`. Without words the root is empty.
+
+    Raises ValueError if the numbers of tags and words differ.
     """
     if tags is not None and len(tags) != len(words):
-        raise ValueError(f"{len(tags)} tags for {len(words)} words")
+        raise ValueError(f"tags: {len(tags)} tags for {len(words)} words; give one tag for each word")
     builder = _TreeBuilder(tokens, linearization.parse_actions(tokens), words, tags)
     for token_index, action in enumerate(builder.actions):
-        match action.kind if _SPACE.search(action.label or "") is None else "junk":
+        match action.kind if _SPACE.search(action.label or "") is None else "invalid":
             case "open":
                 builder.open_bracket(action.label or "")
             case "word":
@@ -93,14 +99,14 @@ def repair_tree(
 
 @dataclass(slots=True)
 class _OpenNode:
-    """A bracket, or what is outside of any, as far as it has come."""
+    """Open bracket with its children so far; the outermost node stands for the text outside of all brackets."""
 
     label: str
     children: list[Tree] = field(default_factory=list)
 
 
 class _TreeBuilder:
-    """A tree under repair: the path of open brackets, its outermost part being what is outside of any."""
+    """Builder of a repaired tree; it holds the path of open brackets."""
 
     def __init__(
         self, tokens: Sequence[str], actions: Sequence[Action], words: Sequence[str], tags: Sequence[str] | None
@@ -113,20 +119,22 @@ class _TreeBuilder:
         self.following_words = _find_following_words(actions)
 
     def record(self, kind: RepairKind, token_index: int, text: str) -> None:
+        """Append a repair."""
         self.repairs.append(Repair(kind, token_index, text))
 
     def open_bracket(self, label: str) -> None:
+        """Open a bracket."""
         self.open_nodes.append(_OpenNode(label))
         self.open_labels[label] += 1
 
     def add_next_word(self, action: Action) -> None:
-        """Put the next word where we are."""
+        """Add the next word to the innermost open bracket."""
         tag = choose_tag(self.word_index, action, self.tags) or XX
         self.open_nodes[-1].children.append(Tree(tag, (self.words[self.word_index],)))
         self.word_index += 1
 
     def match_word(self, token_index: int, action: Action) -> None:
-        """A token for a word: which one it is, and which are missing before it."""
+        """Apply a token that stands for a word: add it, add missing words before it, or drop it."""
         num_left = len(self.words) - self.word_index
         token = self.tokens[token_index]
         if not num_left:
@@ -146,7 +154,7 @@ class _TreeBuilder:
         self.add_next_word(action)
 
     def close_bracket(self, token_index: int, label: str | None) -> None:
-        """Close the innermost bracket of this label, of any for None, and those within it."""
+        """Close the innermost bracket with this label (with any label for None), and those within it."""
         if len(self.open_nodes) == 1 or (label is not None and not self.open_labels[label]):
             self.record("stray closer", token_index, self.tokens[token_index])
             return
@@ -165,6 +173,7 @@ class _TreeBuilder:
         self.open_nodes[-1].children.append(_to_tree(node))
 
     def finish(self, root: str) -> RepairedTree:
+        """Add missing words, close open brackets and return the tree."""
         end = len(self.tokens)
         outer_trees = self.open_nodes[0].children
         if (
@@ -173,7 +182,7 @@ class _TreeBuilder:
             and not outer_trees[0].is_preterminal
             and self.word_index < len(self.words)
         ):
-            tree = outer_trees.pop()  # words that are missing go into the one tree that there is
+            tree = outer_trees.pop()  # missing words go into the only tree
             self.open_nodes.append(_OpenNode(tree.label, [child for child in tree.children if isinstance(child, Tree)]))
             self._add_missing_words(end)
             outer_trees.append(_to_tree(self.open_nodes.pop()))
@@ -188,10 +197,10 @@ class _TreeBuilder:
             self.add_next_word(Action("word"))
 
     def _join_trees(self, root: str) -> Tree:
-        """What is outside of any bracket, as one tree."""
+        """Return the trees and words outside of all brackets as one tree."""
         outer_trees, end = self.open_nodes[0].children, len(self.tokens)
         constituent_indices = [index for index, outer_tree in enumerate(outer_trees) if not outer_tree.is_preterminal]
-        is_unrepaired = not self.repairs  # then a tag alone is what the tokens told
+        is_unrepaired = not self.repairs  # in this case a single tag is the well-formed output
         if len(outer_trees) == 1 and (constituent_indices or is_unrepaired):
             return outer_trees[0]
         if len(constituent_indices) == 1:
@@ -200,8 +209,8 @@ class _TreeBuilder:
                 outer_trees[constituent_indices[0]],
                 outer_trees[constituent_indices[0] + 1 :],
             )
-            for part in (*before, *after):
-                self.record("word outside", end, str(part.children[0]))
+            for outside_word in (*before, *after):
+                self.record("word outside", end, str(outside_word.children[0]))
             return Tree(tree.label, (*before, *tree.children, *after))
         self.record("root added", end, root)
         return Tree(root, tuple(outer_trees))
@@ -212,7 +221,7 @@ def _to_tree(node: _OpenNode) -> Tree:
 
 
 def _find_following_words(actions: Sequence[Action]) -> list[str | None]:
-    """For each token the next word that is told after it; None where none is."""
+    """Return for each token the next word that a later token contains, or None."""
     following: list[str | None] = []
     word: str | None = None
     for action in reversed(actions):

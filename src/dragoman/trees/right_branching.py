@@ -1,4 +1,4 @@
-"""The tree that English gets without looking at its words: every bracket runs to the end of the sentence."""
+"""Right-branching baseline for English: a tree in which every bracket extends to the end of the sentence."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dragoman.trees.simplify import TOP
 from dragoman.trees.tree import Leaf, Tree, TreeEvent, build_tree, get_leaves, get_spans
 
 PUNCTUATION_TAGS = frozenset({".", ",", ":", "``", "''"})
-"""Tags of words that end a sentence from outside of its phrases."""
+"""Tags of punctuation, which is outside of the phrases at the end of a sentence."""
 
 
 class RightBranchingLabels(NamedTuple):
-    """The labels of a right-branching tree: of the bracket around the sentence, and of those within."""
+    """Labels of a right-branching tree: that of the outermost bracket, and that of the others."""
 
     outer: str = "S"
     inner: str = "VP"
@@ -24,15 +24,15 @@ DEFAULT_LABELS = RightBranchingLabels()
 
 
 def find_most_common_labels(trees: Iterable[Tree]) -> RightBranchingLabels:
-    """The labels that a right-branching tree has best: the commonest around a sentence, and around what ends one.
+    """Return the most common label of brackets over a whole sentence, and of brackets that end a sentence.
 
-    Brackets around one word are not counted, since right-branching trees have none. The trees have a root, `TOP`.
+    Brackets over one word do not count, because right-branching trees have none. The trees have a root `TOP`.
     """
     outer_counts, inner_counts = Counter[str](), Counter[str]()
     for tree in trees:
         end = _find_phrase_end(get_leaves(tree), PUNCTUATION_TAGS)
-        for label, start, stop in get_spans(tree)[1:]:
-            if stop >= end and stop - start > 1:
+        for label, start, span_end in get_spans(tree)[1:]:
+            if span_end >= end and span_end - start > 1:
                 (inner_counts if start else outer_counts)[label] += 1
     return RightBranchingLabels(
         _find_most_common(outer_counts, DEFAULT_LABELS.outer), _find_most_common(inner_counts, DEFAULT_LABELS.inner)
@@ -42,9 +42,11 @@ def find_most_common_labels(trees: Iterable[Tree]) -> RightBranchingLabels:
 def build_right_branching_tree(
     sentence: Sequence[Leaf], labels: RightBranchingLabels = DEFAULT_LABELS, *, outside_tags: Collection[str] = PUNCTUATION_TAGS
 ) -> Tree:
-    """`(TOP (S (DT the) (VP (NN cat) (VBD sat)) (. .)))`: each bracket holds a word and the bracket of all that follow.
+    """Return a tree like `(TOP (S (DT the) (VP (NN cat) (VBD sat)) (. .)))`: each bracket has a word and one bracket.
 
-    Words whose tags are `outside` stand in the outer bracket where they end the sentence. Without words, the root is empty.
+    outside_tags: words with these tags at the end of the sentence are children of the outermost bracket
+
+    Without words the root is empty.
     """
     end = _find_phrase_end(sentence, outside_tags)
     tree_events = [TreeEvent("open", TOP)]
@@ -61,7 +63,7 @@ def build_right_branching_tree(
 
 
 def _find_phrase_end(sentence: Sequence[Leaf], outside_tags: Collection[str]) -> int:
-    """How many words there are before the punctuation at the end; all, where there is nothing else."""
+    """Return the number of words before the final punctuation, or of all words if there are no others."""
     end = len(sentence)
     while end and sentence[end - 1].tag in outside_tags:
         end -= 1

@@ -1,4 +1,4 @@
-"""What of a treebank's annotation is kept: function tags, traces, the root around the sentence, and whose tags."""
+"""Simplification of treebank annotation: function tags, traces and the root; and copying of gold tags."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dragoman.trees.tree import TRACE, Tree, TreeEvent, build_tree, get_leaves, 
 
 AnnotationMode = Literal["keep", "strip"]
 RootMode = Literal["keep", "bare", "top"]
-"""`keep` the root as it is; `bare`: take it off where it only names the tree; `top`: have one named TOP around each tree."""
+"""Treatment of the root: `keep` leaves it; `bare` removes one that only names the tree; `top` puts TOP around each tree."""
 
 TOP = "TOP"
 ROOT_LABELS = ("", TOP, "ROOT", "S1")
-"""Labels of brackets that only say: here is a tree."""
+"""Labels of roots that only name the tree."""
 
 
 def simplify(
     tree: Tree, *, function_tags: AnnotationMode = "strip", traces: AnnotationMode = "strip", root: RootMode = "bare"
 ) -> Tree:
-    """The tree without function tags (`NP-SBJ-1`, `NP=2` → `NP`), traces and its nameless root, each as it is chosen.
+    """Return the tree without function tags (`NP-SBJ-1`, `NP=2` → `NP`), traces and root, each as the arguments choose.
 
-    With the traces go the brackets that hold no word; a tree of traces alone keeps its root, which is empty then. Tags of words
-    stay as they are. A root is taken off where it holds one constituent; one that has to stay is named TOP.
+    Brackets that are empty without their traces are removed, too; a tree of traces alone becomes an empty root. Tags of words
+    do not change. `bare` removes a root only if it has one constituent; other roots are renamed TOP.
     """
     if function_tags == "strip" or traces == "strip":
         tree = _strip_annotation(tree, strip_functions=function_tags == "strip", strip_traces=traces == "strip")
@@ -30,12 +30,12 @@ def simplify(
 
 
 def strip_function_tags(label: str) -> str:
-    """A constituent's label without function tags and indices; one that begins with a hyphen is left whole."""
+    """Return a constituent label without function tags and indices; a label that begins with a hyphen does not change."""
     return label if label.startswith("-") else (label.partition("-")[0].partition("=")[0] or label)
 
 
 def copy_tags(gold_trees: Sequence[Tree], test_trees: Sequence[Tree]) -> list[Tree]:
-    """The trees, with the gold tags at their words, if their words are the gold ones; traces are left alone."""
+    """Return the test trees with the gold tags, or unchanged if the words differ from the gold words; traces keep their tag."""
     gold_leaves, test_leaves = (
         [leaf for tree in trees for leaf in get_leaves(tree) if leaf.tag != TRACE] for trees in (gold_trees, test_trees)
     )

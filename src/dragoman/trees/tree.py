@@ -1,6 +1,6 @@
-"""A constituency tree as a frozen value, and the walk that everything else in this room stands on.
+"""Constituency tree as an immutable value, and its traversal as events, which the other modules of the package use.
 
-No function here calls itself, so trees of any depth can be walked, compared, hashed, pickled and shown.
+No function is recursive, so trees of any depth can be traversed, compared, hashed, pickled and printed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 TRACE = "-NONE-"
-"""The tag of what is in the tree but not in the sentence."""
+"""Tag of a trace: a leaf of the tree that is no word of the sentence."""
 
 
 class TreeEvent(NamedTuple):
-    """A step of the walk through a tree: a bracket opens, a word with its tag (None where it has none), a bracket closes."""
+    """Event of a traversal: a bracket opens, a leaf with its word and tag (None if it has none), or a bracket closes."""
 
     kind: Literal["open", "leaf", "close"]
     label: str | None
@@ -22,14 +22,14 @@ class TreeEvent(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A word and its part of speech; None for a word that stands in its bracket without one."""
+    """Word with its tag, which is None for a word without one."""
 
     word: str
     tag: str | None
 
 
 class Span(NamedTuple):
-    """A bracket over the words from `start` up to `end`, which it does not hold; an empty one ends where it starts."""
+    """Bracket over the words start … end − 1; an empty bracket has end = start."""
 
     label: str
     start: int
@@ -38,9 +38,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tree:
-    """A bracket with its label and what is in it: further trees, and words.
+    """Bracket with a label and children, which are trees or words.
 
-    A tree that holds one word and nothing else is that word's tag; every other is a constituent.
+    A tree with one word as its only child is a tagged word; every other tree is a constituent.
     """
 
     label: str
@@ -48,6 +48,7 @@ class Tree:
 
     @property
     def is_preterminal(self) -> bool:
+        """Return whether the tree is a tagged word."""
         return len(self.children) == 1 and isinstance(self.children[0], str)
 
     def __eq__(self, other: object) -> bool:
@@ -66,7 +67,7 @@ class Tree:
 
 
 def iter_events(tree: Tree) -> Iterator[TreeEvent]:
-    """The walk through a tree, from left to right."""
+    """Yield the events of a tree from left to right."""
     if tree.is_preterminal:
         yield TreeEvent("leaf", tree.label, str(tree.children[0]))
         return
@@ -91,7 +92,7 @@ def iter_events(tree: Tree) -> Iterator[TreeEvent]:
 
 
 def build_tree(tree_events: Iterable[TreeEvent]) -> Tree:
-    """The tree of a walk. Raises ValueError where it is not the walk through one tree."""
+    """Return the tree of these events. Raises ValueError if they are not the events of one tree."""
     labels, contents = [""], [list[Tree | str]()]
     for kind, label, word in tree_events:
         if kind == "open":
@@ -107,21 +108,21 @@ def build_tree(tree_events: Iterable[TreeEvent]) -> Tree:
     match contents:
         case [[Tree() as tree]]:
             return tree
-    raise ValueError("these steps do not walk through one tree")
+    raise ValueError("tree_events: not the events of one tree; take them from iter_events")
 
 
 def get_leaves(tree: Tree) -> list[Leaf]:
-    """The words and their tags, traces among them."""
+    """Return the words with their tags, traces included."""
     return [Leaf(word, label) for kind, label, word in iter_events(tree) if kind == "leaf"]
 
 
 def get_words(tree: Tree) -> list[str]:
-    """The words of the sentence, which traces are none of."""
+    """Return the words of the sentence, without traces."""
     return [word for kind, label, word in iter_events(tree) if kind == "leaf" and label != TRACE]
 
 
 def get_spans(tree: Tree) -> list[Span]:
-    """Every constituent, those around others before them; places are counted in `leaves`."""
+    """Return the span of every constituent, outer ones first; positions count the leaves, traces included."""
     constituents: list[Span] = []
     open_indices: list[int] = []
     word_index = 0
@@ -138,7 +139,7 @@ def get_spans(tree: Tree) -> list[Span]:
 
 
 def get_depth(tree: Tree) -> int:
-    """How many constituents are within one another, at most."""
+    """Return the maximum number of nested constituents."""
     num_open = max_open = 0
     for kind, _, _ in iter_events(tree):
         num_open += (kind == "open") - (kind == "close")
@@ -147,7 +148,7 @@ def get_depth(tree: Tree) -> int:
 
 
 def format_brackets(tree: Tree) -> str:
-    """The tree on one line, labels and words as they are. To write a file, take `penn.write`, which minds their brackets."""
+    """Return the tree on one line without escapes. To write a file, call `ptb.format_tree`, which escapes brackets."""
     pieces: list[str] = []
     for kind, label, word in iter_events(tree):
         match kind:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from dragoman.config import ModelConfig
-from dragoman.inference.backends import device as placement
+from dragoman.inference.backends import device
 from dragoman.inference.backends.device import SAMPLE_ROWS, TIMED_ROWS, choose_fastest_precision
-from dragoman.inference.backends.packed.matmul import Precision
+from dragoman.inference.backends.shared import Precision
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 
@@ -32,9 +32,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
         share = 0.2 if len(weight_OI) > 1000 else 1.5
         return {(one, rows): weight_OI.numel() * (share if one == "bfloat16" else 1.0) for one in able for rows in TIMED_ROWS}
 
-    monkeypatch.setattr(placement, "_time_products", seconds)
-    monkeypatch.setattr(placement, "has_bf16_matmul", lambda: True)
-    monkeypatch.setattr(placement, "supports_compiled", lambda model: False)
+    monkeypatch.setattr(device, "_time_products", seconds)
+    monkeypatch.setattr(device, "has_bf16_matmul", lambda: True)
+    monkeypatch.setattr(device, "supports_compiled", lambda model: False)
     return asked
 
 
@@ -71,4 +71,4 @@ def test_a_shape_is_measured_once(measured: list[torch.Size]) -> None:
 
 
 def test_the_measurement_answers() -> None:
-    assert choose_fastest_precision(model_of(50)) in placement.PRECISIONS
+    assert choose_fastest_precision(model_of(50)) in device.PRECISIONS

@@ -1,4 +1,4 @@
-"""The attention page: its numbers are the model's, its words cannot act, and making it changes no translation."""
+"""Explanations and the attention page: numbers are the model's, text stays inert, and translations do not change."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ import torch
 from click.testing import CliRunner
 
 from dragoman import Translator, load
-from dragoman.bundle import Bundle, load_bundle
+from dragoman.bundle import Bundle, BundleMetadata, load_bundle
 from dragoman.cli.main import cli
 from dragoman.config import update_section
 from dragoman.data.tokenization.sentencepiece import Vocabulary
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.tokenizer import PairTokenizer
 from dragoman.errors import DataError, DragomanError, MissingDependencyError, OutputError, RecipeError
-from dragoman.inference.explain.translation import explain, trace_search
+from dragoman.inference.explain.search_trace import trace_search
+from dragoman.inference.explain.translation import explain
 from dragoman.inference.translation import Translation
 from dragoman.model.factory import build_model
+from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.generation import compute_cross_attention
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.viz import figures as figures_module
@@ -58,8 +60,7 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 @pytest.fixture(scope="module")
 def translator(bundle: Path) -> Translator:
-    opened: Translator = load(bundle, device="cpu", precision="float32")  # in which translations are explained
-    return opened
+    return load(bundle, task="translation", device="cpu", precision="float32")
 
 
 @pytest.fixture(scope="module")
@@ -70,37 +71,37 @@ def small() -> Explanation:
 # Words
 
 
-def test_words_are_what_stands_between_spaces(translator: Translator) -> None:
+def test_spaces_separate_words(translator: Translator) -> None:
     explanation = explain(translator, "three red", target="drei rot")
     assert merge_tokens(explanation.source_tokens, explanation.source_word_ids) == ["three", "red", "</s>"]
     assert merge_tokens(explanation.output_tokens, explanation.output_word_ids) == ["drei", "rot", "</s>"]
 
 
-def test_bytes_become_the_letters_they_spell() -> None:
+def test_byte_tokens_become_characters() -> None:
     tokens = ["▁", "<0xE4>", "<0xBD>", "<0xA0>", "x", "▁<0x41>"]  # the last is no byte, but text that looks like one
     assert merge_tokens(tokens, [0, 0, 0, 0, 0, 1]) == ["你x", "<0x41>"]
 
 
-def test_the_weights_of_words_are_sums_over_keys_and_means_over_queries() -> None:
+def test_word_weights_sum_keys_and_average_queries() -> None:
     weights = np.array([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [1.0, 0.0, 0.0]], dtype=np.float32)
     merged = merge_weights(weights, [0, 0, 1], [0, 0, 1])
     assert np.array(merged) == pytest.approx(np.array([[0.45, 0.55], [1.0, 0.0]]))
 
 
-# Pictures of bytes
+# PNG images
 
 
 def pixels(png: bytes) -> list[bytes]:
-    """The rows of an unfiltered PNG, by the format's own words: each after a byte that names its filter."""
-    width, height = (int.from_bytes(png[place : place + 4], "big") for place in (16, 20))
-    place, packed = 8, b""
-    while place < len(png):
-        length, kind = int.from_bytes(png[place : place + 4], "big"), png[place + 4 : place + 8]
-        assert zlib.crc32(png[place + 4 : place + 8 + length]) == int.from_bytes(
-            png[place + 8 + length : place + 12 + length], "big"
+    """Return the rows of an unfiltered PNG by the format's specification: a filter byte precedes each row."""
+    width, height = (int.from_bytes(png[position : position + 4], "big") for position in (16, 20))
+    position, packed = 8, b""
+    while position < len(png):
+        length, kind = int.from_bytes(png[position : position + 4], "big"), png[position + 4 : position + 8]
+        assert zlib.crc32(png[position + 4 : position + 8 + length]) == int.from_bytes(
+            png[position + 8 + length : position + 12 + length], "big"
         )
-        packed += png[place + 8 : place + 8 + length] if kind == b"IDAT" else b""
-        place += length + 12
+        packed += png[position + 8 : position + 8 + length] if kind == b"IDAT" else b""
+        position += length + 12
     plain = zlib.decompress(packed)
     assert len(plain) == (width + 1) * height
     rows = [plain[(width + 1) * row : (width + 1) * (row + 1)] for row in range(height)]
@@ -108,12 +109,12 @@ def pixels(png: bytes) -> list[bytes]:
     return [row[1:] for row in rows]
 
 
-def test_a_png_shows_the_colours_that_its_bytes_name() -> None:
+def test_png_has_the_colors_of_the_palette() -> None:
     image = pytest.importorskip("PIL.Image", reason="needs Pillow, which reads PNG on its own")
     palette = interpolate_colors((255, 255, 255), (8, 69, 148))
     rows = [bytes([0, 128, 255]), bytes([1, 2, 254])]
     read = image.open(io.BytesIO(encode_palette_png(rows, palette))).convert("RGB")
-    assert [[read.getpixel((x, y)) for x in range(3)] for y in range(2)] == [[palette[one] for one in row] for row in rows]
+    assert [[read.getpixel((x, y)) for x in range(3)] for y in range(2)] == [[palette[index] for index in row] for row in rows]
     assert (palette[0], palette[255]) == ((255, 255, 255), (8, 69, 148))
 
 
@@ -121,7 +122,7 @@ def test_a_png_shows_the_colours_that_its_bytes_name() -> None:
 
 
 class Page(HTMLParser):
-    """Tags, attributes, and what stands in styles and scripts."""
+    """Parser of tags, attributes, and the text of styles and scripts."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -154,7 +155,7 @@ class Page(HTMLParser):
         return base64.b64decode(next((text for _, attributes, text in self.raw if attributes.get("id") == "vectors"), ""))
 
 
-def sha(text: str) -> str:
+def csp_hash(text: str) -> str:
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
 
@@ -163,20 +164,20 @@ def hostile() -> Page:
     return Page(render_attention_page(made(source=len(HOSTILE), said=len(HOSTILE), layers=1, heads=2, tokens=HOSTILE)))
 
 
-def test_the_policy_names_each_script_and_style_by_its_hash_and_lets_nothing_else_in(small: Explanation) -> None:
+def test_policy_allows_only_hashed_scripts_and_styles(small: Explanation) -> None:
     page = Page(render_attention_page(small))
     policy = next(attributes["content"] for tag, attributes in page.tags if attributes.get("http-equiv")) or ""
     allowed = dict(part.split(" ", 1) for part in policy.split("; "))
     assert allowed["default-src"] == "'none'"
     assert allowed["img-src"] == "data:"
-    styles = {sha(text) for tag, _, text in page.raw if tag == "style"}
-    scripts = {sha(text) for tag, attributes, text in page.raw if tag == "script" and not attributes.get("type")}
+    styles = {csp_hash(text) for tag, _, text in page.raw if tag == "style"}
+    scripts = {csp_hash(text) for tag, attributes, text in page.raw if tag == "script" and not attributes.get("type")}
     assert set(allowed["style-src"].split()) == styles
     assert set(allowed["script-src"].split()) == scripts
     assert len(scripts) == 1
 
 
-def test_the_page_names_no_other_place(small: Explanation) -> None:
+def test_page_has_no_external_urls(small: Explanation) -> None:
     page = render_attention_page(small)
     assert set(re.findall(r"\w+://[^\s\"'<>]+", page)) == {"http://www.w3.org/2000/svg"}
     names = {(tag, name) for tag, attributes in Page(page).tags for name in attributes}
@@ -194,7 +195,7 @@ def test_hostile_tokens_stay_text(hostile: Page) -> None:
     assert "\\u202e" in whole
 
 
-def test_weights_are_the_pixels_of_the_page(small: Explanation) -> None:
+def test_pixels_are_the_attention_weights(small: Explanation) -> None:
     page = Page(render_attention_page(small))
     shown: tuple[AttentionKind, ...] = ("cross", "encoder", "decoder")
     for kind, png in zip(shown, page.images(), strict=True):
@@ -204,45 +205,45 @@ def test_weights_are_the_pixels_of_the_page(small: Explanation) -> None:
         assert len(mosaic) == layers * (rows + gap) - gap
         for layer in range(layers):
             for head in range(count):
-                found = [list(mosaic[layer * (rows + gap) + row][head * (columns + gap) :][:columns]) for row in range(rows)]
-                assert np.abs(np.array(found) / 255 - heads.weights_LHTS[layer, head]).max() <= 0.5 / 255 + 1e-6
+                shown = [list(mosaic[layer * (rows + gap) + row][head * (columns + gap) :][:columns]) for row in range(rows)]
+                assert np.abs(np.array(shown) / 255 - heads.weights_LHTS[layer, head]).max() <= 0.5 / 255 + 1e-6
 
 
 def vectors_of(page: Page, heads: AttentionHeads, name: str) -> list[Any]:
-    """Query, key and value of a head as the page holds them: three scales, then 16-bit numbers."""
+    """Return query, key and value of a head from the page: three scales, then 16-bit numbers."""
     start, packed = page.data()["vectors"][name], page.vectors()
     scales = np.frombuffer(packed, "<f4", 3, start)
-    place, found = start + 12, []
+    position, vectors = start + 12, []
     for scale, whole in zip(scales, (heads.query_LHTK, heads.key_LHSK, heads.value_LHSU), strict=True):
         rows, width = whole.shape[2:]
-        found.append(np.frombuffer(packed, "<i2", rows * width, place).reshape(rows, width) * scale)
-        place += 2 * rows * width
-    return found
+        vectors.append(np.frombuffer(packed, "<i2", rows * width, position).reshape(rows, width) * scale)
+        position += 2 * rows * width
+    return vectors
 
 
-def test_vectors_in_the_page_are_those_of_the_model_in_16_bits(small: Explanation) -> None:
+def test_page_has_vectors_in_16_bits(small: Explanation) -> None:
     page = Page(render_attention_page(small))
     assert len(page.data()["vectors"]) == 3 * 2 * 3
     for kind in ATTENTION_KINDS:
         heads = small.heads(kind)
         query, key, value = vectors_of(page, heads, f"{kind}.1.2")
-        for found, whole in ((query, heads.query_LHTK), (key, heads.key_LHSK), (value, heads.value_LHSU)):
-            assert np.abs(found - whole[1, 2]).max() <= np.abs(whole[1, 2]).max() / 65_534 * 1.01
+        for stored, whole in ((query, heads.query_LHTK), (key, heads.key_LHSK), (value, heads.value_LHSU)):
+            assert np.abs(stored - whole[1, 2]).max() <= np.abs(whole[1, 2]).max() / 65_534 * 1.01
 
 
-def test_the_largest_promised_page_is_small() -> None:
-    """50 × 50 tokens, 6 layers of 8 heads 64 wide; random weights pack worse than those of any model."""
+def test_largest_page_is_below_the_limit() -> None:
+    """50 × 50 tokens, 6 layers of 8 heads of width 64; random weights compress worse than those of any model."""
     explanation = made(source=50, said=50, layers=6, heads=8, width=64, beam=4)
     page = render_attention_page(explanation)
     assert len(page.encode()) <= 500_000 == MAX_OPTIONAL_PAGE_BYTES
-    held = Page(page).data()["vectors"]
-    assert 0 < len(held) < 3 * 6 * 8
-    wanted: tuple[AttentionKind, int, int] = ("encoder", 0, 0)
-    assert "encoder.0.0" not in held
-    assert "encoder.0.0" in Page(render_attention_page(explanation, include_heads=(wanted,))).data()["vectors"]
+    vectors = Page(page).data()["vectors"]
+    assert 0 < len(vectors) < 3 * 6 * 8
+    included: tuple[AttentionKind, int, int] = ("encoder", 0, 0)
+    assert "encoder.0.0" not in vectors
+    assert "encoder.0.0" in Page(render_attention_page(explanation, include_heads=(included,))).data()["vectors"]
 
 
-def test_without_a_script_all_is_there_to_read(small: Explanation) -> None:
+def test_page_is_readable_without_script(small: Explanation) -> None:
     page = Page(render_attention_page(small))
     assert sum(tag == "svg" for tag, _ in page.tags) == 3 + 1 + 1 + 1  # lines of each kind, words, the beam, one head
     for token in (*small.source_tokens, *small.output_tokens):
@@ -250,46 +251,46 @@ def test_without_a_script_all_is_there_to_read(small: Explanation) -> None:
     assert page.text.count("%") >= sum(len(choice.candidates) for choice in small.predictions)
 
 
-def test_a_frame_for_notebooks_holds_the_whole_page_and_may_do_nothing_but_run_it(small: Explanation) -> None:
+def test_notebook_frame_is_sandboxed(small: Explanation) -> None:
     page = render_attention_page(small)
     ((tag, attributes),) = Page(embed_in_iframe(page)).tags
     assert (tag, attributes["sandbox"], attributes["srcdoc"]) == ("iframe", "allow-scripts", page)
 
 
-def test_sizes_that_differ_and_sides_that_are_too_long_are_refused(small: Explanation) -> None:
+def test_page_rejects_wrong_sizes(small: Explanation) -> None:
     with pytest.raises(ValueError, match="cross weights are"):
         render_attention_page(Explanation(**{**vars(small), "cross": small.encoder}))
     with pytest.raises(ValueError, match=f"a page holds {MAX_TOKENS}"):
         render_attention_page(made(source=MAX_TOKENS + 1, said=2, layers=1, heads=1, width=1))
 
 
-# Pictures
+# Figures
 
 
-def test_each_view_is_a_plain_drawing(small: Explanation) -> None:
+def test_each_figure_is_an_svg(small: Explanation) -> None:
     drawn = render_figures(small)
     assert list(drawn) == list_figure_names()
     for svg in drawn.values():
         assert 100 < parse_drawing_width(svg) < 2000
 
 
-def test_the_line_of_a_weight_leads_from_its_row_to_its_column_and_is_as_dark_as_it_is_strong() -> None:
+def test_line_connects_tokens_with_weight_as_opacity() -> None:
     explanation = made(source=3, said=2, layers=1, heads=1)
     explanation.cross.weights_LHTS[0, 0] = [[0.0, 1.0, 0.0], [0.0, 0.0, 0.26]]
     svg = render_figures(explanation)["lines-cross"]
-    y = {side: [float(one) for one in re.findall(rf'class="ink {side}" x="[\d.]+" y="([\d.]+)"', svg)] for side in "qk"}
+    y = {side: [float(number) for number in re.findall(rf'class="ink {side}" x="[\d.]+" y="([\d.]+)"', svg)] for side in "qk"}
     lines = re.findall(r'class="line h0" stroke-opacity="([\d.]+)" d="M[\d.]+ ([\d.]+)L[\d.]+ ([\d.]+)"', svg)
-    found = sorted((float(opacity), float(start) + 4.5, float(end) + 4.5) for opacity, start, end in lines)
-    assert found == [(0.38, y["q"][1], y["k"][2]), (1.0, y["q"][0], y["k"][1])]  # 0.26 in steps of an eighth: 3/8
+    drawn_lines = sorted((float(opacity), float(start) + 4.5, float(end) + 4.5) for opacity, start, end in lines)
+    assert drawn_lines == [(0.38, y["q"][1], y["k"][2]), (1.0, y["q"][0], y["k"][1])]  # 0.26 in steps of an eighth: 3/8
 
 
-def test_the_matrix_of_words_is_shaded_in_sixteenths() -> None:
+def test_word_matrix_has_sixteen_shades() -> None:
     explanation = made(source=2, said=2, layers=1, heads=1)
     explanation.cross.weights_LHTS[0, 0] = [[0.75, 0.25], [0.0, 1.0]]
     assert re.findall(r'class="cell" fill-opacity="([\d.]+)"', render_word_matrix(explanation)) == ["0.25", "0.75", "1"]
 
 
-def test_a_picture_becomes_pixels(small: Explanation) -> None:
+def test_svg_to_png_scales(small: Explanation) -> None:
     pytest.importorskip("resvg_py", reason="needs resvg-py (the png extra)")
     svg = render_figures(small)["words"]
     png = svg_to_png(svg, scale=2)
@@ -297,8 +298,8 @@ def test_a_picture_becomes_pixels(small: Explanation) -> None:
     assert int.from_bytes(png[16:20], "big") == pytest.approx(2 * parse_drawing_width(svg), abs=2)
 
 
-# What each kind of cone's absence makes of linear sRGB: Machado, Oliveira and Fernandes (2009), severity 1.
-EYES = {
+# Simulation of colour blindness in linear sRGB: Machado, Oliveira and Fernandes (2009), severity 1.
+VISION_MATRICES = {
     "all cones": np.eye(3),
     "protanopia": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
     "deuteranopia": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]),
@@ -308,39 +309,39 @@ XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1
 
 
 def linear(hue: str) -> Any:
-    """IEC 61966-2-1."""
-    value = np.array([int(hue[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    """Return the linear sRGB value of a colour (IEC 61966-2-1)."""
+    value = np.array([int(hue[start : start + 2], 16) for start in (1, 3, 5)]) / 255
     return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
 
 
 def lab(rgb: Any) -> Any:
-    """CIELAB under daylight (CIE 15)."""
+    """Return the CIELAB value under daylight (CIE 15)."""
     share = XYZ @ np.clip(rgb, 0, 1) / (XYZ @ np.ones(3))
     x, y, z = np.where(share > (6 / 29) ** 3, np.cbrt(share), share / (3 * (6 / 29) ** 2) + 4 / 29)
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 @pytest.mark.parametrize(("hues", "paper"), [(HEAD_COLORS, LIGHT.paper), (DARK_HEAD_COLORS, DARK.paper)], ids=["light", "dark"])
-def test_heads_can_be_told_apart_by_every_eye(hues: Sequence[str], paper: str) -> None:
-    """A difference of 2.3 is just seen; 3 is the contrast that WCAG 2 asks of graphics (1.4.11)."""
-    for eye in EYES.values():
-        seen = [lab(eye @ linear(hue)) for hue in hues]
-        assert min(np.linalg.norm(one - other) for place, one in enumerate(seen) for other in seen[:place]) > 15
-    light = [float((XYZ @ linear(one))[1]) + 0.05 for one in (paper, *hues)]
-    assert min(max(light[0], one) / min(light[0], one) for one in light[1:]) >= 3
+def test_head_colors_differ_for_color_blind_readers(hues: Sequence[str], paper: str) -> None:
+    """A difference of 2.3 is just visible; WCAG 2 requires a contrast of 3 for graphics (1.4.11)."""
+    for matrix in VISION_MATRICES.values():
+        colors = [lab(matrix @ linear(hue)) for hue in hues]
+        assert min(np.linalg.norm(color - other) for index, color in enumerate(colors) for other in colors[:index]) > 15
+    luminances = [float((XYZ @ linear(hue))[1]) + 0.05 for hue in (paper, *hues)]
+    assert min(max(luminances[0], value) / min(luminances[0], value) for value in luminances[1:]) >= 3
 
 
 # The model's numbers
 
 
-def test_explaining_changes_no_bit_of_the_translation(translator: Translator) -> None:
+def test_explain_does_not_change_translations(translator: Translator) -> None:
     before = translator.translate(["three red five"], nbest=4)
     explanation = explain(translator, "three red five")
     assert translator.translate(["three red five"], nbest=4) == before
     assert (explanation.target, explanation.output_tokens[:-1]) == (before[0].text, before[0].tokens)
 
 
-def test_the_weights_are_those_of_the_attention_that_ran(translator: Translator) -> None:
+def test_explained_weights_equal_cross_attention(translator: Translator) -> None:
     explanation = explain(translator, "three red five")
     source = translator.bundle.tokenizer.encode_source("three red five")
     ids = ids_of(translator.bundle.tokenizer.target, explanation.output_tokens[:-1])
@@ -351,21 +352,22 @@ def test_the_weights_are_those_of_the_attention_that_ran(translator: Translator)
 
 
 def ids_of(subword: Vocabulary, pieces: Sequence[str]) -> list[int]:
-    every = subword.ids_to_pieces(range(len(subword)))
-    return [every.index(piece) for piece in pieces]
+    all_pieces = subword.ids_to_pieces(range(len(subword)))
+    return [all_pieces.index(piece) for piece in pieces]
 
 
-def test_the_head_that_a_bundle_names_is_looked_at_first(bundle: Path) -> None:
-    named = load(bundle, device="cpu")
-    named.bundle.story["alignment"] = {"layer": 0, "head": 1, "error": 0.25}
+def test_alignment_head_is_selected_first(bundle: Path) -> None:
+    named = load(bundle, task="translation", device="cpu")
+    metadata = dataclasses.replace(named.metadata, alignment=AlignmentHead(layer=0, head=1, error_rate=0.25))
+    named.bundle = dataclasses.replace(named.bundle, metadata=metadata)
     assert explain(named, "three red").selections["cross"] == HeadSelection(0, (1,))
     assert explain(named, "three red", layer=1).selections["cross"] == HeadSelection(0, (0, 1))
     assert explain(named, "three red").selections["encoder"] == HeadSelection(0, (0, 1))
 
 
 @pytest.mark.parametrize("kind", ATTENTION_KINDS)
-def test_the_numbers_inside_a_head_follow_from_each_other(translator: Translator, kind: AttentionKind) -> None:
-    """Equation 1 in float64, with the mask's meaning written out, from the page's own 16-bit vectors."""
+def test_vectors_of_a_head_give_its_weights(translator: Translator, kind: AttentionKind) -> None:
+    """Compute equation 1 with its mask in float64, from the page's own 16-bit vectors."""
     explanation = explain(translator, "three red five")
     page, heads = Page(render_attention_page(explanation)), explanation.heads(kind)
     layers, count, rows, columns = heads.shape
@@ -391,17 +393,17 @@ def test_the_numbers_inside_a_head_follow_from_each_other(translator: Translator
         {"beam_size": 6, "length_penalty": "power", "alpha": 1.0, "early_stopping": "best"},
         {"beam_size": 3, "early_stopping": "beam_full"},
         {"beam_size": 2, "max_extra_tokens": 0},
-        {"beam_size": 60},  # more than the vocabulary has extensions for at first
+        {"beam_size": 60},  # more than the extensions of the first step
     ],
     ids=str,
 )
-def test_the_recorded_search_comes_to_the_translators_output(translator: Translator, settings: dict[str, Any]) -> None:
+def test_recorded_search_finds_the_translation(translator: Translator, settings: dict[str, Any]) -> None:
     config = update_section(translator.recipe.decoding, settings, where="decoding")
     for text in ("three red five", "one", "small green nine blue seven", "xylophone"):
         explanation = explain(translator, text, **settings)
         assert explanation.beam, explanation.notes
-        won = [branch for branch in explanation.beam if branch.is_best]
-        assert tuple(branch.token for branch in won) == explanation.output_tokens
+        best_nodes = [branch for branch in explanation.beam if branch.is_best]
+        assert tuple(branch.token for branch in best_nodes) == explanation.output_tokens
         width = 1 if settings.get("method") == "greedy" else config.beam_size
         for step in range(len(explanation.output_tokens)):
             same = [branch for branch in explanation.beam if branch.step == step]
@@ -411,17 +413,17 @@ def test_the_recorded_search_comes_to_the_translators_output(translator: Transla
             assert totals == sorted(totals, reverse=True)
 
 
-def test_the_score_of_the_winner_is_that_of_the_translation(translator: Translator) -> None:
+def test_score_of_best_node_is_the_translations(translator: Translator) -> None:
     result = translator.translate(["three red five"])[0]
     source = translator.bundle.tokenizer.encode_source("three red five")
-    record = trace_search(
+    trace = trace_search(
         translator.bundle.model, source, translator.recipe.decoding, start_id=get_decoder_start_id(translator.recipe.model)
     )
-    assert record.ids[-1] == END_ID
-    assert record.hypotheses[record.path[-1]].score == pytest.approx(result.score, rel=1e-6)
+    assert trace.ids[-1] == END_ID
+    assert trace.hypotheses[trace.path[-1]].score == pytest.approx(result.score, rel=1e-6)
 
 
-def test_candidates_and_their_probabilities_are_the_models(translator: Translator) -> None:
+def test_candidates_have_the_models_probabilities(translator: Translator) -> None:
     explanation = explain(translator, "three red five", target="drei rot sechs")
     scored = translator.score(["three red five"], ["drei rot sechs"])[0]
     assert tuple(choice.output.log_prob for choice in explanation.predictions) == pytest.approx(
@@ -435,7 +437,7 @@ def test_candidates_and_their_probabilities_are_the_models(translator: Translato
         assert log_probs == sorted(log_probs, reverse=True)
         assert sum(np.exp(log_probs)) <= 1 + 1e-6
         assert choice.rank == 1 + sum(log_prob > choice.output.log_prob for log_prob in log_probs) or choice.rank > 10
-    assert max(choice.rank for choice in explanation.predictions) > 1  # it would have said "fünf"
+    assert max(choice.rank for choice in explanation.predictions) > 1  # the model prefers "fünf"
 
 
 @pytest.mark.parametrize(
@@ -447,15 +449,15 @@ def test_candidates_and_their_probabilities_are_the_models(translator: Translato
     ],
     ids=lambda change: " ".join(change),
 )
-def test_models_of_every_shape_are_explained(bundle: Path, change: dict[str, Any]) -> None:
-    """Untrained, so that nothing is as one would expect; equation 1 with the mask of section 4 written out."""
-    known = load_bundle(bundle)
-    config = update_section(known.recipe.model, change, where="model")
-    recipe = known.recipe.model_copy(update={"model": config})
-    tokeniser = PairTokenizer(known.tokenizer.source, known.tokenizer.target, append_source_eos=config.append_source_eos)
+def test_explain_models_of_several_shapes(bundle: Path, change: dict[str, Any]) -> None:
+    """Compute equation 1 with its mask, for untrained models of several shapes."""
+    loaded = load_bundle(bundle)
+    config = update_section(loaded.recipe.model, change, where="model")
+    recipe = loaded.recipe.model_copy(update={"model": config})
+    tokenizer = PairTokenizer(loaded.tokenizer.source, loaded.tokenizer.target, append_source_eos=config.append_source_eos)
     torch.manual_seed(1)
-    model = build_model(config, source_vocab_size=len(tokeniser.source), target_vocab_size=len(tokeniser.target)).eval()
-    translator = Translator([Bundle(recipe, tokeniser, model, {})], device="cpu")
+    model = build_model(config, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target)).eval()
+    translator = Translator.from_bundles([Bundle(recipe, tokenizer, model, BundleMetadata())], device="cpu")
     explanation = explain(translator, "three red five")
     assert explanation.beam, explanation.notes
     for kind in ATTENTION_KINDS:
@@ -473,14 +475,14 @@ def test_models_of_every_shape_are_explained(bundle: Path, change: dict[str, Any
     assert render_attention_page(explanation)
 
 
-def test_a_sampled_translation_is_explained_without_a_beam(translator: Translator) -> None:
+def test_sampled_translation_has_no_beam(translator: Translator) -> None:
     explanation = explain(translator, "three red five", method="sample")
     assert explanation.target == translator.translate(["three red five"], method="sample")[0].text
     assert not explanation.beam
-    assert "by chance" in explanation.notes[0]
+    assert "sampled" in explanation.notes[0]
 
 
-def test_an_output_that_was_cut_is_explained_as_far_as_it_goes(translator: Translator) -> None:
+def test_truncated_output_is_explained(translator: Translator) -> None:
     explanation = explain(translator, "three red five " * 3, max_extra_tokens=0, alpha=0.0)
     result = translator.translate(["three red five " * 3], max_extra_tokens=0, alpha=0.0)[0]
     assert explanation.output_tokens[: len(result.tokens)] == result.tokens
@@ -488,7 +490,7 @@ def test_an_output_that_was_cut_is_explained_as_far_as_it_goes(translator: Trans
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "told"),
+    ("text", "options", "message"),
     [
         ("", {}, "the text is empty"),
         (" \t ", {}, "the text is empty"),
@@ -496,91 +498,85 @@ def test_an_output_that_was_cut_is_explained_as_far_as_it_goes(translator: Trans
         ("one " * 200, {}, "a page holds 400"),
         ("one two three", {"max_source_tokens": 2}, "decoding.max_source_tokens is 2"),
         ("one", {"target": ""}, "the target is empty"),
-        ("one", {"target": "eins 漢"}, r"the target holds '\\u6f22'"),
+        ("one", {"target": "eins 漢"}, r"the target has '\\u6f22'"),
         ("one", {"target": "eins " * 200}, "the translation has .* a page holds 400"),
         ("one \ud800", {}, "surrogate"),
-        ("one", {"layer": 7}, "layer 7: the decoder has layers 1 to 1"),
-        ("one", {"heads": [3]}, "head 3: a layer has heads 1 to 2"),
+        ("one", {"layer": 7}, "layer 7 does not exist; the decoder has layers 1 to 1"),
+        ("one", {"heads": [3]}, "head 3 does not exist; a layer has heads 1 to 2"),
     ],
 )
-def test_what_cannot_be_explained_is_answered_in_one_line(
-    translator: Translator, text: str, options: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(DataError, match=told) as caught:
+def test_explain_errors_are_one_line(translator: Translator, text: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
         explain(translator, text, **options)
     assert "\n" not in str(caught.value)
 
 
-# The command
+# The explain command
 
 
-def ask(*words: object) -> Any:
-    return CliRunner().invoke(cli, ["explain", *map(str, words)])
+def call(*arguments: object) -> Any:
+    return CliRunner().invoke(cli, ["explain", *map(str, arguments)])
 
 
-def test_the_command_writes_the_page_and_the_pictures(bundle: Path, tmp_path: Path) -> None:
+def test_command_writes_page_and_figures(bundle: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    done = ask(bundle, "three red", "-o", page, "--svg", tmp_path / "svg", "--head", 2, "--inside", "cross.1.1")
-    assert done.exit_code == 0, done.output
-    assert done.stdout == load(bundle).translate(["three red"])[0].text + "\n"
+    result = call(bundle, "three red", "-o", page, "--svg", tmp_path / "svg", "--head", 2, "--include-head", "cross.1.1")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == load(bundle, task="translation").translate(["three red"])[0].text + "\n"
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert "layer 1, head 2<" in page.read_text(encoding="utf-8")
     assert {path.name for path in (tmp_path / "svg").iterdir()} == {f"{name}.svg" for name in list_figure_names()}
-    again = ask(bundle, "three red", "-o", page)
-    assert isinstance(again.exception, OutputError)
-    assert ask(bundle, "three red", "-o", page, "--overwrite").exit_code == 0
-    assert isinstance(ask(bundle, "one", "-o", tmp_path / "b.html", "--svg", tmp_path / "svg").exception, OutputError)
+    second = call(bundle, "three red", "-o", page)
+    assert isinstance(second.exception, OutputError)
+    assert call(bundle, "three red", "-o", page, "--overwrite").exit_code == 0
+    assert isinstance(call(bundle, "one", "-o", tmp_path / "b.html", "--svg", tmp_path / "svg").exception, OutputError)
     assert not (tmp_path / "b.html").exists()
 
 
-def test_the_command_writes_pixels_or_names_what_is_missing(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(figures_module.__dict__, "png_of", lambda svg: b"pixels")
-    assert ask(bundle, "three", "-o", tmp_path / "a.html", "--png", tmp_path / "png").exit_code == 0
+def test_command_writes_png_or_names_the_extra(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(figures_module.__dict__, "svg_to_png", lambda svg: b"pixels")
+    assert call(bundle, "three", "-o", tmp_path / "a.html", "--png", tmp_path / "png").exit_code == 0
     assert (tmp_path / "png" / "words.png").read_bytes() == b"pixels"
     monkeypatch.undo()
     monkeypatch.setitem(__import__("sys").modules, "resvg_py", None)
-    done = ask(bundle, "three", "-o", tmp_path / "b.html", "--png", tmp_path / "more")
-    assert isinstance(done.exception, MissingDependencyError)
-    assert "dragoman[png]" in str(done.exception)
+    result = call(bundle, "three", "-o", tmp_path / "b.html", "--png", tmp_path / "more")
+    assert isinstance(result.exception, MissingDependencyError)
+    assert "dragoman[png]" in str(result.exception)
 
 
-def test_the_command_prints_the_numbers_for_machines(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_prints_json(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    document = json.loads(ask(bundle, "three red", "--json").stdout)
+    document = json.loads(call(bundle, "three red", "--json").stdout)
     assert np.array(document["attention"]["cross"]).sum(axis=-1) == pytest.approx(1.0, abs=1e-3)
-    assert [choice["said"]["token"] for choice in document["choices"]] == document["said"]
+    assert [prediction["output"]["token"] for prediction in document["predictions"]] == document["output_tokens"]
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
-        (["--inside", "cross.9.1"], "there are 1 layers of 2 heads"),
-        (["--inside", "across.1.1"], "write encoder, decoder, cross"),
-        (["--inside", "cross.x.1"], "write encoder, decoder, cross"),
+        (["--include-head", "cross.9.1"], "there are 1 layers of 2 heads"),
+        (["--include-head", "across.1.1"], "write encoder, decoder, cross"),
+        (["--include-head", "cross.x.1"], "write encoder, decoder, cross"),
         (["beam_size=0"], "beam_size"),
     ],
 )
-def test_the_commands_mistakes_are_answered_before_anything_is_written(
-    bundle: Path, tmp_path: Path, words: list[str], told: str
-) -> None:
-    done = ask(bundle, "three", "-o", tmp_path / "a.html", *words)
-    assert isinstance(done.exception, DragomanError)
-    assert isinstance(done.exception, RecipeError | DataError)
-    assert told in str(done.exception)
+def test_command_errors_precede_writing(bundle: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    result = call(bundle, "three", "-o", tmp_path / "a.html", *arguments)
+    assert isinstance(result.exception, DragomanError)
+    assert isinstance(result.exception, RecipeError | DataError)
+    assert message in str(result.exception)
     assert not list(tmp_path.iterdir())
 
 
 # In a notebook
 
 
-def test_a_translation_shows_itself_in_a_frame(translator: Translator, tmp_path: Path) -> None:
+def test_show_returns_a_notebook_frame(translator: Translator, tmp_path: Path) -> None:
     line = "three one two"
-    (one,) = translator.translate([line], nbest=2, beam_size=2)
+    (translation,) = translator.translate([line], nbest=2, beam_size=2)
     assert "IPython" not in sys.modules
-    shown = one.show(height=500)
+    shown = translation.show(height=500)
     assert shown.html == render_attention_page(explain(translator, line, nbest=2, beam_size=2))
     frame = shown._repr_html_()
     assert 'height="500"' in frame
@@ -588,27 +584,27 @@ def test_a_translation_shows_itself_in_a_frame(translator: Translator, tmp_path:
     assert html.unescape(page) == shown.html
     assert beside.startswith('sandbox="allow-scripts"')
     assert "page" not in repr(shown)
-    other = one.alternatives[0]
-    assert other.text != one.text
-    assert "The translation was given" in other.show().html
-    assert translator.translate([line], nbest=2, beam_size=2) == [one]  # bit for bit what it was
+    alternative = translation.alternatives[0]
+    assert alternative.text != translation.text
+    assert "The translation is forced" in alternative.show().html
+    assert translator.translate([line], nbest=2, beam_size=2) == [translation]  # unchanged, bit for bit
     shown.save(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == shown.html
     with pytest.raises(OutputError, match=r"page\.html"):
         shown.save(tmp_path / "page.html")
 
 
-def test_what_was_not_translated_here_is_not_shown(translator: Translator) -> None:
-    (one,) = translator.translate(["three one"])
-    again = pickle.loads(pickle.dumps(one))
-    assert again == one
-    assert "_explain" not in {*vars(one), *dataclasses.asdict(one)}
-    for strange in (again, Translation("eins"), dataclasses.replace(one)):
-        with pytest.raises(DataError, match="only what translate has returned can be shown"):
-            strange.show()
-    (parts,) = translator.translate(["one two three four five"], max_source_tokens=4)
-    assert parts.num_segments > 1
-    with pytest.raises(DataError, match=rf"translated in {parts.num_segments} parts"):
-        parts.show()
+def test_show_needs_a_translation_of_this_process(translator: Translator) -> None:
+    (translation,) = translator.translate(["three one"])
+    unpickled = pickle.loads(pickle.dumps(translation))
+    assert unpickled == translation
+    assert "_explain" not in {*vars(translation), *dataclasses.asdict(translation)}
+    for other in (unpickled, Translation("eins"), dataclasses.replace(translation)):
+        with pytest.raises(DataError, match="this translation was not returned by translate in this process"):
+            other.show()
+    (split,) = translator.translate(["one two three four five"], max_source_tokens=4)
+    assert split.num_segments > 1
+    with pytest.raises(DataError, match=rf"translated in {split.num_segments} segments"):
+        split.show()
     with pytest.raises(DataError, match="the text is empty"):
         translator.translate([""])[0].show()

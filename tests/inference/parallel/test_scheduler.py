@@ -1,4 +1,4 @@
-"""Cores shared out between batches: the same results in the same order, however it is done."""
+"""Scheduler: every layout of threads and processes gives the same results in the same order."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from dragoman.bundle import load_bundle
 from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
 from dragoman.errors import DeviceError
 from dragoman.inference.backends.device import resolve_device, validate_count
+from dragoman.inference.parallel.messages import encode_request, is_serializable, run_request
 from dragoman.inference.parallel.scheduler import TRIALS, BatchScheduler, SharedQueue, WorkerLayout, list_worker_counts
-from dragoman.inference.parallel.worker import encode_request, is_serializable, run_request
 from dragoman.inference.translator import Translator
-from dragoman.runtime import autotune_cache as remembered
-from dragoman.runtime.autotune_cache import get_cache_path, get_machine_key, get_measurement, put_measurement
+from dragoman.runtime.autotune_cache import count_threads, get_cache_path, get_machine_key, get_measurement, put_measurement
 from dragoman.tasks.generation import BatchSearch, GenerationJob
 
 
@@ -37,13 +36,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("dragoman.runtime.autotune_cache", "dragoman.inference.parallel.scheduler"):
-        monkeypatch.setattr(f"{module}.cores", lambda: 4)
+        monkeypatch.setattr(f"{module}.count_threads", lambda: 4)
 
 
-def test_what_is_searched_in_one_call_takes_no_more_than_a_quota(four_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two processors; unless the caller says what it is to take."""
-    monkeypatch.setattr("dragoman.inference.parallel.scheduler.processors", lambda: 2)
-    for count, threads, pieces, crew in (
+def test_native_layout_respects_cores_and_caller(four_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine has two cores; the caller may ask for more."""
+    monkeypatch.setattr("dragoman.inference.parallel.scheduler.count_cores", lambda: 2)
+    for inter_threads, intra_threads, num_items, layout in (
         (None, None, 9, WorkerLayout(2, 1)),
         (None, None, 1, WorkerLayout(1, 2)),
         (1, None, 9, WorkerLayout(1, 2)),
@@ -51,60 +50,60 @@ def test_what_is_searched_in_one_call_takes_no_more_than_a_quota(four_cores: Non
         (None, 3, 9, WorkerLayout(3, 1)),
         (2, 4, 9, WorkerLayout(2, 4)),
     ):
-        assert BatchScheduler(count, threads, "which")._choose_native_layout(pieces) == crew
+        assert BatchScheduler(inter_threads, intra_threads, "native")._choose_native_layout(num_items) == layout
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 5])
-def test_results_come_in_order(replicas: int) -> None:
+@pytest.mark.parametrize("inter_threads", [1, 2, 5])
+def test_results_come_in_order(inter_threads: int) -> None:
     def work(number: int) -> int:
         time.sleep(0.002 * (number % 3))
         return number * number
 
-    assert list(WorkerLayout(replicas, 1).map(work, range(20))) == [number * number for number in range(20)]
-    assert list(WorkerLayout(replicas, 1).map(work, [])) == []
+    assert list(WorkerLayout(inter_threads, 1).map(work, range(20))) == [number * number for number in range(20)]
+    assert list(WorkerLayout(inter_threads, 1).map(work, [])) == []
 
 
-def test_no_more_is_begun_than_is_done_and_waited_for() -> None:
-    taken: list[int] = []
+def test_map_starts_few_items_ahead() -> None:
+    started: list[int] = []
 
     def endless() -> Iterator[int]:
         number = 0
         while True:
-            taken.append(number)
+            started.append(number)
             yield number
             number += 1
 
     results = WorkerLayout(2, 1).map(lambda number: number, endless())
     assert [next(results) for _ in range(10)] == list(range(10))
-    assert len(taken) <= 10 + 2 * 2
+    assert len(started) <= 10 + 2 * 2
 
 
-def test_each_replica_has_its_own_threads() -> None:
+def test_each_worker_has_its_own_threads() -> None:
     before = torch.get_num_threads()
-    seen = set(WorkerLayout(2, 1).map(lambda _: (torch.get_num_threads(), threading.current_thread().name), range(8)))
-    assert {threads for threads, _ in seen} == {1}
+    results = set(WorkerLayout(2, 1).map(lambda _: (torch.get_num_threads(), threading.current_thread().name), range(8)))
+    assert {threads for threads, _ in results} == {1}
     assert torch.get_num_threads() == before
-    assert all(name.startswith("replica") for _, name in seen)
+    assert all(name.startswith("batch") for _, name in results)
 
 
-def test_threads_that_others_begin_later_compute_as_before() -> None:
-    usual = torch.get_num_threads()
-    seen: list[int] = []
-    for threads in (usual + 1, 1):
+def test_later_threads_keep_the_number_of_threads() -> None:
+    num_threads = torch.get_num_threads()
+    results: list[int] = []
+    for threads in (num_threads + 1, 1):
         list(WorkerLayout(2, threads).map(str, range(4)))
-        later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        later = threading.Thread(target=lambda: results.append(torch.get_num_threads()))
         later.start()
         later.join()
-    assert seen == [usual, usual]
+    assert results == [num_threads, num_threads]
 
 
 @pytest.mark.parametrize("answer", ["0 x 1", "1 x 0", "1 x 99999", "two", ""])
-def test_an_answer_that_cannot_be_is_not_believed(answer: str, cache: Path) -> None:
+def test_invalid_cached_layout_is_ignored(answer: str, cache: Path) -> None:
     put_measurement("kind", answer)
     assert list(BatchScheduler(None, None, "kind").map(str, range(3))) == ["0", "1", "2"]
 
 
-def test_a_mistake_in_one_piece_ends_all() -> None:
+def test_error_of_one_item_ends_the_map() -> None:
     done: list[int] = []
 
     def work(number: int) -> int:
@@ -118,121 +117,122 @@ def test_a_mistake_in_one_piece_ends_all() -> None:
     assert len(done) < 10
 
 
-def test_the_fastest_way_is_found_and_remembered(four_cores: None, cache: Path) -> None:
-    # Pieces that sleep: four at once take as long as one, so four replicas of one thread must win.
+def test_fastest_layout_is_measured_and_cached(four_cores: None, cache: Path) -> None:
+    # Four sleeping items in parallel take as long as one, so four workers with one thread must win.
     def work(number: int) -> int:
         time.sleep(0.01)
         return number
 
     assert list_worker_counts() == [1, 2, 4]
-    pieces = range(TRIALS * 7 + 3)
-    many = BatchScheduler(None, None, "sleeping")
-    assert list(many.map(work, pieces)) == list(pieces)
+    items = range(TRIALS * 7 + 3)
+    scheduler = BatchScheduler(None, None, "sleeping")
+    assert list(scheduler.map(work, items)) == list(items)
     assert get_measurement("sleeping") == "4 x 1"
     assert json.loads(cache.read_text()) == {get_machine_key(): {"sleeping": "4 x 1"}}
     put_measurement("sleeping", "2 x 2")
-    again = BatchScheduler(None, None, "sleeping")
-    assert list(again.map(work, pieces)) == list(pieces)
-    assert again._layout == WorkerLayout(2, 2)
+    second = BatchScheduler(None, None, "sleeping")
+    assert list(second.map(work, items)) == list(items)
+    assert second._layout == WorkerLayout(2, 2)
 
 
-def test_a_short_job_is_not_measured(four_cores: None, cache: Path) -> None:
-    few = BatchScheduler(None, None, "few")
-    assert list(few.map(str, range(TRIALS * 7 - 1))) == [str(number) for number in range(TRIALS * 7 - 1)]
+def test_short_job_is_not_measured(four_cores: None, cache: Path) -> None:
+    scheduler = BatchScheduler(None, None, "few")
+    assert list(scheduler.map(str, range(TRIALS * 7 - 1))) == [str(number) for number in range(TRIALS * 7 - 1)]
     assert not cache.exists()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', "\x00", '{"KEY": []}', '{"KEY": {"question": 3}}'])
-def test_what_cannot_be_recalled_is_measured_again(content: str, cache: Path) -> None:
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', "\x00", '{"KEY": []}', '{"KEY": {"key": 3}}'])
+def test_unreadable_cache_is_measured_again(content: str, cache: Path) -> None:
     cache.parent.mkdir(parents=True)
     cache.write_text(content.replace("KEY", get_machine_key()))
-    assert get_measurement("question") is None
-    put_measurement("question", "answer")
-    assert get_measurement("question") == "answer"
+    assert get_measurement("key") is None
+    put_measurement("key", "answer")
+    assert get_measurement("key") == "answer"
 
 
-def test_a_cache_that_cannot_be_written_harms_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unwritable_cache_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    put_measurement("question", "answer")
-    assert get_measurement("question") is None
+    put_measurement("key", "answer")
+    assert get_measurement("key") is None
     assert (tmp_path / "file").read_text() == "mine"
 
 
-LINES = [f"{one} {other}" for one in list(WORDS)[:6] for other in list(WORDS)[:5]]
+LINES = [f"{first} {second}" for first in list(WORDS)[:6] for second in list(WORDS)[:5]]
 
 
-def test_replicas_never_change_a_translation(bundle: Path) -> None:
-    plain = dragoman.load(bundle, device="cpu", precision="float32", intra_threads=1, inter_threads=1)
-    many = Translator([load_bundle(bundle)], device="cpu", precision="float32", intra_threads=1, inter_threads=3)
-    assert many.translate(LINES, batch_tokens=60) == plain.translate(LINES, batch_tokens=60)
-    assert list(many.stream(iter(LINES), window=7)) == list(plain.stream(iter(LINES), window=7))
+def test_parallel_batches_do_not_change_translations(bundle: Path) -> None:
+    plain = dragoman.load(bundle, task="translation", device="cpu", precision="float32", intra_threads=1, inter_threads=1)
+    parallel = Translator.from_bundles(
+        [load_bundle(bundle)], device="cpu", precision="float32", intra_threads=1, inter_threads=3
+    )
+    assert parallel.translate(LINES, batch_tokens=60) == plain.translate(LINES, batch_tokens=60)
+    assert list(parallel.stream(iter(LINES), window=7)) == list(plain.stream(iter(LINES), window=7))
 
 
 @pytest.mark.parametrize(
     "decoding", [{"method": "greedy"}, {"method": "beam", "beam_size": 3, "nbest": 2}, {"method": "sample"}]
 )
-def test_a_batch_that_was_written_down_is_searched_alike(bundle: Path, decoding: dict[str, Any]) -> None:
-    translator = dragoman.load(bundle, device="cpu", precision="float32", inter_threads=1)
-    sources = [translator.bundle.tokeniser.encode_source(line) for line in LINES]
-    config, start = translator.check(decoding), 2
-    rules = DecodingConstraints(min_length=2, no_repeat_ngram_size=3, suppress_tokens=(7,), repetition_window=8)
-    wishes = [SentenceConstraints(prefix=(9, 8), exclude=((5, 6), (11,)), allow_repetition=True)] * len(sources)
-    work = GenerationJob(
-        BatchSearch(translator.speaker, config, start, rules, None, False), sources, range(len(sources)), wishes
-    )
-    assert is_serializable(work)
-    told = json.loads(json.dumps(encode_request(work, [3, 1, 4])))
-    assert run_request(told, translator.speaker) == work([3, 1, 4])
-    anything = replace(rules, allow=lambda outputs, sentences: outputs)
-    assert not is_serializable(replace(work, search=replace(work.search, rules=anything)))
+def test_encoded_request_gives_the_same_hypotheses(bundle: Path, decoding: dict[str, Any]) -> None:
+    translator = dragoman.load(bundle, task="translation", device="cpu", precision="float32", inter_threads=1)
+    sources = [translator.bundle.tokenizer.encode_source(line) for line in LINES]
+    config, start_id = translator.resolve_decoding(decoding), 2
+    decoding_constraints = DecodingConstraints(min_length=2, no_repeat_ngram_size=3, suppress_tokens=(7,), repetition_window=8)
+    constraints = [SentenceConstraints(prefix=(9, 8), exclude=((5, 6), (11,)), allow_repetition=True)] * len(sources)
+    search = BatchSearch(translator.inference_model, config, start_id, decoding_constraints, None, False)
+    job = GenerationJob(search, sources, range(len(sources)), constraints)
+    assert is_serializable(job)
+    request = json.loads(json.dumps(encode_request(job, [3, 1, 4])))
+    assert run_request(request, translator.inference_model) == job([3, 1, 4])
+    automaton = replace(decoding_constraints, allowed_tokens_fn=lambda outputs, sentences: outputs)
+    assert not is_serializable(replace(job, search=replace(job.search, decoding_constraints=automaton)))
 
 
-def test_what_others_give_back_is_done_here() -> None:
-    job = SharedQueue(lambda number: number * number, [3, 4, 5])
-    assert [job.take(), job.take()] == [0, 1]
-    threading.Timer(0.05, job.requeue, [0]).start()
-    job.completed[1] = 16
-    assert list(job.results()) == [9, 16, 25]
-    assert job.take() is None
+def test_requeued_items_are_done_by_the_caller() -> None:
+    queue = SharedQueue(lambda number: number * number, [3, 4, 5])
+    assert [queue.take(), queue.take()] == [0, 1]
+    threading.Timer(0.05, queue.requeue, [0]).start()
+    queue.completed[1] = 16
+    assert list(queue.results()) == [9, 16, 25]
+    assert queue.take() is None
 
 
 @pytest.mark.slow
-def test_processes_say_the_same_even_when_they_are_killed(bundle: Path) -> None:
-    plain = dragoman.load(bundle, device="cpu", precision="float32", intra_threads=1, inter_threads=1)
+def test_killed_workers_do_not_change_translations(bundle: Path) -> None:
+    plain = dragoman.load(bundle, task="translation", device="cpu", precision="float32", intra_threads=1, inter_threads=1)
     expected = plain.translate(LINES, batch_tokens=60)
-    many = dragoman.load(bundle, device="cpu", precision="float32", intra_threads=1, inter_threads=2)
-    assert many.translate(LINES, batch_tokens=60) == expected
-    (worker,) = many.replicas._workers
+    parallel = dragoman.load(bundle, task="translation", device="cpu", precision="float32", intra_threads=1, inter_threads=2)
+    assert parallel.translate(LINES, batch_tokens=60) == expected
+    (worker,) = parallel.scheduler._workers
     assert worker.process.poll() is None
-    assert not worker.over.is_set()
+    assert not worker.ended.is_set()
     worker.process.kill()
-    assert many.translate(LINES, batch_tokens=60) == expected
-    assert worker.over.wait(10)
-    many.replicas.close()
-    assert many.translate(LINES, batch_tokens=60) == expected
-    (worker,) = many.replicas._workers
-    del many
-    assert worker.process.poll() is None  # as long as it is held
-    worker.end()
+    assert parallel.translate(LINES, batch_tokens=60) == expected
+    assert worker.ended.wait(10)
+    parallel.scheduler.close()
+    assert parallel.translate(LINES, batch_tokens=60) == expected
+    (worker,) = parallel.scheduler._workers
+    del parallel
+    assert worker.process.poll() is None  # the worker object is still alive
+    worker.terminate()
     assert worker.process.poll() is not None
-    assert worker.over.wait(10)  # and whoever accompanied it has gone, too
+    assert worker.ended.wait(10)  # its thread has ended, too
 
 
 @pytest.mark.slow
-def test_a_bundle_that_became_another_is_not_read_by_a_second_process(bundle: Path, tmp_path: Path) -> None:
-    there = shutil.copytree(bundle, tmp_path / "bundle")
-    many = dragoman.load(there, device="cpu", precision="float32", intra_threads=1, inter_threads=2)
-    assert many.replicas.opening is not None
-    many.replicas.opening = replace(many.replicas.opening, seals=("0" * 64,))
-    plain = dragoman.load(bundle, device="cpu", precision="float32", intra_threads=1, inter_threads=1)
+def test_worker_with_changed_bundle_is_not_used(bundle: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(bundle, tmp_path / "bundle")
+    parallel = dragoman.load(path, task="translation", device="cpu", precision="float32", intra_threads=1, inter_threads=2)
+    assert parallel.scheduler.worker_spec is not None
+    parallel.scheduler.worker_spec = replace(parallel.scheduler.worker_spec, checksums=("0" * 64,))
+    plain = dragoman.load(bundle, task="translation", device="cpu", precision="float32", intra_threads=1, inter_threads=1)
     expected = plain.translate(LINES, batch_tokens=60)
-    assert many.translate(LINES, batch_tokens=60) == expected
-    assert many.replicas._workers[0].over.is_set()
+    assert parallel.translate(LINES, batch_tokens=60) == expected
+    assert parallel.scheduler._workers[0].over.is_set()
 
 
 @pytest.mark.parametrize(
-    ("device", "precision", "says"),
+    ("device", "precision", "message"),
     [
         ("gpu", "auto", "device = 'gpu': auto, cpu, cuda and cuda:0, cuda:1, … are allowed"),
         ("cuda:x", "auto", "device = 'cuda:x'"),
@@ -242,18 +242,18 @@ def test_a_bundle_that_became_another_is_not_read_by_a_second_process(bundle: Pa
         ("cpu", "int4", "precision = 'int4': auto, float32, bfloat16, int8 are allowed"),
     ],
 )
-def test_a_place_that_is_not_here(device: str, precision: str, says: str) -> None:
-    with pytest.raises(DeviceError) as caught:
+def test_unavailable_device_raises_error(device: str, precision: str, message: str) -> None:
+    with pytest.raises(DeviceError) as error:
         resolve_device(device, precision)
-    assert str(caught.value).startswith(says)
+    assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize("count", [0, -1, 1025, 2.5, True, "2"])
-def test_impossible_counts(count: Any) -> None:
+def test_validate_count_rejects_impossible_counts(count: Any) -> None:
     with pytest.raises(DeviceError, match=f"threads = {count!r}: a whole number from 1 to 1024"):
         validate_count("threads", count)
 
 
-def test_processors_are_told_apart() -> None:
+def test_machine_key_has_torch_and_cores() -> None:
     assert torch.__version__ in get_machine_key()
-    assert f"{remembered.count_threads()} cores" in get_machine_key()
+    assert f"{count_threads()} cores" in get_machine_key()

@@ -1,4 +1,4 @@
-"""Text to ids and back: a SentencePiece model, and the four ids that every vocabulary begins with."""
+"""SentencePiece tokenizer: training, import, encoding, subword sampling and decoding."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_
 from dragoman.data.tokenization.subword_sampling import METASPACE, BpeDropout, UnigramSampling, build_sampler
 from dragoman.errors import BundleError, DataError, RecipeError
 
-# Longer lines are left out of what the subword model learns from, never out of the corpus.
+# Longer lines do not train the tokenizer, but they stay in the corpus.
 MAX_TRAINING_LINE_BYTES = 65_536
-# Sets the draws for sampling apart from all others that are made with the same seed.
+# Stream of random numbers for subword sampling, distinct from all other streams of the same seed.
 _SAMPLING_STREAM = 1000
 
 NotifyFn = Callable[[str], None]
+"""Receives messages for the user."""
 
 
 class Vocabulary(Protocol):
-    """What a side's text is split into: a subword model's pieces, or a closed list of labels.
+    """Vocabulary of one side: the pieces of a SentencePiece model, or a closed list of labels.
 
-    model: what is kept of it on disk. The methods are those of `Subword`.
+    `serialized_model` holds the bytes of its file. `SentencePieceTokenizer` documents the methods.
     """
 
     @property
@@ -47,47 +48,61 @@ class Vocabulary(Protocol):
 
 
 class SentencePieceTokenizer:
-    """A subword model. `encode` and `decode` know nothing of begin and end tokens.
+    """SentencePiece model. `encode` and `decode` add and expect no begin and end tokens.
 
-    With byte fallback and identity normalisation, `decode(encode(text))` is the text itself, save that a run of spaces becomes
-    one, spaces at the ends go, and a line break becomes a space, as does ▁ (U+2581), by which SentencePiece marks spaces.
+    With byte fallback and identity normalization, `decode(encode(text))` equals the text except for spaces. A run of spaces
+    becomes one space, spaces at the ends are removed, and line breaks and ▁ (U+2581, SentencePiece's mark of a space) become
+    spaces.
+
+    Args:
+        serialized_model: the bytes of the model file
+        lowercase: lowercase the text before encoding
+        name: the file that error messages name
+
+    Raises:
+        BundleError: the bytes are no model, or its special pieces do not have the ids 0 to 3.
     """
 
-    def __init__(self, serialized_model: bytes, *, lowercase: bool = False, name: str = "subword model") -> None:
+    def __init__(self, serialized_model: bytes, *, lowercase: bool = False, name: str = "tokenizer") -> None:
         self.serialized_model = serialized_model
         self.lowercase = lowercase
         self._processor = _load_processor(serialized_model, name=name)
-        self._piece_cache: dict[int, str] = {}  # the pieces that were asked for; to ask again costs a microsecond each
+        self._piece_cache: dict[int, str] = {}  # a lookup in the processor takes a microsecond
         if (ids := _get_special_ids(self._processor)) != SPECIAL_IDS:
-            raise BundleError(f"{name}: padding, unknown, begin and end stand at {ids}; dragoman expects {SPECIAL_IDS}")
+            raise BundleError(
+                f"{name}: padding, unknown, begin and end have the ids {ids}, but dragoman needs {SPECIAL_IDS}; import the "
+                "model with tokenizer.model_file",
+                code="tokenizer-damaged",
+            )
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent to another process, which makes a sampler of its own."""
+        """Return the attributes without the sampler, which another process builds itself."""
         return {name: value for name, value in self.__dict__.items() if name != "_sampler"}
 
     def __len__(self) -> int:
+        """Return the number of pieces."""
         return int(self._processor.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a line. Raises DataError for half a surrogate pair, which no UTF-8 text can hold."""
+        """Return the ids of a line. Raise DataError for half of a surrogate pair, which UTF-8 cannot encode."""
         ids: list[int] = self._processor.encode(_encode_utf8(text, lowercase=self.lowercase))
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """As `encode`, of many lines at once."""
+        """Return the ids of several lines, as `encode` does."""
         texts = [text.lower() for text in texts] if self.lowercase else list(texts)
         try:
-            # One thread: whoever has many texts spreads them over processes, and threads of each would be in their way.
+            # One thread, because the callers spread many texts over processes.
             ids: list[list[int]] = self._processor.encode(texts, num_threads=1)
-        except TypeError:  # half a surrogate pair is no text to it, either; `encode` tells where
+        except TypeError:  # half of a surrogate pair; `encode` raises the error that names it
             ids = [self.encode(text) for text in texts]
         return ids
 
     def sample_encode(self, text: str, *, alpha: float, seed: int) -> list[int]:
-        """As `encode`, split in one of many ways: a pure function of its arguments, whatever the process, thread and order.
+        """Return the ids of a random segmentation, as a pure function of the arguments in any process, thread and order.
 
-        A BPE model leaves out each merge with probability `alpha`; a unigram model draws from all ways to split, each as likely
-        as its probability to the power of `alpha`. With 0, either encodes. Raises ValueError where a model knows one way only.
+        A BPE model skips each merge with probability `alpha`. A unigram model draws a segmentation with its probability to the
+        power of `alpha`. With 0, both return `encode(text)`. Raise ValueError if the model is neither.
         """
         if alpha == 0:
             return self.encode(text)
@@ -99,16 +114,17 @@ class SentencePieceTokenizer:
         return build_sampler(self.serialized_model)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """One line of text: a line break that the model spelled out in bytes becomes a space."""
+        """Return the text of ids as one line; line breaks from byte pieces become spaces."""
         text: str = self._processor.decode(list(ids))
         return re.sub(r"[\r\n]", " ", text)
 
     def piece_to_id(self, piece: str) -> int | None:
-        """The id of a piece, if it is one; `<unk>` is."""
+        """Return the id of a piece, including `<unk>`; None if there is no such piece."""
         piece_id = self._processor.piece_to_id(piece)
         return piece_id if self._processor.id_to_piece(piece_id) == piece else None
 
     def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return the pieces of ids."""
         for index in ids:
             if index not in self._piece_cache:
                 self._piece_cache[index] = str(self._processor.id_to_piece(index))
@@ -116,7 +132,7 @@ class SentencePieceTokenizer:
 
     @cached_property
     def word_start_mask(self) -> npt.NDArray[np.bool_]:
-        """Of each id, whether its piece begins a word."""
+        """Mask of the ids whose piece starts a word. (V,)"""
         return np.array([piece.startswith(METASPACE) for piece in self.ids_to_pieces(range(len(self)))])
 
 
@@ -126,7 +142,9 @@ def _load_processor(serialized_model: bytes, *, name: str) -> spm.SentencePieceP
         processor.LoadFromSerializedProto(serialized_model)
         processor.id_to_piece(list(range(processor.get_piece_size())))
     except (RuntimeError, UnicodeDecodeError):
-        raise BundleError(f"{name}: not a SentencePiece model, or a damaged one") from None
+        raise BundleError(
+            f"{name}: is not a SentencePiece model, or is damaged; copy the file again", code="tokenizer-damaged"
+        ) from None
     return processor
 
 
@@ -135,7 +153,7 @@ def _get_special_ids(processor: spm.SentencePieceProcessor) -> list[int]:
 
 
 def derive_sampling_seed(seed: int, epoch: int, index: int, side: int) -> int:
-    """The seed to sample one side of a pair with, source (0) or target (1): 64 bits from the numbers given and nothing else."""
+    """Return the 64-bit seed of subword sampling for one side of a pair: source (0) or target (1)."""
     return int(hash64(seed, epoch, _SAMPLING_STREAM + side, index))
 
 
@@ -144,8 +162,8 @@ def _encode_utf8(text: str, *, lowercase: bool) -> bytes:
         return (text.lower() if lowercase else text).encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{text[:40]!a}: character {error.start + 1} is half of a surrogate pair, and no text; "
-            "decode the bytes that it came from as UTF-8"
+            f"{text[:40]!a}: character {error.start + 1} is half of a surrogate pair; decode the original bytes as UTF-8",
+            code="invalid-encoding",
         ) from None
 
 
@@ -158,10 +176,20 @@ def train_sentencepiece(
     key: str = "tokenizer.vocab_size",
     notify: NotifyFn = lambda _: None,
 ) -> SentencePieceTokenizer:
-    """Learn a model from lines of text; `key` names the vocabulary size in a complaint, `notice` is told what was left out.
+    """Train a SentencePiece model.
 
-    Raises RecipeError where the text is too small or too rich for the vocabulary, DataError where there is no text, and
-    whatever reading the text raises.
+    Args:
+        texts: lines of text
+        config: type of the model and normalization
+        vocab_size: number of pieces with the special pieces
+        seed: seed of the training
+        key: recipe key of the vocabulary size, for error messages
+        notify: receives the number of skipped lines
+
+    Raises:
+        RecipeError: the vocabulary size does not fit the text.
+        DataError: there is no text.
+        BaseException: an exception of the iterator over the text.
     """
     buffer = io.BytesIO()
     reader_errors: list[BaseException] = []
@@ -176,8 +204,8 @@ def train_sentencepiece(
                     num_overlong += 1
                 elif text.strip():
                     yield line
-        except BaseException as reason:  # SentencePiece would make a RuntimeError of it, and lose what it says
-            reader_errors.append(reason)
+        except BaseException as error:  # SentencePiece would replace it by a RuntimeError without its message
+            reader_errors.append(error)
             raise
 
     spm.set_random_generator_seed(seed)
@@ -202,59 +230,80 @@ def train_sentencepiece(
     except RuntimeError as error:
         raise (reader_errors[0] if reader_errors else _to_training_error(str(error), key, vocab_size)) from None
     if num_overlong:
-        noun, verb = ("line", "takes") if num_overlong == 1 else ("lines", "take")
-        notify(f"{num_overlong:,} {noun} of more than {MAX_TRAINING_LINE_BYTES:,} bytes {verb} no part in learning the pieces")
+        noun, verb = ("line", "does") if num_overlong == 1 else ("lines", "do")
+        notify(f"{num_overlong:,} {noun} of more than {MAX_TRAINING_LINE_BYTES:,} bytes {verb} not train the tokenizer")
     return SentencePieceTokenizer(buffer.getvalue(), lowercase=config.lowercase)
 
 
 def _to_training_error(message: str, key: str, vocab_size: int) -> DataError | RecipeError:
+    """Return the error of a user for a message of SentencePiece."""
     if "sentences_.empty()" in message or "all_chars_count" in message:
-        return DataError(f"the training corpus is empty: no line of up to {MAX_TRAINING_LINE_BYTES} bytes holds any text")
+        return DataError(
+            f"training corpus: is empty, no line of up to {MAX_TRAINING_LINE_BYTES} bytes holds text; check data.train",
+            code="empty-data",
+        )
     if (upper_limit := re.search(r"value <= (\d+)", message)) is not None:
-        return RecipeError(f"{key} = {vocab_size} is more than this text gives pieces for; set it to {upper_limit[1]} or less")
+        return RecipeError(
+            f"{key} = {vocab_size}: is more than the text has pieces; set it to {upper_limit[1]} or less",
+            code="tokenizer-mismatch",
+        )
     if (lower_limit := re.search(r"\d+ vs (\d+)", message)) is not None:
         return RecipeError(
-            f"{key} = {vocab_size} is too small for the characters of this text; set it to {lower_limit[1]} or more, "
-            "or lower tokenizer.character_coverage"
+            f"{key} = {vocab_size}: is too small for the characters of the text; set it to {lower_limit[1]} or more, "
+            "or lower tokenizer.character_coverage",
+            code="tokenizer-mismatch",
         )
-    return RecipeError(f"no subword model could be learnt from this text: {' '.join(message.split())}")
+    return RecipeError(
+        f"{key} = {vocab_size}: SentencePiece cannot train on this text ({' '.join(message.split())}); change the recipe",
+        code="tokenizer-mismatch",
+    )
 
 
 def import_sentencepiece(config: TokenizerConfig, key: str, path: Path) -> SentencePieceTokenizer:
-    """The SentencePiece model in a file that the recipe's `key` names.
+    """Return the SentencePiece model in a file of the user, with its special pieces moved to the ids 0 to 3.
 
-    Raises DataError for a missing file, BundleError for one that is no such model or has no place for the four special pieces,
-    and RecipeError where the recipe asks for what the model cannot do; each names file and key.
+    Args:
+        config: the tokenizer section of the recipe
+        key: the key of that section which names the file, for error messages
+        path: the file
+
+    Raises:
+        DataError: the file cannot be read.
+        BundleError: the file is no SentencePiece model, or its special pieces cannot be moved.
+        RecipeError: the recipe asks for something that the model cannot do.
     """
     try:
         serialized_model = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror} (tokenizer.{key})") from None
+        code = "file-not-found" if isinstance(error, FileNotFoundError) else "file-unreadable"
+        raise DataError(f"{path}: cannot be read: {error.strerror} (tokenizer.{key})", code=code) from None
     location = f"{path} (tokenizer.{key})"
     ids = _get_special_ids(_load_processor(serialized_model, name=location))
     try:
         serialized_model = serialized_model if ids == SPECIAL_IDS else renumber_special_pieces(serialized_model)
         has_byte_pieces = any(piece.piece_type == BYTE for piece in read_pieces(serialized_model))
-    except ValueError as reason:
+    except ValueError as error:
         raise BundleError(
-            f"{location}: cannot be taken: {reason}; train one with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
+            f"{location}: cannot be imported: {error}; train one with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3",
+            code="tokenizer-damaged",
         ) from None
     tokenizer = SentencePieceTokenizer(serialized_model, lowercase=config.lowercase, name=location)
     if config.byte_fallback and not has_byte_pieces:
         raise RecipeError(
-            f"{location}: this model cannot spell unknown characters as bytes; set tokenizer.byte_fallback = false, or train "
-            "one with --byte_fallback"
+            f"{location}: has no byte pieces; set tokenizer.byte_fallback = false, or train one with --byte_fallback",
+            code="tokenizer-mismatch",
         )
     check_sampling(tokenizer, config, location)
     return tokenizer
 
 
 def check_sampling(vocabulary: Vocabulary, config: TokenizerConfig, location: str) -> None:
-    """Raise RecipeError where the recipe asks for sampling of a model that knows one way to split only."""
+    """Raise RecipeError if the recipe asks for subword sampling and the model does not support it."""
     if config.sampling_alpha:
         try:
             vocabulary.sample_encode("", alpha=config.sampling_alpha, seed=0)
-        except ValueError as reason:
+        except ValueError as error:
             raise RecipeError(
-                f"{location}: tokenizer.sampling_alpha = {config.sampling_alpha}, but {reason}; set it to 0"
+                f"{location}: tokenizer.sampling_alpha = {config.sampling_alpha}, but {error}; set it to 0",
+                code="tokenizer-mismatch",
             ) from None

@@ -1,7 +1,7 @@
-"""What stands in the file of a SentencePiece model: its pieces by id, and how to move the special ones to 0 to 3.
+"""Parser of SentencePiece model files: reads the pieces by id, and moves the special pieces to the ids 0 to 3.
 
-The file is a protobuf message: each field 1 is a piece (its id is its place), field 2 holds the settings that it was trained
-with. This much of the wire format is read here, so that the protobuf library need not be installed.
+The file is a protobuf message. Each field 1 is a piece, whose id is its index, and field 2 holds the settings of the training.
+This parser reads only that part of the wire format, so the protobuf library is not required.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _PIECES_FIELD, _TRAINER_SPEC_FIELD = 1, 2
 _TEXT_FIELD, _SCORE_FIELD, _TYPE_FIELD = 1, 2, 3
 _MODEL_TYPE_FIELD = 3
 _MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
-# Padding, unknown, begin and end, in dragoman's order: the settings' fields for id and name, the usual name, and the kind.
+# Padding, unknown, begin and end in dragoman's order: fields of the settings for id and name, the usual name, and the type.
 _SPECIAL_PIECES = ((43, 48, "<pad>", CONTROL), (40, 45, "<unk>", UNKNOWN), (41, 46, "<s>", CONTROL), (42, 47, "</s>", CONTROL))
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece as the model holds it; ▁ stands for a space, and `kind` is one of this file's constants."""
+    """Piece of a model. In its text, ▁ marks a space; its type is a constant of this module."""
 
     text: str
     score: float
@@ -30,20 +30,23 @@ class Piece:
 
 
 def read_pieces(model: bytes) -> list[Piece]:
-    """The pieces by id. Raises ValueError where the bytes are no such message."""
+    """Return the pieces by id. Raise ValueError if the bytes are no such message."""
     return [_parse_piece(value) for number, value, _ in _iter_fields(model) if number == _PIECES_FIELD]
 
 
 def read_model_type(model: bytes) -> str:
-    """What the model was trained as: unigram, bpe, word or char. Raises ValueError as `read_pieces` does."""
+    """Return the type of the model: unigram, bpe, word or char. Raise ValueError if the bytes are no such message."""
     model_types = [value for number, value, _ in _iter_fields(_read_trainer_spec(model)) if number == _MODEL_TYPE_FIELD]
     return _MODEL_TYPES.get(_as_int(model_types[-1]), "unknown") if model_types else "unigram"
 
 
 def renumber_special_pieces(model: bytes) -> bytes:
-    """The same model with padding, unknown, begin and end at 0 to 3, each added where it has none; it splits text as before.
+    """Return the model with padding, unknown, begin and end at the ids 0 to 3; missing ones are added.
 
-    Raises ValueError where a piece of such a name is an ordinary one, and where the bytes are no such message.
+    The segmentation of text stays the same.
+
+    Raises:
+        ValueError: an ordinary piece has such a name, or the bytes are no such message.
     """
     records = [(_parse_piece(value), record) for number, value, record in _iter_fields(model) if number == _PIECES_FIELD]
     spec_values = {number: value for number, value, _ in _iter_fields(_read_trainer_spec(model))}
@@ -51,20 +54,19 @@ def renumber_special_pieces(model: bytes) -> bytes:
     special_records: list[bytes] = []
     for _, name_field, default_name, piece_type in _SPECIAL_PIECES:
         name = _as_text(spec_values.get(name_field, default_name.encode()))
-        texts = [
-            name if piece.piece_type == UNKNOWN == piece_type else piece.text for piece, _ in records
-        ]  # whatever <unk> is called
-        place = texts.index(name) if name in texts else None
-        if place is None:
+        # The unknown piece is found by its type, because it may have any name.
+        texts = [name if piece.piece_type == UNKNOWN == piece_type else piece.text for piece, _ in records]
+        index = texts.index(name) if name in texts else None
+        if index is None:
             special_records.append(
                 _encode_field(_PIECES_FIELD, _encode_field(_TEXT_FIELD, name.encode()) + _encode_field(_TYPE_FIELD, piece_type))
             )
-        elif records[place][0].piece_type == piece_type:
-            special_records.append(records.pop(place)[1])
+        elif records[index][0].piece_type == piece_type:
+            special_records.append(records.pop(index)[1])
         else:
-            raise ValueError(f"its piece {name} is part of the text, not a mark")
+            raise ValueError(f"its piece {name} is an ordinary piece, not a special one")
     spec_records = [record for number, _, record in _iter_fields(_read_trainer_spec(model)) if number not in ids]
-    spec_records += [_encode_field(number, place) for number, place in ids.items()]
+    spec_records += [_encode_field(number, piece_id) for number, piece_id in ids.items()]
     remaining_records = [
         record for number, _, record in _iter_fields(model) if number not in (_PIECES_FIELD, _TRAINER_SPEC_FIELD)
     ]
@@ -79,7 +81,7 @@ def renumber_special_pieces(model: bytes) -> bytes:
 
 
 def _read_trainer_spec(model: bytes) -> bytes:
-    """Parts of a message that comes several times are laid together, as every reader of protobuf does."""
+    """Return the settings of the training. Repeated parts of a message are concatenated, as in any protobuf reader."""
     return b"".join(_as_bytes(value) for number, value, _ in _iter_fields(model) if number == _TRAINER_SPEC_FIELD)
 
 
@@ -90,7 +92,7 @@ def _parse_piece(message: int | bytes) -> Piece:
             text = _as_text(value)
         elif number == _SCORE_FIELD:
             if len(_as_bytes(value)) != 4:
-                raise ValueError("a score of another length")
+                raise ValueError("a score does not have 4 bytes")
             (score,) = struct.unpack("<f", _as_bytes(value))
         elif number == _TYPE_FIELD:
             piece_type = _as_int(value)
@@ -98,7 +100,7 @@ def _parse_piece(message: int | bytes) -> Piece:
 
 
 def _iter_fields(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
-    """Each field's number, its value, and its own bytes with the tag."""
+    """Yield the number of each field, its value, and its bytes with the tag."""
     offset = 0
     while offset < len(message):
         start = offset
@@ -114,12 +116,12 @@ def _iter_fields(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
             value = message[offset : offset + length]
             offset += length
             if offset > len(message):
-                raise ValueError("a field goes on beyond the end")
+                raise ValueError("a field continues beyond the end")
         yield tag >> 3, value, message[start:offset]
 
 
 def _read_varint(message: bytes, offset: int) -> tuple[int, int]:
-    """A whole number of seven bits a byte, lowest first, and the place after it."""
+    """Return an integer of seven bits per byte, lowest first, and the offset after it."""
     number = 0
     for shift in range(0, 70, 7):
         if offset >= len(message):
@@ -133,7 +135,7 @@ def _read_varint(message: bytes, offset: int) -> tuple[int, int]:
 
 
 def _encode_field(number: int, value: int | bytes) -> bytes:
-    """A field as it is written."""
+    """Return the bytes of a field."""
     if isinstance(value, int):
         return _encode_varint(number << 3) + _encode_varint(value)
     return _encode_varint(number << 3 | 2) + _encode_varint(len(value)) + value

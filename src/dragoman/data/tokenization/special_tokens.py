@@ -1,4 +1,4 @@
-"""The four ids that every vocabulary begins with."""
+"""Four special ids at the start of every vocabulary."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Other ways to split a text into the pieces of its model: BPE-dropout and unigram sampling, from chance that is handed in.
+"""Subword sampling: BPE-dropout and unigram sampling with a random generator of the caller.
 
-Both split word by word where no piece reaches over a space: the words of a text are then split independently of each other, and
-what was worked out for a word serves again. SentencePiece samples, too, but since it mixes bits of the process into the seed
-(0.2.3) no seed gives the same draws in another process.
+If no piece contains an inner space, both segment a text word by word and cache the result of each word. SentencePiece 0.2.3
+samples as well, but it mixes bits of the process into the seed, so no seed gives the same samples in another process.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ from dragoman.data.tokenization.sentencepiece_proto import (
 )
 
 METASPACE = "▁"
-# Letters of a word that is likely to come again; a text without spaces is one long word.
+# Longer words rarely repeat, so they are not cached; a text without spaces is one long word.
 MAX_CACHED_WORD_LENGTH = 32
 
 
 def build_sampler(model: bytes) -> BpeDropout | UnigramSampling:
-    """The way to sample that goes with a model. Raises ValueError saying why there is none."""
+    """Return the sampler for a model. Raise ValueError with the reason if there is none."""
     model_type, pieces = read_model_type(model), read_pieces(model)
     if model_type not in ("bpe", "unigram"):
-        raise ValueError(f"sampling needs a BPE or unigram model, and this one is of the kind {model_type}")
+        raise ValueError(f"sampling needs a BPE or unigram model, and this one is of the type {model_type}")
     if any(piece.piece_type == UNUSED for piece in pieces):
-        raise ValueError("sampling knows nothing of pieces that are marked as unused, and this model has some")
+        raise ValueError("sampling does not support pieces that are marked as unused, and this model has some")
     return BpeDropout(pieces) if model_type == "bpe" else UnigramSampling(pieces)
 
 
 class _PieceTable:
-    """What both ways know of a model: the ids of its pieces, and of what it has no piece for."""
+    """Ids of the pieces of a model, and of characters that have no piece."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._ids = {piece.text: [index] for index, piece in enumerate(pieces) if piece.piece_type in (NORMAL, USER_DEFINED)}
@@ -54,35 +53,35 @@ class _PieceTable:
         self._splits_by_word = not any(METASPACE in text[1:] for text in self._ids)
 
     def split_words(self, text: str) -> list[str]:
-        """The parts of a text in SentencePiece's spelling that no piece joins."""
+        """Return the words of a text with ▁ for spaces; the whole text if a piece may contain an inner space."""
         return re.findall(f"{METASPACE}[^{METASPACE}]*|[^{METASPACE}]+", text) if self._splits_by_word else [text]
 
     def to_ids(self, symbol: str) -> list[int]:
-        """The id of a piece; of any other letter its bytes, or unknown."""
+        """Return the id of a piece; for any other character the ids of its bytes, or the unknown id."""
         if (ids := self._ids.get(symbol)) is not None:
             return ids
         return [self._byte_ids[byte] for byte in symbol.encode()] if self._byte_ids else [self._unknown_id]
 
     def merge_unknown(self, ids: list[int]) -> list[int]:
-        """A run of unknown letters is one <unk>."""
+        """Return the ids with one <unk> for each run of unknown characters."""
         if self._byte_ids or self._unknown_id not in ids:
             return ids
         return [index for index, previous in zip(ids, [-1, *ids], strict=False) if not index == previous == self._unknown_id]
 
 
 class BpeDropout:
-    """Merges as BPE does, each left out with probability α when its turn comes (Provilkov, Emelianenko and Voita 2020)."""
+    """BPE segmentation that skips each merge with probability α (Provilkov, Emelianenko and Voita 2020)."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._table = _PieceTable(pieces)
-        # Every piece can come of a merge; BPE makes the one of the highest score first.
+        # BPE applies the merge with the highest score first; every piece may be the result of a merge.
         self._ranks = {piece.text: -piece.score for piece in pieces if piece.piece_type in (NORMAL, USER_DEFINED)}
         user_defined = sorted(self._table.user_defined, key=len, reverse=True)
         self._symbol_pattern = re.compile("|".join([*map(re.escape, user_defined), "."]), re.DOTALL)
         self._cached_merge = lru_cache(maxsize=2**16)(self._merge_without_dropout)
 
     def split(self, text: str, alpha: float, rng: Random) -> list[int]:
-        """Ids of a normalised text in SentencePiece's spelling, with ▁ for spaces."""
+        """Return the ids of a normalized text with ▁ for spaces."""
         schedule = _DropoutSchedule(alpha, rng)
         ids: list[int] = []
         for word in self._table.split_words(text):
@@ -96,7 +95,7 @@ class BpeDropout:
         return self._merge(word, None)
 
     def _merge(self, word: str, schedule: _DropoutSchedule | None) -> tuple[list[int], int]:
-        """The word's ids, and how many merges they took."""
+        """Return the ids of a word, and the number of merges."""
         symbols: list[str] = self._symbol_pattern.findall(word)
         previous, following = list(range(-1, len(symbols) - 1)), [*range(1, len(symbols)), -1]
         frozen_positions = {position for position, symbol in enumerate(symbols) if symbol in self._table.user_defined}
@@ -128,7 +127,7 @@ class BpeDropout:
 
 
 class _DropoutSchedule:
-    """Which of the merges to come are left out; the merges between two of those are drawn at once."""
+    """Schedule of the skipped merges. One draw gives the number of merges until the next skipped one."""
 
     def __init__(self, alpha: float, rng: Random) -> None:
         self._alpha = alpha
@@ -138,18 +137,18 @@ class _DropoutSchedule:
     def _draw_gap(self) -> float:
         if not 0 < self._alpha < 1:
             return 0 if self._alpha else math.inf
-        gap = math.log(1 - self._rng.random()) / math.log1p(-self._alpha)  # beyond all numbers for the smallest of α
+        gap = math.log(1 - self._rng.random()) / math.log1p(-self._alpha)  # infinite for the smallest α
         return int(gap) if math.isfinite(gap) else math.inf
 
     def try_apply_all(self, num_merges: int) -> bool:
-        """Whether the next merges are all made; if so, they are behind us."""
+        """Return whether the next `num_merges` merges are all applied; if so, advance past them."""
         if num_merges > self._merges_until_drop:
             return False
         self._merges_until_drop -= num_merges
         return True
 
     def is_next_dropped(self) -> bool:
-        """Whether the next merge is left out."""
+        """Return whether the next merge is skipped, and advance past it."""
         if self._merges_until_drop:
             self._merges_until_drop -= 1
             return False
@@ -158,12 +157,12 @@ class _DropoutSchedule:
 
 
 class UnigramSampling:
-    """Draws from all ways to split a text, each as likely as the product of its pieces to the power of α (Kudo 2018)."""
+    """Random segmentation, with the probability of the product of its pieces to the power of α (Kudo 2018)."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._table = _PieceTable(pieces)
         scores = {piece.text: piece.score for piece in pieces if piece.piece_type == NORMAL}
-        # As in SentencePiece: what the user defined wins over any other piece, an unknown letter is rarer than the rarest.
+        # SentencePiece's rules: a user-defined piece precedes all others; an unknown character is rarer than the rarest piece.
         user_defined_scores = {text: len(text) * max(scores.values(), default=0.0) - 0.1 for text in self._table.user_defined}
         self._scores = scores | user_defined_scores
         self._unknown_score = min(scores.values(), default=0.0) - 10
@@ -171,7 +170,7 @@ class UnigramSampling:
         self._cached_lattice = lru_cache(maxsize=2**14)(self._build_lattice)
 
     def split(self, text: str, alpha: float, rng: Random) -> list[int]:
-        """Ids of a normalised text in SentencePiece's spelling, with ▁ for spaces."""
+        """Return the ids of a normalized text with ▁ for spaces."""
         ids: list[int] = []
         for word in self._table.split_words(text):
             lattice, end = (
@@ -191,9 +190,9 @@ class UnigramSampling:
         return self._table.merge_unknown(ids)
 
     def _build_lattice(self, word: str, alpha: float) -> list[_LatticeNode]:
-        """The pieces that end at each place of a word, from the first letter's end on.
+        """Return the pieces that end at each position of a word, from the end of the first letter on.
 
-        A piece weighs as much as all ways to split what stands before it, times its own probability to the power of α.
+        The weight of a piece is the weight of all segmentations before it, times its own probability to the power of α.
         """
         lattice: list[_LatticeNode] = []
         forward_logs = [0.0]
@@ -217,7 +216,7 @@ class UnigramSampling:
 
 
 class _LatticeNode(NamedTuple):
-    """Pieces that end at one place: where each begins, its ids, and the sum of the weights up to it."""
+    """Pieces that end at one position: the start of each, its ids, and the cumulative weights."""
 
     starts: list[int]
     ids: list[list[int]]

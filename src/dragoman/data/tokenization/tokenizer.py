@@ -1,4 +1,4 @@
-"""How both sides of a pair are split: their subword models, learnt, taken, written and read."""
+"""Tokenizers of both sides of a pair: training, import, writing and reading."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ from dragoman.errors import BundleError
 
 SOURCE_MODEL_FILE, TARGET_MODEL_FILE = "source.model", "target.model"
 LABELS_FILE = "labels.json"
-"""In the place of the target's model, where trees are the target."""
+"""File of the target's labels, if the target is trees."""
 
 
 class PairTokenizer:
-    """The subword models of both sides; one and the same where they are joint. Of trees, the target is `labels.Labels`."""
+    """Tokenizers of both sides, which are one object if they are joint.
+
+    Args:
+        source: the tokenizer of the source
+        target: the tokenizer of the target; for trees, their `TreeLabels`
+        append_source_eos: the encoder reads an end token after each source
+    """
 
     def __init__(self, source: SentencePieceTokenizer, target: Vocabulary, *, append_source_eos: bool) -> None:
         self.source = source
@@ -31,19 +37,20 @@ class PairTokenizer:
 
     @property
     def is_joint(self) -> bool:
+        """Return whether both sides share one model."""
         return self.source is self.target
 
     def encode_source(self, text: str) -> list[int]:
-        """Ids as the encoder reads them."""
+        """Return the ids that the encoder reads."""
         return self.source.encode(text) + ([END_ID] if self.append_source_eos else [])
 
     def encode_target(self, text: str) -> list[int]:
-        """Ids without begin and end."""
+        """Return the ids of the target without begin and end tokens."""
         return self.target.encode(text)
 
 
 def write_tokenizer(folder: Path, tokenizer: PairTokenizer) -> None:
-    """Put the subword models into a folder, as prepared corpora and bundles hold them: a joint one once."""
+    """Write the tokenizers into a folder, a joint one once."""
     (folder / SOURCE_MODEL_FILE).write_bytes(tokenizer.source.serialized_model)
     if not tokenizer.is_joint:
         name = TARGET_MODEL_FILE if isinstance(tokenizer.target, SentencePieceTokenizer) else LABELS_FILE
@@ -51,20 +58,20 @@ def write_tokenizer(folder: Path, tokenizer: PairTokenizer) -> None:
 
 
 def read_tokenizer(folder: Path, config: TokenizerConfig, *, append_source_eos: bool) -> PairTokenizer:
-    """What `write_tokeniser` wrote. Raises BundleError naming the file that is missing or damaged."""
+    """Return the tokenizers that `write_tokenizer` wrote. Raise BundleError if a file is missing or damaged."""
 
     def read_model_bytes(name: str) -> bytes:
         try:
             return (folder / name).read_bytes()
         except OSError as error:
-            raise BundleError(f"{folder / name}: cannot be read: {error.strerror}") from None
+            raise BundleError(f"{folder / name}: cannot be read: {error.strerror}", code="tokenizer-damaged") from None
 
     def read_sentencepiece(name: str) -> SentencePieceTokenizer:
         return SentencePieceTokenizer(read_model_bytes(name), lowercase=config.lowercase, name=str(folder / name))
 
     source = read_sentencepiece(SOURCE_MODEL_FILE)
     if (folder / LABELS_FILE).exists():
-        from dragoman.data.tokenization.tree_labels import read_labels  # only here, since who translates need not wait for it
+        from dragoman.data.tokenization.tree_labels import read_labels  # imported late, because translation does not need it
 
         return PairTokenizer(
             source,
@@ -77,18 +84,19 @@ def read_tokenizer(folder: Path, config: TokenizerConfig, *, append_source_eos: 
 
 
 def import_tokenizer(config: TokenizerConfig, *, root: Path, append_source_eos: bool) -> PairTokenizer:
-    """The SentencePiece models that the recipe names, with paths from `root` on, renumbered where that is needed.
+    """Return the SentencePiece models that the recipe names relative to `root`, with special pieces moved to 0 to 3.
 
-    Raises what `take_subword` does.
+    Raises:
+        DataError, BundleError, RecipeError: see `import_sentencepiece`.
     """
     assert config.model_file is not None
-    source = import_sentencepiece(config, "model", root / config.model_file)
+    source = import_sentencepiece(config, "model_file", root / config.model_file)
     if config.joint:
         return PairTokenizer(source, source, append_source_eos=append_source_eos)
     assert config.target_model_file is not None
     return PairTokenizer(
         source,
-        import_sentencepiece(config, "target_model", root / config.target_model_file),
+        import_sentencepiece(config, "target_model_file", root / config.target_model_file),
         append_source_eos=append_source_eos,
     )
 
@@ -102,7 +110,18 @@ def train_tokenizer(
     seed: int,
     notify: NotifyFn = lambda _: None,
 ) -> PairTokenizer:
-    """Learn the joint model from both sides, or one from each. Raises DataError where there is no text."""
+    """Train a joint tokenizer on both sides, or one on each side.
+
+    Args:
+        sources, targets: lines of text of each side
+        config: the tokenizer section of the recipe
+        append_source_eos: the encoder reads an end token after each source
+        seed: seed of the training
+        notify: receives the number of skipped lines
+
+    Raises:
+        DataError, RecipeError: see `train_sentencepiece`.
+    """
 
     def iter_both_sides() -> Iterable[str]:
         yield from sources

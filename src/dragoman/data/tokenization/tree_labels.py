@@ -1,7 +1,7 @@
-"""Trees to ids and back: a closed list of labels, learnt from a treebank, and words as an encoder reads them.
+"""Conversion of trees to ids and back, with a closed list of labels from a treebank.
 
-A stored target holds the tag of each word where the tree's tokens have XX, so that one row of ids tells brackets and tags.
-Where a parser's sequence is to say XX alone, `hidden` names the ids that it reads and says as XX.
+A stored target holds the tag of each word instead of the token XX, so one row of ids holds brackets and tags. If the decoder
+predicts XX for each word, `hidden_ids` lists the ids of tags that it reads and predicts as XX.
 """
 
 from __future__ import annotations
@@ -24,43 +24,52 @@ from dragoman.trees.simplify import TOP, AnnotationMode, simplify
 from dragoman.trees.tree import Tree, get_leaves, iter_events
 
 XX_ID = len(SPECIAL_IDS)
-"""The id of XX in every list."""
+"""Id of XX in every list of labels."""
 _FORBIDDEN_IN_WORD = re.compile(r"[\s\u2581\x00]")
 
 
 def to_source_text(words: Sequence[str]) -> str:
-    """Words as the encoder's subword model reads them: one space between them, and none, nor ▁, which marks one, within."""
+    """Return words as one line for the encoder's tokenizer, with one space between words; ▁ and spaces in a word become _."""
     return " ".join(_FORBIDDEN_IN_WORD.sub("_", penn.escape_word(word)) or "_" for word in words)
 
 
 def normalize_tree(tree: Tree, *, function_tags: AnnotationMode, traces: AnnotationMode) -> Tree:
-    """The tree without what is left out, and with a bracket around a word that stands alone."""
+    """Return the simplified tree, with a bracket around a single word."""
     tree = simplify(tree, function_tags=function_tags, traces=traces)
     return Tree(TOP, (tree,)) if tree.is_preterminal else tree
 
 
 @dataclass(frozen=True, slots=True)
 class DelexicalizedTopDown:
-    """The top-down way with XX for each word, since no closed list holds them all."""
+    """Top-down linearization with XX for each word, because no closed list holds all words."""
 
     name: LinearizationName = "topdown"
 
     def linearize(self, tree: Tree) -> list[str]:
+        """Return the tokens of a tree."""
         templates = {"open": "({}", "leaf": XX, "close": ")"}
         return [templates[kind].format(label) for kind, label, _ in iter_events(tree)]
 
     def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
+        """Return the action of each token."""
         top_down = TopDownLinearization()
         return [
-            Action("word") if token == XX else action if action.kind != "word" else Action("junk")
+            Action("word") if token == XX else action if action.kind != "word" else Action("invalid")
             for token, action in zip(tokens, top_down.parse_actions(tokens), strict=True)
         ]
 
 
 class TreeLabels:
-    """What a parser says: brackets, XX and tags by id, the special four first, then XX.
+    """Output vocabulary of a parser: the four special ids, XX, brackets and tags.
 
-    `encode` and `decode` are of tokens with a space between them; `encode_tree` makes ids of a tree.
+    `encode` and `decode` handle tokens separated by spaces; `encode_tree` returns the ids of a tree.
+
+    Args:
+        name: the linearization
+        brackets: labels of brackets, the most frequent first
+        tags: part-of-speech tags, the most frequent first
+        function_tags: treatment of function tags
+        traces: treatment of traces
     """
 
     def __init__(
@@ -92,31 +101,32 @@ class TreeLabels:
         return opener, closer
 
     def _get_tag_token(self, tag: str) -> str:
-        """What stands for a word of this tag: as the way writes it where it writes tags."""
+        """Return the token of a word with this tag, in the form of the linearization if it writes tags."""
         if self.name != "tensor2tensor":
             return tag
         word = Tree(tag, ("x",))
         return self.linearization.linearize(Tree(TOP, (word, word)))[1]
 
     def __len__(self) -> int:
+        """Return the number of ids."""
         return len(self.tokens)
 
     @property
     def shift_ids(self) -> list[int]:
-        """Ids that stand for a word."""
+        """Ids that represent a word."""
         return [XX_ID, *range(len(self) - len(self.tags), len(self))]
 
     @property
     def hidden_ids(self) -> list[int]:
-        """Ids of tags that are read and said as XX; none where the sequence says the tags."""
+        """Ids of tags that the decoder reads and predicts as XX; none if the linearization contains tags."""
         return [] if self.name == "tensor2tensor" else self.shift_ids[1:]
 
     @cached_property
     def serialized_model(self) -> bytes:
-        """What is kept on disk: JSON, from which `read_labels` makes the same list."""
+        """Bytes of the file of labels: JSON, from which `read_labels` returns the same labels."""
         document = {
             "linearization": self.name,
-            "functions": self.function_tags,
+            "function_tags": self.function_tags,
             "traces": self.traces,
             "brackets": self.brackets,
             "tags": self.tags,
@@ -124,13 +134,18 @@ class TreeLabels:
         return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
 
     def normalize(self, tree: Tree) -> Tree:
-        """The tree as it is learnt."""
+        """Return the simplified tree that the parser is trained on."""
         return normalize_tree(tree, function_tags=self.function_tags, traces=self.traces)
 
     def encode_tree(self, tree: Tree, unknown_counts: Counter[str] | None = None) -> list[int]:
-        """The ids of a plain tree; a bracket that is not in the list becomes <unk>, a tag that is not XX.
+        """Return the ids of a simplified tree. An unknown bracket becomes <unk>, an unknown tag becomes XX.
 
-        unknown: counts the labels that are not in the list. Raises DataError for a tree that this way cannot tell.
+        Args:
+            tree: a tree that `normalize` returned
+            unknown_counts: receives the counts of unknown labels
+
+        Raises:
+            DataError: the linearization cannot express the tree.
         """
         tags = iter(get_leaves(tree))
         ids: list[int] = []
@@ -149,41 +164,45 @@ class TreeLabels:
         return ids
 
     def hide_tags(self, ids: Sequence[int]) -> list[int]:
-        """The same ids as the decoder reads and says them."""
+        """Return the ids that the decoder reads and predicts: hidden tags become XX."""
         hidden_ids = set(self.hidden_ids)
         return [XX_ID if index in hidden_ids else index for index in ids]
 
     def build_automaton(self) -> ConstraintAutomaton:
-        """What may follow in these tokens; none of the hidden ones."""
+        """Return the automaton of valid token sequences, without hidden tags."""
         return ConstraintAutomaton(
             self.linearization, self.tokens, end_id=END_ID, special_ids=[*SPECIAL_IDS[:END_ID], *self.hidden_ids]
         )
 
-    # As a subword model has them
+    # Methods of `Vocabulary`
 
     def encode(self, text: str) -> list[int]:
-        """The ids of tokens with a space between them."""
+        """Return the ids of tokens separated by spaces."""
         return [self._ids.get(token, UNKNOWN_ID) for token in text.split(" ")] if text else []
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of several texts, as `encode` does."""
         return [self.encode(text) for text in texts]
 
     def sample_encode(self, text: str, *, alpha: float, seed: int) -> list[int]:
-        """As `encode`: labels are never split."""
+        """Return `encode(text)`, because labels have one segmentation."""
         return self.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Return the tokens of ids, separated by spaces."""
         return " ".join(self.ids_to_pieces(ids))
 
     def piece_to_id(self, piece: str) -> int | None:
+        """Return the id of a token, or None."""
         return UNKNOWN_ID if piece == SPECIAL_PIECES[UNKNOWN_ID] else self._ids.get(piece)
 
     def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return the tokens of ids."""
         return [self.tokens[index] for index in ids]
 
 
 def collect_labels(trees: Iterable[Tree], task: TaskConfig) -> TreeLabels:
-    """All labels of a treebank, the most frequent first. Raises DataError where there is no bracket around any word."""
+    """Return all labels of a treebank, the most frequent first. Raise DataError if no tree has a bracket."""
     brackets, tags = Counter[str](), Counter[str]()
     for tree in trees:
         for kind, label, _ in iter_events(normalize_tree(tree, function_tags=task.function_tags, traces=task.traces)):
@@ -192,19 +211,22 @@ def collect_labels(trees: Iterable[Tree], task: TaskConfig) -> TreeLabels:
             elif kind == "leaf" and label is not None:
                 tags[label] += 1
     if not brackets:
-        raise DataError("the treebank is empty: no tree holds a word")
+        raise DataError("treebank: is empty, no tree holds a word; check data.train", code="empty-data")
     if task.linearization == "tensor2tensor" and XX in brackets:
-        raise DataError(f"a bracket is labelled {XX}, which stands for a word; set task.linearization = 'typed'")
+        raise DataError(
+            f"treebank: a bracket has the label {XX}, which represents a word; set task.linearization = 'typed'",
+            code="invalid-tree",
+        )
     sorted_labels = [sorted(counts, key=lambda label: (-counts[label], label)) for counts in (brackets, tags)]
     return TreeLabels(task.linearization, *sorted_labels, function_tags=task.function_tags, traces=task.traces)
 
 
 def read_labels(serialized_model: bytes, *, name: str) -> TreeLabels:
-    """The list that a file holds. Raises BundleError where it is none."""
+    """Return the labels of a file. Raise BundleError if it holds none."""
     try:
         document: dict[str, Any] = json.loads(serialized_model)
         name_in_file, label_lists = document["linearization"], (document["brackets"], document["tags"])
-        simplifications = {"functions": document["functions"], "traces": document["traces"]}
+        simplifications = {"function_tags": document["function_tags"], "traces": document["traces"]}
         are_texts = all(isinstance(label, str) for labels in label_lists for label in labels)
         if (
             name_in_file not in get_args(LinearizationName)
@@ -215,4 +237,6 @@ def read_labels(serialized_model: bytes, *, name: str) -> TreeLabels:
             raise ValueError
         return TreeLabels(name_in_file, *label_lists, **simplifications)
     except (ValueError, TypeError, KeyError, RecursionError, DataError):
-        raise BundleError(f"{name}: is not a list of labels, or a damaged one") from None
+        raise BundleError(
+            f"{name}: is not a list of labels, or is damaged; copy the file again", code="tokenizer-damaged"
+        ) from None

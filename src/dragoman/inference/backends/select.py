@@ -1,32 +1,87 @@
-"""Models made ready to be searched: for a processor compiled or packed, for a GPU in fixed shapes; also with a shortlist."""
+"""The choice of a back end for each model, and the construction of the inference model that a search steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from dragoman.decoding.interface import StepFn
+from dragoman.decoding.interface import SearchState, StepFn
 from dragoman.decoding.native_search import NativeSearch
+from dragoman.decoding.topk import TopK
 from dragoman.errors import DeviceError
+from dragoman.inference.backends.backend import Backend, BackendRequest, ModelTraits, SupportStatus
+from dragoman.inference.backends.compiled.backend import CompiledBackend
+from dragoman.inference.backends.cuda.backend import CudaBackend
 from dragoman.inference.backends.cuda.model import build_cuda_inference_model
-from dragoman.inference.backends.device import supports_compiled
-from dragoman.inference.backends.packed.matmul import Precision, pack_matmul
-from dragoman.inference.backends.packed.model import PackedTransformer
+from dragoman.inference.backends.eager import EagerBackend
+from dragoman.inference.backends.packed.backend import PackedBackend
 from dragoman.inference.backends.packed.pack import pack_model
+from dragoman.inference.backends.shared import Precision
 from dragoman.inference.shortlist import Shortlist
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.malloc import tune_malloc
 from dragoman.tasks.inference_model import InferenceModel, as_inference_model, ensemble, get_max_positions
 
-if TYPE_CHECKING:
-    from dragoman.inference.backends.compiled.model import CompiledTransformer
+# Each request goes to the first back end that supports it. `support_table` prints the same table for the documentation.
+BACKENDS: tuple[Backend, ...] = (CompiledBackend(), PackedBackend(), CudaBackend(), EagerBackend())
 
-CpuModel: TypeAlias = "PackedTransformer | CompiledTransformer"
+
+class CpuModel(Protocol):
+    """Model that is prepared for a processor, by the packed or the compiled back end."""
+
+    @property
+    def make_topk(self) -> Callable[[], TopK]: ...
+
+    def start(self, source_BS: Tensor) -> SearchState: ...
+
+    def step(self, tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]: ...
+
+    def build_native_search(self, vocab_ids_W: Tensor | None = None) -> NativeSearch | None:
+        """Return the model's own search, if it has one.
+
+        vocab_ids_W: token ids of a restricted output vocabulary
+        """
+        ...
+
+    def restrict_output(self, model: Transformer, vocab_ids_W: Tensor) -> CpuModel:
+        """Return the prepared model with these output words only.
+
+        model: the trained model that this one was prepared from
+        """
+        ...
+
+
+def choose_backend(request: BackendRequest) -> Backend:
+    """Return the first back end that runs the request on this machine. Raises DeviceError if a back end refuses it."""
+    for backend in BACKENDS:
+        for support in (backend.supports(request), backend.check_machine(request.precision)):
+            if support.status is SupportStatus.REFUSED:
+                raise DeviceError(
+                    f"{request.device_type}, {request.precision}: {support.reason}; choose another device or leave it out",
+                    code=support.code,
+                )
+            if not support.is_supported:
+                break
+        else:
+            return backend
+    raise AssertionError("the packed back end or the eager one runs every request")
+
+
+def supports_compiled(model: Transformer) -> bool:
+    """Return whether the compiled back end runs this model in int8 on this machine."""
+    request = BackendRequest("cpu", "int8", ModelTraits.from_model(model))
+    backend = BACKENDS[0]
+    return backend.supports(request).is_supported and backend.check_machine("int8").is_supported
+
+
+def uses_pointer_on_gpu(models: Sequence[Transformer], device: torch.device) -> bool:
+    """Return whether the models run unchanged in float32, because static CUDA buffers have no pointer."""
+    return device.type != "cpu" and any(model.decoder.pointer is not None for model in models)
 
 
 def build_inference_model(
@@ -37,93 +92,76 @@ def build_inference_model(
     *,
     release: Callable[[], None] = lambda: None,
 ) -> InferenceModel:
-    """One speaker of these models, which stay what they are. Raises DeviceError for a shortlist on a GPU.
+    """Return one inference model of these trained models, which must not change afterwards.
 
-    forget: see `Bundle.forget`; told whenever weights were read
+    release: is called whenever weights were read, so that mapped memory can be released
+
+    Raises DeviceError for a shortlist on a GPU.
     """
+    requests = [
+        BackendRequest(device.type, precision, ModelTraits.from_model(model), shortlist is not None) for model in models
+    ]
+    if uses_pointer_on_gpu(models, device):
+        requests = [replace(request, precision="float32") for request in requests]
+    names = [choose_backend(request).name for request in requests]
     if device.type == "cpu":
         tune_malloc()
-        cpu_models = [_build_cpu_model(model, precision, release) for model in models]
-        inference_model = ensemble(
-            [
-                InferenceModel(
-                    cpu_model.start,
-                    cpu_model.step,
-                    device,
-                    get_max_positions(models),
-                    cpu_model.make_topk,
-                    _build_native_search(cpu_model),
-                )
-                for cpu_model in cpu_models
-            ]
-        )
+        cpu_models = [
+            _prepare_cpu_model(name, model, precision, release) for name, model in zip(names, models, strict=True)
+        ]
+        max_positions = get_max_positions(models)
+        inference_model = ensemble([_to_inference_model(cpu_model, max_positions) for cpu_model in cpu_models])
         if shortlist is None:
             return inference_model
-        return replace(inference_model, restrict_vocabulary=_ShortlistRestriction(tuple(models), tuple(cpu_models), precision, shortlist))
-    if shortlist is not None:
-        raise DeviceError("a shortlist saves time on a processor only: leave it out, or give device = 'cpu'")
-    if uses_pointer_on_gpu(models, device):
+        restriction = _ShortlistRestriction(tuple(models), tuple(cpu_models), shortlist)
+        return replace(inference_model, restrict_vocabulary=restriction)
+    if "eager" in names:
         return as_inference_model(models)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     return ensemble([build_cuda_inference_model(deepcopy(model).to(dtype)) for model in models])
 
 
-def _build_cpu_model(model: Transformer, precision: Precision, release: Callable[[], None]) -> CpuModel:
-    """Compiled in int8 where that can be, else packed."""
-    if precision != "int8" or not supports_compiled(model):
-        return pack_model(model, precision, release=release)
-    from dragoman.inference.backends.compiled.pack import (
-        compile_model,  # only here, since Numba is an extra, and takes its time to come
+def _prepare_cpu_model(name: str, model: Transformer, precision: Precision, release: Callable[[], None]) -> CpuModel:
+    if name == "compiled":
+        # Numba is an optional dependency and slow to import.
+        from dragoman.inference.backends.compiled.pack import compile_model
+
+        return compile_model(model, release=release)
+    return pack_model(model, precision, release=release)
+
+
+def _to_inference_model(
+    cpu_model: CpuModel, max_positions: int | None, vocab_ids_W: Tensor | None = None
+) -> InferenceModel:
+    step = cpu_model.step if vocab_ids_W is None else _map_token_ids(cpu_model.step, vocab_ids_W)
+    return InferenceModel(
+        cpu_model.start,
+        step,
+        torch.device("cpu"),
+        max_positions,
+        cpu_model.make_topk,
+        cpu_model.build_native_search(vocab_ids_W),
     )
 
-    return compile_model(model, release=release)
 
-
-def _build_native_search(cpu_model: CpuModel, vocab_ids_W: Tensor | None = None) -> NativeSearch | None:
-    """What it searches with by itself, if it can; words_W: the only ones that it says."""
-    return None if isinstance(cpu_model, PackedTransformer) else cpu_model.build_native_search(vocab_ids_W)
-
-
-def uses_pointer_on_gpu(models: Sequence[Transformer], device: torch.device) -> bool:
-    """Whether these are computed as they were trained, in float32: fixed shapes know of no pointers yet."""
-    return device.type != "cpu" and any(model.decoder.pointer is not None for model in models)
+def _map_token_ids(step: StepFn, vocab_ids_W: Tensor) -> StepFn:
+    """Return a step that reads token numbers of the restricted vocabulary."""
+    return lambda tokens_N, state: step(vocab_ids_W[tokens_N], state)
 
 
 @dataclass(frozen=True)
 class _ShortlistRestriction:
-    """Gives a batch its own speaker, which computes likely words alone."""
+    """Function that gives a batch an inference model of its likely words only."""
 
     models: tuple[Transformer, ...]
     cpu_models: tuple[CpuModel, ...]
-    precision: Precision
     shortlist: Shortlist
 
     def __call__(self, source_BS: Tensor, required_ids: Sequence[int]) -> tuple[InferenceModel, Tensor]:
         vocab_ids_W = torch.tensor(sorted({*self.shortlist.select_tokens(source_BS).tolist(), *required_ids}))
         restricted_models = [
-            self._restrict_output(vocab_ids_W, cpu_model, model)
+            cpu_model.restrict_output(model, vocab_ids_W)
             for cpu_model, model in zip(self.cpu_models, self.models, strict=True)
         ]
-
-        def map_token_ids(step: StepFn) -> StepFn:
-            return lambda tokens_N, state: step(vocab_ids_W[tokens_N], state)
-
-        inference_models = [
-            InferenceModel(
-                restricted_model.start,
-                map_token_ids(restricted_model.step),
-                torch.device("cpu"),
-                None,
-                restricted_model.make_topk,
-                _build_native_search(restricted_model, vocab_ids_W),
-            )
-            for restricted_model in restricted_models
-        ]
-        return ensemble(inference_models), vocab_ids_W
-
-    def _restrict_output(self, vocab_ids_W: Tensor, cpu_model: CpuModel, model: Transformer) -> CpuModel:
-        if isinstance(cpu_model, PackedTransformer):
-            return replace(cpu_model, output=pack_matmul(model.output.detach()[vocab_ids_W], None, self.precision))
-        from dragoman.inference.backends.compiled.pack import restrict_output
-
-        return restrict_output(cpu_model, model, vocab_ids_W)
+        members = [_to_inference_model(restricted_model, None, vocab_ids_W) for restricted_model in restricted_models]
+        return ensemble(members), vocab_ids_W

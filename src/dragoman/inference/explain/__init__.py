@@ -1,1 +1,1 @@
-"""Attention, candidates and beams of one translation or parse."""
+"""Explanations of one translation or parse: attention, candidate tokens and the beam."""

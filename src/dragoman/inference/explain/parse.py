@@ -1,19 +1,25 @@
-"""Why a parse is what it is: as for a translation, with the tree and where each bracket's token looked."""
+"""Explanation of one parse: attention, candidate tokens, beam and tree."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, Unpack
 
+import torch
+
+from dragoman.bundle import Bundle
+from dragoman.config import DecodingConfig, Recipe
+from dragoman.config.decoding_options import DecodingOptions
 from dragoman.data.tokenization.special_tokens import END_ID
+from dragoman.data.tokenization.tree_labels import TreeLabels
 from dragoman.errors import DataError
 from dragoman.inference.explain.search_trace import trace_search
 from dragoman.inference.explain.translation import explain_output
-from dragoman.inference.parse import Parse
-from dragoman.inference.parser import Parser, Sentence
+from dragoman.inference.parse import Parse, PosTags, Sentence
+from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
-from dragoman.tasks.inference_model import get_decoder_start_id
+from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 from dragoman.tasks.parsing import UNLIMITED_POSITIONS, encode_words
 from dragoman.tasks.translation import get_source_limit
 from dragoman.tasks.tree_constraint import TreeConstraint
@@ -21,30 +27,55 @@ from dragoman.viz.attention_page import MAX_TOKENS
 from dragoman.viz.explanation import BeamNode, Explanation, ExplanationTree
 
 
+class ExplainableParser(Protocol):
+    """Part of `Parser` that an explanation needs."""
+
+    bundle: Bundle
+    models: list[Transformer]
+    device: torch.device
+
+    @property
+    def inference_model(self) -> InferenceModel: ...
+    @property
+    def recipe(self) -> Recipe: ...
+    @property
+    def labels(self) -> TreeLabels: ...
+    def resolve_decoding(self, decoding: Mapping[str, Any], /) -> DecodingConfig: ...
+    def parse(
+        self,
+        sentences: Sequence[Sentence],
+        /,
+        *,
+        tags: Sequence[PosTags | None] | None = ...,
+        **decoding: Unpack[DecodingOptions],
+    ) -> list[Parse]: ...
+
+
 def explain_parse(
-    parser: Parser,
+    parser: ExplainableParser,
     sentence: Sentence,
     *,
     tags: Sequence[str] | None = None,
     layer: int | None = None,
     heads: Sequence[int] = (),
-    **decoding: Any,
+    **decoding: Unpack[DecodingOptions],
 ) -> Explanation:
-    """Parse one sentence, and tell all that the (first) model looked at on the way; the arguments are those of `explain`.
+    """Parse one sentence and return the attention and the predictions of the first model.
 
-    tags: of its words, where they are given
-    Raises DataError for a sentence that cannot be explained, naming the limit where it is too long.
+    tags: POS tags of the words, if the parser needs them
+    layer, heads, decoding: see `explain`
+    Raises DataError for a sentence that cannot be explained, with the limit if it is too long.
     """
     config = parser.resolve_decoding(decoding)
     words = sentence if not isinstance(sentence, str) else _check_single_line(sentence).split()
     if not words:
-        raise DataError("the text is empty: there is nothing to parse, and nothing to explain")
+        raise DataError("the text is empty, so there is nothing to parse; give a sentence")
     source = encode_words(parser.bundle.tokenizer, words)
     _check_length(len(source), "tokens")
     [parse] = parser.parse([words], tags=None if tags is None else [tags], **decoding)
-    if parse.status == "refused":
-        longest = get_source_limit(parser.inference_model.max_positions, config)
-        raise DataError(f"the sentence has {len(source)} tokens, and the model reads {longest}; shorten it")
+    if parse.status == "too_long":
+        source_limit = get_source_limit(parser.inference_model.max_positions, config)
+        raise DataError(f"the sentence has {len(source)} tokens, and the model reads {source_limit}; shorten it")
     _check_length(len(parse.tokens) + 1, "brackets and words in its tree")
     ids = [parser.labels.tokens.index(token) for token in parse.tokens]
     suppressed_ids = [*FORBIDDEN_IDS, *parser.labels.hidden_ids]
@@ -52,11 +83,11 @@ def explain_parse(
         parser.bundle, source, ids, finished=True, layer=layer, heads=heads, suppressed_ids=suppressed_ids
     )
     beam: tuple[BeamNode, ...] = ()
-    notes = ["Probabilities are the model's own; the search took only what a tree over the words can go on with."]
+    notes = ["Probabilities are the model's own; the search allows only tokens that a tree over the words can continue with."]
     if config.method == "sample":
-        notes.append("The parse was drawn by chance, so there is no beam to show.")
+        notes.append("The parse was sampled, so there is no beam to show.")
     elif len(parser.models) > 1:
-        notes.append("Several models voted, so the beam of the first is not shown.")
+        notes.append("An ensemble made the parse, so the beam of its first model is not shown.")
     else:
         limit = min(len(source) + config.max_extra_tokens, parser.inference_model.max_positions or UNLIMITED_POSITIONS)
         allowed_tokens_fn = TreeConstraint(parser.labels.build_automaton(), parser.device).build_allowed_tokens_fn(
@@ -74,21 +105,21 @@ def explain_parse(
         if trace.ids == [*ids, END_ID]:
             beam = trace.to_branches(parser.labels)
         else:
-            notes.append("The search that was recorded came to another output than the parse, so its beam is not shown.")
+            notes.append("The recorded search found another output than the parse, so its beam is not shown.")
     return replace(
         explanation,
         source=" ".join(parse.words),
         target=parse.brackets,
-        source_words=_number_source_words(parser, source),
-        said_words=tuple(range(len(explanation.output_tokens))),
+        source_word_ids=_number_source_words(parser, source),
+        output_word_ids=tuple(range(len(explanation.output_tokens))),
         beam=beam,
         notes=tuple(notes),
         tree=_build_bracketing(parser, parse),
     )
 
 
-def _number_source_words(parser: Parser, source: Sequence[int]) -> tuple[int, ...]:
-    """The number of each token's word; the end token is a word of its own."""
+def _number_source_words(parser: ExplainableParser, source: Sequence[int]) -> tuple[int, ...]:
+    """Return the word number of each source token; the end token is a word of its own."""
     tokenizer = parser.bundle.tokenizer
     length = len(source) - tokenizer.append_source_eos
     numbers: list[int] = (tokenizer.source.word_start_mask[list(source[:length])].cumsum() - 1).tolist()
@@ -97,16 +128,16 @@ def _number_source_words(parser: Parser, source: Sequence[int]) -> tuple[int, ..
 
 def _check_single_line(text: str) -> str:
     if len(lines := text.splitlines()) > 1:
-        raise DataError(f"the text has {len(lines)} lines; one line at a time can be explained")
+        raise DataError(f"the text has {len(lines)} lines, and an explanation is of one line; give one line")
     return text
 
 
 def _check_length(length: int, unit: str) -> None:
     if length > MAX_TOKENS:
-        raise DataError(f"the sentence has {length} {unit}, and a page holds {MAX_TOKENS}: explain a shorter one")
+        raise DataError(f"the sentence has {length} {unit}, and a page holds {MAX_TOKENS}; shorten it")
 
 
-def _build_bracketing(parser: Parser, parse: Parse) -> ExplanationTree:
+def _build_bracketing(parser: ExplainableParser, parse: Parse) -> ExplanationTree:
     actions = parser.labels.linearization.parse_actions(parse.tokens)
     return ExplanationTree(
         words=parse.words,

@@ -96,9 +96,7 @@ class _TraceRecorder:
 
     def find_path(self, output_ids: Sequence[int]) -> tuple[int, ...]:
         """Return the indices of the hypotheses that are the prefixes of this output."""
-        index_by_extension = {
-            (hypothesis.parent, hypothesis.token): index for index, hypothesis in enumerate(self.hypotheses)
-        }
+        index_by_extension = {(hypothesis.parent, hypothesis.token): index for index, hypothesis in enumerate(self.hypotheses)}
         path: list[int] = []
         for token in output_ids:
             path.append(index_by_extension[path[-1] if path else None, token])

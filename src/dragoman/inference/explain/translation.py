@@ -1,6 +1,6 @@
-"""Why a translation is what it is: what a model looked at, what else it might have said, and what its beam gave up.
+"""Explanation of one translation: attention, other candidate tokens, and pruned hypotheses of the beam.
 
-The translation is made first, by the translator itself; all this is read off beside it, so that nothing here can change it.
+The translator makes the translation first. The explanation then runs the model again, so it cannot change the translation.
 """
 
 from __future__ import annotations
@@ -8,24 +8,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, Unpack, cast
 
 import torch
 from torch import Tensor
 
 from dragoman.bundle import Bundle
-from dragoman.config import DecodingConfig
+from dragoman.config import DecodingConfig, Recipe
+from dragoman.config.decoding_options import DecodingOptions
 from dragoman.data.collate import collate
 from dragoman.data.tokenization.sentencepiece import Vocabulary
 from dragoman.data.tokenization.special_tokens import END_ID, UNKNOWN_ID
 from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.errors import DataError
-from dragoman.inference.explain.search_trace import trace_search as trace_search
+from dragoman.inference.explain.search_trace import trace_search
+from dragoman.inference.translation import Translation
 from dragoman.model.attention import Attention, attention_weights
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.local_attention import Mask
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.attention_alignment import read_alignment_head
+from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import get_decoder_start_id, get_max_positions
 from dragoman.tasks.translation import has_text
@@ -41,29 +43,38 @@ from dragoman.viz.explanation import (
     TokenPrediction,
 )
 
-if TYPE_CHECKING:
-    from dragoman.inference.translator import Translator
-
 NUM_CANDIDATES = 10
-"""Candidates that are told at each place."""
+"""Candidate tokens at each position."""
+
+
+class ExplainableTranslator(Protocol):
+    """Part of `Translator` that an explanation needs."""
+
+    bundle: Bundle
+
+    @property
+    def recipe(self) -> Recipe: ...
+    def resolve_decoding(self, decoding: Mapping[str, Any], /) -> DecodingConfig: ...
+    def translate(self, texts: Sequence[str], /, **decoding: Unpack[DecodingOptions]) -> list[Translation]: ...
 
 
 def explain(
-    translator: Translator,
+    translator: ExplainableTranslator,
     text: str,
     *,
     target: str | None = None,
     layer: int | None = None,
     heads: Sequence[int] = (),
-    **decoding: Any,
+    **decoding: Unpack[DecodingOptions],
 ) -> Explanation:
-    """Translate one line, or force `target` as its translation, and tell all that the (first) model looked at on the way.
+    """Translate one line and return the attention and the predictions of the first model.
 
-    layer, heads: what to look at first, counted from 1; when not given, the head that the bundle names for alignments, and
-        elsewhere all heads of the last layer
-    decoding: knobs of the recipe's [decoding] section to change
+    target: text that the model is forced to output; None for its own translation
+    layer, heads: layer and heads that the page shows first, counted from 1. The default is the bundle's alignment head for
+        cross-attention, and all heads of the last layer elsewhere.
+    decoding: keys of the recipe's [decoding] section to change
 
-    Raises DataError for a line that cannot be explained, naming the limit where it is too long.
+    Raises DataError for a line that cannot be explained, with the limit if it is too long.
     """
     config = translator.resolve_decoding(decoding)
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
@@ -72,12 +83,14 @@ def explain(
     notes: list[str] = []
     if target is not None:
         output_ids, finished, output_text = _encode_forced_target(tokenizer.target, target), True, target
-        notes.append("The translation was given, so no search was made.")
+        notes.append("The translation is forced, so there was no search.")
     else:
         output_ids, finished, output_text, beam = _translate_and_trace(translator, text, source, config, decoding, notes)
     _check_length(len(output_ids) + finished, get_max_positions([model]), "the translation")
     explanation = explain_output(translator.bundle, source, output_ids, finished=finished, layer=layer, heads=heads)
-    return replace(explanation, source=text, target=output_text, beam=beam, forced=target is not None, notes=tuple(notes))
+    return replace(
+        explanation, source=text, target=output_text, beam=beam, teacher_forced=target is not None, notes=tuple(notes)
+    )
 
 
 def explain_output(
@@ -90,11 +103,11 @@ def explain_output(
     heads: Sequence[int],
     suppressed_ids: Sequence[int] = FORBIDDEN_IDS,
 ) -> Explanation:
-    """What a model looks at while it says these ids, and what else it might say; the texts and the search are left out.
+    """Return the attention and the predictions of a model that is forced to output these ids, without texts and beam.
 
-    finished: it came to its end after them
-    never: tokens that no search says
-    Raises DataError for a layer or a head that it does not have.
+    finished: the output ends with the end token
+    suppressed_ids: tokens that no search outputs
+    Raises DataError for a layer or a head that the model does not have.
     """
     model, tokenizer, decoder_start = bundle.model, bundle.tokenizer, get_decoder_start_id(bundle.recipe.model)
     with _recorded_attention(model) as recorded:
@@ -116,18 +129,21 @@ def explain_output(
         encoder=weights["encoder"],
         decoder=weights["decoder"],
         cross=weights["cross"],
-        selections={kind: _choose_focus(bundle.metadata, weights[kind], kind, layer, heads) for kind in ATTENTION_KINDS},
+        selections={
+            kind: _choose_focus(bundle.metadata.alignment or AlignmentHead(), weights[kind], kind, layer, heads)
+            for kind in ATTENTION_KINDS
+        },
         predictions=_list_predictions(logits_TV, [*output_ids, END_ID][: len(output_tokens)], tokenizer.target, suppressed_ids),
     )
 
 
-def encode_source_line(translator: Translator, text: str, config: DecodingConfig) -> list[int]:
-    """One line as the encoder reads it. Raises DataError where it is none, holds nothing, or is too long."""
+def encode_source_line(translator: ExplainableTranslator, text: str, config: DecodingConfig) -> list[int]:
+    """Return the source ids of one line. Raises DataError for several lines, no text, or a line that is too long."""
     if len(text.splitlines()) > 1:
-        raise DataError(f"the text has {len(text.splitlines())} lines; one line at a time can be explained")
+        raise DataError(f"the text has {len(text.splitlines())} lines, and an explanation is of one line; give one line")
     ids = translator.bundle.tokenizer.encode_source(text)
     if not has_text(text, ids):
-        raise DataError("the text is empty: there is nothing to translate, and nothing to explain")
+        raise DataError("the text is empty, so there is nothing to translate; give a sentence")
     if len(ids) > config.max_source_tokens:
         raise DataError(
             f"the text has {len(ids)} tokens, and decoding.max_source_tokens is {config.max_source_tokens}; shorten it"
@@ -140,28 +156,27 @@ def _check_length(length: int, max_positions: int | None, subject: str) -> None:
     if max_positions is not None and length > max_positions:
         raise DataError(f"{subject} has {length} tokens, and the model has positions for {max_positions}; shorten it")
     if length > MAX_TOKENS:
-        raise DataError(f"{subject} has {length} tokens, and a page holds {MAX_TOKENS}: explain it a part at a time")
+        raise DataError(f"{subject} has {length} tokens, and a page holds {MAX_TOKENS}; explain a shorter part of it")
 
 
 def _encode_forced_target(vocabulary: Vocabulary, target: str) -> list[int]:
     ids = vocabulary.encode(target)
     if not ids:
-        raise DataError("the target is empty: give the translation that is to be explained")
+        raise DataError("the target is empty; give the translation to explain")
     if UNKNOWN_ID in ids:
         unknown = next((character for character in target if UNKNOWN_ID in vocabulary.encode(character)), target)
-        raise DataError(f"the target holds {unknown!a}, for which the model has no token, so it can never say it")
+        raise DataError(f"the target has {unknown!a}, and the model has no token for it; remove it")
     return ids
 
 
 def _choose_focus(
-    metadata: Mapping[str, Any], heads: AttentionHeads, kind: AttentionKind, layer: int | None, head_numbers: Sequence[int]
+    alignment_head: AlignmentHead, heads: AttentionHeads, kind: AttentionKind, layer: int | None, head_numbers: Sequence[int]
 ) -> HeadSelection:
     num_layers, num_heads, _, _ = heads.shape
     if layer is not None and not 1 <= layer <= num_layers and kind != "encoder":
-        raise DataError(f"layer {layer}: the decoder has layers 1 to {num_layers}")
+        raise DataError(f"layer {layer} does not exist; the decoder has layers 1 to {num_layers}")
     if unknown_heads := [head for head in head_numbers if not 1 <= head <= num_heads]:
-        raise DataError(f"head {unknown_heads[0]}: a layer has heads 1 to {num_heads}")
-    alignment_head = read_alignment_head(metadata)
+        raise DataError(f"head {unknown_heads[0]} does not exist; a layer has heads 1 to {num_heads}")
     if kind == "cross" and layer is None and not head_numbers:
         return HeadSelection(
             alignment_head.layer % num_layers,
@@ -172,17 +187,17 @@ def _choose_focus(
 
 
 def number_words(tokens: Sequence[str], *, has_end: bool) -> tuple[int, ...]:
-    """The number of each token's word; an end token is a word of its own."""
+    """Return the word number of each token; an end token is a word of its own."""
     numbers = get_word_numbers(tokens[:-1] if has_end else tokens)
     return (*numbers, numbers[-1] + 1 if numbers else 0) if has_end else tuple(numbers)
 
 
-# What the model looked at
+# Attention
 
 
 @dataclass(frozen=True)
 class _RecordedAttention:
-    """One attention's arguments, all of one sentence, and the weights that follow from them."""
+    """Arguments of one attention layer for one sentence, and its weights."""
 
     query_HTK: Tensor
     key_HSK: Tensor
@@ -192,7 +207,7 @@ class _RecordedAttention:
 
 @contextmanager
 def _recorded_attention(model: Transformer) -> Iterator[dict[AttentionKind, list[_RecordedAttention]]]:
-    """What each attention was asked while the model ran once, layer by layer; its answers stay what they were."""
+    """Record the arguments of each attention layer while the model runs; its results do not change."""
     recorded: dict[AttentionKind, list[_RecordedAttention]] = {kind: [] for kind in ATTENTION_KINDS}
     modules: list[tuple[AttentionKind, Attention]] = []
     modules += [("encoder", cast(EncoderLayer, layer).attention) for layer in model.encoder.layers]
@@ -224,19 +239,19 @@ def _stack_heads(recorded: Sequence[_RecordedAttention], model: Transformer, kin
     return AttentionHeads(
         weights_LHTS=torch.stack([attention.weights_HTS for attention in recorded]).numpy(),
         query_LHTK=torch.stack([attention.query_HTK for attention in recorded]).numpy(),
-        key_LHSK=torch.stack([one.key_HSK for one in recorded]).numpy(),
-        value_LHSU=torch.stack([one.value_HSU for one in recorded]).numpy(),
+        key_LHSK=torch.stack([attention.key_HSK for attention in recorded]).numpy(),
+        value_LHSU=torch.stack([attention.value_HSU for attention in recorded]).numpy(),
         window=window,
     )
 
 
-# What it might have said
+# Predictions and beam
 
 
 def _list_predictions(
     logits_TV: Tensor, ids: Sequence[int], vocabulary: Vocabulary, suppressed_ids: Sequence[int]
 ) -> tuple[TokenPrediction, ...]:
-    """The likeliest tokens at each place. Those that are never said are left out, as the search leaves them out."""
+    """Return the likeliest tokens at each position. Suppressed tokens are excluded, as in the search."""
     log_probs_TV = logits_TV.float().log_softmax(dim=-1)
     log_probs_TV[:, list(suppressed_ids)] = float("-inf")
     top = log_probs_TV.topk(min(NUM_CANDIDATES, log_probs_TV.shape[1] - len(suppressed_ids)), dim=1)
@@ -252,26 +267,26 @@ def _list_predictions(
 
 
 def _translate_and_trace(
-    translator: Translator,
+    translator: ExplainableTranslator,
     text: str,
     source: Sequence[int],
     config: DecodingConfig,
-    decoding: Mapping[str, Any],
+    decoding: DecodingOptions,
     notes: list[str],
 ) -> tuple[list[int], bool, str, tuple[BeamNode, ...]]:
-    """The translator's own output as ids, whether it came to its end, its text, and the beam that led to it."""
+    """Return the translator's output as ids, whether it is finished, its text, and the nodes of the beam."""
     translation = translator.translate([text], **decoding)[0]
     vocabulary = translator.bundle.tokenizer.target
     finished = len(translation.token_log_probs) > len(translation.tokens)
     if not translation.tokens and not finished:
-        raise DataError("the model said nothing to this text, so there is nothing to explain")
+        raise DataError("the translation is empty, so there is nothing to explain; give another text")
     id_by_piece = {piece: index for index, piece in enumerate(vocabulary.ids_to_pieces(range(len(vocabulary))))}
     ids = [id_by_piece[piece] for piece in translation.tokens]
     if config.method == "sample":
-        notes.append("The translation was drawn by chance, so there is no beam to show.")
+        notes.append("The translation was sampled, so there is no beam to show.")
         return ids, finished, translation.text, ()
     trace = trace_search(translator.bundle.model, source, config, start_id=get_decoder_start_id(translator.recipe.model))
     if trace.ids != [*ids, END_ID][: len(ids) + finished]:
-        notes.append("The search that was recorded came to another output than the translation, so its beam is not shown.")
+        notes.append("The recorded search found another output than the translation, so its beam is not shown.")
         return ids, finished, translation.text, ()
     return ids, finished, translation.text, trace.to_branches(vocabulary)

@@ -1,5 +1,7 @@
-"""Batches side by side, each with its own share of the processor's cores: in processes where the bundles are on disk, else in
-threads of Python that read the same weights."""
+"""Scheduler that searches batches in parallel, each with its own share of the CPU cores.
+
+It uses worker processes if the bundles are on disk, and otherwise Python threads that share the weights.
+"""
 
 from __future__ import annotations
 
@@ -14,42 +16,41 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 
 from dragoman.inference.backends.compiled.threads import limit_threads
-from dragoman.inference.parallel.worker import SearchResults as Searched
-from dragoman.inference.parallel.worker import Worker, WorkerSpec, encode_request, is_serializable
+from dragoman.inference.backends.device import MAX_WORKERS
+from dragoman.inference.parallel.messages import SearchResults, WorkerSpec, encode_request, is_serializable
+from dragoman.inference.parallel.worker import Worker
 from dragoman.runtime.autotune_cache import count_threads, get_measurement, put_measurement
-from dragoman.runtime.processes import count_cores as processors
+from dragoman.runtime.processes import count_cores
 from dragoman.tasks.generation import GenerationJob
 
 TRIALS = 3
-"""Pieces that each way is given, the first of which does not count."""
-MAX_WORKERS = 1024
-"""Replicas, and threads of each."""
+"""Rounds in which each layout is measured; the first round does not count."""
 MIN_ITEMS_PER_WORKER = 8
-"""Pieces for each replica from which on a process is worth its two seconds of starting."""
+"""Batches for each worker from which the two seconds for starting a process pay."""
 MAX_LOST_WORKERS = 2
-"""Processes that ended by themselves, or were killed, after which no others are started."""
+"""Lost processes after which no more are started."""
 MAX_TRIAL_WORKERS = 4
-"""Processes that are started to find out what is fastest; each holds what Python and torch take."""
+"""Most processes of a measurement, because each takes the memory of Python and torch."""
 
-ItemT = TypeVar("Given")
-ResultT = TypeVar("Found")
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
 class WorkerLayout:
-    """How the cores are shared out: `replicas` batches at once, each by `threads` threads."""
+    """Division of the cores: `inter_threads` batches in parallel, each with `intra_threads` threads."""
 
     inter_threads: int
     intra_threads: int
 
     def map(self, fn: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
-        """The results in order. What one piece raises is raised here, and what was not begun is left undone."""
+        """Yield the results in order. An error of one item is raised here, and items that have not started are cancelled."""
         if self == WorkerLayout(1, count_threads()):
             yield from map(fn, items)
             return
         futures: list[Future[ResultT]] = []
         pool = ThreadPoolExecutor(
-            self.inter_threads, "replica", initializer=torch.set_num_threads, initargs=(self.intra_threads,)
+            self.inter_threads, "batch", initializer=torch.set_num_threads, initargs=(self.intra_threads,)
         )
         with pool, preserve_num_threads():
             try:
@@ -66,7 +67,7 @@ class WorkerLayout:
 
 @contextmanager
 def preserve_num_threads() -> Iterator[None]:
-    """Threads that others begin later compute with as many as before: torch has them take the number that was set last."""
+    """Restore torch's number of threads afterwards, because threads that start later use the number that was set last."""
     num_threads = torch.get_num_threads()
     try:
         yield
@@ -75,7 +76,7 @@ def preserve_num_threads() -> Iterator[None]:
 
 
 class SharedQueue(Generic[ItemT, ResultT]):
-    """Pieces that this thread and other processes take from, one after the other, until all are done."""
+    """Queue of items that this thread and worker processes take from, until all are done."""
 
     def __init__(self, fn: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> None:
         self.fn, self.items = fn, items
@@ -84,24 +85,28 @@ class SharedQueue(Generic[ItemT, ResultT]):
         self._condition = Condition()
 
     def take(self) -> int | None:
+        """Return the index of the next item; None if there is none."""
         with self._condition:
             return self._pending.pop(0) if self._pending else None
 
     def build_request(self, index: int) -> dict[str, Any]:
+        """Return the message for a worker process with this item."""
         return encode_request(cast(GenerationJob, self.fn), cast("Sequence[int]", self.items[index]))
 
-    def complete(self, index: int, results: Searched) -> None:
+    def complete(self, index: int, results: SearchResults) -> None:
+        """Store the result of an item."""
         with self._condition:
             self.completed[index] = cast(ResultT, results)
             self._condition.notify()
 
     def requeue(self, index: int) -> None:
+        """Put an item back, so that another worker does it."""
         with self._condition:
             self._pending.insert(0, index)
             self._condition.notify()
 
     def results(self) -> Iterator[ResultT]:
-        """In order. Whatever the others have not taken, or have given back, is done here."""
+        """Yield the results in order. This thread does the items that no worker has taken, or that a worker has put back."""
         try:
             for next_index in range(len(self.items)):
                 while next_index not in self.completed:
@@ -119,14 +124,16 @@ class SharedQueue(Generic[ItemT, ResultT]):
 
 @dataclass
 class BatchScheduler:
-    """Shares the cores out in the way that is the fastest for this work: what the caller says, or what was measured.
+    """Scheduler that divides the cores as the caller sets it, or in the fastest measured layout.
 
-    measured: by the first pieces of a long job, each way given as many pieces as it does at once; pieces next to each other
-        must be alike. The winner is remembered for the machine and `question`, which names the kind of work.
-    opening: what another process opens; none where the models are in this one's memory alone, and threads share them
+    The first batches of a long job measure the layouts; neighboring batches must be similar. The autotune cache stores the
+    fastest layout for the machine and the cache key.
 
-    What a model searches for by itself (`Work.is_plain`) leaves Python's lock alone meanwhile: threads share it out, `count` by
-    `threads` of them where both are given, and nothing is measured.
+    Native search (`GenerationJob.is_native`) releases Python's lock. So threads run it, and nothing is measured.
+
+    inter_threads, intra_threads: layout of the caller; None for a measured one
+    cache_key: name of this kind of work
+    worker_spec: files that worker processes open; None if the models are in memory only, and threads share them
     """
 
     inter_threads: int | None
@@ -145,7 +152,7 @@ class BatchScheduler:
             self._layout = WorkerLayout(count, self.intra_threads or max(1, count_threads() // count))
 
     def map(self, fn: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
-        """The results in order."""
+        """Yield the results in order."""
         item_list = list(items)
         single_worker = WorkerLayout(1, count_threads())
         if _is_native(fn):
@@ -175,8 +182,8 @@ class BatchScheduler:
         yield from (self._layout or single_worker).map(fn, item_list[done:])
 
     def _choose_native_layout(self, num_items: int) -> WorkerLayout:
-        """As many pieces at once as there are threads; where they are fewer, each has several."""
-        num_cores = min(count_threads(), processors())
+        """Return a layout with one thread for each batch, or with several if there are fewer batches than threads."""
+        num_cores = min(count_threads(), count_cores())
         if self.inter_threads is not None:
             return WorkerLayout(self.inter_threads, self.intra_threads or max(1, num_cores // self.inter_threads))
         num_threads = self.intra_threads or num_cores
@@ -193,7 +200,9 @@ class BatchScheduler:
     def _map_with_processes(
         self, layout: WorkerLayout, fn: Callable[[ItemT], ResultT], items: list[ItemT]
     ) -> Iterator[ResultT]:
-        """By this process and others, which are waited for only where the caller named their number."""
+        """Yield the results from this process and from worker processes; wait for the start of workers only if the caller set
+        their number.
+        """
         if (
             self.inter_threads is None
             and len(items) < MIN_ITEMS_PER_WORKER * layout.inter_threads
@@ -213,18 +222,18 @@ class BatchScheduler:
                     worker.submit(queue)
                 yield from queue.results()
             except BaseException:
-                self.close()  # they may be in the middle of what nobody waits for
+                self.close()  # a worker may be searching a batch whose result is not needed anymore
                 raise
 
     def _is_ready(self, layout: WorkerLayout) -> bool:
-        """Whether all processes have come up that this takes."""
+        """Return whether all worker processes of a layout have started."""
         return len(self._workers) >= layout.inter_threads - 1 and all(worker.ready.is_set() for worker in self._workers)
 
     def _has_ended_worker(self) -> bool:
         return any(worker.ended.is_set() for worker in self._workers)
 
     def _start_workers(self, layout: WorkerLayout) -> None:
-        """Have as many processes under way as this takes; after some that did not live, no more."""
+        """Start the missing worker processes of a layout, unless too many were lost."""
         assert self.worker_spec is not None
         alive = [worker for worker in self._workers if not worker.ended.is_set()]
         self._num_lost += len(self._workers) - len(alive)
@@ -236,12 +245,12 @@ class BatchScheduler:
                 self._workers.append(Worker(self.worker_spec, layout.intra_threads))
 
     def close(self) -> None:
-        """End the other processes; they are started again when there is work for them."""
+        """End the worker processes; the next job starts them again."""
         while self._workers:
             self._workers.pop().terminate()
 
     def _measure(self, fn: Callable[[ItemT], ResultT], items: list[ItemT]) -> Iterator[ResultT]:
-        """Do the first pieces, each way in turn, several times over; the first round, which warms up, does not count."""
+        """Yield the results of the first items, and measure each layout in several rounds; the first round warms up."""
         seconds: dict[WorkerLayout, list[float]] = {}
         start = 0
         layouts = [WorkerLayout(count, max(1, count_threads() // count)) for count in self._list_worker_counts(fn)]
@@ -253,22 +262,22 @@ class BatchScheduler:
                 yield fn(items[start])
                 start += 1
             if not self._is_ready(layouts[-1]) or self._has_ended_worker():
-                return  # next time
+                return  # a later job measures again
         for _ in range(TRIALS):
-            for crew in layouts:
-                trial_items = items[start : start + crew.inter_threads]
-                start += crew.inter_threads
+            for layout in layouts:
+                trial_items = items[start : start + layout.inter_threads]
+                start += layout.inter_threads
                 start_time = time.perf_counter()
                 results = list(
-                    self._map_with_processes(crew, fn, trial_items)
-                    if self._can_use_processes(crew, fn)
-                    else crew.map(fn, trial_items)
+                    self._map_with_processes(layout, fn, trial_items)
+                    if self._can_use_processes(layout, fn)
+                    else layout.map(fn, trial_items)
                 )
-                seconds.setdefault(crew, []).append((time.perf_counter() - start_time) / crew.inter_threads)
+                seconds.setdefault(layout, []).append((time.perf_counter() - start_time) / layout.inter_threads)
                 yield from results
         if self._has_ended_worker():
             return
-        self._layout = min(seconds, key=lambda crew: min(seconds[crew][1:]))
+        self._layout = min(seconds, key=lambda layout: min(seconds[layout][1:]))
         if self._layout.inter_threads == 1:
             self.close()
         put_measurement(self.cache_key, f"{self._layout.inter_threads} x {self._layout.intra_threads}")
@@ -279,7 +288,7 @@ def _is_native(fn: object) -> bool:
 
 
 def list_worker_counts() -> list[int]:
-    """Into how many replicas the cores may be shared out: 1, 2, 4, …, and one core each."""
+    """Return the numbers of parallel batches that are measured: 1, 2, 4, …, and the number of threads."""
     return sorted(
         {count_threads(), *(2**power for power in range(count_threads().bit_length()) if 2**power <= count_threads())}
     )

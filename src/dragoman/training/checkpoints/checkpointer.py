@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dragoman.config import Recipe
-from dragoman.errors import OutputError, RunError
+from dragoman.errors import OutputError, RankError, RunError
+from dragoman.io.storage import verify_checksums
 from dragoman.training.checkpoints.checkpoint import (
     Checkpoint,
     StateTensors,
     TrainerState,
+    find_latest_checkpoint,
     prune_checkpoints,
+    read_checkpoint,
     save_checkpoint,
 )
 from dragoman.training.distributed.process_group import DistributedContext
@@ -116,3 +119,30 @@ class Checkpointer:
         )
         prune_checkpoints(self.folder, keep_last=self.config.keep_last, keep_best=self.config.keep_best)
         return checkpoint.path
+
+
+def find_latest_on_all_ranks(
+    checkpoint_dir: Path,
+    notice: Callable[[str], None],
+    distributed: DistributedContext,
+    accept: Callable[[Checkpoint | None], None] = lambda checkpoint: None,
+) -> Checkpoint | None:
+    """Return the newest intact checkpoint. Rank 0 finds it; every other rank verifies its own view of the folder.
+
+    accept: runs on rank 0 and raises an error if the checkpoint must not be used
+
+    Raises RankError if a rank cannot read the checkpoint.
+    """
+    checkpoint = None
+    with distributed.rank_zero_first():
+        if distributed.is_rank_zero:
+            checkpoint = find_latest_checkpoint(checkpoint_dir, notice)
+            accept(checkpoint)
+    name = distributed.broadcast_object(checkpoint.path.name if checkpoint is not None else None)
+    if name is None or distributed.is_rank_zero:
+        return checkpoint
+    try:
+        verify_checksums(checkpoint_dir / name, RunError)
+        return read_checkpoint(checkpoint_dir / name)
+    except RunError as error:
+        raise RankError(f"rank {distributed.rank}: {error}; rank 0 resumes from this checkpoint") from None

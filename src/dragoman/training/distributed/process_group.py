@@ -92,7 +92,7 @@ class DistributedContext:
         yield
 
     def start_watchdog(self) -> None:
-        """End this process with the stack of every thread after the time-out, unless the watchdog is started again or stopped."""
+        """Print all stacks and end this process after the time-out, unless the watchdog is started again or stopped."""
         if self.world_size > 1:
             faulthandler.dump_traceback_later(self.timeout_seconds, exit=True, file=sys.__stderr__ or sys.stderr)
 
@@ -133,7 +133,9 @@ def context_from_environment(environment: Mapping[str, str], *, timeout_minutes:
             raise ValueError
     except ValueError:
         settings = ", ".join(f"{name}={value}" for name, value in values.items())
-        raise RunError(f"{settings}: a rank must be from 0 to the number of ranks − 1; unset them to train with one process") from None
+        raise RunError(
+            f"{settings}: a rank must be from 0 to the number of ranks − 1; unset them to train with one process"
+        ) from None
     if world_size > 1 and "MASTER_ADDR" not in environment:
         raise RunError(
             f"{names[1]}={world_size}: MASTER_ADDR is not set; export the host name of rank 0, for example "
@@ -206,14 +208,17 @@ def check_even_split(recipe: Recipe, distributed: DistributedContext) -> None:
     varying_setting = "tokenizer.sampling_alpha" if recipe.tokenizer.sampling_alpha else "data.noise" if has_noise else None
     if distributed.world_size > 1 and config.parallel == "fsdp" and varying_setting:
         raise RecipeError(
-            f"{varying_setting} with training.parallel = 'fsdp': a longer batch is split on its own rank alone, and FSDP2 needs "
+            f"{varying_setting} with training.parallel = 'fsdp': a longer batch is split on its own rank alone, and "
+            "FSDP2 needs "
             "the same number of parts on all ranks; set training.parallel=ddp"
         )
     if batches % distributed.world_size:
         smaller_batch_tokens = max(tokens * batches // distributed.world_size, 1)
         raise RecipeError(
-            f"training.batches_per_update = {batches}: {distributed.world_size} devices cannot share the batches of a step; set "
+            f"training.batches_per_update = {batches}: {distributed.world_size} devices cannot share the batches of a "
+            "step; set "
             f"training.batches_per_update={distributed.world_size} for a batch of {tokens} tokens on each, or "
-            f"training.batches_per_update={distributed.world_size} training.batch_tokens={smaller_batch_tokens} for a step of the "
+            f"training.batches_per_update={distributed.world_size} training.batch_tokens={smaller_batch_tokens} for a "
+            "step of the "
             "same size"
         )

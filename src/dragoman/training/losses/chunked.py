@@ -3,8 +3,8 @@
 The logits are computed one chunk of positions at a time. The gradients of a chunk are computed in the forward pass. The part of
 the target distribution that all classes share is added at the end.
 
-Shapes: P passes of the model over a batch (one, or two for R-Drop), X positions with a real token, Y positions of a chunk with
-padding, Z real positions of a chunk, D model width, V vocabulary size.
+Shapes: P passes of the model over a batch (one, or two for R-Drop), X positions with a real token, D model width, V vocabulary
+size. A chunk has Z real positions, and Y positions with its padding.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Criterion(Protocol):
     def uniform_mass(self) -> float:
         """Target probability that every class has, in each pass.
 
-        Its part of the loss, −uniform_mass · Σ logits, is a product of sums over positions and classes. So is its gradient. Both
-        are added at the end without a pass over the logits.
+        Its part of the loss, −uniform_mass · Σ logits, is a product of sums over positions and classes. So is its gradient.
+        Both are added at the end without a pass over the logits.
         """
 
     def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool) -> Sums:
-        """Replace the logits by the gradient of the loss if `needs_grad`, and return what these positions add to the sums.
+        """Replace the logits by the gradient if `needs_grad`, and return what these positions add to the sums.
 
         Both are without the uniform part of the target distribution.
         """
@@ -62,7 +62,7 @@ def chunked_loss(outputs: Tensor, output_VD: Tensor, targets_X: Tensor, criterio
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Projection to the vocabulary with its loss. Gradients are computed in the forward pass and scaled in the backward pass."""
+    """Projection to the vocabulary with its loss. The forward pass computes the gradients, the backward pass scales them."""
 
     @staticmethod
     def forward(
@@ -153,7 +153,7 @@ def count_block_rows(logits_PZV: Tensor) -> int:
 
 
 def choose_chunk_size(num_positions: int, vocab_size: int, max_logits: int) -> int:
-    """Return the positions in a chunk of at most `max_logits` logits. All chunks have this size, with little padding in the last."""
+    """Return the positions in a chunk of at most `max_logits` logits. Only the last chunk has padding, and little."""
     max_size = max(max_logits // vocab_size, 1)
     multiple = CHUNK_SIZE_MULTIPLE if max_size >= CHUNK_SIZE_MULTIPLE else 1
     num_chunks = max(-(-num_positions // (max_size // multiple * multiple)), 1)

@@ -58,7 +58,7 @@ def batch_loss(
 
 
 def strip_tags(model: Transformer, batch: Batch) -> Batch:
-    """Return a parser's batch without the part-of-speech tags, which its decoder does not predict; any other batch unchanged."""
+    """Return a parser's batch without the part-of-speech tags, which its decoder does not predict; else the same batch."""
     if model.words is None:
         return batch
     inputs_BT, targets_BT = model.words.hide_tags(batch.inputs_BT), model.words.hide_tags(batch.targets_BT)

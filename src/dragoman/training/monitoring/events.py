@@ -193,7 +193,7 @@ TrainingEvent: TypeAlias = (
     Notice | PreparationProgress | RunStarted | StepDone | StepReport | ValidationReport | ValidationSamples | RunEvent
     | RunFinished | RunClosed
 )  # fmt: skip
-Callback: TypeAlias = Callable[[TrainingEvent], object]
+Callback: TypeAlias = Callable[[TrainingEvent], None]
 
 
 def ignore_event(event: TrainingEvent) -> None:

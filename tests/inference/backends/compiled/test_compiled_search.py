@@ -29,8 +29,9 @@ pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
 from dragoman.inference.backends.compiled import jit_cache
 from dragoman.inference.backends.compiled import threads
-from dragoman.inference.backends.compiled.cpu_features import has_avx512_vnni
-from dragoman.inference.backends.compiled.search import MAX_BEAM_SIZE, CompiledSearch
+from dragoman.inference.backends.compiled.kernels.cpu_features import has_avx512_vnni
+from dragoman.inference.backends.compiled.kernels.structs import MAX_BEAM_SIZE
+from dragoman.inference.backends.compiled.search import CompiledSearch
 from dragoman.inference.backends.compiled.threads import Cancelled, StepGroup, borrow_workers, run_all
 from dragoman.inference.parallel.scheduler import BatchScheduler
 

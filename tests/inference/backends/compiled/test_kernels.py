@@ -17,11 +17,10 @@ from torch import Tensor
 
 from dragoman.config import ModelConfig
 from dragoman.decoding.topk import TorchTopK
-from dragoman.inference.backends import device
-from dragoman.inference.backends.device import choose_fastest_precision, supports_compiled
-from dragoman.inference.backends.packed.matmul import LazyWeight
+from dragoman.inference.backends.device import choose_fastest_precision
 from dragoman.inference.backends.packed.model import PackedTransformer
-from dragoman.inference.backends.select import build_inference_model
+from dragoman.inference.backends.select import build_inference_model, supports_compiled
+from dragoman.inference.backends.shared import LazyWeight
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 
@@ -30,10 +29,10 @@ pytest.importorskip("numba", reason="the extra `fast` is not installed")
 import numba
 
 from dragoman.inference.backends.compiled import jit_cache
-from dragoman.inference.backends.compiled.cpu_features import has_avx512_vnni
 from dragoman.inference.backends.compiled.kernels import gemm
 from dragoman.inference.backends.compiled.kernels import memory
 from dragoman.inference.backends.compiled.kernels import simd
+from dragoman.inference.backends.compiled.kernels.cpu_features import has_avx512_vnni
 from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL,
     ADD_RESIDUAL_U8,
@@ -50,7 +49,7 @@ from dragoman.inference.backends.compiled.model import (
     CompiledTransformer,
     WorkspaceTensors,
 )
-from dragoman.inference.backends.compiled.pack import can_compile, compile_model, pack_int8_weights, restrict_output
+from dragoman.inference.backends.compiled.pack import compile_model, pack_int8_weights
 from dragoman.inference.backends.compiled.topk import CompiledTopK
 
 njit: Callable[[Any], Any] = numba.njit
@@ -154,7 +153,7 @@ def test_every_switch_gives_the_logits_of_the_model_in_whole_numbers(switches: d
     """To float32's rounding, mostly: now and then it carries an input across the middle between two steps, and what comes after
     is off by about as much as whole numbers are from the model."""
     model = model_of(**switches)
-    assert can_compile(model)
+    assert supports_compiled(model)
     source_BS, leave = sources(6, 21), {3: [1], 11: [0, 4]}
     exact = walk(model, source_BS, width, leave, INITIAL_POSITIONS + 8)
     ours = walk(compile_model(model), source_BS, width, leave, INITIAL_POSITIONS + 8)
@@ -361,7 +360,7 @@ def test_without_a_numba_that_works_models_are_packed(monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "dragoman.inference.backends.compiled.pack", None)
         assert not supports_compiled(model)
-    monkeypatch.setattr(device, "find_spec", lambda name: None)
+    monkeypatch.setattr("dragoman.inference.backends.compiled.backend.find_spec", lambda name: None)
     assert not supports_compiled(model)
     assert isinstance(ready(model, "int8"), PackedTransformer)
 
@@ -374,7 +373,7 @@ def test_some_words_are_said_as_all_are() -> None:
     model = model_of()
     whole = compile_model(model)
     words_W = torch.tensor([0, 1, 2, 3, 17, 40, 41, 89])
-    some = restrict_output(whole, model, words_W)
+    some = whole.restrict_output(model, words_W)
     source_BS, tokens_N = sources(3, 7), torch.tensor([2, 17, 40])
     all_NV, _ = whole.step(tokens_N, whole.start(source_BS))
     some_NW, _ = some.step(tokens_N, some.start(source_BS))
@@ -396,7 +395,7 @@ def test_compiling_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     entry = jit_cache.EntryPoint("transformer", "encode")
     with caplog.at_level("INFO", logger="dragoman"):
         assert entry._compile() == entry._read_cached() == ("symbol", b"code")
-    assert caplog.messages == ["compiling encode for this processor, once: it takes some seconds"]
+    assert caplog.messages == ["compiling the kernel encode for this processor: it takes some seconds, once"]
 
 
 SUMS = """

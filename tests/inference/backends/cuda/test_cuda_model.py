@@ -228,7 +228,7 @@ def test_positions_that_were_never_learned_are_refused() -> None:
     state, token = ours.start(ids(3)), torch.tensor([START])
     for _ in range(5):
         _, state = ours.step(token, state)
-    with pytest.raises(IndexError, match="position 6 of 5 learned ones"):
+    with pytest.raises(IndexError, match="position 6: the model has 5 learned positions"):
         ours.step(token, state)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dragoman.inference.backends.packed import attention as lookup
+from dragoman.inference.backends.packed import attention
 from dragoman.inference.backends.packed.attention import MIN_BF16_HEAD_WIDTH, MIN_BF16_HEADS, attend, choose_kv_dtype
 from dragoman.model.attention import FUSED_MIN_KEYS, KeyValue
 
@@ -34,16 +34,16 @@ def test_what_is_found_is_equation_1(queries: int, dtype: torch.dtype) -> None:
 
 def test_one_query_is_measured_once_and_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(lookup, "has_bf16_matmul", lambda: True)
+    monkeypatch.setattr(attention, "has_bf16_matmul", lambda: True)
     asked: list[int] = []
 
     def measured(key_width: int) -> bool:
         asked.append(key_width)
         return key_width == MIN_BF16_HEAD_WIDTH
 
-    monkeypatch.setattr(lookup, "_is_bf16_faster", measured)
+    monkeypatch.setattr(attention, "_is_bf16_faster", measured)
     for _ in range(2):
-        lookup.is_bf16_faster_for_one_query.cache_clear()  # as in another process
+        attention.is_bf16_faster_for_one_query.cache_clear()  # as in another process
         assert choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 1) == torch.bfloat16
         assert choose_kv_dtype(MIN_BF16_HEADS, 2 * MIN_BF16_HEAD_WIDTH, 1) == torch.float32
     assert asked == [MIN_BF16_HEAD_WIDTH, 2 * MIN_BF16_HEAD_WIDTH]
@@ -53,14 +53,14 @@ def test_one_query_is_measured_once_and_remembered(monkeypatch: pytest.MonkeyPat
         == torch.float32
     )
     assert choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 4) == torch.bfloat16
-    monkeypatch.setattr(lookup, "has_bf16_matmul", lambda: False)
+    monkeypatch.setattr(attention, "has_bf16_matmul", lambda: False)
     assert (
         choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 1)
         == choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 4)
         == torch.float32
     )
-    lookup.is_bf16_faster_for_one_query.cache_clear()
+    attention.is_bf16_faster_for_one_query.cache_clear()
 
 
 def test_the_measurement_answers() -> None:
-    assert lookup._is_bf16_faster(MIN_BF16_HEAD_WIDTH) in (True, False)
+    assert attention._is_bf16_faster(MIN_BF16_HEAD_WIDTH) in (True, False)

@@ -18,15 +18,15 @@ from dragoman.inference.backends.packed.kv_cache import MASKED_BIAS
 from dragoman.inference.backends.packed.matmul import (
     SMALL_BATCH_ROWS,
     SMALL_MATMUL_MACS,
-    Precision,
-    has_int8_matmul,
     pack_matmul,
 )
 from dragoman.inference.backends.packed.model import PackedTransformer
 from dragoman.inference.backends.packed.pack import pack_model
+from dragoman.inference.backends.shared import Precision
 from dragoman.model.factory import build_model
 from dragoman.model.linear import round_up_rows
 from dragoman.model.transformer import Transformer
+from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul
 
 VOCABULARY = 50
 PADDING = 0
@@ -195,7 +195,9 @@ def largest_error(x: Tensor, weight: Tensor, precision: Precision) -> Tensor:
 
 
 needs_int8 = pytest.mark.skipif(not has_int8_matmul(), reason="this build of torch has no int8 products")
-PRECISIONS = ["float32", "bfloat16", pytest.param("int8", marks=needs_int8)]
+needs_bf16 = pytest.mark.skipif(not supports_bf16_matmul(), reason="oneDNN does not multiply bfloat16 on this processor")
+LOW_PRECISIONS = [pytest.param("bfloat16", marks=needs_bf16), pytest.param("int8", marks=needs_int8)]
+PRECISIONS = ["float32", *LOW_PRECISIONS]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -245,7 +247,7 @@ def test_int8_gives_each_of_many_rows_a_scale_of_its_own(none_is_small: None) ->
     assert not after[-2].any()
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("int8", marks=needs_int8)])
+@pytest.mark.parametrize("precision", LOW_PRECISIONS)
 @pytest.mark.parametrize(("sentences", "width"), [(2, 4), (20, 4), (20, 1)])
 def test_lower_precisions_stay_near(
     precision: Precision, sentences: int, width: int, none_is_small: None, monkeypatch: pytest.MonkeyPatch

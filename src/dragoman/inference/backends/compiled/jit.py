@@ -1,4 +1,4 @@
-"""Has Numba make machine code of a function that is given the address of its arguments, and can be called without Numba."""
+"""Compilation by Numba into object files. A compiled function takes the address of its arguments and runs without Numba."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCALAR_TYPES = {int: types.int64, float: types.float64, bool: types.boolean}
 
 
 def compile_object(module: str, name: str) -> tuple[str, bytes]:
-    """The symbol and the object file of `NAME` in the module `kernels.MODULE`."""
+    """Return the symbol and the object file of the exported kernel with this name in `kernels.<module>`."""
     exported: ExportedKernel = getattr(import_module(f"dragoman.inference.backends.compiled.kernels.{module}"), name)
     function, read_arguments = (
         exported.function,
@@ -30,13 +30,13 @@ def compile_object(module: str, name: str) -> tuple[str, bytes]:
 
 
 def is_host_target() -> bool:
-    """Whether Numba was not told to compile for another one, or for none."""
+    """Return whether Numba compiles, and for this processor."""
     settings: Any = config
     return not (settings.DISABLE_JIT or not settings.ENABLE_AVX or settings.CPU_NAME or settings.CPU_FEATURES)
 
 
 def _numba_type(python_type: Any) -> Any:
-    """What Numba calls it."""
+    """Return Numba's type."""
     if python_type in SCALAR_TYPES:
         return SCALAR_TYPES[python_type]
     if get_origin(python_type) is tuple:
@@ -47,7 +47,7 @@ def _numba_type(python_type: Any) -> Any:
 
 
 def _make_argument_reader(argument_types: types.Type) -> Any:
-    """Makes a value of the numbers that stand from an address on, eight bytes each, those of tuples one after the other."""
+    """Return an intrinsic that reads arguments from an address: eight bytes each, the fields of tuples in order."""
 
     @intrinsic
     def read(typing, address):

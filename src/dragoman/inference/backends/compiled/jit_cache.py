@@ -1,8 +1,8 @@
-"""The functions by which Python enters what is compiled, kept as machine code from one run to the next.
+"""Entry points of the compiled kernels, cached on disk as machine code.
 
-Who finds them kept needs no Numba, which takes its time to come, but LLVM's linker alone. What is kept lies under a digest of
-all that is compiled, of what compiles it, and for which processor; each file begins with its own, so that one that is cut or
-changed is made anew. It is the program, as Python's own `__pycache__` is. A call has left Python's lock.
+A cached kernel needs only LLVM's linker and not Numba, whose import is slow. The folder's name is a digest of the kernels'
+sources, the compiler's version and the processor. Each file begins with a digest of its content, so a damaged file is
+compiled again. The cache is part of the program, as Python's `__pycache__` is. Calls run without Python's lock.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from dragoman.inference.backends.compiled.cpu_features import get_cpu_features
+from dragoman.inference.backends.compiled.kernels.cpu_features import get_cpu_features
 from dragoman.runtime.autotune_cache import get_cache_path
 
-# The files that hold what is compiled, and what makes machine code of it.
+# Source files of the kernels and of the compilation.
 KERNEL_SOURCES = (
     "kernels/structs.py",
     "kernels/simd.py",
@@ -43,7 +43,7 @@ KERNEL_SOURCES = (
     "kernels/search.py",
     "jit.py",
 )
-# What Numba's code would call in a failure, of which there is none: they need only be there.
+# Symbols that Numba's code refers to for failures. Kernels never fail, so the symbols need only exist.
 UNUSED_SYMBOLS = (
     "NRT_Free",
     "numba_do_raise",
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class EntryPoint:
-    """One function, linked when it is first called. It takes numbers and the tuples of `layout`, and returns a whole number."""
+    """One exported kernel, linked by its first call. It takes numbers and the tuples of `structs`, and returns an integer."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
@@ -70,14 +70,14 @@ class EntryPoint:
         return self.load()(words.buffer_info()[0])
 
     def load(self) -> Callable[[int], int]:
-        """Ready to be called, which takes its time once: some seconds where it has to be compiled."""
+        """Return the linked function. The first call compiles it, for some seconds, unless it is cached."""
         if self._function is None:
             with self._lock:
                 self._function = self._function or _link(*(self._read_cached() or self._compile()))
         return self._function
 
     def is_cached(self) -> bool:
-        """Whether it need not be compiled."""
+        """Return whether the kernel is linked or cached."""
         return self._function is not None or self._read_cached() is not None
 
     def _read_cached(self) -> tuple[str, bytes] | None:
@@ -94,9 +94,9 @@ class EntryPoint:
         return symbol.decode(), code
 
     def _compile(self) -> tuple[str, bytes]:
-        from dragoman.inference.backends.compiled.jit import compile_object  # only here, since Numba takes its time to come
+        from dragoman.inference.backends.compiled.jit import compile_object  # Numba is slow to import
 
-        _log.info("compiling %s for this processor, once: it takes some seconds", self.name)
+        _log.info("compiling the kernel %s for this processor: it takes some seconds, once", self.name)
         symbol, code = compile_object(self.module, self.name)
         payload = symbol.encode() + b"\n" + code
         if (cache_dir := _get_cache_dir()) is not None:
@@ -111,7 +111,10 @@ logsumexp, topk = EntryPoint("logits", "logsumexp"), EntryPoint("logits", "topk"
 
 
 def can_run_kernels() -> bool:
-    """Whether Numba works here, as it did where what comes first is kept. Raises whatever one raises that does not."""
+    """Return whether kernels run here. Raises any exception of a Numba that does not work.
+
+    A cached kernel shows that Numba has worked before.
+    """
     if encode.is_cached():
         return True
     from dragoman.inference.backends.compiled.jit import is_host_target
@@ -120,7 +123,7 @@ def can_run_kernels() -> bool:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
-    """Whole or not at all."""
+    """Write the whole file or none of it."""
     with suppress(OSError), NamedTemporaryFile(dir=path.parent, delete=False) as file:
         try:
             file.write(content)
@@ -146,7 +149,7 @@ _link_lock = Lock()
 
 
 def _link(symbol: str, code: bytes) -> Callable[[int], int]:
-    """The function, in memory until the process ends."""
+    """Return the function of an object file, which stays in memory until the process ends."""
     with _link_lock:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
@@ -165,7 +168,7 @@ def _link(symbol: str, code: bytes) -> Callable[[int], int]:
 
 @lru_cache(maxsize=1)
 def _get_cache_dir() -> Path | None:
-    """None where nothing can be written."""
+    """Return the folder of this processor's kernels, or None if it cannot be written."""
     sources = [Path(__file__).parent.joinpath(name).read_bytes() for name in KERNEL_SOURCES]
     toolchain = sys.version, version("numba"), version("llvmlite"), llvm.get_host_cpu_name(), *sorted(get_cpu_features())
     try:

@@ -1,25 +1,25 @@
-"""A trained model whose reading and whose step are one compiled function each (`kernels`), in int8 on a processor.
+"""A trained model in int8 on a processor, whose encoder and decoder step are one compiled function each (see `kernels`).
 
-Sentences are read without padding, some at a time. Keys and values of the output are written once: each row has a place for
-every token, and a table tells which row's place holds what a hypothesis descends from, so that to follow the beam only the
-table is put in order.
+The encoder reads sentences without padding, some at a time. Keys and values of the output are written once, into a slot for
+each row and position. A table holds the row whose slot each position of a hypothesis descends from, and reordering the beam
+reorders only this table.
 
-    B sentences    N rows, R for each sentence    P rows that are stored    others as in `kernels`
+    B sentences    N rows, R for each sentence    P stored rows    others as in `kernels.structs`
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.inference.backends.compiled import jit_cache
-from dragoman.inference.backends.compiled.cpu_features import build_tile_config, can_use_amx
+from dragoman.inference.backends.compiled.kernels.cpu_features import build_tile_config, can_use_amx
 from dragoman.inference.backends.compiled.kernels.structs import (
     ACCUMULATOR_STRIDE,
     LANES,
@@ -37,23 +37,26 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 from dragoman.inference.backends.compiled.search import CompiledSearch
 from dragoman.inference.backends.compiled.threads import StepGroup, WorkerThread
 from dragoman.inference.backends.compiled.topk import CompiledTopK
-from dragoman.inference.backends.packed.model import PackedEmbedding
+from dragoman.inference.backends.shared import InferenceEmbedding
+from dragoman.model.transformer import Transformer
 
-# Places of the output that room is made for at first, at least; then twice as many each time.
+# Least number of output positions at first; the cache doubles whenever it is full.
 INITIAL_POSITIONS = 16
-# So many tokens of the source are read at once, if they are of more than one sentence: what is computed stays in the cache.
+# Source tokens of several sentences that are encoded at once, so that activations stay in the processor's cache.
 ENCODE_BLOCK_TOKENS = 256
-# The width of a model for each thread that computes its step: of less than that, they wait longer for each other.
+# Model width for each thread of one step. With less work than this, threads wait longer for each other than they compute.
 WIDTH_PER_THREAD = 256
-# What is known by its address is what it is said to be, whatever PyTorch would make of it by default.
+# Kernels read tensors by address, so PyTorch's default type and device must not change them.
 F32_OPTIONS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 F16_OPTIONS: dict[str, Any] = {"dtype": torch.float16, "device": "cpu"}
 
 
 class WorkspaceTensors:
-    """Memory to work in, for so many rows that look at so many places each.
+    """Tensors of the workspace for a number of rows and of positions that each row attends to.
 
-    spaces: of each member of the team
+    shared_tensors: tensors that all threads of a group write
+    thread_tensors: tensors of each thread
+    workspaces: addresses of these tensors, for each thread
     """
 
     def __init__(
@@ -66,7 +69,12 @@ class WorkspaceTensors:
         max_outputs: int,
         workers: Sequence[WorkerThread] = (),
     ) -> None:
-        """width: D. widest: O of the widest product, but for the last"""
+        """Allocate the tensors.
+
+        width: D
+        max_outputs: O of the widest product, apart from the one before the softmax
+        workers: threads that compute each step together with the caller's thread
+        """
         self.num_rows, self.num_positions, self.step_group = num_rows, num_positions, StepGroup(workers)
         self.tile_config = torch.from_numpy(build_tile_config())
         self.shared_tensors = {"projections": torch.empty(num_rows * max_outputs, **F32_OPTIONS)}
@@ -92,7 +100,7 @@ class WorkspaceTensors:
 def _allocate_thread_tensors(
     num_rows: int, num_positions: int, head_layout: HeadLayout, width: int, max_outputs: int
 ) -> dict[str, Tensor]:
-    """What each member writes for itself, by names as `Space` has them."""
+    """Return the tensors of one thread, by the names of `Workspace`'s fields."""
     input_stride = -(-max(width, head_layout.value_width, max_outputs) // VECTOR_BYTES) * VECTOR_BYTES
     padded_rows = -(-num_rows // (2 * TILE_ROWS)) * 2 * TILE_ROWS
     floats = {
@@ -111,14 +119,18 @@ def _allocate_thread_tensors(
 
 
 class CompiledState(NamedTuple):
-    """A step writes into its state's memory, so that each state is good for one step.
+    """State of a batch of searches. A step writes into the state's memory, so each state serves one step.
 
-    keys_LBSK, values_LBSU: of the source. past_keys, past_values: of the output (L, P, T, K or U); none before it begins
-    wanted: sentences that are
-    length: tokens read
-    lineage_NT: the stored row that holds what each row descends from at each place
-    stored_N: where each row writes. sentence_N: the source of each, or of each sentence before the first step
-    logits_NV: what the last step wrote, and the next will
+    keys_LBSK, values_LBSU: keys and values of the source
+    length_B: number of tokens of each source
+    cross_kv: addresses of these three
+    num_active: number of active sentences
+    length: number of target tokens read
+    self_keys, self_values: keys and values of the output (L, P, T, K or U); empty before the first step
+    ancestors_NT: stored row whose slot each row descends from, at each position
+    slot_row_N: stored row that each row writes
+    sentence_N: source of each row, or of each active sentence before the first step
+    logits_NV: logits, which each step overwrites
     """
 
     keys_LBSK: Tensor
@@ -136,13 +148,13 @@ class CompiledState(NamedTuple):
     logits_NV: Tensor = torch.empty(0)
 
     def reorder(self, rows_N: Tensor) -> CompiledState:
-        """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
+        """Return the state whose row i is row rows_N[i] of this one. No row leaves its sentence."""
         if self.length == 0 or self.ancestors_NT.shape[0] == self.num_active:
             return self
         return self._replace(ancestors_NT=self.ancestors_NT.index_select(0, rows_N))
 
     def select_sentences(self, sentences_B: Tensor) -> CompiledState:
-        """Only these sentences, with all their rows. Nothing is moved."""
+        """Return the state of these sentences only. Keys and values stay in place."""
         num_active = sentences_B.shape[0]
         if num_active == self.num_active:
             return self
@@ -159,7 +171,7 @@ class CompiledState(NamedTuple):
         )
 
     def self_kv_cache(self) -> SelfKVCache:
-        """Where it is."""
+        """Return the addresses of the output's keys and values."""
         return SelfKVCache(
             keys=self.self_keys.data_ptr(),
             values=self.self_values.data_ptr(),
@@ -171,14 +183,14 @@ class CompiledState(NamedTuple):
         )
 
     def double_capacity(self) -> CompiledState:
-        """Room for twice as many tokens in each row."""
+        """Return the state with slots for twice as many positions."""
         ancestors_NT = F.pad(self.ancestors_NT, (0, self.ancestors_NT.shape[1]))
         keys, values = (_extend_positions(kv_LPTK, ancestors_NT.shape[1]) for kv_LPTK in (self.self_keys, self.self_values))
         return self._replace(self_keys=keys, self_values=values, ancestors_NT=ancestors_NT)
 
 
 def _extend_positions(kv_LPTK: Tensor, num_positions: int) -> Tensor:
-    """With room for so many, those that are there first."""
+    """Return a copy with this many positions; the new ones are uninitialized."""
     extended_LPTK = kv_LPTK.new_empty(*kv_LPTK.shape[:2], num_positions, kv_LPTK.shape[3])
     extended_LPTK[:, :, : kv_LPTK.shape[2]] = kv_LPTK
     return extended_LPTK
@@ -186,25 +198,20 @@ def _extend_positions(kv_LPTK: Tensor, num_positions: int) -> Tensor:
 
 @dataclass(frozen=True)
 class StackWeights:
-    """What one stack reads by. table: of the embedding's own weights"""
+    """Weights of the encoder or the decoder. embedding_table: addresses of the embedding's own weights"""
 
-    embedding: PackedEmbedding
+    embedding: InferenceEmbedding
     embedding_table: EmbeddingTable
     layers: LayerWeights
-
-    def compute_positions(self, start: int, length: int) -> Tensor:
-        """(length, D)"""
-        positions_SD = self.embedding.positions(start, length).detach()
-        return positions_SD.contiguous() if self.embedding.extra_D is None else positions_SD + self.embedding.extra_D
 
 
 @dataclass(frozen=True)
 class CompiledTransformer:
-    """What a search asks for words, as `PackedTransformer` is; for inference only.
+    """Compiled model with the interface of `PackedTransformer`, for inference only.
 
-    Several threads may use it at once: who computes has left Python's lock, and what `start` gives has memory of its own.
+    Several threads may use it at once, because kernels run without Python's lock and each state has its own memory.
 
-    kept: all tensors whose addresses are here
+    owned_tensors: all tensors whose addresses the other fields hold
     """
 
     encoder: StackWeights
@@ -213,10 +220,13 @@ class CompiledTransformer:
     head_layout: HeadLayout
     output: Int8Weights
     owned_tensors: Sequence[Tensor]
-    make_topk: ClassVar[type[CompiledTopK]] = CompiledTopK
+    make_topk: type[CompiledTopK] = CompiledTopK
 
     def start(self, source_BS: Tensor, workers: Sequence[WorkerThread] = ()) -> CompiledState:
-        """Read the source, padded on the right, with helpers or without: the state before the first target token."""
+        """Encode the sources, padded on the right, and return the state before the first target token.
+
+        workers: threads that help the caller's thread
+        """
         encoder, head_layout, (num_sentences, num_positions) = self.encoder, self.head_layout, source_BS.shape
         token_mask_BS = source_BS != encoder.embedding.padding_id
         length_B = token_mask_BS.sum(1)
@@ -228,7 +238,7 @@ class CompiledTransformer:
         cross_kv = CrossKVCache(
             keys_LBSK.data_ptr(), values_LBSU.data_ptr(), length_i32_B.data_ptr(), num_sentences, num_positions
         )
-        positions_SD, blocks = encoder.compute_positions(0, num_positions), list(_iter_token_blocks(length_B.tolist()))
+        positions_SD, blocks = encoder.embedding.compute_positions(0, num_positions), list(_iter_token_blocks(length_B.tolist()))
         workspace = self._allocate_workspace(
             max(int(length_B[first:after].sum()) for first, after in blocks), num_positions, workers
         )
@@ -269,7 +279,7 @@ class CompiledTransformer:
         return CompiledState(keys_LBSK, values_LBSU, length_i32_B, cross_kv, workspace, num_sentences, sentence_N=sentence_N)
 
     def step(self, tokens_N: Tensor, state: CompiledState) -> tuple[Tensor, CompiledState]:
-        """Read one more target token in each row: the logits (N, V) of the next, and the state after it."""
+        """Read one target token in each row, and return the logits (N, V) of the next token and the next state."""
         position, num_rows = state.length, tokens_N.shape[0]
         if position == 0:
             logits_NV = torch.empty(num_rows, self.output.num_outputs, **F32_OPTIONS)
@@ -278,7 +288,7 @@ class CompiledTransformer:
             state = state.double_capacity()
         state, decoder = self.ensure_workspace(state, num_rows), self.decoder
         position_id_N = torch.zeros(num_rows, dtype=torch.long, device="cpu")
-        tokens_N, position_vector_1D = tokens_N.contiguous(), decoder.compute_positions(position, 1)
+        tokens_N, position_vector_1D = tokens_N.contiguous(), decoder.embedding.compute_positions(position, 1)
         jit_cache.step(
             tokens_N.data_ptr(),
             position_id_N.data_ptr(),
@@ -298,23 +308,30 @@ class CompiledTransformer:
         return state.logits_NV, state._replace(length=position + 1)
 
     def build_native_search(self, vocab_ids_W: Tensor | None = None) -> CompiledSearch:
-        """Searches without Python. words_W: the words that it says, where it is one `with_words`"""
+        """Return the search that runs without Python. vocab_ids_W: token ids of a restricted output vocabulary"""
         return CompiledSearch(self, vocab_ids_W)
 
+    def restrict_output(self, model: Transformer, vocab_ids_W: Tensor) -> CompiledTransformer:
+        """Return this model with these output words only. model: the trained model that this one was compiled from"""
+        from dragoman.inference.backends.compiled.pack import pack_output  # `pack` imports this module
+
+        output, tensors = pack_output(model, vocab_ids_W)
+        return replace(self, output=output, owned_tensors=[*self.owned_tensors, *tensors])
+
     def allocate_self_kv(self, state: CompiledState, num_rows: int) -> CompiledState:
-        """With a place for what so many rows say."""
-        num_positions = max(INITIAL_POSITIONS, state.cross_kv.num_positions)  # most outputs are about as long as their source
+        """Return the state with slots for the outputs of this many rows."""
+        num_positions = max(INITIAL_POSITIONS, state.cross_kv.num_positions)  # most outputs are as long as their source
         shape = self.decoder.layers.num_layers, num_rows, num_positions
         return state._replace(
             self_keys=torch.empty(*shape, self.head_layout.key_width, **F16_OPTIONS),
             self_values=torch.empty(*shape, self.head_layout.value_width, **F16_OPTIONS),
-            ancestors_NT=torch.zeros(num_rows, num_positions, dtype=torch.int32, device="cpu"),  # see `searcher.Rows`
+            ancestors_NT=torch.zeros(num_rows, num_positions, dtype=torch.int32, device="cpu"),  # see `search.SearchBuffers`
             slot_row_N=torch.arange(num_rows, dtype=torch.int32, device="cpu"),
             sentence_N=state.sentence_N.repeat_interleave(num_rows // state.num_active),
         )
 
     def ensure_workspace(self, state: CompiledState, num_rows: int) -> CompiledState:
-        """With memory to compute so many rows in."""
+        """Return the state with a workspace for this many rows."""
         num_positions = max(state.cross_kv.num_positions, state.ancestors_NT.shape[1])
         if state.workspace.num_rows >= num_rows and state.workspace.num_positions >= num_positions:
             return state
@@ -334,19 +351,19 @@ class CompiledTransformer:
 
     @property
     def max_threads(self) -> int:
-        """Threads that a step is worth sharing out to."""
+        """Largest useful number of threads for one step."""
         return max(1, self.encoder.embedding.weight_VD.shape[1] // WIDTH_PER_THREAD)
 
 
 def _encode_block(
     arguments: tuple[Any, ...], workspaces: Sequence[Workspace], keep_alive: Sequence[object], thread_index: int
 ) -> int:
-    """kept: what stands where addresses are given, for as long as somebody may be at work"""
+    """Encode one thread's share of a block. keep_alive: owners of the memory that the kernel reads and writes"""
     return jit_cache.encode(*arguments, workspaces[thread_index])
 
 
 def _iter_token_blocks(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Which sentences are read together: from, and up to."""
+    """Yield the first sentence of each block and the one after its last."""
     first = num_tokens = 0
     for index, length in enumerate(lengths):
         if num_tokens and num_tokens + length > ENCODE_BLOCK_TOKENS:

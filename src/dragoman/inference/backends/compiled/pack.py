@@ -1,21 +1,20 @@
-"""Makes a trained model ready for `kernels.transformer`: its weights as bytes, in the order in which these multiply."""
+"""Conversion of a trained model into a `CompiledTransformer`: int8 weights in the layout that the kernels multiply."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from dragoman.inference.backends.compiled.cpu_features import has_avx512_vnni
-from dragoman.inference.backends.compiled.jit_cache import can_run_kernels, pack_weights
+from dragoman.inference.backends.compiled.jit_cache import pack_weights
 from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL,
     ADD_RESIDUAL_U8,
     LANES,
+    MAX_HEADS,
     OUTPUT_BLOCK,
     RELU,
     STORE,
@@ -28,8 +27,7 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     NormWeights,
 )
 from dragoman.inference.backends.compiled.model import F32_OPTIONS, CompiledTransformer, StackWeights
-from dragoman.inference.backends.packed.matmul import LazyWeight
-from dragoman.inference.backends.packed.pack import pack_embedding
+from dragoman.inference.backends.shared import InferenceEmbedding, LazyWeight
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, PreNorm
 from dragoman.model.linear import Linear
@@ -38,44 +36,43 @@ from dragoman.runtime.malloc import trim_malloc
 
 AnyLayer = EncoderLayer | DecoderLayer
 VNNI_GROUP = 4
-# So many heads fill a vector.
-HEAD_COUNTS = (1, 2, 4, 8, 16)
+# Numbers of heads that fill a vector.
+HEAD_COUNTS = (1, 2, 4, 8, MAX_HEADS)
 
 
 @torch.no_grad()
 def compile_model(model: Transformer, *, release: Callable[[], None] = lambda: None) -> CompiledTransformer:
-    """The model made ready. It must stay what it is: its embeddings are read where they are.
+    """Return the compiled model. The trained model must not change, because its embeddings are read in place.
 
-    forget: see `Bundle.forget`; told whenever weights were read
+    release: is called whenever weights were read, so that mapped memory can be released
     """
-    compiler = _Compiler(release)
+    packer = _Packer(release)
     decoder_layers = [cast(DecoderLayer, layer) for layer in model.decoder.layers]
     compiled_model = CompiledTransformer(
-        encoder=compiler.pack_stack(model.encoder),
-        decoder=compiler.pack_stack(model.decoder),
-        cross_attention=compiler.pack_cross_attention(decoder_layers),
+        encoder=packer.pack_stack(model.encoder),
+        decoder=packer.pack_stack(model.decoder),
+        cross_attention=packer.pack_cross_attention(decoder_layers),
         head_layout=compute_head_layout(decoder_layers[0].attention),
-        output=compiler.pack_int8([_lazy_weight(model.output, release)], [None], STORE),
-        owned_tensors=compiler.tensors,
+        output=packer.pack_int8([_lazy_weight(model.output, release)], [None], STORE),
+        owned_tensors=packer.tensors,
     )
     trim_malloc()
     return compiled_model
 
 
 @torch.no_grad()
-def restrict_output(compiled_model: CompiledTransformer, model: Transformer, vocab_ids_W: Tensor) -> CompiledTransformer:
-    """It says these words alone."""
-    compiler = _Compiler(lambda: None)
-    output = compiler.pack_int8([_lazy_weight(model.output[vocab_ids_W])], [None], STORE)
-    return replace(compiled_model, output=output, owned_tensors=[*compiled_model.owned_tensors, *compiler.tensors])
+def pack_output(model: Transformer, vocab_ids_W: Tensor) -> tuple[Int8Weights, list[Tensor]]:
+    """Return the weights before the softmax for these words only, and the tensors that hold them."""
+    packer = _Packer(lambda: None)
+    return packer.pack_int8([_lazy_weight(model.output[vocab_ids_W])], [None], STORE), packer.tensors
 
 
 def _lazy_weight(weight: Tensor, release: Callable[[], None] = lambda: None) -> LazyWeight:
     return LazyWeight(weight.detach, weight.shape, release)
 
 
-class _Compiler:
-    """Makes every part of a model ready in the same way. kept: what was made, and is known by its address"""
+class _Packer:
+    """Packer of all parts of one model. tensors: packed tensors, which the model knows by their addresses"""
 
     def __init__(self, release: Callable[[], None]) -> None:
         self.release = release
@@ -86,7 +83,7 @@ class _Compiler:
         return self.tensors[-1].data_ptr()
 
     def pack_stack(self, stack: nn.Module) -> StackWeights:
-        embedding = pack_embedding(cast(Embedding, stack.embedding))
+        embedding = InferenceEmbedding.from_embedding(cast(Embedding, stack.embedding))
         layers = [cast(AnyLayer, layer) for layer in cast(nn.ModuleList, stack.layers)]
         embedding_table = EmbeddingTable(
             self.add_tensor(embedding.weight_VD.float()), self.add_tensor(embedding.scale_V.float())
@@ -126,7 +123,7 @@ class _Compiler:
         return NormWeights(self.add_tensor(weights.float()), self.add_tensor(biases.float()), float(layer_norms[0].eps), True)
 
     def pack_projections(self, attentions: Sequence[Attention], *names: str) -> Int8Weights:
-        """Several projections as one, one after the other."""
+        """Return several projections as one, one behind the other."""
         head_layout = compute_head_layout(attentions[0])
         widths = [head_layout.value_width if name == "value" else head_layout.key_width for name in names]
         weights, biases = [], []
@@ -138,7 +135,7 @@ class _Compiler:
         return self.pack_int8(weights, biases, STORE)
 
     def pack_output_projections(self, attentions: Sequence[Attention]) -> Int8Weights:
-        """What becomes of all that the heads found."""
+        """Return the output projections, which read the results of all heads."""
         shape = torch.Size((attentions[0].output.out_features, compute_head_layout(attentions[0]).value_width))
         weights = [
             LazyWeight(partial(_get_output_weight, attention, shape[1]), shape, self.release) for attention in attentions
@@ -156,14 +153,14 @@ class _Compiler:
 
 
 def compute_head_layout(attention: Attention) -> HeadLayout:
-    """Filled up to 1, 2, 4, 8 or 16 heads, and each until they fill vectors together."""
+    """Return the layout with the heads padded to 1, 2, 4, 8 or 16, and their widths to whole vectors."""
     num_heads = next(count for count in HEAD_COUNTS if count >= attention.num_heads)
     widths = (linear.out_features // attention.num_heads for linear in (attention.query, attention.value))
     return HeadLayout(num_heads, *(-(-width * num_heads // LANES) * LANES for width in widths))
 
 
 def _interleave_heads(x_HK: Tensor, width: int) -> Tensor:
-    """Rows that stand head by head (H, K, …) as kernels have them, filled up with zeros. → (width, …)"""
+    """Return rows of heads (H, K, …) in the kernels' order (width, …), where heads alternate, padded with zeros."""
     num_heads, head_width = x_HK.shape[:2]
     padded_heads = next(count for count in HEAD_COUNTS if count >= num_heads)
     padded_KH = x_HK.new_zeros(width // padded_heads, padded_heads, *x_HK.shape[2:])
@@ -172,7 +169,7 @@ def _interleave_heads(x_HK: Tensor, width: int) -> Tensor:
 
 
 def _concat_projections(attention: Attention, names: Sequence[str], widths: Sequence[int], parameter_name: str) -> Tensor:
-    """Weight or bias of several projections; queries take the scale of equation 1 along."""
+    """Return the weight or bias of several projections. Queries include the scale of equation 1."""
     parts = []
     for name, width in zip(names, widths, strict=True):
         all_heads = cast(Tensor, getattr(attention.get_submodule(name), parameter_name)).detach()
@@ -182,7 +179,7 @@ def _concat_projections(attention: Attention, names: Sequence[str], widths: Sequ
 
 
 def _get_output_weight(attention: Attention, width: int) -> Tensor:
-    """The weight (D, U) of an attention's output."""
+    """Return the weight (D, U) of the output projection."""
     weight_UD = attention.output.weight.detach().t()
     return _interleave_heads(weight_UD.reshape(attention.num_heads, -1, weight_UD.shape[1]), width).t()
 
@@ -190,7 +187,7 @@ def _get_output_weight(attention: Attention, width: int) -> Tensor:
 def pack_int8_weights(
     weights: Sequence[LazyWeight], biases: Sequence[Tensor | None], epilogue: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One product of every layer as `Matrices` has it: weights, scales, biases, shifts. then: what becomes of it"""
+    """Return the weights, scales, biases and compensations of one product in all layers, as `Int8Weights` describes them."""
     num_outputs, num_inputs = weights[0].shape
     num_layers, num_panels, num_quads = (
         len(weights),
@@ -209,14 +206,3 @@ def pack_int8_weights(
             compensation = 0 if epilogue == ADD_RESIDUAL_U8 else compensation_LO[layer, rows].data_ptr()
             pack_weights(contiguous_RI.data_ptr(), len(contiguous_RI), num_inputs, panel, scale, compensation)
     return int8_LPQ, scale_LO, bias_LO, compensation_LO
-
-
-def can_compile(model: Transformer) -> bool:
-    """Whether this processor has the vectors, and kernels know all of the model: no pointers or windows, widths of vectors."""
-    stacks = [cast(nn.Module, stack) for stack in (model.encoder, model.decoder)]
-    if not has_avx512_vnni() or model.decoder.pointer is not None or any(side.window is not None for side in stacks):
-        return False
-    layers = [cast(AnyLayer, layer) for side in stacks for layer in cast(nn.ModuleList, side.layers)]
-    widths = [model.output.shape[1], *(layer.feed_forward.inner.out_features for layer in layers)]
-    is_supported = layers[0].attention.num_heads <= HEAD_COUNTS[-1] and all(width % LANES == 0 for width in widths)
-    return is_supported and can_run_kernels()

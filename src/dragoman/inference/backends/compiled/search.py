@@ -1,4 +1,4 @@
-"""Searches that a compiled model makes by itself: their memory, and what was found there as hypotheses.
+"""Native search of a compiled model: allocates its memory, runs the kernels and converts the results to hypotheses.
 
 B sentences    R hypotheses of each    X = 2R candidates    M longest output
 """
@@ -24,6 +24,7 @@ from dragoman.decoding.repetition import CHECK_INTERVAL, MIN_REPEATS
 from dragoman.inference.backends.compiled import jit_cache
 from dragoman.inference.backends.compiled.kernels.structs import (
     LOGIT_BLOCK,
+    MAX_BEAM_SIZE,
     BeamBuffers,
     DecoderWeights,
     GreedyBuffers,
@@ -36,34 +37,31 @@ from dragoman.inference.backends.compiled.threads import Cancelled, WorkerThread
 if TYPE_CHECKING:
     from dragoman.inference.backends.compiled.model import CompiledTransformer
 
-# Each row keeps a list of its best in order, as long as two beams.
-MAX_BEAM_SIZE = 32
-# So many steps are taken at once, after which Ctrl-C is heard.
+# Steps of one call. Python handles Ctrl-C between calls.
 MAX_STEPS_PER_CALL = 64
 I64_OPTIONS: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
 I32_OPTIONS: dict[str, Any] = {"dtype": torch.int32, "device": "cpu"}
 F32_OPTIONS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
-# Fewer rows than this are not worth a team of their own, which reads all weights.
+# Least number of rows of a thread group, because each group reads all weights.
 ROWS_PER_GROUP = 8
 
 ResultT = TypeVar("ResultT")
 SearchKernel = Callable[..., int]
-"""`jit_cache.greedy` or `jit_cache.beam`, but for what it writes into."""
+"""`jit_cache.greedy_search` or `jit_cache.beam_search`, without the argument for its results."""
 
 
 class SearchThreads(NamedTuple):
-    """helpers: who take part in each step. over: set when others have failed, and this is for nothing"""
+    """Threads of one group. workers: threads that take part in each step. cancelled: set when another group has failed"""
 
     workers: Sequence[WorkerThread]
     cancelled: Event
 
 
 class SearchBuffers:
-    """What members of a team remember of so many rows, each proposing so many tokens, by names as `Batch` has them.
+    """Tensors of `RowBuffers` for the threads of a group.
 
-    All that is a number of a token or a row begins as 0: where one member has failed, the others go on with whatever stands
-    where it would have written, until they are called back.
+    Ids of tokens and rows begin as 0. If a thread fails, the others read its unwritten values until they are cancelled.
     """
 
     def __init__(self, num_rows: int, num_candidates: int, num_outputs: int, start_id: int, num_threads: int) -> None:
@@ -98,7 +96,7 @@ class SearchBuffers:
 
 @dataclass(frozen=True)
 class CompiledSearch:
-    """Native search. words_W: what is said as tokens of the whole vocabulary, where only some are known"""
+    """Native search of a compiled model. vocab_ids_W: token ids of a restricted output vocabulary, or None"""
 
     model: CompiledTransformer
     vocab_ids_W: Tensor | None = None
@@ -162,12 +160,14 @@ class CompiledSearch:
         beam_size: int,
         search_fn: Callable[[Tensor, SearchRequest, SearchThreads], list[ResultT]],
     ) -> list[ResultT]:
-        """By as many threads as are allowed, if other searches have left them free: sentences, where there are many, are dealt
-        out to teams. width: R"""
+        """Divide the sentences among groups of threads and run all groups. beam_size: R
+
+        Groups take as many threads as the limit allows and other searches leave free.
+        """
         num_sentences = len(request.max_lengths)
         if not num_sentences:
             return []
-        jit_cache.encode.load()  # before others wait for it, who hear no Ctrl-C
+        jit_cache.encode.load()  # compiles in the main thread, where Ctrl-C works
         num_groups = max(1, min(num_sentences, num_sentences * beam_size // ROWS_PER_GROUP))
         with borrow_workers(min(get_thread_limit(), num_groups * self.model.max_threads) - 1) as workers:
             num_groups, cancelled = min(num_groups, len(workers) + 1), Event()
@@ -196,7 +196,7 @@ class CompiledSearch:
         num_candidates: int,
         kernel: SearchKernel,
     ) -> None:
-        """From the first token to the last, as far as there is room each time. width: R. best: tokens that each row proposes"""
+        """Run the kernel from the first token to the last, up to the cache's capacity at a time. beam_size: R"""
         num_active, max_length, model = len(request.max_lengths), max(request.max_lengths), self.model
         assert min(request.max_lengths) >= 1
         num_rows, position = num_active * beam_size, 0
@@ -230,7 +230,7 @@ class CompiledSearch:
                 state = state.double_capacity()
             end_position = min(state.ancestors_NT.shape[1], max_length, position + MAX_STEPS_PER_CALL)
             state = model.ensure_workspace(state, num_rows)
-            positions_TD, decoder = model.decoder.compute_positions(0, end_position), model.decoder
+            positions_TD, decoder = model.decoder.embedding.compute_positions(0, end_position), model.decoder
             decoder_weights = DecoderWeights(
                 decoder.embedding_table,
                 positions_TD.data_ptr(),
@@ -241,7 +241,7 @@ class CompiledSearch:
                 vocabulary_map,
             )
             arguments = position, end_position, num_active, decoder_weights, state.cross_kv, state.self_kv_cache()
-            buffers.shared_tensors["num_active"].fill_(num_active)  # whoever goes on alone, because the first has failed, reads it
+            buffers.shared_tensors["num_active"].fill_(num_active)  # other threads read it if the first one fails
             keep_alive = model, self.vocab_ids_W, state, buffers, limit_B, allow_repetition_B, suppressed_ids_C, positions_TD
             num_active = state.workspace.step_group.run(
                 partial(_run_kernel, kernel, arguments, state.workspace.workspaces, buffers.row_buffers, options, keep_alive)
@@ -258,19 +258,19 @@ def _run_kernel(
     keep_alive: Sequence[object],
     thread_index: int,
 ) -> int:
-    """A member's share of some steps. kept: what stands where addresses are given, for as long as somebody may be at work"""
+    """Run one thread's share of some steps. keep_alive: owners of the memory that the kernel reads and writes"""
     return kernel(*arguments, workspaces[thread_index], row_buffers[thread_index], options)
 
 
 def _call_entry_point(
     entry_point: SearchKernel, output_buffers: GreedyBuffers | BeamBuffers, keep_alive: object, *arguments: Any
 ) -> int:
-    """kept: as in `_take`, what is written into"""
+    """Call a kernel with its result buffers. keep_alive: owners of these buffers"""
     return entry_point(*arguments, output_buffers)
 
 
 class _BeamTensors:
-    """What a beam writes into, by names as `Tree` has them, and what that says."""
+    """Tensors of `BeamBuffers`, and their conversion to hypotheses."""
 
     def __init__(self, request: SearchRequest, beam_size: int) -> None:
         self.request, self.beam_size = request, beam_size
@@ -308,7 +308,7 @@ class _BeamTensors:
         )
 
     def finalize(self) -> list[list[Hypothesis]]:
-        """The hypotheses of each sentence, best first."""
+        """Return the hypotheses of each sentence, best first."""
         num_steps, penalty = int(self.tensors["lengths"].max()), self.request.length_penalty
         steps = {name: list(self.tensors[name][:num_steps].unbind()) for name in ("parents", "tokens", "log_probs", "alive")}
         history = BeamHistory(**steps, batch_rows=[np.arange(len(self.request.max_lengths))] * num_steps)

@@ -1,7 +1,7 @@
-"""Threads that search together: a team computes every step of one search (`meeting`), or each thread has sentences of its own.
+"""Threads that search together: a group computes each step of one search, or each thread has sentences of its own.
 
-A search has a core of its own; others it takes only while no other search of this process has them, for whom all wait for must
-not wait for a core.
+A search has one core of its own. It borrows other cores only while no other search of this process uses them, because a
+thread that others wait for must not wait for a core.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ ResultT = TypeVar("ResultT")
 
 
 class WorkerThread:
-    """A thread that does what it is asked, one thing after the other, until the process ends."""
+    """Thread that runs tasks one after the other until the process ends."""
 
     def __init__(self) -> None:
-        """Raises RuntimeError where no thread can be had."""
+        """Start the thread. Raises RuntimeError if the system has no thread left."""
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._last_future: Future[Any] | None = None
         Thread(target=self._run_tasks, name="worker", daemon=True).start()
@@ -43,11 +43,11 @@ class WorkerThread:
         return self._last_future is None or self._last_future.done()
 
     def clear_last_result(self) -> None:
-        """Hold nothing of what was done last."""
+        """Release the result of the last task."""
         self._last_future = None
 
     def shutdown(self) -> None:
-        """Ask for nothing more."""
+        """End the thread after its last task."""
         self._tasks.put(None)
 
     def _run_tasks(self) -> None:
@@ -58,7 +58,7 @@ class WorkerThread:
                     future.set_result(task())
                 except BaseException as error:
                     future.set_exception(error)
-            del item, future, task  # what they hold is not to wait for the next
+            del item, future, task  # releases what they refer to before the next task arrives
 
 
 _lock = Lock()
@@ -68,7 +68,7 @@ _thread_limit: ContextVar[int | None] = ContextVar("thread_limit", default=None)
 
 
 def _reset_after_fork() -> None:
-    """In a process that was forked off: threads stay behind."""
+    """Forget the parent's threads in a forked process, which has none of them."""
     global _lock, _num_busy, _idle_workers
     _lock, _num_busy, _idle_workers = Lock(), 0, []
 
@@ -79,7 +79,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def limit_threads(threads: int) -> Iterator[None]:
-    """What this thread searches meanwhile takes no more."""
+    """Limit the threads of searches that this thread starts in the meantime."""
     token = _thread_limit.set(threads)
     try:
         yield
@@ -88,13 +88,13 @@ def limit_threads(threads: int) -> Iterator[None]:
 
 
 def get_thread_limit() -> int:
-    """How many threads a search may take: what `at_most` says, else as many as torch takes."""
+    """Return the number of threads that a search may use: the limit of `limit_threads`, or torch's number of threads."""
     return _thread_limit.get() or torch.get_num_threads()
 
 
 @contextmanager
 def borrow_workers(max_workers: int) -> Iterator[list[WorkerThread]]:
-    """So many at most, as there are cores that no search has; the search that asks has one itself."""
+    """Lend worker threads, at most one for each core that no search uses. The caller has a core of its own."""
     global _num_busy
     workers: list[WorkerThread] = []
     num_threads = 0
@@ -114,12 +114,12 @@ def borrow_workers(max_workers: int) -> Iterator[list[WorkerThread]]:
                 if worker.is_idle():
                     worker.clear_last_result()
                     _idle_workers.append(worker)
-                else:  # nobody waited for it
+                else:  # it is still at work, because nothing waited for it
                     worker.shutdown()
 
 
 class StepGroup:
-    """Where a thread and its helpers meet, who are a team."""
+    """Barrier and thread groups of the caller's thread and its workers."""
 
     def __init__(self, workers: Sequence[WorkerThread]) -> None:
         self.workers, num_threads = workers, len(workers) + 1
@@ -130,24 +130,25 @@ class StepGroup:
         ]
 
     def run(self, task: Callable[[int], int]) -> int:
-        """What the first member's work comes to, when all have done theirs. Where one fails, nobody waits for it."""
+        """Run the task once for each thread index, and return the first result. If a thread fails, no other waits for it."""
         return run_all([partial(task, group.thread_index) for group in self.groups], self.workers, self._cancel)[0]
 
     def _cancel(self) -> None:
-        ctypes.c_int64.from_address(
-            self.groups[0].cancelled
-        ).value = 1  # which torch may forbid: another thread has inference mode
+        # Another thread may have inference mode, in which torch forbids to change the tensor.
+        ctypes.c_int64.from_address(self.groups[0].cancelled).value = 1
 
 
 class Cancelled(Exception):
-    """Somebody else failed, and so this was not done."""
+    """End of a task because another thread failed."""
 
 
 def run_all(
     tasks: Sequence[Callable[[], ResultT]], workers: Sequence[WorkerThread], cancel: Callable[[], None]
 ) -> list[ResultT]:
-    """What each of these comes to, the first in this thread, the others by a helper each. Where one fails, `stop` is called,
-    and when the failure is raised here, all have ended; only a second Ctrl-C does not wait for that."""
+    """Run the first task in this thread and each other task in a worker, and return all results.
+
+    If a task fails, `cancel` is called. Its error is raised after all tasks have ended; only a second Ctrl-C does not wait.
+    """
     if len(tasks) == 1:
         return [tasks[0]()]
     errors: list[BaseException] = []
@@ -165,7 +166,7 @@ def run_all(
         wait([future for future in futures if not future.cancel()])
     finally:
         if not is_done:
-            cancel()  # also where Ctrl-C came before the other
+            cancel()  # for a Ctrl-C during the wait
     errors += [
         worker_error for future in futures if not future.cancelled() and (worker_error := future.exception()) is not None
     ]
@@ -183,7 +184,7 @@ def _run_or_cancel(task: Callable[[], ResultT], cancel: Callable[[], None]) -> R
 
 
 def _find_yield_fn() -> int:
-    """Where the function stands by which a thread lets others of its core go on; 0 where there is none by that name."""
+    """Return the address of the function that yields a core to other threads, or 0 if the system has none."""
     if sys.platform == "win32":
         return 0
     return ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value or 0

@@ -1,6 +1,6 @@
-"""What may be said next, by compiled functions, for a search in Python.
+"""Log-sum-exp and top-k over the vocabulary by compiled functions, for a search in Python.
 
-N rows    B sentences of R hypotheses    V vocabulary    X best ones
+N rows    B sentences of R hypotheses    V vocabulary    X best tokens
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ from dragoman.inference.backends.compiled import jit_cache
 
 
 class CompiledTopK:
-    """As `dragoman.decoding.topk.PlainRanking`, in float32 and on a processor."""
+    """Compiled counterpart of `dragoman.decoding.topk.TorchTopK`, in float32 on a processor."""
 
     def logsumexp(self, logits_NV: Tensor) -> Tensor:
-        """log Σ exp over the vocabulary, row by row. → (N,) in double precision"""
+        """Return log Σ exp over the vocabulary of each row (N,), in double precision."""
         logits_NV = logits_NV.float().contiguous()
         logsumexp_N = torch.empty(logits_NV.shape[0], dtype=torch.float64, device="cpu")
         jit_cache.logsumexp(logits_NV.data_ptr(), *logits_NV.shape, logsumexp_N.data_ptr())
         return logsumexp_N
 
     def topk(self, logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
-        """The `count` best of each sentence's logits, each raised by its row's shift, best first.
-
-        → (B, count) places in (R · V)
-        """
+        """Return the indices (B, count) in (R · V) of each sentence's greatest logits plus their row's shift, best first."""
         logits_BRV, num_sentences = logits_BRV.float().contiguous(), logits_BRV.shape[0]
         index_BX = torch.empty(num_sentences, count, dtype=torch.long, device="cpu")
         value_BX = torch.empty(num_sentences, count, dtype=torch.float32, device="cpu")

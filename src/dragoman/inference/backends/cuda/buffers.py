@@ -1,9 +1,9 @@
-"""The tensors that steps of one shape read and write, all of which keep their places in memory.
+"""Static tensors that all steps of one shape read and write. Their addresses never change.
 
-Keys and values are written once and never moved. The hypotheses of a sentence share its slots, R for each place of the output,
-and to follow the beam only the table is put in order that tells who descends from which slot.
+Keys and values are written once and never moved. The hypotheses of a sentence share its slots, R for each output position.
+Reordering the beam reorders only the table of ancestors.
 
-    B sentences, idle ones included    R hypotheses of each    S source places    T places of the output    W slots, T·R of them
+    B sentences, idle ones included    R hypotheses of each    S source positions    T output positions    W = T·R slots
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MASKED_BIAS = float("-inf")
 
 
 class BufferShape(NamedTuple):
-    """sentences: B, beam: R, source: S, room: T"""
+    """Shape of the buffers: B, R, S and T."""
 
     num_sentences: int
     beam_size: int
@@ -31,21 +31,21 @@ class BufferShape(NamedTuple):
 
 
 def round_up_size(count: int, minimum: int = 1) -> int:
-    """The next power of two; above 64 also what lies halfway between two of them, so that at most a third is idle."""
+    """Round up to a power of two, or above 64 to three quarters of one, so that at most a third is idle."""
     size = max(minimum, 1 << (count - 1).bit_length())
     return size * 3 // 4 if size > 64 and count <= size * 3 // 4 else size
 
 
 class StepBuffers:
-    """All that steps of one shape read and write; nothing in it ever gets another address.
+    """Inputs, cache and outputs of steps of one shape.
 
     tokens_BR: the next token of each hypothesis
-    order_B: which sentence here is the first, second, … of the caller's; what stands after those is idle
-    length_1: places written so far
-    lineage_BRT: for each place written, the hypothesis of then whose slot this one descends from
-    past, memory: for each layer, keys and values of the output (B, H, W, ·) and of the source (B, H, S, ·)
+    order_B: index of the caller's first, second, … sentence; the sentences behind these are idle
+    length_1: number of positions written
+    ancestors_BRT: for each written position, the hypothesis whose slot this one descends from
+    self_kv, cross_kv: for each layer, keys and values of the output (B, H, W, ·) and of the source (B, H, S, ·)
     memory_bias_B11S: 0 for a source token, -inf for padding
-    logits_NV: after a step, in the caller's order
+    logits_NV: logits of the last step, in the caller's order
     """
 
     def __init__(self, shape: BufferShape, model: Transformer) -> None:
@@ -85,12 +85,12 @@ class StepBuffers:
         return sum(tensor.nbytes for tensor in (*kv_tensors, *vars(self).values()) if isinstance(tensor, Tensor))
 
     def load_sources(self, state: DecoderState) -> None:
-        """Sentences that have been read and nothing said of them."""
+        """Load encoded sources, before their first token."""
         self._clear()
         self._write_cross_kv(state.cross_kv, torch.where(state.memory_mask, self.visible_bias, self.masked_bias))
 
     def copy_from(self, source_buffers: StepBuffers, num_sentences: int, length: int) -> None:
-        """The first sentences of another shape, as the caller counts them, and the first places of their outputs."""
+        """Copy the caller's first sentences, and the first positions of their outputs, from buffers of another shape."""
         rows_B, num_slots = source_buffers.order_B[:num_sentences], length * self.shape.beam_size
         self._clear()
         self._write_cross_kv(
@@ -103,11 +103,11 @@ class StepBuffers:
         self.length_1.fill_(length)
 
     def _clear(self) -> None:
-        """Leave nothing that could spread: an infinity that is not seen is still no number times zero."""
+        """Set all buffers to zero, because an old infinity times a zero weight is not a number."""
         for pair in (*self.self_kv, *self.cross_kv):
             pair.key.zero_()
             pair.value.zero_()
-        self.memory_bias_B11S.fill_(MASKED_BIAS)[..., 0] = 0.0  # an idle sentence sees something, too
+        self.memory_bias_B11S.fill_(MASKED_BIAS)[..., 0] = 0.0  # an idle sentence needs a visible key, too
         torch.arange(len(self.order_B), out=self.order_B)
         self.length_1.zero_()
 
@@ -119,5 +119,5 @@ class StepBuffers:
 
 
 def _copy_into_prefix(target: Tensor, source: Tensor) -> None:
-    """Write a smaller tensor into the first places of a larger one."""
+    """Copy a tensor into the beginning of a larger one, in each dimension."""
     target[tuple(slice(size) for size in source.shape)] = source

@@ -1,4 +1,4 @@
-"""Work on fixed tensors as CUDA graphs: one request to the GPU where there were hundreds."""
+"""CUDA graphs of work on static tensors, which replace hundreds of kernel launches by one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 
 WorkFn = Callable[[], None]
 RecordFn = Callable[[WorkFn], WorkFn]
-"""(work that reads and writes the same tensors each time) → the same, done in some other way."""
+"""(work on static tensors) → a function with the same effect"""
 
-# A process records no more than one graph at a time.
+# A process records one graph at a time.
 CAPTURE_LOCK = threading.Lock()
 
 
 class CudaGraphRecorder:
-    """Makes graphs out of work, on one GPU.
+    """Recorder of graphs on one GPU.
 
-    What they hold between reading and writing lies in memory that all share, so they must follow one another on one stream.
+    All graphs share the memory of their intermediate results, so they must follow each other on one stream.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -30,9 +30,10 @@ class CudaGraphRecorder:
 
 
 class CudaGraph:
-    """The first call does the work as it is, on the stream that will be listened to, so that libraries make themselves ready.
+    """Work that is recorded as a graph.
 
-    The second listens to it, which does nothing but note kernels down, and has them run; all others have them run once more.
+    The first call runs the work on the recording stream, so that libraries initialize themselves. The second call records
+    the kernels and runs them. All later calls replay them.
     """
 
     def __init__(self, work: WorkFn, recorder: CudaGraphRecorder) -> None:
@@ -60,7 +61,7 @@ class CudaGraph:
     def _capture(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         stream = self.recorder.stream
-        # What other threads ask of the GPU meanwhile, copies of the next batch say, is no fault.
+        # Other threads may use the GPU during the recording, for instance to copy the next batch.
         capture = torch.cuda.graph(graph, pool=self.recorder.pool, stream=stream, capture_error_mode="thread_local")
         with CAPTURE_LOCK, torch.cuda.device(stream.device), capture:
             self.work()

@@ -1,8 +1,8 @@
-"""A decoding step of fixed shapes on fixed tensors, which a GPU is told once and then only asked to repeat.
+"""A decoding step over static tensors, which a GPU records once as a CUDA graph and then replays.
 
-A step is a hundred kernels and more of a few microseconds each, and to ask for one takes as long as to do it. A CUDA graph asks
-for all at once, but always for the same kernels, numbers and addresses. So tensors have one of few shapes, sentences that are
-finished run on as idle ones, and all that changes lies on the device, the length included.
+A step has over a hundred kernels of a few microseconds each, and a launch takes as long as a kernel. A CUDA graph launches all of
+them at once, but always with the same shapes, numbers and addresses. So tensors have one of a few shapes, finished sentences
+stay in the batch as idle ones, and everything that changes is on the device, even the length.
 
 Dimensions are those of `buffers`.
 """
@@ -27,18 +27,18 @@ from dragoman.model.layers import DecoderLayer
 from dragoman.model.transformer import DecoderState, Transformer
 from dragoman.tasks.inference_model import InferenceModel, get_max_positions
 
-# The least of each; masks whose rows are not multiples of 16 numbers are copied by the GPU's attention.
+# Least sizes. The GPU's attention copies masks whose rows are not multiples of 16 numbers.
 MIN_SOURCE_LENGTH = 16
 MIN_CAPACITY = 32
 MAX_BUCKETS = 64
-# Of the GPU's memory; on a processor, where nothing but tests comes here, so many bytes.
+# Limit of all buffers as a share of the GPU's memory, and in bytes on a processor, for tests.
 GPU_MEMORY_FRACTION = 1 / 4
 CPU_MAX_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
 class StaticLayer:
-    """A decoder layer that finds its past in slots; queries, keys and values of a place are one product."""
+    """Decoder layer with a static cache, and one product for queries, keys and values."""
 
     layer: DecoderLayer
     weight_XD: Tensor
@@ -93,7 +93,7 @@ def _attend(attention: Attention, query_BHRK: Tensor, kv: KeyValue, bias: Tensor
 
 @torch.no_grad()
 def decode_step(model: Transformer, layers: Sequence[StaticLayer], buffers: StepBuffers) -> None:
-    """Read one more token in each row, from embedding to logits. Nothing here depends on a number that the processor knows."""
+    """Read one token in each row, from embedding to logits. No operation depends on a number in the CPU's memory."""
     decoder, embedding, beam_size = model.decoder, model.decoder.embedding, buffers.shape.beam_size
     buffers.ancestors_BRT.index_copy_(
         2, buffers.length_1, buffers.hypothesis_R[:, None].expand_as(buffers.ancestors_BRT[:, :, :1])
@@ -115,7 +115,7 @@ def decode_step(model: Transformer, layers: Sequence[StaticLayer], buffers: Step
 
 
 def _matmul_into(x_ND: Tensor, weight_DV: Tensor, out_NV: Tensor) -> None:
-    """Logits keep the digits of the sums in which they were computed: in bfloat16 many would be equal."""
+    """Write the logits in the precision of their sums, because many would be equal in bfloat16."""
     if x_ND.dtype == out_NV.dtype:
         torch.mm(x_ND, weight_DV, out=out_NV)
     elif x_ND.is_cuda:
@@ -125,7 +125,7 @@ def _matmul_into(x_ND: Tensor, weight_DV: Tensor, out_NV: Tensor) -> None:
 
 
 class ShapeBucket:
-    """Buffers, what advances them, and the search that is using them; once that is dropped, they are free for another."""
+    """Buffers, their step, and a weak reference to the search that uses them. Without a search they are free."""
 
     def __init__(self, buffers: StepBuffers, run_step: WorkFn) -> None:
         self.buffers = buffers
@@ -135,12 +135,12 @@ class ShapeBucket:
 
 @dataclass(eq=False)
 class StaticState:
-    """Where a search stands. It changes in place: what a call gives back stands for the state that it was given.
+    """State of a search. It changes in place, and each call returns the state that it received.
 
-    begun: the source as the encoder read it, until the first step tells how many hypotheses there are
-    bucket: where the sentences are from then on
-    count: sentences that are wanted
-    length: tokens read
+    initial_state: encoded sources, until the first step shows the number of hypotheses
+    bucket: buffers of the sentences after the first step
+    num_active: number of active sentences
+    length: number of tokens read
     """
 
     model: StaticTransformer
@@ -150,7 +150,7 @@ class StaticState:
     length: int = 0
 
     def reorder(self, rows_N: Tensor) -> StaticState:
-        """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
+        """Replace row i by row rows_N[i]. No row leaves its sentence."""
         if self.bucket is not None and self.bucket.buffers.shape.beam_size > 1:
             buffers = self.bucket.buffers
             beam_size, order_B = buffers.shape.beam_size, buffers.order_B[: self.num_active]
@@ -159,7 +159,7 @@ class StaticState:
         return self
 
     def select_sentences(self, sentences_B: Tensor) -> StaticState:
-        """Only these sentences. The others run on as idle ones until they are half of all."""
+        """Keep only these sentences. The others become idle, and are dropped once they are half of all."""
         if self.initial_state is not None:
             self.initial_state, self.num_active = self.initial_state.select_sentences(sentences_B), len(sentences_B)
         if self.bucket is None:
@@ -174,10 +174,10 @@ class StaticState:
 
 
 class StaticTransformer:
-    """A trained model whose weights no longer change, with the two calls that a search makes.
+    """Trained model with static buffers, and the interface of `Transformer` for a search.
 
-    record: turns the work of a shape into what repeats it: CUDA graphs on a GPU, the work itself where none are to be had
-    most_bytes: of all buffers; beyond it those go that no search is using, the longest unused first
+    record_fn: records the work of a shape: as CUDA graphs on a GPU, and not at all elsewhere
+    max_bytes: limit of all buffers; beyond it, free buffers are dropped, the least recently used first
     """
 
     def __init__(self, model: Transformer, *, record_fn: RecordFn | None = None, max_bytes: int | None = None) -> None:
@@ -195,21 +195,21 @@ class StaticTransformer:
         self.lock = threading.Lock()
 
     def start(self, source_BS: Tensor) -> StaticState:
-        """Read the source: the state before the first target token."""
+        """Encode the sources, and return the state before the first target token."""
         return StaticState(self, self.model.start(source_BS), len(source_BS))
 
     @torch.no_grad()
     def step(self, tokens_N: Tensor, state: StaticState) -> tuple[Tensor, StaticState]:
-        """Read one more target token in each row: the logits (N, V) of the next, which the step after this one writes over.
+        """Read one target token in each row, and return the logits (N, V) of the next token, which the next step overwrites.
 
-        Raises IndexError beyond the last of learned positions.
+        Raises IndexError after the last learned position.
         """
         bucket = state.bucket
         if bucket is None:
             bucket = self._begin_search(state, len(tokens_N) // state.num_active)
         elif state.length == bucket.buffers.shape.capacity:
             if state.length == self.max_positions:
-                raise IndexError(f"position {state.length + 1} of {self.max_positions} learned ones")
+                raise IndexError(f"position {state.length + 1}: the model has {self.max_positions} learned positions; shorten the output")
             capacity = min(2 * state.length, self.max_positions or 2 * state.length)
             bucket = self.migrate(state, bucket, capacity=capacity)
         buffers = bucket.buffers
@@ -230,7 +230,7 @@ class StaticTransformer:
 
     @torch.no_grad()
     def migrate(self, state: StaticState, old_bucket: ShapeBucket, *, capacity: int) -> ShapeBucket:
-        """Go on with the sentences that are wanted alone, and with so many places for the output."""
+        """Move the active sentences to buffers of their number, with this capacity."""
         shape = old_bucket.buffers.shape._replace(num_sentences=round_up_size(state.num_active), capacity=capacity)
         state.bucket = self._acquire_bucket(shape, state)
         state.bucket.buffers.copy_from(old_bucket.buffers, state.num_active, state.length)
@@ -238,7 +238,7 @@ class StaticTransformer:
         return state.bucket
 
     def _acquire_bucket(self, shape: BufferShape, state: StaticState) -> ShapeBucket:
-        """A bucket that nobody is using, made where there is none."""
+        """Return a free bucket of this shape, or a new one."""
         with self.lock:
             free_buckets = [bucket for bucket in self.buckets if bucket.state_ref() is None]
             bucket = next(
@@ -260,6 +260,6 @@ class StaticTransformer:
 
 
 def build_cuda_inference_model(model: Transformer, *, record_fn: RecordFn | None = None) -> InferenceModel:
-    """What a search asks for words, where the model is on a GPU."""
+    """Return the inference model of a model on a GPU."""
     static_model = StaticTransformer(model, record_fn=record_fn)
     return InferenceModel(static_model.start, static_model.step, model.output.device, static_model.max_positions)

@@ -1,11 +1,10 @@
-"""What a packed decoder has seen: keys and values that are written once and stay where they are while hypotheses change places.
+"""KV cache of the packed decoder. Keys and values are written once and stay in place while hypotheses are reordered.
 
-The R hypotheses of a sentence share its slots: each step writes one slot for each of them, and which slots a hypothesis
-descends from is a row of a small table, 0 for an ancestor and -inf for any other, that is added to the scores of its
-attention. To follow the beam only this table is put in order. Slots from which nothing alive descends are cleared out when
-there is no room for more.
+The R hypotheses of a sentence share its slots, and each step writes one slot for each hypothesis. A small table holds 0 for
+each ancestor slot of a hypothesis and -inf for all other slots. Attention adds it to the scores, and reordering the beam
+reorders only this table. Slots without living descendants are dropped when the cache is full.
 
-    C stored sentences, of which B are still wanted    Y heads of all of them (C·H)    W slots    Z keys or values of a head
+    C stored sentences, of which B are active    Y heads of all stored sentences (C·H)    W slots    Z keys or values of a head
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from dragoman.model.linear import round_up_rows
 from dragoman.model.pointer import PointerState
 
 MASKED_BIAS = float("-inf")
-# Numbers in a processor's vector, by their bits: a softmax over fewer is computed one by one, at ten times the price.
+# Numbers in a vector of the processor. A softmax over fewer numbers computes them one by one and takes ten times as long.
 SOFTMAX_LANES = {torch.float32: 16, torch.bfloat16: 32}
-# Steps for which room is made at a time, and more in proportion to the length so far.
+# Least number of steps that the cache grows by; it grows by more in proportion to the length so far.
 RESERVED_STEPS = 4
 
 
 @dataclass(frozen=True)
 class PackedState:
-    """A step writes into its state's slots, so that each state is good for one step.
+    """State of a batch of searches. A step writes into the state's slots, so each state serves one step.
 
-    memory: keys and values of the source, for each layer (Y, S, Z)
-    memory_bias: (Y, 1, S), 0 for a token and -inf for padding; none where there is no padding
-    sentences: C
-    past: keys and values of the output so far, for each layer (Y, W, Z); none before the first step
-    lineage_CRW: 0 for the ancestors of each hypothesis, -inf for all other slots
-    time_CW: the position of each slot in the output, where a window needs it
-    used: slots that are written
-    length: tokens read
-    wanted_B: numbers of the wanted sentences among the stored; none where all are
-    pointed: where each wanted hypothesis is in its source's words, in a model that points at them
+    cross_kv: keys and values of the source, for each layer (Y, S, Z)
+    memory_bias: (Y, 1, S), 0 for a token and -inf for padding; None without padding
+    num_stored: C
+    self_kv: keys and values of the output so far, for each layer (Y, W, Z); None before the first step
+    ancestors_CRW: 0 for the ancestors of each hypothesis, -inf for all other slots
+    position_CW: position of each slot in the output; None unless an attention window needs it
+    num_used_slots: number of written slots
+    length: number of tokens read
+    active_B: indices of the active sentences among the stored ones; None if all are active
+    pointer: state of the pointer of each active hypothesis; None in a model without one
     """
 
     cross_kv: tuple[KeyValue, ...]
@@ -56,7 +55,7 @@ class PackedState:
     pointer: PointerState | None = None
 
     def reorder(self, rows_N: Tensor) -> PackedState:
-        """Row i becomes what row rows_N[i] was; no row leaves its sentence."""
+        """Return the state whose row i is row rows_N[i] of this one. No row leaves its sentence."""
         ancestors_CRW = self.ancestors_CRW
         if ancestors_CRW is None or ancestors_CRW.shape[1] == 1:
             return self
@@ -69,7 +68,7 @@ class PackedState:
         return replace(self, ancestors_CRW=ancestors_CRW, pointer=pointer)
 
     def select_sentences(self, sentences_B: Tensor) -> PackedState:
-        """Only these sentences, with all their rows. They are moved when they are so few that fewer can be computed."""
+        """Return the state of these sentences only. They are moved once this reduces the number of computed sentences."""
         active_B = sentences_B if self.active_B is None else self.active_B[sentences_B]
         if len(active_B) == self.num_stored:
             return self
@@ -78,21 +77,21 @@ class PackedState:
 
     @property
     def num_active(self) -> int:
-        """The number of sentences that are."""
+        """Number of active sentences."""
         return self.num_stored if self.active_B is None else len(self.active_B)
 
     def active_rows(self) -> Tensor | None:
-        """Numbers of the wanted rows among the stored ones, which are C·R in order; none where all are wanted."""
+        """Return the indices of the active rows among the C·R stored rows; None if all are active."""
         if self.active_B is None or self.ancestors_CRW is None:
             return None
         beam_size = self.ancestors_CRW.shape[1]
         return (self.active_B[:, None] * beam_size + torch.arange(beam_size)).flatten()
 
     def allocate(self, beam_size: int, *, float32_attention: bool, track_positions: bool) -> PackedState:
-        """Empty slots, R = `width` hypotheses a sentence.
+        """Return the state with empty slots for this many hypotheses of each sentence.
 
-        exact: attention is computed in float32, always
-        timed: a window needs to know when slots were written
+        float32_attention: keys and values are always float32
+        track_positions: an attention window needs the position of each slot
         """
         num_heads, num_positions, key_width = self.cross_kv[0].key.shape
         dtype = torch.float32 if float32_attention else choose_kv_dtype(num_heads, key_width, beam_size)
@@ -124,7 +123,7 @@ class PackedState:
         )
 
     def prepare_step(self, window: int | None) -> PackedState:
-        """Room for one more slot in each row, which descends from itself and, with a window, from what is near."""
+        """Return the state with a free slot for each row, which is its own ancestor. A window hides distant slots."""
         assert self.ancestors_CRW is not None
         beam_size, num_slots = self.ancestors_CRW.shape[1:]
         state = self
@@ -141,7 +140,10 @@ class PackedState:
         return state
 
     def _compact(self, free_slots: int) -> PackedState:
-        """Wanted sentences, filled up to a usual number; slots that something descends from, and room for so many more."""
+        """Return the state of the active sentences, with the slots that have descendants and this many free slots.
+
+        The number of sentences is rounded up to a usual number.
+        """
         cross_kv, bias, num_stored = self.cross_kv, self.memory_bias, self.num_stored
         num_heads = len(cross_kv[0].key) // num_stored
         kept_B, active_B = self.active_B, self.active_B
@@ -168,7 +170,7 @@ class PackedState:
         num_slots = _round_up_to_lanes(
             num_used_slots + (free_slots or old_num_slots - self.num_used_slots), SOFTMAX_LANES[ancestors_CRW.dtype]
         )
-        if num_slots > old_num_slots:  # the new slots hold copies of any old one, which nothing sees
+        if num_slots > old_num_slots:  # the new slots hold copies of an old slot, which is hidden
             order_CW = F.pad(order_CW, (0, num_slots - old_num_slots))
         order_CW = order_CW[:, :num_slots]
         ancestors_CRW = ancestors_CRW.gather(2, order_CW[:, None].expand(-1, ancestors_CRW.shape[1], -1))
@@ -185,5 +187,5 @@ class PackedState:
 
 
 def _round_up_to_lanes(count: int, lanes: int) -> int:
-    """A softmax over anything else takes up to three times as long."""
+    """Round up to a multiple of a vector's numbers; a softmax over other counts takes up to three times as long."""
     return -(-count // lanes) * lanes

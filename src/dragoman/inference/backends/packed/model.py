@@ -1,12 +1,12 @@
-"""A trained model made ready to translate on a processor: the same function, computed in fewer and larger pieces.
+"""A trained model that is packed for decoding on a processor. It computes the same function in fewer and larger operations.
 
-Against the model that learns: weights are prepared once (`products`), queries, keys and values are one product, scales are part
-of the weights, keys and values stay where they were written (`slots`), and no layer is a module.
+The differences from the training model: weights are packed once (`matmul`), queries, keys and values are one product,
+scales are part of the weights, keys and values stay where they were written (`kv_cache`), and no layer is a module.
 
-Rows stand in order of time first, then hypothesis, then sentence, so that all heads of all sentences are one batch of matrices
+Rows are in order of time first, then hypothesis, then sentence. So all heads of all sentences are one batch of matrices
 without a copy.
 
-    M rows    R hypotheses of a sentence    C stored sentences    Y heads of all sentences (C·H)    W slots or places
+    M rows    R hypotheses of a sentence    C stored sentences    Y heads of all sentences (C·H)    W slots or positions
     X keys and values of one head, side by side (K + U)    other dimensions as in `dragoman.model`
 """
 
@@ -14,59 +14,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.decoding.topk import TorchTopK
+from dragoman.decoding.topk import TopK, TorchTopK
 from dragoman.inference.backends.packed.attention import attend
 from dragoman.inference.backends.packed.kv_cache import MASKED_BIAS, PackedState
-from dragoman.inference.backends.packed.matmul import PackedMatMul
+from dragoman.inference.backends.packed.matmul import PackedMatMul, pack_matmul
+from dragoman.inference.backends.shared import InferenceEmbedding, Precision
 from dragoman.model.attention import KeyValue
 from dragoman.model.linear import round_up_rows
 from dragoman.model.masks import padding_mask, windowed_padding_mask
 from dragoman.model.pointer import PointerState, WordTables
+from dragoman.model.transformer import Transformer
 
 NormFn = Callable[[Tensor], Tensor]
 KVUpdateFn = Callable[[KeyValue], KeyValue]
-"""Given the keys and values of these places (Y, T, ·): those to look at (Y, W, ·)."""
+"""(keys and values of the current positions (Y, T, ·)) → the keys and values to attend to (Y, W, ·)"""
 
 
 @dataclass(frozen=True)
 class ResidualNorms:
-    """The normalisations around one sub-layer: one of them is nothing."""
+    """Normalizations before and after one sub-layer; one of them is the identity."""
 
     pre_norm: NormFn
     post_norm: NormFn
 
 
 @dataclass(frozen=True)
-class PackedEmbedding:
-    """Token vectors, scaled, plus positions. The vectors are the model's own memory."""
-
-    weight_VD: Tensor
-    scale_V: Tensor
-    positions: Callable[[int, int], Tensor]
-    extra_D: Tensor | None
-    padding_id: int
-
-    def __call__(self, ids_TC: Tensor, start: int) -> Tensor:
-        """→ (T·C, D)."""
-        positions_T1D = self.positions(start, ids_TC.shape[0]).detach()[:, None]
-        if self.extra_D is not None:
-            positions_T1D = positions_T1D + self.extra_D
-        ids_M = ids_TC.flatten()
-        x_TCD = self.weight_VD.index_select(0, ids_M).view(*ids_TC.shape, -1)
-        scale_TC1 = self.scale_V.index_select(0, ids_M).view(*ids_TC.shape, 1)
-        return torch.addcmul(positions_T1D, x_TCD, scale_TC1).flatten(0, 1)
-
-
-@dataclass(frozen=True)
 class PackedAttention:
-    """look: head by head, queries, keys and values side by side; of attention across only queries
-    remember: head by head, keys and values side by side; of attention across only
+    """Attention of one layer, with one product for several projections.
+
+    qkv: queries, keys and values of each head side by side; only queries in cross-attention
+    kv: keys and values of each head side by side; None in self-attention
+    key_width: K
     """
 
     qkv: PackedMatMul
@@ -78,7 +62,7 @@ class PackedAttention:
     def attend_self(
         self, x_MD: Tensor, update_kv: KVUpdateFn, bias: Tensor | None, num_sentences: int, num_positions: int
     ) -> Tensor:
-        """What these places of each sentence find among those that are remembered, before the projection back. → (M, H·U)."""
+        """Return the self-attention output (M, H·U), before the output projection."""
         qkv_YTX = self._split_heads(self.qkv(x_MD), num_sentences, num_positions)
         width = self.key_width
         key_YTK, value_YTU = qkv_YTX[:, :, width : 2 * width], qkv_YTX[:, :, 2 * width :]
@@ -88,20 +72,20 @@ class PackedAttention:
         return F.pad(output_MX, (0, 0, 0, num_padding_rows)) if num_padding_rows else output_MX
 
     def attend_cross(self, x_MD: Tensor, cross_kv: KeyValue, bias: Tensor | None, num_sentences: int) -> Tensor:
-        """What these places find in the source. → (M, H·U)."""
+        """Return the cross-attention output (M, H·U), before the output projection."""
         num_positions = x_MD.shape[0] // num_sentences
         return attend(self._split_heads(self.qkv(x_MD), num_sentences, num_positions), cross_kv, bias).reshape(
             x_MD.shape[0], -1
         )
 
     def project_kv(self, x_MD: Tensor, num_sentences: int, num_positions: int) -> KeyValue:
-        """Keys and values of the source (Y, S, ·), for attention across."""
+        """Return the keys and values of the source (Y, S, ·) for cross-attention."""
         assert self.kv is not None
         kv_YSX = self._split_heads(self.kv(x_MD), num_sentences, num_positions)
         return KeyValue(kv_YSX[:, :, : self.key_width], kv_YSX[:, :, self.key_width :])
 
     def _split_heads(self, x_MX: Tensor, num_sentences: int, num_positions: int) -> Tensor:
-        """All heads of all sentences as a batch (Y, T, ·), without the rows that mean nothing."""
+        """Return all heads of all sentences as one batch (Y, T, ·), without padding rows."""
         rows = num_positions * num_sentences
         valid_MX = x_MX if rows == x_MX.shape[0] else x_MX[:rows]
         return valid_MX.view(num_positions, num_sentences * self.num_heads, -1).transpose(0, 1)
@@ -109,7 +93,7 @@ class PackedAttention:
 
 @dataclass(frozen=True)
 class PackedLayer:
-    """A layer of either stack; `cross_attention` is the decoder's."""
+    """Layer of either stack. Only a decoder layer has cross-attention."""
 
     attention: PackedAttention
     attention_residual: ResidualNorms
@@ -140,9 +124,9 @@ class PackedLayer:
 
 @dataclass(frozen=True)
 class PackedStack:
-    """The layers of one side, with what comes before and after them."""
+    """Embedding, layers and final normalization of the encoder or the decoder."""
 
-    embedding: PackedEmbedding
+    embedding: InferenceEmbedding
     layers: tuple[PackedLayer, ...]
     norm: NormFn
     window: int | None
@@ -150,7 +134,7 @@ class PackedStack:
 
 @dataclass(frozen=True)
 class PackedPointer:
-    """Shows the decoder the word that comes next, as `dragoman.model.pointer.Pointer` does.
+    """Pointer that adds the source's next word to the decoder's input, as `dragoman.model.pointer.Pointer` does.
 
     shifts_V: 1 for a target token that consumes a word
     """
@@ -160,13 +144,13 @@ class PackedPointer:
     projection: PackedMatMul
 
     def start(self, memory_MD: Tensor, source_BS: Tensor, num_stored: int) -> PointerState:
-        """Nothing is said yet. memory_MD: the encoder's output, whose rows of one place are those of all stored sentences."""
+        """Return the state before the first token. memory_MD: the encoder's output, by position and then by stored sentence."""
         row_B1 = torch.arange(len(source_BS))[:, None]
         rows_BW = self.word_tables.find_word_starts(source_BS) * num_stored + row_B1
         return PointerState(self.projection(memory_MD).index_select(0, rows_BW.flatten()).view(*rows_BW.shape, -1))
 
     def __call__(self, tokens_N: Tensor, pointer_state: PointerState) -> tuple[Tensor, PointerState]:
-        """What is added to the inputs (N, D), and where the hypotheses are after them."""
+        """Return the vectors (N, D) to add to the decoder's inputs, and the state after these tokens."""
         count_N = self.shifts_V.index_select(0, tokens_N)
         if pointer_state.num_words_N is not None:
             count_N = count_N + pointer_state.num_words_N
@@ -178,23 +162,23 @@ class PackedPointer:
 
 @dataclass(frozen=True)
 class PackedTransformer:
-    """What a search asks for words, as `dragoman.model.transformer.Transformer` is; for inference only.
+    """Packed model with the interface of `dragoman.model.transformer.Transformer`, for inference only.
 
     Several threads may use it at once.
 
-    pointer: what shows the decoder the next word, in a parser
-    exact: attention is computed in float32, however many heads there are
+    pointer: pointer of a parser; None in other models
+    precision: format of the packed weights; float32 keeps attention in float32 too
     """
 
     encoder: PackedStack
     decoder: PackedStack
     output: PackedMatMul
     pointer: PackedPointer | None
-    float32_attention: bool
-    make_topk: ClassVar[type[TorchTopK]] = TorchTopK
+    precision: Precision
+    make_topk: Callable[[], TopK] = TorchTopK
 
     def start(self, source_BS: Tensor) -> PackedState:
-        """Read the source, padded on the right: the state before the first target token."""
+        """Encode the sources, padded on the right, and return the state before the first target token."""
         num_sources, num_heads = len(source_BS), self.decoder.layers[0].attention.num_heads
         num_stored = round_up_rows(num_sources)
         if num_stored > num_sources:
@@ -209,7 +193,7 @@ class PackedTransformer:
         return PackedState(cross_kv, bias, num_stored, active_B=active_B, pointer=pointer_state)
 
     def _encode(self, source_BS: Tensor, token_mask_BS: Tensor) -> Tensor:
-        """→ (S·B, D), and some rows more that mean nothing."""
+        """Return the encoder's output (S·B, D), with padding rows behind it."""
         bias = None
         num_heads = self.encoder.layers[0].attention.num_heads
         if self.encoder.window is not None:
@@ -224,12 +208,12 @@ class PackedTransformer:
         return self.encoder.norm(x_MD)
 
     def step(self, tokens_N: Tensor, state: PackedState) -> tuple[Tensor, PackedState]:
-        """Read one more target token in each row: the logits (N, V) of the next, and the state after it."""
+        """Read one target token in each row, and return the logits (N, V) of the next token and the next state."""
         beam_size = len(tokens_N) // state.num_active
         attention = self.decoder.layers[0].attention
         if state.self_kv is None:
             state = state.allocate(
-                beam_size, float32_attention=self.float32_attention, track_positions=self.decoder.window is not None
+                beam_size, float32_attention=self.precision == "float32", track_positions=self.decoder.window is not None
             )
         state = state.prepare_step(self.decoder.window)
         assert state.self_kv is not None
@@ -263,13 +247,13 @@ class PackedTransformer:
     def _embed_tokens(
         self, tokens_N: Tensor, rows_N: Tensor | None, state: PackedState, beam_size: int
     ) -> tuple[Tensor, PointerState | None]:
-        """The decoder's input (R·C, D), hypothesis by hypothesis, and where these are after it.
+        """Return the decoder's input (R·C, D), hypothesis by hypothesis, and the next state of the pointer.
 
-        rows_N: numbers of the tokens' rows among the stored; none where they are all
+        rows_N: indices of the tokens' rows among the stored rows; None if these are all rows
         """
 
         def to_stored_rows(x_NX: Tensor) -> Tensor:
-            """(C, R, ·)"""
+            """Return the rows as (C, R, ·), with zeros for inactive sentences."""
             if rows_N is not None:
                 shape = (state.num_stored * beam_size, *x_NX.shape[1:])
                 x_NX = x_NX.new_zeros(shape).index_copy_(0, rows_N, x_NX)
@@ -281,12 +265,19 @@ class PackedTransformer:
         added_ND, pointer_state = self.pointer(tokens_N, state.pointer)
         return x_MD.add_(to_stored_rows(added_ND).transpose(0, 1).reshape_as(x_MD)), pointer_state
 
+    def build_native_search(self, vocab_ids_W: Tensor | None = None) -> None:
+        """Return None: Python runs every search of this model."""
+
+    def restrict_output(self, model: Transformer, vocab_ids_W: Tensor) -> PackedTransformer:
+        """Return this model with these output words only. model: the trained model that this one was packed from"""
+        return replace(self, output=pack_matmul(model.output.detach()[vocab_ids_W], None, self.precision))
+
 
 def _identity_kv(kv: KeyValue) -> KeyValue:
     return kv
 
 
 def _to_additive_bias(mask: Tensor, num_heads: int) -> Tensor:
-    """(B, 1, T, W), true where a query may look → (B·H, T, W), what to add to the scores."""
+    """Return the bias (B·H, T, W) of a mask (B, 1, T, W) that is true for visible keys."""
     bias = torch.zeros(mask.shape).masked_fill_(~mask, MASKED_BIAS)
     return bias.expand(-1, num_heads, -1, -1).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""Makes a trained model ready to translate on a processor: what `dragoman.inference.backends.packed.model` computes with."""
+"""Conversion of a trained model into a `PackedTransformer`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from dragoman.inference.backends.packed.matmul import LazyWeight, PackedMatMul, Precision, pack_matmul
+from dragoman.inference.backends.packed.matmul import PackedMatMul, pack_matmul
 from dragoman.inference.backends.packed.model import (
     NormFn,
     PackedAttention,
-    PackedEmbedding,
     PackedLayer,
     PackedPointer,
     PackedStack,
     PackedTransformer,
     ResidualNorms,
 )
+from dragoman.inference.backends.shared import InferenceEmbedding, LazyWeight, Precision
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, PostNorm, PreNorm
 from dragoman.model.linear import Linear
@@ -31,21 +31,21 @@ from dragoman.runtime.malloc import trim_malloc
 
 @torch.no_grad()
 def pack_model(model: Transformer, precision: Precision, *, release: Callable[[], None] = lambda: None) -> PackedTransformer:
-    """The model made ready, on a processor only. It must stay what it is: some weights are put in order when needed first.
+    """Return the model packed for a processor. The model must not change, because the first use packs some weights.
 
-    forget: see `Bundle.forget`; told whenever weights were read
+    release: is called whenever weights were read, so that mapped memory can be released
     """
     packer = _Packer(precision, release)
     output = packer.pack_linear(model.output, None)
     encoder, decoder = packer.pack_stack(model.encoder), packer.pack_stack(model.decoder)
     pointer = None if model.decoder.pointer is None else packer.pack_pointer(model.decoder.pointer)
     trim_malloc()
-    return PackedTransformer(encoder, decoder, output, pointer, float32_attention=precision == "float32")
+    return PackedTransformer(encoder, decoder, output, pointer, precision)
 
 
 @dataclass(frozen=True)
 class _Packer:
-    """Makes every part of a model ready in the same way."""
+    """Settings that all parts of one model are packed with."""
 
     precision: Precision
     release: Callable[[], None]
@@ -101,7 +101,7 @@ class _Packer:
     def pack_stack(self, stack: nn.Module) -> PackedStack:
         embedding, layers = cast(Embedding, stack.embedding), cast(nn.ModuleList, stack.layers)
         return PackedStack(
-            embedding=pack_embedding(embedding),
+            embedding=InferenceEmbedding.from_embedding(embedding),
             layers=tuple(self.pack_layer(cast(EncoderLayer | DecoderLayer, layer)) for layer in layers),
             norm=_pack_norm(cast(nn.Module, stack.norm)),
             window=cast("int | None", stack.window),
@@ -113,7 +113,7 @@ def _identity(x_MD: Tensor) -> Tensor:
 
 
 def _pack_norm(norm: nn.Module) -> NormFn:
-    """Layer normalisation, or nothing."""
+    """Return layer normalization as a function, or the identity."""
     if not isinstance(norm, nn.LayerNorm):
         return _identity
     shape, weight_D, bias_D, epsilon = norm.normalized_shape, norm.weight.detach().clone(), norm.bias.detach().clone(), norm.eps
@@ -129,15 +129,8 @@ def _pack_residual(residual: PostNorm | PreNorm) -> ResidualNorms:
     return ResidualNorms(_identity, norm) if isinstance(residual, PostNorm) else ResidualNorms(norm, _identity)
 
 
-def pack_embedding(embedding: Embedding) -> PackedEmbedding:
-    gain_V = torch.full((len(embedding.weight),), embedding.scale, dtype=torch.float32)
-    gain_V[embedding.padding_id] = 0.0
-    extra_D = None if embedding.target_space_embedding is None else embedding.target_space_embedding.detach().clone()
-    return PackedEmbedding(embedding.weight.detach(), gain_V, embedding.positions, extra_D, embedding.padding_id)
-
-
 def concat_projections(attention: Attention, names: Sequence[str], parameter_name: str) -> Tensor:
-    """Weight or bias of several projections as of one, head by head; queries take the scale of equation 1 along."""
+    """Return the weight or bias of several projections as one, head by head. Queries include the scale of equation 1."""
     parts = []
     for name in names:
         all_heads = cast(Tensor, getattr(attention.get_submodule(name), parameter_name)).detach()

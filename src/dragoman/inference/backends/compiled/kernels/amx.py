@@ -1,7 +1,7 @@
-"""A processor's tiles (AMX), for functions that Numba compiles: products of bytes, 16 rows by 16 columns at once.
+"""Tiles (AMX) in functions that Numba compiles: products of bytes, 16 rows by 16 columns at once.
 
-Tiles have 16 rows of 64 bytes. There are eight, by number, which only a literal can be. For a processor without them nothing is
-made of all this, for LLVM would end the process: there, `described` is 0, and nothing comes here.
+There are eight tiles, of 16 rows of 64 bytes each, and only literals can number them. Without AMX these functions compile to
+nothing, because LLVM would end the process. Then `Workspace.tile_config` is 0, and no kernel calls them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dragoman.inference.backends.compiled.cpu_features import has_amx_int8
+from dragoman.inference.backends.compiled.kernels.cpu_features import has_amx_int8
 from dragoman.inference.backends.compiled.kernels.memory import element_pointer
 from dragoman.inference.backends.compiled.kernels.simd import call_llvm
 
@@ -24,7 +24,7 @@ def _emit(builder, name, *arguments):
 
 @intrinsic
 def configure_tiles(typing, address):
-    """By the 64 bytes that stand there; see `tile_description`."""
+    """Configure the tiles by the 64 bytes at an address; see `cpu_features.build_tile_config`."""
 
     def codegen(context, builder, signature, args):
         _emit(builder, "llvm.x86.ldtilecfg", builder.inttoptr(args[0], _I8.as_pointer()))
@@ -35,7 +35,7 @@ def configure_tiles(typing, address):
 
 @intrinsic
 def release_tiles(typing):
-    """As every function must that configured them."""
+    """Release the tiles, as every function must that has configured them."""
 
     def codegen(context, builder, signature, args):
         _emit(builder, "llvm.x86.tilerelease")
@@ -46,7 +46,7 @@ def release_tiles(typing):
 
 @intrinsic(prefer_literal=True)
 def zero_tile(typing, tile):
-    """All zero."""
+    """Set a tile to zero."""
 
     def codegen(context, builder, signature, args):
         _emit(builder, "llvm.x86.tilezero", _I8(tile.literal_value))
@@ -69,14 +69,14 @@ def _make_tile_transfer(name):
 
 
 load_tile = _make_tile_transfer("llvm.x86.tileloadd64")
-"""load_tile(number, address, at, stride): rows so many bytes apart."""
+"""load_tile(tile, address, offset, stride): the stride is the distance of rows in bytes."""
 store_tile = _make_tile_transfer("llvm.x86.tilestored64")
-"""store_tile(number, address, at, stride)"""
+"""store_tile(tile, address, offset, stride)"""
 
 
 @intrinsic(prefer_literal=True)
 def multiply_tiles(typing, sum_, unsigned, signed):
-    """Added to a tile of sums: rows of unsigned bytes by 16 columns of signed ones, four of a column side by side."""
+    """Add to a tile of sums the product of unsigned rows and signed columns, with four bytes of a column side by side."""
 
     def codegen(context, builder, signature, args):
         tiles = [_I8(operand.literal_value) for operand in (sum_, unsigned, signed)]

@@ -1,8 +1,7 @@
-"""How threads that compute one function together share it out, compiled: each takes its share, and where all need what all
-have found they wait for each other.
+"""Division of work among threads, and the barrier at which they wait for each other.
 
-Waiting is looking again and again, for it is over in less time than a thread takes to fall asleep. Who has looked in vain for
-long lets other threads of its core go on: one of them may be whom it waits for.
+A thread waits by polling, because most waits are shorter than putting a thread to sleep. After many polls it lets other
+threads of its core run, because one of them may be the thread that it waits for.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from numba.extending import intrinsic
 from dragoman.inference.backends.compiled.kernels.simd import kernel
 from dragoman.inference.backends.compiled.kernels.structs import CACHE_LINE_I64
 
-# Vain looks before others may go on.
+# Polls before a thread yields its core.
 SPINS_BEFORE_YIELD = 512
 
 _I64 = ir.IntType(64)
@@ -26,7 +25,7 @@ def _element_pointer(builder, address, index):
 
 @intrinsic
 def load_acquire(typing, address, index):
-    """What stands there, and all that was written before it was."""
+    """Load an integer with acquire order."""
 
     def codegen(context, builder, signature, args):
         return builder.load_atomic(_element_pointer(builder, *args), "acquire", 8, typ=_I64)
@@ -36,7 +35,7 @@ def load_acquire(typing, address, index):
 
 @intrinsic
 def store_release(typing, address, index, value):
-    """Put it there, after all that was written before."""
+    """Store an integer with release order."""
 
     def codegen(context, builder, signature, args):
         builder.store_atomic(args[2], _element_pointer(builder, *args[:2]), "release", 8)
@@ -47,7 +46,7 @@ def store_release(typing, address, index, value):
 
 @intrinsic
 def pause(typing):
-    """For some moments."""
+    """Pause for some cycles."""
 
     def codegen(context, builder, signature, args):
         function_type = ir.FunctionType(ir.VoidType(), [])
@@ -59,7 +58,7 @@ def pause(typing):
 
 @intrinsic
 def call_function(typing, address):
-    """A function that takes nothing, and whose result nobody reads."""
+    """Call the function at an address, without arguments, and ignore its result."""
 
     def codegen(context, builder, signature, args):
         builder.call(builder.inttoptr(args[0], ir.FunctionType(ir.IntType(32), []).as_pointer()), [])
@@ -70,13 +69,13 @@ def call_function(typing, address):
 
 @kernel
 def thread_range(count, group):
-    """Which of so many are this member's: from, and up to."""
+    """Return the start and the end of this thread's share of a range."""
     return count * group.thread_index // group.num_threads, count * (group.thread_index + 1) // group.num_threads
 
 
 @kernel
 def barrier(group):
-    """Go on when all members are here, with all that they have written."""
+    """Wait until all threads of the group are here. Their writes are visible afterwards."""
     if group.num_threads == 1:
         return
     generation = load_acquire(group.arrivals, group.thread_index * CACHE_LINE_I64) + 1

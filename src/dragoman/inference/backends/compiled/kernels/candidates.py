@@ -1,6 +1,6 @@
-"""What each row would best say next, compiled: the output's product, and of its logits the highest that may be said.
+"""Candidates for the next token of each row: the output projection, and the highest logits of allowed tokens.
 
-Both take some tokens at a time, of all rows, so that logits never leave the cache, and weights are read once.
+Both handle a block of tokens for all rows at a time, so that logits stay in the cache and weights are read once.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from dragoman.inference.backends.compiled.kernels.structs import LANES, LOGIT_BL
 
 @kernel
 def select_candidates(num_rows, length, decoder, workspace, row_buffers, options, row_ids):
-    """The best tokens of each row, and log Σ exp over all. said: (N, M), what rows said, where that matters
+    """Find the best tokens of each row, and log Σ exp over all tokens. row_ids: (N, M), the outputs of the rows
 
-    The first member has them; the others have put theirs where it looks for them.
+    Afterwards thread 0 holds the merged candidates of all threads.
     """
     output, logits, group = decoder.output, row_buffers.logits, workspace.group
     num_blocks, first_list = -(-output.num_outputs // LOGIT_BLOCK), group.thread_index * row_buffers.num_rows
@@ -64,7 +64,7 @@ def select_candidates(num_rows, length, decoder, workspace, row_buffers, options
 
 @kernel
 def reduce_logsumexp(row, num_blocks, row_buffers):
-    """log Σ exp of all logits of a row."""
+    """Compute log Σ exp of all logits of a row."""
     row_max, row_sum = np.float32(NEG_INF), 0.0
     for block in range(row * num_blocks, (row + 1) * num_blocks):
         row_max, row_sum = merge_exp_sums(
@@ -75,7 +75,7 @@ def reduce_logsumexp(row, num_blocks, row_buffers):
 
 @kernel
 def merge_candidates(row, other_list, row_buffers):
-    """Another list's best, whose tokens have higher numbers, among those of a row."""
+    """Merge the candidates of another thread, whose tokens have higher ids, into those of a row."""
     first, num_filled = row * row_buffers.num_candidates, load_i64(row_buffers.num_filled, row)
     for index in range(
         other_list * row_buffers.num_candidates,
@@ -101,7 +101,7 @@ def merge_candidates(row, other_list, row_buffers):
 
 @kernel
 def update_candidates(row, first_list, column, start, count, block_max, length, row_buffers, options, row_ids):
-    """Those of some more logits that are among the best of their row and may be said. lists: where this member's begin"""
+    """Insert the allowed tokens of a block into a row's candidates. first_list: index of this thread's first list"""
     list_index = first_list + row
     first, num_filled = list_index * row_buffers.num_candidates, load_i64(row_buffers.num_filled, list_index)
     last = first + row_buffers.num_candidates - 1
@@ -134,14 +134,13 @@ def update_candidates(row, first_list, column, start, count, block_max, length, 
 
 @kernel
 def is_token_allowed(token, row, length, options, row_ids):
-    """Whether this may be token number `length` of the row's output, from 1."""
+    """Return whether this may be token number `length`, from 1, of the row's output."""
     for index in range(options.num_suppressed + (1 if length <= options.min_length else 0)):
         if load_i64(options.suppressed_ids, index) == token:
             return False
     ngram_size, start = options.no_repeat_ngram_size, row * options.max_length
-    for ngram_start in range(
-        length - ngram_size if ngram_size else 0
-    ):  # a group that it would close has been said from there on
+    # Each start is that of an earlier n-gram, which the token would repeat.
+    for ngram_start in range(length - ngram_size if ngram_size else 0):
         num_equal = np.int64(0)
         while num_equal < ngram_size - 1 and load_i32(row_ids, start + ngram_start + num_equal) == load_i32(
             row_ids, start + length - ngram_size + num_equal

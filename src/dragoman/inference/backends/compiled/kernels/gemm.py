@@ -1,7 +1,7 @@
-"""Products of bytes, compiled: weights that never change by inputs that are made whole row by row.
+"""Matrix products of int8 weights and inputs that are quantized row by row.
 
-A row's scale is its own, and sums of products of bytes are exact, so that neither the number of rows nor the way in which they
-are multiplied changes a result.
+Each row has a scale of its own, and sums of products of bytes are exact. So the number of rows and the instructions never
+change a result.
 
     N rows    I, O inputs and outputs    L layers
 """
@@ -62,7 +62,7 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 
 @kernel
 def quantize_rows(x, num_rows, width, workspace, nonnegative):
-    """Each row of x (N, I) as whole steps from 0 to 255, and its step. Signed ones, from -127 to 127, have 128 added."""
+    """Quantize each row of x (N, I) to 0 … 255, with its step. Signed values, -127 … 127, have 128 added."""
     input_stride = workspace.input_stride
     for row in range(num_rows):
         start = row * width
@@ -82,7 +82,7 @@ def quantize_rows(x, num_rows, width, workspace, nonnegative):
 
 @kernel
 def dequantize_block(linear, layer, y, row_stride, row, num_rows, column, num_columns, workspace):
-    """Sums of products of bytes become outputs: these rows and columns of y, whose rows are so far apart."""
+    """Convert the accumulators to outputs, in these rows and columns of y."""
     num_outputs = linear.num_outputs
     first = layer * linear.padded_outputs
     for output in range(column, min(column + num_columns, num_outputs), LANES):
@@ -107,7 +107,7 @@ def dequantize_block(linear, layer, y, row_stride, row, num_rows, column, num_co
 
 @kernel
 def multiply_four_rows(linear, first, workspace, row, num_quads):
-    """The sums of four rows and 64 outputs."""
+    """Compute the sums of four rows and 64 outputs."""
     panel_size, input_stride = num_quads * VECTOR_BYTES, workspace.input_stride
     weights, quantized_inputs, accumulators = linear.weights, workspace.quantized_inputs, workspace.accumulators
     zero = splat_i32(0)
@@ -131,7 +131,7 @@ def multiply_four_rows(linear, first, workspace, row, num_quads):
 
 @kernel
 def multiply_one_row(linear, first, workspace, row, num_quads):
-    """The sums of one row and 64 outputs."""
+    """Compute the sums of one row and 64 outputs."""
     panel_size = num_quads * VECTOR_BYTES
     weights = linear.weights
     zero = splat_i32(0)
@@ -163,7 +163,7 @@ def _accumulate_four(sums, x, weights):
 
 @kernel
 def multiply_vnni(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace):
-    """By vectors, four rows at once."""
+    """Multiply by vectors, four rows at once."""
     num_blocks, num_quads = linear.padded_outputs // OUTPUT_BLOCK, -(-width // VECTOR_BYTES) * LANES
     for block in range(column // OUTPUT_BLOCK, end_column // OUTPUT_BLOCK):
         first = (layer * num_blocks + block) * OUTPUT_BLOCK * 4 * num_quads
@@ -182,7 +182,7 @@ def multiply_vnni(linear, layer, y, row_stride, column, end_column, num_rows, wi
 
 @kernel
 def multiply_amx(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace):
-    """By tiles, 32 rows and 32 outputs at once."""
+    """Multiply by tiles, 32 rows and 32 outputs at once."""
     num_pairs, num_input_blocks = linear.padded_outputs // (2 * LANES), -(-width // VECTOR_BYTES)
     tile_bytes = TILE_ROWS * VECTOR_BYTES
     panel_size, input_stride = num_input_blocks * tile_bytes, workspace.input_stride
@@ -217,9 +217,9 @@ def multiply_amx(linear, layer, y, row_stride, column, end_column, num_rows, wid
 
 @kernel
 def multiply(x, linear, layer, y, num_rows, width, workspace):
-    """x·Wᵀ + b (N, O), put into y: as it is, or what a ReLU lets through of it, or added to the x of `space`.
+    """Write x·Wᵀ + b (N, O) into y, after the epilogue: a ReLU, or the sum with the workspace's x.
 
-    Each member of the team computes some outputs; then they meet.
+    Each thread computes some outputs, and all wait for each other at the end.
     """
     quantize_rows(x, num_rows, width, workspace, linear.epilogue == ADD_RESIDUAL_U8)
     first_block, end_block = thread_range(linear.padded_outputs // OUTPUT_BLOCK, workspace.group)
@@ -231,9 +231,10 @@ def multiply(x, linear, layer, y, num_rows, width, workspace):
 
 @kernel
 def multiply_quantized(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace):
-    """The same of what `to_bytes` made, from one output up to another, whole groups of them.
+    """Multiply rows that `quantize_rows` has quantized, for whole blocks of outputs.
 
-    y: where the first output of all would stand. apart: how far its rows are
+    y: address of output 0
+    row_stride: distance between the rows of y
     """
     if workspace.tile_config and num_rows >= AMX_MIN_ROWS:
         multiply_amx(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace)
@@ -243,13 +244,13 @@ def multiply_quantized(linear, layer, y, row_stride, column, end_column, num_row
 
 @kernel
 def configure_amx(workspace):
-    """Before the first product of a function."""
+    """Configure the tiles, before the first product of an exported kernel."""
     if workspace.tile_config:
         configure_tiles(workspace.tile_config)
 
 
 @kernel
 def release_amx(workspace):
-    """After the last."""
+    """Release the tiles, after the last product of an exported kernel."""
     if workspace.tile_config:
         release_tiles()

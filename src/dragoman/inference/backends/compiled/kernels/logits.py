@@ -1,6 +1,6 @@
-"""What may be said next, compiled: the sums over the vocabulary, and the best few tokens without sorting it.
+"""Log-sum-exp over the vocabulary, and the best few tokens without a sort.
 
-N rows    B sentences of R hypotheses    V vocabulary    X best ones
+N rows    B sentences of R hypotheses    V vocabulary    X best tokens
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEG_INF = -np.inf
 
 @kernel
 def compute_max(logits, start, width):
-    """The greatest of so many numbers from there on."""
+    """Return the greatest of `width` logits."""
     full_width = width // LANES * LANES
     lane_max = load_partial(width - full_width, logits, start + full_width, splat(NEG_INF))
     for offset in range(0, full_width, LANES):
@@ -43,7 +43,7 @@ def compute_max(logits, start, width):
 
 @kernel
 def compute_exp_sum(logits, start, width, max_value):
-    """Σ exp of so many numbers from there on, each less the highest of them."""
+    """Return Σ exp of `width` logits less their maximum."""
     full_width, max_vector = width // LANES * LANES, splat(max_value)
     lane_sums = exp_f32x16(load_partial(width - full_width, logits, start + full_width, splat(NEG_INF)) - max_vector)
     for offset in range(0, full_width, LANES):
@@ -53,7 +53,7 @@ def compute_exp_sum(logits, start, width, max_value):
 
 @kernel
 def merge_exp_sums(max_value, sum_, other_max, other_sum):
-    """The greatest number so far and Σ exp of all less that, after others, whose greatest and sum those are."""
+    """Return the maximum and the Σ exp of two sets of logits together."""
     if other_max == NEG_INF:
         return max_value, sum_
     merged_max = max(max_value, other_max)
@@ -63,7 +63,7 @@ def merge_exp_sums(max_value, sum_, other_max, other_sum):
 
 @kernel
 def compute_logsumexp(logits, start, width):
-    """log Σ exp of so many numbers from there on, in double precision; COLUMNS of them after the other."""
+    """Return log Σ exp of `width` logits in double precision, block by block."""
     row_max, row_sum = np.float32(NEG_INF), 0.0
     for column in range(0, width, LOGIT_BLOCK):
         count = min(LOGIT_BLOCK, width - column)
@@ -76,7 +76,7 @@ def compute_logsumexp(logits, start, width):
 
 @export(int, int, int, int)
 def logsumexp(logits, num_rows, width, sums):
-    """Of logits (N, V) into sums (N,)."""
+    """Write log Σ exp of logits (N, V) into sums (N,)."""
     for row in range(num_rows):
         store_f64(sums, row, compute_logsumexp(logits, row * width, width))
     return 0
@@ -84,8 +84,8 @@ def logsumexp(logits, num_rows, width, sums):
 
 @kernel
 def insert_candidate(value, index, first, num_filled, count, values, indices):
-    """Among the best so far, which stand in order from `first` on; of equals the first stays ahead. Where all are filled, the
-    last goes."""
+    """Insert a candidate into a sorted list that begins at `first`. Among equals the earlier one stays ahead. A full list
+    drops its last candidate."""
     rank = first + min(num_filled, count - 1)
     while rank > first and load_f32(values, rank - 1) < value:
         store_f32(values, rank, load_f32(values, rank - 1))
@@ -97,7 +97,7 @@ def insert_candidate(value, index, first, num_filled, count, values, indices):
 
 @export(int, int, int, int, int, int, int, int)
 def topk(logits, num_sentences, beam_size, width, shift, indices, values, count):
-    """Of logits (B, R, V) raised by shift (B, R) into places (B, X). values: (B, X) theirs"""
+    """Write the indices and values (B, X) of the greatest logits (B, R, V) plus shift (B, R), best first."""
     for sentence in range(num_sentences):
         num_filled, first = 0, sentence * count
         last = first + count - 1

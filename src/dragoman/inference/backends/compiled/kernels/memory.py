@@ -1,7 +1,7 @@
-"""What stands at an address, read and written: numbers, halves (of 16 bits), whole numbers and bytes, one or sixteen at a time.
+"""Loads and stores of floats, 16-bit floats, integers and bytes at an address, one or sixteen at a time.
 
-An address is a whole number, and `at` counts what is read or written from there on. Nothing checks that it is within; who calls
-keeps what is there alive. (Arrays as arguments would cost more than a small model's sums: each is counted at each call.)
+An index counts elements from the address on. Nothing checks bounds, and the caller keeps the memory alive. Arrays as arguments
+would cost more than a small model's products, because every call counts their references.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ F16_MAX = 65504.0
 
 
 def element_pointer(builder, address, index, element_type, target_type):
-    """Where number `at` is of such units, as a pointer to this."""
+    """Return the pointer to the element with this index, as a pointer to the target type."""
     pointer = builder.gep(builder.inttoptr(address, element_type.as_pointer()), [index], source_etype=element_type)
     return builder.bitcast(pointer, target_type.as_pointer())
 
@@ -61,7 +61,7 @@ def _make_storer(element_type, numba_type, stored_type):
     return store_value
 
 
-# (address, at) → what is there
+# (address, index) → the value
 load_f32 = _make_loader(F32, F32, types.float32)
 load_i32 = _make_loader(I32, I32, types.int64)
 load_i64 = _make_loader(I64, I64, types.int64)
@@ -69,7 +69,7 @@ load_f64 = _make_loader(F64, F64, types.float64)
 load_f32x16 = _make_loader(F32, F32X16, f32x16)
 load_i32x16 = _make_loader(I32, I32X16, i32x16)
 load_i8x64 = _make_loader(I8, I32X16, i32x16)
-# (address, at, what is put there)
+# (address, index, value)
 store_f32 = _make_storer(F32, types.float32, F32)
 store_f32x16 = _make_storer(F32, f32x16, F32X16)
 store_i32x16 = _make_storer(I32, i32x16, I32X16)
@@ -80,7 +80,7 @@ store_f64 = _make_storer(F64, types.float64, F64)
 
 @intrinsic
 def store_u8x16(typing, address, index, vector):
-    """The lowest byte of each of 16 sums."""
+    """Store the lowest byte of each of 16 integers."""
 
     def codegen(context, builder, signature, args):
         pointer = element_pointer(builder, *args[:2], I8, I8X16)
@@ -92,7 +92,7 @@ def store_u8x16(typing, address, index, vector):
 
 @intrinsic
 def load_f16x16(typing, address, index):
-    """16 halves, as numbers."""
+    """Load 16 floats of 16 bits."""
 
     def codegen(context, builder, signature, args):
         return builder.fpext(builder.load(element_pointer(builder, *args, F16, F16X16), align=1), F32X16)
@@ -102,7 +102,7 @@ def load_f16x16(typing, address, index):
 
 @intrinsic
 def store_f16x16(typing, address, index, vector):
-    """16 numbers as the nearest halves; greater ones than those go to as the greatest."""
+    """Store 16 floats in 16 bits, rounded, and clipped to the largest float of 16 bits."""
 
     def codegen(context, builder, signature, args):
         vector = args[2]
@@ -117,7 +117,7 @@ def store_f16x16(typing, address, index, vector):
 
 @intrinsic
 def store_i8_quads(typing, address, index, vector):
-    """The lowest byte of each of 16 sums, four side by side in every 16th place for four bytes, the first of which is `at`."""
+    """Store the lowest bytes of 16 integers in groups of four, 64 bytes apart. index: that of the first group"""
 
     def codegen(context, builder, signature, args):
         quads = builder.bitcast(builder.trunc(args[2], I8X16), ir.VectorType(I32, 4))
@@ -130,13 +130,13 @@ def store_i8_quads(typing, address, index, vector):
 
 
 def _make_lane_mask(builder, count):
-    """Which lanes are the first so many."""
+    """Return the mask of the first lanes."""
     return builder.icmp_signed("<", ir.Constant(I32X16, list(range(LANES))), splat_lanes(builder, builder.trunc(count, I32)))
 
 
 @intrinsic
 def load_partial(typing, count, address, index, fill):
-    """So many numbers from there on, and a vector's for the rest."""
+    """Load this many floats, and take the other lanes from `fill`."""
 
     def codegen(context, builder, signature, args):
         pointer = element_pointer(builder, *args[1:3], F32, F32X16)
@@ -148,7 +148,7 @@ def load_partial(typing, count, address, index, fill):
 
 @intrinsic
 def store_partial(typing, count, address, index, vector):
-    """Only so many of 16 numbers."""
+    """Store only the first floats of a vector."""
 
     def codegen(context, builder, signature, args):
         lane_mask = _make_lane_mask(builder, args[0])
@@ -161,7 +161,7 @@ def store_partial(typing, count, address, index, vector):
 
 @intrinsic
 def load_splat_u8x4(typing, address, index):
-    """16 times the same four bytes."""
+    """Return a vector with the same four bytes in all lanes."""
 
     def codegen(context, builder, signature, args):
         return splat_lanes(builder, builder.load(element_pointer(builder, *args, I8, I32), align=1))

@@ -1,6 +1,6 @@
-"""Weights as the bytes that products take, compiled: each output's in steps of its own, four inputs of 16 outputs side by side.
+"""Quantization of weights to int8, with a step for each output, four inputs of 16 outputs side by side.
 
-O, I  outputs and inputs, whole vectors of the latter
+O, I  outputs and inputs, the latter padded to whole vectors
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from dragoman.inference.backends.compiled.kernels.structs import INT8_MAX, LANES
 
 @export(int, int, int, int, int, int)
 def pack_weights(weights, num_outputs, num_inputs, panel, scale, compensation):
-    """weights (O, I) become panels of bytes, and the step of each output its scale.
+    """Write the weights (O, I) as panels of bytes, and the step of each output as its scale.
 
-    panel: where the first is to stand. shift: where each output's sum goes, if anywhere
+    panel: address of the first panel
+    compensation: address of each output's sum times `UINT8_OFFSET`, or 0
     """
-    # An output's four inputs are as far from the next four as 16 outputs' are long.
+    # Between four inputs of an output and the next four are those of the 15 other outputs.
     panel_size = -(-num_inputs // VECTOR_BYTES) * VECTOR_BYTES * LANES
     for output in range(num_outputs):
         start = output * num_inputs

@@ -1,9 +1,9 @@
-"""A whole search, compiled: step after step until the outputs end or room does, and nothing of Python in between.
+"""Whole searches without Python: steps follow each other until all outputs end or the cache is full.
 
-These are `decoding.greedy` and `decoding.beam` for what is asked for most: no wishes but to go round in circles, one group, no
-rules but those of `Asked`. A sentence leaves as soon as it is done.
+They equal `decoding.greedy` and `decoding.beam_search` for the commonest requests: no sentence constraints except for allowed
+repetition, one beam group, and the settings of `SearchOptions`. A sentence leaves the batch as soon as it is done.
 
-    as in `kernels`, and    R hypotheses of each sentence    X = 2R candidates    M longest output
+    R hypotheses of each sentence    X = 2R candidates    M longest output    others as in `structs`
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 )
 from dragoman.inference.backends.compiled.kernels.transformer import run_decoder
 
-# Where nothing was allowed, this is said.
+# Result of a step in which no token is allowed.
 NO_TOKEN = -1
 
 
 @kernel
 def decoder_step(num_rows, position, decoder, cross_kv, self_kv, workspace, row_buffers):
-    """The decoder's step, up to the output's product."""
+    """Run the decoder up to the output projection."""
     for row in range(num_rows):
         token = load_i64(row_buffers.last_ids, row)
         store_i64(row_buffers.input_ids, row, load_i64(decoder.vocabulary_map, token) if decoder.vocabulary_map else token)
@@ -65,7 +65,7 @@ def decoder_step(num_rows, position, decoder, cross_kv, self_kv, workspace, row_
 
 @kernel
 def is_repeating(row_ids, start, length, options):
-    """Whether an output's last tokens are one group said again and again: see `decoding.loops`."""
+    """Return whether an output ends with a degenerate repetition; see `decoding.repetition`."""
     if length < options.repetition_window:
         return False
     for period in range(1, min(options.repetition_window, length // options.min_repeats) + 1):
@@ -85,7 +85,7 @@ def is_repeating(row_ids, start, length, options):
 
 @kernel
 def move_row(self_kv, row_buffers, row_ids, max_length, source_row, target_row, length):
-    """A row takes the place of one before it that has left."""
+    """Move a row to the index of a row that has left the batch."""
     store_i64(row_buffers.last_ids, target_row, load_i64(row_buffers.last_ids, source_row))
     store_i32(self_kv.slot_rows, target_row, np.int32(load_i32(self_kv.slot_rows, source_row)))
     store_i32(self_kv.sentence_ids, target_row, np.int32(load_i32(self_kv.sentence_ids, source_row)))
@@ -95,7 +95,7 @@ def move_row(self_kv, row_buffers, row_ids, max_length, source_row, target_row, 
 
 @kernel
 def copy_i32(target, target_offset, source, source_offset, count):
-    """Whole numbers."""
+    """Copy integers of 32 bits."""
     for index in range(count):
         store_i32(target, target_offset + index, np.int32(load_i32(source, source_offset + index)))
 
@@ -104,7 +104,7 @@ def copy_i32(target, target_offset, source, source_offset, count):
 def greedy_search(
     position, end_position, num_rows, decoder, cross_kv, self_kv, workspace, row_buffers, options, greedy_buffers
 ):
-    """From `now` tokens on until there are so many, or no rows are left: how many are."""
+    """Decode from `position` to `end_position`, or until no rows are left, and return the number of rows left."""
     configure_amx(workspace)
     while position < end_position and num_rows > 0:
         decoder_step(num_rows, position, decoder, cross_kv, self_kv, workspace, row_buffers)
@@ -119,7 +119,7 @@ def greedy_search(
 
 @kernel
 def greedy_step(num_rows, position, self_kv, row_buffers, options, greedy_buffers):
-    """The best token of each row, and which rows go on: how many."""
+    """Append the best token to each row, and return the number of rows that continue."""
     length, num_kept = position + 1, 0
     for row in range(num_rows):
         sentence = load_i32(self_kv.sentence_ids, row)
@@ -157,7 +157,7 @@ def greedy_step(num_rows, position, self_kv, row_buffers, options, greedy_buffer
 
 @kernel
 def expand_beam(sentence, row, position, row_buffers, beam_buffers):
-    """The best X extensions of a sentence's living, into its history. row: its first. → where they stand there"""
+    """Write the best X extensions of a sentence's beam into its history, and return their offset. row: its first row"""
     beam_size, num_columns = beam_buffers.beam_size, 2 * beam_buffers.beam_size
     first = (position * beam_buffers.num_sentences + sentence) * num_columns
     for rank in range(beam_size):
@@ -176,7 +176,7 @@ def expand_beam(sentence, row, position, row_buffers, beam_buffers):
             if value > best_score:
                 parent, best_score = rank, value
         candidate, row_index = load_i64(beam_buffers.cursors, parent), row + parent
-        token, log_prob = np.int64(0), np.float32(NEG_INF)  # where nothing is left
+        token, log_prob = np.int64(0), np.float32(NEG_INF)  # no candidate is left
         if candidate < load_i64(row_buffers.num_filled, row_index):
             token = load_i64(row_buffers.candidate_ids, row_index * row_buffers.num_candidates + candidate)
             log_prob = np.float32(
@@ -195,13 +195,13 @@ def expand_beam(sentence, row, position, row_buffers, beam_buffers):
 
 @kernel
 def add_finished(sentence, length, first, options, beam_buffers):
-    """Those that end compete for the finished places."""
+    """Insert the candidates that end into the finished hypotheses, if they are good enough."""
     beam_size, num_columns = beam_buffers.beam_size, 2 * beam_buffers.beam_size
     penalty = load_f32(beam_buffers.penalties, length)
     num_competing = num_columns
     if beam_buffers.stop_when_full:
         num_competing = beam_size
-    if beam_size == 1:  # as greedy search ends: by its best alone
+    if beam_size == 1:  # only the best candidate, as in greedy search
         num_competing = 1
     for column in range(num_competing):
         score = load_f32(beam_buffers.candidate_scores, column) / penalty
@@ -221,7 +221,7 @@ def add_finished(sentence, length, first, options, beam_buffers):
 
 @kernel
 def select_alive(sentence, position, first, options, beam_buffers):
-    """Those that live on: the best that do not end, in order."""
+    """Select the best candidates that do not end, in order, as the next beam."""
     beam_size, num_columns = beam_buffers.beam_size, 2 * beam_buffers.beam_size
     for column in range(num_columns):
         is_end = load_i32(beam_buffers.tokens, first + column) == options.end_id
@@ -246,7 +246,7 @@ def select_alive(sentence, position, first, options, beam_buffers):
 
 @kernel
 def reorder_beam(sentence, row, position, first, self_kv, row_buffers, options, beam_buffers):
-    """Each row becomes what the living one at its place descends from, with what that said last."""
+    """Reorder a sentence's rows, with their ancestors and outputs, to the hypotheses of the next beam."""
     beam_size, length = beam_buffers.beam_size, position + 1
     alive_offset = (position * beam_buffers.num_sentences + sentence) * beam_size
     for rank in range(beam_size):
@@ -266,7 +266,7 @@ def reorder_beam(sentence, row, position, first, self_kv, row_buffers, options, 
 
 @kernel
 def drop_repetitions(sentence, row, length, options, beam_buffers):
-    """Hypotheses that go round in circles leave the beam and are remembered."""
+    """Drop hypotheses with degenerate repetition from the beam, and record them."""
     beam_size = beam_buffers.beam_size
     for rank in range(beam_size):
         index = ((length // options.check_interval - 1) * beam_buffers.num_sentences + sentence) * beam_size + rank
@@ -279,7 +279,7 @@ def drop_repetitions(sentence, row, length, options, beam_buffers):
 
 @kernel
 def is_done(sentence, length, options, beam_buffers):
-    """Whether nothing that lives can still win, or the limit is reached."""
+    """Return whether no living hypothesis can still win, or the length limit is reached."""
     beam_size = beam_buffers.beam_size
     best_score = load_f32(beam_buffers.alive_scores, sentence * beam_size)
     for rank in range(1, beam_size):
@@ -298,7 +298,7 @@ def is_done(sentence, length, options, beam_buffers):
 
 @export(int, int, int, DecoderWeights, CrossKVCache, SelfKVCache, Workspace, RowBuffers, SearchOptions, BeamBuffers)
 def beam_search(position, end_position, num_active, decoder, cross_kv, self_kv, workspace, row_buffers, options, beam_buffers):
-    """As `greedy`, by sentences."""
+    """Decode from `position` to `end_position`, or until no sentences are left, and return their number."""
     configure_amx(workspace)
     beam_size = beam_buffers.beam_size
     while position < end_position and num_active > 0:
@@ -314,7 +314,7 @@ def beam_search(position, end_position, num_active, decoder, cross_kv, self_kv, 
 
 @kernel
 def beam_step(num_active, position, self_kv, row_buffers, options, beam_buffers):
-    """Each sentence's beam by one token, and which sentences go on: how many."""
+    """Extend each sentence's beam by one token, and return the number of sentences that continue."""
     beam_size, length, num_kept = beam_buffers.beam_size, position + 1, 0
     for row in range(0, num_active * beam_size, beam_size):
         sentence = load_i32(self_kv.sentence_ids, row)

@@ -1,7 +1,7 @@
-"""A processor's vectors of 512 bits as values that compiled Python computes with.
+"""Vectors of 512 bits as values in functions that Numba compiles.
 
-`Floats` are 16 numbers of 32 bits; `Sums` are 16 whole numbers of 32 bits, or the 64 bytes that are multiplied and added up to
-such. Everything here is for functions that Numba compiles; where vectors come from and go to is in `addresses`.
+`f32x16` are 16 floats of 32 bits. `i32x16` are 16 integers of 32 bits, or the 64 bytes of one operand of a dot product.
+Loads and stores are in `memory`.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from dragoman.inference.backends.compiled.kernels.structs import LANES, VECTOR_B
 if tuple(int(part) for part in numba.__version__.split(".")[:2]) < (0, 62):
     raise ImportError(f"numba {numba.__version__}: 0.62 or later is needed")
 
-# None of them is called by Python itself, which would take a wrapper each, and half of the time to compile.
+# Python calls none of these functions itself; wrappers would double the time of compilation.
 _NJIT_OPTIONS: Any = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 kernel = njit(**_NJIT_OPTIONS)
 inline_kernel = njit(inline="always")
 
-# What LLVM calls them.
+# LLVM's types.
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 I32, I8, I64 = ir.IntType(32), ir.IntType(8), ir.IntType(64)
 F32X16, I32X16 = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 I8X16, F16X16 = ir.VectorType(I8, LANES), ir.VectorType(F16, LANES)
-# What LLVM calls the 64 bytes of one side of VNNI's products; sums until its version 21.
+# LLVM's type of an operand of VNNI's dot product; up to version 21 it is that of the sums.
 _VNNI_OPERAND = ir.VectorType(I8, VECTOR_BYTES) if llvmlite.binding.llvm_version_info >= (22,) else I32X16
 
 
 class ExportedKernel(NamedTuple):
-    """A function that Python calls through `jit_cache`, which returns a whole number. kinds: of its arguments"""
+    """Kernel that Python calls through `jit_cache`, and the types of its arguments. It returns an integer."""
 
     function: Any
     argument_types: tuple[Any, ...]
 
 
 def export(*argument_types):
-    """int, float, bool, and the tuples of `layout`."""
+    """Return a decorator that exports a kernel. The types are int, float, bool, and the tuples of `structs`."""
     return lambda function: ExportedKernel(kernel(function), argument_types)
 
 
 class _VectorType(types.Type):
-    """What Numba calls a vector, and what LLVM does."""
+    """Numba's type of a vector, with LLVM's."""
 
     def __init__(self, name: str, llvm_type: ir.VectorType) -> None:
         self.llvm_type = llvm_type
@@ -76,7 +76,7 @@ def splat_lanes(builder, number):
 
 @intrinsic
 def reduce_sum_i32(typing, vector):
-    """Of whole numbers."""
+    """Return the sum of 16 integers."""
 
     def codegen(context, builder, signature, args):
         return builder.sext(call_llvm(builder, "llvm.vector.reduce.add.v16i32", I32, args[0]), I64)
@@ -86,7 +86,7 @@ def reduce_sum_i32(typing, vector):
 
 @intrinsic
 def splat(typing, number):
-    """16 times the same number."""
+    """Return a vector with one float in all lanes."""
 
     def codegen(context, builder, signature, args):
         return splat_lanes(builder, context.cast(builder, args[0], number, types.float32))
@@ -96,7 +96,7 @@ def splat(typing, number):
 
 @intrinsic
 def splat_i32(typing, number):
-    """16 times the same whole number."""
+    """Return a vector with one integer in all lanes."""
 
     def codegen(context, builder, signature, args):
         return splat_lanes(builder, context.cast(builder, args[0], number, types.int32))
@@ -106,7 +106,7 @@ def splat_i32(typing, number):
 
 @intrinsic
 def dot_accumulate_u8i8(typing, sum_, unsigned, signed):
-    """To each sum four products of bytes: unsigned by signed. VNNI's, which never saturates."""
+    """Add to each sum four products of unsigned by signed bytes (VNNI, which never saturates)."""
 
     def codegen(context, builder, signature, args):
         operands = [builder.bitcast(operand, _VNNI_OPERAND) for operand in args[1:]]
@@ -117,7 +117,7 @@ def dot_accumulate_u8i8(typing, sum_, unsigned, signed):
 
 @intrinsic
 def convert_i32_to_f32(typing, vector):
-    """The same numbers."""
+    """Convert integers to floats."""
 
     def codegen(context, builder, signature, args):
         return builder.sitofp(args[0], F32X16)
@@ -127,7 +127,7 @@ def convert_i32_to_f32(typing, vector):
 
 @intrinsic
 def round_f32_to_i32(typing, vector):
-    """The nearest whole numbers, the even one of two."""
+    """Round floats to the nearest integers, ties to even."""
 
     def codegen(context, builder, signature, args):
         return builder.fptosi(call_llvm(builder, "llvm.rint.v16f32", F32X16, args[0]), I32X16)
@@ -137,7 +137,7 @@ def round_f32_to_i32(typing, vector):
 
 @intrinsic
 def power_of_two(typing, vector):
-    """2 to the power of whole numbers between -126 and 127."""
+    """Return 2 to the power of integers from -126 to 127."""
 
     def codegen(context, builder, signature, args):
         exponent = builder.add(args[0], ir.Constant(I32X16, [127] * LANES))
@@ -148,7 +148,7 @@ def power_of_two(typing, vector):
 
 @intrinsic
 def maximum(typing, left, right):
-    """The greater of each two numbers."""
+    """Return the greater float of each lane."""
 
     def codegen(context, builder, signature, args):
         return builder.select(builder.fcmp_ordered(">", *args), *args)
@@ -157,7 +157,7 @@ def maximum(typing, left, right):
 
 
 def _make_rotation(distance):
-    """Gives a vector whose lanes have all moved on by so many places, round and round."""
+    """Return an intrinsic that rotates the lanes by this distance."""
 
     @intrinsic
     def rotate(typing, vector):
@@ -175,7 +175,7 @@ rotate_8, rotate_4, rotate_2, rotate_1 = (_make_rotation(distance) for distance 
 
 @intrinsic
 def any_greater(typing, left, right):
-    """Whether any number is greater than its counterpart."""
+    """Return whether a lane of `left` is greater than that of `right`."""
 
     def codegen(context, builder, signature, args):
         lanes = builder.bitcast(builder.fcmp_ordered(">", *args), ir.IntType(LANES))
@@ -186,7 +186,7 @@ def any_greater(typing, left, right):
 
 @intrinsic
 def absolute(typing, vector):
-    """Without the signs."""
+    """Return the magnitudes."""
 
     def codegen(context, builder, signature, args):
         return call_llvm(builder, "llvm.fabs.v16f32", F32X16, args[0])
@@ -238,7 +238,7 @@ def _overload_operator(operation, f32_instruction, i32_instruction):
 
 @intrinsic
 def divide(typing, left, right):
-    """Of each two numbers."""
+    """Divide lane by lane."""
 
     def codegen(context, builder, signature, args):
         return builder.fdiv(*args)
@@ -251,10 +251,10 @@ _overload_operator(operator.sub, "fsub", "sub")
 _overload_operator(operator.mul, "fmul", "mul")
 
 
-# e to less than this is nothing beside 1.
+# exp of anything below is negligible beside 1.
 EXP_CUTOFF = -80.0
 LOG2_E = 1.4426950408889634
-# By rising powers: numpy.polynomial.Chebyshev.interpolate(exp, 5, (-ln 2 / 2, ln 2 / 2)) as a polynomial.
+# Coefficients by rising powers: numpy.polynomial.Chebyshev.interpolate(exp, 5, (-ln 2 / 2, ln 2 / 2)) as a polynomial.
 EXP_COEFFICIENTS = (
     1.0000000754548972,
     1.000000010771568,
@@ -263,15 +263,15 @@ EXP_COEFFICIENTS = (
     0.04191750724932903,
     0.008369148490146382,
 )
-# ln 2 in two parts, the first of which has so few digits that its multiples are exact.
+# ln 2 in two parts; the first has few digits, so that its multiples are exact.
 LN2_HIGH, LN2_LOW = 0.693145751953125, 1.4286068203094173e-06
 
 
 @kernel
 def exp_f32x16(x):
-    """e to the power of numbers that are not above 0: 2 to the power of the whole part, times a polynomial of the rest.
+    """Return exp of numbers that are not above 0: a power of two, times a polynomial of the remainder.
 
-    That is within ln 2 / 2 of 0, and the polynomial meets e to the power of it at Chebyshev's six points there.
+    The remainder is within ln 2 / 2 of 0. The polynomial equals exp at six Chebyshev points of this interval.
     """
     x = maximum(x, splat(EXP_CUTOFF))
     exponent_i32 = round_f32_to_i32(x * splat(LOG2_E))

@@ -1,8 +1,8 @@
-"""What compiled functions are given: numbers, and where things stand in memory. Python and what is compiled both read it.
+"""Arguments of the compiled functions: numbers and addresses of memory. Python and the kernels both read these definitions.
 
 N rows    D width of the model    L layers    I, O inputs and outputs of a product    V vocabulary    B sentences
-K, U width of keys and values of all heads together    S places of the source    T places of the output
-P rows that are stored    R hypotheses of each sentence    X = 2R candidates    M longest output
+K, U width of the keys and values of all heads together    S positions of the source    T positions of the output
+P stored rows    R hypotheses of each sentence    X = 2R candidates    M longest output    G threads
 """
 
 from __future__ import annotations
@@ -11,36 +11,41 @@ from typing import NamedTuple
 
 Address = int
 
-# Numbers of 32 bits in a vector, and its bytes.
+# Numbers of 32 bits in a vector, and the vector's bytes.
 LANES = 16
 VECTOR_BYTES = 4 * LANES
-# Of 64 bytes each.
+MAX_HEADS = LANES
+# Rows of a tile, of 64 bytes each.
 TILE_ROWS = 16
-# So many tokens are looked at together. A sum over all hangs on it: it is the same wherever there is one.
+# Tokens whose logits are computed and summed together. The sums depend on it, so it is the same everywhere.
 LOGIT_BLOCK = 512
 INT8_MAX = 127.0
-# What is added to a signed input, so that it has no sign.
+# Added to signed inputs, so that they become unsigned.
 UINT8_OFFSET = 128
-# Nothing smaller is told from zero, so that a row of zeros has a scale as well.
+# Lower bound of a quantization step, so that a row of zeros has a step too.
 MIN_SCALE = 1e-30
 # Outputs that are computed at once: four vectors.
 OUTPUT_BLOCK = 4 * LANES
-# Rows from which on tiles are the faster, where there are any.
+# Rows from which on tiles are faster than vectors.
 AMX_MIN_ROWS = 5
-# What becomes of a product; the last of one whose inputs are never below zero.
+# Each row keeps its best tokens in a sorted list, which is as long as two beams.
+MAX_BEAM_SIZE = 32
+# Last operation of a product. The inputs of ADD_RESIDUAL_U8 are never negative.
 STORE, RELU, ADD_RESIDUAL, ADD_RESIDUAL_U8 = range(4)
 # Sums of 32 rows and 16 outputs.
 ACCUMULATOR_STRIDE = 2 * TILE_ROWS * LANES
-# Numbers of 64 bits from what one thread writes to what another does: a cache line.
+# Distance between values of different threads in 64-bit numbers: one cache line.
 CACHE_LINE_I64 = 8
 
 
 class Int8Weights(NamedTuple):
-    """The weights of one product in all layers, as bytes: where they stand.
+    """Int8 weights of one product in all layers.
 
-    weights: (L, O / 16, I / 4, 16, 4) bytes, O filled up to whole groups and I to whole vectors with zeros
-    scale, bias: (L, O), O filled up likewise. shift: what is added to every input comes to
-    outputs: O. filled: O filled up. then: what becomes of it
+    weights: (L, O / 16, I / 4, 16, 4) bytes, with O padded to whole blocks and I to whole vectors by zeros
+    scale, bias: (L, O), with O padded likewise
+    compensation: (L, O), the sum that `UINT8_OFFSET` contributes to each output
+    num_outputs, padded_outputs: O without and with padding
+    epilogue: last operation, such as RELU
     """
 
     weights: Address
@@ -53,11 +58,12 @@ class Int8Weights(NamedTuple):
 
 
 class ThreadGroup(NamedTuple):
-    """Threads that compute the same function, each its share: how many, and which this one is.
+    """Threads that compute one function together, each a share of it.
 
-    arrived: (members, APART), of which the first is how often each has come to where all wait for all
-    over: 1 where nobody waits any more
-    pass_on: a function that lets other threads of this core go on, or 0
+    num_threads, thread_index: G, and the index of this thread
+    arrivals: (G, CACHE_LINE_I64), whose first column counts the barriers that each thread has reached
+    cancelled: 1 if no thread waits at barriers any more
+    yield_fn: address of a function that lets other threads of this core run, or 0
     """
 
     num_threads: int
@@ -68,17 +74,24 @@ class ThreadGroup(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Where there is memory to work in, for N rows.
+    """Memory of one thread for N rows, and memory that its group shares.
 
-    x: (N, D). y: (N, D). steps: (N,). sums: of 32 rows and 64 outputs
-    places: (S or T,), where one query looks. scores: (S or T, 16), of all heads there. keys, values: (N, K or U), halves
-    inputs: (N, stride) bytes, the stride being the widest input's in whole vectors, and N filled up to whole pairs of tiles
-    described: what tiles are like; 0 where there are none
-    width: D
+    Own memory:
+    x, y: (N, D), the activations and their normalized copy
+    row_scales: (N,), quantization steps
+    accumulators: sums of 32 rows and 64 outputs
+    kv_rows: (S or T,), rows of the keys that one query attends to
+    scores: (S or T, 16), the scores of all heads
+    keys, values: (N, K or U), in 16 bits
+    quantized_inputs: (N, input_stride) bytes, with N padded to whole pairs of tiles
+    tile_config: description of the tiles, or 0 without AMX
+    width, input_stride: D, and the widest input in whole vectors
 
-    and that of all members of the team, each of whom writes what is its share:
-    wide: (N, widest output). found: (N, U), what attention finds. onto: (N, D), x and a product. Who is alone needs none of the
-    last two: they may be y and x
+    Memory of the group, of which each thread writes its share:
+    projections: (N, widest output)
+    attention_output: (N, U)
+    residual: (N, D), the sum of x and a product
+    A single thread may use y and x for the last two.
     """
 
     x: Address
@@ -100,7 +113,7 @@ class Workspace(NamedTuple):
 
 
 class NormWeights(NamedTuple):
-    """Layer normalisations: where their weights and biases (L, D) stand. there: whether there are any"""
+    """Layer normalizations of all layers. weight, bias: (L, D)"""
 
     weight: Address
     bias: Address
@@ -109,7 +122,7 @@ class NormWeights(NamedTuple):
 
 
 class LayerWeights(NamedTuple):
-    """What both stacks have. norms: those of attention and of the feed-forward. before: whether they come first"""
+    """Weights of the encoder or the decoder. norms: those of self-attention and of the feed-forward layer"""
 
     num_layers: int
     qkv: Int8Weights
@@ -122,7 +135,7 @@ class LayerWeights(NamedTuple):
 
 
 class CrossAttention(NamedTuple):
-    """What the decoder's layers have besides. remember: keys and values of the source"""
+    """Weights of cross-attention in the decoder's layers. kv: projection of the source to keys and values"""
 
     query: Int8Weights
     output: Int8Weights
@@ -131,7 +144,7 @@ class CrossAttention(NamedTuple):
 
 
 class HeadLayout(NamedTuple):
-    """How many stand side by side: 1, 2, 4, 8 or 16. How wide the keys and values of all are: multiples of 16."""
+    """Number of alternating heads (1, 2, 4, 8 or 16), and the widths K and U, which are multiples of 16."""
 
     num_heads: int
     key_width: int
@@ -139,14 +152,14 @@ class HeadLayout(NamedTuple):
 
 
 class EmbeddingTable(NamedTuple):
-    """Vectors of tokens: vectors (V, D), gain (V,) by which each is multiplied."""
+    """Token embeddings. vectors: (V, D). scale: (V,), the factor of each vector"""
 
     vectors: Address
     scale: Address
 
 
 class CrossKVCache(NamedTuple):
-    """Keys and values of the sources (L, B, S, K or U), halves. length: (B,), places of each that are there"""
+    """Keys and values of the sources (L, B, S, K or U), in 16 bits. lengths: (B,), tokens of each source"""
 
     keys: Address
     values: Address
@@ -156,10 +169,12 @@ class CrossKVCache(NamedTuple):
 
 
 class SelfKVCache(NamedTuple):
-    """Keys and values of the outputs (L, P, T, K or U), halves, and what tells the rows apart.
+    """Keys and values of the outputs (L, P, T, K or U), in 16 bits, and the table of ancestors.
 
-    lineage: (N, room), the stored row that holds what each row descends from at each place. stored: (N,), where each row writes
-    sentence: (N,), the source of each row
+    ancestors: (N, capacity), the stored row whose slot each row descends from at each position
+    slot_rows: (N,), the stored row that each row writes
+    sentence_ids: (N,), the source of each row
+    num_rows, capacity: P and T
     """
 
     keys: Address
@@ -172,7 +187,11 @@ class SelfKVCache(NamedTuple):
 
 
 class DecoderWeights(NamedTuple):
-    """What a step computes with. positions: (room, D). words: (W,), what is said as tokens of the table, or 0: as they are"""
+    """Weights of the decoder.
+
+    positions: (T, D)
+    vocabulary_map: (W,), token ids of a restricted output vocabulary, or 0 for the whole vocabulary
+    """
 
     embedding_table: EmbeddingTable
     positions: Address
@@ -184,14 +203,17 @@ class DecoderWeights(NamedTuple):
 
 
 class SearchOptions(NamedTuple):
-    """What is asked of all outputs.
+    """Settings of a search.
 
-    limits: (B,), most tokens of each, the end token included. may_loop: (B,), 1 where it may go round in circles
-    banned: (C,), `never` tokens that are never said, and behind them the end token, which is not up to min_length tokens
-    no_repeat_ngram_size: no sequence of so many tokens stands twice in an output; 0 lets all stand
-    span: an output goes round in circles where its last so many tokens do, by as many `times`; 0 where nobody looks. every: at
-        what lengths somebody looks
-    longest: M
+    max_lengths: (B,), most tokens of each output, the end token included
+    allow_repetition: (B,), 1 if degenerate repetition is allowed
+    suppressed_ids: (num_suppressed + 1,), tokens that never occur, and behind them the end token
+    end_id, min_length: the end token, which does not occur among the first `min_length` tokens
+    no_repeat_ngram_size: number of tokens that no output repeats in order; 0 allows all
+    repetition_window: number of last tokens that are searched for a repetition, or 0
+    min_repeats: number of repeats that count as degenerate
+    check_interval: lengths at which repetition is checked are multiples of it
+    max_length: M
     """
 
     max_lengths: Address
@@ -208,15 +230,21 @@ class SearchOptions(NamedTuple):
 
 
 class RowBuffers(NamedTuple):
-    """Where there is memory for rows and their steps.
+    """Memory for the rows of a search.
 
-    rows: N, as there is memory. tokens: (N,), what each row said last, as tokens of the table. at: (N,). logits: (N, COLUMNS)
+    Own memory of a thread:
+    num_rows: N
+    input_ids, position_ids: (N,), ids of the last tokens in the embedding table, and their positions
+    logits: (N, LOGIT_BLOCK)
 
-    and of all members of a team, G of them:
-    last: (N,), what each row said last. left: how many rows, or sentences, go on
-    top, sum: (N, V / COLUMNS), the greatest of so many logits and Σ exp of them less that. total: (N,), log Σ exp of all
-    proposed: how many of the best of each row are wanted. filled: (G, N), how many each member has found among its tokens; the
-        first, then, among all. values, best: (G, N, proposed), their logits and tokens, in order
+    Memory of the group:
+    last_ids: (N,), the last token of each row
+    num_active: number of rows, or of sentences, that continue
+    block_max, block_sum: (N, V / LOGIT_BLOCK), greatest logit of a block, and Σ exp of the block's logits less it
+    logsumexp: (N,), log Σ exp of all logits
+    num_candidates: number of best tokens of each row
+    num_filled: (G, N), number of candidates that each thread has found; thread 0 then holds those of all threads
+    candidate_logits, candidate_ids: (G, N, num_candidates), best first
     """
 
     num_rows: int
@@ -235,7 +263,7 @@ class RowBuffers(NamedTuple):
 
 
 class GreedyBuffers(NamedTuple):
-    """Greedy outputs, by sentences: tokens (B, M), log_probs (B, M), length (B,), looped (B,). said: (B, M), by rows"""
+    """Results of greedy search by sentence: (B, M) or (B,). row_ids: (B, M), the outputs by row"""
 
     row_ids: Address
     output_ids: Address
@@ -245,16 +273,20 @@ class GreedyBuffers(NamedTuple):
 
 
 class BeamBuffers(NamedTuple):
-    """What a beam has come to, by sentences.
+    """State and results of beam search by sentence.
 
-    rows: R. counted: the place among the finished that the living must still be able to beat. all_finished: see `beam_search`
-    sentences: B. length: (B,), tokens at which each was done
-    score: (B, R) of the living. finished, codes: (B, R), score over penalty, and length · X + column of those that ended
-    cap: (B,), the greatest penalty. penalties: (M + 1,)
-    parents, tokens, log_probs: (M, B, X). living: (M, B, R), columns among the candidates
-    said: (N, M), where circles are looked for. looped: (M / every, B, R), 1 where the living one then was in a circle and left
-    looped_score: likewise, its score
-    taken: (X,), values: (X,), again: (R, M): to work in
+    beam_size, num_sentences: R and B
+    target_rank: rank among the finished hypotheses that the living ones must still be able to beat
+    stop_when_full: the search of a sentence ends with R finished hypotheses
+    lengths: (B,), length at which each search ended
+    alive_scores: (B, R)
+    finished_scores, finished_node_ids: (B, R), score over penalty, and length · X + column
+    max_penalties, penalties: (B,), the greatest length penalty, and (M + 1,) the penalty of each length
+    parents, tokens, log_probs: (M, B, X), the candidates of each step
+    alive: (M, B, R), columns of the living hypotheses among the candidates
+    row_ids: (N, M), the outputs, for the repetition check
+    is_repetition, repetition_scores: (M / check_interval, B, R), dropped repetitions and their scores
+    cursors, candidate_scores, scratch_ids: (X,), (X,) and (R, M), scratch memory
     """
 
     beam_size: int

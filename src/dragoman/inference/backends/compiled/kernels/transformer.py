@@ -1,13 +1,13 @@
-"""Reading a source, and the decoder's step, as one compiled function each: section 3 of the paper in plain loops.
+"""The encoder and the decoder's step as one compiled function each: section 3 of the paper in plain loops.
 
-Products multiply bytes (`matrices`); everything between them is in float32, but keys and values are remembered in halves of 16
-bits. Nothing is allocated: who calls gives addresses of memory to work in.
+Products multiply bytes (`gemm`). Everything between them is in float32, and the cache holds keys and values in 16 bits. Kernels
+allocate nothing; the caller passes addresses of a workspace.
 
-Heads stand side by side in a vector: lane n of queries, keys and values belongs to head n modulo their number, so that all
-heads are computed at once, and a score is never summed up across a vector but for lanes of the same head.
+Heads alternate in a vector: lane n of queries, keys and values belongs to head n modulo the number of heads. So all heads are
+computed at once, and only lanes of the same head are summed across a vector.
 
-    N rows    D width of the model    L layers    K, U width of keys and values of all heads together    V vocabulary
-    B sentences    S places of the source    T places of the output    P rows that are stored
+    N rows    D width of the model    L layers    K, U width of the keys and values of all heads together    V vocabulary
+    B sentences    S positions of the source    T positions of the output    P stored rows
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     Workspace,
 )
 
-# Lower than any score.
+# Score below any real one.
 MIN_SCORE = -1e30
 
 
 @kernel
 def layer_norm(x, y, num_rows, width, norms, layer):
-    """Layer normalisation of each row of x, into y."""
+    """Write the layer normalization of each row of x into y."""
     weight_offset = layer * width
     for row in range(num_rows):
         start = row * width
@@ -82,7 +82,7 @@ def layer_norm(x, y, num_rows, width, norms, layer):
 
 @kernel
 def dot_scores(query, query_offset, keys, key_offset, width, num_heads):
-    """Query by key, of every head in each of its lanes."""
+    """Return the dot product of query and key, for every head in each of its lanes."""
     a, b = splat(0.0), splat(0.0)
     paired_width = width // (2 * LANES) * (2 * LANES)
     for offset in range(0, paired_width, 2 * LANES):
@@ -104,7 +104,7 @@ def dot_scores(query, query_offset, keys, key_offset, width, num_heads):
 
 @kernel
 def weighted_sum(values, width, num_keys, inverse_sum, output, output_offset, workspace):
-    """The sum of so many values, each by its weight: eight vectors at once, so that none waits for its last sum."""
+    """Write the weighted sum of values, eight vectors at once, so that no addition waits for the last one."""
     weights, kv_rows = workspace.scores, workspace.kv_rows
     unrolled_width = width // (8 * LANES) * (8 * LANES)
     for column in range(0, unrolled_width, 8 * LANES):
@@ -130,7 +130,7 @@ def weighted_sum(values, width, num_keys, inverse_sum, output, output_offset, wo
 
 @kernel
 def attend(head_layout, query_offset, keys, values, num_keys, row, workspace):
-    """Equation 1 for the query at this place of `wide`: what it finds at so many `places`, into that row of `found`."""
+    """Apply equation 1 to one query of `projections` and `num_keys` keys, and write a row of `attention_output`."""
     scores, kv_rows = workspace.scores, workspace.kv_rows
     max_score = splat(MIN_SCORE)
     for index in range(num_keys):
@@ -162,7 +162,7 @@ def attend(head_layout, query_offset, keys, values, num_keys, row, workspace):
 
 @kernel
 def write_kv(head_layout, source_offset, keys, values, kv_row, workspace):
-    """Put a key and the value behind it, which are in `wide`, where they stay."""
+    """Copy a key and the value behind it from `projections` into the cache."""
     for offset in range(0, head_layout.key_width, LANES):
         store_f16x16(keys, kv_row * head_layout.key_width + offset, load_f32x16(workspace.projections, source_offset + offset))
     for offset in range(0, head_layout.value_width, LANES):
@@ -175,7 +175,7 @@ def write_kv(head_layout, source_offset, keys, values, kv_row, workspace):
 
 @kernel
 def apply_self_attention(head_layout, sentence_start, sentence_end, start, stop, workspace):
-    """What rows from `start` to `stop` find in all of their sentence's, from `first` to `after`: from `wide` into `found`."""
+    """Attend from rows `start` to `stop` to all rows of their sentence, `sentence_start` to `sentence_end`."""
     row_stride = 2 * head_layout.key_width + head_layout.value_width
     for row in range(sentence_start, sentence_end):
         write_kv(
@@ -193,7 +193,7 @@ def apply_self_attention(head_layout, sentence_start, sentence_end, start, stop,
 
 @kernel
 def apply_causal_self_attention(head_layout, layer, self_kv, workspace, num_rows, position):
-    """What each row finds among what it said: from `wide`, whose keys and values are kept, into `found`."""
+    """Attend from each row to its own output so far, and write its new key and value into the cache."""
     row_stride = 2 * head_layout.key_width + head_layout.value_width
     start, stop = thread_range(num_rows, workspace.group)
     for row in range(start, stop):
@@ -215,7 +215,7 @@ def apply_causal_self_attention(head_layout, layer, self_kv, workspace, num_rows
 
 @kernel
 def apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, workspace, num_rows):
-    """What each row finds in its source: from `wide` into `found`."""
+    """Attend from each row to its source."""
     start, stop = thread_range(num_rows, workspace.group)
     for row in range(start, stop):
         sentence = load_i32(sentence_ids, row)
@@ -229,7 +229,7 @@ def apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, workspace,
 
 @kernel
 def embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, workspace):
-    """The vectors of tokens (N,), each times its gain and plus its position's."""
+    """Write the scaled vectors of tokens (N,) plus their positions into x."""
     width = workspace.width
     for row in range(num_rows):
         token, position = load_i64(tokens, row), load_i64(position_ids, row)
@@ -243,7 +243,7 @@ def embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, wor
 
 @kernel
 def project(norms, pre_norm, linear, layer, output, num_rows, workspace):
-    """What a sub-layer begins with: of x, or of x after its normalisation."""
+    """Begin a sub-layer: multiply x, or its normalization if the norm comes first."""
     if pre_norm:
         layer_norm(workspace.x, workspace.y, num_rows, workspace.width, norms, layer)
     multiply(workspace.y if pre_norm else workspace.x, linear, layer, output, num_rows, workspace.width, workspace)
@@ -251,7 +251,7 @@ def project(norms, pre_norm, linear, layer, output, num_rows, workspace):
 
 @kernel
 def add_residual(inputs, width, norms, pre_norm, linear, layer, num_rows, workspace):
-    """What a sub-layer ends with: a product added onto x."""
+    """End a sub-layer: add a product to x, and normalize the sum if the norm comes last."""
     multiply(inputs, linear, layer, workspace.residual, num_rows, width, workspace)
     if not pre_norm:
         layer_norm(workspace.residual, workspace.x, num_rows, workspace.width, norms, layer)
@@ -271,7 +271,7 @@ def apply_feed_forward(layers, layer, num_rows, workspace):
 
 @kernel
 def write_cross_kv(head_layout, layer, cross_kv, sentence, sentence_start, start, stop, workspace):
-    """Put the keys and values of rows from `start` to `stop` where they stay. first: their sentence's first"""
+    """Copy keys and values of rows `start` to `stop` into the cache of their sentence."""
     first_row = (layer * cross_kv.num_sentences + sentence) * cross_kv.num_positions
     for row in range(start, stop):
         write_kv(
@@ -303,10 +303,11 @@ def encode(
     cross_kv,
     workspace,
 ):
-    """The keys and values of some sentences, for every layer of the decoder, into the memory.
+    """Encode some sentences, and write their keys and values for every decoder layer into `cross_kv`.
 
-    tokens, at: (N,), all tokens of these sentences one after the other, and their places. first: where each sentence begins,
-    and the last ends. numbers: which of the B they are. decoders: layers of the decoder
+    tokens, position_ids: (N,), all tokens of these sentences one after the other, and their positions
+    sentence_starts: first row of each sentence, and the end of the last one
+    sentence_ids: indices of the sentences among the B of the batch
     """
     configure_amx(workspace)
     embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, workspace)
@@ -372,9 +373,9 @@ def run_decoder(
     self_kv,
     workspace,
 ):
-    """One more token in each row, which is number `now` of its output: x becomes what the output's product reads.
+    """Read one token in each row, at `position` of its output, and leave in x the input of the output projection.
 
-    at: (N,), rows of `positions`
+    position_ids: (N,), rows of `positions`
     """
     embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, workspace)
     for layer in range(layers.num_layers):
@@ -441,7 +442,7 @@ def step(
     workspace,
     logits,
 ):
-    """The logits (N, V) of the next token; the rest as `advance` has it."""
+    """Write the logits (N, V) of the next token. The other arguments are those of `run_decoder`."""
     configure_amx(workspace)
     run_decoder(
         tokens,

@@ -1,8 +1,12 @@
-"""What this processor has for compiled functions: vectors of 512 bits that multiply bytes, and tiles (AMX)."""
+"""Instructions of this processor that the kernels use: AVX-512 VNNI, and tiles (AMX).
+
+If NUMBA_CPU_NAME names another processor, this one counts as having none of them.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from functools import lru_cache
 
@@ -15,7 +19,7 @@ REQUIRED_FEATURES = {"avx512vnni", "avx512bw"}
 
 
 def build_tile_config() -> np.ndarray:
-    """Eight whole tiles, as the processor wants it described."""
+    """Return the processor's description of eight full tiles."""
     tile_config = np.zeros(VECTOR_BYTES, np.uint8)
     tile_config[0] = 1
     tile_config[16:32:2] = VECTOR_BYTES
@@ -25,13 +29,13 @@ def build_tile_config() -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def has_avx512_vnni() -> bool:
-    """Whether it multiplies bytes in vectors of 512 bits (AVX-512 with VNNI)."""
+    """Return whether the processor multiplies bytes in vectors of 512 bits (AVX-512 with VNNI)."""
     return get_cpu_features() >= REQUIRED_FEATURES
 
 
 @lru_cache(maxsize=1)
 def can_use_amx() -> bool:
-    """Whether it has tiles for bytes, and the kernel (Linux) lets this process use them."""
+    """Return whether the processor has tiles of bytes, and Linux lets this process use them."""
     if not (has_avx512_vnni() and has_amx_int8() and sys.platform == "linux"):
         return False
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18
@@ -39,11 +43,13 @@ def can_use_amx() -> bool:
 
 
 def has_amx_int8() -> bool:
-    """Whether it has instructions for tiles of bytes. A virtual machine may hide those of its processor."""
+    """Return whether the processor has instructions for tiles of bytes. A virtual machine may hide them."""
     return "amx-int8" in get_cpu_features()
 
 
 @lru_cache(maxsize=1)
 def get_cpu_features() -> set[str]:
-    """As LLVM names them."""
+    """Return the processor's features by LLVM's names."""
+    if os.environ.get("NUMBA_CPU_NAME", "host") not in ("", "host"):
+        return set()
     return {name for name, is_present in llvm.get_host_cpu_features().items() if is_present}

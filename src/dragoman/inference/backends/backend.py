@@ -1,0 +1,110 @@
+"""Protocol by which back ends answer what they run, and the questions that they are asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, cast
+
+from torch import nn
+
+from dragoman.inference.backends.shared import Precision
+from dragoman.model.layers import DecoderLayer, EncoderLayer
+from dragoman.model.transformer import Transformer
+
+
+class SupportStatus(Enum):
+    """Answer of a back end to a request."""
+
+    SUPPORTED = "supported"
+    FALLS_BACK = "falls back"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Support:
+    """Answer of a back end to a request, with the reason unless it runs the request itself.
+
+    `FALLS_BACK` leaves the request to the next back end. `REFUSED` means that no back end of the device runs it.
+
+    code: code of the error that a refusal raises
+    """
+
+    status: SupportStatus
+    reason: str = ""
+    code: str = "precision-unsupported"
+
+    @property
+    def is_supported(self) -> bool:
+        return self.status is SupportStatus.SUPPORTED
+
+
+SUPPORTED = Support(SupportStatus.SUPPORTED)
+
+
+def fall_back(reason: str) -> Support:
+    """Return the answer that leaves the request to the next back end."""
+    return Support(SupportStatus.FALLS_BACK, reason)
+
+
+def refuse(reason: str, *, code: str = "precision-unsupported") -> Support:
+    """Return the answer that refuses the request on this device."""
+    return Support(SupportStatus.REFUSED, reason, code)
+
+
+@dataclass(frozen=True)
+class ModelTraits:
+    """Properties of a model on which the choice of a back end depends.
+
+    has_pointer: the decoder reads the source's next word, as a parser's does
+    has_window: a stack attends to nearby positions only
+    widths: d_model, and the d_ff of each layer
+    """
+
+    has_pointer: bool
+    has_window: bool
+    num_heads: int
+    widths: tuple[int, ...]
+
+    @classmethod
+    def from_model(cls, model: Transformer) -> ModelTraits:
+        """Return the traits of a trained model."""
+        stacks = (model.encoder, model.decoder)
+        layers = [
+            cast(EncoderLayer | DecoderLayer, layer) for stack in stacks for layer in cast(nn.ModuleList, stack.layers)
+        ]
+        return cls(
+            has_pointer=model.decoder.pointer is not None,
+            has_window=any(stack.window is not None for stack in stacks),
+            num_heads=layers[0].attention.num_heads,
+            widths=(model.output.shape[1], *(layer.feed_forward.inner.out_features for layer in layers)),
+        )
+
+
+@dataclass(frozen=True)
+class BackendRequest:
+    """One model, and the device, precision and output vocabulary that the caller asks for.
+
+    device_type: "cpu" or "cuda"
+    has_shortlist: each batch computes only the likely words of its sources
+    """
+
+    device_type: str
+    precision: Precision
+    traits: ModelTraits
+    has_shortlist: bool = False
+
+
+class Backend(Protocol):
+    """Implementation of a model's forward pass for decoding."""
+
+    @property
+    def name(self) -> str: ...
+
+    def supports(self, request: BackendRequest) -> Support:
+        """Return whether this back end runs the request. The answer does not depend on the machine."""
+        ...
+
+    def check_machine(self, precision: Precision) -> Support:
+        """Return whether this machine has what the back end needs in this precision."""
+        ...

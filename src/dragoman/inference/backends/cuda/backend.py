@@ -1,0 +1,26 @@
+"""Requests that the CUDA back end runs: models without a pointer, in float32 or bfloat16."""
+
+from __future__ import annotations
+
+from dragoman.inference.backends.backend import SUPPORTED, BackendRequest, Support, fall_back, refuse
+from dragoman.inference.backends.shared import Precision
+
+
+class CudaBackend:
+    """Decoding steps over static buffers, recorded as CUDA graphs."""
+
+    name = "cuda"
+
+    def supports(self, request: BackendRequest) -> Support:
+        if request.device_type == "cpu":
+            return fall_back("CUDA graphs need a GPU")
+        if request.has_shortlist:
+            return refuse("a shortlist saves time on a processor only", code="shortlist-unsupported")
+        if request.traits.has_pointer:
+            return fall_back("static buffers have no pointer; the training model runs in float32")
+        if request.precision == "int8":
+            return refuse("a GPU computes in bfloat16 or float32")
+        return SUPPORTED
+
+    def check_machine(self, precision: Precision) -> Support:
+        return SUPPORTED

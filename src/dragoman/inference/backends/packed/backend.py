@@ -1,0 +1,23 @@
+"""Requests that the packed back end runs: every model, on any processor."""
+
+from __future__ import annotations
+
+from dragoman.inference.backends.backend import SUPPORTED, BackendRequest, Support, fall_back, refuse
+from dragoman.inference.backends.shared import Precision
+from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul
+
+
+class PackedBackend:
+    """PyTorch functions over packed weights."""
+
+    name = "packed"
+
+    def supports(self, request: BackendRequest) -> Support:
+        return SUPPORTED if request.device_type == "cpu" else fall_back("packed weights are for processors")
+
+    def check_machine(self, precision: Precision) -> Support:
+        if precision == "int8" and not has_int8_matmul():
+            return refuse("this build of PyTorch has no int8 products")
+        if precision == "bfloat16" and not supports_bf16_matmul():
+            return refuse("oneDNN does not multiply bfloat16 on this processor")
+        return SUPPORTED

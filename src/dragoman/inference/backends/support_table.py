@@ -1,0 +1,116 @@
+"""Tables of features and back ends in Markdown, computed by the code that chooses a back end.
+
+Run by `python -m dragoman.inference.backends.support_table`. The tables do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dragoman.config import DecodingConfig
+from dragoman.data.tokenization.special_tokens import BEGIN_ID
+from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.native_search import SearchRequest
+from dragoman.inference.backends.backend import Backend, BackendRequest, ModelTraits, Support
+from dragoman.inference.backends.compiled.kernels.structs import MAX_BEAM_SIZE, MAX_HEADS
+from dragoman.inference.backends.select import BACKENDS
+from dragoman.tasks.generation import BatchSearch
+from dragoman.tasks.inference_model import InferenceModel
+
+BASE_TRAITS = ModelTraits(has_pointer=False, has_window=False, num_heads=8, widths=(512, 2048))
+# The device and the usual precision of each back end.
+BASE_REQUESTS = {
+    "compiled": BackendRequest("cpu", "int8", BASE_TRAITS),
+    "packed": BackendRequest("cpu", "int8", BASE_TRAITS),
+    "cuda": BackendRequest("cuda", "bfloat16", BASE_TRAITS),
+    "eager": BackendRequest("cuda", "float32", BASE_TRAITS),
+}
+# Changes of the request, by feature.
+FEATURES: dict[str, dict[str, Any]] = {
+    "float32": {"precision": "float32"},
+    "bfloat16": {"precision": "bfloat16"},
+    "int8": {"precision": "int8"},
+    "parser's pointer": {"traits": replace(BASE_TRAITS, has_pointer=True)},
+    "attention window": {"traits": replace(BASE_TRAITS, has_window=True)},
+    f"more than {MAX_HEADS} heads": {"traits": replace(BASE_TRAITS, num_heads=MAX_HEADS + 1)},
+    "width that is no multiple of 16": {"traits": replace(BASE_TRAITS, widths=(500, 2048))},
+    "shortlist": {"has_shortlist": True},
+}
+# Searches that the compiled back end may run without Python.
+SEARCHES: dict[str, dict[str, Any]] = {
+    "greedy": {"method": "greedy"},
+    f"beam of at most {MAX_BEAM_SIZE}": {"method": "beam", "beam_size": MAX_BEAM_SIZE},
+    f"beam of more than {MAX_BEAM_SIZE}": {"method": "beam", "beam_size": MAX_BEAM_SIZE + 1},
+    "diverse beam groups": {"method": "beam", "beam_size": 4, "num_beam_groups": 2},
+    "sampling": {"method": "sample"},
+}
+
+
+def compute_support(feature: str, backend: Backend) -> Support:
+    """Return a back end's answer to its usual request with one feature."""
+    return backend.supports(replace(BASE_REQUESTS[backend.name], **FEATURES[feature]))
+
+
+class _AnySearch:
+    """Stand-in for a native search, of which only the limits are asked."""
+
+    max_beam_size = MAX_BEAM_SIZE
+
+    def greedy(self, source_BS: torch.Tensor, request: SearchRequest) -> list[Hypothesis]:
+        raise NotImplementedError
+
+    def beam(
+        self, source_BS: torch.Tensor, request: SearchRequest, *, beam_size: int, early_stopping: str, nbest: int
+    ) -> list[list[Hypothesis]]:
+        raise NotImplementedError
+
+
+def is_native_search(search: str) -> bool:
+    """Return whether the compiled back end runs this search without Python."""
+
+    def unused(*args: Any) -> Any:
+        raise NotImplementedError
+
+    model = InferenceModel(unused, unused, torch.device("cpu"), None, native_search=_AnySearch())
+    return BatchSearch(model, DecodingConfig(**SEARCHES[search]), BEGIN_ID, NO_DECODING_CONSTRAINTS, None, False).is_native
+
+
+def _format_cell(support: Support) -> str:
+    return support.status.value + (f": {support.reason}" if support.reason else "")
+
+
+def format_tables() -> str:
+    """Return both tables as Markdown."""
+    names = [backend.name for backend in BACKENDS]
+    lines = [
+        "# Features and back ends",
+        "",
+        "A request goes to the first back end, from left to right, that supports it on its device.",
+        "A back end that falls back leaves the request to the next one. A refused request is an error.",
+        "",
+        f"| feature | {' | '.join(names)} |",
+        f"| --- |{' --- |' * len(names)}",
+    ]
+    for feature in FEATURES:
+        cells = [_format_cell(compute_support(feature, backend)) for backend in BACKENDS]
+        lines.append(f"| {feature} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "## Searches of the compiled back end",
+        "",
+        "All back ends run all searches. The compiled back end runs some of them without Python.",
+        "In the other ones, and with constraints on the output, Python calls the compiled step.",
+        "",
+        "| search | runs in |",
+        "| --- | --- |",
+    ]
+    lines += [f"| {search} | {'machine code' if is_native_search(search) else 'Python'} |" for search in SEARCHES]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(format_tables())

@@ -1,0 +1,73 @@
+"""Helpers to build a trainer without running it, and to record the events of a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+from dragoman.config import Recipe
+from dragoman.training.distributed.process_group import DistributedContext
+from dragoman.training.monitoring.events import (
+    Callback,
+    Notice,
+    RunEvent,
+    StepDone,
+    StepReport,
+    TrainingEvent,
+    ValidationReport,
+    ignore_event,
+)
+from dragoman.training.setup import build_trainer, find_checkpoint, prepare_run
+from dragoman.training.trainer import Trainer
+
+
+def new_trainer(
+    recipe: Recipe,
+    callback: Callback = ignore_event,
+    distributed: DistributedContext | None = None,
+    *,
+    reuse_plan: Mapping[str, str] | None = None,
+) -> Trainer:
+    """Return the trainer that `train` would run."""
+    distributed = distributed or DistributedContext()
+    checkpoint = find_checkpoint(recipe, callback, distributed)
+    prepared, data_digests = prepare_run(recipe, checkpoint, callback, distributed)
+    return build_trainer(recipe, prepared, data_digests, checkpoint, callback, distributed, reuse_plan=reuse_plan)
+
+
+class Recorder:
+    """Callback that records events, and that sends signals to this process after the n-th step."""
+
+    def __init__(self, *, stop_after: int | None = None, signals: Sequence[signal.Signals] = (signal.SIGTERM,)) -> None:
+        self.notices: list[str] = []
+        self.steps: list[StepReport] = []
+        self.validations: list[ValidationReport] = []
+        self.events: list[RunEvent] = []
+        self.num_steps = 0
+        self.stop_after = stop_after
+        self.signals = signals
+
+    def __call__(self, event: TrainingEvent) -> None:
+        match event:
+            case Notice(text):
+                self.notices.append(text)
+            case StepReport():
+                self.steps.append(event)
+            case ValidationReport():
+                self.validations.append(event)
+            case RunEvent():
+                self.events.append(event)
+            case StepDone():
+                self.num_steps += 1
+                self.after_step(event)
+
+    def after_step(self, event: StepDone) -> None:
+        """Send the signals when it is time. Subclasses do other damage."""
+        if self.num_steps == self.stop_after:
+            for number in self.signals:
+                os.kill(os.getpid(), number)
+
+    def texts(self, kind: str) -> list[str]:
+        """Return the texts of the events of one kind."""
+        return [event.text for event in self.events if event.event == kind]
