@@ -16,6 +16,10 @@ test-slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m "slow and not alone"
 	$(BIN)/pytest -m "slow and alone"
 
+# The fast tests as on a processor with AVX2 only: neither PyTorch's libraries nor our kernels use AVX-512.
+test-avx2: $(VENV)/.dev
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 NUMBA_CPU_NAME=haswell $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not gpu"
+
 test-gpu: $(VENV)/.dev
 	$(BIN)/pytest -m gpu
 

@@ -110,6 +110,9 @@ def check_public_names() -> Iterator[str]:
             continue
         if not inspect.getdoc(value):
             yield f"{path}: has no docstring"
+        for name in getattr(value, "__all__", ()) if inspect.ismodule(value) else ():
+            if not inspect.getdoc(getattr(value, name)):
+                yield f"{path}.{name}: has no docstring"
         if inspect.isclass(value):
             for name, member in vars(value).items():
                 if name.startswith("_") or "pydantic" in str(type(member)):

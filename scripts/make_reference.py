@@ -7,27 +7,26 @@ The folder (`build/docs` by default) is replaced. The generated pages are `GENER
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import importlib
-import importlib.util
 import inspect
 import json
 import re
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 from pydantic import TypeAdapter
-from pydantic.fields import FieldInfo
 
+from dragoman.bundle import BundleMetadata
+from dragoman.cli import json_outputs
 from dragoman.cli.main import COMMANDS, cli
-from dragoman.config import Recipe, RecipeSection
+from dragoman.config import Recipe
+from dragoman.training.monitoring.events import RunEvent, RunInfo, StepReport, ValidationReport
+from dragoman.training.monitoring.run_status import RunStatus
+from dragoman.training.report import TrainingReport
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED_PAGES = (
@@ -61,25 +60,11 @@ TITLES = {
 }
 INTRODUCTIONS = {
     "reference/cli.md": "This page is generated from the commands. `dragoman COMMAND --help` prints the same text.",
-    "reference/recipe.md": (
-        "This page is generated from `dragoman.config`. Each key can stand in a recipe file or on the command line, as "
-        "`section.key=value`. Unknown keys and values outside the limits are errors."
-    ),
+    "reference/recipe.md": "This page is generated from `dragoman.config`. Unknown keys are errors.",
     "reference/schemas.md": "This page is generated from the code. Each schema describes one file or one kind of JSON output.",
     "reference/errors.md": f"## Exit statuses\n\n{EXIT_STATUSES}\n## Error codes\n\nEach error has a stable code, for programs.",
-    "reference/backends.md": (
-        "This page is generated from the code that chooses a back end. A request that a back end does not support falls back to "
-        "another one or is refused."
-    ),
+    "reference/backends.md": "This page is generated from the code that chooses a back end.",
 }
-
-
-def has_module(name: str) -> bool:
-    """Return whether a module with this name exists."""
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def run_module(name: str) -> str:
@@ -149,7 +134,7 @@ def make_cli_page() -> str:
 
 def list_schema_types() -> dict[str, Any]:
     """Return the types whose JSON schema is published, by the file or the command that writes them."""
-    return {
+    types: dict[str, Any] = {
         "recipe.json": Recipe,
         "report.json": TrainingReport,
         "metrics.jsonl, type run": RunInfo,
@@ -158,36 +143,63 @@ def list_schema_types() -> dict[str, Any]:
         "metrics.jsonl, type event": RunEvent,
         "config.json of a bundle, metadata": BundleMetadata,
         "dragoman dashboard --json": RunStatus,
-        **{f"dragoman {command} --json": kind for command, kind in JSON_OUTPUTS.items()},
     }
+    for name, kind in vars(json_outputs).items():
+        command = re.search(r"`(dragoman [\w -]+ --json)`", inspect.getdoc(kind) or "") if inspect.isclass(kind) else None
+        if command and name.endswith(("Line", "Output", "Scores")):
+            types.setdefault(command[1], kind)
+    return types
 
 
-def make_schemas_page() -> str:
-    """Return the page of the JSON schemas."""
+def make_schema(kind: Any) -> dict[str, Any]:
+    """Return the JSON schema of a dataclass or of a pydantic model."""
+    return TypeAdapter(kind).json_schema(mode="serialization")
+
+
+def describe_fields(schema: dict[str, Any]) -> str:
+    """Return a table of the fields of a JSON schema."""
+    rows = []
+    for name, field in schema.get("properties", {}).items():
+        kinds = [field, *field.get("anyOf", [])]
+        types = [kind.get("type") or kind.get("$ref", "").rpartition("/")[2] for kind in kinds]
+        types = [kind for kind in types if kind] or ["any"]
+        required = "yes" if name in schema.get("required", []) else "no"
+        rows.append(f"| `{name}` | {' or '.join(dict.fromkeys(types))} | {required} |")
+    return "\n".join(["| field | type | always present |", "| --- | --- | --- |", *rows])
+
+
+def make_schemas_page(folder: Path) -> str:
+    """Return the page of the JSON schemas, and write each schema as a file into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
     sections = []
     for title, kind in list_schema_types().items():
-        document = json.dumps(TypeAdapter(kind).json_schema(), indent=2, ensure_ascii=False)
-        code = textwrap.indent(f"```json\n{document}\n```", "    ")
-        sections.append(f'## {title}\n\n??? note "Schema"\n\n{code}\n')
+        schema = make_schema(kind)
+        name = f"{kind.__name__}.schema.json"
+        (folder / name).write_text(json.dumps(schema, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        summary = (inspect.getdoc(kind) or "").splitlines()[0]
+        sections.append(f"## {title}\n\n{summary} [Schema](schemas/{name}).\n\n{describe_fields(schema)}\n")
     return "\n".join(sections)
 
 
 # --- Pages -----------------------------------------------------------------------------------------------------------------
 
 
-def make_page(path: str) -> str:
+def make_page(path: str, folder: Path) -> str:
     """Return the Markdown of a generated page."""
-    module = PAGE_MODULES.get(path, "")
-    if module and has_module(module):
-        body = run_module(module)
+    if path in PAGE_MODULES:
+        body = run_module(PAGE_MODULES[path])
     else:
-        makers = {
-            "reference/cli.md": make_cli_page,
-            "reference/recipe.md": make_recipe_page,
-            "reference/schemas.md": make_schemas_page,
-        }
-        body = makers[path]() if path in makers else "The table is not available in this version.\n"
+        body = make_cli_page() if path == "reference/cli.md" else make_schemas_page(folder / "reference" / "schemas")
     return f"{TITLES[path]}\n\n{INTRODUCTIONS[path]}\n\n{body}\n"
+
+
+def unescape_code_in_tables(text: str) -> str:
+    """Return Markdown without backslashes before the vertical bars in code of tables. Other renderers need the backslashes."""
+    rows = [
+        re.sub(r"`[^`]*`", lambda match: match[0].replace("\\|", "|"), line) if line.startswith("|") else line
+        for line in text.split("\n")
+    ]
+    return "\n".join(rows)
 
 
 def main(arguments: list[str]) -> None:
@@ -197,8 +209,9 @@ def main(arguments: list[str]) -> None:
         shutil.rmtree(folder)
     shutil.copytree(ROOT / "docs", folder)
     for path in GENERATED_PAGES:
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(make_page(path), encoding="utf-8")
+        (folder / path).write_text(make_page(path, folder), encoding="utf-8")
+    for page in folder.rglob("*.md"):
+        page.write_text(unescape_code_in_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

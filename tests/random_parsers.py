@@ -1,4 +1,4 @@
-"""Parsers made of chance: bundles that say trees, though they have learnt nothing."""
+"""Bundles of parsers with random weights, for tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ TREES = [
 
 
 def parser_bundle(path: Path, *settings: str, how: LinearizationName = "typed", seed: int = 1, tags: str = "head") -> Path:
-    """A parser of the labels of `TREES` with weights drawn from this seed; settings as a recipe has them."""
+    """Save and return the bundle of an untrained parser with the labels of `TREES`.
+
+    settings: recipe settings, `key=value`
+    how: linearization
+    seed: seed of the weights
+    tags: value of `task.pos_tags`, except for the tensor2tensor linearization
+    """
     trees = [read_tree(text) for text in TREES]
     recipe = make_recipe(
         {
@@ -52,10 +58,10 @@ def parser_bundle(path: Path, *settings: str, how: LinearizationName = "typed", 
     )
     labels = collect_labels(trees, recipe.task)
     source = train_sentencepiece([" ".join(get_words(tree)) for tree in trees], recipe.tokenizer, vocab_size=300, seed=1)
-    tokeniser = PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
+    tokenizer = PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
     torch.manual_seed(seed)
-    parts = parser_options(recipe)
-    model = build_model(recipe.model, source_vocab_size=len(source), target_vocab_size=len(labels), **parts)
-    fill_word_tables(model, tokeniser)
-    save_bundle(path, recipe=recipe, tokenizer=tokeniser, weights=collect_weights(model), metadata={})
+    options = parser_options(recipe)
+    model = build_model(recipe.model, source_vocab_size=len(source), target_vocab_size=len(labels), **options)
+    fill_word_tables(model, tokenizer)
+    save_bundle(path, recipe=recipe, tokenizer=tokenizer, weights=collect_weights(model), metadata={})
     return path

@@ -1,4 +1,4 @@
-"""The lexical aligner, and what is read off heads with its help."""
+"""Word aligner, alignment error rate, alignment heads and the align command."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from dragoman.word_aligner import align_pairs, split_blocks, symmetrize
 pytestmark = pytest.mark.usefixtures("one_core")
 
 
-def test_a_word_that_goes_with_another_is_found() -> None:
-    # The classic lesson of the first IBM model: das–the and Buch–book follow from the three pairs together.
+def test_cooccurring_words_are_linked() -> None:
+    # The classic example of IBM model 1: das–the and Buch–book follow from the three pairs together.
     sources = ["das Haus", "das Buch", "ein Buch"]
     targets = ["the house", "the book", "a book"]
-    links = align_pairs([one.split() for one in sources], [one.split() for one in targets])
+    links = align_pairs([line.split() for line in sources], [line.split() for line in targets])
     assert links == [[(0, 0), (1, 1)]] * 3
 
 
-def test_words_that_changed_places_are_linked_across() -> None:
+def test_reordered_words_are_linked() -> None:
     days = ["one", "two", "three", "four"]
     months = ["May", "June", "July"]
     sources = [[month, day] for month in months for day in days]
@@ -38,64 +38,62 @@ def test_words_that_changed_places_are_linked_across() -> None:
     assert align_pairs(sources, targets) == [[(0, 1), (1, 0)]] * 12
 
 
-def test_empty_sides_have_no_links() -> None:
+def test_empty_sentences_have_no_links() -> None:
     assert align_pairs([[], ["a"], ["a"]], [["x"], [], ["x"]]) == [[], [], [(0, 0)]]
     assert align_pairs([], []) == []
     assert align_pairs([[]], [[]]) == [[]]
 
 
-def test_rounds_are_told() -> None:
-    told: list[int] = []
-    align_pairs([["a"], ["b"]], [["c"], ["d"]], num_iterations=3, on_progress=told.append)
-    assert sum(told) == 2 * 2 * 3  # pairs, directions, rounds
+def test_progress_counts_pairs_and_iterations() -> None:
+    counts: list[int] = []
+    align_pairs([["a"], ["b"]], [["c"], ["d"]], num_iterations=3, on_progress=counts.append)
+    assert sum(counts) == 2 * 2 * 3  # pairs, directions, iterations
 
 
-def test_very_many_pairs_are_aligned_in_blocks() -> None:
-    # (2 + 1) · 2 numbers for each pair
+def test_many_pairs_are_split_into_blocks() -> None:
+    # (2 + 1) · 2 cells for each pair
     pairs = [(["a", "b"], ["c", "d"])] * 5
     assert [len(block) for block in split_blocks(pairs, max_cells=12)] == [2, 2, 1]
     assert [len(block) for block in split_blocks(pairs, max_cells=1)] == [1] * 5
     assert list(split_blocks([])) == []
 
 
-def test_growing_from_what_both_say() -> None:
-    # By hand, on the definition: (0, 0) is sure, (1, 1) is its neighbour, (3, 2) links two words that nothing else links,
-    # (1, 3) would link a word twice and is no neighbour.
+def test_symmetrize_follows_grow_diag_final_and() -> None:
+    # By the definition: (0, 0) is in both, (1, 1) is its neighbor, (3, 2) links two unlinked words, and (1, 3) is no neighbor
+    # and would link a word twice.
     assert symmetrize({(0, 0), (1, 1), (1, 3)}, {(0, 0), (3, 2)}) == [(0, 0), (1, 1), (3, 2)]
     assert symmetrize(set(), set()) == []
 
 
-def test_the_error_rate() -> None:
-    # 2 of 3 are right, 2 of 2 were found, 1 − 2·2 / (3 + 2)
-    some = score_alignments([{(0, 0), (1, 1), (2, 2)}], [{(0, 0), (1, 1)}])
-    assert some == AlignmentScore(2, 3, 2)
-    assert (some.precision, some.recall, some.error_rate) == pytest.approx((2 / 3, 1, 0.2))
-    nothing = score_alignments([set()], [set()])
-    assert (nothing.precision, nothing.recall, nothing.error_rate) == (1, 1, 0)
+def test_alignment_error_rate_matches_closed_form() -> None:
+    # 2 of 3 predicted links and 2 of 2 gold links match: 1 − 2·2 / (3 + 2)
+    partial = score_alignments([{(0, 0), (1, 1), (2, 2)}], [{(0, 0), (1, 1)}])
+    assert partial == AlignmentScore(2, 3, 2)
+    assert (partial.precision, partial.recall, partial.error_rate) == pytest.approx((2 / 3, 1, 0.2))
+    empty = score_alignments([set()], [set()])
+    assert (empty.precision, empty.recall, empty.error_rate) == (1, 1, 0)
     wrong = score_alignments([{(0, 0)}], [{(0, 1)}])
     assert (wrong.precision, wrong.recall, wrong.error_rate) == (0, 0, 1)
 
 
 @pytest.fixture(scope="module")
 def translator(bundle: Path, one_core: None) -> Translator:
-    opened: Translator = dragoman.load(bundle, device="cpu", precision="float32")
-    return opened
+    return dragoman.load(bundle, task="translation", device="cpu", precision="float32")
 
 
-def test_the_best_head_is_chosen(bundle: Path) -> None:
-    found = load_bundle(bundle)
-    sources = [f"{one} {other}" for one in list(WORDS)[:6] for other in list(WORDS)[6:12]]
+def test_best_alignment_head_is_chosen(bundle: Path) -> None:
+    loaded = load_bundle(bundle)
+    sources = [f"{first} {second}" for first in list(WORDS)[:6] for second in list(WORDS)[6:12]]
     targets = [" ".join(WORDS[word] for word in source.split()) for source in sources]
-    told = choose_alignment_head(found.model, found.tokenizer, found.recipe, sources, targets)
-    assert told is not None
-    heads = found.recipe.model.num_heads
-    assert told["layer"] == 0  # there is but one
-    assert told["head"] in (None, *range(heads))
-    assert 0 <= told["error"] <= 1
-    assert choose_alignment_head(found.model, found.tokenizer, found.recipe, [""], [""]) is None
+    head = choose_alignment_head(loaded.model, loaded.tokenizer, loaded.recipe, sources, targets)
+    assert head is not None
+    assert head["layer"] == 0  # the model has one layer
+    assert head["head"] in (None, *range(loaded.recipe.model.num_heads))
+    assert 0 <= head["error"] <= 1
+    assert choose_alignment_head(loaded.model, loaded.tokenizer, loaded.recipe, [""], [""]) is None
 
 
-def test_a_bundle_names_its_head(translator: Translator) -> None:
+def test_translator_reads_head_from_metadata(translator: Translator) -> None:
     assert translator.alignment_head == read_alignment_head(translator.metadata)
     assert translator.alignment_head.error_rate is not None
     assert read_alignment_head({}) == AlignmentHead()
@@ -104,15 +102,16 @@ def test_a_bundle_names_its_head(translator: Translator) -> None:
     assert AlignmentHead(0, 1).select_weights(weights_LHTS).tolist() == [[4.0, 5.0], [6.0, 7.0]]
 
 
-def test_given_pairs_are_aligned_as_translations_are(translator: Translator) -> None:
+def test_align_equals_alignment_of_translations(translator: Translator) -> None:
     lines = ["one two", "ten", "big small"]
-    made = translator.translate(lines, attention=True)
-    again = [one for one in made if translator.bundle.tokenizer.target.ids_to_pieces(
-        translator.bundle.tokenizer.encode_target(one.text)) == list(one.tokens) and one.status == "ok"]  # fmt: skip
-    assert again
-    for line, one in zip(lines, made, strict=True):
-        if one in again:
-            assert tuple(translator.align([line], [one.text])[0]) == one.alignment
+    tokenizer = translator.bundle.tokenizer
+    num_compared = 0
+    for line, translation in zip(lines, translator.translate(lines, attention=True), strict=True):
+        pieces = tokenizer.target.ids_to_pieces(tokenizer.encode_target(translation.text))
+        if pieces == list(translation.tokens) and translation.status == "ok":
+            assert tuple(translator.align([line], [translation.text])[0]) == translation.alignment
+            num_compared += 1
+    assert num_compared
     assert translator.align(["", "one"], ["x", " "]) == [[], []]
     with pytest.raises(DataError, match="2 sources but 1 translations"):
         translator.align(["a", "b"], ["x"])
@@ -120,33 +119,33 @@ def test_given_pairs_are_aligned_as_translations_are(translator: Translator) -> 
         translator.align(["one " * 9], ["x"], max_source_tokens=9)
 
 
-def test_the_command(bundle: Path, tmp_path: Path) -> None:
+def test_align_command_writes_and_scores_links(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "en").write_text("one two\n\nthree one\n", encoding="utf-8")
     (tmp_path / "de").write_text("eins zwei\n\ndrei eins\n", encoding="utf-8")
     (tmp_path / "short").write_text("eins\n", encoding="utf-8")
     run = CliRunner()
     plain = run.invoke(cli, ["align", str(tmp_path / "en"), str(tmp_path / "de")])
     assert plain.stdout == "0-0 1-1\n\n0-0 1-1\n"
-    told = run.invoke(cli, ["align", str(tmp_path / "en"), str(tmp_path / "de"), "--json"])
-    first = json.loads(told.stdout.splitlines()[0])
+    as_json = run.invoke(cli, ["align", str(tmp_path / "en"), str(tmp_path / "de"), "--json"])
+    first = json.loads(as_json.stdout.splitlines()[0])
     assert first == {"line": 1, "links": [[0, 0], [1, 1]], "words": [["one", "eins"], ["two", "zwei"]]}
-    by = run.invoke(
+    with_bundle = run.invoke(
         cli, ["align", str(tmp_path / "en"), str(tmp_path / "de"), "--bundle", str(bundle), "-o", str(tmp_path / "o")]
     )
-    assert by.exit_code == 0
+    assert with_bundle.exit_code == 0
     assert len((tmp_path / "o").read_text().splitlines()) == 3
     (tmp_path / "gold").write_text("0-0 1-1\n\n0-0 1-0 1-1\n")
-    judged = ["align", str(tmp_path / "en"), str(tmp_path / "de"), "--gold", str(tmp_path / "gold")]
-    # 4 of 4 links are right, and 5 were to be found: 1 − 2·4 / (4 + 5)
-    assert run.invoke(cli, judged).stdout == (
+    evaluated = ["align", str(tmp_path / "en"), str(tmp_path / "de"), "--gold", str(tmp_path / "gold")]
+    # 4 of 4 predicted links match, and there are 5 gold links: 1 − 2·4 / (4 + 5)
+    assert run.invoke(cli, evaluated).stdout == (
         "alignment error rate 0.1111, precision 1.0000, recall 0.8000\n4 of 4 links are among the 5 of 3 pairs\n"
     )
-    numbers = json.loads(run.invoke(cli, [*judged, "--json", "-o", str(tmp_path / "kept")]).stdout)
+    numbers = json.loads(run.invoke(cli, [*evaluated, "--json", "-o", str(tmp_path / "kept")]).stdout)
     assert (numbers["recall"], numbers["both"], numbers["pairs"]) == (0.8, 4, 3)
     assert len((tmp_path / "kept").read_text().splitlines()) == 3
-    for text, why in (("0-0\n", "has 1 lines of links for 3 pairs"), ("0-0\n\n0-2\n", "gold, line 3: 0-2 links a word")):
+    for text, message in (("0-0\n", "has 1 lines of links for 3 pairs"), ("0-0\n\n0-2\n", "gold, line 3: 0-2 links a word")):
         (tmp_path / "gold").write_text(text)
-        with pytest.raises(DataError, match=why):
-            run.invoke(cli, judged, catch_exceptions=False)
+        with pytest.raises(DataError, match=message):
+            run.invoke(cli, evaluated, catch_exceptions=False)
     with pytest.raises(DataError, match="has 3 lines but"):
         run.invoke(cli, ["align", str(tmp_path / "en"), str(tmp_path / "short")], catch_exceptions=False)

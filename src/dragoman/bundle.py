@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -65,6 +65,8 @@ class BundleMetadata:
         torch: version of PyTorch
         finished: end of the training in UTC, in ISO 8601
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     training_files: list[str] | None = None
     pairs: int | None = None

@@ -1,6 +1,6 @@
-"""Cleaning: what each rule drops and keeps, duplicates against a set, tallies merged in any order, a page that stays inert."""
+"""Cleaning filters, duplicates compared with a set, merged statistics, warnings, and a report that escapes its texts."""
 
-# Texts of many scripts are the point here.
+# The tests need texts of many scripts.
 # ruff: noqa: RUF001
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import unicodedata
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -27,23 +28,24 @@ from numpy.typing import NDArray
 from dragoman.cleaning import filters
 from dragoman.cleaning.decontamination import EvaluationTexts, normalize_for_matching
 from dragoman.cleaning.deduplication import Digests, DuplicateFinder, digest_pairs, digest_sources
+from dragoman.cleaning.enabled_filters import FILTER_KEYS, FILTER_ORDER, PairFilter, build_filters
 from dragoman.cleaning.language_id import make_language_filter, make_script_filter
-from dragoman.cleaning.report import TABLE_HEADER, format_rows, render_cleaning_report
-from dragoman.cleaning.enabled_filters import FILTER_ORDER, PairFilter, build_filters
+from dragoman.cleaning.report import TABLE_HEADER, find_warnings, format_rows, render_cleaning_report
 from dragoman.cleaning.statistics import MAX_EXAMPLE_CHARACTERS, MAX_EXAMPLES, CleaningStats, FilterStats, apply_filters
-from dragoman.config import CleaningConfig
+from dragoman.config import CleaningConfig, FilterName
 from dragoman.errors import DataError, MissingDependencyError, OutputError, RecipeError
 from dragoman.formats.pair import Pair
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ALL = CleaningConfig(
     max_words=100, max_characters=600, max_ratio=3.0, source_equals_target=True, duplicate_pairs=True, duplicate_sources=True,
-    control_characters=True, mojibake=True, markup=True, min_script_ratio=0.5, min_language_probability=0.5, numbers=True, urls=True, eval_overlap=True,
+    control_characters=True, mojibake=True, markup=True, min_script_ratio=0.5, min_language_probability=0.5, numbers=True,
+    urls=True, eval_overlap=True,
 )  # fmt: skip
 texts = st.text(max_size=30)
 
 
-def read(name: str, split: str = "train") -> list[Pair]:
+def read_corpus(name: str, split: str = "train") -> list[Pair]:
     path = DATA / name / f"{split}.tsv.gz"
     if not path.exists():
         pytest.skip(f"the corpus {name} is not here")
@@ -52,35 +54,37 @@ def read(name: str, split: str = "train") -> list[Pair]:
     return [Pair(source, target, f"{name}:{number}") for number, (source, target) in enumerate(rows, start=1)]
 
 
-def rules(config: CleaningConfig = ALL, *exempt: str, source: str = "en", target: str = "de") -> list[PairFilter]:
+def make_filters(config: CleaningConfig = ALL, *skipped: str, source: str = "en", target: str = "de") -> list[PairFilter]:
     evaluation = EvaluationTexts.from_pairs([Pair("Where is the library?", "Wo ist die Bibliothek?")])
     return build_filters(
         config,
         source_language=source,
         target_language=target,
         evaluation=evaluation,
-        skip_filters=exempt,  # type: ignore[arg-type]
+        skip_filters=skipped,  # type: ignore[arg-type]
     )
 
 
-# Rules
+# Enabled filters
 
 
-def test_what_is_off_is_not_applied() -> None:
-    assert [rule.name for rule in rules(CleaningConfig())] == ["empty"]
+def test_disabled_filters_are_not_applied() -> None:
+    assert [pair_filter.name for pair_filter in make_filters(CleaningConfig())] == ["empty"]
 
 
-def test_every_rule_in_its_order_but_those_on_duplicates() -> None:
-    assert [rule.name for rule in rules()] == [name for name in FILTER_ORDER if not name.startswith("duplicate")]
+def test_all_filters_are_in_order() -> None:
+    assert [pair_filter.name for pair_filter in make_filters()] == [
+        name for name in FILTER_ORDER if not name.startswith("duplicate")
+    ]
 
 
-def test_an_exempt_rule_is_not_even_made() -> None:
-    names = [rule.name for rule in rules(ALL, "language", "script", "numbers", source="", target="")]
+def test_skipped_filter_is_not_built() -> None:
+    names = [pair_filter.name for pair_filter in make_filters(ALL, "language", "script", "numbers", source="", target="")]
     assert names == [name for name in FILTER_ORDER if name not in ("language", "script", "numbers") and "duplicate" not in name]
 
 
-def test_sentences_hold_their_limits() -> None:
-    sentences = {rule.name: rule.description for rule in rules()}
+def test_descriptions_state_limits() -> None:
+    sentences = {pair_filter.name: pair_filter.description for pair_filter in make_filters()}
     assert sentences["length"] == "A side has more than 100 words or 600 characters."
     assert "more than 3 times" in sentences["ratio"]
     assert "50 %" in sentences["script"]
@@ -105,12 +109,12 @@ def test_sentences_hold_their_limits() -> None:
         ("language", "This is my house, and that is yours.", "Cette maison est la mienne, et voilà la vôtre."),
     ],
 )
-def test_a_pair_counts_under_its_rule(name: str, source: str, target: str) -> None:
+def test_pair_counts_under_its_filter(name: str, source: str, target: str) -> None:
     good = Pair("This is my house.", "Dies ist mein Haus.", "a:1")
-    kept, tally = apply_filters([good, Pair(source, target, "a:2")], rules())
+    kept, stats = apply_filters([good, Pair(source, target, "a:2")], make_filters())
     assert kept == [good]
-    assert (tally.num_read, tally.num_kept) == (2, 1)
-    assert [rule for rule, dropped in tally.filter_stats.items() if dropped.num_dropped] == [name]
+    assert (stats.num_read, stats.num_kept) == (2, 1)
+    assert [filter_name for filter_name, filter_stats in stats.filter_stats.items() if filter_stats.num_dropped] == [name]
 
 
 @pytest.mark.parametrize(
@@ -119,18 +123,18 @@ def test_a_pair_counts_under_its_rule(name: str, source: str, target: str) -> No
         ({"min_script_ratio": 0.5}, ("", "de"), "task.source_language"),
         ({"min_script_ratio": 0.5}, ("en", ""), "task.target_language"),
         ({"min_script_ratio": 0.5}, ("en", "qqq"), "task.target_language = 'qqq'"),
-        ({"min_script_ratio": 0.5}, ("en", "en-Xxxx"), "Xxxx is not known"),
+        ({"min_script_ratio": 0.5}, ("en", "en-Xxxx"), "does not know its script Xxxx"),
         ({"min_script_ratio": 0.5}, ("en", "to be"), "not a language code"),
         ({"min_language_probability": 0.5}, ("", "de"), "task.source_language"),
         ({"min_language_probability": 0.5}, ("en", "tlh"), "task.target_language = 'tlh'"),
     ],
 )
-def test_a_language_that_is_needed_is_asked_for(settings: dict[str, float], languages: tuple[str, str], names: str) -> None:
+def test_missing_language_is_refused(settings: dict[str, float], languages: tuple[str, str], names: str) -> None:
     with pytest.raises(RecipeError, match=names):
         build_filters(CleaningConfig(**settings), source_language=languages[0], target_language=languages[1], evaluation=None)  # type: ignore[arg-type]
 
 
-def test_overlap_needs_something_to_look_for() -> None:
+def test_overlap_filter_needs_evaluation_data() -> None:
     with pytest.raises(RecipeError, match=r"data\.valid or data\.test"):
         build_filters(CleaningConfig(eval_overlap=True), source_language="", target_language="", evaluation=None)
 
@@ -143,15 +147,13 @@ def test_overlap_needs_something_to_look_for() -> None:
         ({"min_language_probability": 0.5}, "py3langid.langid"),
     ],
 )
-def test_a_missing_library_is_named_with_its_extra(
-    settings: dict[str, float], module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from dragoman.cleaning import language_id as language
+def test_missing_library_is_named_with_extra(settings: dict[str, float], module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dragoman.cleaning import language_id
 
-    language._load_identifier.cache_clear()
+    language_id._load_identifier.cache_clear()
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingDependencyError, match=r"dragoman\[cleaning\]"):
-        rules(CleaningConfig(**settings))  # type: ignore[arg-type]
+        make_filters(CleaningConfig(**settings))  # type: ignore[arg-type]
 
 
 # Length and ratio
@@ -173,15 +175,15 @@ def test_a_missing_library_is_named_with_its_extra(
         ("မြန်မာ", 3),
     ],
 )
-def test_words(text: str, count: int) -> None:
+def test_word_count(text: str, count: int) -> None:
     assert filters.count_words(text) == count
 
 
-def test_letters_without_spaces_are_those_of_unicodes_scripts() -> None:
+def test_unspaced_letters_match_unicode_scripts() -> None:
     scripts = "".join(rf"\p{{Script={name}}}" for name in ("Han", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr"))
     letters = "".join(chr(code) for code in range(0x110000) if unicodedata.category(chr(code))[0] == "L")
     expected = set(regex.findall(rf"[{scripts}]", letters))
-    # Marks of length, shared by the two kana, which Unicode gives to neither.
+    # Length marks of both kana, which Unicode assigns to neither script.
     assert set(filters._UNSPACED_LETTERS.findall(letters)) - expected <= {
         "\u30fc",
         "\uff70",
@@ -196,12 +198,12 @@ def test_letters_without_spaces_are_those_of_unicodes_scripts() -> None:
 @pytest.mark.parametrize(
     ("words", "characters", "dropped"), [(3, None, False), (2, None, True), (None, 13, False), (None, 12, True), (3, 12, True)]
 )
-def test_length_is_the_most_that_stays(words: int | None, characters: int | None, dropped: bool) -> None:
+def test_length_limit_is_inclusive(words: int | None, characters: int | None, dropped: bool) -> None:
     assert filters.is_too_long("one two three", "one", words, characters) is dropped
     assert filters.is_too_long("one", "one two three", words, characters) is dropped
 
 
-def test_ratio() -> None:
+def test_length_ratio() -> None:
     assert not filters.is_out_of_ratio("x" * 30, "y" * 10, 3.0)
     assert filters.is_out_of_ratio("x" * 31, "y" * 10, 3.0)
     assert not filters.is_out_of_ratio("x" * 10, "y", 3.0)
@@ -212,26 +214,26 @@ def test_ratio() -> None:
 
 
 @pytest.mark.parametrize("text", ["a\x00", "\x1b[0m", "a\x85b", "\ufffd", "\ue000", "\U0010ffff", "\ufdd0", "\u0378"])
-def test_control_characters_and_what_is_nobodys(text: str) -> None:
+def test_control_and_unassigned_characters_are_found(text: str) -> None:
     assert filters.has_control_characters(text, "")
     assert filters.has_control_characters("", text)
 
 
-def test_half_a_surrogate_is_nobodys() -> None:
+def test_surrogate_half_is_found() -> None:
     assert filters.has_control_characters("\udfff", "")
 
 
 @pytest.mark.parametrize(
     "text", ["a\tb\n", "soft\u00adhyphen", "\u200dز\u200c", "\u00a0\u202f", "\ufeffa", "👩\u200d👧", "e\u0301"]
 )
-def test_ordinary_text_of_any_kind_is_kept(text: str) -> None:
+def test_ordinary_characters_are_kept(text: str) -> None:
     assert not filters.has_control_characters(text, text)
 
 
 @pytest.mark.parametrize(
     "text", ["für", "C’est l’été – déjà !", "Příliš žluťoučký kůň", "Tiếng Việt", "我会见到你。", "Ünïcödé", "3 × 4"]
 )
-def test_mojibake_is_told_from_its_original(text: str) -> None:
+def test_mojibake_differs_from_original(text: str) -> None:
     has_mojibake = filters.make_mojibake_filter()
     assert not has_mojibake(text, text)
     assert has_mojibake("", text.encode().decode("latin-1"))
@@ -248,7 +250,7 @@ def test_mojibake_is_told_from_its_original(text: str) -> None:
         "{% if x %}", "<%= name %>", '{| class="wikitable"', "<ref name=x>",
     ],
 )  # fmt: skip
-def test_markup(text: str) -> None:
+def test_markup_is_found(text: str) -> None:
     assert filters.has_markup(text, "")
     assert filters.has_markup("", f"Text with {text}")
 
@@ -262,7 +264,7 @@ def test_markup(text: str) -> None:
         "<https://example.org>", "<me@example.org>", "i <3 you", "|x|", "== a",
     ],
 )  # fmt: skip
-def test_what_only_looks_like_markup(text: str) -> None:
+def test_text_similar_to_markup_is_kept(text: str) -> None:
     assert not filters.has_markup(text, text)
 
 
@@ -270,17 +272,17 @@ def test_what_only_looks_like_markup(text: str) -> None:
     "part", ["=", "<", "<a ", "[[", "{{", "&a", "'", "<a b=c ", "a@", "a.", "www.", "http://", "1 ", "1,", " = "]
 )
 def test_long_lines_take_linear_time(part: str) -> None:
-    """A pattern that goes back and forth over 200,000 characters would take minutes."""
+    """A pattern that backtracks over 200,000 characters would take minutes."""
     line = part * (200_000 // len(part))
-    for rule in (filters.has_markup, filters.has_address_mismatch, filters.has_number_mismatch):
-        rule(line, "a 1 @ www. ://")
+    for predicate in (filters.has_markup, filters.has_address_mismatch, filters.has_number_mismatch):
+        predicate(line, "a 1 @ www. ://")
 
 
 # Numbers and addresses
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("source", "target"),
     [
         ("3,000.50", "3.000,50"), ("3,000.50", "3 000,50"), ("3,000", "3000"),
         ("1'000'000", "1\u202f000\u202f000"), ("٣٬٠٠٠٫٥", "3,000.5"),
@@ -289,19 +291,19 @@ def test_long_lines_take_linear_time(part: str) -> None:
         ("１２", "12"), ("H2O", "H2O"), ("none", "keine"), ("x²", "x"),
     ],
 )  # fmt: skip
-def test_the_same_numbers(one: str, other: str) -> None:
-    assert not filters.has_number_mismatch(one, other)
+def test_equal_numbers_match(source: str, target: str) -> None:
+    assert not filters.has_number_mismatch(source, target)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("2", "two"), ("12", "21"), ("3.50", "3.5"), ("5", "5 5"), ("1999", "1998"), ("٣", "4")]
+    ("source", "target"), [("2", "two"), ("12", "21"), ("3.50", "3.5"), ("5", "5 5"), ("1999", "1998"), ("٣", "4")]
 )
-def test_other_numbers(one: str, other: str) -> None:
-    assert filters.has_number_mismatch(one, other)
+def test_different_numbers_do_not_match(source: str, target: str) -> None:
+    assert filters.has_number_mismatch(source, target)
 
 
 @given(st.lists(st.integers(0, 10**12), max_size=5), st.lists(st.sampled_from(",.'_ \u00a0\u202f"), min_size=5, max_size=5))
-def test_separators_do_not_change_a_number(numbers: list[int], separators: list[str]) -> None:
+def test_separators_do_not_change_numbers(numbers: list[int], separators: list[str]) -> None:
     plain = " und ".join(map(str, numbers))
     grouped = [
         f"{number:,}".replace(",", "" if separator == "_" else separator)
@@ -311,14 +313,14 @@ def test_separators_do_not_change_a_number(numbers: list[int], separators: list[
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=5), st.data())
-def test_another_number_is_seen(numbers: list[int], data: st.DataObject) -> None:
-    place = data.draw(st.integers(0, len(numbers) - 1))
-    changed = [*numbers[:place], numbers[place] + 1, *numbers[place + 1 :]]
+def test_changed_number_is_found(numbers: list[int], data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, len(numbers) - 1))
+    changed = [*numbers[:index], numbers[index] + 1, *numbers[index + 1 :]]
     assert filters.has_number_mismatch(" und ".join(map(str, numbers)), " and ".join(map(str, changed)))
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("source", "target"),
     [
         ("see http://a.example/x?y=1#z.", "请访问http://a.example/x?y=1#z。"),
         ("(https://a.example/)", "„https://a.example“"),
@@ -328,12 +330,12 @@ def test_another_number_is_seen(numbers: list[int], data: st.DataObject) -> None
         ("a@b", "c@d"), ("no address", "keine"), ("www. is short", "www."),
     ],
 )  # fmt: skip
-def test_the_same_addresses(one: str, other: str) -> None:
-    assert not filters.has_address_mismatch(one, other)
+def test_equal_addresses_match(source: str, target: str) -> None:
+    assert not filters.has_address_mismatch(source, target)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("source", "target"),
     [
         ("http://a.example", ""),
         ("http://a.example/b", "http://a.example/c"),
@@ -341,24 +343,24 @@ def test_the_same_addresses(one: str, other: str) -> None:
         ("", "www.a.de"),
     ],
 )
-def test_other_addresses(one: str, other: str) -> None:
-    assert filters.has_address_mismatch(one, other)
+def test_different_addresses_do_not_match(source: str, target: str) -> None:
+    assert filters.has_address_mismatch(source, target)
 
 
 @given(texts, texts)
-def test_no_fault_depends_on_which_side_is_the_source(one: str, other: str) -> None:
+def test_predicates_are_symmetric(source: str, target: str) -> None:
     symmetric: list[Callable[[str, str], bool]] = [
         filters.is_empty, filters.is_identical, filters.has_control_characters, filters.has_markup, filters.has_number_mismatch,
-        filters.has_address_mismatch, EvaluationTexts.from_pairs([Pair(one, "")]).contains_side,
-        lambda source, target: filters.is_out_of_ratio(source, target, 1.5),
-        lambda source, target: filters.is_too_long(source, target, 3, 20),
+        filters.has_address_mismatch, EvaluationTexts.from_pairs([Pair(source, "")]).contains_side,
+        lambda first, second: filters.is_out_of_ratio(first, second, 1.5),
+        lambda first, second: filters.is_too_long(first, second, 3, 20),
     ]  # fmt: skip
-    for fault in symmetric:
-        assert fault(one, other) == fault(other, one)
+    for predicate in symmetric:
+        assert predicate(source, target) == predicate(target, source)
 
 
 @given(texts)
-def test_a_text_agrees_with_itself(text: str) -> None:
+def test_text_matches_itself(text: str) -> None:
     assert not filters.has_number_mismatch(text, text)
     assert not filters.has_address_mismatch(text, text)
     assert not filters.is_out_of_ratio(text, text, 1.1)
@@ -378,66 +380,66 @@ def test_a_text_agrees_with_itself(text: str) -> None:
         ("ar", "سلام"), ("de", "µ 5"),
     ],
 )  # fmt: skip
-def test_the_script_of_a_language(language: str, text: str) -> None:
-    outside = make_script_filter(1.0, source_language=language, target_language="en")
-    assert not outside(text, "fine")
-    assert outside("ꦗꦮ", "fine")
-    assert outside(text, "ꦗꦮ")
+def test_script_of_language(language: str, text: str) -> None:
+    is_foreign_script = make_script_filter(1.0, source_language=language, target_language="en")
+    assert not is_foreign_script(text, "fine")
+    assert is_foreign_script("ꦗꦮ", "fine")
+    assert is_foreign_script(text, "ꦗꦮ")
 
 
-def test_script_is_a_share_of_the_letters() -> None:
-    half = make_script_filter(0.5, source_language="zh", target_language="en")
-    assert not half("用 Ctrl 打开它", "fine")  # four of eight letters
-    assert half("用 Ctrl+V 打开它", "fine")  # four of nine
+def test_script_ratio_counts_letters() -> None:
+    is_foreign_script = make_script_filter(0.5, source_language="zh", target_language="en")
+    assert not is_foreign_script("用 Ctrl 打开它", "fine")  # four of eight letters
+    assert is_foreign_script("用 Ctrl+V 打开它", "fine")  # four of nine
 
 
-def test_short_and_empty_texts_are_in_no_other_language() -> None:
-    other = make_language_filter(0.5, source_language="en", target_language="de")
+def test_short_texts_pass_language_filter() -> None:
+    is_foreign = make_language_filter(0.5, source_language="en", target_language="de")
     for text in ("", "OK", "Tom", "12:30", "0x7fffd3a2 0x00000000", "C:\\Users\\x.txt", "Hotel", "?", "\ud800"):
-        assert not other(text, text), text
+        assert not is_foreign(text, text), text
 
 
-def test_varieties_are_not_other_languages() -> None:
-    other = make_language_filter(0.3, source_language="zh-Hant", target_language="nb")
-    assert not other("請你開門好嗎?", "Dette er huset mitt.")
-    assert not other("请向服务台询问。", "Eg veit ikkje kva dette er.")
-    assert other("This is my house, and that is yours.", "Dette er huset mitt.")
-    apart = make_language_filter(0.3, source_language="zh", target_language="yue")
-    assert apart("呢個係我屋企,你知唔知佢喺邊度?", "呢個係我屋企,你知唔知佢喺邊度?")
+def test_language_varieties_pass() -> None:
+    is_foreign = make_language_filter(0.3, source_language="zh-Hant", target_language="nb")
+    assert not is_foreign("請你開門好嗎?", "Dette er huset mitt.")
+    assert not is_foreign("请向服务台询问。", "Eg veit ikkje kva dette er.")
+    assert is_foreign("This is my house, and that is yours.", "Dette er huset mitt.")
+    is_not_cantonese = make_language_filter(0.3, source_language="zh", target_language="yue")
+    assert is_not_cantonese("呢個係我屋企,你知唔知佢喺邊度?", "呢個係我屋企,你知唔知佢喺邊度?")
 
 
-@pytest.mark.parametrize(("corpus", "least"), [("tatoeba", 0.90), ("libreoffice-help", 0.68)])
-def test_languages_told_apart_on_short_sentences(corpus: str, least: float) -> None:
-    """Measured at 0.5: none of Tatoeba's sentences and under 0.5 % of a help's lines are dropped wrongly."""
-    pairs = read(f"{corpus}/en-de", "test")[:400]
-    other = make_language_filter(0.5, source_language="en", target_language="de")
-    sound = "This is an ordinary sentence of the English language."
-    assert sum(other(pair.source, pair.target) for pair in pairs) <= 0.005 * len(pairs)
-    assert sum(other(pair.target, pair.target) for pair in pairs) >= least * len(pairs)
-    german_first = make_language_filter(0.5, source_language="de", target_language="en")
-    assert sum(german_first(pair.source, sound) for pair in pairs) >= least * len(pairs)
+@pytest.mark.parametrize(("corpus", "min_share"), [("tatoeba", 0.90), ("libreoffice-help", 0.68)])
+def test_language_filter_on_short_sentences(corpus: str, min_share: float) -> None:
+    """The filter at 0.5 drops no correct sentence of Tatoeba and under 0.5 % of the correct lines of software help."""
+    pairs = read_corpus(f"{corpus}/en-de", "test")[:400]
+    is_foreign = make_language_filter(0.5, source_language="en", target_language="de")
+    english = "This is an ordinary sentence of the English language."
+    assert sum(is_foreign(pair.source, pair.target) for pair in pairs) <= 0.005 * len(pairs)
+    assert sum(is_foreign(pair.target, pair.target) for pair in pairs) >= min_share * len(pairs)
+    is_foreign_reversed = make_language_filter(0.5, source_language="de", target_language="en")
+    assert sum(is_foreign_reversed(pair.source, english) for pair in pairs) >= min_share * len(pairs)
 
 
 @pytest.mark.parametrize(
-    ("corpus", "most"),
+    ("corpus", "max_shares"),
     [
         ("tatoeba/en-de", {"numbers": 0.01}),
         ("tatoeba/en-fr", {"numbers": 0.01}),
         ("libreoffice-help/en-de", {"numbers": 0.015, "source-equals-target": 0.02, "ratio": 0.005, "length": 0.005}),
     ],
 )
-def test_few_pairs_of_a_good_corpus_are_dropped(corpus: str, most: dict[str, float]) -> None:
-    """Shares dropped of the whole corpora lie below these; rules that are not named drop less than one in a thousand."""
-    pairs = read(corpus)[::8]
-    for rule in rules(ALL, "language", target=corpus[-2:]):
-        dropped = sum(rule.is_faulty(pair.source, pair.target) for pair in pairs)
-        assert dropped <= most.get(rule.name, 0.001) * len(pairs), rule.name
+def test_few_pairs_of_good_corpus_are_dropped(corpus: str, max_shares: dict[str, float]) -> None:
+    """The shares dropped of the whole corpora are below these limits. Other filters drop less than one pair in a thousand."""
+    pairs = read_corpus(corpus)[::8]
+    for pair_filter in make_filters(ALL, "language", target=corpus[-2:]):
+        num_dropped = sum(pair_filter.is_faulty(pair.source, pair.target) for pair in pairs)
+        assert num_dropped <= max_shares.get(pair_filter.name, 0.001) * len(pairs), pair_filter.name
 
 
 # Overlap
 
 
-def test_overlap_is_blind_to_case_and_punctuation_only() -> None:
+def test_overlap_ignores_case_and_punctuation_only() -> None:
     evaluation = EvaluationTexts.from_pairs([Pair("Is it “Straße” no. 5?", "你好，世界！"), Pair("...", "Yes.")])
     assert evaluation.contains_side("is it STRASSE, NO 5", "x")
     assert evaluation.contains_side("x", "你好世界")
@@ -448,18 +450,18 @@ def test_overlap_is_blind_to_case_and_punctuation_only() -> None:
     assert not evaluation.contains_side("", "")
 
 
-def test_marks_tell_words_apart() -> None:
+def test_marks_distinguish_words() -> None:
     assert normalize_for_matching("कि") != normalize_for_matching("का")
     assert normalize_for_matching("ก่อน") != normalize_for_matching("ก้อน")
 
 
 @given(texts)
-def test_a_key_is_its_own_key(text: str) -> None:
+def test_matching_key_is_idempotent(text: str) -> None:
     assert normalize_for_matching(normalize_for_matching(text)) == normalize_for_matching(text)
 
 
 @given(texts)
-def test_a_key_knows_neither_composition_nor_punctuation(text: str) -> None:
+def test_matching_key_ignores_composition_and_punctuation(text: str) -> None:
     assert normalize_for_matching(unicodedata.normalize("NFD", text)) == normalize_for_matching(
         unicodedata.normalize("NFC", text)
     )
@@ -467,89 +469,89 @@ def test_a_key_knows_neither_composition_nor_punctuation(text: str) -> None:
 
 
 @given(st.text(st.characters(max_codepoint=127), max_size=20))
-def test_plain_text_takes_no_other_way(text: str) -> None:
+def test_ascii_path_gives_same_key(text: str) -> None:
     assert normalize_for_matching(text) == normalize_for_matching(text + "ß").removesuffix("ss")
     assert normalize_for_matching(text.upper()) == normalize_for_matching(text)
 
 
-def test_evaluation_texts_travel_and_stay_small() -> None:
+def test_evaluation_texts_pickle_small() -> None:
     evaluation = EvaluationTexts.from_pairs(Pair(f"sentence {number} " * 10, f"Satz {number}") for number in range(3000))
-    sent = pickle.dumps(evaluation)
-    assert len(sent) < 80_000
-    assert pickle.loads(sent).overlap("x", "satz 2999")
+    pickled = pickle.dumps(evaluation)
+    assert len(pickled) < 80_000
+    assert pickle.loads(pickled).contains_side("x", "satz 2999")
 
 
 # Duplicates
 
 
-def seen_before(digests: Digests) -> list[bool]:
+def mark_with_set(digests: Digests) -> list[bool]:
     rows = list(map(tuple, digests.tolist()))
-    seen, marks = set(), []
+    seen, mask = set(), []
     for row in rows:
-        marks.append(row in seen)
+        mask.append(row in seen)
         seen.add(row)
-    return marks
+    return mask
 
 
-def search(folder: Path, digests: Digests, rows_at_once: int, step: int) -> list[bool]:
-    with DuplicateFinder(folder, max_rows_in_memory=rows_at_once) as found:
+def find_duplicates(folder: Path, digests: Digests, max_rows: int, step: int) -> list[bool]:
+    with DuplicateFinder(folder, max_rows_in_memory=max_rows) as finder:
         for start in range(0, len(digests), step):
-            found.add(digests[start : start + step])
-        marks = found.find_repeated().tolist()
+            finder.add(digests[start : start + step])
+        mask = finder.find_repeated().tolist()
     assert not folder.exists()
-    return list(marks)
+    return list(mask)
 
 
 KINDS: dict[str, Callable[[np.random.Generator, int], Digests]] = {
-    "random": lambda chance, rows: chance.integers(0, 2**64, (rows, 2), np.uint64),
-    "few": lambda chance, rows: chance.integers(0, 2**64, (20, 2), np.uint64)[chance.integers(0, 20, rows)],
-    "all equal": lambda chance, rows: np.full((rows, 2), 7, np.uint64),
-    "equal high": lambda chance, rows: np.stack([np.full(rows, 9, np.uint64), chance.integers(0, 200, rows, np.uint64)], 1),
-    "equal low": lambda chance, rows: np.stack([chance.integers(0, 200, rows, np.uint64), np.zeros(rows, np.uint64)], 1),
-    "one bucket": lambda chance, rows: chance.integers(2**56, 2**57, (rows, 2), np.uint64) >> np.uint64(50) << np.uint64(50),
+    "random": lambda rng, rows: rng.integers(0, 2**64, (rows, 2), np.uint64),
+    "few": lambda rng, rows: rng.integers(0, 2**64, (20, 2), np.uint64)[rng.integers(0, 20, rows)],
+    "all equal": lambda rng, rows: np.full((rows, 2), 7, np.uint64),
+    "equal high": lambda rng, rows: np.stack([np.full(rows, 9, np.uint64), rng.integers(0, 200, rows, np.uint64)], 1),
+    "equal low": lambda rng, rows: np.stack([rng.integers(0, 200, rows, np.uint64), np.zeros(rows, np.uint64)], 1),
+    "one bucket": lambda rng, rows: rng.integers(2**56, 2**57, (rows, 2), np.uint64) >> np.uint64(50) << np.uint64(50),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("rows_at_once", "step"), [(1, 7), (5, 3), (16, 64), (64, 1000), (10_000, 100)])
-def test_duplicates_are_those_of_a_set(kind: str, rows_at_once: int, step: int, tmp_path: Path) -> None:
-    rows = 60 if rows_at_once == 1 else 600
+@pytest.mark.parametrize(("max_rows", "step"), [(1, 7), (5, 3), (16, 64), (64, 1000), (10_000, 100)])
+def test_duplicates_equal_those_of_set(kind: str, max_rows: int, step: int, tmp_path: Path) -> None:
+    rows = 60 if max_rows == 1 else 600
     digests = KINDS[kind](np.random.default_rng(3), rows)
-    assert search(tmp_path / "work", digests, rows_at_once, step) == seen_before(digests)
+    assert find_duplicates(tmp_path / "work", digests, max_rows, step) == mark_with_set(digests)
 
 
-def test_repeats_are_found_across_many_spills(tmp_path: Path) -> None:
-    chance = np.random.default_rng(5)
-    digests = chance.integers(0, 2**64, (40_000, 2), np.uint64)
-    digests[30_000:] = digests[chance.integers(0, 30_000, 10_000)]
-    assert search(tmp_path / "work", digests, 1000, 777) == seen_before(digests)
+def test_duplicates_are_found_across_spills(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    digests = rng.integers(0, 2**64, (40_000, 2), np.uint64)
+    digests[30_000:] = digests[rng.integers(0, 30_000, 10_000)]
+    assert find_duplicates(tmp_path / "work", digests, 1000, 777) == mark_with_set(digests)
 
 
-def test_no_rows(tmp_path: Path) -> None:
-    assert search(tmp_path / "work", np.empty((0, 2), np.uint64), 10, 1) == []
+def test_no_rows_have_no_duplicates(tmp_path: Path) -> None:
+    assert find_duplicates(tmp_path / "work", np.empty((0, 2), np.uint64), 10, 1) == []
 
 
-def test_no_more_rows_are_read_at_once_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dragoman.cleaning import deduplication as duplicates
+def test_rows_in_memory_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dragoman.cleaning import deduplication
 
-    sorted_at_once: list[int] = []
-    first_ones = duplicates._mark_repeats
+    batch_sizes: list[int] = []
+    mark_repeats = deduplication._mark_repeats
 
-    def watched(records: duplicates.Records, marks: NDArray[np.bool_]) -> duplicates.Records:
-        sorted_at_once.append(len(records))
-        return first_ones(records, marks)
+    def record_size(records: deduplication.Records, mask: NDArray[np.bool_]) -> deduplication.Records:
+        batch_sizes.append(len(records))
+        return mark_repeats(records, mask)
 
-    monkeypatch.setattr(duplicates, "_first_ones", watched)
-    search(tmp_path / "work", KINDS["random"](np.random.default_rng(1), 2000), 5, 50)
-    assert 1 <= max(sorted_at_once) <= 5
+    monkeypatch.setattr(deduplication, "_mark_repeats", record_size)
+    find_duplicates(tmp_path / "work", KINDS["random"](np.random.default_rng(1), 2000), 5, 50)
+    assert 1 <= max(batch_sizes) <= 5
 
 
-def test_what_a_broken_search_left_is_cleared_and_strangers_are_refused(tmp_path: Path) -> None:
+def test_leftover_buckets_are_cleared_and_other_files_refused(tmp_path: Path) -> None:
     digests = KINDS["random"](np.random.default_rng(2), 100)
-    broken = DuplicateFinder(tmp_path / "work", max_rows_in_memory=10)
-    broken.add(digests)
+    interrupted = DuplicateFinder(tmp_path / "work", max_rows_in_memory=10)
+    interrupted.add(digests)
     assert any((tmp_path / "work").iterdir())
-    assert not any(search(tmp_path / "work", digests, 10, 10))
+    assert not any(find_duplicates(tmp_path / "work", digests, 10, 10))
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "thesis.txt").write_text("years of work", encoding="utf-8")
     with pytest.raises(OutputError, match=r"thesis\.txt"):
@@ -558,7 +560,7 @@ def test_what_a_broken_search_left_is_cleared_and_strangers_are_refused(tmp_path
         DuplicateFinder(tmp_path / "work" / "thesis.txt")
 
 
-def test_digests_are_blake2b_of_128_bits() -> None:
+def test_digests_are_128_bit_blake2b() -> None:
     assert digest_sources(["Haus", ""]).tobytes() == b"".join(
         hashlib.blake2b(text, digest_size=16).digest() for text in (b"Haus", b"")
     )
@@ -566,113 +568,116 @@ def test_digests_are_blake2b_of_128_bits() -> None:
 
 
 @given(st.lists(st.tuples(st.text("ab:1", max_size=3), st.text("ab:1", max_size=3)), max_size=30))
-def test_pairs_have_equal_digests_where_they_are_equal(pairs: list[tuple[str, str]]) -> None:
-    rows = list(map(tuple, digest_pairs([one for one, _ in pairs], [other for _, other in pairs]).tolist()))
-    for (one, digest), (other, digest2) in itertools.combinations(zip(pairs, rows, strict=True), 2):
-        assert (one == other) == (digest == digest2)
+def test_only_equal_pairs_have_equal_digests(pairs: list[tuple[str, str]]) -> None:
+    rows = list(map(tuple, digest_pairs([source for source, _ in pairs], [target for _, target in pairs]).tolist()))
+    for (pair, digest), (other_pair, other_digest) in itertools.combinations(zip(pairs, rows, strict=True), 2):
+        assert (pair == other_pair) == (digest == other_digest)
 
 
-def test_sides_of_unequal_length_have_no_digests() -> None:
+def test_digests_need_sides_of_equal_length() -> None:
     with pytest.raises(ValueError, match="shorter"):
         digest_pairs(["a", "b"], ["c"])
 
 
-# Tally
+# Statistics
 
 
-def odd(source: str, target: str) -> bool:
+def has_odd_length(source: str, target: str) -> bool:
     return len(source) % 2 == 1
 
 
-PARITY = [PairFilter("odd", "The source is of odd length.", odd), PairFilter("long", "Over twelve.", lambda source, _: len(source) > 12)]
+TEST_FILTERS = [
+    PairFilter("odd", "The source is of odd length.", has_odd_length),
+    PairFilter("long", "Over twelve.", lambda source, _: len(source) > 12),
+]
 
 
-def corpus(rows: int) -> list[Pair]:
+def make_corpus(rows: int) -> list[Pair]:
     return [Pair("x" * (number % 17), f"target {number}", f"corpus.tsv:{number}") for number in range(rows)]
 
 
-def test_sifting_keeps_order_and_counts_under_the_first_rule() -> None:
-    pairs = corpus(17)
-    kept, tally = apply_filters(pairs, PARITY)
+def test_filters_keep_order_and_count_first_match() -> None:
+    pairs = make_corpus(17)
+    kept, stats = apply_filters(pairs, TEST_FILTERS)
     assert kept == [pair for pair in pairs if len(pair.source) in (0, 2, 4, 6, 8, 10, 12)]
-    assert {name: dropped.num_dropped for name, dropped in tally.filter_stats.items()} == {"odd": 8, "long": 2}
-    assert (tally.num_read, tally.num_kept) == (17, 7)
+    assert {name: filter_stats.num_dropped for name, filter_stats in stats.filter_stats.items()} == {"odd": 8, "long": 2}
+    assert (stats.num_read, stats.num_kept) == (17, 7)
 
 
-def test_examples_are_those_of_the_smallest_digests() -> None:
-    pairs = corpus(2000)
-    _, tally = apply_filters(pairs, PARITY)
-    dropped = [pair for pair in pairs if odd(pair.source, "")]
-    by_lot = sorted(dropped, key=lambda pair: hashlib.blake2b(pair.origin.encode(), digest_size=8).digest())
-    assert tally.filter_stats["odd"].examples == by_lot[:MAX_EXAMPLES]
-    assert tally.filter_stats["odd"].num_dropped == len(dropped)
+def test_examples_have_smallest_digests() -> None:
+    pairs = make_corpus(2000)
+    _, stats = apply_filters(pairs, TEST_FILTERS)
+    dropped = [pair for pair in pairs if has_odd_length(pair.source, "")]
+    by_digest = sorted(dropped, key=lambda pair: hashlib.blake2b(pair.origin.encode(), digest_size=8).digest())
+    assert stats.filter_stats["odd"].examples == by_digest[:MAX_EXAMPLES]
+    assert stats.filter_stats["odd"].num_dropped == len(dropped)
 
 
 @given(st.lists(st.integers(0, 300), max_size=6), st.randoms(use_true_random=False))
-def test_chunks_merged_in_any_order_are_the_whole(cuts: list[int], chance: random.Random) -> None:
-    pairs = corpus(300)
-    _, whole = apply_filters(pairs, PARITY)
+def test_chunks_merge_in_any_order(cuts: list[int], rng: random.Random) -> None:
+    pairs = make_corpus(300)
+    _, whole = apply_filters(pairs, TEST_FILTERS)
     ends = [0, *sorted(cuts), 300]
-    parts = [apply_filters(pairs[start:end], PARITY)[1] for start, end in itertools.pairwise(ends)]
-    chance.shuffle(parts)
+    parts = [apply_filters(pairs[start:end], TEST_FILTERS)[1] for start, end in itertools.pairwise(ends)]
+    rng.shuffle(parts)
     while len(parts) > 1:
-        one, other = parts.pop(chance.randrange(len(parts))), parts.pop(chance.randrange(len(parts)))
-        parts.append(one.merge(other))
+        left, right = parts.pop(rng.randrange(len(parts))), parts.pop(rng.randrange(len(parts)))
+        parts.append(left.merge(right))
     assert parts[0] == whole
     assert parts[0].to_dict() == whole.to_dict()
 
 
-def test_merging_leaves_its_parts_alone() -> None:
-    one, other = apply_filters(corpus(50), PARITY)[1], apply_filters(corpus(90)[50:], PARITY)[1]
-    before = json.dumps([one.to_dict(), other.to_dict()])
-    one.merge(other)
-    assert json.dumps([one.to_dict(), other.to_dict()]) == before
+def test_merge_leaves_parts_unchanged() -> None:
+    first, second = apply_filters(make_corpus(50), TEST_FILTERS)[1], apply_filters(make_corpus(90)[50:], TEST_FILTERS)[1]
+    before = json.dumps([first.to_dict(), second.to_dict()])
+    first.merge(second)
+    assert json.dumps([first.to_dict(), second.to_dict()]) == before
     assert CleaningStats.merge_all([]) == CleaningStats()
-    assert CleaningStats.merge_all([one, other]) == apply_filters(corpus(90), PARITY)[1]
+    assert CleaningStats.merge_all([first, second]) == apply_filters(make_corpus(90), TEST_FILTERS)[1]
 
 
-def test_a_pair_dropped_later_is_no_longer_kept() -> None:
-    _, tally = apply_filters(corpus(17), PARITY)
-    tally.count_drop("duplicate-pair", Pair("", "", "corpus.tsv:0"))
-    assert (tally.num_read, tally.num_kept) == (17, 6)
-    assert tally.filter_stats["duplicate-pair"] == FilterStats("An equal pair came before.", 1, [Pair("", "", "corpus.tsv:0")])
+def test_later_drop_reduces_kept_pairs() -> None:
+    _, stats = apply_filters(make_corpus(17), TEST_FILTERS)
+    stats.count_drop("duplicate-pair", Pair("", "", "corpus.tsv:0"))
+    assert (stats.num_read, stats.num_kept) == (17, 6)
+    assert stats.filter_stats["duplicate-pair"] == FilterStats("An equal pair came before.", 1, [Pair("", "", "corpus.tsv:0")])
 
 
-def test_long_examples_are_clipped_and_say_so() -> None:
+def test_long_examples_end_with_ellipsis() -> None:
     long = "ü" * 5000
-    _, tally = apply_filters([Pair(long + "x", long, "a" * 400)], PARITY)
-    (example,) = tally.filter_stats["odd"].examples
+    _, stats = apply_filters([Pair(long + "x", long, "a" * 400)], TEST_FILTERS)
+    (example,) = stats.filter_stats["odd"].examples
     for text in (example.source, example.target, example.origin):
         assert len(text) == MAX_EXAMPLE_CHARACTERS
         assert text.endswith("…")
 
 
-def test_a_tally_goes_to_json_and_back() -> None:
-    _, tally = apply_filters([*corpus(100), Pair("\u2028<é>\x00", "", "")], PARITY)
-    assert CleaningStats.from_dict(json.loads(json.dumps(tally.to_dict()))) == tally
+def test_statistics_round_trip_through_json() -> None:
+    _, stats = apply_filters([*make_corpus(100), Pair("\u2028<é>\x00", "", "")], TEST_FILTERS)
+    assert CleaningStats.from_dict(json.loads(json.dumps(stats.to_dict()))) == stats
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"read": None},
-        {"kept": 3},
-        {"dropped": []},
-        {"dropped": {"odd": {}}},
-        {"dropped": {"odd": {"sentence": "", "count": 1}}},
+        {"num_read": None},
+        {"num_kept": 3},
+        {"filters": []},
+        {"filters": {"odd": {}}},
+        {"filters": {"odd": {"description": "", "num_dropped": 1}}},
     ],
 )
-def test_what_is_no_tally_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(DataError, match="not a tally"):
-        CleaningStats.from_dict({**apply_filters(corpus(17), PARITY)[1].to_dict(), **change})
+def test_invalid_statistics_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(DataError, match="cleaning statistics: the document is invalid"):
+        CleaningStats.from_dict({**apply_filters(make_corpus(17), TEST_FILTERS)[1].to_dict(), **change})
 
 
-# Page
+# Report
 
 HOSTILE = ["<script>alert(1)</script>", "</table></body>", '"><img src=x onerror=y>', "a & b", "\u202egnirts", "\x00", "\ud800"]
 
 
-class Seen(HTMLParser):
+class PageParser(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.tags: list[str] = []
@@ -687,16 +692,16 @@ class Seen(HTMLParser):
         self.text.append(data)
 
 
-def parsed(page: str) -> Seen:
-    seen = Seen()
-    seen.feed(page)
-    return seen
+def parse_page(page: str) -> PageParser:
+    parser = PageParser()
+    parser.feed(page)
+    return parser
 
 
-def test_rows_for_the_terminal() -> None:
-    _, tally = apply_filters(corpus(1700), PARITY)
-    tally.count_drop("duplicate-source", Pair("", ""))
-    assert format_rows(tally) == [
+def test_table_rows() -> None:
+    _, stats = apply_filters(make_corpus(1700), TEST_FILTERS)
+    stats.count_drop("duplicate-source", Pair("", ""))
+    assert format_rows(stats) == [
         ("read", "1,700", "100.00"),
         ("duplicate-source", "1", "0.06"),
         ("long", "200", "11.76"),
@@ -707,42 +712,90 @@ def test_rows_for_the_terminal() -> None:
     assert format_rows(CleaningStats())[0] == ("read", "0", "–")
 
 
-def test_rows_stand_in_the_order_of_the_rules() -> None:
-    _, tally = apply_filters([], rules(ALL))
-    assert [name for name, *_ in format_rows(tally)][1:-1] == [name for name in FILTER_ORDER if "duplicate" not in name]
+def test_table_rows_are_in_filter_order() -> None:
+    _, stats = apply_filters([], make_filters(ALL))
+    assert [name for name, *_ in format_rows(stats)][1:-1] == [name for name in FILTER_ORDER if "duplicate" not in name]
 
 
-def test_the_page_shows_each_corpus_and_examples_in_turn() -> None:
-    large = apply_filters(corpus(1000), PARITY)[1]
-    small = apply_filters([Pair("abc", "def", "small.tsv:1")], PARITY)[1]
-    seen = parsed(render_cleaning_report({"large": large, "small": small}))
-    text = "\n".join(seen.text)
+def make_stats(num_read: int, **num_dropped: int) -> CleaningStats:
+    return CleaningStats(num_read, {name.replace("_", "-"): FilterStats("", count) for name, count in num_dropped.items()})
+
+
+@pytest.mark.parametrize(
+    ("stats", "problem", "keys", "skipped"),
+    [
+        (
+            make_stats(18_485, ratio=18_300, urls=185),
+            "no pair is left; the filter ratio dropped 18,300 of 18,485 pairs (99.0 %)",
+            "data.cleaning.max_ratio",
+            "ratio",
+        ),
+        (
+            make_stats(1000, length=900),
+            "the filter length dropped 900 of 1,000 pairs (90.0 %)",
+            "data.cleaning.max_words and data.cleaning.max_characters",
+            "length",
+        ),
+        (
+            make_stats(10, urls=5, numbers=5),
+            "no pair is left; the filter urls dropped 5 of 10 pairs (50.0 %)",
+            "data.cleaning.urls",
+            "urls",
+        ),
+    ],
+)
+def test_warning_names_filter_and_recipe_key(stats: CleaningStats, problem: str, keys: str, skipped: str) -> None:
+    expected = f"train: {problem}; check {keys}, or set skip_filters = ['{skipped}'] for this corpus"
+    assert find_warnings({"train": stats}) == [expected]
+
+
+def test_warning_for_empty_sides_and_empty_corpus() -> None:
+    assert find_warnings({"a": make_stats(10, empty=9), "b": make_stats(0)}) == [
+        "a: the filter empty dropped 9 of 10 pairs (90.0 %); check its files and columns",
+        "b: no pair was read; check its files",
+    ]
+
+
+def test_no_warning_below_90_percent() -> None:
+    assert find_warnings({"a": make_stats(1000, ratio=899), "b": make_stats(5)}) == []
+
+
+def test_every_filter_has_recipe_keys() -> None:
+    assert FILTER_KEYS.keys() == set(get_args(FilterName)) == set(FILTER_ORDER) - {"empty"}
+    keys = [key for filter_keys in FILTER_KEYS.values() for key in filter_keys]
+    assert sorted(keys) == sorted(CleaningConfig.model_fields)
+
+
+def test_report_shows_corpora_and_examples_in_turn() -> None:
+    large = apply_filters(make_corpus(1000), TEST_FILTERS)[1]
+    small = apply_filters([Pair("abc", "def", "small.tsv:1")], TEST_FILTERS)[1]
+    parser = parse_page(render_cleaning_report({"large": large, "small": small}))
+    text = "\n".join(parser.text)
     for part in ("large", "small", "odd: The source is of odd length.", "small.tsv:1", "1,001"):
         assert part in text
-    assert (
-        text.count("corpus.tsv:") == MAX_EXAMPLES - 1 + MAX_EXAMPLES
-    )  # of the rule that both corpora met, one is the small one's
-    assert "Nothing was dropped" not in text
+    # One of the examples of the filter that dropped pairs of both corpora is from the small corpus.
+    assert text.count("corpus.tsv:") == MAX_EXAMPLES - 1 + MAX_EXAMPLES
+    assert "These filters dropped nothing." not in text
 
 
-def test_the_page_names_rules_that_dropped_nothing() -> None:
-    assert "Nothing was dropped by these rules." in render_cleaning_report({"none": apply_filters([], PARITY)[1]})
+def test_report_lists_filters_that_dropped_nothing() -> None:
+    assert "These filters dropped nothing." in render_cleaning_report({"none": apply_filters([], TEST_FILTERS)[1]})
 
 
-def test_the_page_is_inert_whatever_the_texts_hold() -> None:
-    tally = CleaningStats(100)
+def test_report_escapes_texts() -> None:
+    stats = CleaningStats(100)
     for number, text in enumerate(HOSTILE):
-        tally.count_drop(text, Pair(text, text, f"{text}:{number}"))
-    tame = CleaningStats(100)
+        stats.count_drop(text, Pair(text, text, f"{text}:{number}"))
+    harmless_stats = CleaningStats(100)
     for number in range(len(HOSTILE)):
-        tame.count_drop(f"rule {number}", Pair("a", "b", "c"))
-    page = render_cleaning_report(dict.fromkeys(HOSTILE, tally), title=HOSTILE[0])
-    seen, harmless = (
-        parsed(page),
-        parsed(render_cleaning_report(dict.fromkeys(map(str, range(len(HOSTILE))), tame), title="tame")),
+        harmless_stats.count_drop(f"filter {number}", Pair("a", "b", "c"))
+    page = render_cleaning_report(dict.fromkeys(HOSTILE, stats), title=HOSTILE[0])
+    parser, harmless = (
+        parse_page(page),
+        parse_page(render_cleaning_report(dict.fromkeys(map(str, range(len(HOSTILE))), harmless_stats), title="harmless")),
     )
-    assert set(seen.tags) == set(harmless.tags)
-    assert seen.attributes == harmless.attributes
-    assert "script" not in seen.tags
-    assert "<script>alert(1)</script>" in "".join(seen.text)
+    assert set(parser.tags) == set(harmless.tags)
+    assert parser.attributes == harmless.attributes
+    assert "script" not in parser.tags
+    assert "<script>alert(1)</script>" in "".join(parser.text)
     page.encode()

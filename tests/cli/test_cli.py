@@ -33,6 +33,7 @@ from dragoman.cleaning import cleaned_corpus
 from dragoman.cli.console import TrainingProgressBar
 from dragoman.cli.main import COMMANDS, LazyGroup, cli, main
 from dragoman.cli.options import check_output_paths
+from dragoman.cli.windows import is_live_input, read_windows
 from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_setting, parse_toml, read_recipe, update_section
 from dragoman.errors import OutputError
 from dragoman.evaluation.bootstrap import paired_bootstrap
@@ -142,7 +143,7 @@ def examples() -> list[str]:
 
 
 @pytest.mark.parametrize("example", examples())
-def test_what_examples_name_is_there(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_name_existing_commands_and_recipes(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the command and its options, the recipe with its settings, and the run folder of a recipe."""
     monkeypatch.chdir(RECIPES.parent)
     name, *words = shlex.split(example)
@@ -159,7 +160,7 @@ def test_what_examples_name_is_there(example: str, monkeypatch: pytest.MonkeyPat
     assert {run.removesuffix("-2") for run in runs} <= made | {"runs/quickstart-de"}
 
 
-def test_examples_are_found() -> None:
+def test_every_command_has_examples() -> None:
     command_lines = examples()
     assert {line.split()[0] for line in command_lines} == set(COMMANDS)
     recipe_counts = [text.read_text(encoding="utf-8").count("     dragoman ") for text in RECIPES.glob("*.toml")]
@@ -178,7 +179,7 @@ def test_version(ask: Ask) -> None:
     assert ask("--version").out == f"dragoman {dragoman.__version__}\n"
 
 
-def test_help_is_instant_and_loads_nothing_heavy() -> None:
+def test_help_is_fast_and_imports_no_libraries() -> None:
     program = """
 import sys
 from dragoman.cli.main import main
@@ -200,7 +201,7 @@ finally:
     assert min(seconds) < 0.3
 
 
-def test_scores_against_references_need_no_torch(output: Path, corpus: Path) -> None:
+def test_score_with_references_does_not_import_torch(output: Path, corpus: Path) -> None:
     program = (
         "import sys\nfrom dragoman.cli.main import main\ntry: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
     )
@@ -213,16 +214,14 @@ def test_scores_against_references_need_no_torch(output: Path, corpus: Path) -> 
 # Translate
 
 
-def test_translate_a_file_to_a_file(ask: Ask, bundle: Path, corpus: Path, translations: list[str], tmp_path: Path) -> None:
+def test_translate_writes_a_file(ask: Ask, bundle: Path, corpus: Path, translations: list[str], tmp_path: Path) -> None:
     answer = ask("translate", bundle, corpus / "test.en", "-o", tmp_path / "out")
     assert (answer.code, answer.out, answer.err) == (0, "", "")
     assert (tmp_path / "out").read_bytes() == "".join(f"{line}\n" for line in translations).encode()
     assert left_in(tmp_path) == ["out"]
 
 
-def test_translate_standard_input_to_standard_output(
-    ask: Ask, bundle: Path, sources: list[str], translations: list[str]
-) -> None:
+def test_translate_reads_standard_input(ask: Ask, bundle: Path, sources: list[str], translations: list[str]) -> None:
     lines = [sources[0], "", sources[1], "   ", sources[2]]
     answer = ask("translate", bundle, stdin="\n".join(lines).encode())
     assert answer.code == 0
@@ -232,7 +231,7 @@ def test_translate_standard_input_to_standard_output(
     assert ask("translate", bundle, stdin=f"{sources[0]}\r\n".encode()).out == f"{translations[0]}\n"
 
 
-def test_every_line_stays_in_its_place_over_chunks(
+def test_lines_keep_their_order_over_windows(
     ask: Ask, bundle: Path, corpus: Path, sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.cli.windows.FILE_WINDOW", 3)
@@ -247,7 +246,7 @@ def test_every_line_stays_in_its_place_over_chunks(
     assert numbers == list(range(1, len(text) + 1))
 
 
-def test_one_line_a_line_whatever_nbest(ask: Ask, bundle: Path, sources: list[str], translations: list[str]) -> None:
+def test_nbest_writes_one_line_for_each_line(ask: Ask, bundle: Path, sources: list[str], translations: list[str]) -> None:
     text = "".join(f"{line}\n" for line in [*sources, ""]).encode()
     plain = ask("translate", bundle, "nbest=3", stdin=text)
     assert plain.out.splitlines() == [*translations, ""]
@@ -256,7 +255,7 @@ def test_one_line_a_line_whatever_nbest(ask: Ask, bundle: Path, sources: list[st
     assert [len(entry["alternatives"]) for entry in entries] == [2] * len(sources) + [0]
 
 
-def test_translate_as_json(ask: Ask, bundle: Path, sources: list[str]) -> None:
+def test_translate_prints_json_lines(ask: Ask, bundle: Path, sources: list[str]) -> None:
     answer = ask("translate", bundle, "--json", stdin=f"{sources[0]}\n\n".encode())
     first, empty = (json.loads(line) for line in answer.out.splitlines())
     (expected,) = dragoman.load(bundle).translate(sources[:1])
@@ -268,7 +267,7 @@ def test_translate_as_json(ask: Ask, bundle: Path, sources: list[str]) -> None:
     assert (empty["line"], empty["status"], empty["text"]) == (2, "empty", "")
 
 
-def test_alignments_stand_beside_the_translations(
+def test_translate_writes_alignments(
     ask: Ask, bundle: Path, sources: list[str], translations: list[str], corpus: Path, tmp_path: Path
 ) -> None:
     words = ["translate", bundle, corpus / "test.en", "--alignments", tmp_path / "links"]
@@ -280,16 +279,14 @@ def test_alignments_stand_beside_the_translations(
     assert "links: exists already" in ask(*words).line
 
 
-def test_knobs_reach_the_search(ask: Ask, bundle: Path, sources: list[str], corpus: Path) -> None:
+def test_decoding_options_reach_the_search(ask: Ask, bundle: Path, sources: list[str], corpus: Path) -> None:
     for option in ("alpha=3.0", "decoding.alpha=3.0"):
         answer = ask("translate", bundle, corpus / "test.en", option)
         expected = dragoman.load(bundle).translate(sources, alpha=3.0)
         assert answer.out.splitlines() == [translation.text for translation in expected]
 
 
-def test_lines_that_were_not_translated_whole_are_named(
-    ask: Ask, bundle: Path, sources: list[str], translations: list[str]
-) -> None:
+def test_incomplete_lines_are_named(ask: Ask, bundle: Path, sources: list[str], translations: list[str]) -> None:
     long = " ".join(["one"] * 40)
     line, text = next((line, text) for line, text in zip(sources, translations, strict=True) if text)
     answer = ask(
@@ -311,23 +308,27 @@ def test_lines_that_were_not_translated_whole_are_named(
     assert len(cut.out.splitlines()) == len(sources)
 
 
-def test_evaluate_names_the_same_lines_and_scores_what_there_is(ask: Ask, bundle: Path, tmp_path: Path) -> None:
+def test_evaluate_names_and_scores_incomplete_lines(ask: Ask, bundle: Path, tmp_path: Path) -> None:
     test_set = tmp_path / "test.en"
     test_set.write_text(f"one\n\n{'one ' * 40}\n")
     words = ["evaluate", bundle, "--src", test_set, "--ref", test_set, "max_source_tokens=30", "long_input=error"]
     warning = "lines left untranslated: they have more than 30 tokens (decoding.long_input=split cuts them): 1 (3)\n"
     answer = ask(*words)
     assert (answer.code, answer.err) == (0, warning)
-    assert ask("translate", bundle, test_set, "max_source_tokens=30", "long_input=error", "--precision", "float32").err == warning
+    assert (
+        ask("translate", bundle, test_set, "max_source_tokens=30", "long_input=error", "--precision", "float32").err == warning
+    )
     counts = json.loads(ask(*words, "--json").out)
     assert (counts["too_long"], counts["empty"]) == (1, 0)
 
 
-def test_an_ensemble_of_equals(ask: Ask, bundle: Path, bundle_copy: Path, corpus: Path, translations: list[str]) -> None:
+def test_ensemble_of_equal_bundles_is_the_bundle(
+    ask: Ask, bundle: Path, bundle_copy: Path, corpus: Path, translations: list[str]
+) -> None:
     assert ask("translate", bundle, corpus / "test.en", "--ensemble", bundle_copy).out.splitlines() == translations
 
 
-def test_an_existing_output_is_refused_and_untouched(ask: Ask, bundle: Path, corpus: Path, tmp_path: Path) -> None:
+def test_existing_output_is_not_replaced(ask: Ask, bundle: Path, corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.write_text("mine\n")
     assert "out: exists already" in ask("translate", bundle, corpus / "test.en", "-o", out).line
@@ -358,7 +359,7 @@ def test_an_existing_output_is_refused_and_untouched(ask: Ask, bundle: Path, cor
         "paper table4 --gold test.mrg -o test.mrg",
     ],
 )
-def test_what_is_read_is_never_written_over(
+def test_inputs_are_never_overwritten(
     words: str, ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -373,7 +374,7 @@ def test_what_is_read_is_never_written_over(
     check_bundle(bundle)
 
 
-def test_what_is_read_on_standard_input_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "text"
     text.write_text("one two\n")
     with text.open() as stream:
@@ -386,7 +387,7 @@ def test_what_is_read_on_standard_input_is_not_written_over(tmp_path: Path, monk
         check_output_paths(Path(os.devnull), overwrite=True)
 
 
-def test_a_dash_is_standard_input_and_output(
+def test_dash_is_standard_input_and_output(
     ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -398,15 +399,15 @@ def test_a_dash_is_standard_input_and_output(
     assert left_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("place", ["nowhere/out", "file/out", "folder"])
-def test_an_output_that_cannot_be_is_refused(place: str, ask: Ask, bundle: Path, corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["nowhere/out", "file/out", "folder"])
+def test_impossible_output_path_is_an_error(path: str, ask: Ask, bundle: Path, corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
-    assert place in ask("translate", bundle, corpus / "test.en", "-o", tmp_path / place, "--overwrite").line
+    assert path in ask("translate", bundle, corpus / "test.en", "-o", tmp_path / path, "--overwrite").line
     assert left_in(tmp_path) == ["file", "folder"]
 
 
-def test_a_folder_that_may_not_be_written_is_told(
+def test_missing_write_permission_is_an_error(
     ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The superuser may write anywhere, so the test raises the error itself.
@@ -420,7 +421,7 @@ def test_a_folder_that_may_not_be_written_is_told(
     assert left_in(tmp_path) == []
 
 
-def test_a_full_disk_leaves_no_half_of_an_output(
+def test_full_disk_leaves_no_partial_output(
     ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> NoReturn:
@@ -441,7 +442,7 @@ def shell(*words: object, stdout: int) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("more", [["--json"], []])
-def test_a_full_disk_under_standard_output_is_told(more: list[str], output: Path, corpus: Path) -> None:
+def test_full_disk_of_standard_output_is_an_error(more: list[str], output: Path, corpus: Path) -> None:
     with open("/dev/full", "w") as full:
         done = shell("score", output, "--ref", corpus / "test.de", *more, stdout=full.fileno())
     assert done.returncode == 1
@@ -449,7 +450,7 @@ def test_a_full_disk_under_standard_output_is_told(more: list[str], output: Path
 
 
 @pytest.mark.parametrize("command", ["score", "score --json", "translate"])
-def test_a_reader_that_went_away_is_no_news(command: str, output: Path, corpus: Path, bundle: Path) -> None:
+def test_closed_pipe_prints_no_error(command: str, output: Path, corpus: Path, bundle: Path) -> None:
     words: dict[str, list[object]] = {
         "score": ["score", output, "--ref", corpus / "test.de"],
         "score --json": ["score", output, "--ref", corpus / "test.de", "--json"],
@@ -466,7 +467,7 @@ def test_a_reader_that_went_away_is_no_news(command: str, output: Path, corpus: 
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_keeps_people_waiting_is_told_on_a_terminal(
+def test_log_messages_appear_only_on_a_terminal(
     terminal: bool, ask: Ask, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = logging.getLogger("dragoman")
@@ -479,7 +480,7 @@ def test_what_keeps_people_waiting_is_told_on_a_terminal(
 
 
 @pytest.mark.parametrize("closed", ["<&-", "2>&-"])
-def test_closed_streams_are_nothing_to_read_and_nobody_to_tell(closed: str) -> None:
+def test_closed_stdin_and_stderr_are_accepted(closed: str) -> None:
     program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern --json {closed}"
     done = subprocess.run(program, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -487,14 +488,14 @@ def test_closed_streams_are_nothing_to_read_and_nobody_to_tell(closed: str) -> N
 
 
 @pytest.mark.parametrize("form", [pytest.param("--json", marks=pytest.mark.slow), ""])
-def test_a_result_without_a_place_to_go_is_told(form: str) -> None:
+def test_closed_stdout_is_an_error(form: str) -> None:
     program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern {form} >&-"
     done = subprocess.run(program, shell=True, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "dragoman: standard output: is closed; open it and run the command again\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
-def test_what_is_ended_leaves_nothing_half_written(number: signal.Signals, bundle: Path, tmp_path: Path) -> None:
+def test_termination_leaves_no_partial_output(number: signal.Signals, bundle: Path, tmp_path: Path) -> None:
     words = ["translate", str(bundle), "-o", str(tmp_path / "out"), "--precision", "float32"]
     with subprocess.Popen(
         [sys.executable, "-m", "dragoman", *words],
@@ -514,8 +515,38 @@ def test_what_is_ended_leaves_nothing_half_written(number: signal.Signals, bundl
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.parametrize("window", [[], ["--window", "1"], ["--window", "100"]])
+def test_lines_of_a_pipe_are_translated_as_they_arrive(window: list[str], bundle: Path) -> None:
+    program = [sys.executable, "-m", "dragoman", "translate", str(bundle), "--precision", "float32", *window]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in ("one", "two", "one"):
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            assert process.stdout.readline().endswith("\n")
+        process.stdin.close()
+        assert process.stdout.read() == ""
+
+
+def test_windows_end_where_a_pipe_would_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    with open(reader, encoding="utf-8") as stdin, open(writer, "wb", buffering=0) as pipe:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert is_live_input(None)
+        assert not is_live_input(Path("file"))
+        windows = read_windows(read_lines(None), None, 3)
+        pipe.write(b"1\n")
+        assert next(windows) == ["1"]
+        pipe.write(b"2\n")
+        assert next(windows) == ["2"]
+        pipe.write(b"3\n4\n5\n6\n")
+        pipe.close()
+        assert list(windows) == [["3", "4", "5"], ["6"]]
+
+
 @pytest.mark.parametrize("number", ["nan", "inf", "-1", "0", "many"])
-def test_only_a_finite_number_is_a_number(number: str, ask: Ask, bundle: Path) -> None:
+def test_non_finite_numbers_are_usage_errors(number: str, ask: Ask, bundle: Path) -> None:
     for words in (["paper", "table1", "--budget"], ["paper", "table2", "nowhere", "--tflops"]):
         assert words[-1] in ask(*words, number).line
     if number in ("nan", "inf", "many"):
@@ -535,13 +566,17 @@ with stop_on_signals() as request:
 """
 
 
-def test_a_run_under_nohup_outlives_its_terminal() -> None:
+def test_run_under_nohup_ignores_sighup() -> None:
     subprocess.run([sys.executable, "-c", NOHUP], check=True)
 
 
 @pytest.mark.parametrize("gone", ["reader", "disk"])
-def test_who_no_longer_hears_what_is_told_ends_no_work(gone: str) -> None:
-    program = "from dragoman.cli.console import stderr_console\nfor _ in range(9): stderr_console().print('told', end='')\nprint('done')"
+def test_broken_stderr_does_not_end_the_work(gone: str) -> None:
+    program = (
+        "from dragoman.cli.console import stderr_console\n"
+        "for _ in range(9): stderr_console().print('text', end='')\n"
+        "print('done')"
+    )
     if gone == "disk":
         with open("/dev/full", "wb") as full:
             done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, check=False)
@@ -553,7 +588,7 @@ def test_who_no_longer_hears_what_is_told_ends_no_work(gone: str) -> None:
     assert (done.returncode, done.stdout) == (0, b"done\n")
 
 
-def test_output_is_utf_8_whatever_the_locale(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_is_utf_8_in_every_locale(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"green\n")))
@@ -566,7 +601,7 @@ def test_output_is_utf_8_whatever_the_locale(bundle: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("place", ["file", "standard input"])
 @pytest.mark.parametrize("to", ["output", "screen"])
-def test_what_is_not_utf_8_is_named(
+def test_invalid_utf_8_is_named_with_its_line(
     place: str, to: str, ask: Ask, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = b"one\ntwo\nthr\xe9e\nfour\n"
@@ -583,13 +618,13 @@ def test_what_is_not_utf_8_is_named(
 
 
 @pytest.mark.parametrize("name", ["in.gz", "in.xz", "in.bz2", "in.zst"])
-def test_a_broken_archive_is_named(name: str, ask: Ask, bundle: Path, tmp_path: Path) -> None:
+def test_broken_archive_is_named(name: str, ask: Ask, bundle: Path, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"\x1f\x8b\x08\x00 this is none of them")
     assert name in ask("translate", bundle, tmp_path / name, "-o", tmp_path / "out").line
     assert left_in(tmp_path) == [name]
 
 
-def test_ctrl_c_in_translate_is_one_line(
+def test_ctrl_c_in_translate_prints_one_line(
     ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> NoReturn:
@@ -605,7 +640,7 @@ def test_ctrl_c_in_translate_is_one_line(
 # Scores
 
 
-def test_score_against_references(ask: Ask, output: Path, corpus: Path, translations: list[str], references: list[str]) -> None:
+def test_score_with_references(ask: Ask, output: Path, corpus: Path, translations: list[str], references: list[str]) -> None:
     scores = ask("score", output, "--ref", corpus / "test.de", "--json").json["scores"]
     expected = [metric(translations, [references]) for metric in (bleu, chrf, ter, exact_match)]
     assert scores == [{"name": score.name, "value": score.value, "signature": score.signature} for score in expected]
@@ -614,20 +649,21 @@ def test_score_against_references(ask: Ask, output: Path, corpus: Path, translat
         assert f"{score.value:.2f}" in table
 
 
-def test_score_with_a_language_tokens_and_several_references(
+def test_score_with_language_tokens_and_several_references(
     ask: Ask, output: Path, corpus: Path, translations: list[str], references: list[str]
 ) -> None:
     names = [
-        score["name"] for score in ask("score", output, "--ref", corpus / "test.de", "--language", "de", "--json").json["scores"]
+        score["name"]
+        for score in ask("score", output, "--ref", corpus / "test.de", "--language", "de", "--json").json["scores"]
     ]
     assert names == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "TER", "exact match"]
-    tokenised, *_ = ask("score", output, "--ref", corpus / "test.de", "--tokenised", "--json").json["scores"]
-    assert (tokenised["name"], tokenised["value"]) == ("tokenized BLEU", tokenized_bleu(translations, [references]).value)
+    tokenized, *_ = ask("score", output, "--ref", corpus / "test.de", "--tokenized", "--json").json["scores"]
+    assert (tokenized["name"], tokenized["value"]) == ("tokenized BLEU", tokenized_bleu(translations, [references]).value)
     twice, *_ = ask("score", output, "--ref", corpus / "test.de", "--ref", output, "--json").json["scores"]
     assert twice["value"] == bleu(translations, [references, translations]).value
 
 
-def test_score_by_a_model(
+def test_score_with_a_model(
     ask: Ask, output: Path, bundle: Path, corpus: Path, sources: list[str], translations: list[str]
 ) -> None:
     scores = ask("score", output, "--bundle", bundle, "--src", corpus / "test.en", "--json").json["model"]
@@ -658,7 +694,7 @@ def test_evaluate(ask: Ask, bundle: Path, corpus: Path, translations: list[str],
     assert ask(*words, "--json", "method=greedy").json["scores"][0]["value"] == bleu(greedy, [references]).value
 
 
-def test_evaluate_says_the_report_s_scores(ask: Ask, bundle: Path, corpus: Path) -> None:
+def test_evaluate_equals_the_scores_of_the_report(ask: Ask, bundle: Path, corpus: Path) -> None:
     report = json.loads((bundle.parent / "report.json").read_text(encoding="utf-8"))
     result = ask("evaluate", bundle, "--src", corpus / "test.en", "--ref", corpus / "test.de", "--json").json
     values = {score["name"]: round(score["value"], 2) for score in result["scores"]}
@@ -706,7 +742,7 @@ def test_doctor(ask: Ask) -> None:
     assert dragoman.__version__ in ask("doctor").out
 
 
-def test_names_with_brackets_are_names(ask: Ask, bundle: Path, output: Path, corpus: Path, tmp_path: Path) -> None:
+def test_brackets_in_names_are_no_markup(ask: Ask, bundle: Path, output: Path, corpus: Path, tmp_path: Path) -> None:
     # The library that draws the tables has markup in brackets.
     odd = Path(shutil.copytree(bundle, tmp_path / "[bold" / "[" / "red]"))
     assert "[bold" in ask("info", odd).out.replace("\n", "")
@@ -714,8 +750,8 @@ def test_names_with_brackets_are_names(ask: Ask, bundle: Path, output: Path, cor
     assert "[de]" in ask("score", tmp_path / "[de]", "--ref", corpus / "test.de").out.replace("\n", "")
 
 
-def test_a_run_folder_may_be_called_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quickstart, "PAIRS", {"train": 5, "valid": 2, "test": 2})
+def test_run_folder_accepts_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quickstart, "PAIR_COUNTS", {"train": 5, "valid": 2, "test": 2})
     run = tmp_path / 'o\'brien \\ "über" 🦊'
     recipe = quickstart.prepare_quickstart("de", run, seed=1, changes=(), notice=lambda _: None).recipe
     assert (recipe.run, recipe.data.root) == (str(run), str(run / "text"))
@@ -743,7 +779,7 @@ def recipe_file(folder: Path, corpus: Path, run: Path, *lines: str) -> Path:
     return path
 
 
-def test_prepare_tells_what_became_of_the_pairs(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+def test_prepare_counts_dropped_pairs(ask: Ask, corpus: Path, tmp_path: Path) -> None:
     recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
     text = tmp_path / "odd.tsv"
     text.write_text("one\teins\n\tzwei\nthree\tthree\none\teins\nfour four four four\tvier vier vier vier\n")
@@ -758,7 +794,9 @@ def test_prepare_tells_what_became_of_the_pairs(ask: Ask, corpus: Path, tmp_path
     assert (odd["read"], odd["dropped"]) == (5, {"empty": 1, "source-equals-target": 1, "duplicate-pair": 1})
     assert odd["kept"] + odd["overlong_pairs"] == 2
     answer = ask(*words)
-    assert "odd: 2 pairs dropped by cleaning (source-equals-target 1, duplicate-pair 1; examples in cleaning.html)" in answer.err
+    assert (
+        "odd: 2 pairs dropped by cleaning (source-equals-target 1, duplicate-pair 1; examples in cleaning.html)" in answer.err
+    )
     assert f"odd: 1 pairs with an empty side dropped ({text}:2)" in answer.err
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.out.splitlines() if "│" in line]
     names = ("read", "overlong_pairs", "kept", "source_tokens", "target_tokens")
@@ -810,16 +848,16 @@ FORMATS: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("pair_format", FORMATS)
-def test_clean_writes_what_stays_in_any_pair_formatat(pair_format: str, ask: Ask, dirty: list[str], tmp_path: Path) -> None:
+def test_clean_writes_kept_pairs_in_any_format(pair_format: str, ask: Ask, dirty: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    result = ask(*dirty, "-o", out, "--pair_formatat", pair_format, "--json").json
+    result = ask(*dirty, "-o", out, "--format", pair_format, "--json").json
     assert result["folder"] == str(out)
     assert json.loads((out / "cleaning.json").read_bytes()) == result["corpora"]
-    tally = result["corpora"]["train"]
-    assert (tally["read"], tally["kept"]) == (6, 3)
-    counts = {rule: part["count"] for rule, part in tally["dropped"].items()}
+    stats = result["corpora"]["train"]
+    assert (stats["num_read"], stats["num_kept"]) == (6, 3)
+    counts = {name: part["num_dropped"] for name, part in stats["filters"].items()}
     assert counts == {"empty": 1, "source-equals-target": 1, "duplicate-pair": 1}
-    assert tally["dropped"]["source-equals-target"]["examples"] == [["Three", "three", f"{tmp_path / 'dirty.tsv'}:3"]]
+    assert stats["filters"]["source-equals-target"]["examples"] == [["Three", "three", f"{tmp_path / 'dirty.tsv'}:3"]]
     names = FORMATS[pair_format]
     assert left_in(out) == sorted(["cleaning.html", "cleaning.json", "manifest.json", *names.values()])
     corpus = CorpusConfig.model_validate(names)
@@ -830,7 +868,7 @@ def test_clean_writes_what_stays_in_any_pair_formatat(pair_format: str, ask: Ask
     assert ">Three</" in page
 
 
-def test_clean_tells_people_what_each_rule_dropped(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
+def test_clean_prints_counts_of_each_filter(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
     answer = ask(*dirty, "-o", tmp_path / "out")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.out.splitlines() if "│" in line]
     assert [row[:2] for row in rows] == [
@@ -842,16 +880,20 @@ def test_clean_tells_people_what_each_rule_dropped(ask: Ask, dirty: list[str], t
 
 
 def test_clean_reads_a_pipe_and_a_mixture(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
-    mixture = f"data.corpora={{piped={{file='-', format='tsv'}}, text={{file='{tmp_path / 'dirty.tsv'}', skip_filters=['source-equals-target']}}}}"
+    text_corpus = f"{{file='{tmp_path / 'dirty.tsv'}', skip_filters=['source-equals-target']}}"
+    mixture = f"data.corpora={{piped={{file='-', format='tsv'}}, text={text_corpus}}}"
     words = [dirty[0], dirty[1], mixture, *RULES, "-o", tmp_path / "out", "--json"]
     corpora = ask(*words, stdin=b"ten\tzehn\nten\tzehn\n").json["corpora"]
-    assert {name: (tally["read"], tally["kept"]) for name, tally in corpora.items()} == {"piped": (2, 1), "text": (6, 3)}
+    assert {name: (stats["num_read"], stats["num_kept"]) for name, stats in corpora.items()} == {
+        "piped": (2, 1),
+        "text": (6, 3),
+    }
     assert (tmp_path / "out" / "piped.tsv").read_text() == "ten\tzehn\n"
     text = (tmp_path / "out" / "text.tsv").read_text(encoding="utf-8").splitlines()
     assert text == ["one\teins", "Three\tthree", "two & <five>\tzwei „&“ fünf"]
 
 
-def test_clean_refuses_what_stands_there(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
+def test_clean_does_not_replace_a_foreign_folder(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "mine").write_text("mine")
@@ -867,14 +909,14 @@ def test_clean_refuses_what_stands_there(ask: Ask, dirty: list[str], tmp_path: P
         (["data.train={file='{tmp}/bad.tsv'}"], 1, "bad.tsv, line 2: not UTF-8"),
         (["data.train={file='{tmp}/bad.unknown'}"], 1, "the ending '.unknown' does not name a format"),
         (["data.cleaning.mojibake=true"], 1, "pip install 'dragoman[cleaning]'"),
-        (["data.cleaning.eval_overlap=true"], 2, "data.cleaning.eval_overlap has nothing to compare with"),
+        (["data.cleaning.eval_overlap=true"], 2, "data.cleaning.eval_overlap needs evaluation data"),
         (["data.cleaning.nonsense=true"], 2, "data.cleaning.nonsense is not a key"),
         (["task.target_language=", "--format", "tmx"], 2, "format tmx: its files name both languages"),
         (["--format", "brackets"], 2, "'brackets' is not one of"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_in_cleaning_leaves_nothing_behind(
+def test_error_in_cleaning_leaves_no_files(
     words: list[str], code: int, says: str, ask: Ask, dirty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ftfy", None)
@@ -889,7 +931,7 @@ def test_a_mistake_in_cleaning_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("command", ["clean", "prepare"])
-def test_ctrl_c_while_text_is_read(
+def test_ctrl_c_while_reading_corpora(
     command: str, ask: Ask, dirty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that `clean` leaves no files, and that `prepare` resumes."""
@@ -908,7 +950,7 @@ def test_ctrl_c_while_text_is_read(
         assert left_in(tmp_path) == before
     else:
         assert left_in(tmp_path / "out") == [".data.partial"]
-        assert "going on with a preparation that was interrupted" in ask(command, *dirty[1:], *more).err
+        assert "resuming an interrupted preparation" in ask(command, *dirty[1:], *more).err
         assert left_in(tmp_path / "out") == ["data"]
 
 
@@ -946,15 +988,15 @@ def test_prepare_train_and_average(ask: Ask, corpus: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_names_the_checkpoint_and_the_same_command_goes_on(
+def test_stopped_training_names_checkpoint_and_resumes(
     number: signal.Signals, ask: Ask, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
     advance = TrainingProgressBar.advance
     steps: list[float] = []
 
-    def stop_at_the_third(self: TrainingProgressBar, progress: float) -> None:
-        advance(self, progress)
+    def stop_at_the_third(self: TrainingProgressBar, progress: float, step: int) -> None:
+        advance(self, progress, step)
         steps.append(progress)
         if len(steps) == 3:
             os.kill(os.getpid(), number)
@@ -974,7 +1016,7 @@ def test_a_stop_names_the_checkpoint_and_the_same_command_goes_on(
 
 
 @pytest.mark.slow
-def test_a_real_ctrl_c(corpus: Path, tmp_path: Path) -> None:
+def test_ctrl_c_stops_a_training_process(corpus: Path, tmp_path: Path) -> None:
     recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
     program = "from dragoman.cli.main import main; main()"
     words = [sys.executable, "-c", program, "train", str(recipe), "training.max_steps=100000", "training.keep_last=9"]
@@ -1004,7 +1046,7 @@ def test_a_real_ctrl_c(corpus: Path, tmp_path: Path) -> None:
         ("data.test.target='valid.de'", 1, "has 10: line n of one"),
     ],
 )
-def test_a_mistake_in_a_recipe_is_one_line(change: str, code: int, says: str, ask: Ask, corpus: Path, tmp_path: Path) -> None:
+def test_recipe_errors_are_one_line(change: str, code: int, says: str, ask: Ask, corpus: Path, tmp_path: Path) -> None:
     recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
     answer = ask("train", recipe, change)
     assert answer.code == code
@@ -1030,7 +1072,7 @@ def test_a_mistake_in_a_recipe_is_one_line(change: str, code: int, says: str, as
         (["translate", "{tmp}/empty"], 1, "empty: holds no manifest.json"),
         (["translate", "{bundle}", "{tmp}/nowhere.en"], 1, "nowhere.en: there is no such file"),
         (["translate", "{bundle}", "{tmp}/empty"], 1, "empty: is a folder; give a file"),
-        (["translate", "{bundle}", "{en}", "{de}"], 2, "test.de: one file at a time"),
+        (["translate", "{bundle}", "{en}", "{de}"], 2, "test.de: is a second file"),
         (["translate", "{bundle}", "beam=4"], 2, "beam is not a key; did you mean beam_size?"),
         (["translate", "{bundle}", "beam_size=0"], 2, "beam_size = 0"),
         (["translate", "{bundle}", "attention=true"], 2, "attention is not a key"),
@@ -1055,7 +1097,7 @@ def test_a_mistake_in_a_recipe_is_one_line(change: str, code: int, says: str, as
         (["compare", "{de}", "{de}"], 2, "give --ref FILE"),
         (["compare", "{de}", "{valid}", "--ref", "{de}"], 1, "test.de has 8 lines but {valid} has 10"),
         (["compare", "{de}", "{de}", "--ref", "{de}", "--metric", "odd"], 2, "'odd' is not one of"),
-        (["compare", "{de}", "{de}", "--ref", "{de}", "--resamples", "3"], 2, "3 resamples"),
+        (["compare", "{de}", "{de}", "--ref", "{de}", "--resamples", "3"], 2, "resamples = 3: too few"),
         (["compare", "{de}", "{de}", "--ref", "{de}", "--resamples", "99999999999"], 2, "99999999999 is not in the range"),
         (["compare", "{de}", "{de}", "--ref", "{de}", "--seed", "-1"], 2, "-1 is not in the range"),
         (["info", "{tmp}/nowhere"], 1, "nowhere: there is no such folder"),
@@ -1064,7 +1106,7 @@ def test_a_mistake_in_a_recipe_is_one_line(change: str, code: int, says: str, as
         (["average", "{run}", "-o", "{tmp}/out"], 2, "give either --last N or --best N"),
         (["average", "{run}", "--last", "1", "--best", "1", "-o", "{tmp}/out"], 2, "give either --last N or --best N"),
         (["average", "{run}", "--last", "0", "-o", "{tmp}/out"], 2, "0 is not in the range"),
-        (["average", "{run}", "--last", "9", "-o", "{tmp}/out"], 1, "9 checkpoints asked for, but 4 are there"),
+        (["average", "{run}", "--last", "9", "-o", "{tmp}/out"], 1, "9 checkpoints are asked for, but it holds 4"),
         (["average", "{run}", "--last", "1", "-o", "{tmp}/blank"], 1, "blank"),
         (["train", "{tmp}/nowhere.toml"], 2, "nowhere.toml: there is no such recipe"),
         (
@@ -1077,40 +1119,44 @@ def test_a_mistake_in_a_recipe_is_one_line(change: str, code: int, says: str, as
             1,
             "test_2016_flickr.en.gz: there is no such file (data.root = ",
         ),
-        (["prepare", "multi30k-enfr", "data.root={tmp}", "run={tmp}/run"], 1, "recipes/multi30k-enfr.toml describe how to get it"),
+        (
+            ["prepare", "multi30k-enfr", "data.root={tmp}", "run={tmp}/run"],
+            1,
+            "recipes/multi30k-enfr.toml describe how to get it",
+        ),
         (["clean", "multi30k-enfr", "data.root={tmp}", "-o", "{tmp}/out"], 1, "train.en.gz: there is no such file (data.root"),
-        (["train", "{tmp}/blank"], 2, "data.train is not given"),
+        (["train", "{tmp}/blank"], 2, "data.train: is not set"),
         (["prepare", "{en}"], 2, "test.en: not TOML"),
-        (["prepare", "{tmp}/blank", "run={tmp}/run"], 2, "data.train is not given"),
+        (["prepare", "{tmp}/blank", "run={tmp}/run"], 2, "data.train: is not set"),
         (["clean", "{en}", "-o", "{tmp}/out"], 2, "test.en: not TOML"),
-        (["clean", "{tmp}/blank", "-o", "{tmp}/out"], 2, "data.train is not given"),
+        (["clean", "{tmp}/blank", "-o", "{tmp}/out"], 2, "data.train: is not set"),
     ],
     ids=lambda value: " ".join(value).replace("{", "").replace("}", "") if isinstance(value, list) else "",
 )
-def test_every_mistake_is_one_line(
+def test_every_error_is_one_line(
     words: Sequence[str], code: int, says: str, ask: Ask, bundle: Path, trained: Path, corpus: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "blank").write_text("")
-    places = {
+    paths = {
         "tmp": tmp_path, "bundle": bundle, "run": trained, "en": corpus / "test.en", "de": corpus / "test.de",
         "valid": corpus / "valid.de",
     }  # fmt: skip
     if words[0] == "train" and "nowhere" not in words[1]:  # its header comes first
         words = [*words, f"run='{tmp_path / 'run'}'"]
-        answer = ask(*(word.format(**places) for word in words))
+        answer = ask(*(word.format(**paths) for word in words))
         assert answer.err.splitlines()[-1].startswith("dragoman: ")
         assert says in answer.err.splitlines()[-1]
     else:
-        answer = ask(*(word.format(**places) for word in words))
-        assert says.format(**places) in answer.line
+        answer = ask(*(word.format(**paths) for word in words))
+        assert says.format(**paths) in answer.line
     assert answer.code == code
     assert left_in(tmp_path) == ["blank", "empty"]
     assert (tmp_path / "blank").read_text() == ""
 
 
 @pytest.mark.parametrize("command", ["translate", "info", "evaluate", "score"])
-def test_an_edited_bundle_is_refused_everywhere(command: str, ask: Ask, bundle_copy: Path, corpus: Path) -> None:
+def test_changed_bundle_is_an_error_in_every_command(command: str, ask: Ask, bundle_copy: Path, corpus: Path) -> None:
     path = bundle_copy / "weights.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     words: dict[str, list[object]] = {
@@ -1122,7 +1168,7 @@ def test_an_edited_bundle_is_refused_everywhere(command: str, ask: Ask, bundle_c
     assert f"{path}: was changed or cut short" in ask(command, *words[command]).line
 
 
-def test_a_mistake_of_ours_shows_its_traceback(ask: Ask, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programming_error_shows_its_traceback(ask: Ask, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> NoReturn:
         raise ZeroDivisionError
 
@@ -1131,7 +1177,7 @@ def test_a_mistake_of_ours_shows_its_traceback(ask: Ask, bundle: Path, monkeypat
         ask("translate", bundle, stdin=b"one\n")
 
 
-def test_the_recipe_fixture_is_the_recipe_file(corpus: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_recipe_fixture_equals_the_recipe_file(corpus: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     from dragoman.config import read_recipe
 
     written = read_recipe(recipe_file(tmp_path, corpus, tmp_path / "run"))

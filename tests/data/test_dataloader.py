@@ -1,4 +1,4 @@
-"""The endless sequence of batches: the same with any number of loaders, over any number of ranks, from any place on."""
+"""Tests of the batch sequence: the same for any number of workers and ranks, and from any position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.data.dataloader import BatchStream, DataPosition, TrainingBatches
 from dragoman.data.prepare import prepare
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
 
-Ids = list[tuple[list[list[int]], list[list[int]]]]
+PartIds = list[tuple[list[list[int]], list[list[int]]]]
 
 
 @pytest.fixture(scope="module")
@@ -30,181 +30,193 @@ def batches(recipe: Recipe) -> TrainingBatches:
     return TrainingBatches(recipe, Path(recipe.run) / "data", start_id=BEGIN_ID)
 
 
-def ids(parts: list[Batch]) -> Ids:
+def list_ids(parts: list[Batch]) -> PartIds:
     return [(part.source_BS.tolist(), part.targets_BT.tolist()) for part in parts]
 
 
-def served(
-    batches: TrainingBatches, count: int, cursor: DataPosition = DataPosition(), loaders: int = 0
-) -> tuple[list[Ids], DataPosition]:  # noqa: B008
-    stream = BatchStream(batches, position=cursor, num_workers=loaders)
-    found = [ids(stream.next_batch()) for _ in range(count)]
+def serve(
+    batches: TrainingBatches, count: int, position: DataPosition = DataPosition(), num_workers: int = 0
+) -> tuple[list[PartIds], DataPosition]:  # noqa: B008
+    stream = BatchStream(batches, position=position, num_workers=num_workers)
+    batch_ids = [list_ids(stream.next_batch()) for _ in range(count)]
     stream.close()
-    return found, stream.position
+    return batch_ids, stream.position
 
 
-def test_each_epoch_serves_each_pair_once(batches: TrainingBatches) -> None:
-    whole = Counter(
+def test_each_epoch_holds_each_pair_once(batches: TrainingBatches) -> None:
+    expected = Counter(
         (tuple(batches.corpora[0].source(row).tolist()), tuple(batches.corpora[0].target(row).tolist()))
         for row in range(len(batches.corpora[0]))
     )
-    cursor = DataPosition()
+    position = DataPosition()
     for epoch in range(3):
-        found, cursor = served(batches, batches.count_batches(epoch), cursor)
-        assert cursor == DataPosition(epoch + 1, 0)
+        epoch_ids, position = serve(batches, batches.count_batches(epoch), position)
+        assert position == DataPosition(epoch + 1, 0)
         pairs = Counter(
             (tuple(_unpadded(source)), tuple(_unpadded(target)[:-1]))
-            for [(sources, targets)] in found
+            for [(sources, targets)] in epoch_ids
             for source, target in zip(sources, targets, strict=True)
         )
-        assert pairs == whole
+        assert pairs == expected
 
 
 def _unpadded(row: list[int]) -> list[int]:
     return row[: row.index(END_ID) + 1]
 
 
-def test_resuming_anywhere_goes_on_as_if_nothing_had_been(batches: TrainingBatches) -> None:
-    """From every batch of two epochs, and once more from the middle of what was resumed."""
+def test_resume_continues_the_sequence(batches: TrainingBatches) -> None:
+    """Resume from every batch of two epochs, and again from the middle of the resumed batches."""
     count = batches.count_batches(0) + batches.count_batches(1) + 3
-    whole, _ = served(batches, count)
-    cursor = DataPosition()
-    for place in range(count - 2):
-        rest, middle = served(batches, (count - place) // 2, cursor)
-        assert rest == whole[place : place + len(rest)]
-        again, _ = served(batches, 2, middle)
-        assert again[: count - place - len(rest)] == whole[place + len(rest) : place + len(rest) + 2]
-        _, cursor = served(batches, 1, cursor)
+    expected, _ = serve(batches, count)
+    position = DataPosition()
+    for start in range(count - 2):
+        resumed, middle = serve(batches, (count - start) // 2, position)
+        assert resumed == expected[start : start + len(resumed)]
+        resumed_again, _ = serve(batches, 2, middle)
+        end = start + len(resumed)
+        assert resumed_again[: count - end] == expected[end : end + 2]
+        _, position = serve(batches, 1, position)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_ranks_share_one_sequence(batches: TrainingBatches, ranks: int) -> None:
-    """Taken by turns, what the ranks get is the sequence of one, also across the end of an epoch; their cursors agree."""
-    steps = (2 * batches.count_batches(0) + 3) // ranks
-    whole, _ = served(batches, steps * ranks)
-    streams = [BatchStream(batches, position=DataPosition(), rank=rank, world_size=ranks) for rank in range(ranks)]
-    found = []
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_ranks_share_one_sequence(batches: TrainingBatches, world_size: int) -> None:
+    """The batches of all ranks in turn equal the sequence of one rank, also across epochs, and their positions agree."""
+    steps = (2 * batches.count_batches(0) + 3) // world_size
+    expected, _ = serve(batches, steps * world_size)
+    streams = [BatchStream(batches, position=DataPosition(), rank=rank, world_size=world_size) for rank in range(world_size)]
+    taken = []
     for _ in range(steps):
-        found += [ids(stream.next_batch()) for stream in streams]
+        taken += [list_ids(stream.next_batch()) for stream in streams]
         assert len({stream.position for stream in streams}) == 1
-    assert found == whole
-    resumed = [BatchStream(batches, position=streams[0].position, rank=rank, world_size=ranks) for rank in range(ranks)]
-    assert [ids(stream.next_batch()) for stream in resumed] == [ids(stream.next_batch()) for stream in streams]
+    assert taken == expected
+    resumed = [
+        BatchStream(batches, position=streams[0].position, rank=rank, world_size=world_size) for rank in range(world_size)
+    ]
+    assert [list_ids(stream.next_batch()) for stream in resumed] == [list_ids(stream.next_batch()) for stream in streams]
 
 
-def loaders_agree(batches: TrainingBatches, loaders: int) -> None:
-    cursor = DataPosition(1, 2)
+def check_workers_agree(batches: TrainingBatches, num_workers: int) -> None:
+    position = DataPosition(1, 2)
     count = batches.count_batches(1) + 2
     before = torch.get_rng_state()
-    assert served(batches, count, cursor, loaders) == served(batches, count, cursor)
-    assert torch.equal(torch.get_rng_state(), before), "the loader must not draw from training's own random numbers"
+    assert serve(batches, count, position, num_workers) == serve(batches, count, position)
+    assert torch.equal(torch.get_rng_state(), before), "the data loader must not use the global random generator"
 
 
-def test_a_loader_changes_nothing(batches: TrainingBatches) -> None:
-    loaders_agree(batches, 1)
+def test_one_worker_changes_nothing(batches: TrainingBatches) -> None:
+    check_workers_agree(batches, 1)
 
 
 @pytest.mark.slow
-def test_four_loaders_change_nothing(batches: TrainingBatches) -> None:
-    loaders_agree(batches, 4)
+def test_four_workers_change_nothing(batches: TrainingBatches) -> None:
+    check_workers_agree(batches, 4)
 
 
-CHANGES = ["data.noise.upper_case=0.5", "data.noise.merged=0.5", "tokenizer.sampling_alpha=0.3", "tokenizer.byte_fallback=true"]
+NOISE_SETTINGS = [
+    "data.noise.upper_case=0.5",
+    "data.noise.concat_next=0.5",
+    "tokenizer.sampling_alpha=0.3",
+    "tokenizer.byte_fallback=true",
+]
 
 
 @pytest.fixture(scope="module")
-def changing(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> TrainingBatches:
-    """Half the pairs in capitals, half merged with the next, and all split anew each time."""
-    run = tmp_path_factory.mktemp("changing")
-    recipe = tiny(run, *CHANGES, "training.batch_tokens=60", "tokenizer.vocab_size=320")
+def noisy_batches(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> TrainingBatches:
+    """Batches with half of the pairs in upper case, half concatenated with the next, and subword sampling."""
+    run = tmp_path_factory.mktemp("noisy_batches")
+    recipe = tiny(run, *NOISE_SETTINGS, "training.batch_tokens=60", "tokenizer.vocab_size=320")
     prepare(recipe, run / "data")
     return TrainingBatches(recipe, run / "data", start_id=BEGIN_ID)
 
 
-def test_changed_pairs_stay_within_the_budget_and_are_all_there(changing: TrainingBatches) -> None:
-    count = changing.count_batches(0)
+def test_noisy_batches_are_complete_and_within_budget(noisy_batches: TrainingBatches) -> None:
+    count = noisy_batches.count_batches(0)
     for number in range(count):
-        parts = changing[DataPosition(0, number)]
+        parts = noisy_batches[DataPosition(0, number)]
         rows = sum(len(part.source_BS) for part in parts)
-        assert rows == len(changing.sampler.get_batch(0, number))
+        assert rows == len(noisy_batches.sampler.get_batch(0, number))
         for part in parts:
             longest = max(part.source_BS.shape[1], part.targets_BT.shape[1])
             assert longest * len(part.source_BS) <= 60 or len(part.source_BS) == 1
             assert part.num_target_tokens == int((part.targets_BT != 0).sum())
-            assert longest <= changing.recipe.data.max_length
+            assert longest <= noisy_batches.recipe.data.max_length
     texts = [
-        _text(changing, row)
+        _decode_row(noisy_batches, row)
         for number in range(count)
-        for part in changing[DataPosition(0, number)]
+        for part in noisy_batches[DataPosition(0, number)]
         for row in part.source_BS.tolist()
     ]
     assert any(text.isupper() for text in texts)
     assert any(text.islower() for text in texts)
 
 
-def _text(batches: TrainingBatches, row: list[int]) -> str:
+def _decode_row(batches: TrainingBatches, row: list[int]) -> str:
     return batches.tokenizer.source.decode(_unpadded(row)[:-1])
 
 
-def test_changes_are_a_function_of_seed_epoch_and_pair(changing: TrainingBatches) -> None:
-    assert ids(changing[DataPosition(0, 1)]) == ids(changing[DataPosition(0, 1)])
-    sent = pickle.loads(pickle.dumps(changing))
-    assert ids(sent[DataPosition(2, 1)]) == ids(changing[DataPosition(2, 1)])
+def test_noise_depends_on_seed_epoch_and_pair(noisy_batches: TrainingBatches) -> None:
+    assert list_ids(noisy_batches[DataPosition(0, 1)]) == list_ids(noisy_batches[DataPosition(0, 1)])
+    sent = pickle.loads(pickle.dumps(noisy_batches))
+    assert list_ids(sent[DataPosition(2, 1)]) == list_ids(noisy_batches[DataPosition(2, 1)])
     splits: dict[str, set[tuple[int, ...]]] = {}
     for epoch in range(8):
-        for number in range(changing.count_batches(epoch)):
-            for part in changing[DataPosition(epoch, number)]:
+        for number in range(noisy_batches.count_batches(epoch)):
+            for part in noisy_batches[DataPosition(epoch, number)]:
                 for row in part.source_BS.tolist():
-                    splits.setdefault(_text(changing, row), set()).add(tuple(_unpadded(row)))
+                    splits.setdefault(_decode_row(noisy_batches, row), set()).add(tuple(_unpadded(row)))
     assert max(map(len, splits.values())) > 3, "sampling splits the same text in more than one way"
 
 
 @pytest.fixture(scope="module")
-def repeating(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> TrainingBatches:
-    """Three pairs that come some fifteen times each in one epoch, beside sixty that hardly come."""
-    run = tmp_path_factory.mktemp("repeating")
+def repeating_batches(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> TrainingBatches:
+    """Batches with three pairs that occur some fifteen times per epoch, and sixty rare pairs."""
+    run = tmp_path_factory.mktemp("repeating_batches")
     pairs = ["one two three four\teins zwei drei vier", "five six seven\tfünf sechs sieben", "big red nine\tgroß rot neun"]
-    (run / "small.tsv").write_text("".join(f"{pair}\n" for pair in pairs), encoding="utf-8")
+    (run / "small.tsv").write_decode_row("".join(f"{pair}\n" for pair in pairs), encoding="utf-8")
     settings = ["training.batch_tokens=200", "tokenizer.vocab_size=320", "tokenizer.byte_fallback=true"]
     document = tiny(run, *settings, "data.noise.upper_case=0.5", "tokenizer.sampling_alpha=0.3").model_dump(mode="json")
     data = document["data"]
     data["corpora"] = {"small": {"file": str(run / "small.tsv"), "weight": 3.0}, "large": data["train"] | {"weight": 1.0}}
     data["train"] = None
-    recipe = recipe_from_dict(document, where="repeating")
+    recipe = recipe_from_dict(document, where="repeating_batches")
     prepare(recipe, run / "data")
     return TrainingBatches(recipe, run / "data", start_id=BEGIN_ID)
 
 
-def test_a_pair_that_comes_again_in_an_epoch_is_changed_anew(repeating: TrainingBatches) -> None:
-    """Of a dozen draws, each a capital with 1/2 and split in many ways, not all are alike, or chance would be 1 in 2¹¹."""
-    small = repeating.corpus_names.index("small")
-    texts = {repeating._decode_pair(small, pair)[0] for pair in range(3)}
+def test_repeated_pair_gets_new_noise(repeating_batches: TrainingBatches) -> None:
+    """A dozen draws, half of them in upper case and all with sampled subwords, are all alike with probability 2⁻¹¹."""
+    small = repeating_batches.corpus_names.index("small")
+    texts = {repeating_batches._decode_pair(small, pair)[0] for pair in range(3)}
     assert len(texts) == 3
     for epoch in range(2):
-        parts = [part for number in range(repeating.count_batches(epoch)) for part in repeating[DataPosition(epoch, number)]]
-        drawn: dict[str, list[tuple[bool, tuple[int, ...]]]] = {text: [] for text in texts}
+        parts = [
+            part
+            for number in range(repeating_batches.count_batches(epoch))
+            for part in repeating_batches[DataPosition(epoch, number)]
+        ]
+        draws_by_text: dict[str, list[tuple[bool, tuple[int, ...]]]] = {text: [] for text in texts}
         for row in (row for part in parts for row in part.source_BS.tolist()):
-            text = _text(repeating, row)
-            if text.lower() in drawn:
-                drawn[text.lower()].append((text.isupper(), tuple(_unpadded(row))))
-        for draws in drawn.values():
+            text = _decode_row(repeating_batches, row)
+            if text.lower() in draws_by_text:
+                draws_by_text[text.lower()].append((text.isupper(), tuple(_unpadded(row))))
+        for draws in draws_by_text.values():
             assert len(draws) >= 12
             assert {upper for upper, _ in draws} == {True, False}
             assert len({ids for upper, ids in draws if not upper}) > 1
 
 
-def test_batches_with_pairs_that_come_again_are_a_function_of_seed_epoch_and_number(repeating: TrainingBatches) -> None:
-    places = [DataPosition(epoch, number) for epoch in range(2) for number in range(repeating.count_batches(epoch))]
-    found = [ids(repeating[place]) for place in places]
-    again = TrainingBatches(repeating.recipe, repeating.folder, start_id=BEGIN_ID)
-    assert [ids(again[place]) for place in reversed(places)] == found[::-1]
+def test_repeated_pairs_are_deterministic(repeating_batches: TrainingBatches) -> None:
+    positions = [DataPosition(epoch, number) for epoch in range(2) for number in range(repeating_batches.count_batches(epoch))]
+    expected = [list_ids(repeating_batches[position]) for position in positions]
+    again = TrainingBatches(repeating_batches.recipe, repeating_batches.folder, start_id=BEGIN_ID)
+    assert [list_ids(again[position]) for position in reversed(positions)] == expected[::-1]
     sent = pickle.loads(pickle.dumps(again))
-    assert [ids(sent[place]) for place in places[::3]] == found[::3]
+    assert [list_ids(sent[position]) for position in positions[::3]] == expected[::3]
 
 
-def test_a_pair_that_would_grow_too_long_stays_as_it_is(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_pair_grown_too_long_stays_unchanged(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(
-        tmp_path, "data.noise.merged=1", "tokenizer.byte_fallback=true", "tokenizer.vocab_size=320", "data.max_length=7"
+        tmp_path, "data.noise.concat_next=1", "tokenizer.byte_fallback=true", "tokenizer.vocab_size=320", "data.max_length=7"
     )
     prepare(recipe, tmp_path / "data")
     batches = TrainingBatches(recipe, tmp_path / "data", start_id=BEGIN_ID)
@@ -213,8 +225,8 @@ def test_a_pair_that_would_grow_too_long_stays_as_it_is(tiny: MakeRecipe, tmp_pa
     assert max(max(part.source_BS.shape[1], part.targets_BT.shape[1]) for part in parts) <= 7
 
 
-def test_parts_of_a_batch() -> None:
-    """Rows of 2, 2, 5 and 9 in a budget of 10: the two short ones together, the others alone."""
+def test_split_by_tokens() -> None:
+    """Rows of 2, 2, 5 and 9 in a budget of 10: the two short rows share a part."""
     assert [(part.start, part.stop) for part in split_by_tokens([2, 2, 5, 9], 10)] == [(0, 2), (2, 3), (3, 4)]
     assert list(split_by_tokens([], 10)) == []
     assert [(part.start, part.stop) for part in split_by_tokens([99], 10)] == [(0, 1)]
@@ -226,8 +238,8 @@ def test_parts_of_a_batch() -> None:
     assert len(collate_with_budget(rows, targets, batch_tokens=36, start_id=BEGIN_ID)) == 1
 
 
-def test_what_would_pad_all_others_goes_by_itself() -> None:
-    """Of 20 rows of 10 and two of 30: 660 places together, 260 apart. Nine of 10 and one of 11 save 9 of 110, too few."""
+def test_split_to_reduce_padding() -> None:
+    """20 rows of 10 and 2 of 30 take 660 tokens in one part and 260 in two; 9 of 10 and 1 of 11 save only 9 of 110."""
     assert [(part.start, part.stop) for part in split_to_reduce_padding([10] * 20 + [30] * 2, slice(0, 22))] == [
         (0, 20),
         (20, 22),
@@ -249,7 +261,7 @@ def test_what_would_pad_all_others_goes_by_itself() -> None:
         assert sum(part.num_target_tokens for part in parts) == 282
 
 
-def test_epochs_are_counted_in_batches(batches: TrainingBatches) -> None:
+def test_count_epochs_counts_batches(batches: TrainingBatches) -> None:
     count = batches.count_batches(0)
     stream = BatchStream(batches, position=DataPosition(0, count - 1))
     assert stream.count_epochs() == pytest.approx((count - 1) / count)

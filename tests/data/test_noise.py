@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001  (the punctuation of many scripts looks like that of English)
-"""Modifiers: each by example and by law, on texts of several scripts, and that nothing but (seed, epoch, index) decides."""
+"""Tests of noise: examples and laws of each type in several scripts, and determinism by seed, epoch and index."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PAIRS = [
     ("Moscow lies on the river of the same name.", "Москва стоит на одноимённой реке."),
     ("Replace %s with {name} in <b>every</b> file.", "Ersetzen Sie %s durch {name} in <b>jeder</b> Datei."),
 ]
-# Letters, marks, spaces and whatever else one line of UTF-8 can hold.
+# Any characters of one line of UTF-8.
 LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), min_size=1).filter(str.strip)
 SOUP = st.lists(
     st.sampled_from(
@@ -54,145 +54,145 @@ SOUP = st.lists(
 TEXT = st.one_of(LINE, SOUP.filter(str.strip))
 
 
-def modifiers(*seed: int, **shares: float) -> PairNoise:
-    return PairNoise(NoiseConfig(**shares), seed=sum(seed))
+def make_noise(*seed: int, **probabilities: float) -> PairNoise:
+    return PairNoise(NoiseConfig(**probabilities), seed=sum(seed))
 
 
-def served(chosen: PairNoise, epoch: int, index: int) -> tuple[str, str]:
+def apply_noise(noise: PairNoise, epoch: int, index: int) -> tuple[str, str]:
     source, target = PAIRS[index % len(PAIRS)]
-    return chosen.apply(epoch, index, source, target, lambda: PAIRS[(index + 1) % len(PAIRS)])
+    return noise.apply(epoch, index, source, target, lambda: PAIRS[(index + 1) % len(PAIRS)])
 
 
 ALL = dict.fromkeys(NOISE_TYPES, 0.3)
 
-# --- who is changed ---------------------------------------------------------------------------------------------------
+# --- selection ---------------------------------------------------------------------------------------------------
 
 
-def test_each_knob_of_the_recipe_has_its_modifier() -> None:
+def test_each_recipe_key_has_a_noise_type() -> None:
     assert set(NOISE_TYPES) == set(NoiseConfig.model_fields)
 
 
-def test_nothing_changes_without_a_share() -> None:
-    none = modifiers()
+def test_zero_probability_changes_nothing() -> None:
+    none = make_noise()
     assert not none
-    assert all(modifiers(**{name: 0.001}) for name in NOISE_TYPES)
+    assert all(make_noise(**{name: 0.001}) for name in NOISE_TYPES)
     assert not none.select_noisy(0, np.arange(100)).any()
-    assert all(served(none, epoch, index) == PAIRS[index % len(PAIRS)] for epoch in range(3) for index in range(50))
+    assert all(apply_noise(none, epoch, index) == PAIRS[index % len(PAIRS)] for epoch in range(3) for index in range(50))
 
 
 @pytest.mark.parametrize("name", NOISE_TYPES)
-@pytest.mark.parametrize("share", [0.01, 0.5, 1.0])
-def test_so_many_pairs_are_changed_as_the_share_says(name: str, share: float) -> None:
-    """Within five standard deviations of the binomial distribution, in each of two epochs and in both of them."""
+@pytest.mark.parametrize("probability", [0.01, 0.5, 1.0])
+def test_noise_frequency_matches_its_probability(name: str, probability: float) -> None:
+    """Allow five standard deviations of the binomial distribution, in each of two epochs and in both."""
     count = 20_000
-    first, second = (modifiers(**{name: share}).select_noisy(epoch, np.arange(count)) for epoch in (0, 1))
-    for changed, expected in ((first, share), (second, share), (first & second, share**2)):
+    first, second = (make_noise(**{name: probability}).select_noisy(epoch, np.arange(count)) for epoch in (0, 1))
+    for changed, expected in ((first, probability), (second, probability), (first & second, probability**2)):
         assert abs(changed.sum() - count * expected) <= 5 * (count * expected * (1 - expected)) ** 0.5
 
 
-def test_one_modifier_does_not_look_at_another() -> None:
+def test_noise_types_are_independent() -> None:
     count = 20_000
-    shares = {"typos": 0.5, "upper_case": 0.5}
-    alone = [modifiers(**{name: share}).select_noisy(4, np.arange(count)) for name, share in shares.items()]
-    assert abs((alone[0] & alone[1]).sum() - count / 4) <= 5 * (count * 3 / 16) ** 0.5
-    assert np.array_equal(modifiers(**shares).select_noisy(4, np.arange(count)), alone[0] | alone[1])
+    probabilities = {"typos": 0.5, "upper_case": 0.5}
+    single = [
+        make_noise(**{name: probability}).select_noisy(4, np.arange(count)) for name, probability in probabilities.items()
+    ]
+    assert abs((single[0] & single[1]).sum() - count / 4) <= 5 * (count * 3 / 16) ** 0.5
+    assert np.array_equal(make_noise(**probabilities).select_noisy(4, np.arange(count)), single[0] | single[1])
 
 
-def test_pairs_that_are_not_named_are_not_changed_and_the_others_are() -> None:
-    """Capitals change each of the pairs, so what `changed` says must be what `apply` does."""
-    chosen = modifiers(upper_case=0.4)
-    changed = chosen.select_noisy(7, np.arange(2000))
+def test_only_selected_pairs_change() -> None:
+    """Upper case changes every pair, so the selected pairs are exactly the changed ones."""
+    noise = make_noise(upper_case=0.4)
+    changed = noise.select_noisy(7, np.arange(2000))
     for index in range(2000):
-        assert (served(chosen, 7, index) != PAIRS[index % len(PAIRS)]) == changed[index]
+        assert (apply_noise(noise, 7, index) != PAIRS[index % len(PAIRS)]) == changed[index]
 
 
-def test_the_next_pair_is_read_only_to_merge_with_it() -> None:
+def test_next_pair_is_read_only_for_concatenation() -> None:
     def unread() -> tuple[str, str]:
         raise AssertionError("read")
 
-    chosen = modifiers(**{name: 0.5 for name in NOISE_TYPES if name != "concat_next"})
+    noise = make_noise(**{name: 0.5 for name in NOISE_TYPES if name != "concat_next"})
     for index in range(200):
-        chosen.apply(0, index, *PAIRS[0], unread)
+        noise.apply(0, index, *PAIRS[0], unread)
     with pytest.raises(AssertionError, match="read"):
-        modifiers(merged=1.0).apply(0, 0, *PAIRS[0], unread)
+        make_noise(concat_next=1.0).apply(0, 0, *PAIRS[0], unread)
 
 
-# --- nothing but (seed, epoch, index) -----------------------------------------------------------------------------------
+# --- determinism -----------------------------------------------------------------------------------
 
 
-def test_the_same_numbers_give_the_same_pair_in_any_order() -> None:
-    places = [(epoch, index) for epoch in (0, 1, 9) for index in (*range(100), 2**41 + 5)]
-    once = {place: served(modifiers(**ALL), *place) for place in places}
-    chosen = pickle.loads(pickle.dumps(modifiers(**ALL)))
-    assert {place: served(chosen, *place) for place in reversed(places)} == once
-    everything = np.arange(1000)
-    assert np.array_equal(chosen.changed(1, everything)[::-7], chosen.changed(1, everything[::-7]))
+def test_noise_is_independent_of_order() -> None:
+    positions = [(epoch, index) for epoch in (0, 1, 9) for index in (*range(100), 2**41 + 5)]
+    expected = {position: apply_noise(make_noise(**ALL), *position) for position in positions}
+    noise = pickle.loads(pickle.dumps(make_noise(**ALL)))
+    assert {position: apply_noise(noise, *position) for position in reversed(positions)} == expected
+    indices = np.arange(1000)
+    assert np.array_equal(noise.select_noisy(1, indices)[::-7], noise.select_noisy(1, indices[::-7]))
 
 
 @pytest.mark.parametrize("name", ["typos", "placeholders"])
-def test_seed_epoch_and_index_each_change_what_is_done(name: str) -> None:
+def test_seed_epoch_and_index_change_the_noise(name: str) -> None:
     source, target = "Tom paid 1250 euros for these tickets, and Mary paid 70.", "Tom zahlte 1250 Euro, und Mary 70."
 
     def texts(seed: int, epoch: int, first: int) -> list[str]:
-        chosen = modifiers(seed, **{name: 1.0})
-        return [chosen.apply(epoch, index, source, target, lambda: ("", ""))[0] for index in range(first, first + 60)]
+        noise = make_noise(seed, **{name: 1.0})
+        return [noise.apply(epoch, index, source, target, lambda: ("", ""))[0] for index in range(first, first + 60)]
 
-    usual = texts(1, 1, 0)
-    assert len(set(usual)) > 25
-    for other in (texts(2, 1, 0), texts(1, 2, 0), texts(1, 1, 60)):
-        assert sum(a == b for a, b in zip(usual, other, strict=True)) < 12
+    reference = texts(1, 1, 0)
+    assert len(set(reference)) > 25
+    for changed in (texts(2, 1, 0), texts(1, 2, 0), texts(1, 1, 60)):
+        assert sum(a == b for a, b in zip(reference, changed, strict=True)) < 12
 
 
 def digest() -> str:
-    """Of many served pairs."""
-    chosen = modifiers(**ALL)
-    texts = [served(chosen, epoch, index) for epoch in range(3) for index in range(300)]
+    """Return the digest of many pairs with noise."""
+    noise = make_noise(**ALL)
+    texts = [apply_noise(noise, epoch, index) for epoch in range(3) for index in range(300)]
     return hashlib.sha256(repr(texts).encode()).hexdigest()
 
 
-def test_another_process_with_another_hash_seed_serves_the_same() -> None:
-    command = "import sys; sys.path.insert(0, sys.argv[1]); import test_modifiers; print(test_modifiers.digest())"
+def test_another_process_gives_the_same_noise() -> None:
+    command = "import sys; sys.path.insert(0, sys.argv[1]); import test_noise; print(test_noise.digest())"
     environment = os.environ | {"PYTHONHASHSEED": "12345"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", command, os.path.dirname(__file__)], env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == digest()
+    assert process.stdout.strip() == digest()
 
 
-# --- together -----------------------------------------------------------------------------------------------------------
+# --- several noise types -----------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=300, deadline=None)
 @given(source=TEXT, target=TEXT, next_source=TEXT, next_target=TEXT, index=st.integers(0, 2**50))
-def test_no_side_is_emptied_and_none_gets_a_line_break(
-    source: str, target: str, next_source: str, next_target: str, index: int
-) -> None:
-    for chosen in (modifiers(**dict.fromkeys(NOISE_TYPES, 0.6)), *(modifiers(**{name: 1.0}) for name in NOISE_TYPES)):
-        for side in chosen.apply(0, index, source, target, lambda: (next_source, next_target)):
+def test_noise_keeps_text_on_one_line(source: str, target: str, next_source: str, next_target: str, index: int) -> None:
+    for noise in (make_noise(**dict.fromkeys(NOISE_TYPES, 0.6)), *(make_noise(**{name: 1.0}) for name in NOISE_TYPES)):
+        for side in noise.apply(0, index, source, target, lambda: (next_source, next_target)):
             assert side.strip()
             assert not {"\r", "\n"} & set(side)
 
 
-def test_they_are_applied_in_their_order() -> None:
-    """A copied source is what the encoder reads; what is merged is changed as one; capitals spare the new placeholders."""
-    source, target = modifiers(copy_source=1.0, typos=1.0, merged=1.0, upper_case=1.0).apply(
+def test_noise_types_apply_in_order() -> None:
+    """A copied source includes its changes; a concatenated pair is changed as one; new placeholders stay unchanged."""
+    source, target = make_noise(copy_source=1.0, typos=1.0, concat_next=1.0, upper_case=1.0).apply(
         0, 0, "A little sentence.", "Ein Satz.", lambda: ("Another one!", "Noch einer!")
     )
     assert source == target == source.upper()
     assert source != "A LITTLE SENTENCE. ANOTHER ONE!"
     assert re.fullmatch(r"A [A-Z]+ [A-Z]+\. [A-Z]+ ONE!", source)
     for index in range(50):
-        both = modifiers(placeholders=1.0, upper_case=1.0, drop_final_punctuation=1.0).apply(
+        both = make_noise(placeholders=1.0, upper_case=1.0, drop_final_punctuation=1.0).apply(
             0, index, "It is here.", "好。", lambda: ("", "")
         )
-        (placeholder,) = found(both[0])
+        (placeholder,) = find_placeholders(both[0])
         assert both in (
             (f"{placeholder} IT IS HERE", f"{placeholder}好"),
             (f"IT IS HERE {placeholder}", f"好{placeholder}"),
         )
 
 
-# --- each by itself -------------------------------------------------------------------------------------------------------
+# --- single noise types -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -212,13 +212,13 @@ def test_they_are_applied_in_their_order() -> None:
         ("", "", ""),
     ],
 )
-def test_capitals(text: str, capitals: str, title: str) -> None:
+def test_upper_and_title_case(text: str, capitals: str, title: str) -> None:
     assert to_upper_case(text) == capitals
     assert to_title_case(text) == title
 
 
 @pytest.mark.parametrize(
-    ("text", "without"),
+    ("text", "stripped"),
     [
         ("It rains.", "It rains"),
         ("It rains", "It rains"),
@@ -243,13 +243,13 @@ def test_capitals(text: str, capitals: str, title: str) -> None:
         ('Look at <x id="1"/>.', 'Look at <x id="1"/>'),
     ],
 )
-def test_final_punctuation_goes_from_both_sides(text: str, without: str) -> None:
-    assert drop_final_punctuation(text, "x") == (without, "x")
-    assert drop_final_punctuation("x!", text) == ("x", without)
+def test_final_punctuation_is_dropped(text: str, stripped: str) -> None:
+    assert drop_final_punctuation(text, "x") == (stripped, "x")
+    assert drop_final_punctuation("x!", text) == ("x", stripped)
 
 
 @pytest.mark.parametrize("text", ["...", "?!", "。", " … "])
-def test_a_side_of_nothing_but_marks_keeps_the_pair_as_it_is(text: str) -> None:
+def test_side_of_punctuation_keeps_the_pair(text: str) -> None:
     assert drop_final_punctuation(text, "Well.") == (text, "Well.")
     assert drop_final_punctuation("Well.", text) == ("Well.", text)
 
@@ -267,32 +267,32 @@ def test_a_side_of_nothing_but_marks_keeps_the_pair_as_it_is(text: str) -> None:
         ("1.", "2.", "1. 2."),
     ],
 )
-def test_two_pairs_become_one(first: str, second: str, both: str) -> None:
+def test_concatenated_pairs(first: str, second: str, both: str) -> None:
     assert concat_pairs((first, "a"), (second, "b")) == (both, "a b")
     assert concat_pairs(("a", first), ("b", second)) == ("a b", both)
 
 
-def test_every_way_to_mistype_a_word_comes_and_no_other() -> None:
-    """The keys beside a, b, c and g as a QWERTY keyboard shows them; those beside м on a Russian one."""
+def test_all_typos_of_a_word_occur() -> None:
+    """The keys are the neighbors on a QWERTY and on a Russian keyboard."""
 
-    def ways(word: str, keys: dict[str, str]) -> set[str]:
+    def list_typos(word: str, keys: dict[str, str]) -> set[str]:
         drops = {word[:i] + word[i + 1 :] for i in range(len(word))}
         doubles = {word[:i] + word[i] + word[i:] for i in range(len(word))}
         swaps = {word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(len(word) - 1)}
         return drops | doubles | swaps | {word[:i] + key + word[i + 1 :] for i in range(len(word)) for key in keys[word[i]]}
 
     latin = {"a": "qwsz", "B": "VGHN", "c": "xdfv", "g": "ftyhbv"}
-    assert {add_typos("aBcg", Random(seed)) for seed in range(3000)} == ways("aBcg", latin)
+    assert {add_typos("aBcg", Random(seed)) for seed in range(3000)} == list_typos("aBcg", latin)
     russian = {"м": "сапи", "е": "капн", "т": "ироь", "о": "рлгшть"}
     cyrillic = {add_typos("метро", Random(seed)) for seed in range(3000)}
-    assert cyrillic == ways("метро", russian | {"р": "пнгоит"}) - {"метро"}
-    greek = {add_typos("λόγος", Random(seed)) for seed in range(3000)}  # no keyboard is known: dropped, doubled, swapped
-    assert greek == ways("λόγος", dict.fromkeys("λόγος", "")) - {"λόγος"}
+    assert cyrillic == list_typos("метро", russian | {"р": "пнгоит"}) - {"метро"}
+    greek = {add_typos("λόγος", Random(seed)) for seed in range(3000)}  # without a keyboard: dropped, doubled, swapped
+    assert greek == list_typos("λόγος", dict.fromkeys("λόγος", "")) - {"λόγος"}
 
 
 @pytest.mark.parametrize(("words", "typos"), [(1, 1), (2, 1), (4, 2), (8, 4), (20, 10)])
-def test_one_letter_in_sixteen_is_mistyped_in_as_many_words(words: int, typos: int) -> None:
-    text = " ".join(f"{'abcdefgh'[place % 8]}onderful"[:8] for place in range(words))  # words of eight letters
+def test_one_typo_for_sixteen_letters(words: int, typos: int) -> None:
+    text = " ".join(f"{'abcdefgh'[index % 8]}onderful"[:8] for index in range(words))  # words of eight letters
     for seed in range(50):
         changed = add_typos(text, Random(seed)).split()
         assert sum(a != b for a, b in zip(text.split(), changed, strict=True)) == typos
@@ -303,7 +303,7 @@ def test_one_letter_in_sixteen_is_mistyped_in_as_many_words(words: int, typos: i
     ["of the men", "12345 1st abcd5 x_abcd", "https://a.org/street jo.street@a.org", "{street} %(street)s <street/>",
      "我昨天买了很多书", "ありがとうございます", "__street__ [[street]] &nbsp;", "ame\u0301lie", ""],
 )  # fmt: skip
-def test_short_words_numbers_addresses_placeholders_and_han_are_typed_right(text: str) -> None:
+def test_protected_text_gets_no_typos(text: str) -> None:
     assert all(add_typos(text, Random(seed)) == text for seed in range(50))
     mixed = f"{text} street"
     for seed in range(50):
@@ -314,28 +314,28 @@ def test_short_words_numbers_addresses_placeholders_and_han_are_typed_right(text
 
 # --- placeholders ---------------------------------------------------------------------------------------------------------
 
-FOUND = re.compile(r'\$\{\w+\}|\{\{\w+\}\}|\{\w+\}|%\(\w+\)s|%\d\$s|%[sd]|<(?:x|ph) id="\d+"/>|__PH\d+__|\[\[\d+\]\]')
+PLACEHOLDER = re.compile(r'\$\{\w+\}|\{\{\w+\}\}|\{\w+\}|%\(\w+\)s|%\d\$s|%[sd]|<(?:x|ph) id="\d+"/>|__PH\d+__|\[\[\d+\]\]')
 
 
-def found(text: str) -> list[str]:
-    return sorted(FOUND.findall(text))
+def find_placeholders(text: str) -> list[str]:
+    return sorted(PLACEHOLDER.findall(text))
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_both_sides_get_the_same_placeholders_and_keep_those_they_have(pair: tuple[str, str]) -> None:
-    before = Counter(found(pair[0]))
-    assert before == Counter(found(pair[1]))
+def test_both_sides_get_the_same_placeholders(pair: tuple[str, str]) -> None:
+    before = Counter(find_placeholders(pair[0]))
+    assert before == Counter(find_placeholders(pair[1]))
     for seed in range(300):
         source, target = insert_placeholders(*pair, Random(seed))
-        after = Counter(found(source))
-        assert after == Counter(found(target))
+        after = Counter(find_placeholders(source))
+        assert after == Counter(find_placeholders(target))
         assert before < after
         assert not {name for name in before if before[name] != after[name]}
         assert 1 <= (after - before).total() <= 3
 
 
 @pytest.mark.parametrize(
-    ("pair", "becoming"),
+    ("pair", "replaceable"),
     [
         (("Tom paid 12.50 euros.", "Tom zahlte 12.50 Euro."), {"Tom", "12.50"}),
         (("See https://a.org/b.", "Voir https://a.org/b."), {"https://a.org/b"}),
@@ -345,62 +345,62 @@ def test_both_sides_get_the_same_placeholders_and_keep_those_they_have(pair: tup
         (("COVID-19 came at 12:30.", "COVID-19 kam um 12:30."), {"COVID-19", "12:30"}),
     ],
 )
-def test_what_both_sides_share_becomes_a_placeholder(pair: tuple[str, str], becoming: set[str]) -> None:
-    became = set()
+def test_shared_words_become_placeholders(pair: tuple[str, str], replaceable: set[str]) -> None:
+    all_replaced = set()
     for seed in range(100):
         source, target = insert_placeholders(*pair, Random(seed))
-        gone = {name for name in becoming if name not in source}
-        assert gone
-        assert gone == {name for name in becoming if name not in target}
-        rest = re.compile("|".join(map(re.escape, sorted(becoming, key=len, reverse=True))))
-        for side, whole in ((source, pair[0]), (target, pair[1])):  # nothing else is touched
-            assert rest.sub("", FOUND.sub("", side)) == rest.sub("", whole)
-        became |= gone
-    assert became == becoming
+        replaced = {name for name in replaceable if name not in source}
+        assert replaced
+        assert replaced == {name for name in replaceable if name not in target}
+        pattern = re.compile("|".join(map(re.escape, sorted(replaceable, key=len, reverse=True))))
+        for side, original in ((source, pair[0]), (target, pair[1])):  # everything else stays unchanged
+            assert pattern.sub("", PLACEHOLDER.sub("", side)) == pattern.sub("", original)
+        all_replaced |= replaced
+    assert all_replaced == replaceable
 
 
 @pytest.mark.parametrize(
     "pair",
     [
-        ("It was in Rome.", "Es war in Rom."),  # In is too short, and Rome is not Rom
-        ("Tom and Tom.", "Tom und er."),  # not as often
+        ("It was in Rome.", "Es war in Rom."),  # In is too short, and Rome differs from Rom
+        ("Tom and Tom.", "Tom und er."),  # different counts
         ("In it goes.", "In diesen."),
         ("MP3a 3a", "3 MP"),
-        ("Ame\u0301lie is here.", "Ame\u0301lie est là."),  # a letter is not torn from its accent
+        ("Ame\u0301lie is here.", "Ame\u0301lie est là."),  # a letter keeps its accent
         ("What is your name?", "你叫什么名字？"),
     ],
 )
-def test_a_pair_that_shares_nothing_gets_one_in_front_or_before_the_final_marks(pair: tuple[str, str]) -> None:
-    places = set()
+def test_placeholder_is_inserted_without_shared_words(pair: tuple[str, str]) -> None:
+    at_start = set()
     for seed in range(60):
         source, target = insert_placeholders(*pair, Random(seed))
-        (placeholder,) = found(source)
-        assert found(target) == [placeholder]
+        (placeholder,) = find_placeholders(source)
+        assert find_placeholders(target) == [placeholder]
         assert all(
-            side.replace(placeholder, "").replace(" ", "") == whole.replace(" ", "")
-            for side, whole in zip((source, target), pair, strict=True)
+            side.replace(placeholder, "").replace(" ", "") == original.replace(" ", "")
+            for side, original in zip((source, target), pair, strict=True)
         )
-        fronts = {side.startswith(placeholder) for side in (source, target)}
-        assert len(fronts) == 1
-        places |= fronts
-    assert places == {True, False}
+        starts = {side.startswith(placeholder) for side in (source, target)}
+        assert len(starts) == 1
+        at_start |= starts
+    assert at_start == {True, False}
 
 
-def test_the_placeholders_of_a_pair_are_all_different_and_new() -> None:
-    held = "{0} {1} {2} {name} {{name}} ${name} %(name)s %1$s %s %d"
+def test_placeholders_are_distinct_and_new() -> None:
+    existing = "{0} {1} {2} {name} {{name}} ${name} %(name)s %1$s %s %d"
     for seed in range(200):
-        source, target = insert_placeholders(f"{held} Tom Mary 70", f"{held} 70 Mary Tom", Random(seed))
-        assert Counter(found(source)) == Counter(found(target))
-        assert all(times == 1 for times in Counter(found(source)).values())
+        source, target = insert_placeholders(f"{existing} Tom Mary 70", f"{existing} 70 Mary Tom", Random(seed))
+        assert Counter(find_placeholders(source)) == Counter(find_placeholders(target))
+        assert all(count == 1 for count in Counter(find_placeholders(source)).values())
     full = "%s %d " + " ".join(f"{{{i}}} {{{{{i}}}}} %{i}$s __PH{i}__ [[{i}]]" for i in range(30))
     names = " ".join(f"{{{name}}} {{{{{name}}}}} ${{{name}}} %({name})s" for name in _PLACEHOLDER_NAMES)
     tags = " ".join(f'<x id="{i}"/> <ph id="{i}"/>' for i in range(30))
     crowded = f"{full} {names} {tags}", f"{tags} {names} {full}"
-    assert insert_placeholders(*crowded, Random(1)) == crowded  # which holds all there are
+    assert insert_placeholders(*crowded, Random(1)) == crowded  # the text holds all placeholders
 
 
 @pytest.mark.parametrize(
-    "work",
+    "transform",
     [
         to_upper_case,
         to_title_case,
@@ -409,8 +409,8 @@ def test_the_placeholders_of_a_pair_are_all_different_and_new() -> None:
         lambda text: insert_placeholders(text, text, Random(1)),
     ],
 )
-def test_long_lines_of_anything_take_no_long_time(work: Callable[[str], object]) -> None:
-    """Of 20,000 characters each; what went back and forth in them would take minutes."""
+def test_long_lines_take_linear_time(transform: Callable[[str], object]) -> None:
+    """Lines of 20,000 characters would take minutes with a backtracking pattern."""
     units = [
         "a",
         ".",
@@ -436,5 +436,5 @@ def test_long_lines_of_anything_take_no_long_time(work: Callable[[str], object])
     started = process_time()
     for unit in units:
         for end in ("", "a", ".", "a;.)"):
-            work(unit * (20_000 // len(unit)) + end)
+            transform(unit * (20_000 // len(unit)) + end)
     assert process_time() - started < 0.1 * len(units)

@@ -1,4 +1,4 @@
-"""The demonstration corpus: what it promises about sizes, seeds and held-out values, and phrases known from CLDR."""
+"""Tests of the synthetic corpus: sizes, seeds, held-out values, and known phrases of CLDR."""
 
 from __future__ import annotations
 
@@ -18,49 +18,51 @@ KINDS = {"date", "time", "moment", "duration", "relative", "price", "measure", "
 
 
 @cache
-def german() -> PhraseSplit:
+def make_german() -> PhraseSplit:
     return make_phrases("de", seed=11, train=12_000, valid=700, test=900)
 
 
-def all_pairs(split: PhraseSplit) -> list[Pair]:
+def list_pairs(split: PhraseSplit) -> list[Pair]:
     return split.train + split.valid + split.test
 
 
-def kind_of(pair: Pair) -> str:
+def get_kind(pair: Pair) -> str:
     match = re.fullmatch(r"phrases:(\w+)#\d+", pair.origin)
     assert match is not None, pair.origin
     return match[1]
 
 
-def test_the_sizes_are_those_asked_for() -> None:
-    split = german()
+def test_splits_have_requested_sizes() -> None:
+    split = make_german()
     assert (len(split.train), len(split.valid), len(split.test)) == (12_000, 700, 900)
     assert make_phrases("de", seed=11, train=3, valid=0, test=1).valid == []
 
 
-def test_a_seed_gives_its_own_phrases_each_time() -> None:
+def test_seed_determines_the_phrases() -> None:
     sizes = {"train": 40, "valid": 8, "test": 8}
     assert make_phrases("fr", seed=5, **sizes) == make_phrases("fr", seed=5, **sizes)
     assert make_phrases("fr", seed=5, **sizes) != make_phrases("fr", seed=6, **sizes)
 
 
-def test_a_smaller_corpus_is_the_beginning_of_a_larger_one() -> None:
+def test_larger_corpus_starts_with_smaller_one() -> None:
     small = make_phrases("de", seed=11, train=100, valid=20, test=20)
     assert (small.train, small.valid, small.test) == (
-        german().train[:100],
-        german().valid[:20],
-        german().test[:20],
+        make_german().train[:100],
+        make_german().valid[:20],
+        make_german().test[:20],
     )
 
 
 def test_no_value_is_in_two_splits() -> None:
-    train, valid, test = ({pair.origin for pair in pairs} for pairs in (german().train, german().valid, german().test))
+    train, valid, test = (
+        {pair.origin for pair in pairs} for pairs in (make_german().train, make_german().valid, make_german().test)
+    )
     assert not train & valid
     assert not train & test
     assert not valid & test
 
 
-# Read back from the English text, so that the promise does not rest on `origin`.
+# Parsers of the English text, so that the test does not rely on `origin`.
 READERS: dict[str, Callable[[str], object]] = {
     "price": lambda source: re.findall(r"[\d.]+", source),
     "measure": lambda source: re.findall(r"[\d.]+", source),
@@ -73,20 +75,20 @@ READERS: dict[str, Callable[[str], object]] = {
 @pytest.mark.parametrize("kind", READERS)
 def test_no_held_out_amount_is_in_train(kind: str) -> None:
     def amounts(pairs: list[Pair]) -> set[str]:
-        return {str(READERS[kind](pair.source)) for pair in pairs if kind_of(pair) == kind}
+        return {str(READERS[kind](pair.source)) for pair in pairs if get_kind(pair) == kind}
 
-    held_out = amounts(german().valid + german().test)
+    held_out = amounts(make_german().valid + make_german().test)
     assert held_out
-    assert not held_out & amounts(german().train)
+    assert not held_out & amounts(make_german().train)
 
 
-def test_no_held_out_day_is_in_train_in_another_width() -> None:
+def test_no_held_out_day_is_in_train() -> None:
     def days(pairs: list[Pair]) -> set[datetime.date]:
-        return {read_date(pair.source) for pair in pairs if kind_of(pair) == "date"}
+        return {read_date(pair.source) for pair in pairs if get_kind(pair) == "date"}
 
-    held_out = days(german().valid + german().test)
+    held_out = days(make_german().valid + make_german().test)
     assert len(held_out) > 100
-    assert not held_out & days(german().train)
+    assert not held_out & days(make_german().train)
 
 
 def read_date(text: str) -> datetime.date:
@@ -97,13 +99,13 @@ def read_date(text: str) -> datetime.date:
     return datetime.datetime.strptime(f"{month_name[:3]} {day_digits} {year_digits}", "%b %d %Y").date()
 
 
-def test_every_source_is_made_once() -> None:
-    pairs = all_pairs(german())
+def test_every_source_is_unique() -> None:
+    pairs = list_pairs(make_german())
     assert len({pair.source for pair in pairs}) == len(pairs)
 
 
 @pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.name)
-def test_no_two_forms_say_the_same_english(kind: _PhraseKind) -> None:
+def test_forms_give_different_english_texts(kind: _PhraseKind) -> None:
     from babel import Locale
 
     english = Locale("en")
@@ -112,37 +114,37 @@ def test_no_two_forms_say_the_same_english(kind: _PhraseKind) -> None:
     assert len(set(texts)) == len(texts)
 
 
-def test_the_kinds_are_evenly_mixed_until_one_is_used_up() -> None:
+def test_kinds_alternate_until_exhausted() -> None:
     first = make_phrases("de", seed=2, train=80, valid=16, test=8)
     for pairs in (first.train, first.valid, first.test):
-        counts = [[kind_of(pair) for pair in pairs].count(kind) for kind in KINDS]
+        counts = [[get_kind(pair) for pair in pairs].count(kind) for kind in KINDS]
         assert counts == [len(pairs) // 8] * 8
-    # A day has 1,440 minutes; all but the two tenths held out are said, once each.
-    assert [kind_of(pair) for pair in german().train].count("time") == 1_152
+    # A day has 1,440 minutes; each one outside valid and test occurs once.
+    assert [get_kind(pair) for pair in make_german().train].count("time") == 1_152
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_language_says_every_kind(language: str) -> None:
+def test_every_language_has_every_kind(language: str) -> None:
     pairs = make_phrases(language, seed=3, train=1_600, valid=0, test=0).train
-    assert {kind_of(pair) for pair in pairs} == KINDS
+    assert {get_kind(pair) for pair in pairs} == KINDS
     for pair in pairs:
         for text in (pair.source, pair.target):
             assert text
-            # CLDR's spaces are plain, no unit is left without a name (length-meter), no pattern is left open ({0}).
+            # No special spaces, no unit code such as length-meter, and no open pattern such as {0} remain.
             assert not re.search(r"[^\S ]|^ | $|  |length-|mass-|volume-|temperature-|speed-|[{}]", text), pair
             assert len(text.split()) <= 15
     assert any(pair.source != pair.target for pair in pairs)
 
 
-def said(kind: str, value: int, language: str) -> set[tuple[str, str]]:
-    """(English, target) of one value in all the forms of its kind."""
+def list_forms(kind: str, value: int, language: str) -> set[tuple[str, str]]:
+    """Return the English and the target text of a value in each form of its kind."""
     from babel import Locale
 
-    chosen = next(each for each in _KINDS if each.name == kind)
-    return {(pair.source, pair.target) for pair in _iter_pairs(chosen, [value], Locale("en"), Locale(language))}
+    phrase_kind = next(candidate for candidate in _KINDS if candidate.name == kind)
+    return {(pair.source, pair.target) for pair in _iter_pairs(phrase_kind, [value], Locale("en"), Locale(language))}
 
 
-# The German and French texts are CLDR's, checked by hand; the numbers in words are those of any dictionary.
+# The texts are CLDR's, checked by hand; the numbers in words follow dictionaries.
 DAY = datetime.date(2025, 3, 3).toordinal()
 
 
@@ -176,38 +178,39 @@ DAY = datetime.date(2025, 3, 3).toordinal()
     ],
 )
 def test_known_phrases(language: str, kind: str, value: int, english: str, target: str) -> None:
-    assert (english, target) in said(kind, value, language)
+    assert (english, target) in list_forms(kind, value, language)
 
 
-def test_an_unknown_language_names_those_allowed() -> None:
-    with pytest.raises(DataError, match=r"^no phrases in 'tlh': the target language is one of ca, cs, de, .*uk$"):
+def test_unknown_language_error_lists_languages() -> None:
+    with pytest.raises(DataError, match=r"^target language 'tlh': .*ca, cs, de, .*uk$") as caught:
         make_phrases("tlh", seed=1, train=1, valid=1, test=1)
+    assert caught.value.code == "unsupported-language"
 
 
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"train": 10**9, "valid": 1, "test": 1}, r"1000000000 phrases for train: .* make 0 to \d+$"),
-        ({"train": 1, "valid": 10**6, "test": 1}, r"1000000 phrases for valid: .* make 0 to \d+$"),
-        ({"train": 1, "valid": 1, "test": -1}, r"-1 phrases for test: .* make 0 to \d+$"),
+        ({"train": 10**9, "valid": 1, "test": 1}, r"train: cannot make 1000000000 phrases; give a size from 0 to \d+$"),
+        ({"train": 1, "valid": 10**6, "test": 1}, r"valid: cannot make 1000000 phrases; give a size from 0 to \d+$"),
+        ({"train": 1, "valid": 1, "test": -1}, r"test: cannot make -1 phrases; give a size from 0 to \d+$"),
     ],
 )
-def test_a_size_out_of_reach_names_the_limit(sizes: dict[str, int], message: str) -> None:
+def test_too_large_size_error_names_limit(sizes: dict[str, int], message: str) -> None:
     with pytest.raises(DataError, match=message):
         make_phrases("de", seed=1, **sizes)
 
 
-def test_the_limit_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.data.synthetic_corpus._MOST_VALUES", 20)
-    # Eight kinds of 20 values, 16 of them for train: 4 + 1 + 3 + 2 + 14 + 7 + 13 + 1 = 45 forms say each.
+def test_size_limit_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.data.synthetic_corpus._MAX_VALUES", 20)
+    # Eight kinds of 20 values, 16 of them for train, with 4 + 1 + 3 + 2 + 14 + 7 + 13 + 1 = 45 forms.
     split = make_phrases("de", seed=1, train=16 * 45, valid=2 * 45, test=2 * 45)
-    assert len({pair.source for pair in all_pairs(split)}) == 20 * 45
+    assert len({pair.source for pair in list_pairs(split)}) == 20 * 45
     with pytest.raises(DataError, match=f"0 to {16 * 45}$"):
         make_phrases("de", seed=1, train=16 * 45 + 1, valid=0, test=0)
 
 
 @pytest.mark.parametrize("missing", ["babel", "num2words"])
-def test_a_missing_library_names_the_install_line(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_error_names_install_command(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingDependencyError, match=r"Babel and num2words.*dragoman\[demo\]"):
         make_phrases("de", seed=1, train=1, valid=1, test=1)

@@ -127,10 +127,10 @@ def test_lines_do_not_depend_on_chunk_size(tmp_path: Path, size: int, monkeypatc
 
 
 @pytest.mark.parametrize("ending", [".xz", ".bz2"])
-@pytest.mark.parametrize("behind", [b"junk", b"\x00junk"])
-def test_garbage_after_archive_is_refused(tmp_path: Path, ending: str, behind: bytes) -> None:
+@pytest.mark.parametrize("garbage", [b"junk", b"\x00junk"])
+def test_garbage_after_archive_is_refused(tmp_path: Path, ending: str, garbage: bytes) -> None:
     path = tmp_path / f"a{ending}"
-    path.write_bytes(COMPRESSORS[ending](b"a\n") + behind)
+    path.write_bytes(COMPRESSORS[ending](b"a\n") + garbage)
     assert error_of(lambda: list(read_lines(path))).startswith(f"{path}: damaged after line 1: ")
 
 
@@ -167,14 +167,14 @@ def test_unreadable_archive_leaves_no_open_file(tmp_path: Path) -> None:
     empty = [tmp_path / f"empty{ending}" for ending in endings]
     damaged = [tmp_path / f"damaged{ending}" for ending in endings]
     cut = [tmp_path / f"cut{ending}" for ending in endings]
-    whole = [write_file(tmp_path / f"whole{ending}", "a\n" * 9) for ending in endings]
-    for path, packed in zip(damaged, whole, strict=True):
+    intact = [write_file(tmp_path / f"intact{ending}", "a\n" * 9) for ending in endings]
+    for path, packed in zip(damaged, intact, strict=True):
         path.write_bytes(packed.read_bytes()[:9] + b"\xff" * 9)
-    for path, packed in zip(cut, whole, strict=True):
+    for path, packed in zip(cut, intact, strict=True):
         path.write_bytes(packed.read_bytes()[:12])
     for path in empty:
         path.touch()
-    paths = [*missing, *empty, *damaged, *cut, *whole]
+    paths = [*missing, *empty, *damaged, *cut, *intact]
     command = [sys.executable, "-X", "dev", "-c", READ_SCRIPT, *map(str, paths)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")
@@ -423,9 +423,9 @@ def test_xml_needs_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def xliff1(inner: str, *, target: str = ' target-language="de-DE"', namespace: bool = True) -> str:
-    kin = ' xmlns="urn:oasis:names:tc:xliff:document:1.2"' if namespace else ""
+    namespace_attribute = ' xmlns="urn:oasis:names:tc:xliff:document:1.2"' if namespace else ""
     return (
-        f'<xliff version="1.2"{kin}><file original="f" source-language="en-GB"{target} datatype="x"><header/>'
+        f'<xliff version="1.2"{namespace_attribute}><file original="f" source-language="en-GB"{target} datatype="x"><header/>'
         f"<body>\n{inner}\n</body></file></xliff>"
     )
 
@@ -750,8 +750,10 @@ def test_parquet_reads_any_text_type(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     sources = ["one", None, "a\nb", "ä"]
     targets = pa.array([{"de": "eins"}, {"de": "zwei"}, None, {"de": None}])
-    for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())):
-        pq.write_table(pa.table({"x": pa.array(sources).cast(kind), "n": [1, 2, 3, 4], "t": targets}), path, row_group_size=2)
+    for text_type in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())):
+        pq.write_table(
+            pa.table({"x": pa.array(sources).cast(text_type), "n": [1, 2, 3, 4], "t": targets}), path, row_group_size=2
+        )
         assert texts(read(path, column_names=["x", "t.de"])) == [("one", "eins"), ("", "zwei"), ("a b", ""), ("ä", "")]
     assert read_error(path, column_names=["x", "y"]) == ": has no column 'y'; it has 'x', 'n', 't.de'"
     assert read_error(path, column_names=["x", "n"]) == ": the column 'n' holds int64, not text"
@@ -766,8 +768,7 @@ def test_invalid_or_damaged_parquet_is_refused(tmp_path: Path) -> None:
     assert read_error(path).startswith(": cannot be read: ")
     assert read_error(tmp_path / "b.parquet") == ": there is no such file"
     write_pairs(path, [Pair(f"{n}", f"{-n}") for n in range(5000)], overwrite=True)
-    whole = path.read_bytes()
-    damaged = bytearray(whole)
+    damaged = bytearray(path.read_bytes())
     damaged[100] ^= 1
     path.write_bytes(damaged)
     assert "CRC" in read_error(path, source_language="")

@@ -1,4 +1,4 @@
-"""Restricted self-attention (section 4) in the model: long sentences by blocks, short ones by a mask, step by step the same."""
+"""Restricted self-attention (section 4) in the model: blocks for long sentences, masks for short ones, and decoder steps."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ pytestmark = pytest.mark.usefixtures("one_core")
 ROWS, RADIUS = 30, 5
 
 
-def model_of(radius: int | None = RADIUS, **knobs: Any) -> Transformer:
+def make_model(radius: int | None = RADIUS, **changes: Any) -> Transformer:
     torch.manual_seed(1)
     sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 8, "d_ff": 16, "num_heads": 2}
-    config = ModelConfig(**{**sizes, "residual_dropout": 0.0, "embedding_dropout": 0.0, "attention_window": radius, **knobs})
+    config = ModelConfig(**{**sizes, "residual_dropout": 0.0, "embedding_dropout": 0.0, "attention_window": radius, **changes})
     return build_model(config, source_vocab_size=ROWS, target_vocab_size=ROWS)
 
 
@@ -42,25 +42,25 @@ def sentences(*lengths: int) -> Tensor:
     return ids_BT * (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None])
 
 
-def asked_of(model: Transformer) -> list[Mask | None]:
-    """The masks that the next calls of the model's attentions are given."""
+def record_masks(model: Transformer) -> list[Mask | None]:
+    """Return a list that receives the mask of each later call of an attention."""
     masks: list[Mask | None] = []
 
-    def asking(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
+    def recording_attention(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
         masks.append(mask)
         return fused_attention(query, key, value, mask, dropout_p)
 
-    set_attention_impl(model, asking)
+    set_attention_impl(model, recording_attention)
     return masks
 
 
-def test_blocks_are_asked_for_where_they_are_the_faster() -> None:
+def test_blocks_are_used_for_long_sentences() -> None:
     for length in (MIN_LENGTH - 1, MIN_LENGTH):
-        model = model_of()
-        masks = asked_of(model)
+        model = make_model()
+        masks = record_masks(model)
         model(sentences(length), sentences(length))
         windows = [mask for mask in masks if isinstance(mask, LocalMask)]
-        assert [one.causal for one in windows] == ([] if length < MIN_LENGTH else [False] * 2 + [True] * 2)
+        assert [window.causal for window in windows] == ([] if length < MIN_LENGTH else [False] * 2 + [True] * 2)
     wide = LocalMask(MIN_LENGTH)
     device = torch.device("cpu")
     assert isinstance(wide.choose(MIN_WINDOWS * MIN_LENGTH - 1, device=device), Tensor)
@@ -69,80 +69,79 @@ def test_blocks_are_asked_for_where_they_are_the_faster() -> None:
 
 @pytest.mark.parametrize("attend", [fused_attention, cpu_attention])
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_a_model_that_sees_neighbours_is_the_masked_one_in_float32(norm: str, attend: AttentionImpl) -> None:
-    """The oracle is equation 1 written out over all pairs; what differs is the order of sums in float32."""
+def test_local_attention_equals_masked_attention(norm: str, attend: AttentionImpl) -> None:
+    """Compare with equation 1 over all pairs; only the order of sums in float32 differs."""
     source, inputs = sentences(MIN_LENGTH + 13, 3, MIN_LENGTH - 20), sentences(MIN_LENGTH + 1, MIN_LENGTH, 7)
-    keep_X = torch.nn.functional.one_hot(inputs, ROWS)[..., 1:].sum(-1, keepdim=True)
-    found: list[tuple[Tensor, list[Tensor]]] = []
-    for way in (attend, explicit_attention):
-        model = model_of(norm=norm)
-        set_attention_impl(model, way)
-        logits = model(source, inputs) * keep_X
-        found.append((logits, list(torch.autograd.grad(logits.square().sum(), list(model.parameters())))))
-    (ours, our_gradients), (theirs, their_gradients) = found
+    is_token_BT1 = torch.nn.functional.one_hot(inputs, ROWS)[..., 1:].sum(-1, keepdim=True)
+    results: list[tuple[Tensor, list[Tensor]]] = []
+    for attention_impl in (attend, explicit_attention):
+        model = make_model(norm=norm)
+        set_attention_impl(model, attention_impl)
+        logits = model(source, inputs) * is_token_BT1
+        results.append((logits, list(torch.autograd.grad(logits.square().sum(), list(model.parameters())))))
+    (ours, our_gradients), (theirs, their_gradients) = results
     torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5 * theirs.abs().max().item())
-    for one, other in zip(our_gradients, their_gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-4 * max(other.abs().max().item(), 1e-3))
-    # And it is another model than one that sees all.
-    assert not torch.allclose(model_of(None, norm=norm)(source, inputs) * keep_X, theirs, atol=1e-3)
+    for gradient, expected in zip(our_gradients, their_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-4 * max(expected.abs().max().item(), 1e-3))
+    # A model without a window gives other logits.
+    assert not torch.allclose(make_model(None, norm=norm)(source, inputs) * is_token_BT1, theirs, atol=1e-3)
 
 
-def test_a_wider_window_than_the_sentence_is_no_window() -> None:
+def test_window_wider_than_sentence_has_no_effect() -> None:
     source, inputs = sentences(40, 9), sentences(30, 30)
-    torch.testing.assert_close(model_of(40)(source, inputs), model_of(None)(source, inputs), rtol=0, atol=1e-5)
+    torch.testing.assert_close(make_model(40)(source, inputs), make_model(None)(source, inputs), rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
-def test_step_by_step_is_what_was_learnt_and_remembers_the_window_alone() -> None:
+def test_decoder_steps_cache_only_the_window() -> None:
     source, inputs = sentences(MIN_LENGTH + 5, 30), sentences(MIN_LENGTH + 3, MIN_LENGTH + 3)
-    model = model_of().eval()
-    whole = model(source, inputs)
+    model = make_model().eval()
+    expected = model(source, inputs)
     state, stepped = model.start(source), []
-    for place in range(inputs.shape[1]):
-        logits, state = model.step(inputs[:, place], state)
+    for position in range(inputs.shape[1]):
+        logits, state = model.step(inputs[:, position], state)
         stepped.append(logits)
-        assert state.length == place + 1
+        assert state.length == position + 1
         assert state.self_kv is not None
-        assert {one.shape[2] for layer in state.self_kv for one in layer} == {min(place + 1, RADIUS)}
-    torch.testing.assert_close(torch.stack(stepped, dim=1), whole, rtol=0, atol=2e-5)
-    # Some at once, as a prefix that is forced: by blocks, then by a mask, then one by one.
+        assert {tensor.shape[2] for layer_kv in state.self_kv for tensor in layer_kv} == {min(position + 1, RADIUS)}
+    torch.testing.assert_close(torch.stack(stepped, dim=1), expected, rtol=0, atol=2e-5)
+    # Read several tokens a call, as for a forced prefix: with blocks, then with a mask, then one token.
     outputs, state = model.decoder(inputs[:, :MIN_LENGTH], model.start(source))
     more, state = model.decoder(inputs[:, MIN_LENGTH : MIN_LENGTH + 2], state)
     last, _ = model.decoder(inputs[:, MIN_LENGTH + 2 :], state)
     together = model.compute_logits(torch.cat([outputs, more, last], dim=1))
-    torch.testing.assert_close(together, whole, rtol=0, atol=2e-5)
+    torch.testing.assert_close(together, expected, rtol=0, atol=2e-5)
 
 
 @torch.no_grad()
-def test_hypotheses_of_a_beam_take_their_neighbours_along() -> None:
-    """Row 0 goes on from what row 1 said: the same as if it had said that itself."""
-    source, said = sentences(4), sentences(12, 12)
-    model = model_of().eval()
-    _, state = model.decoder(said, model.start(source))
+def test_reordered_hypotheses_keep_their_window() -> None:
+    """Continue row 1 in both rows: the result equals that of row 1 alone."""
+    source, inputs = sentences(4), sentences(12, 12)
+    model = make_model().eval()
+    _, state = model.decoder(inputs, model.start(source))
     swapped, _ = model.step(torch.tensor([3, 3]), state.reorder(torch.tensor([1, 1])))
-    _, alone = model.decoder(said[1:], model.start(source))
+    _, alone = model.decoder(inputs[1:], model.start(source))
     expected, _ = model.step(torch.tensor([3]), alone)
     torch.testing.assert_close(swapped, expected.expand(2, -1), rtol=0, atol=1e-6)
 
 
 @torch.no_grad()
-def test_the_engine_s_steps_are_the_model_s_at_any_length() -> None:
-    """Both of its ways support a window, by a mask of their own, and none refuses it."""
+def test_back_ends_support_windows() -> None:
     source, inputs = sentences(MIN_LENGTH + 5, 30), sentences(24, 24)
-    model = model_of().eval()
-    whole = model(source, inputs)
-    for speaker in (pack_model(model, "float32"), StaticTransformer(model)):
-        state: Any = speaker.start(source)
-        for place in range(inputs.shape[1]):
-            logits, state = speaker.step(inputs[:, place], state)
-            torch.testing.assert_close(logits, whole[:, place], rtol=0, atol=5e-5)
+    model = make_model().eval()
+    expected = model(source, inputs)
+    for backend_model in (pack_model(model, "float32"), StaticTransformer(model)):
+        state: Any = backend_model.start(source)
+        for position in range(inputs.shape[1]):
+            logits, state = backend_model.step(inputs[:, position], state)
+            torch.testing.assert_close(logits, expected[:, position], rtol=0, atol=5e-5)
 
 
-def test_a_layer_costs_what_its_neighbours_do() -> None:
-    """Four times the places take four times the operations and bytes of a layer, of either stack, as section 4 says."""
+def test_window_cost_grows_linearly() -> None:
+    """Count operations and bytes of a layer of each stack: four times the positions take four times as many (section 4)."""
 
-    def grown(radius: int | None) -> tuple[float, float]:
-        model = model_of(radius, encoder_layers=1, decoder_layers=1, d_model=4, d_ff=4)
+    def growth(radius: int | None) -> tuple[float, float]:
+        model = make_model(radius, encoder_layers=1, decoder_layers=1, d_model=4, d_ff=4)
         encoder, decoder = model.encoder.layers[0], model.decoder.layers[0]
         assert isinstance(encoder, EncoderLayer)
         assert isinstance(decoder, DecoderLayer)
@@ -150,31 +149,30 @@ def test_a_layer_costs_what_its_neighbours_do() -> None:
             memory = decoder.cross_attention.project_kv(torch.randn(1, 2, 4))
         sizes = []
         for length in (MIN_LENGTH, 4 * MIN_LENGTH):
-            keep_BT = torch.ones(1, length, dtype=torch.bool)
-            look = LocalMask(radius or length, keep_BT)
-            back = LocalMask(radius or length, causal=True)
-            masks = [one.choose(length, device=keep_BT.device) for one in (look, back)]
+            token_mask_BT = torch.ones(1, length, dtype=torch.bool)
+            local_masks = (LocalMask(radius or length, token_mask_BT), LocalMask(radius or length, causal=True))
+            masks = [mask.choose(length, device=token_mask_BT.device) for mask in local_masks]
 
             def both(x_BTD: Tensor, masks: list[Mask] = masks) -> Tensor:
-                found: Tensor = encoder(x_BTD, masks[0]) + decoder(x_BTD, None, memory, masks[1], None)[0]
-                return found
+                result: Tensor = encoder(x_BTD, masks[0]) + decoder(x_BTD, None, memory, masks[1], None)[0]
+                return result
 
             sizes.append(count_operations(both, torch.randn(1, length, 4, requires_grad=True)))
         small, large = sizes
         return large.operations / small.operations, large.peak_bytes / small.peak_bytes
 
-    assert grown(RADIUS) == pytest.approx((4, 4), rel=0.02)
-    assert grown(None)[1] > 8  # bytes; what its kernel computes is not counted
+    assert growth(RADIUS) == pytest.approx((4, 4), rel=0.02)
+    assert growth(None)[1] > 8  # bytes; operations of the fused kernel are not counted
 
 
-def test_watching_a_long_sentence_sees_the_window() -> None:
-    model = model_of().eval()
+def test_recorded_attention_respects_the_window() -> None:
+    model = make_model().eval()
     layer = model.encoder.layers[0]
     assert isinstance(layer, EncoderLayer)
-    with torch.no_grad(), record_attention([layer.attention]) as seen:
+    with torch.no_grad(), record_attention([layer.attention]) as recorded:
         model.encoder(sentences(MIN_LENGTH + 9, 20))
-    (weights_BHTS,) = seen
-    places = torch.arange(MIN_LENGTH + 9)
-    far_TS = (places[:, None] - places).abs() > RADIUS
+    (weights_BHTS,) = recorded
+    positions = torch.arange(MIN_LENGTH + 9)
+    far_TS = (positions[:, None] - positions).abs() > RADIUS
     assert not weights_BHTS[..., far_TS].any()
     torch.testing.assert_close(weights_BHTS.sum(-1), torch.ones(weights_BHTS.shape[:3]), rtol=0, atol=1e-6)

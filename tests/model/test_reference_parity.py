@@ -1,4 +1,4 @@
-"""The same weights in another implementation give the same numbers: `torch.nn.Transformer` and Hugging Face's Marian."""
+"""Parity with other implementations with the same weights: `torch.nn.Transformer` and Hugging Face's Marian."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from dragoman.config import ModelConfig
 from dragoman.decoding.greedy import decode_tokens
-from dragoman.decoding.interface import SearchState
-from dragoman.decoding.hypothesis import LengthPenalty
+from dragoman.decoding.interface import SearchSettings, SearchState
 from dragoman.model.attention import Attention, AttentionImpl, explicit_attention, fused_attention, set_attention_impl
 from dragoman.model.factory import build_model
 from dragoman.model.layers import DecoderLayer, EncoderLayer
@@ -42,7 +41,7 @@ def padded(lengths: list[int], rows: int, *, padding: int, seed: int) -> Tensor:
 
 
 def copy_weights(ours: nn.Module, weight: Tensor, bias: Tensor) -> None:
-    """Into a linear layer or a layer normalisation."""
+    """Copy weights into a linear layer or a layer normalization."""
     assert isinstance(ours, nn.Linear | nn.LayerNorm)
     ours.weight.data.copy_(weight)
     ours.bias.data.copy_(bias)
@@ -76,11 +75,11 @@ def copy_torch_layer(ours: nn.Module, theirs: Any) -> None:
 
 
 def torch_pair(norm: str) -> tuple[Transformer, nn.Transformer]:
-    """Our model and PyTorch's, with the same random weights. PyTorch ends both stacks with a norm even when it is post-norm."""
+    """Return our model and PyTorch's with the same random weights. PyTorch has a final norm in both variants."""
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"d_model": 32, "nhead": 4, "dim_feedforward": 48, "dropout": 0.0, "batch_first": True}
     sizes["norm_first"] = norm == "pre"
-    # Its own encoder would warn that it cannot take its fast path.
+    # The default encoder would warn that its fast path is unavailable.
     encoder = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(**sizes), num_layers=3, norm=nn.LayerNorm(32), enable_nested_tensor=False
     )
@@ -103,10 +102,10 @@ def torch_pair(norm: str) -> tuple[Transformer, nn.Transformer]:
         }
     )
     ours = build_model(config, source_vocab_size=20, target_vocab_size=20, padding_id=PAD)
-    for stack, other in ((ours.encoder, theirs.encoder), (ours.decoder, theirs.decoder)):
-        for layer, other_layer in zip(stack.layers, other.layers, strict=True):
-            copy_torch_layer(layer, other_layer)
-        copy_layer(stack.norm, other.norm)
+    for stack, their_stack in ((ours.encoder, theirs.encoder), (ours.decoder, theirs.decoder)):
+        for layer, their_layer in zip(stack.layers, their_stack.layers, strict=True):
+            copy_torch_layer(layer, their_layer)
+        copy_layer(stack.norm, their_stack.norm)
     return ours, theirs
 
 
@@ -147,7 +146,7 @@ def test_stacks_equal_torch_transformer(norm: str, attend: AttentionImpl) -> Non
 
 
 def embed(table_VD: Tensor, ids_BT: Tensor) -> Tensor:
-    """Sections 3.4 and 3.5, one number at a time."""
+    """Return embeddings plus sinusoids (sections 3.4 and 3.5), one number at a time."""
     width = table_VD.shape[1]
     angles = [[t / 10000 ** (2 * (i // 2) / width) for i in range(width)] for t in range(ids_BT.shape[1])]
     waves = [[math.cos(a) if i % 2 else math.sin(a) for i, a in enumerate(row)] for row in angles]
@@ -171,11 +170,11 @@ def test_logits_and_gradients_equal_torch_transformer(norm: str) -> None:
     their_logits = outputs @ ours.output.T
     assert_equal(logits[real], their_logits[real])
 
-    layer, other = cast(EncoderLayer, ours.encoder.layers[0]), cast(Any, theirs.encoder.layers[0])
-    mine = [layer.attention.query.weight, layer.feed_forward.outer.bias, ours.output]
-    their = [other.self_attn.in_proj_weight, other.linear2.bias, ours.output]
-    ours_grads = torch.autograd.grad(logits[real].log_softmax(-1)[:, 1].mean(), mine)
-    their_grads = torch.autograd.grad(their_logits[real].log_softmax(-1)[:, 1].mean(), their)
+    layer, their_layer = cast(EncoderLayer, ours.encoder.layers[0]), cast(Any, theirs.encoder.layers[0])
+    our_weights = [layer.attention.query.weight, layer.feed_forward.outer.bias, ours.output]
+    their_weights = [their_layer.self_attn.in_proj_weight, their_layer.linear2.bias, ours.output]
+    ours_grads = torch.autograd.grad(logits[real].log_softmax(-1)[:, 1].mean(), our_weights)
+    their_grads = torch.autograd.grad(their_logits[real].log_softmax(-1)[:, 1].mean(), their_weights)
     assert_equal(ours_grads[0], their_grads[0][:32])
     assert_equal(ours_grads[1], their_grads[1])
     assert_equal(ours_grads[2], their_grads[2])
@@ -185,8 +184,8 @@ def test_logits_and_gradients_equal_torch_transformer(norm: str) -> None:
 # Hugging Face's Marian
 
 MARIAN_PAD, MARIAN_EOS, MARIAN_ROWS = 23, 22, 24
-LIVELY = {"shared": 0.3, "q_proj": 2.0, "k_proj": 2.0, "v_proj": 0.1, "out_proj": 0.1, "fc1": 1.0, "fc2": 1.0}
-"""Standard deviations of random weights that make a model say more than one token over and over."""
+DIVERSE_STDS = {"shared": 0.3, "q_proj": 2.0, "k_proj": 2.0, "v_proj": 0.1, "out_proj": 0.1, "fc1": 1.0, "fc2": 1.0}
+"""Standard deviations of random weights with which a model predicts more than one token repeatedly."""
 
 
 def copy_marian_layer(ours: nn.Module, theirs: Any) -> None:
@@ -196,19 +195,20 @@ def copy_marian_layer(ours: nn.Module, theirs: Any) -> None:
     if isinstance(ours, DecoderLayer):
         pairs.append((ours.cross_attention, theirs.encoder_attn))
         copy_layer(ours.cross_attention_residual.norm, theirs.encoder_attn_layer_norm)
-    for attention, other in pairs:
-        copy_layer(attention.query, other.q_proj)
-        copy_layer(attention.key, other.k_proj)
-        copy_layer(attention.value, other.v_proj)
-        copy_layer(attention.output, other.out_proj)
+    for attention, their_attention in pairs:
+        copy_layer(attention.query, their_attention.q_proj)
+        copy_layer(attention.key, their_attention.k_proj)
+        copy_layer(attention.value, their_attention.v_proj)
+        copy_layer(attention.output, their_attention.out_proj)
     copy_layer(ours.feed_forward.inner, theirs.fc1)
     copy_layer(ours.feed_forward.outer, theirs.fc2)
     copy_layer(ours.feed_forward_residual.norm, theirs.final_layer_norm)
 
 
-def marian_pair(seed: int, spreads: Mapping[str, float]) -> tuple[Transformer, Any]:
+def marian_pair(seed: int, stds: Mapping[str, float]) -> tuple[Transformer, Any]:
+    """Return our model and Marian with the same random weights. stds: standard deviations by the name of the layer"""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what another library says of itself while it loads
+        warnings.simplefilter("ignore")  # the other library warns while it loads
         transformers: Any = pytest.importorskip("transformers", reason="parity with Marian needs transformers: dragoman[test]")
     torch.manual_seed(seed)
     theirs = transformers.MarianMTModel(
@@ -238,12 +238,12 @@ def marian_pair(seed: int, spreads: Mapping[str, float]) -> tuple[Transformer, A
     table = theirs.get_input_embeddings().weight
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
-            part, kind = name.split(".")[-2:]
-            if part != "embed_positions":
-                spread = spreads.get(part, 0.2) if kind == "weight" else 0.1
-                nn.init.normal_(parameter, mean=1.0 if "norm" in part and kind == "weight" else 0.0, std=spread)
-        # The decoder starts with the padding token. Marian's own checkpoints, and its fresh models, keep that row zero, and a
-        # zero vector is what we always read there; with any other row the two models would differ.
+            layer_name, kind = name.split(".")[-2:]
+            if layer_name != "embed_positions":
+                std = stds.get(layer_name, 0.2) if kind == "weight" else 0.1
+                nn.init.normal_(parameter, mean=1.0 if "norm" in layer_name and kind == "weight" else 0.0, std=std)
+        # The decoder starts with the padding token. Its row is zero in Marian's checkpoints and new models, and our model reads
+        # a zero vector for it; with any other row the two models would differ.
         table[MARIAN_PAD] = 0.0
     assert not theirs.final_logits_bias.any()
     config = ModelConfig.model_validate(
@@ -263,18 +263,18 @@ def marian_pair(seed: int, spreads: Mapping[str, float]) -> tuple[Transformer, A
     )
     ours = build_model(config, source_vocab_size=MARIAN_ROWS, target_vocab_size=MARIAN_ROWS, padding_id=MARIAN_PAD).eval()
     ours.output.data.copy_(table)
-    for stack, other in ((ours.encoder, theirs.model.encoder), (ours.decoder, theirs.model.decoder)):
-        for layer, other_layer in zip(stack.layers, other.layers, strict=True):
-            copy_marian_layer(layer, other_layer)
-        # Marian's halves are [sin …, cos …] like tensor2tensor's, but its exponent is the paper's 2i/d and not i/(d/2 − 1):
-        # neither of our two kinds, so its table is copied.
+    for stack, their_stack in ((ours.encoder, theirs.model.encoder), (ours.decoder, theirs.model.decoder)):
+        for layer, their_layer in zip(stack.layers, their_stack.layers, strict=True):
+            copy_marian_layer(layer, their_layer)
+        # Marian has the layout [sin …, cos …] of tensor2tensor with the paper's exponent 2i/d instead of i/(d/2 − 1). Neither
+        # of our two encodings equals it, so the table is copied.
         assert isinstance(stack.embedding.positions, SinusoidalPositionalEmbedding)
-        assert not torch.allclose(stack.embedding.positions.table[:64], other.embed_positions.weight, atol=1e-2)
-        stack.embedding.positions.table = other.embed_positions.weight.detach().clone()
+        assert not torch.allclose(stack.embedding.positions.table[:64], their_stack.embed_positions.weight, atol=1e-2)
+        stack.embedding.positions.table = their_stack.embed_positions.weight.detach().clone()
     return ours, theirs
 
 
-@pytest.mark.slow  # its library alone takes a quarter of a minute to come
+@pytest.mark.slow  # the import of transformers takes 15 seconds
 @pytest.mark.parametrize("attend", [explicit_attention, fused_attention])
 def test_logits_equal_marian(attend: AttentionImpl) -> None:
     ours, theirs = marian_pair(0, {})
@@ -296,7 +296,7 @@ def test_greedy_output_equals_marian_generate() -> None:
     limit = 20
     ended = changes = 0
     for seed in range(6):
-        ours, theirs = marian_pair(seed, LIVELY)
+        ours, theirs = marian_pair(seed, DIVERSE_STDS)
         source = padded([9, 5, 1, 7, 3, 8], MARIAN_PAD, padding=MARIAN_PAD, seed=seed)
         generated = theirs.generate(
             input_ids=source,
@@ -314,9 +314,7 @@ def test_greedy_output_equals_marian_generate() -> None:
             step,
             ours.start(source),
             max_lengths=[limit] * len(source),
-            start_id=MARIAN_PAD,
-            end_id=MARIAN_EOS,
-            length_penalty=LengthPenalty("none", 0.0),
+            settings=SearchSettings(start_id=MARIAN_PAD, end_id=MARIAN_EOS),
             device=CPU,
         )
         for row, hypothesis in zip(generated.tolist(), hypotheses, strict=True):
@@ -329,5 +327,5 @@ def test_greedy_output_equals_marian_generate() -> None:
             changes += sum(
                 token != following for token, following in zip(hypothesis.tokens, hypothesis.tokens[1:], strict=False)
             )
-    assert 4 <= ended <= 20, "some should end by themselves and some be cut, or the comparison is weak"
+    assert 4 <= ended <= 20, "the comparison needs both finished and unfinished outputs"
     assert changes > 100

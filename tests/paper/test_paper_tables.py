@@ -248,12 +248,12 @@ def few_sweeps() -> list[Sweep]:
 def test_table_1_at_a_tiny_scale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(table1_file, "sweeps", few_sweeps)
     monkeypatch.setattr(table1_file, "PATH_LENGTHS", (3, 9, 27))
-    said = answer("table1", "--budget", 1, "-o", tmp_path / "table1.svg")
+    said = answer("table1", "--budget", 3, "-o", tmp_path / "table1.svg")
     for words in ("self-attention", "recurrent (LSTM)", "r·n·d", "k·n·d + n·d²", "log_k n", "n^2"):
         assert words in said
     assert (tmp_path / "table1.svg").read_text().startswith("<svg")
-    assert "exists already" in refusal("table1", "--budget", 1, "-o", tmp_path / "table1.svg")
-    document = json.loads(answer("table1", "--budget", 1, "--json"))
+    assert "exists already" in refusal("table1", "--budget", 3, "-o", tmp_path / "table1.svg")
+    document = json.loads(answer("table1", "--budget", 3, "--json"))
     assert [row["kind"] for row in document["rows"]] == list(LAYER_KINDS)
     recurrent = document["rows"][2]
     assert recurrent["sweeps"]["n"]["exponents"]["operations"] == pytest.approx(

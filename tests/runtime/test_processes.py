@@ -1,4 +1,4 @@
-"""How many processors there are."""
+"""Tests of the number of processors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dragoman.runtime import processes
 from dragoman.runtime.processes import count_cores
 
 
-def test_a_container_s_quota_counts_as_processors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_container_quota_limits_processors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     quota = tmp_path / "cpu.max"
-    monkeypatch.setattr(processes, "QUOTA", quota)
+    monkeypatch.setattr(processes, "CPU_QUOTA_FILE", quota)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)), raising=False)
     assert count_cores() == 4
-    for said, wanted in (
+    for content, expected in (
         ("max 100000", 4),
         ("nonsense", 4),
         ("", 4),
@@ -24,5 +24,5 @@ def test_a_container_s_quota_counts_as_processors(monkeypatch: pytest.MonkeyPatc
         ("100000 100000", 1),
         ("5000 100000", 1),
     ):
-        quota.write_text(said)
-        assert count_cores() == wanted
+        quota.write_text(content)
+        assert count_cores() == expected

@@ -174,12 +174,12 @@ def test_keyboard_reaches_everything(open_page: Any, small: Explanation) -> None
             break
     keys.press("ArrowDown")
     assert sight.page.evaluate(f"{active}.getAttribute('aria-label')") == "from tok1"
-    assert sight.readout().startswith("tok1 looks at")
+    assert sight.readout().startswith("tok1 attends to")
     keys.press("ArrowRight")
-    assert sight.readout().startswith("tok1 is looked at by")
+    assert sight.readout().startswith("tok1 is attended to by")
     keys.press("Enter")
     sight.page.mouse.move(1, 1)
-    assert sight.readout().startswith("tok1 is looked at by")
+    assert sight.readout().startswith("tok1 is attended to by")
     keys.press("Escape")
     assert sight.readout().startswith("Point at a token")
     sections = set()
@@ -243,7 +243,7 @@ def test_page_works_without_script_and_on_phones(open_page: Any, small: Explanat
     phone = open_page(page, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
     assert phone.page.evaluate("document.documentElement.scrollWidth") <= 360
     phone.tokens("cross", "q").nth(1).tap()
-    assert phone.readout().startswith("tok1 looks at")
+    assert phone.readout().startswith("tok1 attends to")
     assert phone.problems == []
 
 
@@ -256,7 +256,7 @@ def test_notebook_frame_runs_the_page(open_page: Any, small: Explanation, browse
     frame = sight.page.frame_locator("iframe")
     frame.locator(READY).wait_for(state="attached")
     frame.locator("figure[data-kind=cross] .token").first.hover()
-    assert frame.locator("#readout").inner_text().startswith("tok0 looks at")
+    assert frame.locator("#readout").inner_text().startswith("tok0 attends to")
     assert sight.problems == []
     sight.context.close()
 
@@ -295,7 +295,7 @@ def test_longest_page_is_complete(open_page: Any) -> None:
     assert sight.page.locator("#steps tbody tr").count() == MAX_TOKENS
     last = sight.tokens("cross", "q").nth(MAX_TOKENS - 1)
     last.hover()
-    assert sight.readout().startswith("</s> looks at")
+    assert sight.readout().startswith("</s> attends to")
     best = float(explanation.cross.weights_LHTS[1, 0, -1].max())
     assert float(re.findall(r"\d\.\d{3}", sight.readout())[0]) == pytest.approx(best, abs=1 / 255)
     assert sight.problems == []
@@ -317,7 +317,7 @@ def test_beam_step_and_token_are_selected_together(open_page: Any, small: Explan
     columns.nth(2).click()
     wait_for_value(lambda: picked.get_attribute("aria-label"), "from tok2")
     wait_for_value(lambda: rows.nth(2).get_attribute("aria-current"), "step")
-    wait_for_value(lambda: sight.page.locator("#step").inner_text()[:17], "3. tok2 looks at ")
+    wait_for_value(lambda: sight.page.locator("#step").inner_text()[:19], "3. tok2 attends to ")
     text = sight.page.locator("#step").inner_text()
     weights = small.cross.weights_LHTS[small.selections["cross"].layer][list(small.selections["cross"].heads)].mean(axis=0)[2]
     assert float(re.findall(r"\d\.\d{3}", text)[0]) == pytest.approx(float(weights.max()), abs=1 / 255)

@@ -1,4 +1,4 @@
-"""The shipped mixtures do what their documentation says, where their corpora are at hand."""
+"""Built-in mixtures of corpora: cleaning and preparation match their documentation if the corpora are present."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ CORPORA = ROOT.parent / "shared" / "data"
 pytestmark = pytest.mark.slow
 
 
-def documented(name: str) -> dict[str, list[str]]:
-    """Rule → pairs of each corpus and of all, as the table of its page under docs/benchmarks/."""
+def read_documented_counts(name: str) -> dict[str, list[str]]:
+    """Return the pairs of each corpus by filter name, from the table of its page in docs/benchmarks."""
     (page,) = (ROOT / "docs" / "benchmarks").glob(f"*-{name}.md")
     lines = page.read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines if re.match(r"\| (read|`|kept)", line)]
-    return {rule: counts[:-2] for rule, *counts in rows}
+    return {filter_name: counts[:-2] for filter_name, *counts in rows}
 
 
 @pytest.mark.parametrize("name", ["general-ende", "general-zhen"])
-def test_cleaning_drops_what_is_documented(name: str, tmp_path: Path) -> None:
+def test_cleaning_drops_documented_counts(name: str, tmp_path: Path) -> None:
     if not CORPORA.is_dir():
         pytest.skip(f"needs the corpora that the recipe names, in {CORPORA}")
     recipe = read_recipe(ROOT / "recipes" / f"{name}.toml", [f"data.root={CORPORA}"])
-    tallies = clean_corpora(recipe, tmp_path / "cleaned")
-    header, rows = format_table(tallies)
-    assert {rule: counts[: len(tallies)] for rule, *counts in rows} == documented(name)
+    stats_by_corpus = clean_corpora(recipe, tmp_path / "cleaned")
+    header, rows = format_table(stats_by_corpus)
+    assert {filter_name: counts[: len(stats_by_corpus)] for filter_name, *counts in rows} == read_documented_counts(name)
     assert header[1:-1] == list(recipe.data.corpora)
 
 
-def test_the_smaller_mixture_is_prepared(tmp_path: Path) -> None:
+def test_smaller_mixture_is_prepared(tmp_path: Path) -> None:
     if not CORPORA.is_dir():
         pytest.skip(f"needs the corpora that the recipe names, in {CORPORA}")
     settings = [f"data.root={CORPORA}", f"run={tmp_path}", "tokenizer.train_sentences=20_000", "tokenizer.vocab_size=4_000"]
     recipe = read_recipe(ROOT / "recipes" / "general-zhen.toml", [*settings, "tokenizer.target_vocab_size=2_000"])
     prepared = prepare(recipe, tmp_path / "data")
-    for name, fate in prepared.pair_counts.items():
-        assert fate.read == fate.kept + fate.overlong_pairs + sum(fate.dropped.values())
-        assert len(prepared.corpus(name)) == fate.kept > 1000
+    for name, stats in prepared.pair_counts.items():
+        assert stats.read == stats.kept + stats.overlong_pairs + sum(stats.dropped.values())
+        assert len(prepared.corpus(name)) == stats.kept > 1000
     assert prepare(recipe, tmp_path / "data").is_new is False

@@ -1,4 +1,4 @@
-"""Trees as something to learn: labels, the pointer, the tag head, and a parser trained from end to end."""
+"""Training of parsers: labels, the pointer, the tag head, and whole runs."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ SPLITS = {"train": 400, "valid": 30, "test": 30}
 pytestmark = pytest.mark.usefixtures("one_core")
 
 
-def sentence(chance: random.Random) -> str:
-    """A tree of a little grammar, with function tags, a trace and a root without a label, as the Penn treebank has them."""
+def sentence(rng: random.Random) -> str:
+    """Return a tree of a small grammar, with function tags, a trace and an unlabelled root, as in the Penn Treebank."""
 
     def word(tag: str) -> str:
-        return f"({tag} {chance.choice(WORDS[tag])})"
+        return f"({tag} {rng.choice(WORDS[tag])})"
 
     def phrase(depth: int) -> str:
-        adjective = f"{word('JJ')} " if chance.random() < 0.4 else ""
+        adjective = f"{word('JJ')} " if rng.random() < 0.4 else ""
         noun = f"(NP {word('DT')} {adjective}{word('NN')})"
-        return f"(NP {noun} (PP-LOC {word('IN')} {phrase(depth + 1)}))" if depth < 2 and chance.random() < 0.3 else noun
+        return f"(NP {noun} (PP-LOC {word('IN')} {phrase(depth + 1)}))" if depth < 2 and rng.random() < 0.3 else noun
 
     return f"( (S {phrase(0)} (VP {word('VBZ')} {phrase(0)} (ADVP (-NONE- *T*-1))) (. .)) )"
 
@@ -71,9 +71,9 @@ def sentence(chance: random.Random) -> str:
 @pytest.fixture(scope="module")
 def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("treebank")
-    chance = random.Random(1)
+    rng = random.Random(1)
     for name, size in SPLITS.items():
-        (folder / f"{name}.mrg").write_text("".join(sentence(chance) + "\n" for _ in range(size)))
+        (folder / f"{name}.mrg").write_text("".join(sentence(rng) + "\n" for _ in range(size)))
     return folder
 
 
@@ -82,7 +82,7 @@ Make = Callable[..., Recipe]
 
 @pytest.fixture(scope="module")
 def parsing(treebank: Path) -> Make:
-    """(run folder, "section.knob=value" …) → a tiny recipe over the little grammar's trees."""
+    """Return a function from a run folder and "section.key=value" settings to a tiny recipe over the grammar's trees."""
 
     def make(run: Path, *changes: str) -> Recipe:
         document: dict[str, Any] = {
@@ -124,7 +124,7 @@ def parsing(treebank: Path) -> Make:
 
 @pytest.fixture(scope="module")
 def run(parsing: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that has learnt a little. Nobody writes into it."""
+    """Return the folder of a short run; tests do not write into it."""
     folder = tmp_path_factory.mktemp("parser") / "run"
     with on_one_core():
         train(parsing(folder, "training.best_metric=f1"))
@@ -135,8 +135,8 @@ def run(parsing: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("how", LINEARIZATION_NAMES)
-def test_ids_tell_the_tree_and_its_tags(how: Any) -> None:
-    """The decoder says the linearization of `trees`, which is tested by itself; the tags stand where words are consumed."""
+def test_labels_encode_tree_and_tags(how: Any) -> None:
+    """The ids are the linearization of the tree, with tags at the words."""
     task = TaskConfig(kind="parsing", linearization=how, pos_tags="sequence" if how == "tensor2tensor" else "head")
     trees = [read_tree(sentence(random.Random(seed))) for seed in range(20)] + [
         read_tree("(NN word)"),
@@ -149,15 +149,15 @@ def test_ids_tell_the_tree_and_its_tags(how: Any) -> None:
     for tree in map(labels.normalize, trees[:-1]):
         words = [leaf.word for leaf in get_leaves(tree)]
         ids = labels.encode_tree(tree)
-        told = [labels.tokens[index] for index in ids if index in labels.shift_ids]
-        assert told == [leaf.tag for leaf in get_leaves(tree)]
-        tags = None if how == "tensor2tensor" else told
+        tags_of_ids = [labels.tokens[index] for index in ids if index in labels.shift_ids]
+        assert tags_of_ids == [leaf.tag for leaf in get_leaves(tree)]
+        tags = None if how == "tensor2tensor" else tags_of_ids
         assert delinearize(labels.linearization, labels.ids_to_pieces(labels.hide_tags(ids)), words, tags) == tree
         assert labels.encode(labels.decode(ids)) == ids
         assert not set(labels.hide_tags(ids)) & set(labels.hidden_ids)
 
 
-def test_labels_that_were_not_learnt_are_counted() -> None:
+def test_unknown_labels_are_counted() -> None:
     labels = collect_labels([read_tree(CAT)], TaskConfig(kind="parsing"))
     unknown = Counter[str]()
     ids = labels.encode_tree(read_tree("(S (QP (CD two) (NN x)) (. .))"), unknown)
@@ -178,7 +178,7 @@ def test_labels_that_were_not_learnt_are_counted() -> None:
         "[" * 100_000,
     ],
 )
-def test_damaged_labels_are_refused(written: str) -> None:
+def test_damaged_labels_raise_error(written: str) -> None:
     with pytest.raises(BundleError, match=r"labels\.json: is not a list of labels"):
         read_labels(written.encode(), name="labels.json")
 
@@ -194,15 +194,15 @@ def pieces() -> SentencePieceTokenizer:
 @given(
     words=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), min_size=1, max_size=6), alpha=st.floats(0, 1)
 )
-def test_every_word_begins_once_whatever_it_holds(pieces: SentencePieceTokenizer, words: list[str], alpha: float) -> None:
-    """Of any characters, brackets, white space and ▁ among them; however its pieces are drawn."""
+def test_every_word_has_one_start_piece(pieces: SentencePieceTokenizer, words: list[str], alpha: float) -> None:
+    """Words may have any characters, also brackets, white space and ▁; sampled pieces keep the property."""
     text = to_source_text(words)
     assert int(pieces.word_start_mask[pieces.encode(text)].sum()) == len(words)
     assert int(pieces.word_start_mask[pieces.sample_encode(text, alpha=alpha, seed=1)].sum()) == len(words)
     assert pieces.decode(pieces.encode(text)) == text
 
 
-def test_words_are_read_as_a_treebank_has_them() -> None:
+def test_source_text_escapes_words() -> None:
     assert to_source_text(["(", "-LRB-", "a\u2581b", "no\u00a0break", "", "x)"]) == "-LRB- -LRB- a_b no_break _ x-RRB-"
 
 
@@ -215,9 +215,17 @@ TARGETS = [[10, 8, 4, 11, 9, 11], [10, 10, 8, 11, 9, 11]]
 
 def parser(*, pointer: bool = True, tagging: bool = True) -> Transformer:
     config = ModelConfig(
-        encoder_layers=1, decoder_layers=2, d_model=16, d_ff=32, num_heads=2, tie_embeddings="none", pointer=pointer, norm="pre",
-        residual_dropout=0.0, embedding_dropout=0.0,
-    )  # fmt: skip
+        encoder_layers=1,
+        decoder_layers=2,
+        d_model=16,
+        d_ff=32,
+        num_heads=2,
+        tie_embeddings="none",
+        pointer=pointer,
+        norm="pre",
+        residual_dropout=0.0,
+        embedding_dropout=0.0,
+    )
     torch.manual_seed(1)
     model = build_model(config, source_vocab_size=8, target_vocab_size=12, word_id=4, tagging=tagging)
     assert model.words is not None
@@ -225,8 +233,8 @@ def parser(*, pointer: bool = True, tagging: bool = True) -> Transformer:
     return model.eval()
 
 
-def test_the_places_of_words() -> None:
-    """Word by word, then the end token: by hand."""
+def test_word_tables_find_words() -> None:
+    """Compare with positions of words, then of the end token, that were written by hand."""
     words = WordTables(source_vocab_size=8, target_vocab_size=12, word_id=4, padding_id=0)
     words.fill(begins=BEGINS, shifts=SHIFTS, hidden=HIDDEN)
     source_BS = torch.tensor([[*SOURCES[0], 0], SOURCES[1]])
@@ -237,22 +245,22 @@ def test_the_places_of_words() -> None:
     assert words.gather_tags(target_BT, 1).tolist() == [[8], [8]]
 
 
-def test_the_pointer_shows_the_next_word() -> None:
-    """What is added at each place is the projection of the encoder's output at the word after those consumed so far."""
+def test_pointer_adds_the_next_word() -> None:
+    """The pointer adds the projection of the encoder's output at the next word that is not yet consumed."""
     model = parser()
     pointer = model.decoder.pointer
     assert pointer is not None
     source_BS, inputs_BT = torch.tensor([SOURCES[0]]), torch.tensor([[2, *TARGETS[0], 4, 4]])
     memory_BSD = model.encoder(source_BS)
     added_BTD, after = pointer(inputs_BT, pointer.start(memory_BSD, source_BS))
-    places = [0, 0, 2, 3, 3, 4, 4, 4, 4]  # the last two consume words that are not there
+    places = [0, 0, 2, 3, 3, 4, 4, 4, 4]  # the last two consume words that do not exist
     expected_TD = pointer.projection(memory_BSD[0, places])
     torch.testing.assert_close(added_BTD[0], expected_TD)
-    assert after.count_N is not None
-    assert after.count_N.tolist() == [5]
+    assert after.num_words_N is not None
+    assert after.num_words_N.tolist() == [5]
 
 
-def test_steps_and_reordered_rows_point_as_teacher_forcing_does() -> None:
+def test_pointer_steps_equal_teacher_forcing() -> None:
     model = parser()
     source_BS = torch.tensor([[*SOURCES[0], 0], SOURCES[1]])
     inputs_BT = torch.tensor([[2, *target] for target in TARGETS])
@@ -262,7 +270,7 @@ def test_steps_and_reordered_rows_point_as_teacher_forcing_does() -> None:
         rows_N = torch.tensor([1, 0, 3, 2])
         others_BT = inputs_BT.flip(1)
         for place in range(inputs_BT.shape[1]):
-            # Two hypotheses a sentence, the true one first; they change places after every step.
+            # Two hypotheses a sentence, the reference first; they swap rows after every step.
             tokens_N = torch.stack([inputs_BT[:, place], others_BT[:, place]], dim=1)
             tokens_N = (tokens_N if place % 2 == 0 else tokens_N.flip(1)).flatten()
             logits_NV, state = model.step(tokens_N, state)
@@ -277,8 +285,8 @@ def test_steps_and_reordered_rows_point_as_teacher_forcing_does() -> None:
     assert kept.pointer.num_words_N.tolist() == state.pointer.num_words_N.tolist()[2:]
 
 
-def test_a_model_without_pointer_is_what_it_was() -> None:
-    """The same weights by the same names, drawn alike, and the same bits."""
+def test_model_without_pointer_is_unchanged() -> None:
+    """A model without pointer has the same names, the same random weights and the same outputs as before."""
     config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, num_heads=2, tie_embeddings="none")
     models = []
     for word_id in (None, 4):
@@ -287,38 +295,38 @@ def test_a_model_without_pointer_is_what_it_was() -> None:
     plain, with_words = models
     source_BS, inputs_BT = torch.tensor([SOURCES[1]]), torch.tensor([[2, *TARGETS[1]]])
     assert [*plain.state_dict()] == [name for name in with_words.state_dict() if not name.startswith("words.")]
-    assert all(torch.equal(with_words.get_parameter(name), one) for name, one in plain.named_parameters())
+    assert all(torch.equal(with_words.get_parameter(name), weight) for name, weight in plain.named_parameters())
     assert torch.equal(plain(source_BS, inputs_BT), with_words(source_BS, inputs_BT))
 
 
-def test_the_tags_loss_is_that_of_each_words_tag() -> None:
-    """Against a loop over words, and both losses together against their parts."""
+def test_tag_loss_equals_a_loop_over_words() -> None:
+    """Compare with a loop over words, and the combined loss with its parts."""
     model = parser()
     assert model.tagger is not None
     batch = collate(SOURCES, TARGETS, start_id=2)
     with torch.no_grad():
         memory_BSD = model.encoder(batch.source_BS)
-        found = pos_tag_loss(model, memory_BSD, batch)
+        tag_loss = pos_tag_loss(model, memory_BSD, batch)
         expected = 0.0
         for row, places in enumerate(([0, 2, 3], [0, 1])):
             tags = [token for token in TARGETS[row] if token in SHIFTS]
             for place, tag in zip(places, tags, strict=True):
                 logits_V = model.tagger.projection(memory_BSD[row, place])
                 expected -= float(logits_V[SHIFTS].log_softmax(0)[SHIFTS.index(tag)])
-        assert float(found) == pytest.approx(expected, rel=1e-5)
+        assert float(tag_loss) == pytest.approx(expected, rel=1e-5)
         alone, nll = batch_loss(model, batch, epsilon=0.1, smoothing_mode="uniform")
         both, same = batch_loss(model, batch, epsilon=0.1, smoothing_mode="uniform", pos_loss_weight=0.5)
     assert float(both) == pytest.approx(float(alone) + 0.5 * expected, rel=1e-5)
     assert nll == same
 
 
-def test_the_decoder_never_reads_a_tag() -> None:
-    """Other tags in the places of XX: the same likelihood."""
+def test_decoder_never_reads_tags() -> None:
+    """Other tags at the positions of XX give the same likelihood."""
     model = parser()
     others = [[{8: 9, 9: 8}.get(token, token) for token in target] for target in TARGETS]
     nlls = [
-        batch_loss(model, collate(SOURCES, some, start_id=2), epsilon=0.1, smoothing_mode="uniform")[1]
-        for some in (TARGETS, others)
+        batch_loss(model, collate(SOURCES, targets, start_id=2), epsilon=0.1, smoothing_mode="uniform")[1]
+        for targets in (TARGETS, others)
     ]
     assert nlls[0] == nlls[1]
 
@@ -327,30 +335,30 @@ def test_the_decoder_never_reads_a_tag() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
-        ("task.pos_tags=sequence", "goes with tags = 'sequence'"),
-        ("task.linearization=tensor2tensor", "goes with tags = 'sequence'"),
+        ("task.pos_tags=sequence", "only the tensor2tensor sequence holds tags"),
+        ("task.linearization=tensor2tensor", "only the tensor2tensor sequence holds tags"),
         ("tokenizer.joint=true", "set joint = false"),
         ("tokenizer.normalization=nfkc", "set 'identity' for a parser"),
         ("data.overlong_pairs=truncate", "cuts trees"),
-        ("data.noise.upper_case=0.1", "would part words from their trees"),
+        ("data.noise.upper_case=0.1", "would change words but not their trees"),
         ("training.best_metric=bleu", "is not for parsing: set 'f1' or 'loss'"),
         ("model.append_source_eos=false", "needs model.append_source_eos = true"),
         ("decoding.max_extra_tokens=2", "more tokens than words"),
-        ("data.train={source='a.en',target='a.de'}", "data.train: task.kind = 'parsing' learns from trees"),
-        ("data.valid={file='a.tsv',format='tsv'}", "data.valid: task.kind = 'parsing' learns from trees"),
+        ("data.train={source='a.en',target='a.de'}", "data.train: task.kind = 'parsing' needs trees"),
+        ("data.valid={file='a.tsv',format='tsv'}", "data.valid: task.kind = 'parsing' needs trees"),
         ("task.kind=translation", "is for task.kind = 'parsing'"),
     ],
 )
-def test_impossible_recipes_are_refused(parsing: Make, tmp_path: Path, change: str, told: str) -> None:
-    with pytest.raises(RecipeError, match=told):
+def test_impossible_recipes_raise_error(parsing: Make, tmp_path: Path, change: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
         parsing(tmp_path, "tokenizer.byte_fallback=true", change)
 
 
-def test_each_task_refuses_the_others_files(parsing: Make, tiny: Make, tmp_path: Path) -> None:
+def test_tasks_reject_files_of_the_other(parsing: Make, tiny: Make, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("a\tb\n")
-    with pytest.raises(RecipeError, match=r"pairs\.tsv: is read as tsv, but task\.kind = 'parsing' learns from trees"):
+    with pytest.raises(RecipeError, match=r"pairs\.tsv: is read as tsv, but task\.kind = 'parsing' needs trees"):
         train(parsing(tmp_path / "run", f"data.train={{file='{tmp_path}/pairs.tsv'}}"))
     with pytest.raises(RecipeError, match=r"data\.train\.format = 'brackets': trees are for task\.kind = 'parsing'"):
         tiny(tmp_path / "run", "data.train={file='a.tsv',format='brackets'}")
@@ -361,37 +369,37 @@ def test_each_task_refuses_the_others_files(parsing: Make, tiny: Make, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("split", "written", "told"),
+    ("split", "written", "message"),
     [
         ("train", CAT + "\n(S (NP x)\n", "line 2: the tree that begins here has 1 brackets that never close"),
         ("train", "", "no pair is left"),
         ("train", "(S )\n( (S (NP )))\n", "no pair is left (2 pairs with an empty side dropped"),
-        ("valid", CAT + "\n( (S (-NONE- *)) )\n", ":2: a tree without words; take it out"),
-        ("test", "\n(S )\n", ":2: a tree without words; take it out"),
+        ("valid", CAT + "\n( (S (-NONE- *)) )\n", ":2: the tree has no words; remove the line"),
+        ("test", "\n(S )\n", ":2: the tree has no words; remove the line"),
         ("test", "(S (NP the cat) (. .))", ":1: the word 'the' has no tag"),
         ("test", "", "the test set is empty"),
     ],
 )
-def test_trees_to_learn_from_that_are_none(parsing: Make, tmp_path: Path, split: str, written: str, told: str) -> None:
+def test_wrong_trees_raise_error(parsing: Make, tmp_path: Path, split: str, written: str, message: str) -> None:
     (tmp_path / "bad.mrg").write_text(written)
-    with pytest.raises(DataError) as raised:
+    with pytest.raises(DataError) as error:
         train(parsing(tmp_path / "run", f"data.{split}={{file='{tmp_path}/bad.mrg'}}"))
-    assert f"{tmp_path}/bad.mrg" in str(raised.value)
-    assert told in str(raised.value)
+    assert f"{tmp_path}/bad.mrg" in str(error.value)
+    assert message in str(error.value)
 
 
-def test_tensor2tensors_way_needs_tags(parsing: Make, tmp_path: Path) -> None:
+def test_tensor2tensor_linearization_needs_tags(parsing: Make, tmp_path: Path) -> None:
     (tmp_path / "bare.mrg").write_text(f"{CAT}\n(S (NP the cat) (. .))\n")
-    ways = ("task.linearization=tensor2tensor", "task.pos_tags=sequence", "tokenizer.vocab_size=20")
-    recipe = parsing(tmp_path / "run", f"data.train={{file='{tmp_path}/bare.mrg'}}", *ways)
-    with pytest.raises(DataError, match=r"bare\.mrg:2: the word 'the' stands in its bracket without a tag"):
+    settings_pair = ("task.linearization=tensor2tensor", "task.pos_tags=sequence", "tokenizer.vocab_size=20")
+    recipe = parsing(tmp_path / "run", f"data.train={{file='{tmp_path}/bare.mrg'}}", *settings_pair)
+    with pytest.raises(DataError, match=r"bare\.mrg:2: word 'the': has no tag"):
         prepare(recipe, tmp_path / "data")
 
 
 # Runs
 
 
-def test_a_run_leaves_a_parser(run: Path, treebank: Path) -> None:
+def test_run_writes_parser_and_report(run: Path, treebank: Path) -> None:
     report = json.loads((run / "report.json").read_bytes())
     assert 0 < report["f1"] <= report["f1_gold_tags"] <= 100
     assert report["valid"]["f1"] > 0
@@ -400,14 +408,14 @@ def test_a_run_leaves_a_parser(run: Path, treebank: Path) -> None:
     valid = [entry for entry in read_run_status(run).valid]
     assert [entry["step"] for entry in valid] == [30, 60]
     assert all(entry["f1_gold_tags"] >= entry["f1"] > 0 and entry["bleu"] is None for entry in valid)
-    # A parser that points at its words is the worse for those of another sentence.
+    # A parser with a pointer is worse with the words of another sentence.
     assert valid[-1]["nll_shuffled_source"] > 1.2 * valid[-1]["nll_own_source"]
     bundle = load_bundle(run / "bundle")
-    told = json.loads((run / "bundle" / LABELS_FILE).read_bytes())
+    document = json.loads((run / "bundle" / LABELS_FILE).read_bytes())
     counted = Counter(re.findall(r"\((\w+|\.)", (treebank / "train.mrg").read_text()))
     for which, known in (("brackets", ["NP", "PP", "S", "VP"]), ("tags", [*WORDS, "."])):
-        assert sorted(told[which]) == sorted(known)
-        assert told[which] == sorted(known, key=lambda label: (-counted[label], label))
+        assert sorted(document[which]) == sorted(known)
+        assert document[which] == sorted(known, key=lambda label: (-counted[label], label))
     assert bundle.model.words is not None
     begins = bundle.model.words.begins_V.numpy() > 0
     assert np.array_equal(begins, bundle.tokenizer.source.word_start_mask)
@@ -418,23 +426,24 @@ def test_parses_are_trees_over_the_words(run: Path) -> None:
     words = [["the", "cat", "sees", "a", "dog", "."], [], ["("] * 3, ["\u2581", "x y", "\N{GRINNING FACE}"], ["the"] * 400]
     tagged: Sequence[Sequence[str] | None] = [["A", "B", "C", "D", "E", "F"], None, None, None, None]
     decoding = bundle.recipe.decoding.model_copy(update={"max_source_tokens": 300})
-    found = parse_sentences([bundle.model], bundle.tokenizer, words, bundle.recipe, decoding, tags=tagged)
-    assert [one.status for one in found] == ["ok", "empty", "ok", "ok", "refused"]
-    for one, own in zip(found, words, strict=True):
-        assert one.tree is None or [leaf.word for leaf in get_leaves(one.tree)] == own
-    assert found[0].tags == tuple(tagged[0] or ())
-    assert {*found[2].tags} <= {*WORDS, "."}
-    assert len(found[0].hypotheses) == 1
+    parses = parse_sentences([bundle.model], bundle.tokenizer, words, bundle.recipe, decoding, tags=tagged)
+    assert [parse.status for parse in parses] == ["ok", "empty", "ok", "ok", "too_long"]
+    for parse, sentence_words in zip(parses, words, strict=True):
+        assert parse.tree is None or [leaf.word for leaf in get_leaves(parse.tree)] == sentence_words
+    assert parses[0].tags == tuple(tagged[0] or ())
+    assert {*parses[2].tags} <= {*WORDS, "."}
+    assert len(parses[0].hypotheses) == 1
     free = parse_sentences([bundle.model], bundle.tokenizer, words[:4], bundle.recipe, decoding, constrained=False)
     assert all(
-        one.tree is None or [leaf.word for leaf in get_leaves(one.tree)] == own for one, own in zip(free, words, strict=False)
+        parse.tree is None or [leaf.word for leaf in get_leaves(parse.tree)] == sentence_words
+        for parse, sentence_words in zip(free, words, strict=False)
     )
     with pytest.raises(DataError, match="sentence 1: 1 tags for 6 words"):
         parse_sentences([bundle.model], bundle.tokenizer, words[:1], bundle.recipe, decoding, tags=[["A"]])
 
 
-def test_tables_of_words_come_from_the_bundle(run: Path, tmp_path: Path) -> None:
-    """A bundle whose labels are gone, or whose task is another, is refused; a translator does not open a parser."""
+def test_damaged_parser_bundle_raises_error(run: Path, tmp_path: Path) -> None:
+    """A bundle without labels or of another task raises an error; a translator does not open a parser."""
     copy = Path(shutil.copytree(run / "bundle", tmp_path / "bundle"))
     with pytest.raises(BundleError, match="dragoman parse"):
         load_translator(copy)
@@ -445,15 +454,15 @@ def test_tables_of_words_come_from_the_bundle(run: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_resumed_run_is_the_run_that_was_not_stopped(parsing: Make, run: Path, tmp_path: Path) -> None:
+def test_resumed_parser_run_is_exact(parsing: Make, run: Path, tmp_path: Path) -> None:
     train(parsing(tmp_path / "run", "training.best_metric=f1", "training.max_steps=30"))
     train(parsing(tmp_path / "run", "training.best_metric=f1"))
     weights = [(folder / "bundle" / "weights.safetensors").read_bytes() for folder in (run, tmp_path / "run")]
     assert weights[0] == weights[1]
 
 
-def test_f1_is_that_of_evalb_over_files(tmp_path: Path) -> None:
-    """What `dragoman evalb` makes of the same trees in files, which is the C program's count; no parse counts as zero."""
+def test_f1_equals_evalb(tmp_path: Path) -> None:
+    """The scores equal those of `dragoman evalb` over files; a sentence without a parse counts as zero."""
     gold = [
         read_tree(CAT),
         read_tree("(S (NP (NN dogs)) (VP (VBP run) (ADVP (RB far))) (. .))"),
@@ -467,25 +476,26 @@ def test_f1_is_that_of_evalb_over_files(tmp_path: Path) -> None:
     (tmp_path / "gold").write_text("".join(format_tree(tree) + "\n" for tree in gold))
     (tmp_path / "test").write_text("".join(f"{format_tree(tree) if tree is not None else ''}\n" for tree in parses))
     expected = sum_scores(score_files(tmp_path / "gold", tmp_path / "test"))
-    found = score_parses(parses, gold)
-    assert found["f1"].value == expected.f1
-    assert found["tagging"].value == 80.0  # 8 of 10 words: the third sentence has no tree
+    scores = score_parses(parses, gold)
+    assert scores["f1"].value == expected.f1
+    assert scores["tagging"].value == 80.0  # 8 of 10 words: the third sentence has no tree
     assert 0 < expected.f1 < 100
 
 
-def test_doctor_sees_a_source_that_is_not_read(run: Path) -> None:
-    record = read_run_status(run)
-    assert not any(one.name == "ignores the source" for one in diagnose(record))
-    blind = [{**entry, "nll_shuffled_source": entry.get("nll_own_source")} for entry in record.entries]
-    [found] = [one for one in diagnose(RunStatus(run, record.recipe, blind)) if one.name == "ignores the source"]
-    assert "with the sources of other sentences as long" in found.evidence
+def test_diagnosis_of_an_ignored_source(run: Path) -> None:
+    status = read_run_status(run)
+    assert not any(diagnosis.name == "ignores the source" for diagnosis in diagnose(status))
+    blind = [{**entry, "nll_shuffled_source": entry.get("nll_own_source")} for entry in status.entries]
+    diagnoses = diagnose(RunStatus(run, status.recipe, blind))
+    [finding] = [diagnosis for diagnosis in diagnoses if diagnosis.name == "ignores the source"]
+    assert "with the sources of other sentences of equal length" in finding.evidence
     early = [{**entry, "epoch": 1.0} if entry["type"] == "train" else entry for entry in blind]
-    assert not any(one.name == "ignores the source" for one in diagnose(RunStatus(run, record.recipe, early)))
+    assert not any(diagnosis.name == "ignores the source" for diagnosis in diagnose(RunStatus(run, status.recipe, early)))
 
 
 @pytest.mark.slow
-def test_a_toy_treebank_is_learnt(parsing: Make, tmp_path: Path) -> None:
-    """A grammar without ambiguity, from 400 trees: nearly all brackets and tags of others are right."""
+def test_toy_treebank_is_learned(parsing: Make, tmp_path: Path) -> None:
+    """Learn an unambiguous grammar from 400 trees; nearly all brackets and tags of other trees are right."""
     sizes = ("model.d_model=64", "model.d_ff=128", "model.num_heads=4", "training.label_smoothing=0.05")
     report = train(
         parsing(
@@ -501,9 +511,9 @@ def test_a_toy_treebank_is_learnt(parsing: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ways", [("tensor2tensor", "sequence"), ("topdown", "head"), ("typed", "given")])
-def test_other_ways_are_learnt_as_well(parsing: Make, tmp_path: Path, ways: tuple[str, str]) -> None:
-    how, tags = ways
+@pytest.mark.parametrize("settings_pair", [("tensor2tensor", "sequence"), ("topdown", "head"), ("typed", "given")])
+def test_other_linearizations_are_learned(parsing: Make, tmp_path: Path, settings_pair: tuple[str, str]) -> None:
+    how, tags = settings_pair
     changes = (
         f"task.linearization={how}",
         f"task.pos_tags={tags}",

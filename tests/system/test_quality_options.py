@@ -1,4 +1,4 @@
-"""Switches that make a model better: R-Drop, minimum Bayes risk, pairs that models write, and ensembles under a test set."""
+"""Options that improve quality: R-Drop, minimum Bayes risk, synthetic data, and evaluation of ensembles."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from dragoman.formats.resumable import resumable_file
 from dragoman.formats.text import read_lines
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.tasks import synthetic_data as augmentation
+from dragoman.tasks import synthetic_data
 from dragoman.tasks.mbr import rerank_by_mbr
 from dragoman.tasks.synthetic_data import Augmentation, augment
 from dragoman.tasks.translation import TranslationStatus
@@ -63,18 +63,19 @@ PLACES, WIDTH, VOCABULARY, ALPHA = 9, 4, 11, 5.0
 FORMS = ("uniform", "exclude_target", "exclude_target_and_pad")
 
 
-def as_printed(outputs_2XD: Tensor, output_VD: Tensor, targets_X: Tensor, *, form: str, alpha: float) -> Tensor:
-    """Half of equation 4 by PyTorch's own cross-entropy and divergence, over all logits at once."""
+def equation_4(outputs_2XD: Tensor, output_VD: Tensor, targets_X: Tensor, *, form: str, alpha: float) -> Tensor:
+    """Return half of equation 4, by PyTorch's own cross-entropy and divergence over all logits at once."""
     log_probs_2XV = (outputs_2XD @ output_VD.t()).log_softmax(-1)
     vocabulary = len(output_VD)
-    wanted_XV = torch.full((len(targets_X), vocabulary), 0.1 / (vocabulary - FORMS.index(form)), dtype=output_VD.dtype)
+    target_probs_XV = torch.full((len(targets_X), vocabulary), 0.1 / (vocabulary - FORMS.index(form)), dtype=output_VD.dtype)
     if form == "exclude_target_and_pad":
-        wanted_XV[:, 0] = 0.0
-    wanted_XV.scatter_(1, targets_X[:, None], 0.9 + (0.1 / vocabulary if form == "uniform" else 0.0))
-    likelihoods = [F.cross_entropy(log_probs_XV, wanted_XV, reduction="sum") for log_probs_XV in log_probs_2XV]
-    one, other = log_probs_2XV
-    apart = [F.kl_div(second, first, reduction="sum", log_target=True) for first, second in ((one, other), (other, one))]
-    return (torch.stack(likelihoods).sum() + alpha / 2 * torch.stack(apart).sum()) / 2
+        target_probs_XV[:, 0] = 0.0
+    target_probs_XV.scatter_(1, targets_X[:, None], 0.9 + (0.1 / vocabulary if form == "uniform" else 0.0))
+    likelihoods = [F.cross_entropy(log_probs_XV, target_probs_XV, reduction="sum") for log_probs_XV in log_probs_2XV]
+    first_XV, second_XV = log_probs_2XV
+    pairs = ((first_XV, second_XV), (second_XV, first_XV))
+    divergences = [F.kl_div(q_XV, p_XV, reduction="sum", log_target=True) for p_XV, q_XV in pairs]
+    return (torch.stack(likelihoods).sum() + alpha / 2 * torch.stack(divergences).sum()) / 2
 
 
 def drawn_places() -> tuple[Tensor, Tensor, Tensor]:
@@ -86,35 +87,37 @@ def drawn_places() -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("slices", [None, (88, 50)], ids=["whole", "sliced"])
 @pytest.mark.parametrize("form", FORMS)
-def test_r_drop_and_its_gradients_are_the_equation(
+def test_r_drop_and_its_gradients_equal_the_equation(
     form: str, slices: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if slices is not None:
         monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", slices[0])
         monkeypatch.setattr("dragoman.training.losses.chunked.CPU_BLOCK_LOGITS", slices[1])
     outputs_2XD, output_VD, targets_X = drawn_places()
-    given = {"epsilon": 0.1, "form": form, "alpha": ALPHA}
-    loss, nll = consistency_loss(outputs_2XD, output_VD, targets_X, **given)  # type: ignore[arg-type]
-    wanted = as_printed(outputs_2XD, output_VD, targets_X, form=form, alpha=ALPHA)
-    torch.testing.assert_close(loss, wanted)
+    settings = {"epsilon": 0.1, "smoothing_mode": form, "alpha": ALPHA}
+    loss, nll = consistency_loss(outputs_2XD, output_VD, targets_X, **settings)  # type: ignore[arg-type]
+    expected = equation_4(outputs_2XD, output_VD, targets_X, form=form, alpha=ALPHA)
+    torch.testing.assert_close(loss, expected)
     log_probs_2XV = (outputs_2XD @ output_VD.t()).log_softmax(-1)
-    torch.testing.assert_close(nll, sum(F.nll_loss(one, targets_X, reduction="sum") for one in log_probs_2XV) / 2)
+    torch.testing.assert_close(
+        nll, sum(F.nll_loss(log_probs_XV, targets_X, reduction="sum") for log_probs_XV in log_probs_2XV) / 2
+    )
     leaves = (outputs_2XD, output_VD)
-    for mine, theirs in zip(torch.autograd.grad(loss * 0.7, leaves), torch.autograd.grad(wanted * 0.7, leaves), strict=True):
+    for mine, theirs in zip(torch.autograd.grad(loss * 0.7, leaves), torch.autograd.grad(expected * 0.7, leaves), strict=True):
         torch.testing.assert_close(mine, theirs)
 
     def by(outputs_2XD: Tensor, output_VD: Tensor) -> Tensor:
-        return consistency_loss(outputs_2XD, output_VD, targets_X, **given)[0]  # type: ignore[arg-type]
+        return consistency_loss(outputs_2XD, output_VD, targets_X, **settings)[0]  # type: ignore[arg-type]
 
     if slices is None:
         assert torch.autograd.gradcheck(by, leaves)  # finite differences
 
 
-def test_r_drop_never_holds_the_logits_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_r_drop_never_holds_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", 88)
     made = []
 
-    def product(x: Tensor, weight: Tensor, bias: Tensor | None, rectified: bool = False) -> Tensor:
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
         made.append((len(x), len(weight)))
         return F.linear(x, weight, bias)
 
@@ -140,19 +143,19 @@ def small_model(dropout: float) -> Transformer:
 BATCH = collate([[5, 6, 7, 3], [8, 3], [9, 10, 3]], [[4, 5], [6, 7, 8, 9], [10]], start_id=2)
 
 
-def test_without_dropout_r_drop_is_the_plain_loss() -> None:
+def test_r_drop_without_dropout_is_plain_loss() -> None:
     model = small_model(0.3).eval()
-    plain, told = (
+    plain, settings = (
         batch_loss(model, BATCH, epsilon=0.1, smoothing_mode="uniform"),
-        {"epsilon": 0.1, "form": "uniform", "alpha": 7.0},
+        {"epsilon": 0.1, "smoothing_mode": "uniform", "alpha": 7.0},
     )
-    ours = r_drop_loss(model, BATCH, **told)  # type: ignore[arg-type]
-    torch.testing.assert_close(torch.stack(ours), torch.stack(plain))
-    in_halves = [r_drop_loss(model, half, **told) for half in split_in_half(BATCH)]  # type: ignore[arg-type]
+    losses = r_drop_loss(model, BATCH, **settings)  # type: ignore[arg-type]
+    torch.testing.assert_close(torch.stack(losses), torch.stack(plain))
+    in_halves = [r_drop_loss(model, half, **settings) for half in split_in_half(BATCH)]  # type: ignore[arg-type]
     torch.testing.assert_close(torch.stack([sum(part) for part in zip(*in_halves, strict=True)]), torch.stack(plain))
 
 
-def test_r_drop_draws_another_dropout_for_each_pass() -> None:
+def test_r_drop_has_two_dropout_masks() -> None:
     model, twice = small_model(0.3), BATCH.source_BS.repeat(2, 1)
     torch.manual_seed(3)
     loss, _ = r_drop_loss(model, BATCH, epsilon=0.1, smoothing_mode="uniform", alpha=ALPHA)
@@ -161,20 +164,20 @@ def test_r_drop_draws_another_dropout_for_each_pass() -> None:
     real_X = BATCH.find_nonpad_positions()
     outputs_2XD = torch.stack([half.flatten(0, 1)[real_X] for half in outputs_BTD.chunk(2)])
     targets_X = BATCH.targets_BT.flatten()[real_X]
-    wanted = as_printed(outputs_2XD, model.output, targets_X, form="uniform", alpha=ALPHA)
-    torch.testing.assert_close(loss, wanted)
-    assert wanted > as_printed(outputs_2XD, model.output, targets_X, form="uniform", alpha=0.0) + 0.1
+    expected = equation_4(outputs_2XD, model.output, targets_X, form="uniform", alpha=ALPHA)
+    torch.testing.assert_close(loss, expected)
+    assert expected > equation_4(outputs_2XD, model.output, targets_X, form="uniform", alpha=0.0) + 0.1
     parameters = list(model.parameters())
-    mine, theirs = (torch.autograd.grad(one, parameters, retain_graph=True) for one in (loss, wanted))
-    for one, other in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    mine, theirs = (torch.autograd.grad(value, parameters, retain_graph=True) for value in (loss, expected))
+    for actual, reference in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(actual, reference, rtol=1e-4, atol=1e-5)
 
 
 R_DROP = ("training.r_drop_alpha=5", "training.batches_per_update=2", "training.max_steps=4", "training.batch_tokens=60")
 
 
 class StopsAfter:
-    """Interrupts a run as a signal does, after so many steps."""
+    """Callback that interrupts a run with a signal after this number of steps."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
@@ -185,23 +188,20 @@ class StopsAfter:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_step_with_r_drop_costs_two(tiny: MakeRecipe, tmp_path: Path) -> None:
-    trainers = {
-        alpha: new_trainer(tiny(tmp_path / alpha, *R_DROP, f"training.r_drop_alpha={alpha}"))
-        for alpha in ("5", "0")
-    }
+def test_r_drop_step_costs_two_steps(tiny: MakeRecipe, tmp_path: Path) -> None:
+    trainers = {alpha: new_trainer(tiny(tmp_path / alpha, *R_DROP, f"training.r_drop_alpha={alpha}")) for alpha in ("5", "0")}
     for trainer in trainers.values():
         trainer._step()
     assert trainers["5"].state.flops == 2 * trainers["0"].state.flops
-    twice, once = ([one.detach().clone() for one in trainer.model.parameters()] for trainer in trainers.values())
-    assert not all(torch.equal(one, other) for one, other in zip(twice, once, strict=True))
+    twice, once = ([weight.detach().clone() for weight in trainer.model.parameters()] for trainer in trainers.values())
+    assert not all(torch.equal(first, second) for first, second in zip(twice, once, strict=True))
     nll = {alpha: float(trainer._nll_since_log / trainer._tokens_since_log) for alpha, trainer in trainers.items()}
-    assert nll["5"] == pytest.approx(nll["0"], rel=0.1)  # likelihoods of equal weights, under other dropouts
+    assert nll["5"] == pytest.approx(nll["0"], rel=0.1)  # likelihoods of equal weights, with other dropout masks
 
 
 @pytest.mark.slow
-def test_a_run_with_r_drop_goes_on_where_it_stopped(tiny: MakeRecipe, tmp_path: Path) -> None:
-    """Its last scores are by minimum Bayes risk, those on the way are greedy."""
+def test_r_drop_run_resumes_exactly(tiny: MakeRecipe, tmp_path: Path) -> None:
+    """The last scores are by minimum Bayes risk, the scores during training by greedy search."""
     settings = (*R_DROP, "training.validate_every_steps=2", "decoding.method='sample'", "decoding.mbr='chrf'")
     train(tiny(tmp_path / "whole", *settings, "decoding.mbr_candidates=3"))
     recipe = tiny(tmp_path / "parts", *settings, "decoding.mbr_candidates=3")
@@ -216,13 +216,15 @@ def test_a_run_with_r_drop_goes_on_where_it_stopped(tiny: MakeRecipe, tmp_path: 
 @pytest.mark.slow
 def test_ranks_share_r_drop(tiny: MakeRecipe, tmp_path: Path) -> None:
     train(tiny(tmp_path / "alone", *R_DROP))
-    ways = ("ddp", "fsdp")
-    run_ranks(2, train_all, {find_free_port(): tiny(tmp_path / way, *R_DROP, f"training.parallel={way}") for way in ways})
-    for way in ways:
-        assert read_losses(tmp_path / way) == pytest.approx(read_losses(tmp_path / "alone"), rel=1e-6)
+    methods = ("ddp", "fsdp")
+    run_ranks(
+        2, train_all, {find_free_port(): tiny(tmp_path / method, *R_DROP, f"training.parallel={method}") for method in methods}
+    )
+    for method in methods:
+        assert read_losses(tmp_path / method) == pytest.approx(read_losses(tmp_path / "alone"), rel=1e-6)
 
 
-def test_r_drop_without_dropout_is_refused(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_r_drop_needs_dropout(tiny: MakeRecipe, tmp_path: Path) -> None:
     off = [f"model.{place}_dropout=0" for place in ("residual", "embedding", "attention", "activation")]
     with pytest.raises(RecipeError, match=r"training.r_drop_alpha = 5 compares two dropout masks, but all dropout rates are 0"):
         tiny(tmp_path / "run", "training.r_drop_alpha=5", *off)
@@ -230,7 +232,7 @@ def test_r_drop_without_dropout_is_refused(tiny: MakeRecipe, tmp_path: Path) -> 
         tiny(tmp_path / "run", "training.r_drop_alpha=-1")
 
 
-def test_a_run_of_before_a_knob_goes_on(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_run_without_a_new_key_resumes(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run")
     before = recipe.model_dump(mode="json")
     del before["training"]["r_drop_alpha"]
@@ -245,29 +247,29 @@ WORDS = ["the", "a", "dog", ",", ".", "runs", "ran", "fast", "é", "中", "文",
 
 
 def drawn_lines() -> Iterator[list[str]]:
-    chance = random.Random(1)
+    rng = random.Random(1)
     for number in range(40):
-        lines = [" ".join(chance.choices(WORDS, k=chance.randint(0, 9))) for _ in range(chance.randint(1, 6))]
+        lines = [" ".join(rng.choices(WORDS, k=rng.randint(0, 9))) for _ in range(rng.randint(1, 6))]
         yield ["", *lines] if number % 5 == 0 else lines
 
 
-def test_pairwise_scores_are_sacrebleus() -> None:
+def test_pairwise_scores_equal_sacrebleu() -> None:
     tokens = BLEU(effective_order=True, tokenize="none")
     for lines in drawn_lines():
-        for table, judge in (
+        for table, metric in (
             (pairwise_chrf(lines), CHRF_SENTENCE),
             (pairwise_bleu(lines), BLEU_SENTENCE),
             (pairwise_bleu(lines, tokenize="none"), tokens),
         ):
-            wanted = [[judge.sentence_score(one, [other]).score for other in lines] for one in lines]
-            np.testing.assert_allclose(table, wanted, rtol=0, atol=1e-9)
+            expected = [[metric.sentence_score(line, [reference]).score for reference in lines] for line in lines]
+            np.testing.assert_allclose(table, expected, rtol=0, atol=1e-9)
 
 
 def hypothesis(text: str, log_prob: float, *, finished: bool = True) -> tuple[Hypothesis, str]:
     return Hypothesis((len(text),), (log_prob,), log_prob, finished), text
 
 
-FOUND = [
+CANDIDATES = [
     hypothesis("a dog runs fast", -1.0),
     hypothesis("the dog runs fast", -1.5),
     hypothesis("a cat sleeps", -2.0),
@@ -278,60 +280,64 @@ FOUND = [
 
 @pytest.mark.parametrize("method", ["sample", "beam"])
 @pytest.mark.parametrize("utility", ["chrf", "bleu"])
-def test_the_choice_is_what_is_expected_of_each(utility: str, method: str) -> None:
-    hypotheses, texts = (list(side) for side in zip(*FOUND, strict=True))
+def test_mbr_ranks_by_expected_utility(utility: str, method: str) -> None:
+    hypotheses, texts = (list(side) for side in zip(*CANDIDATES, strict=True))
     decoding = DecodingConfig(method=method, mbr=utility, beam_size=8, nbest=4)  # type: ignore[arg-type]
     ranked = rerank_by_mbr(hypotheses, texts, decoding, tokenized=False)
-    judge = CHRF_SENTENCE if utility == "chrf" else BLEU_SENTENCE
-    weights = [np.exp(one.log_prob) if method == "beam" else 1.0 for one, _ in FOUND]
+    metric = CHRF_SENTENCE if utility == "chrf" else BLEU_SENTENCE
+    weights = [np.exp(candidate.log_prob) if method == "beam" else 1.0 for candidate, _ in CANDIDATES]
     expected = {
-        text: sum(w * judge.sentence_score(text, [other]).score for w, (_, other) in zip(weights, FOUND, strict=True))
+        text: sum(w * metric.sentence_score(text, [other]).score for w, (_, other) in zip(weights, CANDIDATES, strict=True))
         / sum(weights)
         for text in texts
     }
-    whole = sorted({text for one, text in FOUND if one.finished}, key=lambda text: -expected[text])
-    assert [texts[hypotheses.index(replace(one, utility=None))] for one in ranked] == [*whole, "the dog runs"]
-    for one in ranked:
-        assert one.mbr_score == pytest.approx(expected[texts[hypotheses.index(replace(one, utility=None))]])
-    assert ranked[0].score == (-1.5 if whole[0] == "the dog runs fast" else -1.0)  # of one text the likelier
+    whole = sorted({text for candidate, text in CANDIDATES if candidate.finished}, key=lambda text: -expected[text])
+    assert [texts[hypotheses.index(replace(best, mbr_score=None))] for best in ranked] == [*whole, "the dog runs"]
+    for best in ranked:
+        assert best.mbr_score == pytest.approx(expected[texts[hypotheses.index(replace(best, mbr_score=None))]])
+    assert ranked[0].score == (
+        -1.5 if whole[0] == "the dog runs fast" else -1.0
+    )  # the likelier of two hypotheses with one text
 
 
 @pytest.fixture(scope="module")
 def translator(bundle: Path, one_core: None) -> Translator:
-    found: Translator = load(bundle, device="cpu", precision="float32")
-    return found
+    return load(bundle, task="translation", device="cpu", precision="float32")
 
 
 LINES = ["one two three", "ten", "", "big small red blue"]
 
 
 @pytest.mark.parametrize("settings", [{"method": "sample", "temperature": 3.0, "mbr_candidates": 6}, {"beam_size": 6}], ids=str)
-def test_a_translation_is_the_best_of_its_candidates(translator: Translator, settings: dict[str, Any]) -> None:
+def test_mbr_translation_is_the_best_candidate(translator: Translator, settings: dict[str, Any]) -> None:
     plain = {name: value for name, value in settings.items() if name != "mbr_candidates"}
-    for line, given in zip(LINES, translator.translate(LINES, mbr="bleu", **settings), strict=True):
-        assert given.alternatives == ()
+    for line, chosen in zip(LINES, translator.translate(LINES, mbr="bleu", **settings), strict=True):
+        assert chosen.alternatives == ()
         if not line:
-            assert given.text == ""
+            assert chosen.text == ""
             continue
         (listed,) = translator.translate([line], start_index=LINES.index(line), nbest=6, **plain)
-        found = [listed, *listed.alternatives]
-        whole = [one.text for one in found if one.status not in ("truncated", "looped")] or [one.text for one in found]
-        weights = np.exp([sum(one.token_log_probs) if "beam_size" in settings else 0.0 for one in found])
+        candidates = [listed, *listed.alternatives]
+        finished = [candidate for candidate in candidates if candidate.status not in ("truncated", "repetition")]
+        whole = [candidate.text for candidate in finished or candidates]
+        weights = np.exp([sum(item.token_log_probs) if "beam_size" in settings else 0.0 for item in candidates])
         scores = {
-            one.text: sum(
-                weight * BLEU_SENTENCE.sentence_score(one.text, [other.text]).score
-                for weight, other in zip(weights, found, strict=True)
+            candidate.text: sum(
+                weight * BLEU_SENTENCE.sentence_score(candidate.text, [other.text]).score
+                for weight, other in zip(weights, candidates, strict=True)
             )
-            for one in found
+            for candidate in candidates
         }
-        best = max(scores[text] for text in whole)  # what came to no end stands behind
-        assert scores[given.text] == pytest.approx(best)
-        assert given.mbr_score == pytest.approx(best / sum(weights), rel=1e-5)  # logarithms of some tens, rounded to float32
-    assert all(one.mbr_score is None for one in translator.translate(LINES, **plain))
+        best = max(scores[text] for text in whole)  # unfinished candidates rank last
+        assert scores[chosen.text] == pytest.approx(best)
+        assert chosen.mbr_score == pytest.approx(
+            best / sum(weights), rel=1e-5
+        )  # float32 log-probabilities of a large magnitude
+    assert all(translation.mbr_score is None for translation in translator.translate(LINES, **plain))
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"method": "greedy", "mbr": "chrf"}, "greedy search gives one"),
         ({"mbr": "chrf", "beam_size": 4, "mbr_candidates": 5}, "mbr_candidates = 5 is more than beam_size = 4"),
@@ -341,34 +347,35 @@ def test_a_translation_is_the_best_of_its_candidates(translator: Translator, set
     ],
     ids=str,
 )
-def test_a_choice_without_candidates_is_refused(translator: Translator, settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(RecipeError, match=told) as caught:
+def test_mbr_without_candidates_raises_error(translator: Translator, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message) as error:
         translator.translate(LINES, **settings)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
-def test_evaluate_takes_several_bundles_and_a_choice_by_risk(bundle: Path, corpus: Path) -> None:
+def test_evaluate_takes_ensembles_and_mbr(bundle: Path, corpus: Path) -> None:
     files = ["--src", str(corpus / "test.en"), "--ref", str(corpus / "test.de"), "--device", "cpu", "--json"]
     sources, targets = (list(read_lines(corpus / f"test.{side}")) for side in ("en", "de"))
-    told = [
-        json.loads(CliRunner().invoke(cli, ["evaluate", str(bundle), *files, *more], catch_exceptions=False).stdout)
-        for more in ([], ["--with", str(bundle)], ["mbr=chrf"])
+    outputs = [
+        json.loads(CliRunner().invoke(cli, ["evaluate", str(bundle), *files, *options], catch_exceptions=False).stdout)
+        for options in ([], ["--ensemble", str(bundle)], ["mbr=chrf"])
     ]
-    assert [one["with"] for one in told] == [[], [str(bundle)], []]
-    assert told[1]["scores"] == told[0]["scores"]  # a bundle and itself are of one mind
-    chosen = [one.text for one in load(bundle, device="cpu", precision="float32").translate(sources, mbr="chrf")]
-    by_name = {score["name"]: score["value"] for score in told[2]["scores"]}
+    assert [output["ensemble"] for output in outputs] == [[], [str(bundle)], []]
+    assert outputs[1]["scores"] == outputs[0]["scores"]  # an ensemble of equal models
+    translator = load(bundle, task="translation", device="cpu", precision="float32")
+    chosen = [translation.text for translation in translator.translate(sources, mbr="chrf")]
+    by_name = {score["name"]: score["value"] for score in outputs[2]["scores"]}
     assert by_name["chrF2"] == CHRF_SENTENCE.corpus_score(chosen, [targets]).score
-    made = CliRunner().invoke(cli, ["translate", str(bundle), str(corpus / "test.en"), "mbr=chrf", "--json"])
-    assert all(0 < json.loads(line)["utility"] <= 100.0001 for line in made.stdout.splitlines())
+    result = CliRunner().invoke(cli, ["translate", str(bundle), str(corpus / "test.en"), "mbr=chrf", "--json"])
+    assert all(0 < json.loads(line)["mbr_score"] <= 100.0001 for line in result.stdout.splitlines())
 
 
-# Pairs that a model writes
+# Synthetic data
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model is said to have made."""
+    """Translation of a line."""
 
     text: str
     status: TranslationStatus = "ok"
@@ -377,38 +384,39 @@ class Answer:
 
 
 @pytest.mark.parametrize(
-    ("given", "made", "fate", "source"),
+    ("pair", "output", "outcome", "source"),
     [
         (Pair("ein Hund", ""), Answer("a dog"), "written", "<BT> a dog"),
         (Pair(" ", ""), Answer(" ", "empty"), "blank", None),
         (Pair("ein Hund", ""), Answer("a dog a", "truncated"), "truncated", None),
-        (Pair("ein Hund", ""), Answer("a a a", "looped"), "written", "<BT> a a a"),
-        (Pair("ein Hund", ""), Answer(" ", "looped"), "empty", None),
+        (Pair("ein Hund", ""), Answer("a a a", "repetition"), "written", "<BT> a a a"),
+        (Pair("ein Hund", ""), Answer(" ", "repetition"), "empty", None),
         (Pair("ein Hund", ""), Answer("ein Hund", "copied", alternatives=(Answer("a dog"),)), "written", "<BT> a dog"),
-        (Pair("ein Hund", ""), Answer("", "refused"), "refused", None),
+        (Pair("ein Hund", ""), Answer("", "too_long"), "too_long", None),
         (Pair("ein Hund", ""), Answer("a\ndog"), "written", "<BT> a dog"),
         (Pair("\ufeff", ""), Answer("a dog"), "blank", None),
         (Pair("ein Hund", ""), Answer(" \ufeff"), "empty", None),
     ],
     ids=lambda value: getattr(value, "status", None),
 )
-def test_what_becomes_of_a_line(given: Pair, made: Answer, fate: str, source: str | None) -> None:
-    how = Augmentation("back-translate", tag="<BT>", keep_statuses=frozenset({"looped"}))
-    found, pair, _ = how.apply(given, made)
-    assert (found, pair and pair.source) == (fate, source)
-    assert pair is None or pair.target == given.target or pair.target == given.source
+def test_augmentation_outcomes(pair: Pair, output: Answer, outcome: str, source: str | None) -> None:
+    how = Augmentation("back-translate", tag="<BT>", keep_statuses=frozenset({"repetition"}))
+    actual, result, _ = how.apply(pair, output)
+    assert (actual, result and result.source) == (outcome, source)
+    assert result is None or result.target == pair.target or result.target == pair.source
 
 
-def test_the_teacher_s_output_that_is_most_like_the_target() -> None:
+def test_distillation_chooses_most_similar_output() -> None:
     texts = ["the cat sleeps here", "a dog runs very fast", "a dog is running fast today"]
     pair = Pair("ein Hund rennt schnell", "a dog is running fast", "x:1")
     made = Answer(texts[0], alternatives=(Answer(texts[1]), Answer(texts[2]), Answer(pair.target, "truncated")))
-    for by, judge in (("bleu", BLEU_SENTENCE), ("chrf", CHRF_SENTENCE)):
-        _, found, _ = Augmentation("distil", similarity=by).apply(pair, made)  # type: ignore[arg-type]
-        assert found == Pair(pair.source, max(texts, key=lambda one: judge.sentence_score(one, [pair.target]).score), "x:1")
-    looped = Answer("a a", "looped")
-    assert Augmentation("distil").apply(pair, looped) == ("looped", None, None)
-    assert Augmentation("distil", fallback_to_reference=True).apply(pair, looped) == ("original", pair, None)
+    for similarity, metric in (("bleu", BLEU_SENTENCE), ("chrf", CHRF_SENTENCE)):
+        _, chosen, _ = Augmentation("distill", similarity=similarity).apply(pair, made)  # type: ignore[arg-type]
+        best = max(texts, key=lambda text: metric.sentence_score(text, [pair.target]).score)
+        assert chosen == Pair(pair.source, best, "x:1")
+    repeated = Answer("a a", "repetition")
+    assert Augmentation("distill").apply(pair, repeated) == ("repetition", None, None)
+    assert Augmentation("distill", fallback_to_reference=True).apply(pair, repeated) == ("original", pair, None)
 
 
 def shouted(lines: Sequence[str], first: int) -> list[Answer]:
@@ -416,7 +424,7 @@ def shouted(lines: Sequence[str], first: int) -> list[Answer]:
 
 
 def killed(content: Path, after: int, lines: Sequence[str], first: int) -> list[Answer]:
-    """A model whose process dies after so many lines, in the middle of writing."""
+    """Translate like `shouted`, but end the process after this number of lines, in the middle of a write."""
     if first >= after:
         with content.open("a", encoding="utf-8") as stream:
             stream.write("half a li")
@@ -424,32 +432,32 @@ def killed(content: Path, after: int, lines: Sequence[str], first: int) -> list[
     return shouted(lines, first)
 
 
-def test_what_was_killed_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(augmentation, "WINDOW", 3)
+def test_killed_augmentation_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synthetic_data, "WINDOW_LINES", 3)
     pairs = [Pair(f"line {number}" if number % 4 else "", "", f"x:{number}") for number in range(20)]
     how, request = Augmentation("self-train"), {"text": "one"}
     for form in ("tsv", "jsonl"):
         with resumable_file(tmp_path / f"whole.{form}", request) as output:
-            fates = augment(pairs, how, shouted, output, file_format=form)
-        assert fates == {"written": 15, "blank": 5, **({"tabs": 15} if form == "tsv" else {})}
+            counts = augment(pairs, how, shouted, output, file_format=form)
+        assert counts == {"written": 15, "blank": 5, **({"tabs": 15} if form == "tsv" else {})}
         parts = tmp_path / f"parts.{form}"
         for window in range(8):  # each time killed one window later
             dies = partial(killed, tmp_path / f"parts.{form}.part" / "content", 3 * window)
-            told: list[int] = []
+            progress: list[int] = []
             try:
                 with resumable_file(parts, request) as output:
                     assert output.num_read == min(max(0, window - 1) * 3, 18)
-                    assert augment(pairs, how, dies, output, file_format=form, on_progress=told.append) == fates
+                    assert augment(pairs, how, dies, output, file_format=form, on_progress=progress.append) == counts
             except KeyboardInterrupt:
                 assert not parts.exists()
-        assert sum(told) == 20
+        assert sum(progress) == 20
         assert parts.read_bytes() == (tmp_path / f"whole.{form}").read_bytes()
         assert not parts.with_name(f"{parts.name}.part").exists()
     assert next(read_lines(tmp_path / "whole.tsv")) == "line 1\tLINE 1 1"
 
 
 def begin(path: Path, request: dict[str, Any], *, overwrite: bool = False) -> int:
-    """Write a line and be killed; returns how many there were before."""
+    """Write a line, end as if killed, and return the number of lines before."""
     with suppress(KeyboardInterrupt), resumable_file(path, request, overwrite=overwrite) as output:
         before = output.num_read
         output.append("a line\n", num_read=1, counts={"written": 1})
@@ -457,20 +465,20 @@ def begin(path: Path, request: dict[str, Any], *, overwrite: bool = False) -> in
     return before
 
 
-def test_what_was_begun_with_other_settings_is_left_alone(tmp_path: Path) -> None:
+def test_output_of_other_settings_is_kept(tmp_path: Path) -> None:
     path, first = tmp_path / "a.tsv", {"text": ["x"], "decoding": {"beam_size": 4, "seed": 1}}
     assert begin(path, first) == 0
     assert begin(path, first) == 1
-    for other, told in (
+    for changed, difference in (
         ({**first, "text": ["y"]}, "another text"),
         ({**first, "decoding": {"beam_size": 5, "seed": 1}}, r"decoding.beam_size = 4, not 5"),
     ):
-        with pytest.raises(OutputError, match=f"was started with {told}; .*--overwrite"), resumable_file(path, other):
+        with pytest.raises(OutputError, match=f"was started with {difference}; .*--overwrite"), resumable_file(path, changed):
             pass
     content = (tmp_path / "a.tsv.part" / "content").read_text()
     assert content == "a line\na line\n"
     assert begin(path, {**first, "text": ["y"]}, overwrite=True) == 0
-    assert begin(path, {**first, "text": ["y"]}, overwrite=True) == 1  # the same again goes on
+    assert begin(path, {**first, "text": ["y"]}, overwrite=True) == 1  # the same request resumes
     (tmp_path / "a.tsv.part" / "progress.json").write_text("{")
     with pytest.raises(OutputError, match="is damaged"), resumable_file(path, first):
         pass
@@ -483,118 +491,122 @@ def test_what_was_begun_with_other_settings_is_left_alone(tmp_path: Path) -> Non
     assert path.read_text() == "somebody's\n"
 
 
-def test_back_translation_from_end_to_end(
+def test_back_translation_end_to_end(
     bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = tmp_path / "news.en"
     text.write_text("one two\n\nred big ten\n", encoding="utf-8")
     output = tmp_path / "news.jsonl"
-    words = ["augment", "back-translate", bundle, text, "-o", output, "--tag", "<BT>", "--device", "cpu", "method=greedy"]
-    monkeypatch.setattr(sys, "argv", ["dragoman", *map(str, words), "--json"])
+    arguments = ["augment", "back-translate", bundle, text, "-o", output, "--tag", "<BT>", "--device", "cpu", "method=greedy"]
+    monkeypatch.setattr(sys, "argv", ["dragoman", *map(str, arguments), "--json"])
     main()
-    told = json.loads(capsys.readouterr().out)
-    assert (told["lines"], told["pairs"], told["dropped"]) == (3, 2, {"blank": 1})
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["lines"], summary["pairs"], summary["dropped"]) == (3, 2, {"blank": 1})
     pairs = list(read_pairs(CorpusConfig(file=str(output)), Path()))
     targets = ["one two", "red big ten"]
-    made = [f"<BT> {one.text}" for one in load(bundle, device="cpu").translate(targets, method="greedy")]
+    translator = load(bundle, task="translation", device="cpu")
+    made = [f"<BT> {translation.text}" for translation in translator.translate(targets, method="greedy")]
     assert [(pair.source, pair.target) for pair in pairs] == list(zip(made, targets, strict=True))
     documents = [json.loads(line) for line in read_lines(output)]
-    assert [one["origin"] for one in documents] == [f"{text}:1", f"{text}:3"]
-    assert all((one["made"], one["status"]) == ("back-translate", "ok") and one["score"] < 0 for one in documents)
+    assert [document["origin"] for document in documents] == [f"{text}:1", f"{text}:3"]
+    assert all((item["method"], item["status"]) == ("back-translate", "ok") and item["score"] < 0 for item in documents)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["news.en", "news.jsonl"]
     with pytest.raises(SystemExit):
         main()
     assert "exists already" in capsys.readouterr().err
 
 
-def test_distillation_and_self_training_from_end_to_end(bundle: Path, corpus: Path, tmp_path: Path) -> None:
-    runner, teacher = CliRunner(), load(bundle, device="cpu")
+def test_distillation_and_self_training_end_to_end(bundle: Path, corpus: Path, tmp_path: Path) -> None:
+    runner, teacher = CliRunner(), load(bundle, task="translation", device="cpu")
     sources, targets = (list(read_lines(corpus / f"test.{side}")) for side in ("en", "de"))
     sides = [str(corpus / "test.en"), str(corpus / "test.de")]
     made = {
-        "best": ["distil", str(bundle), *sides, "--best-of", "6", "--device", "cpu"],
-        "plain": ["distil", str(bundle), *sides, "--device", "cpu"],
+        "best": ["distill", str(bundle), *sides, "--best-of", "6", "--device", "cpu"],
+        "plain": ["distill", str(bundle), *sides, "--device", "cpu"],
         "self": ["self-train", str(bundle), sides[0], "--device", "cpu", "beam_size=2"],
     }
-    found = {}
-    for name, words in made.items():
+    written = {}
+    for name, arguments in made.items():
         output = tmp_path / f"{name}.tsv"
-        done = runner.invoke(cli, ["augment", *words, "-o", str(output)], catch_exceptions=False)
-        assert done.exit_code == 0
-        assert f"{len(sources)} pairs of {len(sources)} lines" in done.stdout
-        found[name] = [tuple(line.split("\t")) for line in read_lines(output)]
-    plain = [one.text for one in teacher.translate(sources)]
-    assert found["plain"] == list(zip(sources, plain, strict=True))
-    assert found["self"] == list(zip(sources, [one.text for one in teacher.translate(sources, beam_size=2)], strict=True))
-    for (source, target), reference, one in zip(
-        found["best"], targets, teacher.translate(sources, beam_size=6, nbest=6), strict=True
+        result = runner.invoke(cli, ["augment", *arguments, "-o", str(output)], catch_exceptions=False)
+        assert result.exit_code == 0
+        assert f"{len(sources)} pairs of {len(sources)} lines" in result.stdout
+        written[name] = [tuple(line.split("\t")) for line in read_lines(output)]
+    plain = [translation.text for translation in teacher.translate(sources)]
+    assert written["plain"] == list(zip(sources, plain, strict=True))
+    assert written["self"] == list(
+        zip(sources, [translation.text for translation in teacher.translate(sources, beam_size=2)], strict=True)
+    )
+    for (source, target), reference, best in zip(
+        written["best"], targets, teacher.translate(sources, beam_size=6, nbest=6), strict=True
     ):
-        scores = {each.text: BLEU_SENTENCE.sentence_score(each.text, [reference]).score for each in (one, *one.alternatives)}
+        candidates = (best, *best.alternatives)
+        scores = {item.text: BLEU_SENTENCE.sentence_score(item.text, [reference]).score for item in candidates}
         assert scores[target] == max(scores.values()), source
 
 
-def test_nothing_to_make_pairs_of_is_no_success(bundle: Path, tmp_path: Path) -> None:
+def test_augment_without_pairs_exits_with_3(bundle: Path, tmp_path: Path) -> None:
     runner, text, output = CliRunner(), tmp_path / "news.en", str(tmp_path / "out.tsv")
-    words = ["augment", "self-train", str(bundle), str(text), "-o", output, "--device", "cpu"]
+    arguments = ["augment", "self-train", str(bundle), str(text), "-o", output, "--device", "cpu"]
     text.write_text("")
     with pytest.raises(DataError, match=r"news\.en: is empty"):
-        runner.invoke(cli, words, catch_exceptions=False)
+        runner.invoke(cli, arguments, catch_exceptions=False)
     text.write_text("\n\n")
-    done = runner.invoke(cli, words, catch_exceptions=False)
-    assert done.exit_code == 3
-    assert "0 pairs of 2 lines" in done.stdout
+    result = runner.invoke(cli, arguments, catch_exceptions=False)
+    assert result.exit_code == 3
+    assert "0 pairs of 2 lines" in result.stdout
 
 
 @pytest.mark.parametrize("form", ["tsv", "jsonl"])
-def test_tabs_that_a_file_cannot_hold_are_counted(bundle: Path, tmp_path: Path, form: str) -> None:
-    """A .tsv has them between its columns; in a .jsonl they stay."""
+def test_replaced_tabs_are_counted(bundle: Path, tmp_path: Path, form: str) -> None:
+    """A .tsv file separates its columns with tabs; a .jsonl file can hold them."""
     sides, output, runner = [tmp_path / "x.en", tmp_path / "x.de"], tmp_path / f"made.{form}", CliRunner()
     for path, text in zip(sides, ("one\ttwo\nred big ten\none\t\ttwo\n", "a\nb\nc\n"), strict=True):
         path.write_text(text, encoding="utf-8")
-    given = ["augment", "distil", str(bundle), *map(str, sides), "--original", "--device", "cpu"]
-    words = [*given, "-o", str(output), "--overwrite"]
-    told = runner.invoke(cli, words, catch_exceptions=False)
-    assert "3 pairs of 3 lines" in told.stdout
-    assert ("pairs whose tabs are spaces now, since a .tsv has them between its columns: 2\n" in told.stderr) == (form == "tsv")
-    again = json.loads(runner.invoke(cli, [*words, "--json"], catch_exceptions=False).stdout)
-    assert (again["pairs"], again["tabs_replaced"]) == (3, 2 if form == "tsv" else 0)
+    options = ["augment", "distill", str(bundle), *map(str, sides), "--fallback-to-reference", "--device", "cpu"]
+    arguments = [*options, "-o", str(output), "--overwrite"]
+    result = runner.invoke(cli, arguments, catch_exceptions=False)
+    assert "3 pairs of 3 lines" in result.stdout
+    assert ("pairs whose tabs became spaces, because a .tsv has tabs between columns: 2\n" in result.stderr) == (form == "tsv")
+    second = json.loads(runner.invoke(cli, [*arguments, "--json"], catch_exceptions=False).stdout)
+    assert (second["pairs"], second["tabs_replaced"]) == (3, 2 if form == "tsv" else 0)
     sources = [pair.source for pair in read_pairs(CorpusConfig(file=str(output)), Path())]
     between = " " if form == "tsv" else "\t"
     assert sources == [f"one{between}two", "red big ten", f"one{2 * between}two"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["self-train", "B", "nowhere.en", "-o", "a.tsv"], "nowhere.en"),
-        (["self-train", "B", "nowhere.en", "-o", "a.txt"], "ending has to be .tsv or .jsonl"),
-        (["self-train", "B", "nowhere.en", "-o", "a.tsv", "--tag", "a b"], "has to be one word"),
+        (["self-train", "B", "nowhere.en", "-o", "a.txt"], "is no .tsv or .jsonl"),
+        (["self-train", "B", "nowhere.en", "-o", "a.tsv", "--tag", "a b"], "holds a space; give one word"),
         (["self-train", "B", "a.en", "b.en", "-o", "a.tsv"], "2 files are given; allowed: one file"),
-        (["distil", "B", "x.en", "y.de", "-o", "a.tsv", "--best-of", "4", "method=greedy"], "nbest = 4"),
-        (["distil", "B", "x.unknown", "-o", "a.tsv"], "x.unknown: there is no such file"),
-        (["distil", "B", "x.en", "y.de", "-o", "a.tsv", "--best-of", "4", "beam_size=3"], "--best-of 4 asks for nbest = 4: "),
-        (["distil", "B", "x.en", "y.de", "-o", "a.tsv", "--best-of", "4", "nbest=5"], "--best-of 4 and nbest=5 both say"),
-        (["distil", "B", "x.en", "y.de", "-o", "a.tsv", "--by", "chrf"], "--by chrf says how --best-of chooses"),
-        (["self-train", "B", ".", "-o", "a.tsv"], "is not a file"),
+        (["distill", "B", "x.en", "y.de", "-o", "a.tsv", "--best-of", "4", "method=greedy"], "nbest = 4"),
+        (["distill", "B", "x.unknown", "-o", "a.tsv"], "x.unknown: there is no such file"),
+        (["distill", "B", "x.en", "y.de", "-o", "a.tsv", "--best-of", "4", "beam_size=3"], "--best-of 4 sets nbest = 4: "),
+        (["distill", "B", "x.en", "y.de", "-o", "a.tsv", "--best-of", "4", "nbest=5"], "--best-of 4 and nbest=5 both set"),
+        (["distill", "B", "x.en", "y.de", "-o", "a.tsv", "--similarity", "chrf"], "--similarity chrf: needs --best-of"),
+        (["self-train", "B", ".", "-o", "a.tsv"], "is not a regular file"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
-def test_a_mistake_is_told_in_one_line(
-    words: list[str],
-    told: str,
+def test_augment_errors_are_one_line(
+    arguments: list[str],
+    message: str,
     bundle: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    typed = [str(bundle) if word == "B" else word for word in words]
+    typed = [str(bundle) if word == "B" else word for word in arguments]
     monkeypatch.setattr(sys, "argv", ["dragoman", "augment", *typed, "--device", "cpu"])
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit) as exit_info:
         main()
-    assert stop.value.code in (1, 2)
+    assert exit_info.value.code in (1, 2)
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
@@ -604,33 +616,34 @@ def test_a_mistake_is_told_in_one_line(
 PAGES = [Path(__file__).parents[2] / "docs" / "how-to" / name for name in ("quality.md", "synthetic-data.md")]
 
 
-def read_pages() -> str:
-    """Return the text of the pages about quality."""
-    return "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+def read_toml_blocks() -> list[str]:
+    """Return the TOML code blocks of the pages about quality."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    return re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def test_the_recipes_of_the_page_are_recipes(tmp_path: Path) -> None:
-    found = re.findall(r"^```toml\n(.*?)^```", read_pages(), re.MULTILINE | re.DOTALL)
-    assert len(found) >= 2
-    for text in found:
+def test_recipes_of_the_pages_are_valid() -> None:
+    recipes = read_toml_blocks()
+    assert len(recipes) >= 2
+    for text in recipes:
         make_recipe(parse_toml(text, where="page"))
 
 
-def test_the_mixture_of_the_page_is_learnt_from(tmp_path: Path, corpus: Path, tiny: MakeRecipe) -> None:
-    """With the very names of the page, over files that `augment` would have written."""
-    found = re.findall(r"^```toml\n(.*?)^```", read_pages(), re.MULTILINE | re.DOTALL)
-    document = next(one for one in (parse_toml(text, where="page") for text in found) if "corpora" in one.get("data", {}))
+def test_mixture_of_the_page_can_be_prepared(tmp_path: Path, corpus: Path, tiny: MakeRecipe) -> None:
+    """Use the names of the page, with files like those that `augment` writes."""
+    documents = (parse_toml(text, where="page") for text in read_toml_blocks())
+    document = next(candidate for candidate in documents if "corpora" in candidate.get("data", {}))
     corpora = document["data"]["corpora"]
-    for one in corpora.values():
-        if "file" in one:
+    for settings in corpora.values():
+        if "file" in settings:
             lines = [{"source": f"<BT> {line}", "target": line, "origin": "x:1"} for line in ("eins", "zwei drei")]
-            (tmp_path / one["file"]).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+            (tmp_path / settings["file"]).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         else:
             for side in ("source", "target"):
-                (tmp_path / one[side]).write_bytes((corpus / f"train.{'en' if side == 'source' else 'de'}").read_bytes())
+                (tmp_path / settings[side]).write_bytes((corpus / f"train.{'en' if side == 'source' else 'de'}").read_bytes())
     base = tiny(tmp_path / "run").model_dump(mode="json")
     base["data"] = {**document["data"], "root": str(tmp_path), "max_length": 40}
     prepared = prepare(recipe_from_dict(base, where="page"), tmp_path / "data", lambda _: None)
-    assert {name: fate.kept for name, fate in prepared.pair_counts.items()} == {
-        name: (2 if "file" in one else 60) for name, one in corpora.items()
+    assert {name: stats.kept for name, stats in prepared.pair_counts.items()} == {
+        name: (2 if "file" in settings else 60) for name, settings in corpora.items()
     }

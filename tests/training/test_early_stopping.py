@@ -1,4 +1,4 @@
-"""What a run makes of its validations, and of its end: when it is judged, what is kept, what the bundle is made from."""
+"""Early stopping, pending validations, and the end of a run: saved checkpoints and the bundle."""
 
 from __future__ import annotations
 
@@ -14,188 +14,194 @@ from conftest import MakeRecipe
 from dragoman.bundle import check_bundle, read_config
 from dragoman.errors import InterruptedRun, OutOfMemoryError, OutputError, RunError, WriteError
 from dragoman.training import report
-from dragoman.training.checkpoints import checkpoint
-from dragoman.training.checkpoints import checkpointer as keeper
+from dragoman.training.checkpoints import checkpoint, checkpointer
 from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState
-from dragoman.training.monitoring.callbacks import NullCallback
+from dragoman.training.finalize import average_run
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.monitoring.run_status import read_run_status
-from dragoman.training.run import average_run, train
+from dragoman.training.run import train
 from dragoman.training.trainer import Trainer
-from dragoman.training.validation import Validator
+from dragoman.training.validation import ValidationResult, Validator
+from trainers import Recorder, new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 
-class Notices(NullCallback):
-    def __init__(self) -> None:
-        self.told: list[str] = []
+def fake_nlls(monkeypatch: pytest.MonkeyPatch, *nlls: float) -> None:
+    """Give the validations of a run these losses, one after the other."""
+    validate, remaining = Validator.validate, iter(nlls)
 
-    def notice(self, text: str) -> None:
-        self.told.append(text)
+    def validate_with_fake_nll(self: Validator, *arguments: Any) -> ValidationResult:
+        return replace(validate(self, *arguments), nll=next(remaining))
+
+    monkeypatch.setattr(Validator, "validate", validate_with_fake_nll)
 
 
 # Validations
 
 
-def test_a_budget_that_is_cut_to_where_the_run_stands_is_judged_there(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_shortened_budget_validates_the_last_step(tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = ("training.validate_every_steps=4", "training.checkpoint_averaging=best", "training.num_averaged_checkpoints=1")
-    trainer = Trainer(tiny(tmp_path / "run", "training.max_steps=12", *settings), NullCallback())
+    trainer = new_trainer(tiny(tmp_path / "run", "training.max_steps=12", *settings))
     with closing(trainer.stream):
         for _ in range(6):
             trainer._after_step(trainer._step(), is_stopping=trainer.state.step == 6)
-    cut, whole = (train(tiny(tmp_path / run, "training.max_steps=6", *settings)) for run in ("run", "other"))
-    assert [name.removesuffix("-2") for name in cut["averaged"]] == whole["averaged"]
-    assert cut["valid"] == whole["valid"]
-    less = Notices()
-    train(tiny(tmp_path / "run", "training.max_steps=3", *settings), less)
-    assert "the budget is spent after step 6; nothing is left to train" in less.told
+    shortened, unbroken = (train(tiny(tmp_path / run, "training.max_steps=6", *settings)) for run in ("run", "other"))
+    assert [name.removesuffix("-2") for name in shortened["averaged_checkpoints"]] == unbroken["averaged_checkpoints"]
+    assert shortened["valid"] == unbroken["valid"]
+    recorder = Recorder()
+    train(tiny(tmp_path / "run", "training.max_steps=3", *settings), recorder)
+    assert "the budget is spent after step 6; nothing is left to train" in recorder.notices
 
 
-def test_patience_that_ends_a_run_is_told(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judge, losses = Validator.validate, iter([1.0, 2.0, 3.0])
-    monkeypatch.setattr(Validator, "judge", lambda self, model: replace(judge(self, model), nll=next(losses)))
+def test_early_stop_is_reported(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nlls(monkeypatch, 1.0, 2.0, 3.0)
     settings = ("training.validate_every_steps=2", "training.patience=2")
     assert train(tiny(tmp_path / "run", "training.max_steps=100", *settings))["steps"] == 6
-    why = "2 validations were no better than that of step 2: training.patience = 2 ends the run"
+    reason = "2 validations were no better than that of step 2: training.patience = 2 ends the run"
     events = [entry for entry in read_metrics_log(tmp_path / "run" / "metrics.jsonl") if entry["type"] == "event"]
-    assert [entry["text"] for entry in events if entry["event"] == "patience"] == [f"step 6: {why}"]
-    again = Notices()
-    train(tiny(tmp_path / "run", "training.max_steps=200", *settings), again)
-    assert f"{why}; nothing is left to train" in again.told
+    assert [entry["text"] for entry in events if entry["event"] == "early_stop"] == [f"step 6: {reason}"]
+    recorder = Recorder()
+    train(tiny(tmp_path / "run", "training.max_steps=200", *settings), recorder)
+    assert f"{reason}; nothing is left to train" in recorder.notices
 
 
-def test_a_validation_that_is_no_better_is_no_reason_for_a_checkpoint(
-    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    judge, losses = Validator.validate, iter([1.0, 2.0, 3.0, 4.0])
-    monkeypatch.setattr(Validator, "judge", lambda self, model: replace(judge(self, model), nll=next(losses)))
+def test_worse_validation_saves_no_checkpoint(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nlls(monkeypatch, 1.0, 2.0, 3.0, 4.0)
     train(tiny(tmp_path / "run", "training.max_steps=8", "training.validate_every_steps=2"))
-    events = [one for one in read_metrics_log(tmp_path / "run" / "metrics.jsonl") if one.get("event") == "checkpoint"]
-    assert [one["step"] for one in events] == [2, 8]
+    entries = read_metrics_log(tmp_path / "run" / "metrics.jsonl")
+    assert [entry["step"] for entry in entries if entry.get("event") == "checkpoint"] == [2, 8]
 
 
-def test_a_best_checkpoint_that_was_not_written_is_no_mark_to_beat(
-    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    judge, losses = Validator.validate, iter([3.0, 1.0, 2.0, 2.5])
-    monkeypatch.setattr(Validator, "judge", lambda self, model: replace(judge(self, model), nll=next(losses)))
+def test_unsaved_best_checkpoint_does_not_count(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nlls(monkeypatch, 3.0, 1.0, 2.0, 2.5)
     save = checkpoint.save_checkpoint
 
-    def full(folder: Path, *, progress: TrainerState, **rest: Any) -> Checkpoint:
-        if progress.step == 4:
+    def fail_at_step_4(folder: Path, *, trainer_state: TrainerState, **options: Any) -> Checkpoint:
+        if trainer_state.step == 4:
             raise WriteError("the disk is full")
-        return save(folder, trainer_state=progress, **rest)
+        return save(folder, trainer_state=trainer_state, **options)
 
-    monkeypatch.setattr(keeper, "save_checkpoint", full)
+    monkeypatch.setattr(checkpointer, "save_checkpoint", fail_at_step_4)
     settings = (
         "training.max_steps=8",
         "training.validate_every_steps=2",
         "training.checkpoint_averaging=best",
         "training.num_averaged_checkpoints=1",
     )
-    assert train(tiny(tmp_path / "run", *settings))["averaged"] == ["step-00000006"]
+    assert train(tiny(tmp_path / "run", *settings))["averaged_checkpoints"] == ["step-00000006"]
 
 
-# The end
+# End of a run
 
 
 @pytest.fixture
 def ended(tiny: MakeRecipe, tmp_path: Path) -> Path:
-    """A run of six steps with checkpoints after two, four and six."""
-    train(tiny(tmp_path / "run", *KEPT))
+    """Run of six steps with checkpoints after two, four and six."""
+    train(tiny(tmp_path / "run", *EVERY_SECOND_STEP))
     return tmp_path / "run"
 
 
-KEPT = ("training.checkpoint_every_steps=2", "training.checkpoint_averaging=none")
+EVERY_SECOND_STEP = ("training.checkpoint_every_steps=2", "training.checkpoint_averaging=none")
 
 
-def test_a_checkpoint_that_cannot_even_be_read_is_set_aside_at_the_end(
-    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_checkpoint_is_set_aside_at_end(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Trainer.run
 
-    def cut_after(trainer: Trainer) -> None:
+    def truncate_state_after(trainer: Trainer) -> None:
         run(trainer)
         state = trainer.checkpoint_dir / "step-00000006" / "state.json"
         state.write_bytes(state.read_bytes()[:200])
 
-    monkeypatch.setattr(Trainer, "run", cut_after)
-    said = Notices()
-    assert train(tiny(tmp_path / "run", *KEPT), said)["averaged"] == ["step-00000004"]
-    assert any("set aside as damaged-step-00000006" in text and "the bundle is made without it" in text for text in said.told)
+    monkeypatch.setattr(Trainer, "run", truncate_state_after)
+    recorder = Recorder()
+    assert train(tiny(tmp_path / "run", *EVERY_SECOND_STEP), recorder)["averaged_checkpoints"] == ["step-00000004"]
+    (notice,) = [text for text in recorder.notices if "set aside" in text]
+    assert "set aside as damaged-step-00000006" in notice
+    assert "the bundle is made without it" in notice
 
 
-def test_what_cannot_be_read_is_not_passed_over_by_average(ended: Path, tmp_path: Path) -> None:
+def test_average_fails_on_unreadable_checkpoint(ended: Path, tmp_path: Path) -> None:
     (ended / "checkpoints" / "step-00000006" / "state.json").write_text("")
-    with pytest.raises(RunError, match=r"step-00000006/state\.json: this dragoman cannot read it"):
+    with pytest.raises(RunError, match=r"step-00000006/state\.json: this version of dragoman cannot read it"):
         average_run(ended, tmp_path / "bundle", averaging="last", count=1)
     assert not (tmp_path / "bundle").exists()
 
 
-@pytest.mark.parametrize("lost", ["everything", "config.json"])
-def test_a_run_s_bundle_is_replaced_whatever_is_left_of_it(lost: str, tiny: MakeRecipe, ended: Path) -> None:
+@pytest.mark.parametrize("missing", ["everything", "config.json"])
+def test_incomplete_bundle_is_replaced(missing: str, tiny: MakeRecipe, ended: Path) -> None:
     for file in (ended / "bundle").iterdir():
-        if lost in ("everything", file.name):
+        if missing in ("everything", file.name):
             file.unlink()
     (ended / "bundle" / ".DS_Store").touch()
-    train(tiny(ended, *KEPT))
+    train(tiny(ended, *EVERY_SECOND_STEP))
     check_bundle(ended / "bundle")
 
 
-@pytest.mark.parametrize("place", ["checkpoints/step-00000006", "data", "."])
-def test_average_takes_the_place_of_bundles_alone(place: str, ended: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("output", ["checkpoints/step-00000006", "data", "."])
+def test_average_replaces_only_bundles(output: str, ended: Path, tmp_path: Path) -> None:
     before = sorted(ended.rglob("*"))
     with pytest.raises(OutputError, match="holds no bundle, and is left as it is"):
-        average_run(ended, ended / place, averaging="last", count=1, overwrite=True)
+        average_run(ended, ended / output, averaging="last", count=1, overwrite=True)
     assert sorted(ended.rglob("*")) == before
     average_run(ended, ended / "bundle", averaging="last", count=1, overwrite=True)
 
 
-def test_a_place_that_cannot_be_is_told(ended: Path) -> None:
+def test_average_to_impossible_path_fails(ended: Path) -> None:
     with pytest.raises(OutputError, match="File name too long"):
         average_run(ended, ended / ("x" * 300), averaging="last", count=1, overwrite=True)
 
 
-def test_an_averaged_bundle_aligns_by_the_head_that_the_run_s_does(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = tiny(tmp_path / "run", *KEPT)
+def test_averaged_bundle_keeps_alignment_head(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = tiny(tmp_path / "run", *EVERY_SECOND_STEP)
     train(recipe)
     average_run(tmp_path / "run", tmp_path / "averaged", averaging="last", count=1)
-    heads = [read_config(bundle)[2]["alignment"] for bundle in (tmp_path / "run" / "bundle", tmp_path / "averaged")]
+    heads = [read_config(bundle)[2].alignment for bundle in (tmp_path / "run" / "bundle", tmp_path / "averaged")]
     assert heads[0] == heads[1]
 
 
-def short_of_memory(*_: Any, **__: Any) -> NoReturn:
+def run_out_of_memory(*_: Any, **__: Any) -> NoReturn:
     raise RuntimeError("CUDA out of memory. Tried to allocate 20 MiB")
 
 
-def signalled(*_: Any, **__: Any) -> None:
+def receive_sigterm_twice(*_: Any, **__: Any) -> None:
     try:
         signal.raise_signal(signal.SIGTERM)
     finally:
-        signal.raise_signal(signal.SIGTERM)  # as schedulers do that send it to every process, launchers among them
+        signal.raise_signal(signal.SIGTERM)  # a scheduler sends it to every process, and a launcher sends it again
 
 
 @pytest.mark.parametrize(
-    ("what", "error", "told", "state"),
+    ("failure", "error", "message", "state"),
     [
-        (short_of_memory, OutOfMemoryError, "out of memory as the bundle was made and judged; lower decoding.batch", "failed"),
-        (signalled, InterruptedRun, "interrupted after step 6; .*step-00000006 is kept", "stopped"),
+        (
+            run_out_of_memory,
+            OutOfMemoryError,
+            "out of memory while writing or scoring the bundle; lower decoding.batch",
+            "failed",
+        ),
+        (receive_sigterm_twice, InterruptedRun, "interrupted after step 6; .*step-00000006 is saved", "stopped"),
     ],
 )
-def test_the_end_of_a_run_that_comes_to_nothing_is_told_and_journaled(
-    what: Any, error: type[Exception], told: str, state: str, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_failure_at_end_is_reported_and_logged(
+    failure: Any,
+    error: type[Exception],
+    message: str,
+    state: str,
+    tiny: MakeRecipe,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    recipe = tiny(tmp_path / "run", *KEPT)
+    recipe = tiny(tmp_path / "run", *EVERY_SECOND_STEP)
     before = signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patched:
-        patched.setattr(report, "judge", what)
-        with pytest.raises(error, match=told):
+        patched.setattr(report, "evaluate", failure)
+        with pytest.raises(error, match=message):
             train(recipe)
     assert read_run_status(tmp_path / "run").state == state
     assert signal.getsignal(signal.SIGTERM) == before
     assert train(recipe)["steps"] == 6
 
 
-def test_the_curve_has_the_run_s_name(ended: Path) -> None:
+def test_learning_curve_names_the_run(ended: Path) -> None:
     assert "tiny: learning curve" in (ended / "curve.svg").read_text(encoding="utf-8")

@@ -25,6 +25,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 import torch.nn.functional as F
+from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -55,11 +56,11 @@ from dragoman.training.checkpoints.checkpoint import (
     save_checkpoint,
 )
 from dragoman.training.device import ComputePlan
+from dragoman.training.finalize import average_run
 from dragoman.training.losses.label_smoothing import batch_loss, label_smoothed_loss
 from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate
-from dragoman.training.monitoring.events import LogLine, Sample, StepDone
+from dragoman.training.monitoring.events import LogLine, RunEvent, Sample, StepDone
 from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
-from dragoman.training.finalize import average_run
 from dragoman.training.report import TrainingReport, format_facts, format_flops
 from dragoman.training.run import train
 from dragoman.training.train_step import derive_seed
@@ -80,7 +81,7 @@ def checkpoint_names(run: Path) -> list[str]:
 
 
 def without(recipe: Recipe, *splits: str) -> Recipe:
-    """The recipe with some of its corpora left out."""
+    """Return the recipe without these corpora."""
     return recipe.model_copy(update={"data": recipe.data.model_copy(update=dict.fromkeys(splits))})
 
 
@@ -92,18 +93,18 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def target_distribution(form: str, epsilon: float, targets_X: Tensor, vocabulary: int) -> Tensor:
-    """q of section 5.4, class by class."""
+    """Return q of section 5.4, class by class."""
     q_XV = torch.zeros(len(targets_X), vocabulary, dtype=torch.float64)
-    for place, true in enumerate(targets_X.tolist()):
-        for other in range(vocabulary):
+    for row, true_class in enumerate(targets_X.tolist()):
+        for column in range(vocabulary):
             match form:
                 case "uniform":
-                    q_XV[place, other] = epsilon / vocabulary + (1 - epsilon) * (other == true)
+                    q_XV[row, column] = epsilon / vocabulary + (1 - epsilon) * (column == true_class)
                 case "exclude_target":
-                    q_XV[place, other] = 1 - epsilon if other == true else epsilon / (vocabulary - 1)
+                    q_XV[row, column] = 1 - epsilon if column == true_class else epsilon / (vocabulary - 1)
                 case "exclude_target_and_pad":
-                    rest = 0.0 if other == PADDING_ID else epsilon / (vocabulary - 2)
-                    q_XV[place, other] = 1 - epsilon if other == true else rest
+                    uniform_mass = 0.0 if column == PADDING_ID else epsilon / (vocabulary - 2)
+                    q_XV[row, column] = 1 - epsilon if column == true_class else uniform_mass
     return q_XV
 
 
@@ -120,74 +121,74 @@ def output_VD() -> Tensor:  # noqa: N802
 TARGETS_X = torch.tensor([1, 2, 3, 6, 6, 4])
 
 
-@pytest.mark.parametrize("at_once", [1, 14, 35, 2**22], ids=lambda logits: f"{logits} logits at once")
+@pytest.mark.parametrize("chunk_logits", [1, 14, 35, 2**22], ids=lambda logits: f"{logits} logits in a chunk")
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.6])
 @pytest.mark.parametrize("form", ["uniform", "exclude_target", "exclude_target_and_pad"])
-def test_smoothed_loss_and_its_gradients_are_those_of_the_distribution(
-    form: str, epsilon: float, at_once: int, outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch
+def test_smoothed_loss_has_gradients_of_its_distribution(
+    form: str, epsilon: float, chunk_logits: int, outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", at_once)
+    monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", chunk_logits)
     q_XV = target_distribution(form, epsilon, TARGETS_X, 7)
     torch.testing.assert_close(q_XV.sum(dim=1), torch.ones(6, dtype=torch.float64))
-    ours = [one.clone().requires_grad_() for one in (outputs_XD, output_VD)]
-    theirs = [one.double().requires_grad_() for one in (outputs_XD, output_VD)]
+    ours = [tensor.clone().requires_grad_() for tensor in (outputs_XD, output_VD)]
+    exact = [tensor.double().requires_grad_() for tensor in (outputs_XD, output_VD)]
     loss, nll = label_smoothed_loss(ours[0], ours[1], TARGETS_X, epsilon=epsilon, smoothing_mode=form)
-    expected = -(q_XV * F.linear(*theirs).log_softmax(dim=-1)).sum()
+    expected = -(q_XV * F.linear(*exact).log_softmax(dim=-1)).sum()
     torch.testing.assert_close(loss.double(), expected, rtol=1e-6, atol=0)
     (3 * loss).backward()  # type: ignore[no-untyped-call]
     (3 * expected).backward()  # type: ignore[no-untyped-call]
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.grad is not None
-        assert other.grad is not None
-        torch.testing.assert_close(one.grad.double(), other.grad, rtol=0, atol=1e-5)
+    for tensor, reference in zip(ours, exact, strict=True):
+        assert tensor.grad is not None
+        assert reference.grad is not None
+        torch.testing.assert_close(tensor.grad.double(), reference.grad, rtol=0, atol=1e-5)
     torch.testing.assert_close(nll, F.cross_entropy(F.linear(outputs_XD, output_VD), TARGETS_X, reduction="sum"))
     assert not nll.requires_grad
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.6])
-def test_the_uniform_form_is_pytorch_s(epsilon: float, outputs_XD: Tensor, output_VD: Tensor) -> None:
+def test_uniform_smoothing_equals_pytorch(epsilon: float, outputs_XD: Tensor, output_VD: Tensor) -> None:
     loss, _ = label_smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=epsilon, smoothing_mode="uniform")
     logits_XV = F.linear(outputs_XD, output_VD)
     torch.testing.assert_close(loss, F.cross_entropy(logits_XV, TARGETS_X, label_smoothing=epsilon, reduction="sum"))
 
 
-class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the shape of every tensor that is made meanwhile, in a backward pass too."""
+class ShapeRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Recorder of the shapes of all new tensors, in a backward pass too."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.shapes: set[tuple[int, ...]] = set()
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {tensor.untyped_storage().data_ptr() for tensor in args if isinstance(tensor, Tensor)}
-        made = operation(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in given:
+        inputs = {tensor.untyped_storage().data_ptr() for tensor in args if isinstance(tensor, Tensor)}
+        result = operation(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in inputs:
                 self.shapes.add(tuple(tensor.shape))
-        return made
+        return result
 
 
-def test_a_loss_without_gradients_makes_none(outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_without_gradients_allocates_none(outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor room for any: with those, a tensor of the projection's size, 7 × 5, and one of the outputs', 6 × 5."""
     monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", 14)
     outputs_XD, output_VD = outputs_XD.requires_grad_(), output_VD.requires_grad_()
-    with Made() as learning:
+    with ShapeRecorder() as learning:
         loss, nll = label_smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, smoothing_mode="uniform")
     assert {(7, 5), (6, 5)} <= learning.shapes
-    with torch.no_grad(), Made() as judging:
-        found = label_smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, smoothing_mode="uniform")
-    assert found[0].grad_fn is None
-    assert found == (loss, nll)
-    assert (2, 7) in judging.shapes  # two rows of logits at a time
+    with torch.no_grad(), ShapeRecorder() as judging:
+        result = label_smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, smoothing_mode="uniform")
+    assert result[0].grad_fn is None
+    assert result == (loss, nll)
+    assert (2, 7) in judging.shapes  # two rows of logits in a chunk
     assert not {(7, 5), (6, 5)} & judging.shapes
 
 
-def test_validation_makes_no_gradient(trained: Path) -> None:
+def test_validation_allocates_no_gradient(trained: Path) -> None:
     bundle, corpus = load_bundle(trained / "bundle"), Corpus(list_pair_files(trained / "data", "valid"))
     model, config = bundle.model, bundle.recipe.training
-    with Made() as judging:
+    with ShapeRecorder() as judging:
         compute_mean_loss(model, corpus, ComputePlan(torch.device("cpu"), torch.float32), config, start_id=2)
-    with Made() as learning:
+    with ShapeRecorder() as learning:
         batch_loss(
             model, next(iter_batches_by_length(corpus, batch_tokens=99, start_id=2)), epsilon=0.1, smoothing_mode="uniform"
         )
@@ -195,8 +196,8 @@ def test_validation_makes_no_gradient(trained: Path) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_the_loss_of_half_precision_is_summed_in_float32() -> None:
-    """Projected by the identity, the logits are the halved outputs themselves, so nothing but the sums could differ."""
+def test_bfloat16_loss_is_summed_in_float32() -> None:
+    """The projection is the identity, so the logits are the outputs themselves, and only the sums could differ."""
     halved = (torch.randn(6, 7, generator=torch.Generator().manual_seed(3)) * 2).bfloat16()
     with torch.no_grad():
         loss, nll = label_smoothed_loss(
@@ -205,43 +206,44 @@ def test_the_loss_of_half_precision_is_summed_in_float32() -> None:
     assert loss.dtype == nll.dtype == torch.float32
     exact = label_smoothed_loss(halved.float(), torch.eye(7), TARGETS_X, epsilon=0.1, smoothing_mode="exclude_target")
     assert (loss.item(), nll.item()) == (exact[0].item(), exact[1].item())
-    # While it learns the likelihoods are rounded, by at most one part in 2**9 each, which shifts their logarithms by as much.
+    # With gradients the likelihoods are rounded, by at most one part in 2**9 each, which shifts their logarithms by as much.
     learning = label_smoothed_loss(halved, torch.eye(7).bfloat16(), TARGETS_X, epsilon=0.1, smoothing_mode="exclude_target")
-    for one, other in zip(learning, exact, strict=True):
-        assert one.dtype == torch.float32
-        torch.testing.assert_close(one, other, rtol=0, atol=len(TARGETS_X) * 2**-9)
+    for value, reference in zip(learning, exact, strict=True):
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value, reference, rtol=0, atol=len(TARGETS_X) * 2**-9)
 
 
 @pytest.mark.parametrize("sure", [1.0, 12.0], ids=["unsure", "sure"])
 @pytest.mark.parametrize("form", ["uniform", "exclude_target", "exclude_target_and_pad"])
-def test_in_half_precision_gradients_are_off_by_its_rounding_alone(form: str, sure: float) -> None:
-    """The reference: float64 of the same rounded numbers. A probability, and a sum of its products, has eight bits; that of a
-    class which the model is sure of must not have lost them to the difference from what it should be.
+def test_bfloat16_gradients_differ_by_rounding_only(form: str, sure: float) -> None:
+    """The reference is float64 of the same rounded numbers. A probability, and a sum of its products, has eight bits.
+
+    The gradient of a class with a probability near its target keeps eight bits too.
     """
     draw = torch.Generator().manual_seed(5)
     outputs_XD, output_VD = torch.randn(90, 32, generator=draw), torch.randn(300, 32, generator=draw) / 4
     targets_X = torch.randint(1, 300, (90,), generator=draw)
     if sure > 1.0:
         outputs_XD = output_VD[targets_X] * (sure / output_VD[targets_X].square().sum(1, keepdim=True))
-    ours = [one.clone().requires_grad_() for one in (outputs_XD, output_VD)]
-    theirs = [one.bfloat16().double().requires_grad_() for one in (outputs_XD, output_VD)]
+    ours = [tensor.clone().requires_grad_() for tensor in (outputs_XD, output_VD)]
+    exact = [tensor.bfloat16().double().requires_grad_() for tensor in (outputs_XD, output_VD)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss, nll = label_smoothed_loss(ours[0], ours[1], targets_X, epsilon=0.1, smoothing_mode=form)
-    log_probs_XV = F.linear(*theirs).log_softmax(dim=-1)
+    log_probs_XV = F.linear(*exact).log_softmax(dim=-1)
     expected = -(target_distribution(form, 0.1, targets_X, 300) * log_probs_XV).sum()
     loss.backward()  # type: ignore[no-untyped-call]
     expected.backward()  # type: ignore[no-untyped-call]
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.grad is not None
-        assert other.grad is not None
-        assert (one.grad - other.grad).norm() < 2**-7 * other.grad.norm()
+    for tensor, reference in zip(ours, exact, strict=True):
+        assert tensor.grad is not None
+        assert reference.grad is not None
+        assert (tensor.grad - reference.grad).norm() < 2**-7 * reference.grad.norm()
     torch.testing.assert_close(loss.double(), expected, rtol=2**-10, atol=0)
-    wanted = F.nll_loss(log_probs_XV, targets_X, reduction="sum")
-    torch.testing.assert_close(nll.double(), wanted, rtol=2**-10, atol=len(targets_X) * 2**-12)
+    expected_nll = F.nll_loss(log_probs_XV, targets_X, reduction="sum")
+    torch.testing.assert_close(nll.double(), expected_nll, rtol=2**-10, atol=len(targets_X) * 2**-12)
 
 
-def test_in_half_precision_what_is_taken_from_the_true_class_is_given_to_the_others() -> None:
-    """The gradient by the logits sums to nothing over the classes: projected by the identity, it is that by the outputs."""
+def test_bfloat16_gradients_sum_to_zero_over_classes() -> None:
+    """The gradient by the logits sums to zero over the classes. The projection is the identity, so the outputs are logits."""
     outputs_XV = torch.randn(2000, 64, generator=torch.Generator().manual_seed(6)).requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss, _ = label_smoothed_loss(
@@ -252,7 +254,7 @@ def test_in_half_precision_what_is_taken_from_the_true_class_is_given_to_the_oth
     assert abs(outputs_XV.grad.sum(dim=1).mean().item()) < 2**-13  # a systematic rounding of 0.9 alone would make 2**-9
 
 
-def test_a_class_that_float32_cannot_hold_teaches_all_the_same() -> None:
+def test_class_with_zero_probability_has_gradient() -> None:
     """Two classes 200 apart: the true one's probability is e⁻²⁰⁰."""
     outputs_1D = torch.tensor([[200.0, 0.0]], requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -263,8 +265,8 @@ def test_a_class_that_float32_cannot_hold_teaches_all_the_same() -> None:
     assert outputs_1D.grad.tolist() == [[1.0, -1.0]]
 
 
-def test_a_row_whose_first_classes_are_all_impossible_costs_a_finite_loss() -> None:
-    """Nothing is left of those at which log Σ exp is read off in half precision, nor of the true class."""
+def test_row_with_zero_probabilities_has_finite_loss() -> None:
+    """The sample classes for log Σ exp and the true class all have the probability 0 in bfloat16."""
     outputs_1V = torch.zeros(1, 300)
     outputs_1V[0, 299] = 200.0
     outputs_1V.requires_grad_()
@@ -276,23 +278,23 @@ def test_a_row_whose_first_classes_are_all_impossible_costs_a_finite_loss() -> N
     assert outputs_1V.grad[0, [1, 299]].tolist() == pytest.approx([-1.0, 1.0])
 
 
-def test_under_autocast_products_are_halved_and_gradients_are_not(outputs_XD: Tensor, output_VD: Tensor) -> None:
-    ours = [one.clone().requires_grad_() for one in (outputs_XD, output_VD)]
+def test_autocast_loss_has_float32_gradients(outputs_XD: Tensor, output_VD: Tensor) -> None:
+    ours = [tensor.clone().requires_grad_() for tensor in (outputs_XD, output_VD)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss, _ = label_smoothed_loss(ours[0], ours[1], TARGETS_X, epsilon=0.1, smoothing_mode="uniform")
     loss.backward()  # type: ignore[no-untyped-call]
-    halved = [one.bfloat16().requires_grad_() for one in (outputs_XD, output_VD)]
-    expected = F.cross_entropy(F.linear(*halved).float(), TARGETS_X, label_smoothing=0.1, reduction="sum")
+    rounded = [tensor.bfloat16().requires_grad_() for tensor in (outputs_XD, output_VD)]
+    expected = F.cross_entropy(F.linear(*rounded).float(), TARGETS_X, label_smoothing=0.1, reduction="sum")
     expected.backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(loss, expected, rtol=0, atol=len(TARGETS_X) * 2**-9)  # each likelihood has eight bits
-    for one, other in zip(ours, halved, strict=True):
-        assert one.grad is not None
-        assert other.grad is not None
-        assert one.grad.dtype == torch.float32
-        torch.testing.assert_close(one.grad, other.grad.float(), rtol=0.02, atol=0.02)  # bfloat16 has eight bits
+    for tensor, reference in zip(ours, rounded, strict=True):
+        assert tensor.grad is not None
+        assert reference.grad is not None
+        assert tensor.grad.dtype == torch.float32
+        torch.testing.assert_close(tensor.grad, reference.grad.float(), rtol=0.02, atol=0.02)  # bfloat16 has eight bits
 
 
-def test_padding_costs_nothing(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_padding_does_not_change_the_loss(tiny: MakeRecipe, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = build_model(tiny(tmp_path).model, source_vocab_size=20, target_vocab_size=20).eval()
     sources, targets = [[5, 6, 7, 3], [8, 3]], [[9, 10, 11], [12]]
@@ -303,12 +305,12 @@ def test_padding_costs_nothing(tiny: MakeRecipe, tmp_path: Path) -> None:
     together = batch_loss(model, collate(sources, targets, start_id=2), epsilon=0.1, smoothing_mode="uniform")
     torch.testing.assert_close(together[0], alone[0][0] + alone[1][0])
     torch.testing.assert_close(together[1], alone[0][1] + alone[1][1])
-    # By hand: the decoder reads start, 9, 10, 11 and should say 9, 10, 11, end.
+    # By hand: the decoder input is start, 9, 10, 11 and the targets are 9, 10, 11, end.
     logits_TV = model(torch.tensor([sources[0]]), torch.tensor([[2, 9, 10, 11]]))[0]
     torch.testing.assert_close(alone[0][1], F.cross_entropy(logits_TV, torch.tensor([9, 10, 11, END_ID]), reduction="sum"))
 
 
-def test_perplexity_is_the_exponential_and_json_can_hold_it() -> None:
+def test_perplexity_is_a_finite_exponential() -> None:
     assert compute_perplexity(0.0) == 1.0
     assert compute_perplexity(math.log(80)) == pytest.approx(80)
     assert math.isfinite(compute_perplexity(1e6))
@@ -317,37 +319,39 @@ def test_perplexity_is_the_exponential_and_json_can_hold_it() -> None:
 # Schedule
 
 
-def rate(step: int, share_spent: float = 0.0, /, **knobs: Any) -> float:
-    return compute_learning_rate(TrainingConfig(**knobs), d_model=512, step=step, progress=share_spent)
+def compute_lr(step: int, progress: float = 0.0, /, **settings: Any) -> float:
+    return compute_learning_rate(TrainingConfig(**settings), d_model=512, step=step, progress=progress)
 
 
-def test_the_paper_s_rate_is_equation_3() -> None:
+def test_noam_schedule_is_equation_3() -> None:
     # Section 5.3: d_model^-0.5 · min(step^-0.5, step · warmup^-1.5), with d_model = 512 and 4000 steps of warm-up.
-    knobs: dict[str, Any] = {"schedule": "noam", "warmup_steps": 4000}
-    assert rate(1, **knobs) == pytest.approx(512**-0.5 * 4000**-1.5)
-    assert rate(1, **knobs) == pytest.approx(1.7469e-7, rel=1e-4)
-    assert rate(4000, **knobs) == pytest.approx(512**-0.5 * 4000**-0.5)
-    assert rate(4000, **knobs) == pytest.approx(6.9877e-4, rel=1e-4)
-    assert rate(16_000, **knobs) == pytest.approx(rate(4000, **knobs) / 2)
-    assert rate(4000, **knobs, lr_factor=2.0) == pytest.approx(2 * rate(4000, **knobs))
-    assert max(rate(step, **knobs) for step in range(3900, 4100)) == rate(4000, **knobs)
+    settings: dict[str, Any] = {"schedule": "noam", "warmup_steps": 4000}
+    assert compute_lr(1, **settings) == pytest.approx(512**-0.5 * 4000**-1.5)
+    assert compute_lr(1, **settings) == pytest.approx(1.7469e-7, rel=1e-4)
+    assert compute_lr(4000, **settings) == pytest.approx(512**-0.5 * 4000**-0.5)
+    assert compute_lr(4000, **settings) == pytest.approx(6.9877e-4, rel=1e-4)
+    assert compute_lr(16_000, **settings) == pytest.approx(compute_lr(4000, **settings) / 2)
+    assert compute_lr(4000, **settings, lr_factor=2.0) == pytest.approx(2 * compute_lr(4000, **settings))
+    assert max(compute_lr(step, **settings) for step in range(3900, 4100)) == compute_lr(4000, **settings)
 
 
-def test_the_other_rates_peak_where_they_should() -> None:
+def test_other_schedules_peak_after_warmup() -> None:
     for schedule, later in (("inverse_sqrt", 0.5e-3), ("constant", 1e-3)):
-        knobs: dict[str, Any] = {"schedule": schedule, "peak_lr": 1e-3, "warmup_steps": 100}
-        assert rate(1, **knobs) == pytest.approx(1e-5)
-        assert rate(50, **knobs) == pytest.approx(5e-4)
-        assert rate(100, **knobs) == pytest.approx(1e-3)
-        assert rate(400, **knobs) == pytest.approx(later)
+        settings: dict[str, Any] = {"schedule": schedule, "peak_lr": 1e-3, "warmup_steps": 100}
+        assert compute_lr(1, **settings) == pytest.approx(1e-5)
+        assert compute_lr(50, **settings) == pytest.approx(5e-4)
+        assert compute_lr(100, **settings) == pytest.approx(1e-3)
+        assert compute_lr(400, **settings) == pytest.approx(later)
 
 
-def test_the_cooldown_falls_linearly_to_zero() -> None:
-    knobs: dict[str, Any] = {"schedule": "constant", "peak_lr": 1.0, "warmup_steps": 1, "lr_decay_ratio": 0.4}
-    assert [rate(5, share, **knobs) for share in (0.0, 0.6, 0.8, 0.9, 1.0, 1.1)] == pytest.approx([1, 1, 0.5, 0.25, 0, 0])
+def test_lr_decay_is_linear_to_zero() -> None:
+    settings: dict[str, Any] = {"schedule": "constant", "peak_lr": 1.0, "warmup_steps": 1, "lr_decay_ratio": 0.4}
+    assert [compute_lr(5, share, **settings) for share in (0.0, 0.6, 0.8, 0.9, 1.0, 1.1)] == pytest.approx(
+        [1, 1, 0.5, 0.25, 0, 0]
+    )
 
 
-def test_the_nearest_limit_spends_the_budget() -> None:
+def test_nearest_limit_determines_the_budget() -> None:
     config = TrainingConfig(max_steps=100, max_epochs=4, max_minutes=10)
     assert compute_budget_fraction(config, step=50, epochs=1, minutes=1) == 0.5
     assert compute_budget_fraction(config, step=1, epochs=3, minutes=1) == 0.75
@@ -356,17 +360,17 @@ def test_the_nearest_limit_spends_the_budget() -> None:
 
 
 @pytest.mark.parametrize(("limit", "passes"), [("max_steps=5", None), ("max_epochs=1.5", 1.5), ("max_epochs=1", 1.0)])
-def test_a_run_ends_where_its_budget_does(limit: str, passes: float | None, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_run_ends_when_budget_is_spent(limit: str, passes: float | None, tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", "training.max_steps=1000", f"training.{limit}")
     trainer = new_trainer(recipe)
     trainer.run()
-    epochs, _ = walked(recipe, 20)
-    assert trainer.state.step == (5 if passes is None else 1 + sum(one < passes for one in epochs))
+    epochs, _ = count_batches(recipe, 20)
+    assert trainer.state.step == (5 if passes is None else 1 + sum(epoch < passes for epoch in epochs))
     assert trainer.epochs() == epochs[trainer.state.step - 1]
 
 
-def walked(recipe: Recipe, count: int) -> tuple[list[float], list[int]]:
-    """Of the first batches of a prepared run: the passes over the corpus when they are done, and their target tokens."""
+def count_batches(recipe: Recipe, count: int) -> tuple[list[float], list[int]]:
+    """Return, for the first batches of a prepared run, the passes over the corpus after each, and its target tokens."""
     batches = TrainingBatches(recipe, Path(recipe.run) / "data", start_id=2)
     lengths = batches.corpora[0].lengths()[1]
     epochs: list[float] = []
@@ -381,8 +385,8 @@ def walked(recipe: Recipe, count: int) -> tuple[list[float], list[int]]:
 # One step
 
 
-class Given:
-    """A stream of batches that were chosen by hand."""
+class FixedStream:
+    """Stream of given batches."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self.batches = iter(batches)
@@ -396,23 +400,23 @@ class Given:
 
 
 def one_step(recipe: Recipe, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
-    """Gradients as the optimiser gets them, weights after it, and the norm that is reported."""
+    """Return the gradients before the optimizer, the weights after it, and the reported norm."""
     trainer = new_trainer(recipe)
-    trainer.stream = Given(batches)  # type: ignore[assignment]
+    trainer.stream = FixedStream(batches)  # type: ignore[assignment]
     gradients: dict[str, Tensor] = {}
 
-    def look(*_: object) -> None:
+    def copy_gradients(*_: object) -> None:
         for name, parameter in trainer.model.named_parameters():
             assert parameter.grad is not None
             gradients[name] = parameter.grad.clone()
 
-    trainer.optimizer.register_step_pre_hook(look)
+    trainer.optimizer.register_step_pre_hook(copy_gradients)
     trainer.model.train()
     norm = trainer._step().item()
     return gradients, collect_weights(trainer.model), norm
 
 
-# Targets of unequal length, so that a mean of means would be another number than the mean over all tokens.
+# Targets of unequal length, so that a mean of means differs from the mean over all tokens.
 PAIRS = [([5, 6, 3], [7, 8, 9, 10, 11, 12]), ([9, 3], [13]), ([10, 11, 12, 3], [14, 15]), ([13, 3], [16, 17, 18])]
 
 
@@ -420,18 +424,18 @@ def batch(pairs: Sequence[tuple[list[int], list[int]]]) -> Batch:
     return collate([source for source, _ in pairs], [target for _, target in pairs], start_id=2)
 
 
-def test_four_small_batches_make_the_step_of_one_large_one(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_four_batches_equal_one_large_batch(tiny: MakeRecipe, tmp_path: Path) -> None:
     small = tiny(tmp_path / "a", *NO_DROPOUT, "training.batches_per_update=4")
     large = tiny(tmp_path / "b", *NO_DROPOUT)
     gradients, weights, norm = one_step(small, [batch([pair]) for pair in PAIRS])
-    wanted_gradients, wanted_weights, wanted_norm = one_step(large, [batch(PAIRS)])
-    for name, gradient in wanted_gradients.items():
+    expected_gradients, expected_weights, expected_norm = one_step(large, [batch(PAIRS)])
+    for name, gradient in expected_gradients.items():
         torch.testing.assert_close(gradients[name], gradient, rtol=0, atol=1e-6)
-        torch.testing.assert_close(weights[name], wanted_weights[name], rtol=0, atol=1e-6)
-    assert norm == pytest.approx(wanted_norm, rel=1e-5)
+        torch.testing.assert_close(weights[name], expected_weights[name], rtol=0, atol=1e-6)
+    assert norm == pytest.approx(expected_norm, rel=1e-5)
 
 
-def test_the_gradient_is_of_the_loss_a_target_token(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_gradient_is_per_target_token(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *NO_DROPOUT, "training.label_smoothing=0.1")
     gradients, _, norm = one_step(recipe, [batch(PAIRS)])
     model = new_trainer(replace_run(recipe, tmp_path / "other")).model.eval()
@@ -451,29 +455,29 @@ def replace_run(recipe: Recipe, run: Path) -> Recipe:
     return recipe.model_copy(update={"run": str(run)})
 
 
-def test_a_long_gradient_is_clipped_and_a_short_one_is_not(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_only_long_gradients_are_clipped(tiny: MakeRecipe, tmp_path: Path) -> None:
     free, _, norm = one_step(tiny(tmp_path / "a", *NO_DROPOUT), [batch(PAIRS)])
-    for place, limit in enumerate((norm / 3, norm * 3)):
-        recipe = tiny(tmp_path / f"clip{place}", *NO_DROPOUT, f"training.clip_norm={limit}")
+    for number, limit in enumerate((norm / 3, norm * 3)):
+        recipe = tiny(tmp_path / f"clip{number}", *NO_DROPOUT, f"training.clip_norm={limit}")
         clipped, _, reported = one_step(recipe, [batch(PAIRS)])
         assert reported == pytest.approx(norm, rel=1e-6)
         for name, gradient in free.items():
             torch.testing.assert_close(clipped[name], gradient * min(1.0, limit / norm), rtol=1e-4, atol=1e-9)
 
 
-def test_adam_is_the_recipe_s(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_adam_has_the_settings_of_recipe(tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = ("training.adam_beta1=0.8", "training.adam_beta2=0.95", "training.adam_epsilon=1e-8")
     plain = new_trainer(tiny(tmp_path / "a", *settings)).optimizer
     decayed = new_trainer(tiny(tmp_path / "b", *settings, "training.weight_decay=0.1")).optimizer
     assert type(plain) is torch.optim.Adam
     assert type(decayed) is torch.optim.AdamW
-    for optimiser, decay in ((plain, 0.0), (decayed, 0.1)):
-        (group,) = optimiser.param_groups
+    for optimizer, decay in ((plain, 0.0), (decayed, 0.1)):
+        (group,) = optimizer.param_groups
         assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.8, 0.95), 1e-8, decay)
 
 
-def test_the_first_step_moves_each_weight_by_the_rate(tiny: MakeRecipe, tmp_path: Path) -> None:
-    # Adam's first update is rate · g/(|g| + ε'), so ± the rate wherever the gradient is not tiny.
+def test_first_step_moves_weights_by_learning_rate(tiny: MakeRecipe, tmp_path: Path) -> None:
+    # Adam's first update is lr · g/(|g| + ε'), so ± lr wherever the gradient is not tiny.
     recipe = tiny(tmp_path / "run", *NO_DROPOUT)
     before = collect_weights(new_trainer(replace_run(recipe, tmp_path / "other")).model)
     gradients, after, _ = one_step(recipe, [batch(PAIRS)])
@@ -483,13 +487,13 @@ def test_the_first_step_moves_each_weight_by_the_rate(tiny: MakeRecipe, tmp_path
         torch.testing.assert_close(moved, -gradient[clear].sign() * (1e-2 / 20), rtol=1e-2, atol=0)
 
 
-def test_each_step_and_batch_has_a_dropout_of_its_own() -> None:
-    streams = {derive_seed(seed, step, place) for seed in range(4) for step in range(200) for place in range(8)}
-    assert len(streams) == 4 * 200 * 8
-    assert all(0 <= stream < 2**64 for stream in streams)
+def test_each_step_and_batch_has_own_dropout() -> None:
+    seeds = {derive_seed(seed, step, index) for seed in range(4) for step in range(200) for index in range(8)}
+    assert len(seeds) == 4 * 200 * 8
+    assert all(0 <= seed < 2**64 for seed in seeds)
 
 
-# Stopping and going on
+# Stop and resume
 
 LONG = (
     "training.max_steps=9", "training.batches_per_update=2", "training.log_every_steps=3", "training.validate_every_steps=2",
@@ -499,7 +503,7 @@ LONG = (
 
 @pytest.fixture(scope="module")
 def unbroken(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of nine steps, of two batches each, with dropout, over some three passes."""
+    """Run of nine steps of two batches each, with dropout, over about three epochs."""
     run = tmp_path_factory.mktemp("unbroken") / "run"
     recipe = tiny(run, *LONG)
     assert recipe.model.residual_dropout > 0
@@ -514,23 +518,25 @@ def unbroken(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path
     return run
 
 
-def assert_same_run(run: Path, other: Path) -> None:
-    """Bit for bit, but for the clock."""
-    assert checkpoint_names(run) == checkpoint_names(other)
-    for mine, theirs in zip(list_checkpoints(run / "checkpoints"), list_checkpoints(other / "checkpoints"), strict=True):
-        assert untimed(mine.trainer_state) == untimed(theirs.trainer_state)
+def assert_same_run(run: Path, other_run: Path) -> None:
+    """Assert that two runs are equal to the last bit, except for values that depend on the clock."""
+    assert checkpoint_names(run) == checkpoint_names(other_run)
+    for mine, theirs in zip(list_checkpoints(run / "checkpoints"), list_checkpoints(other_run / "checkpoints"), strict=True):
+        assert without_times(mine.trainer_state) == without_times(theirs.trainer_state)
         assert mine.metric == theirs.metric
         for mine_tensors, theirs_tensors in (
             (mine.weights(), theirs.weights()),
             (mine.optimizer_state(), theirs.optimizer_state()),
         ):
             assert_same_tensors(mine_tensors, theirs_tensors)
-    assert timeless(read_metrics_log(run / "metrics.jsonl")) == timeless(read_metrics_log(other / "metrics.jsonl"))
-    assert_same_tensors(*(load_file(one / "bundle" / "weights.safetensors") for one in (run, other)))
+    assert without_clock_keys(read_metrics_log(run / "metrics.jsonl")) == without_clock_keys(
+        read_metrics_log(other_run / "metrics.jsonl")
+    )
+    assert_same_tensors(*(load_file(folder / "bundle" / "weights.safetensors") for folder in (run, other_run)))
 
 
-def untimed(progress: TrainerState) -> TrainerState:
-    return replace(progress, minutes=0.0, waited_minutes=0.0)
+def without_times(trainer_state: TrainerState) -> TrainerState:
+    return replace(trainer_state, minutes=0.0, data_wait_minutes=0.0)
 
 
 def assert_same_tensors(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
@@ -539,16 +545,14 @@ def assert_same_tensors(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
         assert torch.equal(tensor, theirs[name]), name
 
 
-def timeless(journal: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What does not depend on the clock, and on where the run was stopped."""
-    told = [entry for entry in journal if entry["type"] not in ("event", "run")]
-    return [{key: value for key, value in entry.items() if key not in CLOCK_KEYS} for entry in told]
+def without_clock_keys(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the lines without values that depend on the clock or on interruptions."""
+    metrics = [entry for entry in entries if entry["type"] not in ("event", "run")]
+    return [{key: value for key, value in entry.items() if key not in CLOCK_KEYS} for entry in metrics]
 
 
 @pytest.mark.parametrize("stops", [[1], [2], [3], [4], [5], [6], [7], [8], [9], [1, 1, 2, 4], [3, 3]], ids=str)
-def test_a_run_that_stops_and_goes_on_is_the_run_that_did_not(
-    stops: list[int], unbroken: Path, tiny: MakeRecipe, tmp_path: Path
-) -> None:
+def test_resumed_run_equals_unbroken_run(stops: list[int], unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *LONG)
     for stop in stops:
         with pytest.raises(InterruptedRun, match=r"SIGTERM: stopped after step \d+; .*step-0000000\d is saved"):
@@ -559,14 +563,14 @@ def test_a_run_that_stops_and_goes_on_is_the_run_that_did_not(
     assert_same_run(tmp_path / "run", unbroken)
 
 
-def test_the_same_recipe_makes_the_same_run(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_same_recipe_makes_the_same_run(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     train(tiny(tmp_path / "run", *LONG))
     assert_same_run(tmp_path / "run", unbroken)
-    other = train(tiny(tmp_path / "other", *LONG, "training.seed=2"))
-    assert other["valid"]["loss"] != json.loads((unbroken / "report.json").read_text(encoding="utf-8"))["valid"]["loss"]
+    other_report = train(tiny(tmp_path / "other", *LONG, "training.seed=2"))
+    assert other_report["valid"]["loss"] != json.loads((unbroken / "report.json").read_text(encoding="utf-8"))["valid"]["loss"]
 
 
-def test_more_steps_go_on_from_the_end(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_larger_budget_resumes_at_the_end(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     train(tiny(tmp_path / "run", *LONG, "training.max_steps=3"))
     recorder = Recorder()
     train(tiny(tmp_path / "run", *LONG), recorder)
@@ -577,7 +581,7 @@ def test_more_steps_go_on_from_the_end(unbroken: Path, tiny: MakeRecipe, tmp_pat
     assert_same_tensors(*(load_file(run / "bundle" / "weights.safetensors") for run in (tmp_path / "run", unbroken)))
 
 
-def test_a_finished_run_is_finished(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_finished_run_trains_no_more(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     before = files_of(run)
     recorder = Recorder()
@@ -586,12 +590,12 @@ def test_a_finished_run_is_finished(unbroken: Path, tiny: MakeRecipe, tmp_path: 
     assert report["steps"] == 9
     after = files_of(run)
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-    told_anew = {"bundle/config.json", "bundle/manifest.json", "recipe.json", "report.json", "report.html"}
-    assert changed <= told_anew | {"data/prepared.json"}  # which notes when the text has grown old enough to go by its time
+    rewritten = {"bundle/config.json", "bundle/manifest.json", "recipe.json", "report.json", "report.html"}
+    assert changed <= rewritten | {"data/prepared.json"}  # it records whether the text is old enough to compare by time stamp
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ("model.d_ff=64", "model.d_ff was 32 and is 64"),
         ("training.seed=2", "training.seed was 1 and is 2"),
@@ -600,20 +604,20 @@ def test_a_finished_run_is_finished(unbroken: Path, tiny: MakeRecipe, tmp_path: 
         ("training.clip_norm=1.0", "training.clip_norm was None and is 1.0"),
     ],
 )
-def test_another_recipe_is_refused_with_the_difference(
-    change: str, says: str, unbroken: Path, tiny: MakeRecipe, tmp_path: Path
+def test_resume_with_another_recipe_names_difference(
+    change: str, message: str, unbroken: Path, tiny: MakeRecipe, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     before = files_of(run)
     with pytest.raises(RunError) as caught:
         train(tiny(run, *LONG, change))
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert str(run) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert files_of(run) == before
 
 
-def test_what_may_change_may(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_resume_with_changeable_keys(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "moved"))
     changes = ("name='other'", "training.max_steps=10", "training.patience=99", "decoding.beam_size=2", "training.keep_best=2")
     recorder = Recorder()
@@ -621,28 +625,26 @@ def test_what_may_change_may(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -
     assert recorder.num_steps == 1
 
 
-def test_another_corpus_is_refused(corpus: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_resume_with_another_corpus_fails(corpus: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
     recipe = tiny(tmp_path / "run", f"data.root='{folder}'", "training.max_steps=2")
     train(recipe)
     text = (folder / "train.de").read_text(encoding="utf-8")
     (folder / "train.de").write_text(text.replace("blau", "grau"), encoding="utf-8")
-    with pytest.raises(RunError, match=r"started with another corpus \(source.model, train-00000.arrow differ\)"):
+    with pytest.raises(RunError, match=r"started with another corpus \(source.model, train-00000.arrow, .* differ\)"):
         train(recipe)
     (folder / "train.de").write_text(text, encoding="utf-8")
     assert train(recipe)["steps"] == 2
 
 
-def test_prepared_files_may_be_made_again(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_prepared_files_can_be_made_again(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     shutil.rmtree(run / "data")
     assert train(tiny(run, *LONG, "training.max_steps=10"))["steps"] == 10
 
 
-def test_a_run_over_a_mixture_that_stops_and_goes_on_is_the_run_that_did_not(
-    tiny: MakeRecipe, corpus: Path, tmp_path: Path
-) -> None:
-    """Weights, modifiers and subword sampling are functions of seed, epoch and pair, too."""
+def test_resumed_mixture_run_equals_unbroken_run(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
+    """Corpus weights, noise and subword sampling are functions of seed, epoch and pair."""
     mixture = {
         "whole": {"source": "train.en", "target": "train.de", "weight": 1.0},
         "part": {"source": "valid.en", "target": "valid.de", "weight": 3.0},
@@ -667,31 +669,31 @@ def test_a_run_over_a_mixture_that_stops_and_goes_on_is_the_run_that_did_not(
     assert_same_run(tmp_path / "run", tmp_path / "unbroken")
 
 
-def test_a_run_ends_well_where_the_text_is_gone(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
-    """A disk with corpora may be needed elsewhere while the model trains; and averaging may be done elsewhere."""
+def test_run_ends_well_without_its_text(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
+    """The corpora are read before training only."""
     folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
     recipe = tiny(tmp_path / "run", f"data.root='{folder}'", "data.train={source='train*.en', target='train*.de'}")
 
-    class Thief(Recorder):
+    class CorpusRemover(Recorder):
         def after_step(self, event: StepDone) -> None:
             for path in folder.glob("train*"):
                 path.unlink()
 
-    assert train(recipe, Thief())["steps"] == 6
+    assert train(recipe, CorpusRemover())["steps"] == 6
     average_run(tmp_path / "run", tmp_path / "out", averaging="last", count=1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loaders", [1, 2])
-def test_batches_made_ahead_make_the_same_run(loaders: int, unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = tiny(tmp_path / "run", *LONG, f"data.num_workers={loaders}")
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_data_workers_make_the_same_run(num_workers: int, unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = tiny(tmp_path / "run", *LONG, f"data.num_workers={num_workers}")
     with pytest.raises(InterruptedRun):
         train(recipe, Recorder(stop_after=4))
     train(recipe)
     assert_same_run(tmp_path / "run", unbroken)
 
 
-LOADING = """
+WORKER_SCRIPT = """
 import json, os, signal, sys, time
 from pathlib import Path
 from dragoman.config import recipe_from_dict
@@ -722,33 +724,36 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1"])
-def test_a_signal_to_all_processes_stops_a_run_with_loaders_as_any_other(name: str, tiny: MakeRecipe, tmp_path: Path) -> None:
-    """A terminal sends Ctrl-C to every process in it, and a scheduler its signals to every process of a job."""
+def test_signal_to_all_processes_stops_with_workers(name: str, tiny: MakeRecipe, tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to all of its processes, and a scheduler sends its signals to all processes of a job."""
     recipe = tiny(tmp_path / "run", *LONG, "data.num_workers=1", "data.preprocessing_workers=1", "training.max_steps=1000")
     (tmp_path / "recipe.json").write_text(json.dumps(recipe.model_dump(mode="json")))
-    (tmp_path / "loading.py").write_text(LOADING)
-    for stop, step in ((1, 1), (4, 3)):  # between the two batches of the first step, and after both of the third
-        words = [sys.executable, str(tmp_path / "loading.py"), str(tmp_path / "recipe.json"), str(stop), name]
+    (tmp_path / "run_with_workers.py").write_text(WORKER_SCRIPT)
+    # The signals come between the two batches of the first step, and after both batches of the third step.
+    for stop, step in ((1, 1), (4, 3)):
+        words = [sys.executable, str(tmp_path / "run_with_workers.py"), str(tmp_path / "recipe.json"), str(stop), name]
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
         assert done.stdout.startswith(f"InterruptedRun: {name}: stopped after step {step}; "), done.stdout + done.stderr
-        # Python's own tracker may miss a semaphore that is gone already, and says so in two lines; nobody else says anything.
-        told = [line for line in done.stderr.splitlines() if "resource_tracker" not in line and "  warnings.warn(" not in line]
-        assert told == []
+        # Python's resource tracker may warn in two lines about a semaphore that no longer exists.
+        unexpected_lines = [
+            line for line in done.stderr.splitlines() if "resource_tracker" not in line and "  warnings.warn(" not in line
+        ]
+        assert unexpected_lines == []
 
 
 @pytest.mark.slow
-def test_a_loader_that_was_killed_is_told(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_killed_data_worker_is_reported(tiny: MakeRecipe, tmp_path: Path) -> None:
     killed: list[float] = []
 
-    class Killer(Recorder):
+    class WorkerKiller(Recorder):
         def after_step(self, event: StepDone) -> None:
             for process in multiprocessing.active_children():
                 os.kill(process.pid or 0, signal.SIGKILL)
                 killed.append(time.monotonic())
 
-    says = r"a process that makes batches ahead has ended, .* lower data\.num_workers or set it to 0"
-    with pytest.raises(WorkerLostError, match=says):
-        train(tiny(tmp_path / "run", "data.num_workers=1", "training.max_steps=100000"), Killer())
+    pattern = r"a process that makes batches ahead has ended, .* lower data\.num_workers or set it to 0"
+    with pytest.raises(WorkerLostError, match=pattern):
+        train(tiny(tmp_path / "run", "data.num_workers=1", "training.max_steps=100000"), WorkerKiller())
     assert time.monotonic() - killed[0] < 10
     assert multiprocessing.active_children() == []
 
@@ -756,15 +761,15 @@ def test_a_loader_that_was_killed_is_told(tiny: MakeRecipe, tmp_path: Path) -> N
 # Damage
 
 
-def flip(path: Path) -> None:
+def flip_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
 DAMAGES: list[Callable[[Path], object]] = [
-    lambda path: flip(path / "model.safetensors"),
-    lambda path: flip(path / "optimizer.safetensors"),
+    lambda path: flip_bit(path / "model.safetensors"),
+    lambda path: flip_bit(path / "optimizer.safetensors"),
     lambda path: (path / "state.json").unlink(),
     lambda path: (path / "manifest.json").write_text(""),
     lambda path: (path / "model.safetensors").write_bytes(b""),
@@ -772,7 +777,7 @@ DAMAGES: list[Callable[[Path], object]] = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before(
+def test_damaged_checkpoint_resumes_from_previous_one(
     damage: Callable[[Path], object], unbroken: Path, tiny: MakeRecipe, tmp_path: Path
 ) -> None:
     recipe = tiny(tmp_path / "run", *LONG)
@@ -782,22 +787,20 @@ def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before(
     damage(newest)
     recorder = Recorder()
     train(recipe, recorder)
-    (told,) = [text for text in recorder.notices if "resumes from the checkpoint before it" in text]
-    assert str(newest) in told
+    (notice,) = [text for text in recorder.notices if "resumes from the checkpoint before it" in text]
+    assert str(newest) in notice
     assert any("resuming from" in text for text in recorder.texts("resumed"))
     assert recorder.num_steps < 9
-    (aside,) = (tmp_path / "run" / "checkpoints").glob("damaged-*")
-    assert aside.name.startswith("damaged-step-00000007")
-    shutil.rmtree(aside)
+    (damaged,) = (tmp_path / "run" / "checkpoints").glob("damaged-*")
+    assert damaged.name.startswith("damaged-step-00000007")
+    shutil.rmtree(damaged)
     assert_same_run(tmp_path / "run", unbroken)
 
 
-def test_a_run_without_a_good_checkpoint_is_not_begun_anew_in_its_place(
-    unbroken: Path, tiny: MakeRecipe, tmp_path: Path
-) -> None:
+def test_run_without_intact_checkpoint_is_not_replaced(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     for checkpoint in list_checkpoints(run / "checkpoints"):
-        flip(checkpoint.path / "model.safetensors")
+        flip_bit(checkpoint.path / "model.safetensors")
     for _ in range(2):
         with pytest.raises(RunError, match=r"holds an earlier run without an intact checkpoint.*run=FOLDER"):
             train(tiny(run, *LONG))
@@ -807,13 +810,13 @@ def test_a_run_without_a_good_checkpoint_is_not_begun_anew_in_its_place(
     assert (run / "bundle" / "weights.safetensors").read_bytes() == (unbroken / "bundle" / "weights.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("what", ["another format", "unreadable"])
-def test_a_checkpoint_that_cannot_be_judged_stays_where_it_is(
-    what: str, unbroken: Path, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("problem", ["another format", "unreadable"])
+def test_checkpoint_that_cannot_be_verified_is_kept(
+    problem: str, unbroken: Path, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     before = checkpoint_names(run)
-    if what == "unreadable":
+    if problem == "unreadable":
 
         def failing(*_: object) -> NoReturn:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -822,50 +825,46 @@ def test_a_checkpoint_that_cannot_be_judged_stays_where_it_is(
     else:
         manifest = list_checkpoints(run / "checkpoints")[-1].path / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
-    told = "reads format 1" if what == "another format" else "cannot be read: Input/output error"
-    with pytest.raises(RunError, match=told):
+    message = "reads format 1" if problem == "another format" else "cannot be read: Input/output error"
+    with pytest.raises(RunError, match=message):
         train(tiny(run, *LONG, "training.max_steps=12"))
     assert checkpoint_names(run) == before
 
 
-def test_an_older_checkpoint_that_is_damaged_is_left_out_of_the_bundle(
-    unbroken: Path, tiny: MakeRecipe, tmp_path: Path
-) -> None:
+def test_damaged_older_checkpoint_is_not_averaged(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
     shutil.rmtree(run / "bundle")
     *_, before, newest = list_checkpoints(run / "checkpoints")
-    flip(before.path / "model.safetensors")
+    flip_bit(before.path / "model.safetensors")
     recorder = Recorder()
     train(tiny(run, *LONG, "training.num_averaged_checkpoints=2"), recorder)
-    (told,) = [text for text in recorder.notices if "the bundle is made without it" in text]
-    assert str(before.path) in told
+    (notice,) = [text for text in recorder.notices if "the bundle is made without it" in text]
+    assert str(before.path) in notice
     assert newest.path.name in next(text for text in recorder.notices if "writing" in text and "bundle" in text)
     assert (run / "bundle" / "weights.safetensors").exists()
 
 
-def test_a_disk_that_is_full_is_not_tried_at_every_step(
-    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """But when minutes ask for the next, and with the lines of the journal."""
+def test_full_disk_is_not_retried_every_step(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is retried when minutes ask for the next checkpoint, and with the log lines."""
     settings = ("training.max_steps=60", "training.checkpoint_every_steps=0", "training.log_every_steps=20")
     recipe = tiny(tmp_path / "run", *settings, "training.checkpoint_every_minutes=0.0001", "training.validate_every_steps=100")
     recorder = Recorder()
-    tried: list[Path] = []
+    attempts: list[Path] = []
 
     def full_until_the_end(path: Path, tensors: Mapping[str, Tensor]) -> str:
-        tried.append(path)
+        attempts.append(path)
         return full() if "00000060" not in str(path) else save_tensors(path, tensors)
 
-    told_the_time(monkeypatch, minutes_a_step=0.00001)
+    use_fake_clock(monkeypatch, minutes_a_step=0.00001)
     monkeypatch.setattr(dragoman.training.checkpoints.checkpoint, "save_tensors", full_until_the_end)
     train(recipe, recorder)
-    # Every tenth step by the clock, of 60; at most two more at lines of the journal.
+    # Every tenth of 60 steps by the clock, and at most two more at log lines.
     assert 5 <= len(recorder.texts("checkpoint_failed")) <= 8
 
 
-def test_a_damaged_checkpoint_is_not_averaged(unbroken: Path, tmp_path: Path) -> None:
+def test_average_of_damaged_checkpoint_fails(unbroken: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "run"))
-    flip(list_checkpoints(run / "checkpoints")[-1].path / "model.safetensors")
+    flip_bit(list_checkpoints(run / "checkpoints")[-1].path / "model.safetensors")
     with pytest.raises(RunError, match=r"model.safetensors: was changed or cut short"):
         average_run(run, tmp_path / "out", averaging="last", count=2)
     assert not (tmp_path / "out").exists()
@@ -875,7 +874,7 @@ def full(*_: object, **__: object) -> NoReturn:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_full_disk_leaves_the_last_good_checkpoint_and_the_run_goes_on(
+def test_full_disk_keeps_last_checkpoint_and_continues(
     unbroken: Path, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = Recorder()
@@ -888,18 +887,18 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_the_run_goes_on(
 
     monkeypatch.setattr(dragoman.training.checkpoints.checkpoint, "save_tensors", full_for_a_while)
     train(recipe, recorder)
-    told = recorder.texts("checkpoint_failed")
+    messages = recorder.texts("checkpoint_failed")
     # Two files each: the third checkpoint was cut in its second file, the one after in its first.
-    assert len(told) == 2
-    assert all("the disk is full" in text and "training continues and tries again" in text for text in told)
-    assert "step-00000004 is saved" in told[0]
-    assert not any("\n" in text for text in told)
+    assert len(messages) == 2
+    assert all("the disk is full" in text and "training continues and tries again" in text for text in messages)
+    assert "step-00000004 is saved" in messages[0]
+    assert not any("\n" in text for text in messages)
     last, theirs = (list_checkpoints(run / "checkpoints")[-1] for run in (tmp_path / "run", unbroken))
     assert_same_tensors(last.weights(), theirs.weights())
     assert_same_tensors(last.optimizer_state(), theirs.optimizer_state())
 
 
-def test_a_disk_that_stays_full_ends_the_run_without_the_last_good_checkpoint_lost(
+def test_full_disk_at_end_keeps_last_checkpoint(
     unbroken: Path, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = tiny(tmp_path / "run", *LONG)
@@ -924,14 +923,14 @@ def test_a_disk_that_stays_full_ends_the_run_without_the_last_good_checkpoint_lo
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_under_the_journal_is_told(tmp_path: Path) -> None:
-    journal = MetricsLog(tmp_path / "metrics.jsonl")
-    journal.path = Path("/dev/full")
+def test_full_disk_under_metrics_log_is_reported(tmp_path: Path) -> None:
+    metrics_log = MetricsLog(tmp_path / "metrics.jsonl")
+    metrics_log.path = Path("/dev/full")
     with pytest.raises(OutputError, match="/dev/full: the disk is full"):
-        journal.write("train", step=1)
+        metrics_log.write("train", step=1)
 
 
-def test_a_run_folder_that_cannot_be_made_is_told(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_run_folder_that_cannot_be_created(tiny: MakeRecipe, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="file/run") as caught:
         train(tiny(tmp_path / "file" / "run"))
@@ -942,18 +941,20 @@ def test_a_run_folder_that_cannot_be_made_is_told(tiny: MakeRecipe, tmp_path: Pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_keeps_everything_and_names_it(number: signal.Signals, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_signal_saves_a_checkpoint_and_names_it(number: signal.Signals, tiny: MakeRecipe, tmp_path: Path) -> None:
     before = signal.getsignal(number)
-    kept = tmp_path / "run" / "checkpoints" / "step-00000003"
+    saved = tmp_path / "run" / "checkpoints" / "step-00000003"
     with pytest.raises(InterruptedRun) as caught:
         train(tiny(tmp_path / "run"), Recorder(stop_after=3, signals=[number]))
-    assert str(caught.value) == f"{number.name}: stopped after step 3; {kept} is saved, and the same command resumes from there"
+    assert (
+        str(caught.value) == f"{number.name}: stopped after step 3; {saved} is saved, and the same command resumes from there"
+    )
     assert caught.value.exit_code == 130
     assert signal.getsignal(number) is before
-    assert list_checkpoints(tmp_path / "run" / "checkpoints")[-1].path == kept
+    assert list_checkpoints(tmp_path / "run" / "checkpoints")[-1].path == saved
 
 
-def test_a_second_ctrl_c_stops_at_once(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_second_ctrl_c_stops_at_once(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", "training.checkpoint_every_steps=2")
     with pytest.raises(
         InterruptedRun, match=r"interrupted after step 3; .*step-00000002 is saved, and the same command resumes"
@@ -964,9 +965,7 @@ def test_a_second_ctrl_c_stops_at_once(tiny: MakeRecipe, tmp_path: Path) -> None
         train(tiny(tmp_path / "other"), Recorder(stop_after=1, signals=[signal.SIGINT, signal.SIGINT]))
 
 
-def test_ctrl_c_while_the_report_is_made_loses_nothing(
-    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_during_report_loses_nothing(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 
@@ -979,7 +978,7 @@ def test_ctrl_c_while_the_report_is_made_loses_nothing(
     assert recorder.num_steps == 0
 
 
-def test_a_run_in_another_thread_needs_no_signals(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_run_in_another_thread(tiny: MakeRecipe, tmp_path: Path) -> None:
     reports: list[dict[str, Any]] = []
     thread = threading.Thread(target=lambda: reports.append(train(tiny(tmp_path / "run", "training.max_steps=2"))))
     thread.start()
@@ -990,10 +989,10 @@ def test_a_run_in_another_thread_needs_no_signals(tiny: MakeRecipe, tmp_path: Pa
 # Validation, patience, and what is saved
 
 
-def pretend(
+def fake_validations(
     monkeypatch: pytest.MonkeyPatch, *, nll: Sequence[float] | None = None, bleu: Sequence[float] | None = None
 ) -> None:
-    """Let the validations of a run find these numbers, one after the other."""
+    """Give the validations of a run these scores, one after the other."""
     losses, scores = iter(nll or [1.0] * 99), iter(bleu or [])
 
     def mean_loss(*_: object, **__: object) -> tuple[float, float]:
@@ -1011,55 +1010,57 @@ def pretend(
 EVERY_STEP = ("training.validate_every_steps=1", "training.max_steps=12")
 
 
-def journal_of(recipe: Recipe, kind: str) -> list[dict[str, Any]]:
+def read_log_lines(recipe: Recipe, kind: str) -> list[dict[str, Any]]:
     return [entry for entry in read_metrics_log(Path(recipe.run) / "metrics.jsonl") if entry["type"] == kind]
 
 
 def test_patience_ends_a_run(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, nll=[5, 4, 4, 3.9, 4, 3.9, 4, 0, 0])
+    fake_validations(monkeypatch, nll=[5, 4, 4, 3.9, 4, 3.9, 4, 0, 0])
     recipe = tiny(tmp_path / "run", *EVERY_STEP, "training.patience=3", "training.num_validation_translations=0")
     trainer = new_trainer(recipe)
     trainer.run()
     # 3.9 at step 4 is the best; 4, an equal 3.9 and 4 are the three without a better one.
     assert (trainer.state.step, trainer.state.best_step, trainer.state.best) == (7, 4, -3.9)
-    assert [entry["step"] for entry in journal_of(recipe, "valid")] == [1, 2, 3, 4, 5, 6, 7]
-    assert [entry["step"] for entry in journal_of(recipe, "valid") if entry["best"]] == [1, 2, 4]
+    assert [entry["step"] for entry in read_log_lines(recipe, "valid")] == [1, 2, 3, 4, 5, 6, 7]
+    assert [entry["step"] for entry in read_log_lines(recipe, "valid") if entry["best"]] == [1, 2, 4]
     assert checkpoint_names(tmp_path / "run")[-1] == "step-00000007"
     resumed = new_trainer(recipe, recorder := Recorder())
     resumed.run()
     assert recorder.num_steps == 0
 
 
-@pytest.mark.parametrize(("by", "best_step"), [("loss", 2), ("bleu", 3)])
-def test_better_means_what_the_recipe_says(
-    by: str, best_step: int, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("best_metric", "best_step"), [("loss", 2), ("bleu", 3)])
+def test_best_metric_selects_the_best_step(
+    best_metric: str, best_step: int, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pretend(monkeypatch, nll=[3, 1, 2, 4], bleu=[10, 20, 30, 25])
-    recipe = tiny(tmp_path / "run", "training.validate_every_steps=1", "training.max_steps=4", f"training.best_metric='{by}'")
+    fake_validations(monkeypatch, nll=[3, 1, 2, 4], bleu=[10, 20, 30, 25])
+    recipe = tiny(
+        tmp_path / "run", "training.validate_every_steps=1", "training.max_steps=4", f"training.best_metric='{best_metric}'"
+    )
     trainer = new_trainer(recipe)
     trainer.run()
     assert trainer.state.best_step == best_step
-    assert [entry["bleu"] for entry in journal_of(recipe, "valid")] == [10, 20, 30, 25]
+    assert [entry["bleu"] for entry in read_log_lines(recipe, "valid")] == [10, 20, 30, 25]
 
 
-def test_the_end_of_a_run_is_validated_once(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_last_step_is_validated_once(tiny: MakeRecipe, tmp_path: Path) -> None:
     for steps in (4, 6):
         recipe = tiny(
             tmp_path / f"run{steps}", f"training.max_steps={steps}", "training.validate_every_steps=3",
             "training.checkpoint_every_steps=2",
         )  # fmt: skip
         new_trainer(recipe).run()
-        assert [entry["step"] for entry in journal_of(recipe, "valid")] == ([3, 4] if steps == 4 else [3, 6])
+        assert [entry["step"] for entry in read_log_lines(recipe, "valid")] == ([3, 4] if steps == 4 else [3, 6])
 
 
-def test_validation_numbers_are_what_forced_scoring_says(trained: Path, corpus: Path) -> None:
+def test_validation_loss_equals_forced_scoring(trained: Path, corpus: Path) -> None:
     # The end token counts; the smoothed loss is another number.
     lines = [list(read_lines(corpus / f"valid.{language}")) for language in ("en", "de")]
     checkpoint = list_checkpoints(trained / "checkpoints")[-1]
     bundle = load_bundle(trained / "bundle")
     load_weights(bundle.model, checkpoint.weights(), location=checkpoint.path)
-    scored = dragoman.Translator([bundle], device="cpu").score(*lines)
-    log_probs = [value for one in scored for value in one.token_log_probs]
+    scored = dragoman.Translator.from_bundles([bundle], device="cpu").score(*lines)
+    log_probs = [value for output in scored for value in output.token_log_probs]
     last = [entry for entry in read_metrics_log(trained / "metrics.jsonl") if entry["type"] == "valid"][-1]
     assert last["step"] == checkpoint.step == 200
     assert last["nll"] == pytest.approx(-sum(log_probs) / len(log_probs), rel=1e-5)
@@ -1067,17 +1068,17 @@ def test_validation_numbers_are_what_forced_scoring_says(trained: Path, corpus: 
     assert last["loss"] > last["nll"] * 1.01
 
 
-def test_a_journal_line_is_the_mean_over_its_steps(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_log_line_is_mean_over_its_steps(tiny: MakeRecipe, tmp_path: Path) -> None:
     single, grouped = Recorder(), Recorder()
     new_trainer(tiny(tmp_path / "a", "training.log_every_steps=1"), single).run()
     trainer = new_trainer(tiny(tmp_path / "b", "training.log_every_steps=3"), grouped)
     trainer.run()
     assert [report.step for report in grouped.steps] == [3, 6]
-    epochs, tokens = walked(trainer.recipe, 6)
+    epochs, tokens = count_batches(trainer.recipe, 6)
     assert trainer.state.target_tokens == sum(tokens)
-    for place, report in enumerate(grouped.steps):
-        part = slice(3 * place, 3 * place + 3)
-        mean = sum(n * one.loss for n, one in zip(tokens[part], single.steps[part], strict=True)) / sum(tokens[part])
+    for index, report in enumerate(grouped.steps):
+        part = slice(3 * index, 3 * index + 3)
+        mean = sum(n * step.loss for n, step in zip(tokens[part], single.steps[part], strict=True)) / sum(tokens[part])
         assert report.loss == pytest.approx(mean, rel=1e-5)
         assert report.perplexity == pytest.approx(math.exp(mean), rel=1e-4)
         assert report.lr == pytest.approx(1e-2 * report.step / 20)
@@ -1090,7 +1091,7 @@ def names(*steps: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("keep_last", "keep_best", "left"),
+    ("keep_last", "keep_best", "expected"),
     [
         (1, 0, names(6)),
         (3, 0, names(4, 5, 6)),
@@ -1100,31 +1101,33 @@ def names(*steps: int) -> list[str]:
         (9, 9, names(1, 2, 3, 4, 5, 6)),
     ],
 )
-def test_the_newest_and_the_best_checkpoints_stay(
-    keep_last: int, keep_best: int, left: list[str], tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_newest_and_best_checkpoints_are_kept(
+    keep_last: int, keep_best: int, expected: list[str], tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pretend(monkeypatch, nll=[5, 3, 1, 4, 3.5, 9])
+    fake_validations(monkeypatch, nll=[5, 3, 1, 4, 3.5, 9])
     recipe = tiny(
-        tmp_path / "run", "training.validate_every_steps=1", "training.checkpoint_every_steps=1", "training.checkpoint_averaging='none'",
+        tmp_path / "run", "training.validate_every_steps=1", "training.checkpoint_every_steps=1",
+        "training.checkpoint_averaging='none'",
         "training.num_validation_translations=0", f"training.keep_last={keep_last}", f"training.keep_best={keep_best}",
     )  # fmt: skip
     new_trainer(recipe).run()
-    # The best in order: 3 (1.0), 2 (3.0), 5 (3.5), which were there when it was their turn.
-    assert checkpoint_names(tmp_path / "run") == left
+    # The best in order are 3 (1.0), 2 (3.0) and 5 (3.5).
+    assert checkpoint_names(tmp_path / "run") == expected
 
 
-def test_of_equals_the_later_is_the_best(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, nll=[2, 2, 3])
+def test_later_of_equal_checkpoints_is_best(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_validations(monkeypatch, nll=[2, 2, 3])
     recipe = tiny(
         tmp_path / "run", "training.max_steps=3", "training.validate_every_steps=1", "training.checkpoint_every_steps=1",
-        "training.num_validation_translations=0", "training.checkpoint_averaging='none'", "training.keep_last=1", "training.keep_best=1",
+        "training.num_validation_translations=0", "training.checkpoint_averaging='none'",
+        "training.keep_last=1", "training.keep_best=1",
     )  # fmt: skip
     new_trainer(recipe).run()
     assert checkpoint_names(tmp_path / "run") == names(2, 3)
 
 
-def test_a_better_model_is_kept_when_it_is_found(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, nll=[3, 2, 9, 9])
+def test_best_model_is_saved_at_once(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_validations(monkeypatch, nll=[3, 2, 9, 9])
     recipe = tiny(
         tmp_path / "run", "training.max_steps=4", "training.validate_every_steps=1", "training.num_validation_translations=0"
     )
@@ -1132,8 +1135,8 @@ def test_a_better_model_is_kept_when_it_is_found(tiny: MakeRecipe, tmp_path: Pat
     assert checkpoint_names(tmp_path / "run") == names(2, 4)
 
 
-def told_the_time(monkeypatch: pytest.MonkeyPatch, *, minutes_a_step: float) -> None:
-    """By a clock that goes on by so much with each step, and never else."""
+def use_fake_clock(monkeypatch: pytest.MonkeyPatch, *, minutes_a_step: float) -> None:
+    """Use a clock that advances with each step only."""
     steps = count(1)
     now = 0.0
 
@@ -1146,16 +1149,18 @@ def told_the_time(monkeypatch: pytest.MonkeyPatch, *, minutes_a_step: float) -> 
     monkeypatch.setattr(dragoman.training.checkpoints.checkpointer, "time", SimpleNamespace(monotonic=lambda: now))
 
 
-def test_checkpoints_by_the_clock(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told_the_time(monkeypatch, minutes_a_step=1.0)
+def test_checkpoints_by_minutes(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_fake_clock(monkeypatch, minutes_a_step=1.0)
     recipe = tiny(tmp_path / "run", "training.checkpoint_every_minutes=2.5", "training.max_minutes=8", "training.max_steps=99")
     new_trainer(recipe).run()
     assert checkpoint_names(tmp_path / "run") == names(3, 6, 8)
 
 
 def mean_of(run: Path, *steps: int) -> dict[str, Tensor]:
-    many = [load_file(run / "checkpoints" / name / "model.safetensors") for name in names(*steps)]
-    return {name: (sum(one[name].double() for one in many) / len(many)).float() for name in many[0]}  # type: ignore[union-attr]
+    weight_sets = [load_file(run / "checkpoints" / name / "model.safetensors") for name in names(*steps)]
+    return {
+        name: (sum(weights[name].double() for weights in weight_sets) / len(weight_sets)).float() for name in weight_sets[0]
+    }  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -1178,10 +1183,10 @@ def mean_of(run: Path, *steps: int) -> dict[str, Tensor]:
         (("training.checkpoint_averaging='none'",), (6,)),
     ],
 )
-def test_the_bundle_is_the_mean_that_the_recipe_asks_for(
+def test_bundle_is_mean_of_selected_checkpoints(
     settings: tuple[str, ...], averaged: tuple[int, ...], tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pretend(monkeypatch, nll=[5, 3, 1, 4, 3.5, 9])
+    fake_validations(monkeypatch, nll=[5, 3, 1, 4, 3.5, 9])
     every = ("training.validate_every_steps=1", "training.checkpoint_every_steps=1", "training.num_validation_translations=0")
     report = train(tiny(tmp_path / "run", *every, *settings))
     assert sorted(report["averaged_checkpoints"]) == names(*averaged)
@@ -1189,30 +1194,30 @@ def test_the_bundle_is_the_mean_that_the_recipe_asks_for(
     assert_same_tensors(weights, mean_of(tmp_path / "run", *averaged))
 
 
-def test_there_is_no_best_of_a_run_that_was_never_validated(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_unvalidated_run_has_no_best_checkpoint(tiny: MakeRecipe, tmp_path: Path) -> None:
     train(without(tiny(tmp_path / "run"), "valid"))
     with pytest.raises(RunError, match="1 validated checkpoints are asked for, but it holds 0"):
         average_run(tmp_path / "run", tmp_path / "out", averaging="best", count=1)
 
 
-def test_an_interrupted_run_can_be_averaged(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_interrupted_run_can_be_averaged(tiny: MakeRecipe, tmp_path: Path) -> None:
     with pytest.raises(InterruptedRun):
         train(tiny(tmp_path / "run", *LONG), Recorder(stop_after=5))
     metadata = average_run(tmp_path / "run", tmp_path / "out", averaging="last", count=1)
     assert metadata["steps"] == 5
-    assert load_bundle(tmp_path / "out").metadata == metadata
+    assert load_bundle(tmp_path / "out").metadata.to_dict() == metadata
     (tmp_path / "run" / "data" / "source.model").write_bytes(b"another")
     with pytest.raises(RunError, match=r"source\.model differ"):
         average_run(tmp_path / "run", tmp_path / "other", averaging="last", count=1)
     assert not (tmp_path / "other").exists()
 
 
-def test_checkpoints_of_a_run_are_averaged_elsewhere(trained: Path, tmp_path: Path) -> None:
+def test_average_run_writes_another_bundle(trained: Path, tmp_path: Path) -> None:
     metadata = average_run(trained, tmp_path / "last", averaging="last", count=2)
     assert metadata["averaged_checkpoints"] == names(150, 200)
     assert metadata["steps"] == 200
     assert_same_tensors(load_file(tmp_path / "last" / "weights.safetensors"), mean_of(trained, 150, 200))
-    assert load_bundle(tmp_path / "last").metadata == metadata
+    assert load_bundle(tmp_path / "last").metadata.to_dict() == metadata
     with pytest.raises(RunError, match=r"99 checkpoints are asked for, but it holds 4; .* training.keep_last"):
         average_run(trained, tmp_path / "many", averaging="last", count=99)
     with pytest.raises(OutputError, match=r"exists already"):
@@ -1222,72 +1227,70 @@ def test_checkpoints_of_a_run_are_averaged_elsewhere(trained: Path, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last"]
 
 
-def test_a_stop_leaves_no_checkpoint_of_its_own_behind(tmp_path: Path) -> None:
-    for step, due, merit in ((1, True, None), (2, False, None), (3, True, -5.0), (4, False, None)):
+def test_unscheduled_checkpoints_are_pruned(tmp_path: Path) -> None:
+    for step, scheduled, metric in ((1, True, None), (2, False, None), (3, True, -5.0), (4, False, None)):
         save_checkpoint(
-            tmp_path, trainer_state=TrainerState(step=step), recipe={}, metric=merit, data_digests={}, scheduled=due,
+            tmp_path, trainer_state=TrainerState(step=step), recipe={}, metric=metric, data_digests={}, scheduled=scheduled,
             weights={"a": torch.zeros(1)}, optimizer_state={},
         )  # fmt: skip
         prune_checkpoints(tmp_path, keep_last=2, keep_best=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == names(3, 4)
 
 
-def test_what_a_killed_run_left_half_written_is_removed(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_unfinished_checkpoint_folders_are_removed(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *LONG)
     with pytest.raises(InterruptedRun):
         train(recipe, Recorder(stop_after=2))
-    half = tmp_path / "run" / "checkpoints" / ".step-00000004.0123456789abcdef.partial"
-    half.mkdir()
-    (half / "model.safetensors").write_bytes(b"half")
+    unfinished = tmp_path / "run" / "checkpoints" / ".step-00000004.0123456789abcdef.partial"
+    unfinished.mkdir()
+    (unfinished / "model.safetensors").write_bytes(b"half")
     train(recipe)
-    assert not half.exists()
+    assert not unfinished.exists()
 
 
-# Numbers that are lost
+# Non-finite numbers
 
 
 @pytest.mark.parametrize("every", ["training.log_every_steps=1", "training.log_every_steps=1000"])
 @pytest.mark.parametrize("checkpoints", ["training.checkpoint_every_steps=1", "training.checkpoint_every_steps=1000"])
-def test_a_loss_that_is_no_number_stops_the_run(every: str, checkpoints: str, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_nonfinite_loss_stops_the_run(every: str, checkpoints: str, tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = ("training.peak_lr=1e30", "training.num_validation_translations=0", "training.max_steps=40")
     with pytest.raises(RunError, match=r"step 1[123]: 10 steps in a row were skipped because of a loss or gradient") as caught:
         train(tiny(tmp_path / "run", every, checkpoints, *settings))
     assert "\n" not in str(caught.value)
-    left = list_checkpoints(tmp_path / "run" / "checkpoints")
-    for checkpoint in left:
+    saved = list_checkpoints(tmp_path / "run" / "checkpoints")
+    for checkpoint in saved:
         assert all(bool(weight.isfinite().all()) for weight in checkpoint.weights().values())
-    told = f"{left[-1].path} is saved" if left else "no checkpoint is saved yet"
-    assert told in str(caught.value)
-    strict_journal(tmp_path / "run" / "metrics.jsonl")
+    message = f"{saved[-1].path} is saved" if saved else "no checkpoint is saved yet"
+    assert message in str(caught.value)
+    read_strict_log(tmp_path / "run" / "metrics.jsonl")
 
 
-def test_weights_that_are_no_numbers_replace_no_checkpoint(tiny: MakeRecipe, tmp_path: Path) -> None:
-    class Saboteur(Recorder):
+def test_nonfinite_weights_are_not_saved(tiny: MakeRecipe, tmp_path: Path) -> None:
+    class WeightSpoiler(Recorder):
         def after_step(self, event: StepDone) -> None:
             if self.num_steps == 3:
                 trainer.model.output.data[5, 5] = math.nan
 
     settings = ("training.checkpoint_every_steps=1", "training.log_every_steps=1000", "training.keep_last=1")
-    trainer = new_trainer(tiny(tmp_path / "run", *settings, "training.checkpoint_averaging='none'"), Saboteur())
+    trainer = new_trainer(tiny(tmp_path / "run", *settings, "training.checkpoint_averaging='none'"), WeightSpoiler())
     with pytest.raises(RunError, match=r"step 3: a weight is not a finite number; .*step-00000002 is saved"):
         trainer.run()
     assert checkpoint_names(tmp_path / "run") == names(2)
 
 
-def test_a_validation_that_is_no_number_is_no_best_one(
-    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend(monkeypatch, nll=[2.0, math.nan])
+def test_nonfinite_validation_loss_stops_the_run(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_validations(monkeypatch, nll=[2.0, math.nan])
     with pytest.raises(RunError, match="step 2: the validation loss is"):
         train(tiny(tmp_path / "run", "training.validate_every_steps=1", "training.num_validation_translations=0"))
     assert checkpoint_names(tmp_path / "run") == names(1)
 
 
-# What a run leaves
+# Files of a run
 
 
-def strict_journal(path: Path) -> list[dict[str, Any]]:
-    """The lines of a journal, as strict JSON without NaN and Infinity."""
+def read_strict_log(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a metrics log, as strict JSON without NaN and Infinity."""
     text = path.read_text(encoding="utf-8")
     assert text.endswith("\n")
     return [json.loads(line, parse_constant=_refuse) for line in text.splitlines()]
@@ -1297,7 +1300,7 @@ def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-JOURNAL_KEYS = {
+LOG_KEYS = {
     "train": {
         "type", "step", "epoch", "loss", "perplexity", "lr", "gradient_norm", "tokens_per_second", "progress", "minutes",
         "minutes_left", "skipped_steps", "data_wait_fraction", "flops_per_second", "mfu", "memory_mib", "devices",
@@ -1310,29 +1313,29 @@ JOURNAL_KEYS = {
 }  # fmt: skip
 
 
-def test_the_journal_holds_every_line_once(trained: Path) -> None:
-    entries = strict_journal(trained / "metrics.jsonl")
+def test_metrics_log_holds_every_line_once(trained: Path) -> None:
+    entries = read_strict_log(trained / "metrics.jsonl")
     for kind, steps in (("train", range(20, 201, 20)), ("valid", (100, 200))):
-        of_kind = [entry for entry in entries if entry["type"] == kind]
-        assert [entry["step"] for entry in of_kind] == list(steps)
-        for entry in of_kind:
-            assert set(entry) == JOURNAL_KEYS[kind]
-            assert entry.pop("f1", None) is entry.pop("f1_gold_tags", None) is None  # a parser's alone
+        entries_of_kind = [entry for entry in entries if entry["type"] == kind]
+        assert [entry["step"] for entry in entries_of_kind] == list(steps)
+        for entry in entries_of_kind:
+            assert set(entry) == LOG_KEYS[kind]
+            assert entry.pop("f1", None) is entry.pop("f1_gold_tags", None) is None  # only a parser has them
             assert all(isinstance(value, str | int | float) for value in entry.values())
     train_losses = [entry["loss"] for entry in entries if entry["type"] == "train"]
     assert train_losses[-1] < 0.5 * train_losses[0]
 
 
-def test_a_journal_is_cut_at_the_step_that_the_run_goes_on_from(tmp_path: Path) -> None:
+def test_metrics_log_is_cut_at_resumed_step(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     lines = [{"type": "train", "step": step} for step in (1, 2, 3)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"type": "train", "st')
     MetricsLog.resume(path, step=2).write("train", step=3, loss=1.5)
-    assert strict_journal(path) == [*lines[:2], {"type": "train", "step": 3, "loss": 1.5}]
+    assert read_strict_log(path) == [*lines[:2], {"type": "train", "step": 3, "loss": 1.5}]
 
 
 class Page(HTMLParser):
-    """The tags of a page, which must close in the order in which they opened."""
+    """Parser that checks that the tags of a page close in the right order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -1342,7 +1345,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         self.seen.append(tag)
-        if tag != "meta":  # the one of its elements that has no end
+        if tag != "meta":  # the only element of the page without an end tag
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: object) -> None:
@@ -1355,7 +1358,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_the_report_tells_the_run(trained: Path, corpus: Path) -> None:
+def test_report_describes_the_run(trained: Path, corpus: Path) -> None:
     report = json.loads((trained / "report.json").read_text(encoding="utf-8"), parse_constant=_refuse)
     assert report["name"] == "tiny"
     assert report["bundle"] == str(trained / "bundle")
@@ -1364,19 +1367,76 @@ def test_the_report_tells_the_run(trained: Path, corpus: Path) -> None:
     assert report["averaged_checkpoints"] == names(50, 100, 150, 200)
     assert report["parameters"] == load_bundle(trained / "bundle").model.num_parameters()
     recipe = recipe_from_dict(json.loads((trained / "recipe.json").read_text(encoding="utf-8")), where="recipe.json")
-    epochs, tokens = walked(recipe, 200)
+    epochs, tokens = count_batches(recipe, 200)
     assert report["epochs"] == round(epochs[-1], 2)
     last = [entry for entry in read_metrics_log(trained / "metrics.jsonl") if entry["type"] == "valid"][-1]
     assert report["valid"] == {key: last[key] for key in ("step", "loss", "perplexity", "bleu")}
     assert report["signatures"].keys() == {"bleu", "paper_bleu", "chrf", "exact_match"}
-    assert {"machine", "torch", "dragoman", "finished", "seconds", "target_tokens_per_second", "paper_deviations"} <= report.keys()
+    assert {
+        "machine",
+        "torch",
+        "dragoman",
+        "finished",
+        "seconds",
+        "target_tokens_per_second",
+        "paper_deviations",
+    } <= report.keys()
     assert report["target_tokens"] == sum(tokens)
 
 
-def test_the_report_s_scores_are_those_of_the_bundle(trained: Path, corpus: Path) -> None:
+def test_report_validates_against_its_schema(trained: Path) -> None:
+    adapter = TypeAdapter(TrainingReport)
+    text = (trained / "report.json").read_text(encoding="utf-8")
+    report = adapter.validate_json(text)
+    assert report.to_dict() == json.loads(text)
+    schema = adapter.json_schema()
+    assert {"name", "bundle"} <= set(schema["required"])
+    assert set(json.loads(text)) <= set(schema["properties"])
+    with pytest.raises(ValidationError):
+        adapter.validate_python({**json.loads(text), "unknown": 1})
+
+
+def test_metrics_log_of_run_validates(trained: Path) -> None:
+    adapter: TypeAdapter[LogLine] = TypeAdapter(LogLine)
+    entries = read_metrics_log(trained / "metrics.jsonl")
+    lines = [adapter.validate_json(json.dumps(entry)) for entry in entries]
+    assert [line.type for line in lines] == [entry["type"] for entry in entries]
+    assert {"run", "train", "valid", "samples", "event"} == {line.type for line in lines}
+    assert lines[-1] == RunEvent("budget_spent", 200, "the budget is spent after step 200")
+
+
+def test_report_facts_are_for_people() -> None:
+    report = {"flops": 13058177141760.0, "seconds": 210.2, "mfu": 0.1234, "bleu": 31.5, "steps": 12000, "machine": "cpu"}
+    assert format_facts(report) == [
+        ("floating-point operations", "13.1 TFLOP"),
+        ("training time", "3 min 30 s"),
+        ("MFU (share of the peak FLOP/s)", "12.3 %"),
+        ("bleu", "31.50"),
+        ("steps", "12,000"),
+        ("machine", "cpu"),
+    ]
+    assert [format_flops(flops) for flops in (12.0, 999_900.0, 3.3e24)] == ["12.0 FLOP", "999.9 kFLOP", "3,300.0 ZFLOP"]
+
+
+def test_time_left_follows_the_recent_pace(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of 10 minutes a step resumes at 1 minute a step: 4 steps need 4 minutes, not 40."""
+    use_fake_clock(monkeypatch, minutes_a_step=10.0)
+    new_trainer(tiny(tmp_path / "run", "training.max_steps=4")).run()
+    use_fake_clock(monkeypatch, minutes_a_step=1.0)
+    recorder = Recorder()
+    new_trainer(tiny(tmp_path / "run", "training.max_steps=12"), recorder).run()
+    minutes_left = {report.step: (report.minutes, report.minutes_left) for report in recorder.steps}
+    assert minutes_left[8] == (44.0, pytest.approx(4.0))
+    assert minutes_left[12] == (48.0, 0.0)
+
+
+def test_report_scores_are_those_of_bundle(trained: Path, corpus: Path) -> None:
     report = json.loads((trained / "report.json").read_text(encoding="utf-8"))
     sources, references = (list(read_lines(corpus / f"test.{language}")) for language in ("en", "de"))
-    texts = [one.text for one in dragoman.load(trained / "bundle", device="cpu", precision="float32").translate(sources)]
+    texts = [
+        translation.text
+        for translation in dragoman.load(trained / "bundle", device="cpu", precision="float32").translate(sources)
+    ]
     assert [sample["translation"] for sample in report["samples"]] == texts
     assert [sample["source"] for sample in report["samples"]] == sources
     for name, score in (("bleu", bleu), ("chrf", chrf), ("exact_match", exact_match)):
@@ -1384,7 +1444,7 @@ def test_the_report_s_scores_are_those_of_the_bundle(trained: Path, corpus: Path
     assert report["exact_match"] > 0
 
 
-def test_the_pages_parse_and_show_the_run(trained: Path) -> None:
+def test_report_pages_are_well_formed(trained: Path) -> None:
     for name in ("curve.svg", "attention.svg"):
         assert ElementTree.parse(trained / name).getroot().tag.endswith("svg")
     page = Page()
@@ -1396,22 +1456,22 @@ def test_the_pages_parse_and_show_the_run(trained: Path) -> None:
     assert "zehn" in page.text
 
 
-def test_a_run_needs_neither_validation_nor_test(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_run_without_validation_and_test_sets(tiny: MakeRecipe, tmp_path: Path) -> None:
     report = train(without(tiny(tmp_path / "run"), "valid", "test"))
     assert report["steps"] == 6
     assert "valid" not in report
     assert "bleu" not in report
-    assert {entry["type"] for entry in strict_journal(tmp_path / "run" / "metrics.jsonl")} == {"run", "train", "event"}
+    assert {entry["type"] for entry in read_strict_log(tmp_path / "run" / "metrics.jsonl")} == {"run", "train", "event"}
     assert (tmp_path / "run" / "report.html").exists()
     assert not (tmp_path / "run" / "attention.svg").exists()
 
 
-def test_a_short_run_without_a_line_in_its_journal_ends_well(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_run_shorter_than_log_interval(tiny: MakeRecipe, tmp_path: Path) -> None:
     assert train(without(tiny(tmp_path / "run", "training.log_every_steps=100"), "valid", "test"))["steps"] == 6
     assert ElementTree.parse(tmp_path / "run" / "curve.svg").getroot().tag.endswith("svg")
 
 
-def test_a_run_in_bfloat16(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_run_in_bfloat16(tiny: MakeRecipe, tmp_path: Path) -> None:
     report = train(tiny(tmp_path / "run", "training.precision='bfloat16'", "training.max_steps=10"))
     assert ", bfloat16, " in report["machine"]
     losses = [entry["loss"] for entry in read_metrics_log(tmp_path / "run" / "metrics.jsonl") if entry["type"] == "train"]
@@ -1420,49 +1480,49 @@ def test_a_run_in_bfloat16(tiny: MakeRecipe, tmp_path: Path) -> None:
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
 
 
-def test_learned_positions_to_the_end(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
-    # Test lines of one token less than there are positions, of as many, and of more; outputs up to the last position.
+def test_learned_positions_up_to_the_last(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
+    # The test lines have one token less than positions, as many, and more. Outputs reach the last position.
     folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
     for language, word in (("en", "ten"), ("de", "zehn")):
         (folder / f"test.{language}").write_text("".join(f"{' '.join([word] * n)}\n" for n in (1, 28, 29, 30, 31, 60)))
     recipe = tiny(
-        tmp_path / "run", f"data.root='{folder}'", "model.position_encoding='learned'", "model.max_positions=30", "data.max_length=30",
-        "decoding.max_extra_tokens=100",
+        tmp_path / "run", f"data.root='{folder}'", "model.position_encoding='learned'", "model.max_positions=30",
+        "data.max_length=30", "decoding.max_extra_tokens=100",
     )  # fmt: skip
     report = train(recipe)
     assert report["test_sentences"] == 6
     assert report["samples"][-1]["translation"] == ""
 
 
-def test_the_picture_is_of_a_sample_that_can_be_drawn(tiny: MakeRecipe, bundle: Path, tmp_path: Path) -> None:
+def test_attention_figure_uses_a_drawable_sample(tiny: MakeRecipe, bundle: Path, tmp_path: Path) -> None:
     whole = load_bundle(bundle)
     recipe = tiny(tmp_path, "model.position_encoding='learned'", "model.max_positions=12", "data.max_length=12")
     pieces = len(whole.tokenizer.source)
     short = replace(whole, recipe=recipe, model=build_model(recipe.model, source_vocab_size=pieces, target_vocab_size=pieces))
     empty, long = Sample("one two three", "", ""), Sample("one two three", "", "zehn " * 20)
-    one, fits = Sample("one", "", "eins"), Sample("one two three", "", "zwei")
-    for made, samples, asked, drawn in (
-        (whole, [empty, one, fits], None, fits),
-        (whole, [empty, one, fits], "one", one),
-        (whole, [empty, one], None, one),
-        (whole, [long, one], None, long),
-        (short, [long, one], None, one),
+    single, fitting = Sample("one", "", "eins"), Sample("one two three", "", "zwei")
+    for model_bundle, samples, requested, expected in (
+        (whole, [empty, single, fitting], None, fitting),
+        (whole, [empty, single, fitting], "one", single),
+        (whole, [empty, single], None, single),
+        (whole, [long, single], None, long),
+        (short, [long, single], None, single),
         (short, [empty, long], "one two three", None),
     ):
-        found = dragoman.training.report._select_attention_sample(made, samples, asked)
-        assert found == drawn
-        if found is not None:
-            ElementTree.fromstring(dragoman.training.report.draw_attention(made, found))
+        sample = dragoman.training.report._select_attention_sample(model_bundle, samples, requested)
+        assert sample == expected
+        if sample is not None:
+            ElementTree.fromstring(dragoman.training.report.draw_attention(model_bundle, sample))
 
 
 # Bad input
 
 
-def refused_before_anything(recipe: Recipe, error: type[Exception], says: str) -> str:
+def assert_fails_before_training(recipe: Recipe, error: type[Exception], expected: str) -> str:
     with pytest.raises(error) as caught:
         train(recipe)
     message = str(caught.value)
-    assert says in message
+    assert expected in message
     assert "\n" not in message
     assert not (Path(recipe.run) / "checkpoints").exists()
     return message
@@ -1470,7 +1530,7 @@ def refused_before_anything(recipe: Recipe, error: type[Exception], says: str) -
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "expected"),
     [
         (None, "there is no such file (data.root = "),
         ("eins\n", "1 lines"),
@@ -1479,8 +1539,8 @@ def refused_before_anything(recipe: Recipe, error: type[Exception], says: str) -
     ],
     ids=["missing", "unequal", "empty", "not UTF-8"],
 )
-def test_a_bad_corpus_is_refused_before_a_step_is_taken(
-    split: str, content: str | bytes | None, says: str, tiny: MakeRecipe, corpus: Path, tmp_path: Path
+def test_bad_corpus_fails_before_training(
+    split: str, content: str | bytes | None, expected: str, tiny: MakeRecipe, corpus: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
     path = folder / f"{split}.de"
@@ -1488,23 +1548,23 @@ def test_a_bad_corpus_is_refused_before_a_step_is_taken(
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     recipe = tiny(tmp_path / "run", f"data.root='{folder}'")
-    assert says in refused_before_anything(recipe, DataError, str(path))
+    assert expected in assert_fails_before_training(recipe, DataError, str(path))
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
-def test_an_empty_corpus_is_refused_before_a_step_is_taken(split: str, tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
+def test_empty_corpus_fails_before_training(split: str, tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
     for language in ("en", "de"):
         (folder / f"{split}.{language}").write_text("")
-    refused_before_anything(tiny(tmp_path / "run", f"data.root='{folder}'"), DataError, "empty")
+    assert_fails_before_training(tiny(tmp_path / "run", f"data.root='{folder}'"), DataError, "empty")
 
 
-def test_a_recipe_without_a_corpus_is_refused(tiny: MakeRecipe, tmp_path: Path) -> None:
-    refused_before_anything(without(tiny(tmp_path / "run"), "train"), RecipeError, "data.train")
+def test_recipe_without_corpus_fails(tiny: MakeRecipe, tmp_path: Path) -> None:
+    assert_fails_before_training(without(tiny(tmp_path / "run"), "train"), RecipeError, "data.train")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_validation_that_positions_do_not_reach_is_refused(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
+def test_validation_sentence_beyond_positions_fails(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
     for language, word in (("en", "ten"), ("de", "zehn")):
         (folder / f"valid.{language}").write_text(" ".join([word] * 50) + "\n")
@@ -1519,12 +1579,12 @@ def test_a_validation_that_positions_do_not_reach_is_refused(tiny: MakeRecipe, c
         train(recipe)
 
 
-def test_a_vocabulary_that_the_text_cannot_fill_is_refused(tiny: MakeRecipe, tmp_path: Path) -> None:
-    refused_before_anything(tiny(tmp_path / "run", "tokenizer.vocab_size=5000"), RecipeError, "vocab_size = 5000")
+def test_too_large_vocabulary_fails(tiny: MakeRecipe, tmp_path: Path) -> None:
+    assert_fails_before_training(tiny(tmp_path / "run", "tokenizer.vocab_size=5000"), RecipeError, "vocab_size = 5000")
 
 
 @pytest.fixture(autouse=True)
-def handlers_come_back() -> Iterator[None]:
+def check_signal_handlers_are_restored() -> Iterator[None]:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     yield
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == before

@@ -30,7 +30,7 @@ class TranslationAlternative:
     """One hypothesis of `dragoman translate --json`.
 
     score: log-probability over the length penalty; higher is better
-    status: ok, truncated, repetition, copied, empty or too_long
+    status: ok, truncated, short, repetition, copied, empty or too_long
     token_log_probs: natural logarithms, one for each token, and one for the end token if the output has it
     unmet_constraints: required phrases that the text does not hold
     mbr_score: similarity to the other candidates in percent, with decoding.mbr
@@ -166,6 +166,7 @@ class EvaluateOutput:
     sentences: int
     scores: Sequence[MetricScore]
     truncated: int
+    short: int
     repetition: int
     copied: int
     empty: int

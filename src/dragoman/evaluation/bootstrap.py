@@ -1,9 +1,9 @@
 """Paired bootstrap resampling: the significance of the difference between two systems on one test set.
 
 Each resample draws as many sentences as the test set has, with replacement, and scores both systems on them (Koehn 2004,
-"Statistical Significance Tests for Machine Translation Evaluation"). sacreBLEU's own paired test has three limits: it reads
-its seed from the environment, it has no interval of the difference, and it reports a significant difference between a system
-and itself (p = 1 / (resamples + 1)).
+"Statistical Significance Tests for Machine Translation Evaluation"). sacreBLEU's own paired test reads its seed from the
+environment and has no interval of the difference. It also reports a significant difference between a system and itself
+(p = 1 / (resamples + 1)).
 """
 
 from __future__ import annotations

@@ -339,13 +339,13 @@ def score_files(
     for line_number, (gold_line, test_line) in enumerate(zip_longest(gold_lines, test_lines), start=1):
         if gold_line is None or test_line is None:
             raise DataError(
-                f"{gold} has {len(gold_lines)} lines but {test} has {len(test_lines)}; write one line for each sentence in both",
+                f"{gold} has {len(gold_lines)} lines but {test} has {len(test_lines)}; write one line a sentence in both",
                 code="length-mismatch",
             )
         trees = [located.tree for located in ptb.iter_trees([gold_line], str(gold), start_line=line_number)]
         if not any(step.kind == "leaf" for tree in trees for step in iter_events(tree)):
             raise DataError(
-                f"{gold}, line {line_number}: {'the tree has no words' if trees else 'no tree'}; remove the line from both files",
+                f"{gold}, line {line_number}: {'the tree has no words' if trees else 'no tree'}; remove it from both files",
                 code="invalid-tree",
             )
         scores.append(_score_line(scorer, trees, test_line, str(test), line_number, gold_tags=gold_tags, gold_name=str(gold)))

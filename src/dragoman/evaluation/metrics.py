@@ -1,9 +1,9 @@
 """Metrics over a test set, each with a signature that identifies the way it is computed.
 
 References are reference sets as in sacreBLEU: `references[0]` has one reference for every line, and so has `references[1]`.
-BLEU scores are comparable only if their signatures agree. The same output scores 0.7 to 1.0 higher with Moses tokens and
-split compounds, the way of "Attention Is All You Need", than with sacreBLEU's 13a tokens (fairseq's big English-German model:
-29.29 against 28.6). So print both.
+BLEU scores are comparable only if their signatures agree. "Attention Is All You Need" scores Moses tokens with split compounds.
+The same output scores 0.7 to 1.0 higher there than with sacreBLEU's 13a tokens (fairseq's big English-German model: 29.29
+against 28.6). So print both.
 
 Functions import sacreBLEU when they need it, because the import would slow down the start of translation.
 """

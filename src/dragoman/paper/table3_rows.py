@@ -131,9 +131,8 @@ def check_fixed_keys(overrides: Sequence[str]) -> None:
     for override in overrides:
         key, _ = parse_setting(override)
         if key in fixed_keys:
-            raise RecipeError(
-                f"{override!r}: Table 3 sets {key} itself; {f'use {option_by_key[key]}' if key in option_by_key else 'leave it out'}"
-            )
+            advice = f"use {option_by_key[key]}" if key in option_by_key else "leave it out"
+            raise RecipeError(f"{override!r}: Table 3 sets {key} itself; {advice}")
 
 
 def make_row_recipe(

@@ -6,13 +6,13 @@ import datetime
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dragoman.bundle import load_weights, save_bundle
+from dragoman.bundle import BundleMetadata, load_weights, save_bundle
 from dragoman.config import STANDARD_INPUT, Recipe, as_list, recipe_from_dict
 from dragoman.config.paper_settings import find_deviations
 from dragoman.data.manifest import hash_prepared_files
@@ -23,7 +23,7 @@ from dragoman.formats.pair import Pair
 from dragoman.formats.text import describe_path
 from dragoman.io.storage import verify_checksums
 from dragoman.model.factory import assemble_model
-from dragoman.tasks.attention_alignment import choose_alignment_head, get_guided_head
+from dragoman.tasks.attention_alignment import AlignmentHead, choose_alignment_head, get_guided_head
 from dragoman.tasks.parsing import parser_options
 from dragoman.training.checkpoints.checkpoint import (
     Checkpoint,
@@ -35,7 +35,7 @@ from dragoman.training.checkpoints.checkpoint import (
     select_scheduled,
 )
 from dragoman.training.monitoring.events import Callback, Notice
-from dragoman.training.report import TrainingMetadata, to_json, write_report
+from dragoman.training.report import write_report
 from dragoman.training.resume_checks import check_corpus_unchanged
 from dragoman.training.trainer import Trainer
 from dragoman.training.validation import read_eval_pairs
@@ -74,7 +74,7 @@ def _write_bundle_and_report(
         recipe=recipe,
         tokenizer=tokenizer,
         weights=weights,
-        metadata=to_json(metadata),
+        metadata=metadata,
         overwrite=True,
     )
     return write_report(folder, recipe, metadata, test_pairs, callback, attention_source, trainer.plan.device)
@@ -97,11 +97,11 @@ def _select_intact_checkpoints(trainer: Trainer, callback: Callback) -> list[Che
 
 def _choose_alignment(
     recipe: Recipe, tokenizer: PairTokenizer, pairs: Sequence[Pair], weights: dict[str, torch.Tensor], *, location: Path
-) -> dict[str, Any] | None:
-    """Return the attention head for word alignments, as bundle metadata; None if no pairs show which head aligns best."""
+) -> AlignmentHead | None:
+    """Return the attention head for word alignments; None if no pairs show which head aligns best."""
     guided_head_ref, pairs = get_guided_head(recipe), pairs[:NUM_ALIGNMENT_PAIRS]
     if not pairs or recipe.task.kind == "parsing":
-        return None if guided_head_ref is None else asdict(guided_head_ref)
+        return guided_head_ref
     with torch.device("meta"):
         model = assemble_model(
             recipe.model,
@@ -112,7 +112,8 @@ def _choose_alignment(
     load_weights(model, weights, location=location)
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     candidates = None if guided_head_ref is None else [guided_head_ref]
-    return choose_alignment_head(model.eval(), tokenizer, recipe, sources, targets, candidates=candidates)
+    best_head = choose_alignment_head(model.eval(), tokenizer, recipe, sources, targets, candidates=candidates)
+    return None if best_head is None else AlignmentHead(**best_head)
 
 
 def select_checkpoints(folder: Path, averaging: str, count: int) -> list[Checkpoint]:
@@ -165,19 +166,17 @@ def average_run(run_dir: Path, output: Path, *, averaging: str, count: int, over
     check_corpus_unchanged(latest, hash_prepared_files(run_dir / "data"), run_dir)
     tokenizer = read_tokenizer(run_dir / "data", recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
     weights = compute_final_weights(selected, averaging)
-    metadata = to_json(
-        TrainingMetadata(
-            training_files=list_training_files(recipe),
-            averaged_checkpoints=[checkpoint.path.name for checkpoint in selected],
-            steps=latest.step,
-            target_tokens=latest.trainer_state.target_tokens,
-            seconds=round(latest.trainer_state.minutes * 60.0, 1),
-            paper_deviations=_list_deviations(recipe),
-            alignment=_choose_alignment(recipe, tokenizer, _read_validation_pairs(recipe), weights, location=run_dir),
-        )
+    metadata = BundleMetadata(
+        training_files=list_training_files(recipe),
+        averaged_checkpoints=[checkpoint.path.name for checkpoint in selected],
+        steps=latest.step,
+        target_tokens=latest.trainer_state.target_tokens,
+        seconds=round(latest.trainer_state.minutes * 60.0, 1),
+        paper_deviations=_list_deviations(recipe),
+        alignment=_choose_alignment(recipe, tokenizer, _read_validation_pairs(recipe), weights, location=run_dir),
     )
     save_bundle(output, recipe=recipe, tokenizer=tokenizer, weights=weights, metadata=metadata, overwrite=overwrite)
-    return metadata
+    return metadata.to_dict()
 
 
 def _read_validation_pairs(recipe: Recipe) -> list[Pair]:
@@ -200,7 +199,7 @@ def _list_deviations(recipe: Recipe) -> list[str]:
     return [deviation.describe() for deviation in find_deviations(recipe.model_dump(mode="json"))]
 
 
-def collect_metadata(trainer: Trainer, selected: Sequence[Checkpoint]) -> TrainingMetadata:
+def collect_metadata(trainer: Trainer, selected: Sequence[Checkpoint]) -> BundleMetadata:
     """Return the data, settings and cost of a run, for the bundle and the report."""
     recipe, trainer_state = trainer.recipe, trainer.state
     pair_counts = [stats for name, stats in trainer.prepared.pair_counts.items() if name != VALID]
@@ -209,7 +208,7 @@ def collect_metadata(trainer: Trainer, selected: Sequence[Checkpoint]) -> Traini
         dropped_pairs.update({**stats.dropped, "overlong_pairs": stats.overlong_pairs})
     seconds = trainer_state.minutes * 60.0
     positive_seconds = max(seconds, 1e-9)
-    return TrainingMetadata(
+    return BundleMetadata(
         training_files=list_training_files(recipe),
         pairs=sum(stats.kept for stats in pair_counts),
         dropped_pairs=dict(dropped_pairs),

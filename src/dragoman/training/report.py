@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from pydantic import ConfigDict
 
-from dragoman.bundle import Bundle, load_bundle
+from dragoman.bundle import Bundle, BundleMetadata, load_bundle
 from dragoman.config import Recipe
 from dragoman.formats.pair import Pair
 from dragoman.io.storage import write_json, write_lines
@@ -30,45 +30,6 @@ TRANSLATIONS_FILE = "translations.txt"
 """Output for the test set, line by line, for comparisons with other systems."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingMetadata:
-    """Data, settings and cost of a trained model, in `report.json` and in the bundle. A value that is not known is left out."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    training_files: list[str]
-    averaged_checkpoints: list[str]
-    """Names of the checkpoints whose mean the weights are."""
-    steps: int
-    target_tokens: int
-    """Target tokens of all steps, end tokens included."""
-    seconds: float
-    """Seconds of training steps, without validations."""
-    paper_deviations: list[str]
-    """Settings that differ from the paper, one sentence each."""
-    pairs: int | None = None
-    """Training pairs after cleaning."""
-    dropped_pairs: dict[str, int] | None = None
-    """Number of training pairs that were dropped or truncated, by rule."""
-    parameters: int | None = None
-    epochs: float | None = None
-    target_tokens_per_second: int | None = None
-    machine: str | None = None
-    flops: float | None = None
-    """Floating-point operations of the matrix products of all steps, on all devices."""
-    mfu: float | None = None
-    """Model FLOPs utilization: share of the measured peak FLOP/s."""
-    data_wait_fraction: float | None = None
-    """Share of the training time that was spent waiting for batches."""
-    skipped_steps: int | None = None
-    dragoman: str | None = None
-    torch: str | None = None
-    finished: str | None = None
-    """Time in UTC, ISO 8601."""
-    alignment: dict[str, Any] | None = None
-    """Attention head for word alignments."""
-
-
 @dataclass(frozen=True)
 class ValidationSummary:
     """Scores of the last validation; see `ValidationReport`."""
@@ -81,8 +42,10 @@ class ValidationSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingReport(TrainingMetadata):
-    """Content of `report.json`. Scores are those of the test set, in percent."""
+class TrainingReport(BundleMetadata):
+    """Content of `report.json`: the metadata of the bundle, and the scores on the test set in percent. None is left out."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
     bundle: str
@@ -107,20 +70,18 @@ class TrainingReport(TrainingMetadata):
     samples: list[Sample] | None = None
     """The first lines of the test set."""
 
-
-def to_json(document: TrainingMetadata) -> dict[str, Any]:
-    """Return a report or metadata as JSON, without the values that are not known."""
-    values = {name: value for name, value in asdict(document).items() if value is not None}
-    if "valid" in values:
-        values["valid"] = {name: value for name, value in values["valid"].items() if value is not None}
-    leading: dict[str, Any] = {name: values[name] for name in ("name", "bundle") if name in values}
-    return leading | values
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON, without the values that are None."""
+        values = super().to_dict()
+        if self.valid is not None:
+            values["valid"] = {name: value for name, value in values["valid"].items() if value is not None}
+        return {"name": self.name, "bundle": self.bundle} | values
 
 
 def write_report(
     folder: Path,
     recipe: Recipe,
-    metadata: TrainingMetadata,
+    metadata: BundleMetadata,
     test_pairs: Sequence[Pair] | None,
     callback: Callback,
     attention_source: str | None,
@@ -138,7 +99,7 @@ def write_report(
         write_lines(folder / TRANSLATIONS_FILE, [sample.translation for sample in evaluation.samples], overwrite=True)
         attention_sample = _select_attention_sample(bundle, evaluation.samples, attention_source)
         heatmap = draw_attention(bundle, attention_sample) if attention_sample is not None else None
-    metadata_values = {field.name: getattr(metadata, field.name) for field in fields(TrainingMetadata)}
+    metadata_values = {field.name: getattr(metadata, field.name) for field in fields(BundleMetadata)}
     training_report = TrainingReport(
         name=recipe.name,
         bundle=str(folder / "bundle"),
@@ -146,7 +107,7 @@ def write_report(
         **metadata_values,
         **test_values,
     )
-    report = to_json(training_report)
+    report = training_report.to_dict()
     curve = draw_curve(log_entries, recipe.name)
     write_lines(folder / "curve.svg", [curve], overwrite=True)
     figures = [("Learning curve", curve)]
@@ -282,7 +243,7 @@ _FACT_FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
-def _build_tables(evaluation: EvaluationResult | None, metadata: TrainingMetadata) -> list[ReportTable]:
+def _build_tables(evaluation: EvaluationResult | None, metadata: BundleMetadata) -> list[ReportTable]:
     tables = []
     if evaluation is not None:
         scores = [(score.name, f"{score.value:.2f}", score.signature) for score in evaluation.scores.values()]

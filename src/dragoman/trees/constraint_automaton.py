@@ -225,8 +225,8 @@ class ConstraintAutomaton:
             state,
             stack_ND=stack_ND,
             depth_N=state.depth_N + opened_N - closed_N,
-            left_N=state.words_left_N - (kind_N == _WORD),
-            opens_N=np.where(opened_N, state.consecutive_opens_N + 1, 0).astype(np.int32),
-            room_N=state.tokens_left_N - ~state.is_finished_N,
-            ended_N=kind_N == _END,
+            words_left_N=state.words_left_N - (kind_N == _WORD),
+            consecutive_opens_N=np.where(opened_N, state.consecutive_opens_N + 1, 0).astype(np.int32),
+            tokens_left_N=state.tokens_left_N - ~state.is_finished_N,
+            is_finished_N=kind_N == _END,
         )

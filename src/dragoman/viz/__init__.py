@@ -1,6 +1,6 @@
-"""Pictures from plain numbers: learning curves, attention heatmaps, parse trees, one-file report pages.
+"""Drawings and pages: learning curves, attention heatmaps, parse trees and reports of one file.
 
-Every function returns text (SVG or HTML) and writes nothing; equal arguments give equal text.
+Each function returns text (SVG or HTML) and writes nothing. Equal arguments give equal text.
 """
 
 from dragoman.viz.heatmap import render_attention_heatmap

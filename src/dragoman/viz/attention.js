@@ -1,8 +1,8 @@
 "use strict";
-/* Brings the page to life. Without it all pictures stand as they are; it reads the weights from the pictures' own pixels. */
+/* Interaction of the attention page. It reads the weights from the pixels of the images. Without it the drawings are static. */
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const HUES = 8, OPACITIES = 8, SHADES = 16, LEVELS = 255, FAINTEST = 0.04;
+  const COLORS = 8, OPACITIES = 8, SHADES = 16, LEVELS = 255, MIN_VISIBLE = 0.04;
   const data = JSON.parse(document.getElementById("data").textContent);
   const kinds = data.kinds;
   const state = { kind: "cross", pinned: null };
@@ -26,9 +26,9 @@
 
   const percent = (weight) => weight.toFixed(3);
   const chosenHeads = (kind) => [...kinds[kind].heads].sort((a, b) => a - b);
-  const cssHue = (head) => "t" + (head % HUES);
+  const colorClass = (head) => "t" + (head % COLORS);
 
-  /* The weights: the rows of a PNG, each after a byte that says "not filtered". */
+  /* Weights: the rows of a PNG. Each row begins with a byte for "no filter". */
 
   function bytesOf(text) {
     const binary = atob(text);
@@ -86,7 +86,7 @@
     const headSet = choices(
       "heads", "checkbox", "head", numbers(heads), (value) => kind.heads.has(Number(value)),
       (value, on) => { on ? kind.heads.add(Number(value)) : kind.heads.delete(Number(value)); changed(); },
-      (place) => "head " + cssHue(place),
+      (place) => "head " + colorClass(place),
     );
     headSet.append(all);
     box.replaceChildren(
@@ -120,7 +120,7 @@
     drawPair();
   }
 
-  function told(kind) {
+  function describeSelection(kind) {
     const { layer, heads, shape } = kinds[kind];
     const named = chosenHeads(kind).map((head) => head + 1).join(", ");
     const several = heads.size === shape[1] ? "all heads" : heads.size ? `head${heads.size > 1 ? "s" : ""} ${named}` : "no head";
@@ -138,7 +138,7 @@
     const left = Number(sides.q[0].getAttribute("x")), right = Number(sides.k[0].getAttribute("x"));
     const width = svg.viewBox.baseVal.width;
     const middle = (texts) => texts.map((text) => Number(text.getAttribute("y")) - 4.5);
-    svg.setAttribute("role", "group"); // an image would hide its tokens from those who listen to the page
+    svg.setAttribute("role", "group"); // screen readers do not read the tokens of an image
     const strips = mark("g", { class: "strips" });
     svg.insertBefore(strips, sides.q[0]);
     const remark = svg.querySelectorAll("text.muted")[0];
@@ -146,7 +146,7 @@
     for (const side of ["q", "k"]) {
       sides[side].forEach((text, place) => {
         const group = mark("g", { class: "token", role: "button", tabindex: side === "q" && place === 0 ? 0 : -1 });
-        group.setAttribute("aria-label", `${side === "q" ? "from" : "to"} ${kinds[kind][side === "q" ? "looking" : "lookedAt"][place]}`);
+        group.setAttribute("aria-label", `${side === "q" ? "from" : "to"} ${kinds[kind][side === "q" ? "queryTokens" : "keyTokens"][place]}`);
         const x = side === "q" ? 2 : right - 3;
         group.append(mark("rect", { class: "hit", x, y: places[kind].y[side][place] - 9.5, width: (side === "q" ? left + 4 : width - right) - 2, height: 19, rx: 3 }));
         text.replaceWith(group);
@@ -192,7 +192,7 @@
     event.preventDefault();
   }
 
-  function linesOf(kind, wanted) {
+  function linesOf(kind, spot) {
     const { y, left, right } = places[kind];
     const { layer, shape: [, , rows, columns] } = kinds[kind];
     const heads = chosenHeads(kind);
@@ -200,11 +200,11 @@
     heads.forEach((head, place) => {
       const shift = (place - (heads.length - 1) / 2) * Math.min(1.8, 14 / heads.length);
       for (let row = 0; row < rows; row++) {
-        if (wanted && wanted[0] === "q" && wanted[1] !== row) continue;
+        if (spot && spot[0] === "q" && spot[1] !== row) continue;
         for (let column = 0; column < columns; column++) {
-          if (wanted && wanted[0] === "k" && wanted[1] !== column) continue;
+          if (spot && spot[0] === "k" && spot[1] !== column) continue;
           const value = weight(kind, layer, head, row, column);
-          if (value < FAINTEST) continue;
+          if (value < MIN_VISIBLE) continue;
           const key = head * 16 + Math.ceil(value * OPACITIES);
           if (!paths.has(key)) paths.set(key, []);
           paths.get(key).push(`M${left + 7} ${(y.q[row] + shift).toFixed(1)}L${right - 7} ${(y.k[column] + shift).toFixed(1)}`);
@@ -212,14 +212,14 @@
       }
     });
     return [...paths].sort((a, b) => a[0] - b[0]).map(([key, steps]) => mark("path", {
-      class: `line h${(key >> 4) % HUES}`, "stroke-opacity": (key & 15) / OPACITIES, d: steps.join(""),
+      class: `line h${(key >> 4) % COLORS}`, "stroke-opacity": (key & 15) / OPACITIES, d: steps.join(""),
     }));
   }
 
   function drawLines() {
     const { svg, remark } = places[state.kind];
     svg.querySelector(".lines").replaceChildren(...linesOf(state.kind, null));
-    remark.textContent = told(state.kind);
+    remark.textContent = describeSelection(state.kind);
   }
 
   function highlight(spot) {
@@ -245,7 +245,7 @@
       const value = side === "q" ? weight(kind, layer, head, place, far) : weight(kind, layer, head, far, place);
       if (value < 0.01) return;
       const x = (other === "k" ? width - 12 - wide * count : 12) + wide * head;
-      boxes.push(mark("rect", { class: `f${head % HUES}`, "fill-opacity": value, x, y: middle - 8, width: wide - 1, height: 16 }));
+      boxes.push(mark("rect", { class: `f${head % COLORS}`, "fill-opacity": value, x, y: middle - 8, width: wide - 1, height: 16 }));
     }));
     strips.replaceChildren(...linesOf(kind, spot), ...boxes);
     readOut(spot);
@@ -256,25 +256,25 @@
     const kind = kinds[state.kind];
     if (spot === null) {
       box.style.minHeight = `${1.3 * kind.heads.size + 2.5}rem`;
-      box.replaceChildren(element("p", {}, "Point at a token, or move with the arrow keys, to see what it looks at; Enter holds it, Escape lets go."));
+      box.replaceChildren(element("p", {}, "Point at a token, or use the arrow keys, to see its attention. Enter pins it, Escape unpins it."));
       return;
     }
     const [side, place] = spot;
     const heads = chosenHeads(state.kind);
-    const [token, others] = side === "q" ? [kind.looking[place], kind.lookedAt] : [kind.lookedAt[place], kind.looking];
-    const at = (head, far) => side === "q" ? weight(state.kind, kind.layer, head, place, far) : weight(state.kind, kind.layer, head, far, place);
+    const [token, others] = side === "q" ? [kind.queryTokens[place], kind.keyTokens] : [kind.keyTokens[place], kind.queryTokens];
+    const weightTo = (head, far) => side === "q" ? weight(state.kind, kind.layer, head, place, far) : weight(state.kind, kind.layer, head, far, place);
     const table = element("table");
     for (const head of heads) {
-      const best = others.map((_, far) => [at(head, far), far]).sort((a, b) => b[0] - a[0]).slice(0, 3);
-      const row = element("tr", {}, element("td", {}, element("span", { class: "dot " + cssHue(head) }), `head ${head + 1}`));
+      const best = others.map((_, far) => [weightTo(head, far), far]).sort((a, b) => b[0] - a[0]).slice(0, 3);
+      const row = element("tr", {}, element("td", {}, element("span", { class: "dot " + colorClass(head) }), `head ${head + 1}`));
       for (const [value, far] of best) if (value > 0) row.append(element("td", {}, element("bdi", {}, others[far]), " " + percent(value)));
       table.append(row);
     }
-    const verb = side === "q" ? " looks at" : " is looked at by";
+    const verb = side === "q" ? " attends to" : " is attended to by";
     box.replaceChildren(element("p", {}, element("strong", {}, element("bdi", {}, token)), verb), table);
   }
 
-  /* Step by step: a place of the translation is a row of the table, a column of the beam and a token of the lines. */
+  /* Steps: a step is a row of the table, a column of the beam and a token of the lines. */
 
   const steps = { rows: [], columns: [] };
 
@@ -288,18 +288,18 @@
       group.closest("svg").setAttribute("role", "group");
     }
     for (const [all, role] of [[steps.rows, null], [steps.columns, "button"]]) {
-      all.forEach((one, place) => {
-        one.setAttribute("tabindex", place === 0 ? 0 : -1);
-        one.setAttribute("aria-label", `place ${place + 1}, ${kinds.cross.looking[place]}`);
-        if (role) one.setAttribute("role", role);
-        one.addEventListener("click", () => chooseStep(place));
-        one.addEventListener("keydown", (event) => {
+      all.forEach((target, place) => {
+        target.setAttribute("tabindex", place === 0 ? 0 : -1);
+        target.setAttribute("aria-label", `step ${place + 1}, ${kinds.cross.queryTokens[place]}`);
+        if (role) target.setAttribute("role", role);
+        target.addEventListener("click", () => chooseStep(place));
+        target.addEventListener("keydown", (event) => {
           const along = role ? ["ArrowLeft", "ArrowRight"] : ["ArrowUp", "ArrowDown"];
           const next = all[place + along.indexOf(event.key) * 2 - 1];
           if (event.key === "Enter" || event.key === " ") chooseStep(place);
           else if (event.key === "Escape") { state.pinned = null; highlight(null); }
           else if (along.includes(event.key) && next) {
-            one.setAttribute("tabindex", -1);
+            target.setAttribute("tabindex", -1);
             next.setAttribute("tabindex", 0);
             next.focus();
           } else return;
@@ -316,7 +316,7 @@
 
   function markStep(place) {
     for (const all of [steps.rows, steps.columns]) {
-      all.forEach((one, at) => at === place ? one.setAttribute("aria-current", "step") : one.removeAttribute("aria-current"));
+      all.forEach((target, step) => step === place ? target.setAttribute("aria-current", "step") : target.removeAttribute("aria-current"));
     }
     const box = document.getElementById("step");
     if (place === null || state.pinned === null) {
@@ -325,15 +325,15 @@
     }
     const kind = kinds[state.kind], heads = chosenHeads(state.kind);
     const mean = (far) => heads.reduce((sum, head) => sum + weight(state.kind, kind.layer, head, place, far), 0) / heads.length;
-    const best = kind.lookedAt.map((_, far) => [heads.length ? mean(far) : 0, far]).sort((a, b) => b[0] - a[0]).slice(0, 3);
-    const looks = best.filter(([value]) => value > 0).flatMap(([value, far], rank) => [rank ? ", " : " ", element("bdi", {}, kind.lookedAt[far]), ` ${percent(value)}`]);
-    const there = element("button", { type: "button" }, "its lines");
-    there.addEventListener("click", () => {
+    const best = kind.keyTokens.map((_, far) => [heads.length ? mean(far) : 0, far]).sort((a, b) => b[0] - a[0]).slice(0, 3);
+    const attended = best.filter(([value]) => value > 0).flatMap(([value, far], rank) => [rank ? ", " : " ", element("bdi", {}, kind.keyTokens[far]), ` ${percent(value)}`]);
+    const linesButton = element("button", { type: "button" }, "show its lines");
+    linesButton.addEventListener("click", () => {
       const token = places[state.kind].tokens.q[place];
       token.scrollIntoView({ block: "center" });
       token.focus({ preventScroll: true });
     });
-    box.replaceChildren(`${place + 1}. `, element("strong", {}, element("bdi", {}, kind.looking[place])), " looks at", ...looks, `; mean of ${told(state.kind)} `, there);
+    box.replaceChildren(`${place + 1}. `, element("strong", {}, element("bdi", {}, kind.queryTokens[place])), " attends to", ...attended, `; mean of ${describeSelection(state.kind)} `, linesButton);
   }
 
   /* All heads. */
@@ -369,10 +369,9 @@
 
   function pick(kind, layer, head, more) {
     const chosen = kinds[kind];
-    const one = new Set([head]);
     if (more && chosen.layer === layer) chosen.heads.has(head) ? chosen.heads.delete(head) : chosen.heads.add(head);
     else if (chosen.layer === layer && chosen.heads.size === 1 && chosen.heads.has(head)) chosen.heads = new Set(Array(chosen.shape[1]).keys());
-    else chosen.heads = one;
+    else chosen.heads = new Set([head]);
     chosen.layer = layer;
     changed();
   }
@@ -392,7 +391,7 @@
     const { layer, shape: [, , rows, columns] } = kinds.cross;
     const heads = chosenHeads("cross");
     const merged = data.rows.map(() => new Float64Array(data.columns.length));
-    const sizes = data.rows.map((_, word) => data.rowWords.filter((one) => one === word).length);
+    const sizes = data.rows.map((_, word) => data.rowWords.filter((other) => other === word).length);
     for (const head of heads) {
       for (let row = 0; row < rows; row++) {
         const word = data.rowWords[row];
@@ -414,7 +413,7 @@
       paths[Math.round(Math.min(value, 1) * SHADES)].push(`M${left + unit * column} ${top + unit * row}h${side}v${side}h${-side}z`);
     }));
     group.replaceChildren(...paths.map((cells, shade) => mark("path", { class: "cell", "fill-opacity": shade / SHADES, d: cells.join("") })).slice(1));
-    svg.querySelector("text.muted").textContent = "mean of " + told("cross");
+    svg.querySelector("text.muted").textContent = "mean of " + describeSelection("cross");
   }
 
   function prepareWords() {
@@ -425,10 +424,10 @@
     svg.setAttribute("tabindex", 0);
     svg.setAttribute("role", "application");
     svg.setAttribute("aria-label", "weights from word to word; the arrow keys move");
-    let at = [0, 0];
+    let position = [0, 0];
     const go = (row, column) => {
       if (!(row >= 0 && column >= 0 && row < data.rows.length && column < data.columns.length)) return;
-      at = [row, column];
+      position = [row, column];
       cursor.setAttribute("x", left + unit * column);
       cursor.setAttribute("y", top + unit * row);
       cursor.setAttribute("visibility", "visible");
@@ -442,11 +441,11 @@
     };
     svg.addEventListener("pointermove", point);
     svg.addEventListener("click", point);
-    svg.addEventListener("focus", () => go(...at));
+    svg.addEventListener("focus", () => go(...position));
     svg.addEventListener("keydown", (event) => {
       const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
       if (!move) return;
-      go(at[0] + move[0], at[1] + move[1]);
+      go(position[0] + move[0], position[1] + move[1]);
       event.preventDefault();
     });
   }
@@ -474,10 +473,10 @@
   const dot = (a, b) => a.reduce((sum, value, place) => sum + value * b[place], 0);
 
   function bars(name, values) {
-    const most = Math.max(...values.map(Math.abs), 1e-9), step = 100 / values.length;
+    const largest = Math.max(...values.map(Math.abs), 1e-9), step = 100 / values.length;
     const svg = mark("svg", { viewBox: "0 -13 100 26", preserveAspectRatio: "none", role: "img" });
     svg.append(mark("line", { x1: 0, x2: 100, y1: 0, y2: 0 }), mark("path", {
-      d: [...values].map((value, place) => `M${step * place} 0v${-12 * value / most}h${step * 0.8}V0z`).join(""),
+      d: [...values].map((value, place) => `M${step * place} 0v${-12 * value / largest}h${step * 0.8}V0z`).join(""),
     }));
     svg.setAttribute("aria-label", [...values].map((value) => value.toFixed(2)).join(" "));
     const title = mark("title");
@@ -486,7 +485,7 @@
     return element("div", { class: "vector" }, element("span", {}, name), svg);
   }
 
-  function sees(kind, row, column) {
+  function isVisible(kind, row, column) {
     if (kind === "decoder" && column > row) return false;
     return kinds[kind].window === null || Math.abs(row - column) <= kinds[kind].window;
   }
@@ -507,35 +506,35 @@
     const old = document.activeElement && box.contains(document.activeElement) ? [...box.querySelectorAll("select")].indexOf(document.activeElement) : -1;
     box.replaceChildren(
       element("span", {}, `${kind.name}, layer ${kind.layer + 1}, head ${head + 1}`),
-      selector("from", kind.looking, row, set(0)), selector("to", kind.lookedAt, column, set(1)),
+      selector("from", kind.queryTokens, row, set(0)), selector("to", kind.keyTokens, column, set(1)),
     );
     if (old >= 0) box.querySelectorAll("select")[old].focus();
     const vectors = vectorsOf(name, kind.layer, head);
     if (vectors === null) {
       const held = Object.keys(data.vectors).length, short = `${name}.${kind.layer + 1}.${head + 1}`;
-      stage.replaceChildren(element("p", {}, `The vectors of this head are not in the page, which would grow too large: it holds those of ${held} heads. Make it anew with --inside ${short} to see this one.`));
+      stage.replaceChildren(element("p", {}, `The page holds the vectors of ${held} heads, but not of this one. To include it, write the page again with --include-head ${short}.`));
       return;
     }
     const [queries, keys, values] = vectors;
     const query = queries[row], root = Math.sqrt(query.length);
-    const scores = keys.map((key, place) => sees(name, row, place) ? dot(query, key) / root : -Infinity);
+    const scores = keys.map((key, place) => isVisible(name, row, place) ? dot(query, key) / root : -Infinity);
     const top = Math.max(...scores), powers = scores.map((score) => Math.exp(score - top));
     const total = powers.reduce((a, b) => a + b, 0);
     const sizes = values.map((value) => Math.sqrt(dot(value, value)));
     const result = values[0].map((_, place) => values.reduce((sum, value, far) => sum + powers[far] / total * value[place], 0));
-    const table = element("table", { id: "numbers" }, element("tr", {}, ...["looks at", "q · k", "÷ √d", "softmax", "weight × |value|"].map((text) => element("th", {}, text))));
+    const table = element("table", { id: "numbers" }, element("tr", {}, ...["key", "q · k", "÷ √d", "softmax", "weight × |value|"].map((text) => element("th", {}, text))));
     scores.forEach((score, place) => {
       const share = element("span", { class: "share" });
       share.style.width = `${powers[place] / total * 7}rem`;
       const cells = score === -Infinity ? ["hidden", "", "0", "0"] : [(score * root).toFixed(3), score.toFixed(3), percent(powers[place] / total), (powers[place] / total * sizes[place]).toFixed(3)];
-      const line = element("tr", {}, element("td", {}, element("bdi", {}, kind.lookedAt[place])), ...cells.map((text, index) => element("td", {}, ...(index === 2 ? [share, text] : [text]))));
+      const line = element("tr", {}, element("td", {}, element("bdi", {}, kind.keyTokens[place])), ...cells.map((text, index) => element("td", {}, ...(index === 2 ? [share, text] : [text]))));
       if (place === column) line.setAttribute("aria-current", "true");
       table.append(line);
     });
-    const seen = scores[column] !== -Infinity;
-    const sum = seen
+    const visible = scores[column] !== -Infinity;
+    const sum = visible
       ? `q · k = ${(scores[column] * root).toFixed(3)}  →  ÷ √${query.length} = ${scores[column].toFixed(3)}  →  softmax = ${percent(powers[column] / total)}`
-      : "This place is hidden from the one that looks: it was not said yet, or is out of the window.";
+      : "The mask hides this position: it comes later, or is outside of the window.";
     stage.replaceChildren(
       bars("query q", query), bars("key k", keys[column]), bars("q × k", query.map((value, place) => value * keys[column][place])),
       element("p", { class: "sum" }, sum), table, bars("Σ w·v", result),
@@ -544,7 +543,7 @@
 
   async function begin() {
     if (typeof DecompressionStream === "undefined") {
-      document.getElementById("controls").textContent = "This browser is too old to unpack the weights; the pictures stand as they are.";
+      document.getElementById("controls").textContent = "This browser cannot decompress the weights, so the drawings are static.";
       return;
     }
     prepareWords();

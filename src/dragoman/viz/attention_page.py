@@ -1,8 +1,7 @@
-"""The attention page: one file that shows how a model came from a sentence to its translation.
+"""Attention page: one file that shows the attention and the search of one output.
 
-The page asks for nothing: its script and its styles are named in its policy by their hashes, and all it shows stands in it. The
-weights of a kind of attention are the pixels of one PNG, layers below each other and heads beside each other, a byte each: what
-one sees without a script is what the script reads.
+The page loads nothing. Its security policy names its script and its styles by their hashes. The weights of a kind of attention
+are the pixels of one PNG, one byte each: a row of heads for each layer. The script reads the weights from these pixels.
 """
 
 from __future__ import annotations
@@ -27,37 +26,47 @@ from dragoman.viz.attention_svg import (
     render_word_matrix,
 )
 from dragoman.viz.beam_svg import format_probability, render_beam_tree
-from dragoman.viz.explanation import ATTENTION_KINDS, WEIGHT_LEVELS, AttentionHeads, AttentionKind, Explanation, merge_tokens
+from dragoman.viz.explanation import (
+    ATTENTION_KINDS,
+    WEIGHT_LEVELS,
+    AttentionHeads,
+    AttentionKind,
+    Explanation,
+    TokenCandidate,
+    merge_tokens,
+)
 from dragoman.viz.html_report import text_to_html
 from dragoman.viz.png import encode_palette_png, interpolate_colors, to_data_url
 from dragoman.viz.svg import DARK, FONT, LIGHT, ColorScheme, escape_hidden, escape_text
 from dragoman.viz.tree_attention import render_tree_attention
 
 MAX_OPTIONAL_PAGE_BYTES = 500_000
-"""Bytes up to which the vectors of heads are laid in that nobody asked for by name."""
+"""Page size up to which the vectors of further heads are added."""
 MAX_TOKENS = 400
-"""Longest side that a page is made of: its weights grow with the square."""
+"""Most tokens of a side, because the number of weights grows with the square."""
 
 _MAX_LINES = 600
 _BACKGROUND_COLOR, _WEIGHT_COLOR = (255, 255, 255), (8, 69, 148)
 _BAR_LEVELS = 20
 
 HeadId = tuple[AttentionKind, int, int]
-"""A kind of attention, a layer and a head, counted from 0."""
+"""Kind of attention, layer and head; layer and head count from 0."""
 
 
 def render_attention_page(explanation: Explanation, *, include_heads: tuple[HeadId, ...] = ()) -> str:
-    """The whole page. `inside` names heads whose vectors must be in it; others are laid in while the page stays small.
+    """Return the whole page.
 
-    Raises ValueError where a side has more tokens than `MOST_TOKENS`, or sizes do not match.
+    include_heads: heads whose vectors the page must hold; others are added while the page stays small
+
+    Raises ValueError if a side has more than `MAX_TOKENS` tokens, or if sizes do not match.
     """
     _check_explanation(explanation)
     sections = [
         _render_header(explanation),
         "<main>",
         *_render_tree_section(explanation),
-        '<section id="looks"><h2>Where it looks</h2>',
-        '<p class="hint">Each line leads from a token to one that it looks at: the stronger, the greater the weight.</p>',
+        '<section id="attention"><h2>Attention</h2>',
+        '<p class="hint">Each line leads from a query token to a key token. A stronger line is a greater weight.</p>',
         '<div id="controls"></div><div class="beside"><div id="lines">',
         *(
             f'<figure data-kind="{kind}">{render_line_view(explanation, kind, max_lines=_MAX_LINES)}</figure>'
@@ -66,9 +75,9 @@ def render_attention_page(explanation: Explanation, *, include_heads: tuple[Head
         '</div><div id="grids"><div id="readout" aria-live="polite"></div>',
         *(_render_weights_figure(explanation.heads(kind), kind, KIND_TITLES[kind]) for kind in _list_kinds()),
         "</div></div></section>",
-        '<section id="words"><h2>Word by word</h2>',
-        '<p class="hint">Sub-words merged; each row looks at the columns. '
-        "Attention hints at what came from where, and proves nothing.</p>",
+        '<section id="words"><h2>Words</h2>',
+        '<p class="hint">Subword tokens are merged into words. Rows attend to columns. '
+        "High attention suggests an alignment, but does not prove it.</p>",
         _wrap_scrollable("words", f"<figure>{render_word_matrix(explanation)}</figure>"),
         '<p id="word" class="readout" aria-live="polite"></p></section>',
         *_render_decoding_section(explanation),
@@ -84,7 +93,7 @@ def render_attention_page(explanation: Explanation, *, include_heads: tuple[Head
 
 
 def embed_in_iframe(page: str, *, height: int = 720) -> str:
-    """The page within a notebook: a frame that may run the page's own script and nothing else."""
+    """Return a frame for a notebook, which may run only the script of the page. `height` is in pixels."""
     return (
         f'<iframe sandbox="allow-scripts" title="attention" width="100%" height="{height}" '
         f'style="border:0" srcdoc="{page.replace("&", "&amp;").replace(chr(34), "&quot;")}"></iframe>'
@@ -95,11 +104,13 @@ def _check_explanation(explanation: Explanation) -> None:
     for kind in ATTENTION_KINDS:
         rows, columns = len(explanation.query_tokens(kind)), len(explanation.key_tokens(kind))
         if explanation.heads(kind).shape[2:] != (rows, columns):
-            raise ValueError(f"{kind} weights are {explanation.heads(kind).shape[2:]}, the tokens {(rows, columns)}")
+            raise ValueError(
+                f"{kind} weights: have shape {explanation.heads(kind).shape[2:]} for {(rows, columns)} tokens; give equal sizes"
+            )
         if max(rows, columns) > MAX_TOKENS:
-            raise ValueError(f"{max(rows, columns)} tokens; a page holds {MAX_TOKENS}")
+            raise ValueError(f"tokens: {max(rows, columns)} are too many; a page holds {MAX_TOKENS}")
     if not explanation.output_tokens:
-        raise ValueError("nothing was said, so there is nothing to look at")
+        raise ValueError("output tokens: are empty; explain an output with at least one token")
 
 
 def _list_kinds() -> list[AttentionKind]:
@@ -127,7 +138,7 @@ def _compute_gap(columns: int) -> int:
 
 
 def _encode_weights_png(heads: AttentionHeads) -> bytes:
-    """All heads as one picture, a byte a weight: round(255 · weight)."""
+    """Return all heads as one PNG, with one byte for each weight: round(255 · weight)."""
     layers, num_heads, rows, columns = heads.shape
     gap = _compute_gap(columns)
     levels = (heads.weights_LHTS * WEIGHT_LEVELS).round().clip(0, WEIGHT_LEVELS).astype("u1")
@@ -147,14 +158,18 @@ def _render_weights_figure(heads: AttentionHeads, kind: AttentionKind, name: str
         f'<figure class="grid" data-kind="{kind}"><figcaption>{name}: {layers} layers × {num_heads} heads</figcaption>'
         f'<div class="heads" aria-hidden="true">{head_numbers}</div>'
         f'<div class="layers" aria-hidden="true">{"".join(f"<span>{layer + 1}</span>" for layer in range(layers))}</div>'
-        f'<div class="mosaic"><img alt="a thumbnail of each head" src="{to_data_url(_encode_weights_png(heads))}"></div></figure>'
+        f'<div class="mosaic"><img alt="a thumbnail of each head" src="{to_data_url(_encode_weights_png(heads))}"></div>'
+        "</figure>"
     )
 
 
 def _pack_vectors(
     explanation: Explanation, requested_heads: tuple[HeadId, ...], budget_bytes: int
 ) -> tuple[dict[str, int], str]:
-    """Where the vectors of each head begin, and all of them as one text: those wanted, then more while there is room."""
+    """Return the offset of the vectors of each head, and all vectors as base64 text.
+
+    The requested heads come first. Further heads follow while the text is within the budget.
+    """
     packed = bytearray()
     offsets: dict[str, int] = {}
     for kind, layer, head in [*requested_heads, *_iterate_heads(explanation)]:
@@ -166,16 +181,16 @@ def _pack_vectors(
         if name in offsets or (exceeds_budget and (kind, layer, head) not in requested_heads):
             continue
         offsets[name] = len(packed)
-        scales = [float(abs(one).max()) / 32767 or 1.0 for one in vectors]
+        scales = [float(abs(vector).max()) / 32767 or 1.0 for vector in vectors]
         packed += struct.pack("<3f", *scales)
-        for one, scale in zip(vectors, scales, strict=True):
-            packed += (one / scale).round().astype("<i2").tobytes()
+        for vector, scale in zip(vectors, scales, strict=True):
+            packed += (vector / scale).round().astype("<i2").tobytes()
         packed += bytes(-len(packed) % 4)
     return offsets, base64.b64encode(packed).decode("ascii")
 
 
 def _iterate_heads(explanation: Explanation) -> Iterator[HeadId]:
-    """The heads in view first, then their layers, then all."""
+    """Yield the selected heads first, then all heads from the last layer to the first."""
     kinds = _list_kinds()
     yield from (
         (kind, explanation.selections[kind].layer, head) for kind in kinds for head in explanation.selections[kind].heads
@@ -191,11 +206,13 @@ def _iterate_heads(explanation: Explanation) -> Iterator[HeadId]:
 def _render_tree_section(explanation: Explanation) -> Iterator[str]:
     if explanation.tree is None:
         return
-    pointer_hint = " A triangle stands before the word that the decoder was shown." if explanation.tree.has_pointer else ""
+    pointer_hint = (
+        " A triangle marks the word that the decoder gets as its next input word." if explanation.tree.has_pointer else ""
+    )
     yield '<section id="tree"><h2>The tree</h2>'
     yield (
-        '<p class="hint">Below the words a row for each bracket: the darker a word, the more the token that opened the bracket '
-        f"looked at it. The frame is what the bracket holds.{pointer_hint}</p>"
+        '<p class="hint">Each row is a bracket. A darker cell is more attention from the token that opens the bracket. '
+        f"The frame shows the words of the bracket.{pointer_hint}</p>"
     )
     yield _wrap_scrollable("the tree", f"<figure>{render_tree_attention(explanation)}</figure>") + "</section>"
 
@@ -205,26 +222,31 @@ def _render_tree_section(explanation: Explanation) -> Iterator[str]:
 
 def _render_decoding_section(explanation: Explanation) -> Iterator[str]:
     yield '<section id="steps"><h2>Step by step</h2>'
-    yield '<p class="hint">A row for each place: what was said, then the likeliest tokens, with their probabilities.</p>'
+    yield '<p class="hint">Each row is a step: the output token, then the most probable tokens, with their probabilities.</p>'
     rows = []
     for step_number, prediction in enumerate(explanation.predictions, start=1):
         cells = "".join(
-            f'<td class="b{_quantize_probability(candidate.log_prob)}{" said" if rank == prediction.rank else ""}">'
-            f"<bdi>{escape_text(display_token(candidate.token))}</bdi> <i>{escape_text(format_probability(candidate.log_prob))}</i></td>"
+            f'<td class="b{_quantize_probability(candidate.log_prob)}{" output" if rank == prediction.rank else ""}">'
+            f"{_render_candidate(candidate)}</td>"
             for rank, candidate in enumerate(prediction.candidates, start=1)
         )
-        output_cell = f"<b><bdi>{escape_text(display_token(prediction.output.token))}</bdi></b> <i>{escape_text(format_probability(prediction.output.log_prob))}</i>"
+        output_cell = f"<b>{_render_candidate(prediction.output)}</b>"
         rank_note = f" <i>no. {prediction.rank}</i>" if prediction.rank > len(prediction.candidates) else ""
         rows.append(f"<tr><td>{step_number}</td><th scope=row>{output_cell}{rank_note}</th>{cells}</tr>")
-    num_columns = max(len(choice.candidates) for choice in explanation.predictions)
+    num_columns = max(len(prediction.candidates) for prediction in explanation.predictions)
     header_cells = "".join(f"<th scope=col>{rank}</th>" for rank in range(1, num_columns + 1))
     table = (
-        f"<table><thead><tr><th></th><th>said</th>{header_cells}</tr></thead><tbody>\n" + "\n".join(rows) + "</tbody></table>"
+        f"<table><thead><tr><th></th><th>output</th>{header_cells}</tr></thead><tbody>\n" + "\n".join(rows) + "</tbody></table>"
     )
-    yield _wrap_scrollable("the likeliest tokens at each place", table)
+    yield _wrap_scrollable("the most probable tokens of each step", table)
     if explanation.beam:
         yield _wrap_scrollable("the beam as a tree", f"<figure>{render_beam_tree(explanation)}</figure>")
     yield '<div id="step" class="readout" aria-live="polite"></div></section>'
+
+
+def _render_candidate(candidate: TokenCandidate) -> str:
+    token, probability = display_token(candidate.token), format_probability(candidate.log_prob)
+    return f"<bdi>{escape_text(token)}</bdi> <i>{escape_text(probability)}</i>"
 
 
 def _quantize_probability(log_prob: float) -> int:
@@ -235,7 +257,7 @@ def _quantize_probability(log_prob: float) -> int:
 
 
 def _serialize_data(explanation: Explanation, offsets: dict[str, int]) -> str:
-    """What the script needs to know, safe within a script element."""
+    """Return the data of the script as JSON that is safe within a script element."""
     kinds = {}
     for kind in ATTENTION_KINDS:
         heads = explanation.heads(kind)
@@ -244,8 +266,8 @@ def _serialize_data(explanation: Explanation, offsets: dict[str, int]) -> str:
             "shape": heads.shape,
             "gap": _compute_gap(heads.shape[3]),
             "widths": [heads.query_LHTK.shape[3], heads.value_LHSU.shape[3]],
-            "looking": [escape_hidden(display_token(token)) for token in explanation.query_tokens(kind)],
-            "lookedAt": [escape_hidden(display_token(token)) for token in explanation.key_tokens(kind)],
+            "queryTokens": [escape_hidden(display_token(token)) for token in explanation.query_tokens(kind)],
+            "keyTokens": [escape_hidden(display_token(token)) for token in explanation.key_tokens(kind)],
             "window": heads.window,
             "layer": explanation.selections[kind].layer,
             "heads": explanation.selections[kind].heads,
@@ -277,7 +299,8 @@ def _build_style() -> str:
     bar_rules = "".join(f".b{level}{{--p:{100 * level // _BAR_LEVELS}%}}" for level in range(_BAR_LEVELS + 1))
     dark_rules = f"@media (prefers-color-scheme:dark){{{_build_css_variables(DARK, DARK_HEAD_COLORS)}}}"
     font_rule = f"body{{font-family:{FONT}}}"
-    return f":root{{color-scheme:light dark}}{_build_css_variables(LIGHT, HEAD_COLORS)}{dark_rules}{font_rule}{bar_rules}{_read_asset('attention.css')}"
+    light_rules = f":root{{color-scheme:light dark}}{_build_css_variables(LIGHT, HEAD_COLORS)}"
+    return f"{light_rules}{dark_rules}{font_rule}{bar_rules}{_read_asset('attention.css')}"
 
 
 def _render_document(explanation: Explanation, body: str, vectors: str, offsets: dict[str, int]) -> str:
@@ -285,7 +308,8 @@ def _render_document(explanation: Explanation, body: str, vectors: str, offsets:
     svg_style = re.search(r"<style>(.*?)</style>", body, re.DOTALL)
     assert svg_style is not None
     policy = (
-        f"default-src 'none'; img-src data:; script-src {_hash_for_policy(script)}; style-src {_hash_for_policy(style)} {_hash_for_policy(svg_style[1])}; "
+        f"default-src 'none'; img-src data:; script-src {_hash_for_policy(script)}; "
+        f"style-src {_hash_for_policy(style)} {_hash_for_policy(svg_style[1])}; "
         "base-uri 'none'; form-action 'none'"
     )
     title = f"{escape_hidden(explanation.source)[:60]} → {escape_hidden(explanation.target)[:60]}"

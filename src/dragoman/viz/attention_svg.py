@@ -1,6 +1,6 @@
-"""The attention page's pictures of weights: lines from token to token, all heads side by side, words, one head's numbers.
+"""Drawings of attention weights: lines between tokens, all heads, words, and the computation of one head.
 
-All pictures of the page are of one kind, so that one style, and one hash in its policy, serves them all.
+All drawings share one style, so that the security policy of the page needs one hash for them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dragoman.viz.explanation import WHITESPACE_SYMBOL, AttentionKind, Explanation, merge_tokens, merge_weights
-from dragoman.viz.svg import estimate_text_width, format_number, render_label, render_svg, truncate_text
+from dragoman.viz.svg import (
+    box_path,
+    estimate_text_width,
+    format_attributes,
+    format_number,
+    line_path,
+    render_label,
+    render_svg,
+    truncate_text,
+)
 
 if TYPE_CHECKING:
     from dragoman.viz.explanation import FloatArray
 
-# Chosen so that no two are nearer to each other than 15 in CIELAB, to any eye, and each stands out from its paper. Ninth and
-# later heads begin again: their numbers stand beside them, and their places differ.
+# Every two colors have a distance of at least 15 in CIELAB for any color vision, and each has contrast with its background.
+# From the ninth head on, the colors repeat; numbers and positions tell the heads apart.
 HEAD_COLORS = ["#0072b2", "#d55e00", "#009e73", "#b200ff", "#661900", "#191999", "#661966", "#e5004c"]
 DARK_HEAD_COLORS = ["#58a6ff", "#ff8c42", "#2dc99a", "#ffccff", "#b2197f", "#7f00ff", "#cc0033", "#4c66e5"]
 
@@ -30,15 +39,15 @@ _BOX_WIDTH, _MAX_BOXES_WIDTH = 11.0, 88.0
 _HEAD_VIEW_WIDTH, _MAX_SOFTMAX_ROWS = 560.0, 12
 
 CSS_CLASS = "dragoman-attention"
-_SHARED_RULES = {".line": "fill:none;stroke-width:1.6", ".bold": "font-weight:600", ".won": "stroke-width:2.4;fill:none"}
+_SHARED_RULES = {".line": "fill:none;stroke-width:1.6", ".bold": "font-weight:600", ".best": "stroke-width:2.4;fill:none"}
 
 
 def _build_rules(colors: Sequence[str], *, cell: str, accent: str, box: str) -> dict[str, str]:
     stroke_rules = {f".h{index}": f"stroke:{color}" for index, color in enumerate(colors)}
-    fill_rules = {f".f{index}": f"fill:{hue}" for index, hue in enumerate(colors)}
+    fill_rules = {f".f{index}": f"fill:{color}" for index, color in enumerate(colors)}
     color_rules = {
         ".cell": f"fill:{cell}",
-        ".won": f"{_SHARED_RULES['.won']};stroke:{accent}",
+        ".best": f"{_SHARED_RULES['.best']};stroke:{accent}",
         ".box": f"fill:{box}",
     }
     return _SHARED_RULES | stroke_rules | fill_rules | color_rules
@@ -50,17 +59,17 @@ DARK_RULES = _build_rules(DARK_HEAD_COLORS, cell="#79b8ff", accent="#79b8ff", bo
 KIND_TITLES: dict[AttentionKind, str] = {
     "encoder": "Encoder self-attention",
     "decoder": "Decoder self-attention",
-    "cross": "Attention from decoder to encoder",
+    "cross": "Encoder-decoder attention",
 }
 SIDE_LABELS: dict[AttentionKind, tuple[str, str]] = {
-    "encoder": ("source", "looks at source"),
-    "decoder": ("saying", "looks back at"),
-    "cross": ("saying", "looks at source"),
+    "encoder": ("query", "key: source"),
+    "decoder": ("query", "key: previous outputs"),
+    "cross": ("query", "key: source"),
 }
 
 
 def render_drawing(width: float, height: float, title: str, description: str, parts: Sequence[str]) -> str:
-    """One of the page's pictures."""
+    """Return a drawing in the style of the attention page."""
     return render_svg(
         CSS_CLASS,
         width=width,
@@ -74,12 +83,12 @@ def render_drawing(width: float, height: float, title: str, description: str, pa
 
 
 def display_token(token: str) -> str:
-    """A token as a label: one that is nothing but the mark of a space stays visible."""
+    """Return a token as a label, without its space symbol unless it is nothing else."""
     return token.removeprefix(WHITESPACE_SYMBOL) or token
 
 
 def describe_selection(explanation: Explanation, kind: AttentionKind) -> str:
-    """Which layer and heads a picture shows, in words."""
+    """Return the selected layer and heads as text."""
     selection, num_heads = explanation.selections[kind], explanation.heads(kind).shape[1]
     head_numbers = ", ".join(str(head + 1) for head in selection.heads)
     head_text = (
@@ -89,6 +98,7 @@ def describe_selection(explanation: Explanation, kind: AttentionKind) -> str:
 
 
 def render_heading(title: str, subtitle: str, width: float) -> list[str]:
+    """Return the labels of title and subtitle."""
     return [
         render_label(truncate_text(title, width - 2 * MARGIN, 15), MARGIN, 20, 15, css_class="ink bold"),
         render_label(truncate_text(subtitle, width - 2 * MARGIN, 12), MARGIN, 37, 12, css_class="muted"),
@@ -100,7 +110,7 @@ def render_heading(title: str, subtitle: str, width: float) -> list[str]:
 
 @dataclass(frozen=True)
 class LineViewLayout:
-    """Two columns of tokens: where the labels end and begin, how wide all is, and how wide a head's box beside a label."""
+    """Layout of two columns of tokens: x of the label ends, total width, and width of the box of a head."""
 
     left_x: float
     right_x: float
@@ -109,6 +119,7 @@ class LineViewLayout:
 
     @staticmethod
     def from_tokens(query_tokens: Sequence[str], key_tokens: Sequence[str], num_heads: int) -> LineViewLayout:
+        """Return the layout for these tokens and this number of heads."""
         boxes_width = min(_BOX_WIDTH * num_heads, _MAX_BOXES_WIDTH)
         label_widths = [
             max(_MIN_LABEL_WIDTH, *(_measure_label(token) for token in tokens)) for tokens in (query_tokens, key_tokens)
@@ -125,13 +136,14 @@ def _measure_label(token: str) -> float:
 
 
 def compute_row_center(row: int) -> float:
+    """Return the y of the middle of a row of tokens."""
     return _HEADING_HEIGHT + 34 + ROW_HEIGHT * (row + 0.5)
 
 
 def render_line_view(explanation: Explanation, kind: AttentionKind, *, max_lines: int | None = None) -> str:
-    """The paper's picture (figures 3 to 5): from each token a line to those that it looks at, the stronger the more it does.
+    """Draw lines from query tokens to key tokens, as in the paper's figures 3 to 5. A stronger line is a greater weight.
 
-    most: draw only so many lines, the strongest
+    max_lines: draw only this number of lines, those with the greatest weights
     """
     query_tokens, key_tokens = explanation.query_tokens(kind), explanation.key_tokens(kind)
     layout = LineViewLayout.from_tokens(query_tokens, key_tokens, explanation.heads(kind).shape[1])
@@ -139,7 +151,8 @@ def render_line_view(explanation: Explanation, kind: AttentionKind, *, max_lines
     for (x, anchor), text in zip(((layout.left_x, "end"), (layout.right_x, "start")), SIDE_LABELS[kind], strict=True):
         parts.append(render_label(text, x, compute_row_center(0) - ROW_HEIGHT, 11, css_class="muted", anchor=anchor))
     parts.append(
-        f'<g class="lines" data-box="{format_number(layout.box_width)}">{_render_lines(explanation, kind, layout, max_lines)}</g>'
+        f'<g class="lines" data-box="{format_number(layout.box_width)}">'
+        f"{_render_lines(explanation, kind, layout, max_lines)}</g>"
     )
     for side, x, anchor, tokens in (("q", layout.left_x, "end", query_tokens), ("k", layout.right_x, "start", key_tokens)):
         parts += [
@@ -171,10 +184,11 @@ def _render_lines(explanation: Explanation, kind: AttentionKind, layout: LineVie
     for weight, index, head, row, column in lines[:max_lines]:
         shift = (index - (len(selection.heads) - 1) / 2) * min(1.8, ROW_HEIGHT * 0.7 / len(selection.heads))
         y, end_y = compute_row_center(row) + shift, compute_row_center(column) + shift
-        line_path = f"M{format_number(layout.left_x + _LABEL_GAP)} {format_number(y)}L{format_number(layout.right_x - _LABEL_GAP)} {format_number(end_y)}"
-        paths.setdefault((head, math.ceil(min(weight, 1.0) * OPACITY_STEPS)), []).append(line_path)
+        path = line_path(layout.left_x + _LABEL_GAP, y, layout.right_x - _LABEL_GAP, end_y)
+        paths.setdefault((head, math.ceil(min(weight, 1.0) * OPACITY_STEPS)), []).append(path)
     return "".join(
-        f'<path class="line h{head % len(HEAD_COLORS)}" stroke-opacity="{format_number(level / OPACITY_STEPS)}" d="{"".join(line_paths)}"/>'
+        f'<path class="line h{head % len(HEAD_COLORS)}" stroke-opacity="{format_number(level / OPACITY_STEPS)}" '
+        f'd="{"".join(line_paths)}"/>'
         for (head, level), line_paths in sorted(paths.items())
     )
 
@@ -183,14 +197,14 @@ def _render_lines(explanation: Explanation, kind: AttentionKind, layout: LineVie
 
 
 def render_head_grid(explanation: Explanation, kind: AttentionKind) -> str:
-    """Layers below each other, heads beside each other: a thumbnail each, drawn with lines."""
+    """Draw a thumbnail of each head, with one row for each layer."""
     heads = explanation.heads(kind)
     layers, num_heads, rows, columns = heads.shape
     unit = max(1.0, 76 / max(rows, columns))
     grid_width, grid_height = unit * columns, unit * rows
     left, top, gap = 66.0, _HEADING_HEIGHT + 26.0, 9.0
     width = max(left + num_heads * (grid_width + gap) + MARGIN, 300)
-    parts = render_heading(KIND_TITLES[kind], "all layers and heads; rows look at columns", width)
+    parts = render_heading(KIND_TITLES[kind], "all layers and heads; rows attend to columns", width)
     for head in range(num_heads):
         parts.append(
             render_label(
@@ -207,9 +221,7 @@ def render_head_grid(explanation: Explanation, kind: AttentionKind) -> str:
         parts.append(render_label(f"layer {layer + 1}", left - 8, y + grid_height / 2 + 4, 11, css_class="muted", anchor="end"))
         for head in range(num_heads):
             x = left + head * (grid_width + gap)
-            parts.append(
-                f'<path class="grid" d="M{format_number(x)} {format_number(y)}h{format_number(grid_width)}v{format_number(grid_height)}h-{format_number(grid_width)}z"/>'
-            )
+            parts.append(f'<path class="grid" d="{box_path(x, y, grid_width, grid_height)}"/>')
             parts.append(_render_cells(_quantize_weights(heads.weights_LHTS[layer, head]), x, y, unit))
     return render_drawing(
         width, top + layers * (grid_height + gap) + MARGIN, KIND_TITLES[kind], f"{layers} layers of {num_heads} heads.", parts
@@ -217,14 +229,14 @@ def render_head_grid(explanation: Explanation, kind: AttentionKind) -> str:
 
 
 def _quantize_weights(weights_TS: FloatArray) -> Iterator[tuple[int, int, int]]:
-    """Row, column and shade of each weight that is not too faint for any."""
+    """Return row, column and shade of each weight that has a visible shade."""
     shades = (weights_TS * SHADE_STEPS).round().clip(0, SHADE_STEPS).astype("u1")
     rows, columns = shades.nonzero()
     return zip(rows.tolist(), columns.tolist(), shades[rows, columns].tolist(), strict=True)
 
 
 def _render_cells(shaded_cells: Iterable[tuple[int, int, int]], left: float, top: float, unit: float) -> str:
-    """A matrix as one path for each shade."""
+    """Return a matrix as one path for each shade."""
     paths: dict[int, list[str]] = {}
     side = format_number(unit * 0.96 if unit > 8 else unit)
     for row, column, shade in shaded_cells:
@@ -240,7 +252,7 @@ def _render_cells(shaded_cells: Iterable[tuple[int, int, int]], left: float, top
 
 
 def render_word_matrix(explanation: Explanation) -> str:
-    """Which word of the output looked at which of the source: sub-words merged, the mean of the chosen heads."""
+    """Draw the weights between output words and source words: subword tokens merged, mean of the selected heads."""
     selection = explanation.selections["cross"]
     mean_weights_TS = explanation.cross.weights_LHTS[selection.layer, list(selection.heads)].mean(axis=0)
     rows = merge_tokens(explanation.output_tokens, explanation.output_word_ids)
@@ -267,9 +279,7 @@ def render_word_matrix(explanation: Explanation) -> str:
     width = max(width, 300.0)
     parts = render_heading("Words", f"mean of {describe_selection(explanation, 'cross')}", width)
     matrix_width, matrix_height = unit * len(columns), unit * len(rows)
-    parts.append(
-        f'<path class="grid" d="M{format_number(left)} {format_number(top)}h{format_number(matrix_width)}v{format_number(matrix_height)}h-{format_number(matrix_width)}z"/>'
-    )
+    parts.append(f'<path class="grid" d="{box_path(left, top, matrix_width, matrix_height)}"/>')
     data_attributes = f'data-left="{format_number(left)}" data-top="{format_number(top)}" data-unit="{format_number(unit)}"'
     parts.append(f'<g class="cells" {data_attributes}>{_render_cells(shaded_cells, left, top, unit)}</g>')
     for row, word in enumerate(row_labels):
@@ -279,7 +289,7 @@ def render_word_matrix(explanation: Explanation) -> str:
         parts.append(
             render_label(word, x, y, size, attributes=f' transform="rotate(-55 {format_number(x)} {format_number(y)})"')
         )
-    description = f"{len(rows)} words of the output, each a row, look at {len(columns)} words of the source."
+    description = f"{len(rows)} words of the output, one a row, attend to {len(columns)} words of the source."
     return render_drawing(width, top + matrix_height + MARGIN, "Words", description, parts)
 
 
@@ -287,7 +297,7 @@ def render_word_matrix(explanation: Explanation) -> str:
 
 
 def find_strongest_pair(explanation: Explanation, kind: AttentionKind) -> tuple[int, int]:
-    """Where the first head in view looks hardest: from word to word where there are such, since commas and ends are dull."""
+    """Return the query and key with the greatest weight of the first selected head, without punctuation if there are words."""
     selection = explanation.selections[kind]
     weights_TS = explanation.heads(kind).weights_LHTS[selection.layer, selection.heads[0]]
     rows, columns = (
@@ -300,7 +310,7 @@ def find_strongest_pair(explanation: Explanation, kind: AttentionKind) -> tuple[
 
 
 def render_head_view(explanation: Explanation, kind: AttentionKind) -> str:
-    """Equation 1 for one pair of tokens, as numbers: products, their sum, the division, the softmax, the weighted values."""
+    """Draw equation 1 for one pair of tokens: products, their sum, the division, the softmax and the weighted values."""
     selection = explanation.selections[kind]
     head, (row, column) = selection.heads[0], find_strongest_pair(explanation, kind)
     heads = explanation.heads(kind)
@@ -323,18 +333,20 @@ def render_head_view(explanation: Explanation, kind: AttentionKind) -> str:
     equation = f"q · k = {dot_product:.3f}  →  ÷ √{len(query)} = {dot_product / sqrt_key_width:.3f}  →  softmax = {weight:.3f}"
     parts.append(render_label(equation, MARGIN, y + 6, FONT_SIZE, css_class="ink bold"))
     y = _render_softmax_rows(explanation, kind, row, y + 28, parts)
-    return render_drawing(_HEAD_VIEW_WIDTH, y + 20, "Inside one head", f"{query_token} looks at {key_token}: {equation}", parts)
+    return render_drawing(
+        _HEAD_VIEW_WIDTH, y + 20, "Inside one head", f"{query_token} attends to {key_token}: {equation}", parts
+    )
 
 
 def _render_softmax_rows(explanation: Explanation, kind: AttentionKind, row: int, y: float, parts: list[str]) -> float:
-    """What one place looks at, the strongest if there are many: score, weight, and the length of the weighted value."""
+    """Add the keys of one query, the strongest if there are many: score, weight, and norm of the weighted value."""
     heads, selection = explanation.heads(kind), explanation.selections[kind]
     layer, head = selection.layer, selection.heads[0]
     keys, weights = heads.key_LHSK[layer, head], heads.weights_LHTS[layer, head, row]
     scores = (keys * heads.query_LHTK[layer, head, row]).sum(axis=1) / math.sqrt(keys.shape[1])
     value_norms = (heads.value_LHSU[layer, head] ** 2).sum(axis=1) ** 0.5
     tokens = explanation.key_tokens(kind)
-    parts.append(render_label("looks at", 128, y, 11, css_class="muted", anchor="end"))
+    parts.append(render_label("key", 128, y, 11, css_class="muted", anchor="end"))
     parts += [
         render_label(name, x, y, 11, css_class="muted")
         for x, name in ((140, "q · k ÷ √d"), (230, "weight"), (440, "weight × |v|"))
@@ -366,17 +378,18 @@ def _render_softmax_rows(explanation: Explanation, kind: AttentionKind, row: int
 
 
 def render_bar(x: float, y: float, width: float, height: float, *, opacity: float = 1.0) -> str:
-    """A filled box."""
-    size_attributes = f'width="{format_number(width)}" height="{format_number(height)}"'
-    return f'<rect class="cell" fill-opacity="{format_number(opacity)}" x="{format_number(x)}" y="{format_number(y)}" {size_attributes}/>'
+    """Return a filled box."""
+    attributes = format_attributes(x=x, y=y, width=width, height=height)
+    return f'<rect class="cell" fill-opacity="{format_number(opacity)}" {attributes}/>'
 
 
 def _render_vector(name: str, values: Sequence[float], y: float) -> Iterator[str]:
-    """A vector as bars up and down from a line, its largest number 12 high."""
+    """Yield a vector as bars above and below a line. The largest number is 12 high."""
     largest = max(max(map(abs, values)), 1e-9)
     step = 460 / len(values)
     path = "".join(
-        f"M{format_number(80 + step * index)} {format_number(y)}v{format_number(-12 * value / largest)}h{format_number(step * 0.8)}V{format_number(y)}z"
+        f"M{format_number(80 + step * index)} {format_number(y)}v{format_number(-12 * value / largest)}"
+        f"h{format_number(step * 0.8)}V{format_number(y)}z"
         for index, value in enumerate(values)
     )
     yield render_label(name, 68, y + 4, 12, anchor="end", css_class="muted")

@@ -1,4 +1,4 @@
-"""Numbers on a line: limits, ticks and their labels."""
+"""Axes: limits, ticks and tick labels."""
 
 from __future__ import annotations
 
@@ -7,53 +7,55 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 MAX_VALUE = 1e300
-"""Beyond this a value is no number to draw: the span of an axis would overflow."""
+"""Greatest value that is drawn. The span of an axis with a greater one would overflow."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An interval with ticks at whole multiples of `step`."""
+    """Linear axis with ticks at whole multiples of `step`."""
 
     low: float
     high: float
     step: float
 
     def ticks(self) -> list[float]:
+        """Return the values of the ticks."""
         first, last = math.ceil(self.low / self.step - 1e-6), math.floor(self.high / self.step + 1e-6)
         return [index * self.step for index in range(first, last + 1)]
 
     def labels(self) -> list[str]:
-        """One for each tick."""
+        """Return one label for each tick."""
         return format_ticks(self.ticks(), self.step)
 
     def transform(self, value: float, start: float, end: float) -> float:
-        """Where `value` lies when `low` is drawn at `start` and `high` at `end`."""
+        """Return the position of `value` if `low` is drawn at `start` and `high` at `end`."""
         return start + (value - self.low) / (self.high - self.low) * (end - start)
 
 
 @dataclass(frozen=True)
 class LogAxis:
-    """An interval of positive numbers, drawn by their logarithms, with the ticks that it is given."""
+    """Logarithmic axis of positive numbers with given ticks."""
 
     tick_values: tuple[float, ...]
 
     def ticks(self) -> list[float]:
+        """Return the values of the ticks."""
         return list(self.tick_values)
 
     def labels(self) -> list[str]:
-        """One for each tick."""
+        """Return one label for each tick."""
         return [format_ticks([tick], tick)[0] for tick in self.tick_values]
 
     def transform(self, value: float, start: float, end: float) -> float:
-        """Where `value` lies when the first tick is drawn at `start` and the last at `end`."""
+        """Return the position of `value` if the first tick is drawn at `start` and the last at `end`."""
         low, high = math.log(self.tick_values[0]), math.log(self.tick_values[-1])
         return start + (math.log(value) - low) / (high - low) * (end - start)
 
 
 def make_log_axis(values: Iterable[float], max_ticks: int) -> LogAxis | None:
-    """A logarithmic axis that ends at ticks, about `most` of them: 1, 2, 5, 10 … or whole powers of ten.
+    """Return a logarithmic axis that ends at ticks, with about `max_ticks` of them: 1, 2, 5, 10 … or powers of ten.
 
-    None where it would show no more than a plain one: for values within a factor of ten, or not all positive.
+    Return None for values within a factor of ten, or if a value is not positive.
     """
     values = list(values)
     if not values or min(values) <= 0 or max(values) < 10 * min(values):
@@ -70,9 +72,9 @@ def make_log_axis(values: Iterable[float], max_ticks: int) -> LogAxis | None:
 
 
 def make_tight_axis(values: Iterable[float], max_ticks: int) -> Axis:
-    """An axis that ends at the values' ends, with about `most` ticks; whole numbers get whole ticks.
+    """Return an axis from the least to the greatest value, with about `max_ticks` ticks. Integers get integer ticks.
 
-    Values that begin close to zero get an axis that begins at zero.
+    If the least value is close to zero, the axis begins at zero.
     """
     values = list(values)
     low, high = _find_limits(values)
@@ -84,7 +86,7 @@ def make_tight_axis(values: Iterable[float], max_ticks: int) -> Axis:
 
 
 def make_round_axis(values: Iterable[float], max_ticks: int) -> Axis:
-    """An axis that ends at ticks, with about `most` of them."""
+    """Return an axis that ends at ticks, with about `max_ticks` of them."""
     low, high = _find_limits(list(values))
     step = _round_step_up((high - low) / max_ticks)
     return Axis(math.floor(low / step + 1e-6) * step, math.ceil(high / step - 1e-6) * step, step)
@@ -102,13 +104,13 @@ def _find_limits(values: list[float]) -> tuple[float, float]:
 
 
 def _round_step_up(minimum: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is at least `least`."""
+    """Return the smallest of 1, 2, 5 times a power of ten that is at least `minimum`."""
     power = 10.0 ** math.floor(math.log10(minimum))
     return next((factor * power for factor in (1, 2, 5) if factor * power >= minimum * (1 - 1e-9)), 10 * power)
 
 
 def format_ticks(ticks: list[float], step: float) -> list[str]:
-    """One short label for each multiple of a nice step: 0.2, 400, 20k, 1.5M, 2e-4."""
+    """Return one short label for each tick: 0.2, 400, 20k, 1.5M, 2e-4."""
     largest = max(map(abs, ticks), default=0.0)
     return ["0" if abs(tick) < step / 2 else _format_tick(tick, step, largest) for tick in ticks]
 

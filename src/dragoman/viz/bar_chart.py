@@ -1,4 +1,4 @@
-"""Bars that lie, in groups below one another: named scores that are read against each other."""
+"""Horizontal bar charts of named scores in groups."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dragoman.viz.axis import make_round_axis
-from dragoman.viz.svg import estimate_text_width, format_number, render_label, render_svg, truncate_text
+from dragoman.viz.svg import estimate_text_width, format_attributes, format_number, render_label, render_svg, truncate_text
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One score. `note` stands behind its value."""
+    """One score. `note` follows its value."""
 
     name: str
     value: float
@@ -20,7 +20,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class BarGroup:
-    """Scores that were measured alike; those of different groups only share the scale. `bright` has them in colour."""
+    """Comparable scores. Scores of different groups share only the scale. A highlighted group has a color."""
 
     title: str
     bars: Sequence[Bar]
@@ -34,13 +34,13 @@ _MAX_NAME_WIDTH = 260.0
 
 
 def render_bar_chart(groups: Sequence[BarGroup], *, title: str, x_label: str, width: int = 720) -> str:
-    """The groups as an SVG, each value written out.
+    """Draw the groups as an SVG with all values as text.
 
-    Values are no less than 0; the scale begins there. Raises ValueError where there is no bar.
+    The scale begins at 0, and values must not be negative. Raises ValueError without a bar.
     """
     bars = [bar for group in groups for bar in group.bars]
     if not bars:
-        raise ValueError("a chart of bars needs a bar")
+        raise ValueError("groups: have no bar; a bar chart needs a bar")
     left = _MARGIN + min(_MAX_NAME_WIDTH, max(estimate_text_width(bar.name, _FONT_SIZE) for bar in bars)) + 8
     right = width - _MARGIN - max(estimate_text_width(_format_bar_value(bar), _FONT_SIZE) for bar in bars) - 6
     axis = make_round_axis([0.0, *(bar.value for bar in bars)], 5)
@@ -62,10 +62,8 @@ def render_bar_chart(groups: Sequence[BarGroup], *, title: str, x_label: str, wi
             )
         )
         for bar in group.bars:
-            size_attributes = f'width="{format_number(max(to_x(bar.value) - left, 0.5))}" height="{_BAR_HEIGHT}"'
-            parts.append(
-                f'<rect class="bar{int(group.highlighted)}" x="{format_number(left)}" y="{format_number(y)}" {size_attributes}/>'
-            )
+            attributes = format_attributes(x=left, y=y, width=max(to_x(bar.value) - left, 0.5), height=_BAR_HEIGHT)
+            parts.append(f'<rect class="bar{int(group.highlighted)}" {attributes}/>')
             parts.append(
                 render_label(
                     truncate_text(bar.name, left - _MARGIN - 8, _FONT_SIZE), left - 8, y + 11, _FONT_SIZE, anchor="end"

@@ -1,6 +1,6 @@
-"""What one translation looked at and why it says what it says, as plain numbers: the argument of the attention page.
+"""Explanation of one output as numbers: attention, predictions and beam. It is the input of the attention page.
 
-Dimensions: L layers, H heads, T places that look, S places that are looked at, K and U a head's key and value width.
+Dimensions: L layers, H heads, T query positions, S key positions, K and U key and value width of a head.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WEIGHT_LEVELS = 255
 class AttentionHeads:
     """All heads of one kind of attention.
 
-    window: r of restricted self-attention, which sees r places on each side; none where it sees all
+    window: r of restricted self-attention, which attends to r positions on each side; None without a restriction
     """
 
     weights_LHTS: FloatArray
@@ -41,14 +41,14 @@ class AttentionHeads:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """L, H, T, S."""
+        """Return (L, H, T, S)."""
         layers, heads, rows, columns = self.weights_LHTS.shape
         return layers, heads, rows, columns
 
 
 @dataclass(frozen=True)
 class TokenCandidate:
-    """What might have been said, and its natural log-probability."""
+    """Possible output token with its natural log-probability."""
 
     token: str
     log_prob: float
@@ -56,7 +56,7 @@ class TokenCandidate:
 
 @dataclass(frozen=True)
 class TokenPrediction:
-    """What was said at one place, its rank among all tokens (1 is the likeliest), and the likeliest ones."""
+    """Output token of one step, its rank among all tokens (1 is the most probable), and the most probable tokens."""
 
     output: TokenCandidate
     rank: int
@@ -65,12 +65,13 @@ class TokenPrediction:
 
 @dataclass(frozen=True)
 class BeamNode:
-    """One hypothesis that the beam considered.
+    """One hypothesis that the search considered.
 
-    parent: the place in the list of branches of the hypothesis that it continues; none at the first step
-    step: counted from 0; rank: its place among all that were considered at this step, from 0
-    score: sum of log-probabilities, over the length penalty where it is finished
-    won: it is the translation, or a beginning of it
+    parent: index of the node that it continues; None at the first step
+    step: step of the search, counted from 0
+    rank: rank among all hypotheses of this step, counted from 0
+    score: sum of log-probabilities, over the length penalty if finished
+    is_best: whether it is the output or a prefix of it
     """
 
     parent: int | None
@@ -84,7 +85,7 @@ class BeamNode:
 
 @dataclass(frozen=True)
 class HeadSelection:
-    """The layer and the heads to look at first, counted from 0."""
+    """Layer and heads to show first, counted from 0."""
 
     layer: int
     heads: tuple[int, ...]
@@ -92,11 +93,11 @@ class HeadSelection:
 
 @dataclass(frozen=True)
 class ExplanationTree:
-    """The tree of a parse, whose words are those of the source.
+    """Tree of a parse over the words of the source.
 
-    brackets: label, first word and the word behind the last, those around others before them
-    openers: the place in what was said of the token that opened each
-    points: the decoder is shown the word that comes next, which a bracket begins with
+    brackets: label, first word, and the word after the last; outer brackets come before inner ones
+    opener_positions: output position of the token that opens each bracket
+    has_pointer: whether the decoder gets the next word as an input
     """
 
     words: tuple[str, ...]
@@ -108,15 +109,17 @@ class ExplanationTree:
 
 @dataclass(frozen=True)
 class Explanation:
-    """One sentence on its way through a model.
+    """One output of a model with its attention and its search.
 
-    source_tokens: as the encoder reads them, an end token included
-    said: what the decoder said, place by place, its end token last if it came to it
-    read: what the decoder had read last at each of these places: the start token, then `said` without its last
-    source_words, said_words: the number of the word that each token belongs to
-    choices: one for each of `said`
-    beam: all that the search considered; empty where there is nothing to show, and `notes` tell why
-    tree: of a parse
+    source_tokens: encoder input, with the end token
+    output_tokens: decoder output, with the end token if the output has it
+    decoder_input: decoder input of each step: the start token, then the output tokens without the last
+    source_word_ids, output_word_ids: number of the word of each token
+    selections: layer and heads to show first
+    predictions: one for each output token
+    beam: all hypotheses that the search considered; if it is empty, `notes` has the reason
+    teacher_forced: whether the caller gave the output
+    tree: tree of a parse
     """
 
     model: str
@@ -138,24 +141,25 @@ class Explanation:
     tree: ExplanationTree | None = None
 
     def heads(self, kind: AttentionKind) -> AttentionHeads:
+        """Return the heads of this kind of attention."""
         return {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}[kind]
 
     def query_tokens(self, kind: AttentionKind) -> tuple[str, ...]:
-        """The tokens of the T places."""
+        """Return the tokens of the T query positions."""
         return self.source_tokens if kind == "encoder" else self.output_tokens
 
     def key_tokens(self, kind: AttentionKind) -> tuple[str, ...]:
-        """The tokens of the S places."""
+        """Return the tokens of the S key positions."""
         return self.decoder_input if kind == "decoder" else self.source_tokens
 
     def is_visible(self, kind: AttentionKind, row: int, column: int) -> bool:
-        """Whether a mask lets this place look at that one."""
+        """Return whether the mask allows this query (row) to attend to this key (column)."""
         window = self.heads(kind).window
         return not (kind == "decoder" and column > row) and (window is None or abs(row - column) <= window)
 
 
 def merge_tokens(tokens: Sequence[str], word_ids: Sequence[int]) -> list[str]:
-    """The words as people write them. Tokens that are bytes become the letters that they spell."""
+    """Return the words as text. Byte tokens become the characters that they encode."""
     words = [""] * (word_ids[-1] + 1 if word_ids else 0)
     for index, group in groupby(zip(tokens, word_ids, strict=True), key=lambda pair: pair[1]):
         for is_byte, run in groupby((token for token, _ in group), key=lambda token: _BYTE_TOKEN.fullmatch(token) is not None):
@@ -167,7 +171,7 @@ def merge_tokens(tokens: Sequence[str], word_ids: Sequence[int]) -> list[str]:
 
 
 def merge_weights(weights_TS: FloatArray, row_word_ids: Sequence[int], column_word_ids: Sequence[int]) -> list[list[float]]:
-    """Sub-words merged: the sum over the tokens of a word that is looked at, the mean over those of one that looks."""
+    """Return the weights between words: the sum over the key tokens of a word, the mean over its query tokens."""
     merged = [[0.0] * (column_word_ids[-1] + 1) for _ in range(row_word_ids[-1] + 1)]
     for row, weights in zip(row_word_ids, weights_TS.tolist(), strict=True):
         for column, weight in zip(column_word_ids, weights, strict=True):

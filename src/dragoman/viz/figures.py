@@ -1,4 +1,4 @@
-"""Each view of an explanation as a picture of its own, for papers and talks."""
+"""Views of an explanation as separate figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.viz.tree_attention import render_tree_attention
 
 
 def list_figure_names(*, include_tree: bool = False) -> list[str]:
-    """All that `figures` may give, of a parse with its tree; there is no beam where none was recorded."""
+    """Return the names that `render_figures` can return. There is no beam figure without a recorded beam."""
     return (
         [f"{view}-{kind}" for view in ("lines", "heads", "inside") for kind in ATTENTION_KINDS]
         + ["words", "steps", "beam"]
@@ -21,7 +21,7 @@ def list_figure_names(*, include_tree: bool = False) -> list[str]:
 
 
 def render_figures(explanation: Explanation) -> dict[str, str]:
-    """SVGs by name."""
+    """Return the figures as SVGs by name."""
     svg_by_name = {f"lines-{kind}": render_line_view(explanation, kind) for kind in ATTENTION_KINDS}
     svg_by_name |= {f"heads-{kind}": render_head_grid(explanation, kind) for kind in ATTENTION_KINDS}
     svg_by_name |= {f"inside-{kind}": render_head_view(explanation, kind) for kind in ATTENTION_KINDS}
@@ -31,10 +31,10 @@ def render_figures(explanation: Explanation) -> dict[str, str]:
 
 
 def svg_to_png(svg: str, *, scale: int = 3) -> bytes:
-    """An SVG as pixels, `zoom` of them to each of its units. Raises MissingExtraError."""
+    """Return an SVG as a PNG, with `scale` pixels for each unit. Raises MissingDependencyError."""
     try:
         import resvg_py
     except ImportError:
-        raise MissingDependencyError("resvg-py", "png", "a picture as PNG") from None
+        raise MissingDependencyError("resvg-py", "png", "writing a PNG") from None
     render: Any = resvg_py.svg_to_bytes
     return bytes(render(svg_string=svg, zoom=scale, sans_serif_family="DejaVu Sans"))

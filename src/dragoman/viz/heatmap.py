@@ -1,6 +1,6 @@
-"""Attention as a matrix of cells: the stronger the colour, the greater the weight.
+"""Attention heatmap: a matrix of cells, in which a stronger color is a greater weight.
 
-Tokens are shown as the model has them: SentencePiece's ▁ stays, so that a label can be looked up in the vocabulary.
+The labels keep SentencePiece's ▁, so that they equal the entries of the vocabulary.
 """
 
 from __future__ import annotations
@@ -9,7 +9,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dragoman.viz.svg import escape_text, estimate_text_width, format_number, render_label, render_svg, truncate_text
+from dragoman.viz.svg import (
+    escape_text,
+    estimate_text_width,
+    format_attributes,
+    format_number,
+    render_label,
+    render_svg,
+    truncate_text,
+)
 
 _LIGHT = {".cell": "fill:#08519c"}
 _DARK = {".cell": "fill:#79b8ff"}
@@ -20,7 +28,7 @@ _OPACITY_LEVELS = 255
 
 @dataclass(frozen=True)
 class _HeatmapLayout:
-    """Where the cells are, and the size of the letters beside them."""
+    """Positions of the cells, and the font size of the labels."""
 
     left: float
     top: float
@@ -36,6 +44,9 @@ class _HeatmapLayout:
     @property
     def bottom(self) -> float:
         return self.top + self.cell_size * self.num_rows
+
+    def format_corner(self, row: int, column: int) -> str:
+        return format_attributes(x=self.left + self.cell_size * column, y=self.top + self.cell_size * row)
 
     def column_center(self, index: int) -> float:
         return self.left + self.cell_size * (index + 0.5)
@@ -53,9 +64,9 @@ def render_attention_heatmap(
     row_label: str = "target",
     column_label: str = "source",
 ) -> str:
-    """An SVG of `weights[row][column]`, each between 0 and 1, in 256 shades and with its number as a tooltip.
+    """Draw `weights[row][column]`, each between 0 and 1, as an SVG in 256 shades, with the numbers as tooltips.
 
-    Raises `ValueError` where the sizes do not match, or a weight is not within 1/255 of [0, 1].
+    Raises `ValueError` if sizes do not match, or if a weight is not within 1/255 of [0, 1].
     """
     _check_weights(weights, rows, columns)
     cell_size = max(13, min(28, 640 // max(len(rows), len(columns), 1)))
@@ -99,13 +110,13 @@ def render_attention_heatmap(
 
 def _check_weights(weights: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str]) -> None:
     if len(weights) != len(rows):
-        raise ValueError(f"rows of weights: {len(weights)}, row tokens: {len(rows)}")
+        raise ValueError(f"rows of weights: {len(weights)}, row tokens: {len(rows)}; give equal numbers")
     for i, row in enumerate(weights):
         if len(row) != len(columns):
-            raise ValueError(f"weights in row {i}: {len(row)}, column tokens: {len(columns)}")
+            raise ValueError(f"weights in row {i}: {len(row)}, column tokens: {len(columns)}; give equal numbers")
         for j, weight in enumerate(row):
             if not -1 / _OPACITY_LEVELS <= weight <= 1 + 1 / _OPACITY_LEVELS:
-                raise ValueError(f"the weight in row {i}, column {j} is {weight}, not between 0 and 1")
+                raise ValueError(f"weight in row {i}, column {j}: {weight} is not between 0 and 1; give probabilities")
 
 
 def _render_labels(layout: _HeatmapLayout, rows: Sequence[str], columns: Sequence[str], corner_texts: Sequence[str]) -> str:
@@ -129,10 +140,10 @@ def _render_cells(
     row_tooltips: Sequence[str],
     column_tooltips: Sequence[str],
 ) -> str:
-    rows, columns = [escape_text(tooltip) for tooltip in row_tooltips], [escape_text(hint) for hint in column_tooltips]
+    rows, columns = [escape_text(tooltip) for tooltip in row_tooltips], [escape_text(tooltip) for tooltip in column_tooltips]
     cell_size = layout.cell_size - 1
     elements = [
-        f'<rect class="cell" x="{format_number(layout.left + layout.cell_size * j)}" y="{format_number(layout.top + layout.cell_size * i)}" '
+        f'<rect class="cell" {layout.format_corner(i, j)} '
         f'width="{cell_size}" height="{cell_size}" fill-opacity="{_format_opacity(weight)}">'
         f"<title>{rows[i]}\n{columns[j]}\nweight: {weight:.3f}</title></rect>"
         for i, row in enumerate(weights)
@@ -153,7 +164,7 @@ def _format_opacity(weight: float) -> str:
 
 
 def _render_color_scale(layout: _HeatmapLayout) -> str:
-    """The colours from 0 to 1, below the matrix."""
+    """Return the color scale from 0 to 1 below the matrix."""
     y, step = layout.bottom + 24, _SCALE_WIDTH / 10
     elements = [
         f'<rect class="cell scale" x="{format_number(layout.left + step * i)}" y="{format_number(y)}" '

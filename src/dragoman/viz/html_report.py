@@ -1,4 +1,4 @@
-"""A report as one HTML file: no script, no request, readable on a phone, on paper and by mail."""
+"""Report as one HTML file without scripts and without requests, for screens, phones and print."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.viz.svg import DARK, FONT, LIGHT, ColorScheme, escape_text
 
 @dataclass(frozen=True)
 class ReportTable:
-    """Cells as text; a column that holds only numbers is set flush right."""
+    """Table of text cells. A column of numbers is aligned to the right."""
 
     caption: str
     header: Sequence[str]
@@ -62,10 +62,10 @@ def render_report(
     tables: Sequence[ReportTable] = (),
     notes: Sequence[str] = (),
 ) -> str:
-    """A whole page: `facts` as (name, value), `figures` as (caption, svg), then `tables` and `notes`.
+    """Return a whole page: `facts` as (name, value), `figures` as (caption, svg), then `tables` and `notes`.
 
-    Every text is escaped; a figure goes in as it is. Raises `ValueError` for a figure that is more than a plain
-    drawing, and for a table whose rows differ in length.
+    All texts are escaped; figures are not. Raises `ValueError` for a figure that is more than a plain drawing, and for a table
+    whose rows differ in length.
     """
     parts = [f'<h1 dir="auto">{text_to_html(title)}</h1>']
     if facts:
@@ -80,7 +80,7 @@ def render_report(
 
 
 def render_page(title: str, body: str, *, style: str = "", refresh_seconds: int | None = None) -> str:
-    """A page around `body`, which goes in as it is, like `style`; `refresh` has browsers load it anew after so many seconds."""
+    """Return a page around `body` and `style`, which are not escaped. With `refresh_seconds`, browsers reload it."""
     refresh_tag = "" if refresh_seconds is None else f'<meta http-equiv="refresh" content="{refresh_seconds}">\n'
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -91,17 +91,17 @@ def render_page(title: str, body: str, *, style: str = "", refresh_seconds: int 
 
 
 def text_to_html(text: str) -> str:
-    """Text made visible and escaped, its line ends kept."""
+    """Return escaped text with visible hidden characters and with line breaks."""
     return "<br>".join(map(escape_text, text.split("\n")))
 
 
 def _wrap_scrollable(name: str, content: str) -> str:
-    """A part that scrolls sideways on a narrow screen, also by keyboard."""
+    """Return a region that scrolls horizontally on a narrow screen, also by keyboard."""
     return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape_text(name)}">{content}</div>'
 
 
 def _render_figure(caption: str, svg: str) -> str:
-    # Smaller than two thirds, letters are too small to read: from there on the figure scrolls.
+    # Below two thirds of its width, text is too small to read, so the figure scrolls.
     min_width = round(parse_drawing_width(svg) * 2 / 3)
     drawing = _wrap_scrollable(caption, f'<div style="min-width:{min_width}px">\n{svg}</div>')
     return f'<figure>\n{drawing}\n<figcaption dir="auto">{text_to_html(caption)}</figcaption>\n</figure>'
@@ -126,7 +126,7 @@ _ALLOWED_ELEMENTS = {
 
 
 def parse_drawing_width(svg: str) -> float:
-    """The width of an SVG that neither runs nor loads anything; `ValueError` for any other."""
+    """Return the width of an SVG. Raises `ValueError` if it runs or loads anything."""
     try:
         root = ElementTree.fromstring(svg)
         width = float(root.get("width", ""))
@@ -150,17 +150,19 @@ _NUMBER_PATTERN = re.compile(r"[-+−~<>≤≥]? ?\d[\d.,' ]*(e[-+]?\d+)? ?%?( ?
 
 
 def render_table(table: ReportTable) -> str:
-    """A table in a part that scrolls sideways. Raises `ValueError` where its rows differ in length."""
+    """Return a table in a region that scrolls. Raises `ValueError` if its rows differ in length."""
     for index, row in enumerate(table.rows):
         if len(row) != len(table.header):
-            raise ValueError(f"row {index} of {table.caption!r} has {len(row)} cells for {len(table.header)} columns")
+            raise ValueError(
+                f"row {index} of {table.caption!r}: has {len(row)} cells for {len(table.header)} columns; give one for each"
+            )
     numeric_columns = [_is_numeric([row[column] for row in table.rows]) for column in range(len(table.header))]
     header_cells = "".join(
         _render_cell('th scope="col"', text, is_number) for text, is_number in zip(table.header, numeric_columns, strict=True)
     )
     rows = []
     for row in table.rows:
-        cells = "".join(_render_cell("td", text, right) for text, right in zip(row, numeric_columns, strict=True))
+        cells = "".join(_render_cell("td", text, is_number) for text, is_number in zip(row, numeric_columns, strict=True))
         rows.append(f"<tr>{cells}</tr>")
     lines = [
         f'<table>\n<caption dir="auto">{text_to_html(table.caption)}</caption>',

@@ -1,4 +1,4 @@
-"""Learning curves: line charts in panels above one another that share the x axis."""
+"""Learning curves: line charts in stacked panels that share the x axis."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Series:
-    """One line. A point that is not finite is a gap; a point between gaps is a dot."""
+    """One line. A point that is not finite makes a gap. A single point between gaps is a dot."""
 
     name: str
     points: Sequence[Point]
     color_index: int | None = None
-    """The number of its colour; in the order of the names if not given."""
+    """Number of its color; default: by the order of the names."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart: what its y axis counts, and the lines in it."""
+    """One chart with its y label and its lines."""
 
     y_label: str
     series: Sequence[Series]
     log_scale: bool = False
-    """Draw y by its logarithm, where the values span more than a factor of ten."""
+    """Use a logarithmic y axis if the values span more than a factor of ten."""
     include_zero: bool = False
-    """Have the y axis hold zero, so that a small change looks small."""
+    """Include zero in the y axis."""
 
 
 @dataclass(frozen=True)
 class VerticalMarker:
-    """Something that happened at `x`: an upright line through all panels."""
+    """Event at `x`: a vertical line through all panels."""
 
     x: float
     text: str
@@ -50,7 +50,7 @@ class _PlotArea(NamedTuple):
     bottom: float
 
 
-# Okabe and Ito's palette, told apart with any colour vision; without its yellow, which fades on white.
+# Okabe and Ito's palette for any color vision, without its yellow, which has no contrast with white.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _DARK_COLORS = ("#3d9fdc", "#e8762c", "#1fb58c", "#d78fb6", "#e69f00", "#8ccdf2", "#ffffff")
 _DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="2 3"')
@@ -58,15 +58,15 @@ _LIGHT = {
     ".line": "stroke:currentColor;fill:none;stroke-width:1.75;stroke-linejoin:round;stroke-linecap:round",
     ".dot": "fill:currentColor",
     ".mark": "stroke:#cf222e;fill:none;stroke-width:1.25;stroke-dasharray:3 3",
-    **{f".tone{index}": f"color:{tone}" for index, tone in enumerate(_COLORS)},
+    **{f".tone{index}": f"color:{color}" for index, color in enumerate(_COLORS)},
 }
-_DARK = {".mark": "stroke:#ff7b72"} | {f".tone{index}": f"color:{tone}" for index, tone in enumerate(_DARK_COLORS)}
+_DARK = {".mark": "stroke:#ff7b72"} | {f".tone{index}": f"color:{color}" for index, color in enumerate(_DARK_COLORS)}
 
 _MAX_BUCKETS = 400
 _MAX_DOTTED_POINTS = 40
 _MARGIN, _TITLE_HEIGHT, _ROW_HEIGHT, _X_AXIS_HEIGHT = 16, 40, 22, 48
 _FONT_SIZE, _TITLE_FONT_SIZE = 12, 16
-# Marks closer than this many pixels are drawn as one.
+# Markers closer than this number of pixels are drawn as one.
 _MIN_MARKER_GAP = 3
 
 
@@ -80,14 +80,14 @@ def render_learning_curve(
     markers: Sequence[VerticalMarker] = (),
     x_range: Sequence[float] = (),
 ) -> str:
-    """An SVG of `panels` above one another. A name has one colour in the whole picture.
+    """Draw stacked panels as an SVG. A series name has one color in all panels. Long series are downsampled.
 
-    A long series is thinned, and keeps its spikes: see `thinned`.
+    x_range: further values that the x axis includes, so that several charts can have the same axis
 
-    x_range: values that the x axis holds besides the points, so that several pictures can have the same one
+    Raises ValueError without a panel.
     """
     if not panels:
-        raise ValueError("learning_curve needs at least one panel")
+        raise ValueError("panels: are empty; render_learning_curve needs a panel")
     thinned_panels = [
         replace(panel, series=[replace(s, points=downsample(s.points)) for s in panel.series]) for panel in panels
     ]
@@ -121,7 +121,7 @@ def render_learning_curve(
         width=width,
         height=plot_area.bottom + _X_AXIS_HEIGHT,
         title=title,
-        description=" ".join([*map(_describe_panel, panels), *([f"{len(markers)} marks."] if markers else [])]),
+        description=" ".join([*map(_describe_panel, panels), *([f"{len(markers)} markers."] if markers else [])]),
         body="\n".join(body),
         light=_LIGHT,
         dark=_DARK,
@@ -134,7 +134,7 @@ def _make_y_axis(panel: Panel) -> Axis | LogAxis:
 
 
 def downsample(points: Sequence[Point], buckets: int = _MAX_BUCKETS) -> list[Point]:
-    """At most about three points a bucket of neighbours: the lowest, the highest, a gap. First and last stay."""
+    """Return at most about three points of each bucket: the lowest, the highest and a gap. Keep the first and the last."""
     if len(points) <= 3 * buckets:
         return list(points)
     kept_indices = {0, len(points) - 1}
@@ -150,7 +150,7 @@ def downsample(points: Sequence[Point], buckets: int = _MAX_BUCKETS) -> list[Poi
 
 
 def _is_drawable(point: Point) -> bool:
-    # False for nan as well.
+    # The comparison is false for nan.
     return all(abs(value) < MAX_VALUE for value in point)
 
 
@@ -159,7 +159,7 @@ def _iterate_points(panel: Panel) -> Iterator[Point]:
 
 
 def _split_at_gaps(points: Iterable[Point]) -> list[list[Point]]:
-    """The stretches between gaps."""
+    """Return the runs of points between gaps."""
     segments: list[list[Point]] = [[]]
     for point in points:
         if _is_drawable(point):
@@ -170,7 +170,7 @@ def _split_at_gaps(points: Iterable[Point]) -> list[list[Point]]:
 
 
 def _render_legend(panel: Panel, color_indices: dict[str, int], top: float, right: float) -> tuple[str, float]:
-    """The row above a panel: what it counts, then its lines; and where the panel starts below it."""
+    """Return the legend above a panel, and the top of the panel below it."""
     y = top + _FONT_SIZE
     name = truncate_text(panel.y_label, (right - _MARGIN) / 2, _FONT_SIZE)
     elements = [render_label(name, _MARGIN, y, _FONT_SIZE, attributes=' font-weight="600"')]
@@ -188,7 +188,7 @@ def _render_legend(panel: Panel, color_indices: dict[str, int], top: float, righ
 
 
 def _get_line_style(color_index: int) -> tuple[str, str]:
-    """The class and the dash of the series with this number: with more series than colours, dashes tell them apart."""
+    """Return the class and the dashes of a series. Dashes differ if there are more series than colors."""
     return f"tone{color_index % len(_COLORS)}", _DASHES[color_index // len(_COLORS) % len(_DASHES)]
 
 
@@ -209,9 +209,9 @@ def _render_grid(plot_area: _PlotArea, x_axis: Axis, y_axis: Axis | LogAxis, y_l
 
 
 def _render_markers(markers: Sequence[VerticalMarker], plot_area: _PlotArea, x_axis: Axis) -> str:
-    """An upright line for each mark within the axis; neighbours that would touch are one line with all their texts."""
+    """Return a vertical line for each marker within the axis. Adjacent markers share one line and one tooltip."""
     groups: list[tuple[float, list[str]]] = []
-    for marker in sorted(markers, key=lambda mark: mark.x):
+    for marker in sorted(markers, key=lambda marker: marker.x):
         x = x_axis.transform(marker.x, plot_area.left, plot_area.right)
         if not plot_area.left - 1e-6 <= x <= plot_area.right + 1e-6:
             continue
@@ -223,7 +223,8 @@ def _render_markers(markers: Sequence[VerticalMarker], plot_area: _PlotArea, x_a
         remainder = [f"and {len(texts) - 5} more"] if len(texts) > 5 else []
         tooltip = escape_text("; ".join([*texts[:5], *remainder]))
         lines.append(
-            f'<path class="mark" d="M{format_number(x)} {format_number(plot_area.top)}V{format_number(plot_area.bottom)}"><title>{tooltip}</title></path>'
+            f'<path class="mark" d="M{format_number(x)} {format_number(plot_area.top)}V{format_number(plot_area.bottom)}">'
+            f"<title>{tooltip}</title></path>"
         )
     return "\n".join(lines)
 
@@ -261,7 +262,7 @@ def _render_x_axis(plot_area: _PlotArea, x_axis: Axis, x_label: str) -> str:
     elements = []
     for tick, text in zip(x_axis.ticks(), x_axis.labels(), strict=True):
         x = x_axis.transform(tick, plot_area.left, plot_area.right)
-        # A label at the right end would leave the picture.
+        # A label at the right end must not leave the drawing.
         x = min(x, plot_area.right + _MARGIN - 2 - estimate_text_width(text, _FONT_SIZE) / 2)
         elements.append(render_label(text, x, plot_area.bottom + 18, _FONT_SIZE, css_class="muted", anchor="middle"))
     middle = (plot_area.left + plot_area.right) / 2
@@ -278,7 +279,7 @@ def _render_x_axis(plot_area: _PlotArea, x_axis: Axis, x_label: str) -> str:
 
 
 def _describe_panel(panel: Panel) -> str:
-    """The panel in words, for a reader who does not see it."""
+    """Return a description of the panel for screen readers."""
     return f"{panel.y_label}: " + "; ".join(map(_describe_series, panel.series)) + "."
 
 

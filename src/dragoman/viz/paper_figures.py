@@ -1,6 +1,6 @@
-"""The paper's Figures 3 to 5: a sentence twice, one row above the other, and lines from the places that look to what they see.
+"""Drawings like the paper's Figures 3 to 5: a sentence twice, with lines from query tokens to key tokens.
 
-Every head has its colour. Below what a single word sees, each head has a box of its own as well, as strong as its weight.
+Each head has its color. For a single query word, each key token also has a box for each head, as strong as its weight.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dragoman.viz.attention_svg import (
     render_drawing,
     render_heading,
 )
-from dragoman.viz.svg import estimate_text_width, format_number, render_label, truncate_text
+from dragoman.viz.svg import estimate_text_width, format_attributes, format_number, render_label, truncate_text
 
 if TYPE_CHECKING:
     from dragoman.viz.explanation import FloatArray
@@ -31,7 +31,7 @@ _LEGEND_ENTRY_WIDTH, _LEGEND_ROW_HEIGHT = 68.0, 15.0
 
 @dataclass(frozen=True)
 class FigurePanel:
-    """One half of a figure: these heads, counted from 0, seen from these places, or from all of them where none are given."""
+    """One half of a figure: heads, counted from 0, and query positions; no positions mean all of them."""
 
     heads: tuple[int, ...]
     query_positions: tuple[int, ...] = ()
@@ -40,9 +40,9 @@ class FigurePanel:
 def render_paper_figure(
     tokens: Sequence[str], weights_HTS: FloatArray, panels: Sequence[FigurePanel], *, title: str, subtitle: str
 ) -> str:
-    """One figure as an SVG, its halves below each other.
+    """Draw one figure as an SVG with stacked panels.
 
-    weights_HTS: of one layer's heads, from each of the tokens to each of them
+    weights_HTS: attention weights of the heads of one layer
     """
     token_labels = [truncate_text(display_token(token), _MAX_LABEL_WIDTH, FONT_SIZE) for token in tokens]
     labels_height = max(estimate_text_width(name, FONT_SIZE) for name in token_labels)
@@ -67,7 +67,7 @@ def _compute_token_x(position: int) -> float:
 
 
 def _render_legend(heads: Sequence[int], y: float, heads_per_row: int) -> Iterator[str]:
-    """Which colour is whose; colours begin again after the last."""
+    """Yield the color of each head. Colors repeat after the last."""
     for index, head in enumerate(heads):
         x, text_y = MARGIN + _LEGEND_ENTRY_WIDTH * (index % heads_per_row), y + _LEGEND_ROW_HEIGHT * (index // heads_per_row)
         yield f'<path class="line h{head % len(HEAD_COLORS)}" d="M{format_number(x)} {format_number(text_y - 4)}h14"/>'
@@ -75,7 +75,7 @@ def _render_legend(heads: Sequence[int], y: float, heads_per_row: int) -> Iterat
 
 
 def _render_panel(token_labels: Sequence[str], weights_HTS: FloatArray, panel: FigurePanel, y: float) -> Iterator[str]:
-    """Two rows of tokens, the upper one ending at `y`, and the lines between."""
+    """Yield two rows of tokens and the lines between them. The upper row ends at `y`."""
     bottom = y + _LINES_HEIGHT + _compute_boxes_height(panel)
     query_positions = panel.query_positions or tuple(range(len(token_labels)))
     yield from _render_lines(weights_HTS, panel.heads, query_positions, y + 4, y + _LINES_HEIGHT - 4)
@@ -92,7 +92,7 @@ def _render_panel(token_labels: Sequence[str], weights_HTS: FloatArray, panel: F
 def _render_lines(
     weights_HTS: FloatArray, heads: Sequence[int], query_positions: Sequence[int], top: float, bottom: float
 ) -> Iterator[str]:
-    """One path for each head and strength; weights too faint to be seen are left out."""
+    """Yield one path for each head and opacity, without invisible weights."""
     paths: dict[tuple[int, int], list[str]] = {}
     for index, head in enumerate(heads):
         shift = (index - (len(heads) - 1) / 2) * min(1.6, _TOKEN_SPACING * 0.6 / len(heads))
@@ -108,12 +108,16 @@ def _render_lines(
 
 
 def _render_weight_boxes(weights_HTS: FloatArray, panel: FigurePanel, top: float) -> Iterator[str]:
-    """Below each token a box for each head, as strong as the mean of what the places in view give it."""
+    """Yield a box for each key token and head, as strong as the mean weight over the query positions."""
     for index, head in enumerate(panel.heads):
         mean_weights_S = weights_HTS[head][list(panel.query_positions)].mean(axis=0)
         for column, weight in enumerate(mean_weights_S.tolist()):
             if weight >= MIN_VISIBLE_WEIGHT:
-                position_attributes = f'x="{format_number(_compute_token_x(column) - _TOKEN_SPACING * 0.42)}" y="{format_number(top + _BOX_HEIGHT * index)}"'
-                size_attributes = f'width="{format_number(_TOKEN_SPACING * 0.84)}" height="{format_number(_BOX_HEIGHT - 1)}"'
+                box = format_attributes(
+                    x=_compute_token_x(column) - _TOKEN_SPACING * 0.42,
+                    y=top + _BOX_HEIGHT * index,
+                    width=_TOKEN_SPACING * 0.84,
+                    height=_BOX_HEIGHT - 1,
+                )
                 opacity = format_number(min(round(weight, 2), 1.0))
-                yield f'<rect class="f{head % len(HEAD_COLORS)}" fill-opacity="{opacity}" {position_attributes} {size_attributes}/>'
+                yield f'<rect class="f{head % len(HEAD_COLORS)}" fill-opacity="{opacity}" {box}/>'

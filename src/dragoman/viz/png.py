@@ -1,4 +1,4 @@
-"""A picture of bytes as PNG: lossless, so that a script can read the very numbers back that the eye sees."""
+"""PNG files of bytes. They are lossless, so that a script can read the numbers back."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _BIT_DEPTH, _COLOR_TYPE_PALETTE = 8, 3
-# The largest, 9, takes ten times as long and saves one byte in a hundred.
+# Level 9 takes ten times as long and saves one percent.
 _COMPRESSION_LEVEL = 6
 
 Color = tuple[int, int, int]
 
 
 def interpolate_colors(low_color: Color, high_color: Color) -> list[Color]:
-    """256 colours from that of 0 to that of 255."""
+    """Return 256 colors from `low_color` to `high_color`."""
     return [
         (
             _interpolate(low_color[0], high_color[0], level),
@@ -32,7 +32,7 @@ def _interpolate(start: int, end: int, level: int) -> int:
 
 
 def encode_palette_png(rows: Sequence[bytes], palette: Sequence[Color]) -> bytes:
-    """Rows of equal length, one byte a pixel, that name colours of the palette. No row is filtered, and none interlaced."""
+    """Return a PNG of rows of equal length, one palette index a byte, without filters and interlacing."""
     width = len(rows[0])
     assert all(len(row) == width for row in rows)
     header = struct.pack(">IIBBBBB", width, len(rows), _BIT_DEPTH, _COLOR_TYPE_PALETTE, 0, 0, 0)
@@ -47,5 +47,5 @@ def _encode_chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def to_data_url(png: bytes) -> str:
-    """For the `src` of an image that stands in the page itself."""
+    """Return the data URL of a PNG for the `src` of an image."""
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")

@@ -1,4 +1,4 @@
-"""The page of a run as it goes: one HTML file without script or request, that browsers load anew while the run is going."""
+"""Dashboard of a run: one HTML file without scripts, which browsers reload while the run is running."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ body{max-width:84rem}
 h1{margin:0}
 .state{margin:.25rem 0 .75rem;font-variant-numeric:tabular-nums}
 .running,.finished{color:var(--good);font-weight:600}
-.stopped,.failed,.silent{color:var(--alarm);font-weight:600}
+.stopped,.failed,.stalled{color:var(--alarm);font-weight:600}
 progress{display:block;width:100%;height:.75rem;margin:0 0 1.25rem;accent-color:var(--good)}
 dl.tiles{grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.6rem}
 .tiles div{background:var(--card);border-radius:.5rem;padding:.5rem .75rem;min-width:0}
@@ -36,13 +36,13 @@ text-underline-offset:.15em}
 footer{color:var(--muted);font-size:.9rem;margin-top:2rem}
 """
 
-# The comparison takes time by the product of both lengths.
+# The time of the comparison grows with the product of both lengths.
 _MAX_DIFF_SIZE = 1_000_000
 
 
 @dataclass(frozen=True)
 class MetricTile:
-    """One number, with what it is and a remark."""
+    """One number with its name and a note."""
 
     name: str
     value: str
@@ -51,7 +51,7 @@ class MetricTile:
 
 @dataclass(frozen=True)
 class SentenceHistory:
-    """A source, what was expected, and what the model made of it at some steps, oldest first."""
+    """One source with its reference and its translations at several steps, oldest first."""
 
     source: str
     reference: str
@@ -71,10 +71,12 @@ def render_dashboard(
     footer: str = "",
     refresh_seconds: int | None = None,
 ) -> str:
-    """A whole page. `state` is running, finished, stopped, failed or silent; `sentence` goes on after it.
+    """Return the whole page.
 
-    share: of the budget that is spent
-    refresh: seconds after which a browser loads the page anew; never when not given
+    state: running, finished, stopped, failed or stalled
+    state_detail: text after the state
+    progress: share of the budget that is spent, from 0 to 1
+    refresh_seconds: seconds until a browser reloads the page; None for never
     """
     percent = f"{100.0 * min(max(progress, 0.0), 1.0):.1f}"
     parts = [
@@ -123,7 +125,10 @@ def _render_sentence(sentence: SentenceHistory) -> str:
 
 
 def diff_text(previous: str | None, text: str) -> list[tuple[str, bool]]:
-    """`text` in parts, each with whether it is new since `before`: by words, or by letters where no spaces part words."""
+    """Return `text` in parts, each with whether it is new compared with `previous`.
+
+    The comparison is by words, or by characters if the texts have no spaces.
+    """
     if previous is None or previous == text:
         return [(text, False)] if text else []
     previous_parts, text_parts = (
@@ -134,9 +139,7 @@ def diff_text(previous: str | None, text: str) -> list[tuple[str, bool]]:
     parts: list[tuple[str, bool]] = []
     for operation, _, _, start, end in SequenceMatcher(None, previous_parts, text_parts, autojunk=False).get_opcodes():
         part = "".join(text_parts[start:end])
-        marked_length = (
-            len(part) if operation == "equal" else len(part.rstrip())
-        )  # a space that ends what is new is not worth a mark
+        marked_length = len(part) if operation == "equal" else len(part.rstrip())  # a trailing space is not marked
         parts += [(part[:marked_length], operation != "equal"), (part[marked_length:], False)]
     return [part for part in parts if part[0]]
 

@@ -1,8 +1,8 @@
-"""What every picture shares: text made visible and inert, scoped colours, the outer `<svg>`.
+"""Common parts of all drawings: escaped text, scoped colors and the `<svg>` element.
 
-A picture holds no id and no reference, so any number of them fit in one page. A style inside an inlined SVG applies
-to the whole page: so each selector starts with the class of its kind of picture, and one kind has one set of rules.
-Colours are written out, not as CSS variables, which librsvg and Inkscape do not know.
+A drawing has no ids and no references, so a page can hold any number of them. A style inside an inline SVG applies to the
+whole page. So each selector starts with the class of its kind of drawing, and one kind has one set of rules. Colors are
+literal, because librsvg and Inkscape do not support CSS variables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',sans-serif"
 
 
 class ColorScheme(NamedTuple):
-    """What a picture and a page have in common in one colour scheme."""
+    """Colors of drawings and pages in one color scheme."""
 
     paper: str
     ink: str
@@ -30,9 +30,9 @@ _ZERO_WIDTH_JOINERS = "\u200c\u200d"
 
 
 def escape_hidden(text: str) -> str:
-    """`text` with nothing hidden in it: NUL reads ␀, a right-to-left override reads \\u202e.
+    """Return `text` with visible hidden characters: NUL becomes ␀, a right-to-left override becomes \\u202e.
 
-    A zero-width joiner between two characters stays, for Persian, Hindi and emoji are written with it.
+    A zero-width joiner between two characters stays, because Persian, Hindi and emoji need it.
     """
     if text.isprintable():
         return text
@@ -61,12 +61,12 @@ def _escape_character(character: str) -> str:
 
 
 def escape_text(text: str) -> str:
-    """`text` made visible and escaped for XML and HTML, in content and in quoted attributes."""
+    """Return `text` with visible hidden characters, escaped for content and quoted attributes of XML and HTML."""
     return html.escape(escape_hidden(text))
 
 
 def estimate_text_width(text: str, size: float) -> float:
-    """About how wide `text` is at font size `size`; generous, since the reader's font is unknown."""
+    """Return an upper estimate of the width of `text` at font size `size`; the font of the reader is unknown."""
     ems = 0.0
     for character in text:
         if not unicodedata.combining(character):
@@ -75,7 +75,7 @@ def estimate_text_width(text: str, size: float) -> float:
 
 
 def truncate_text(text: str, width: float, size: float) -> str:
-    """`text` made visible and, where it is wider than `width`, cut short with an ellipsis. Not yet escaped."""
+    """Return `text` with visible hidden characters, cut with an ellipsis if it is wider than `width`. It is not escaped."""
     text = escape_hidden(text)
     available_width = width - estimate_text_width("…", size)
     if estimate_text_width(text, size) <= width:
@@ -87,9 +87,25 @@ def truncate_text(text: str, width: float, size: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """A coordinate: two decimals at most, no trailing zeros."""
+    """Return a coordinate with at most two decimals and without trailing zeros."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
+
+
+def format_attributes(**values: float) -> str:
+    """Return coordinates as XML attributes, such as `x="1.5" width="20"`."""
+    return " ".join(f'{name}="{format_number(value)}"' for name, value in values.items())
+
+
+def box_path(x: float, y: float, width: float, height: float) -> str:
+    """Return the path of a rectangle."""
+    w, h = format_number(width), format_number(height)
+    return f"M{format_number(x)} {format_number(y)}h{w}v{h}h-{w}z"
+
+
+def line_path(x: float, y: float, end_x: float, end_y: float) -> str:
+    """Return the path of a straight line."""
+    return f"M{format_number(x)} {format_number(y)}L{format_number(end_x)} {format_number(end_y)}"
 
 
 def render_label(
@@ -102,7 +118,7 @@ def render_label(
     anchor: str = "start",
     attributes: str = "",
 ) -> str:
-    """A `<text>` at (x, y). `text` is made inert here; `extra` holds further attributes as they are."""
+    """Return a `<text>` at (x, y). `text` is escaped; `attributes` holds further attributes, which are not."""
     position = f'x="{format_number(x)}" y="{format_number(y)}" font-size="{format_number(size)}" text-anchor="{anchor}"'
     return f'<text class="{css_class}" {position}{attributes}>{escape_text(text)}</text>'
 
@@ -118,9 +134,9 @@ def render_svg(
     light: dict[str, str],
     dark: dict[str, str],
 ) -> str:
-    """The whole `<svg>` of class `kind`, on its own paper, so that it reads on a page of either colour.
+    """Return the whole `<svg>` with its own background, so that it is readable on light and dark pages.
 
-    `light` and `dark` map a selector below `kind` to its declarations.
+    light, dark: declarations of each selector below `css_class` in the two color schemes
     """
     w, h = format_number(width), format_number(height)
     dark_style = f"@media (prefers-color-scheme:dark){{\n{_build_rules(css_class, DARK, dark)}\n}}"

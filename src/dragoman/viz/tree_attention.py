@@ -1,4 +1,4 @@
-"""A parse and its attention: the tree, and below each word how much each bracket's token looked at it."""
+"""Drawing of a parse with its attention: the tree, and one row of word weights for each bracket."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterator, Sequence
 
 from dragoman.viz.attention_svg import MARGIN, SHADE_STEPS, describe_selection, render_drawing, render_heading
 from dragoman.viz.explanation import Explanation, ExplanationTree, merge_weights
-from dragoman.viz.svg import escape_text, estimate_text_width, format_number, render_label, truncate_text
+from dragoman.viz.svg import box_path, escape_text, estimate_text_width, format_number, render_label, truncate_text
 from dragoman.viz.tree_diagram import FONT_SIZE, TreeDrawing, TreeLayout, lay_out_tree
 
 _HEADING_HEIGHT, _ROW_HEIGHT, _LEVEL_INDENT, _MAX_LABEL_WIDTH = 44, 20.0, 9.0, 150.0
 
 
 def render_tree_attention(explanation: Explanation) -> str:
-    """The tree of a parse, and a row for each of its brackets, in the order in which they opened.
+    """Draw the tree of a parse, and one row for each bracket, in the order in which the brackets open.
 
-    A row's cells stand below the words: the more its opening token looked at one (mean of the heads in view, pieces of a word
-    summed), the darker. The frame is what the bracket holds; a triangle stands before the word that the decoder was shown.
+    A darker cell is more attention from the opening token to the word: mean of the selected heads, sum over the tokens of a
+    word. A frame shows the words of the bracket. A triangle marks the pointer of the decoder.
 
     Raises ValueError for an explanation without a tree.
     """
     tree = explanation.tree
     if tree is None:
-        raise ValueError("the explanation is of no parse, so it has no tree")
+        raise ValueError("explanation: has no tree; give the explanation of a parse")
     names = [truncate_text(text or "(no label)", _MAX_LABEL_WIDTH, FONT_SIZE) for text, _, _ in tree.brackets]
     levels = _compute_levels(tree.brackets)
     labels_width = max(
@@ -31,7 +31,7 @@ def render_tree_attention(explanation: Explanation) -> str:
     left = MARGIN + labels_width + 16
     layout = lay_out_tree(TreeDrawing(tree.words, tree.brackets, tree.tags), _HEADING_HEIGHT, left)
     end_x = layout.right + 40
-    subtitle = f"{describe_selection(explanation, 'cross')}; rows are brackets, in the order in which they opened"
+    subtitle = f"{describe_selection(explanation, 'cross')}; rows are brackets, in the order in which they open"
     width = max(end_x + 30, left + estimate_text_width(subtitle, 12) * 0.5)
     parts = render_heading("The tree and its attention", subtitle, width)
     parts += layout.render(edge_class="grid", bracket_class="ink bold")
@@ -46,12 +46,12 @@ def render_tree_attention(explanation: Explanation) -> str:
             x = layout.centers[tree.brackets[row][1]] - layout.widths[tree.brackets[row][1]] / 2 - 8
             parts.append(f'<path class="ink" d="M{format_number(x)} {format_number(row_y - 4)}l6 4l-6 4z"/>')
     height = top + _ROW_HEIGHT * len(names) + MARGIN
-    description = f"{len(names)} brackets over {len(tree.words)} words; each row is what a bracket's token looked at."
+    description = f"{len(names)} brackets over {len(tree.words)} words; each row shows the attention of a bracket's token."
     return render_drawing(width, height, "The tree and its attention", description, parts)
 
 
 def _compute_bracket_weights(explanation: Explanation, tree: ExplanationTree) -> list[list[float]]:
-    """For each bracket what its opening token looked at, word by word, the source's end token last."""
+    """Return the word weights of the opening token of each bracket. The end token of the source is last."""
     selection = explanation.selections["cross"]
     mean_TS = explanation.cross.weights_LHTS[selection.layer, list(selection.heads)].mean(axis=0)
     return merge_weights(mean_TS[list(tree.opener_positions)], range(len(tree.opener_positions)), explanation.source_word_ids)
@@ -69,7 +69,7 @@ def _render_row(
         layout.centers[start_word] - layout.widths[start_word] / 2,
         layout.centers[end_word - 1] + layout.widths[end_word - 1] / 2,
     )
-    box = f"M{format_number(x)} {format_number(row_y - row_height / 2)}H{format_number(right)}v{format_number(row_height)}H{format_number(x)}z"
+    box = box_path(x, row_y - row_height / 2, right - x, row_height)
     frame = f'<path class="line h0" stroke-opacity="0.7" d="{box}"/>'
     best_index = max(range(len(weights)), key=weights.__getitem__)
     word = tree.words[best_index] if best_index < len(tree.words) else "the end"
@@ -82,12 +82,12 @@ def _render_cells(
 ) -> Iterator[str]:
     for weight, (x, cell_width) in zip(weights, cell_positions, strict=True):
         if shade := round(min(weight, 1.0) * SHADE_STEPS):
-            box = f"M{format_number(x - cell_width / 2)} {format_number(top)}h{format_number(cell_width)}v{format_number(row_height)}h-{format_number(cell_width)}z"
+            box = box_path(x - cell_width / 2, top, cell_width, row_height)
             yield f'<path class="cell" fill-opacity="{format_number(shade / SHADE_STEPS)}" d="{box}"/>'
 
 
 def _compute_levels(brackets: Sequence[tuple[str, int, int]]) -> list[int]:
-    """How many brackets are around each."""
+    """Return the number of brackets around each bracket."""
     levels: list[int] = []
     open_ends: list[int] = []
     for _, start, end in brackets:

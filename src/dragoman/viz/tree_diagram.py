@@ -1,6 +1,6 @@
-"""A parse tree: its brackets from the root downwards, the words in one row below.
+"""Drawings of parse trees: brackets from the root downwards, and the words in one row at the bottom.
 
-Edges go across right below a bracket and then straight down, so that none crosses another, however far its word is.
+An edge goes horizontally below a bracket and then straight down, so that edges never cross.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TITLE_HEIGHT, _TITLE_FONT_SIZE, _LEVEL_HEIGHT, _WORD_GAP, _MAX_WORD_WIDTH = 40,
 
 @dataclass(slots=True)
 class _TreeNode:
-    """A bracket or a word: its text, its words from `start` up to `end`, and where it is drawn."""
+    """Bracket or word: its text, its words from `start` to before `end`, and its position."""
 
     text: str
     start: int
@@ -30,7 +30,7 @@ class _TreeNode:
 
 @dataclass(frozen=True, slots=True)
 class TreeDrawing:
-    """A tree to draw: see `tree_picture`."""
+    """Tree to draw. `render_tree` describes the fields."""
 
     words: Sequence[str]
     brackets: Sequence[tuple[str, int, int]]
@@ -41,17 +41,18 @@ class TreeDrawing:
 def render_tree(
     words: Sequence[str], brackets: Sequence[tuple[str, int, int]], *, tags: Sequence[str | None] = (), title: str = ""
 ) -> str:
-    """An SVG of the tree whose brackets hold these words.
+    """Draw the tree of these words and brackets as an SVG.
 
-    brackets: label, first word and the word behind the last, those around others before them; empty ones are left out
-    tags: of the words, None for a word without one
-    Raises `ValueError` for brackets that cross or reach beyond the words, and for tags of another number than the words.
+    brackets: label, first word, and the word after the last; outer brackets before inner ones; empty ones are left out
+    tags: part-of-speech tags of the words, None for a word without a tag
+
+    Raises `ValueError` if brackets cross or reach beyond the words, or if the number of tags is not that of the words.
     """
     return render_trees([TreeDrawing(words, brackets, tags, title)])
 
 
 def render_trees(drawings: Sequence[TreeDrawing], *, title: str = "") -> str:
-    """An SVG of several trees, one below the other; `title` is what a reader without pictures is told. Raises as above."""
+    """Draw several stacked trees as an SVG. `title` is for screen readers. Raises ValueError as `render_tree` does."""
     body: list[str] = []
     width, top, descriptions = 0.0, 0.0, []
     for drawing in drawings:
@@ -72,7 +73,7 @@ def render_trees(drawings: Sequence[TreeDrawing], *, title: str = "") -> str:
 
 
 def _render_drawing(drawing: TreeDrawing, start_y: float) -> tuple[list[str], float, float, int]:
-    """The marks of a tree drawn from this height on, how far they reach, and how many brackets there are."""
+    """Return the elements of a tree below `start_y`, its right and bottom end, and its number of brackets."""
     title_text = truncate_text(drawing.title, 560, _TITLE_FONT_SIZE)
     body = (
         [render_label(title_text, MARGIN, start_y + 26, _TITLE_FONT_SIZE, attributes=' font-weight="600"')]
@@ -87,10 +88,12 @@ def _render_drawing(drawing: TreeDrawing, start_y: float) -> tuple[list[str], fl
 
 @dataclass(frozen=True, slots=True)
 class TreeLayout:
-    """Where a tree's brackets and words are drawn.
+    """Positions of the brackets and words of a tree.
 
-    centres: of the words; widths: the room that each has
-    top, bottom: of the brackets' first row and of the words
+    centers: x of the words
+    widths: widths of the words
+    top: y of the first row of brackets
+    bottom: y of the words
     """
 
     drawing: TreeDrawing
@@ -104,14 +107,17 @@ class TreeLayout:
     right: float
 
     def render(self, *, edge_class: str, bracket_class: str) -> list[str]:
-        """The picture's marks, with these classes for lines and labels."""
+        """Return the elements of the drawing, with these classes for edges and labels."""
         word_y = self.bottom - (FONT_SIZE + 7 if any(self.tags) else 0)
         elements = []
         for node in self.nodes:
             y = self.top + _LEVEL_HEIGHT * node.level
             for child in node.children:
                 child_y = (word_y if child.level < 0 else self.top + _LEVEL_HEIGHT * child.level) - FONT_SIZE - 2
-                edge_path = f"M{format_number(node.x)} {format_number(y + 4)}V{format_number(y + 11)}H{format_number(child.x)}V{format_number(child_y)}"
+                edge_path = (
+                    f"M{format_number(node.x)} {format_number(y + 4)}V{format_number(y + 11)}"
+                    f"H{format_number(child.x)}V{format_number(child_y)}"
+                )
                 elements.append(f'<path class="{edge_class}" d="{edge_path}"/>')
             tooltip = f"<title>{escape_text(node.text or '(no label)')}: words {node.start + 1} to {node.end}</title>"
             elements.append(
@@ -125,10 +131,10 @@ class TreeLayout:
 
 
 def lay_out_tree(drawing: TreeDrawing, start_y: float, left: float = MARGIN) -> TreeLayout:
-    """A tree from this height on, its first word from this place on. Raises ValueError as `tree_picture` does."""
+    """Return the layout of a tree below `start_y` and right of `left`. Raises ValueError as `render_tree` does."""
     words, tags = drawing.words, drawing.tags
     if tags and len(tags) != len(words):
-        raise ValueError(f"tags: {len(tags)}, words: {len(words)}")
+        raise ValueError(f"tags: {len(tags)} for {len(words)} words; give one for each word")
     texts = [truncate_text(word, _MAX_WORD_WIDTH, FONT_SIZE) for word in words]
     tag_texts = [truncate_text(tag or "", _MAX_WORD_WIDTH, FONT_SIZE) for tag in tags] or [""] * len(words)
     widths = [
@@ -146,18 +152,20 @@ def lay_out_tree(drawing: TreeDrawing, start_y: float, left: float = MARGIN) -> 
 
 
 def _build_nodes(brackets: Sequence[tuple[str, int, int]], length: int) -> list[_TreeNode]:
-    """The brackets that hold words, each in the children of the one around it."""
+    """Return the non-empty brackets as nodes. Each is a child of the bracket around it."""
     nodes: list[_TreeNode] = []
     open_nodes: list[_TreeNode] = []
     for text, start, end in brackets:
         if not 0 <= start <= end <= length:
-            raise ValueError(f"the bracket {text!r} is from word {start} up to {end}, but there are {length}")
+            raise ValueError(
+                f"bracket {text!r}: is from word {start} to {end}, but there are {length} words; give a span of words"
+            )
         if start == end:
             continue
         while open_nodes and open_nodes[-1].end <= start:
             open_nodes.pop()
         if open_nodes and not (open_nodes[-1].start <= start and end <= open_nodes[-1].end):
-            raise ValueError(f"the brackets {open_nodes[-1].text!r} and {text!r} cross at word {start}")
+            raise ValueError(f"brackets {open_nodes[-1].text!r} and {text!r}: cross at word {start}; give nested brackets")
         node = _TreeNode(text, start, end, len(open_nodes))
         if open_nodes:
             open_nodes[-1].children.append(node)
@@ -167,7 +175,7 @@ def _build_nodes(brackets: Sequence[tuple[str, int, int]], length: int) -> list[
 
 
 def _add_leaves(nodes: Sequence[_TreeNode], length: int) -> None:
-    """Put each word into the innermost bracket that holds it; a word's level is -1."""
+    """Add each word to its innermost bracket. The level of a word is -1."""
     innermost: list[_TreeNode | None] = [None] * length
     for node in nodes:
         innermost[node.start : node.end] = [node] * (node.end - node.start)
@@ -187,9 +195,9 @@ def _compute_centers(widths: Sequence[float], left: float) -> list[float]:
 
 
 def _assign_positions(nodes: Sequence[_TreeNode], centers: Sequence[float], widths: Sequence[float], left: float) -> float:
-    """Set each x, a bracket's between its first and its last child; the right end of all."""
+    """Set the x of each node; return the right end of the tree. A bracket is between its first and last child."""
     right = centers[-1] + widths[-1] / 2 if centers else left
-    for node in reversed(nodes):  # children come after what is around them
+    for node in reversed(nodes):  # children come after their parents
         for child in node.children:
             if child.level < 0:
                 child.x = centers[child.start]

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, cast
 
-from torch import nn
-
 from dragoman.inference.backends.shared import Precision
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.transformer import Transformer
@@ -70,9 +68,7 @@ class ModelTraits:
     def from_model(cls, model: Transformer) -> ModelTraits:
         """Return the traits of a trained model."""
         stacks = (model.encoder, model.decoder)
-        layers = [
-            cast(EncoderLayer | DecoderLayer, layer) for stack in stacks for layer in cast(nn.ModuleList, stack.layers)
-        ]
+        layers = [cast(EncoderLayer | DecoderLayer, layer) for stack in stacks for layer in stack.layers]
         return cls(
             has_pointer=model.decoder.pointer is not None,
             has_window=any(stack.window is not None for stack in stacks),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ class CpuModel(Protocol):
 
     def start(self, source_BS: Tensor) -> SearchState: ...
 
-    def step(self, tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]: ...
+    def step(self, tokens_N: Tensor, state: Any) -> tuple[Tensor, Any]: ...
 
     def build_native_search(self, vocab_ids_W: Tensor | None = None) -> NativeSearch | None:
         """Return the model's own search, if it has one.
@@ -106,9 +106,7 @@ def build_inference_model(
     names = [choose_backend(request).name for request in requests]
     if device.type == "cpu":
         tune_malloc()
-        cpu_models = [
-            _prepare_cpu_model(name, model, precision, release) for name, model in zip(names, models, strict=True)
-        ]
+        cpu_models = [_prepare_cpu_model(name, model, precision, release) for name, model in zip(names, models, strict=True)]
         max_positions = get_max_positions(models)
         inference_model = ensemble([_to_inference_model(cpu_model, max_positions) for cpu_model in cpu_models])
         if shortlist is None:
@@ -130,9 +128,7 @@ def _prepare_cpu_model(name: str, model: Transformer, precision: Precision, rele
     return pack_model(model, precision, release=release)
 
 
-def _to_inference_model(
-    cpu_model: CpuModel, max_positions: int | None, vocab_ids_W: Tensor | None = None
-) -> InferenceModel:
+def _to_inference_model(cpu_model: CpuModel, max_positions: int | None, vocab_ids_W: Tensor | None = None) -> InferenceModel:
     step = cpu_model.step if vocab_ids_W is None else _map_token_ids(cpu_model.step, vocab_ids_W)
     return InferenceModel(
         cpu_model.start,
@@ -160,8 +156,7 @@ class _ShortlistRestriction:
     def __call__(self, source_BS: Tensor, required_ids: Sequence[int]) -> tuple[InferenceModel, Tensor]:
         vocab_ids_W = torch.tensor(sorted({*self.shortlist.select_tokens(source_BS).tolist(), *required_ids}))
         restricted_models = [
-            cpu_model.restrict_output(model, vocab_ids_W)
-            for cpu_model, model in zip(self.cpu_models, self.models, strict=True)
+            cpu_model.restrict_output(model, vocab_ids_W) for cpu_model, model in zip(self.cpu_models, self.models, strict=True)
         ]
         members = [_to_inference_model(restricted_model, None, vocab_ids_W) for restricted_model in restricted_models]
         return ensemble(members), vocab_ids_W

@@ -1,6 +1,6 @@
 """Code that several back ends share: weights that are read on demand, the embedding for inference, and int8 constants.
 
-    O outputs    I inputs    R rows of one block    V vocabulary    D model width    T positions    C sentences
+O outputs    I inputs    R rows of one block    V vocabulary    D model width    T positions    C sentences
 """
 
 from __future__ import annotations

@@ -27,12 +27,11 @@ from dragoman.tasks.inference_model import InferenceModel
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
-from dragoman.inference.backends.compiled import jit_cache
-from dragoman.inference.backends.compiled import threads
+from dragoman.inference.backends.compiled import jit_cache, threads
 from dragoman.inference.backends.compiled.kernels.cpu_features import has_avx512_vnni
 from dragoman.inference.backends.compiled.kernels.structs import MAX_BEAM_SIZE
 from dragoman.inference.backends.compiled.search import CompiledSearch
-from dragoman.inference.backends.compiled.threads import Cancelled, StepGroup, borrow_workers, run_all
+from dragoman.inference.backends.compiled.threads import Canceled, StepGroup, borrow_workers, run_all
 from dragoman.inference.parallel.scheduler import BatchScheduler
 
 pytestmark = pytest.mark.skipif(not has_avx512_vnni(), reason="this processor has no AVX-512 with VNNI")
@@ -187,7 +186,9 @@ def test_threads_share_out_what_is_searched_in_one_call(
     speakers: list[InferenceModel], count: int | None, threads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without asking which way is the fastest, and with the same results."""
-    monkeypatch.setattr("dragoman.inference.parallel.scheduler.get_measurement", lambda question: pytest.fail("nothing is to be asked"))
+    monkeypatch.setattr(
+        "dragoman.inference.parallel.scheduler.get_measurement", lambda question: pytest.fail("nothing is to be asked")
+    )
     work, pieces = work_of(speakers[1], method="greedy"), [range(first, first + 10) for first in range(0, SOURCES, 10)]
     assert list(BatchScheduler(count, threads, "which").map(work, pieces)) == [work(piece) for piece in pieces]
 
@@ -363,7 +364,7 @@ def test_who_fails_is_told_and_whom_that_stopped_is_not(monkeypatch: pytest.Monk
 
     def stopped() -> None:
         over.wait(30)
-        raise Cancelled
+        raise Canceled
 
     def fail() -> None:
         raise MemoryError("no more")

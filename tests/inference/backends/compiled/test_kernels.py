@@ -29,9 +29,7 @@ pytest.importorskip("numba", reason="the extra `fast` is not installed")
 import numba
 
 from dragoman.inference.backends.compiled import jit_cache
-from dragoman.inference.backends.compiled.kernels import gemm
-from dragoman.inference.backends.compiled.kernels import memory
-from dragoman.inference.backends.compiled.kernels import simd
+from dragoman.inference.backends.compiled.kernels import gemm, memory, simd
 from dragoman.inference.backends.compiled.kernels.cpu_features import has_avx512_vnni
 from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 
 from dragoman.inference.backends.backend import SUPPORTED, BackendRequest, Support, fall_back
@@ -36,11 +37,10 @@ class CompiledBackend:
             return fall_back("Numba is not installed")
         try:
             # Numba is an optional dependency and slow to import.
-            from dragoman.inference.backends.compiled import pack
             from dragoman.inference.backends.compiled.jit_cache import can_run_kernels
             from dragoman.inference.backends.compiled.kernels.cpu_features import has_avx512_vnni
 
-            assert pack
+            import_module("dragoman.inference.backends.compiled.pack")
             if not has_avx512_vnni():
                 return fall_back("the processor has no AVX-512 VNNI, or NUMBA_CPU_NAME names another processor")
             return SUPPORTED if can_run_kernels() else fall_back("Numba compiles for another processor")

@@ -238,7 +238,10 @@ class CompiledTransformer:
         cross_kv = CrossKVCache(
             keys_LBSK.data_ptr(), values_LBSU.data_ptr(), length_i32_B.data_ptr(), num_sentences, num_positions
         )
-        positions_SD, blocks = encoder.embedding.compute_positions(0, num_positions), list(_iter_token_blocks(length_B.tolist()))
+        positions_SD, blocks = (
+            encoder.embedding.compute_positions(0, num_positions),
+            list(_iter_token_blocks(length_B.tolist())),
+        )
         workspace = self._allocate_workspace(
             max(int(length_B[first:after].sum()) for first, after in blocks), num_positions, workers
         )

@@ -46,7 +46,7 @@ def compile_model(model: Transformer, *, release: Callable[[], None] = lambda: N
 
     release: is called whenever weights were read, so that mapped memory can be released
     """
-    packer = _Packer(release)
+    packer = _Int8Packer(release)
     decoder_layers = [cast(DecoderLayer, layer) for layer in model.decoder.layers]
     compiled_model = CompiledTransformer(
         encoder=packer.pack_stack(model.encoder),
@@ -63,7 +63,7 @@ def compile_model(model: Transformer, *, release: Callable[[], None] = lambda: N
 @torch.no_grad()
 def pack_output(model: Transformer, vocab_ids_W: Tensor) -> tuple[Int8Weights, list[Tensor]]:
     """Return the weights before the softmax for these words only, and the tensors that hold them."""
-    packer = _Packer(lambda: None)
+    packer = _Int8Packer(lambda: None)
     return packer.pack_int8([_lazy_weight(model.output[vocab_ids_W])], [None], STORE), packer.tensors
 
 
@@ -71,7 +71,7 @@ def _lazy_weight(weight: Tensor, release: Callable[[], None] = lambda: None) -> 
     return LazyWeight(weight.detach, weight.shape, release)
 
 
-class _Packer:
+class _Int8Packer:
     """Packer of all parts of one model. tensors: packed tensors, which the model knows by their addresses"""
 
     def __init__(self, release: Callable[[], None]) -> None:

@@ -32,7 +32,7 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     SearchOptions,
     Workspace,
 )
-from dragoman.inference.backends.compiled.threads import Cancelled, WorkerThread, borrow_workers, get_thread_limit, run_all
+from dragoman.inference.backends.compiled.threads import Canceled, WorkerThread, borrow_workers, get_thread_limit, run_all
 
 if TYPE_CHECKING:
     from dragoman.inference.backends.compiled.model import CompiledTransformer
@@ -52,16 +52,16 @@ SearchKernel = Callable[..., int]
 
 
 class SearchThreads(NamedTuple):
-    """Threads of one group. workers: threads that take part in each step. cancelled: set when another group has failed"""
+    """Threads of one group. workers: threads that take part in each step. canceled: set when another group has failed"""
 
     workers: Sequence[WorkerThread]
-    cancelled: Event
+    canceled: Event
 
 
 class SearchBuffers:
     """Tensors of `RowBuffers` for the threads of a group.
 
-    Ids of tokens and rows begin as 0. If a thread fails, the others read its unwritten values until they are cancelled.
+    Ids of tokens and rows begin as 0. If a thread fails, the others read its unwritten values until they are canceled.
     """
 
     def __init__(self, num_rows: int, num_candidates: int, num_outputs: int, start_id: int, num_threads: int) -> None:
@@ -117,7 +117,12 @@ class CompiledSearch:
         output_tensors = output_ids_BM, tokens_BM, log_probs_BM, length_B, is_repetition_B
         greedy_buffers = GreedyBuffers(*(tensor.data_ptr() for tensor in output_tensors))
         self._run_steps(
-            source_BS, request, threads, 1, 1, partial(_call_entry_point, jit_cache.greedy_search, greedy_buffers, output_tensors)
+            source_BS,
+            request,
+            threads,
+            1,
+            1,
+            partial(_call_entry_point, jit_cache.greedy_search, greedy_buffers, output_tensors),
         )
         max_length = int(length_B.max())
         columns = (tokens_BM[:, :max_length], log_probs_BM[:, :max_length], length_B, is_repetition_B)
@@ -170,7 +175,7 @@ class CompiledSearch:
         jit_cache.encode.load()  # compiles in the main thread, where Ctrl-C works
         num_groups = max(1, min(num_sentences, num_sentences * beam_size // ROWS_PER_GROUP))
         with borrow_workers(min(get_thread_limit(), num_groups * self.model.max_threads) - 1) as workers:
-            num_groups, cancelled = min(num_groups, len(workers) + 1), Event()
+            num_groups, canceled = min(num_groups, len(workers) + 1), Event()
             slices = [slice(first, None, num_groups) for first in range(num_groups)]
             leaders, members = workers[: num_groups - 1], workers[num_groups - 1 :]
             tasks = [
@@ -178,12 +183,12 @@ class CompiledSearch:
                     search_fn,
                     source_BS[sentence_slice],
                     request.select(sentence_slice),
-                    SearchThreads(members[sentence_slice], cancelled),
+                    SearchThreads(members[sentence_slice], canceled),
                 )
                 for sentence_slice in slices
             ]
             results: dict[int, ResultT] = {}
-            for sentence_slice, outputs in zip(slices, run_all(tasks, leaders, cancelled.set), strict=True):
+            for sentence_slice, outputs in zip(slices, run_all(tasks, leaders, canceled.set), strict=True):
                 results |= zip(range(num_sentences)[sentence_slice], outputs, strict=True)
         return [results[number] for number in range(num_sentences)]
 
@@ -224,8 +229,8 @@ class CompiledSearch:
         )
         vocabulary_map = 0 if self.vocab_ids_W is None else self.vocab_ids_W.data_ptr()
         while num_active:
-            if threads.cancelled.is_set():
-                raise Cancelled
+            if threads.canceled.is_set():
+                raise Canceled
             if position == state.ancestors_NT.shape[1]:
                 state = state.double_capacity()
             end_position = min(state.ancestors_NT.shape[1], max_length, position + MAX_STEPS_PER_CALL)

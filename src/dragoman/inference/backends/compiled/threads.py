@@ -124,9 +124,9 @@ class StepGroup:
     def __init__(self, workers: Sequence[WorkerThread]) -> None:
         self.workers, num_threads = workers, len(workers) + 1
         self.arrivals_G = torch.zeros(num_threads + 1, CACHE_LINE_I64, dtype=torch.long, device="cpu")
-        arrivals, cancelled = self.arrivals_G.data_ptr(), self.arrivals_G[num_threads].data_ptr()
+        arrivals, canceled = self.arrivals_G.data_ptr(), self.arrivals_G[num_threads].data_ptr()
         self.groups = [
-            ThreadGroup(num_threads, thread_index, arrivals, cancelled, _find_yield_fn()) for thread_index in range(num_threads)
+            ThreadGroup(num_threads, thread_index, arrivals, canceled, _find_yield_fn()) for thread_index in range(num_threads)
         ]
 
     def run(self, task: Callable[[int], int]) -> int:
@@ -135,10 +135,10 @@ class StepGroup:
 
     def _cancel(self) -> None:
         # Another thread may have inference mode, in which torch forbids to change the tensor.
-        ctypes.c_int64.from_address(self.groups[0].cancelled).value = 1
+        ctypes.c_int64.from_address(self.groups[0].canceled).value = 1
 
 
-class Cancelled(Exception):
+class Canceled(Exception):
     """End of a task because another thread failed."""
 
 
@@ -171,7 +171,7 @@ def run_all(
         worker_error for future in futures if not future.cancelled() and (worker_error := future.exception()) is not None
     ]
     if errors:
-        raise min(errors, key=lambda raised_error: isinstance(raised_error, Cancelled))
+        raise min(errors, key=lambda raised_error: isinstance(raised_error, Canceled))
     return [first_result, *(future.result() for future in futures)]
 
 

@@ -1,8 +1,8 @@
 """A decoding step over static tensors, which a GPU records once as a CUDA graph and then replays.
 
-A step has over a hundred kernels of a few microseconds each, and a launch takes as long as a kernel. A CUDA graph launches all of
-them at once, but always with the same shapes, numbers and addresses. So tensors have one of a few shapes, finished sentences
-stay in the batch as idle ones, and everything that changes is on the device, even the length.
+A step has over a hundred kernels of a few microseconds each, and a launch takes as long as a kernel. A CUDA graph launches all
+of them at once, but always with the same shapes, numbers and addresses. So tensors have one of a few shapes, finished
+sentences stay in the batch as idle ones, and everything that changes is on the device, even the length.
 
 Dimensions are those of `buffers`.
 """
@@ -209,7 +209,9 @@ class StaticTransformer:
             bucket = self._begin_search(state, len(tokens_N) // state.num_active)
         elif state.length == bucket.buffers.shape.capacity:
             if state.length == self.max_positions:
-                raise IndexError(f"position {state.length + 1}: the model has {self.max_positions} learned positions; shorten the output")
+                raise IndexError(
+                    f"position {state.length + 1}: the model has {self.max_positions} learned positions; shorten the output"
+                )
             capacity = min(2 * state.length, self.max_positions or 2 * state.length)
             bucket = self.migrate(state, bucket, capacity=capacity)
         buffers = bucket.buffers

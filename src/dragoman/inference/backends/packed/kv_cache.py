@@ -183,7 +183,9 @@ class PackedState:
             return x.flatten(0, 1).index_select(0, old_slots_A).view(num_stored * num_heads, num_slots, -1)
 
         self_kv = tuple(KeyValue(gather_slots(layer.key), gather_slots(layer.value)) for layer in self.self_kv)
-        return replace(state, self_kv=self_kv, ancestors_CRW=ancestors_CRW, position_CW=position_CW, num_used_slots=num_used_slots)
+        return replace(
+            state, self_kv=self_kv, ancestors_CRW=ancestors_CRW, position_CW=position_CW, num_used_slots=num_used_slots
+        )
 
 
 def _round_up_to_lanes(count: int, lanes: int) -> int:

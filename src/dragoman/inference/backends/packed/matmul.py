@@ -1,6 +1,6 @@
 """Matrix products with constant weights, which are packed once for the processor in a format that it multiplies fast.
 
-A product takes and returns rows of float32, whatever format it computes in.
+A product takes and returns rows of float32 in every format.
 
     X rows    I inputs    O outputs
 """

@@ -1,7 +1,7 @@
 """A trained model that is packed for decoding on a processor. It computes the same function in fewer and larger operations.
 
-The differences from the training model: weights are packed once (`matmul`), queries, keys and values are one product,
-scales are part of the weights, keys and values stay where they were written (`kv_cache`), and no layer is a module.
+The differences from the training model: weights are packed once (`matmul`), and include scales. Queries, keys and values are
+one product. Keys and values stay where they were written (`kv_cache`). No layer is a module.
 
 Rows are in order of time first, then hypothesis, then sentence. So all heads of all sentences are one batch of matrices
 without a copy.

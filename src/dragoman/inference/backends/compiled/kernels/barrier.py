@@ -82,7 +82,7 @@ def barrier(group):
     store_release(group.arrivals, group.thread_index * CACHE_LINE_I64, generation)
     for peer in range(group.num_threads):
         spins = 0
-        while load_acquire(group.arrivals, peer * CACHE_LINE_I64) < generation and not load_acquire(group.cancelled, 0):
+        while load_acquire(group.arrivals, peer * CACHE_LINE_I64) < generation and not load_acquire(group.canceled, 0):
             pause()
             spins += 1
             if spins % SPINS_BEFORE_YIELD == 0 and group.yield_fn:

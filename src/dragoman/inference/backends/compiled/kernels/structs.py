@@ -1,8 +1,8 @@
 """Arguments of the compiled functions: numbers and addresses of memory. Python and the kernels both read these definitions.
 
-N rows    D width of the model    L layers    I, O inputs and outputs of a product    V vocabulary    B sentences
-K, U width of the keys and values of all heads together    S positions of the source    T positions of the output
-P stored rows    R hypotheses of each sentence    X = 2R candidates    M longest output    G threads
+Letters in comments: N rows, D width of the model, L layers, I inputs and O outputs of a product, V vocabulary.
+K and U are the widths of all heads' keys and values. B sentences have R hypotheses each, and X = 2R candidates.
+S positions of the source, T positions of the output, P stored rows. M is the longest output, and G the number of threads.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class ThreadGroup(NamedTuple):
 
     num_threads, thread_index: G, and the index of this thread
     arrivals: (G, CACHE_LINE_I64), whose first column counts the barriers that each thread has reached
-    cancelled: 1 if no thread waits at barriers any more
+    canceled: 1 if no thread waits at barriers any more
     yield_fn: address of a function that lets other threads of this core run, or 0
     """
 
     num_threads: int
     thread_index: int
     arrivals: Address
-    cancelled: Address
+    canceled: Address
     yield_fn: Address
 
 

@@ -1,0 +1,100 @@
+"""Tests that the printed table of features agrees with the back ends that are really chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from dragoman.config import ModelConfig
+from dragoman.errors import DeviceError
+from dragoman.inference.backends.backend import SUPPORTED, Backend, BackendRequest, ModelTraits, SupportStatus
+from dragoman.inference.backends.packed.model import PackedTransformer
+from dragoman.inference.backends.select import BACKENDS, build_inference_model, choose_backend, supports_compiled
+from dragoman.inference.backends.support_table import BASE_REQUESTS, FEATURES, compute_support, format_tables
+from dragoman.model.factory import build_model
+from dragoman.model.transformer import Transformer
+from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul
+
+# Recipe keys that give a small model one feature of the table.
+MODEL_KEYS: dict[str, dict[str, Any]] = {
+    "parser's pointer": {"pointer": True, "tie_embeddings": "none"},
+    "attention window": {"attention_window": 2},
+    "more than 16 heads": {"num_heads": 17},
+    "width that is no multiple of 16": {"d_ff": 40},
+}
+
+
+def make_model(feature: str) -> Transformer:
+    keys: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 32, "d_ff": 48, "num_heads": 2}
+    config = ModelConfig(**keys | MODEL_KEYS.get(feature, {}) | ({"d_k": 2, "d_v": 2} if "heads" in feature else {}))
+    parser_options: dict[str, Any] = {"word_id": 4, "tagging": False} if config.pointer else {}
+    return build_model(config, source_vocab_size=20, target_vocab_size=20, **parser_options).eval()
+
+
+def find_chosen_name(model: Transformer, request: BackendRequest) -> str:
+    """Return the back end of the inference model that is really built."""
+    inference_model = build_inference_model([model], torch.device(request.device_type), request.precision, None)
+    prepared = cast(Any, inference_model.step).__self__
+    if isinstance(prepared, PackedTransformer):
+        return "packed"
+    return "compiled" if type(prepared).__name__ == "CompiledTransformer" else "other"
+
+
+def find_row(feature: str, request: BackendRequest) -> Backend:
+    """Return the first back end of the device whose cell says that it supports the feature."""
+    return next(
+        backend
+        for backend in BACKENDS
+        if BASE_REQUESTS[backend.name].device_type == request.device_type and compute_support(feature, backend) == SUPPORTED
+    )
+
+
+def is_available(precision: str) -> bool:
+    return {"int8": has_int8_matmul(), "bfloat16": supports_bf16_matmul()}.get(precision, True)
+
+
+@pytest.mark.parametrize("feature", [feature for feature in FEATURES if feature != "shortlist"])
+def test_table_agrees_with_chosen_cpu_backend(feature: str) -> None:
+    request = replace(BASE_REQUESTS["compiled"], **{k: v for k, v in FEATURES[feature].items() if k == "precision"})
+    model = make_model(feature)
+    if not is_available(request.precision):
+        with pytest.raises(DeviceError):
+            build_inference_model([model], torch.device("cpu"), request.precision, None)
+        return
+    expected = find_row(feature, request).name
+    if expected == "compiled" and not supports_compiled(model):
+        expected = "packed"  # this machine has no Numba or no AVX-512 VNNI
+    assert find_chosen_name(model, request) == expected
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_table_agrees_with_chosen_gpu_backend(feature: str) -> None:
+    """The choice needs no GPU."""
+    request = replace(BASE_REQUESTS["cuda"], **FEATURES[feature])
+    supports = {name: compute_support(feature, backend) for backend in BACKENDS if (name := backend.name) in ("cuda", "eager")}
+    if supports["cuda"].status is SupportStatus.REFUSED:
+        with pytest.raises(DeviceError) as raised:
+            choose_backend(request)
+        assert raised.value.code == supports["cuda"].code
+        return
+    if supports["cuda"].status is SupportStatus.FALLS_BACK:
+        request = replace(request, precision="float32")
+    expected = "cuda" if supports["cuda"].is_supported else "eager"
+    assert choose_backend(request).name == expected
+
+
+def test_traits_of_models_match_the_table() -> None:
+    for feature in MODEL_KEYS:
+        traits, changed = ModelTraits.from_model(make_model(feature)), FEATURES[feature]["traits"]
+        assert (traits.has_pointer, traits.has_window) == (changed.has_pointer, changed.has_window)
+        assert (traits.num_heads > 16) == (changed.num_heads > 16)
+        assert any(width % 16 for width in traits.widths) == any(width % 16 for width in changed.widths)
+
+
+def test_printed_table_has_all_features() -> None:
+    lines = format_tables().splitlines()
+    assert "| feature | compiled | packed | cuda | eager |" in lines
+    assert sum(line.startswith(tuple(f"| {feature} |" for feature in FEATURES)) for line in lines) == len(FEATURES)
