@@ -53,6 +53,11 @@ def read_pages(site: Path) -> dict[Path, PageParser]:
     return pages
 
 
+def has_anchor(page: PageParser, anchor: str) -> bool:
+    """Return whether a page has the anchor. The theme's own anchors begin with `__`."""
+    return not anchor or anchor.startswith("__") or anchor in page.anchors
+
+
 def check_links(site: Path) -> Iterator[str]:
     """Yield the links of a site that lead to no file or no anchor."""
     pages = read_pages(site)
@@ -72,9 +77,8 @@ def check_links(site: Path) -> Iterator[str]:
                 target = target / "index.html"
             if not target.exists():
                 yield f"{name}: {link}: there is no such page or file"
-            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
-                if not parts.fragment.startswith("__"):
-                    yield f"{name}: {link}: the page has no such anchor"
+            elif target in pages and not has_anchor(pages[target], unquote(parts.fragment)):
+                yield f"{name}: {link}: the page has no such anchor"
 
 
 def import_object(path: str) -> Any:

@@ -24,6 +24,8 @@ from dragoman.bundle import BundleMetadata
 from dragoman.cli import json_outputs
 from dragoman.cli.main import COMMANDS, cli
 from dragoman.config import Recipe
+from dragoman.inference.parse import Parse
+from dragoman.inference.translation import Translation
 from dragoman.training.monitoring.events import RunEvent, RunInfo, StepReport, ValidationReport
 from dragoman.training.monitoring.run_status import RunStatus
 from dragoman.training.report import TrainingReport
@@ -42,6 +44,8 @@ PAGE_MODULES = {
     "reference/errors.md": "dragoman.errors",
     "reference/backends.md": "dragoman.inference.backends.support_table",
 }
+# Classes of the Python API whose fields the lines of `--json` repeat.
+DESCRIBED_BY: dict[str, type] = {"TranslationLine": Translation, "ParseLine": Parse}
 EXIT_STATUSES = """\
 | status | meaning |
 | --- | --- |
@@ -62,7 +66,7 @@ INTRODUCTIONS = {
     "reference/cli.md": "This page is generated from the commands. `dragoman COMMAND --help` prints the same text.",
     "reference/recipe.md": "This page is generated from `dragoman.config`. Unknown keys are errors.",
     "reference/schemas.md": "This page is generated from the code. Each schema describes one file or one kind of JSON output.",
-    "reference/errors.md": f"## Exit statuses\n\n{EXIT_STATUSES}\n## Error codes\n\nEach error has a stable code, for programs.",
+    "reference/errors.md": f"## Exit statuses\n\n{EXIT_STATUSES}\n## Error codes\n\nEach error has a stable code.",
     "reference/backends.md": "This page is generated from the code that chooses a back end.",
 }
 
@@ -121,7 +125,7 @@ def format_command(name: str, command: click.Command, parent: click.Context, lev
 def make_cli_page() -> str:
     """Return the page of all commands with their options."""
     context = click.Context(cli, info_name="dragoman")
-    sections = []
+    sections: list[str] = []
     for name in COMMANDS:
         command = cli.get_command(context, name)
         if command is not None:
@@ -156,7 +160,24 @@ def make_schema(kind: Any) -> dict[str, Any]:
     return TypeAdapter(kind).json_schema(mode="serialization")
 
 
-def describe_fields(schema: dict[str, Any]) -> str:
+def read_field_meanings(kind: Any) -> dict[str, str]:
+    """Return the descriptions of fields from the `name: description` lines in the docstrings of a class and its bases."""
+    meanings: dict[str, str] = {}
+    names: list[str] = []
+    documents = [inspect.cleandoc(base.__doc__ or "") for base in reversed(kind.__mro__)]
+    for line in "\n\n".join(documents).splitlines():
+        entry = re.fullmatch(r"\s*(\w+(?:, \w+)*): (\S.*)", line)
+        if entry:
+            names = entry[1].split(", ")
+            meanings.update(dict.fromkeys(names, entry[2]))
+        elif names and line.startswith(" ") and line.strip():
+            meanings.update({name: f"{meanings[name]} {line.strip()}" for name in names})
+        else:
+            names = []
+    return meanings
+
+
+def describe_fields(schema: dict[str, Any], meanings: dict[str, str]) -> str:
     """Return a table of the fields of a JSON schema."""
     rows = []
     for name, field in schema.get("properties", {}).items():
@@ -164,8 +185,9 @@ def describe_fields(schema: dict[str, Any]) -> str:
         types = [kind.get("type") or kind.get("$ref", "").rpartition("/")[2] for kind in kinds]
         types = [kind for kind in types if kind] or ["any"]
         required = "yes" if name in schema.get("required", []) else "no"
-        rows.append(f"| `{name}` | {' or '.join(dict.fromkeys(types))} | {required} |")
-    return "\n".join(["| field | type | always present |", "| --- | --- | --- |", *rows])
+        meaning = escape_cell(meanings.get(name, ""))
+        rows.append(f"| `{name}` | {' or '.join(dict.fromkeys(types))} | {required} | {meaning} |")
+    return "\n".join(["| field | type | required | meaning |", "| --- | --- | --- | --- |", *rows])
 
 
 def make_schemas_page(folder: Path) -> str:
@@ -176,8 +198,10 @@ def make_schemas_page(folder: Path) -> str:
         schema = make_schema(kind)
         name = f"{kind.__name__}.schema.json"
         (folder / name).write_text(json.dumps(schema, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        summary = (inspect.getdoc(kind) or "").splitlines()[0]
-        sections.append(f"## {title}\n\n{summary} [Schema](schemas/{name}).\n\n{describe_fields(schema)}\n")
+        summary = (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ")
+        described_by = DESCRIBED_BY.get(kind.__name__, kind)
+        table = describe_fields(schema, {**read_field_meanings(described_by), **read_field_meanings(kind)})
+        sections.append(f"## {title}\n\n{summary}\n\n[Download the schema](schemas/{name})\n\n{table}\n")
     return "\n".join(sections)
 
 

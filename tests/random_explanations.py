@@ -1,4 +1,4 @@
-"""Explanations made of chance, for the tests of the attention page."""
+"""Random explanations for the tests of the attention page."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ HOSTILE = [
 ]
 
 
-def made(
+def random_explanation(
     *,
-    source: int,
-    said: int,
+    source_length: int,
+    output_length: int,
     layers: int,
     heads: int,
     width: int = 8,
@@ -41,52 +41,57 @@ def made(
     tokens: Sequence[str] = (),
     sharpness: float = 2.0,
 ) -> Explanation:
-    """Weights that follow from random queries and keys by equation 1; tokens in turn where they are given."""
-    chance = np.random.default_rng(1)
-    names = [(tokens[place % len(tokens)] if tokens else f"▁tok{place}") for place in range(max(source, said))]
-    source_tokens, said_tokens = (*names[: source - 1], "</s>"), (*names[: said - 1], "</s>")
+    """Return an explanation with attention weights of random queries and keys by equation 1.
 
-    def look(rows: int, columns: int, hidden: bool) -> AttentionHeads:
+    tokens: tokens that repeat over both sides; default: numbered tokens
+    """
+    rng = np.random.default_rng(1)
+    names = [(tokens[index % len(tokens)] if tokens else f"▁tok{index}") for index in range(max(source_length, output_length))]
+    source_tokens, output_tokens = (*names[: source_length - 1], "</s>"), (*names[: output_length - 1], "</s>")
+
+    def make_heads(rows: int, columns: int, is_causal: bool) -> AttentionHeads:
         query, key, value = (
-            chance.normal(size=(layers, heads, length, width)).astype(np.float32) for length in (rows, columns, columns)
+            rng.normal(size=(layers, heads, length, width)).astype(np.float32) for length in (rows, columns, columns)
         )
         scores = sharpness * query @ key.swapaxes(-1, -2) / np.sqrt(width)
-        if hidden:
+        if is_causal:
             scores = np.where(np.tril(np.ones((rows, columns), dtype=bool)), scores, -np.inf)
         powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights = (powers / powers.sum(axis=-1, keepdims=True)).astype(np.float32)
         return AttentionHeads(weights, sharpness * query, key, value)
 
     log_probs = np.log(0.5) * np.arange(1, 11)
-    choices = tuple(
+    predictions = tuple(
         TokenPrediction(
-            TokenCandidate(token, float(log_probs[0])), 1, tuple(TokenCandidate(token, float(one)) for one in log_probs)
+            TokenCandidate(token, float(log_probs[0])),
+            1,
+            tuple(TokenCandidate(token, float(log_prob)) for log_prob in log_probs),
         )
-        for token in said_tokens
+        for token in output_tokens
     )
-    branches: list[BeamNode] = []
-    for step, token in enumerate(said_tokens):
-        above = len(branches) - 2 * beam
+    nodes: list[BeamNode] = []
+    for step, token in enumerate(output_tokens):
+        first_parent = len(nodes) - 2 * beam
         for rank in range(2 * beam):
-            fate: NodeStatus = "kept" if rank < beam else "pruned"
-            parent = None if step == 0 else above + rank % beam
-            branches.append(BeamNode(parent, step, rank, token, -1.5 * step - rank, fate, is_best=rank == 0))
-    focus: dict[AttentionKind, HeadSelection] = {
+            status: NodeStatus = "kept" if rank < beam else "pruned"
+            parent = None if step == 0 else first_parent + rank % beam
+            nodes.append(BeamNode(parent, step, rank, token, -1.5 * step - rank, status, is_best=rank == 0))
+    selections: dict[AttentionKind, HeadSelection] = {
         kind: HeadSelection(layers - 1, tuple(range(heads))) for kind in ("encoder", "decoder", "cross")
     }
     return Explanation(
-        model="made of chance",
+        model="random",
         source=" ".join(source_tokens),
-        target=" ".join(said_tokens),
+        target=" ".join(output_tokens),
         source_tokens=source_tokens,
-        output_tokens=said_tokens,
-        decoder_input=("<s>", *said_tokens[:-1]),
-        source_word_ids=tuple(range(source)),
-        output_word_ids=tuple(range(said)),
-        encoder=look(source, source, False),
-        decoder=look(said, said, True),
-        cross=look(said, source, False),
-        selections=focus,
-        predictions=choices,
-        beam=tuple(branches),
+        output_tokens=output_tokens,
+        decoder_input=("<s>", *output_tokens[:-1]),
+        source_word_ids=tuple(range(source_length)),
+        output_word_ids=tuple(range(output_length)),
+        encoder=make_heads(source_length, source_length, False),
+        decoder=make_heads(output_length, output_length, True),
+        cross=make_heads(output_length, source_length, False),
+        selections=selections,
+        predictions=predictions,
+        beam=tuple(nodes),
     )

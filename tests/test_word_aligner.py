@@ -12,11 +12,11 @@ from click.testing import CliRunner
 import dragoman
 from conftest import WORDS
 from dragoman import Translator
-from dragoman.bundle import load_bundle
+from dragoman.bundle import BundleMetadata, load_bundle
 from dragoman.cli.main import cli
 from dragoman.errors import DataError
 from dragoman.evaluation.aer import AlignmentScore, score_alignments
-from dragoman.tasks.attention_alignment import AlignmentHead, choose_alignment_head, read_alignment_head
+from dragoman.tasks.attention_alignment import AlignmentHead, choose_alignment_head
 from dragoman.word_aligner import align_pairs, split_blocks, symmetrize
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -89,14 +89,14 @@ def test_best_alignment_head_is_chosen(bundle: Path) -> None:
     assert head is not None
     assert head["layer"] == 0  # the model has one layer
     assert head["head"] in (None, *range(loaded.recipe.model.num_heads))
-    assert 0 <= head["error"] <= 1
+    assert 0 <= head["error_rate"] <= 1
     assert choose_alignment_head(loaded.model, loaded.tokenizer, loaded.recipe, [""], [""]) is None
 
 
 def test_translator_reads_head_from_metadata(translator: Translator) -> None:
-    assert translator.alignment_head == read_alignment_head(translator.metadata)
+    assert translator.alignment_head == translator.metadata.alignment
     assert translator.alignment_head.error_rate is not None
-    assert read_alignment_head({}) == AlignmentHead()
+    assert BundleMetadata().alignment is None
     weights_LHTS = torch.arange(16.0).view(2, 2, 2, 2)
     assert AlignmentHead().select_weights(weights_LHTS).tolist() == [[10.0, 11.0], [12.0, 13.0]]
     assert AlignmentHead(0, 1).select_weights(weights_LHTS).tolist() == [[4.0, 5.0], [6.0, 7.0]]
@@ -115,7 +115,7 @@ def test_align_equals_alignment_of_translations(translator: Translator) -> None:
     assert translator.align(["", "one"], ["x", " "]) == [[], []]
     with pytest.raises(DataError, match="2 sources but 1 translations"):
         translator.align(["a", "b"], ["x"])
-    with pytest.raises(DataError, match=r"line 1: more than the 9 tokens that the model can align"):
+    with pytest.raises(DataError, match=r"line 1: has 28 tokens, and align takes 9 at most"):
         translator.align(["one " * 9], ["x"], max_source_tokens=9)
 
 
@@ -138,10 +138,10 @@ def test_align_command_writes_and_scores_links(bundle: Path, tmp_path: Path) -> 
     evaluated = ["align", str(tmp_path / "en"), str(tmp_path / "de"), "--gold", str(tmp_path / "gold")]
     # 4 of 4 predicted links match, and there are 5 gold links: 1 − 2·4 / (4 + 5)
     assert run.invoke(cli, evaluated).stdout == (
-        "alignment error rate 0.1111, precision 1.0000, recall 0.8000\n4 of 4 links are among the 5 of 3 pairs\n"
+        "alignment error rate 0.1111, precision 1.0000, recall 0.8000\n4 of 4 links are gold links, of 5\n"
     )
     numbers = json.loads(run.invoke(cli, [*evaluated, "--json", "-o", str(tmp_path / "kept")]).stdout)
-    assert (numbers["recall"], numbers["both"], numbers["pairs"]) == (0.8, 4, 3)
+    assert (numbers["recall"], numbers["matched_links"], numbers["pairs"]) == (0.8, 4, 3)
     assert len((tmp_path / "kept").read_text().splitlines()) == 3
     for text, message in (("0-0\n", "has 1 lines of links for 3 pairs"), ("0-0\n\n0-2\n", "gold, line 3: 0-2 links a word")):
         (tmp_path / "gold").write_text(text)

@@ -104,7 +104,7 @@ def references(corpus: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def translations(bundle: Path, sources: list[str], one_core: None) -> list[str]:
     """Return the translations of the test set by the library."""
-    return [translation.text for translation in dragoman.load(bundle).translate(sources)]
+    return [translation.text for translation in dragoman.load(bundle, task="translation").translate(sources)]
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ def test_lines_keep_their_order_over_windows(
     option_sets: list[dict[str, Any]] = [{"method": "greedy"}, {"method": "sample", "temperature": 2.0, "seed": 7}]
     for options in option_sets:
         answer = ask("translate", bundle, tmp_path / "in", *(f"{key}={value}" for key, value in options.items()))
-        expected = dragoman.load(bundle).translate(text, **options)
+        expected = dragoman.load(bundle, task="translation").translate(text, **options)
         assert answer.out.splitlines() == [translation.text for translation in expected]
     numbers = [json.loads(line)["line"] for line in ask("translate", bundle, tmp_path / "in", "--json").out.splitlines()]
     assert numbers == list(range(1, len(text) + 1))
@@ -258,7 +258,7 @@ def test_nbest_writes_one_line_for_each_line(ask: Ask, bundle: Path, sources: li
 def test_translate_prints_json_lines(ask: Ask, bundle: Path, sources: list[str]) -> None:
     answer = ask("translate", bundle, "--json", stdin=f"{sources[0]}\n\n".encode())
     first, empty = (json.loads(line) for line in answer.out.splitlines())
-    (expected,) = dragoman.load(bundle).translate(sources[:1])
+    (expected,) = dragoman.load(bundle, task="translation").translate(sources[:1])
     assert first == {
         "line": 1, "source": sources[0], "num_segments": 1, "text": expected.text, "score": expected.score, "status": "ok",
         "tokens": list(expected.tokens), "token_log_probs": list(expected.token_log_probs), "unmet_constraints": [],
@@ -272,7 +272,7 @@ def test_translate_writes_alignments(
 ) -> None:
     words = ["translate", bundle, corpus / "test.en", "--alignments", tmp_path / "links"]
     assert ask(*words).out.splitlines() == translations
-    expected = dragoman.load(bundle).translate(sources, attention=True)
+    expected = dragoman.load(bundle, task="translation").translate(sources, attention=True)
     expected_links = [" ".join(f"{source}-{target}" for source, target in sorted(item.alignment or ())) for item in expected]
     assert (tmp_path / "links").read_text().splitlines() == expected_links
     assert any(expected_links)
@@ -282,7 +282,7 @@ def test_translate_writes_alignments(
 def test_decoding_options_reach_the_search(ask: Ask, bundle: Path, sources: list[str], corpus: Path) -> None:
     for option in ("alpha=3.0", "decoding.alpha=3.0"):
         answer = ask("translate", bundle, corpus / "test.en", option)
-        expected = dragoman.load(bundle).translate(sources, alpha=3.0)
+        expected = dragoman.load(bundle, task="translation").translate(sources, alpha=3.0)
         assert answer.out.splitlines() == [translation.text for translation in expected]
 
 
@@ -298,7 +298,7 @@ def test_incomplete_lines_are_named(ask: Ask, bundle: Path, sources: list[str], 
     assert answer.err == warning
     whole = ask("translate", bundle, "max_source_tokens=30", stdin=f"{line}\n{long}\n".encode())
     assert "lines were longer than 30 tokens and translated in segments: 1 (2)\n" in whole.err
-    expected = dragoman.load(bundle).translate([line, long], max_source_tokens=30)
+    expected = dragoman.load(bundle, task="translation").translate([line, long], max_source_tokens=30)
     assert whole.out.splitlines() == [translation.text for translation in expected]
     cut = ask(
         "translate", bundle, "max_extra_tokens=0", "method=greedy", stdin="".join(f"{line}\n" for line in sources).encode()
@@ -594,7 +594,7 @@ def test_output_is_utf_8_in_every_locale(bundle: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"green\n")))
     monkeypatch.setattr(sys, "argv", ["dragoman", "translate", str(bundle)])
     main()
-    (expected,) = dragoman.load(bundle).translate(["green"])
+    (expected,) = dragoman.load(bundle, task="translation").translate(["green"])
     assert "ü" in expected.text
     assert written.getvalue() == f"{expected.text}\n".encode()
 
@@ -667,7 +667,7 @@ def test_score_with_a_model(
     ask: Ask, output: Path, bundle: Path, corpus: Path, sources: list[str], translations: list[str]
 ) -> None:
     scores = ask("score", output, "--bundle", bundle, "--src", corpus / "test.en", "--json").json["model"]
-    expected = dragoman.load(bundle).score(sources, translations)
+    expected = dragoman.load(bundle, task="translation").score(sources, translations)
     log_probs = [value for translation in expected for value in translation.token_log_probs]
     assert scores["scores"] == [translation.score for translation in expected]
     assert scores["tokens"] == len(log_probs)
@@ -688,7 +688,7 @@ def test_evaluate(ask: Ask, bundle: Path, corpus: Path, translations: list[str],
     assert values["BLEU"] == bleu(translations, [references]).value
     assert [result[status] for status in ("truncated", "repetition", "copied", "empty", "too_long")] == [0] * 5
     assert f"{values['BLEU']:.2f}" in ask(*words).out
-    translator = dragoman.load(bundle, precision="float32")
+    translator = dragoman.load(bundle, task="translation", precision="float32")
     lines = list(read_lines(corpus / "test.en"))
     greedy = [translation.text for translation in translator.translate(lines, method="greedy")]
     assert ask(*words, "--json", "method=greedy").json["scores"][0]["value"] == bleu(greedy, [references]).value
@@ -1006,7 +1006,7 @@ def test_stopped_training_names_checkpoint_and_resumes(
     assert answer.code == 130
     assert answer.out == ""
     kept = tmp_path / "run" / "checkpoints" / "step-00000003"
-    message = f"dragoman: {number.name}: stopped after step 3; {kept} is kept, and the same command goes on from there"
+    message = f"dragoman: {number.name}: stopped after step 3; {kept} is saved, and the same command resumes from there"
     assert [line for line in answer.err.splitlines() if line.startswith("dragoman:")] == [message]
     assert answer.err.endswith(f"{message}\n")
     assert "Traceback" not in answer.err
@@ -1028,7 +1028,7 @@ def test_ctrl_c_stops_a_training_process(corpus: Path, tmp_path: Path) -> None:
         lines += process.stderr.readlines()
         assert process.wait(timeout=60) == 130
     assert lines[-1].startswith("dragoman: SIGINT: stopped after step ")
-    assert lines[-1].endswith(" is kept, and the same command goes on from there\n")
+    assert lines[-1].endswith(" is saved, and the same command resumes from there\n")
 
 
 @pytest.mark.parametrize(
@@ -1125,11 +1125,11 @@ def test_recipe_errors_are_one_line(change: str, code: int, says: str, ask: Ask,
             "recipes/multi30k-enfr.toml describe how to get it",
         ),
         (["clean", "multi30k-enfr", "data.root={tmp}", "-o", "{tmp}/out"], 1, "train.en.gz: there is no such file (data.root"),
-        (["train", "{tmp}/blank"], 2, "data.train: is not set"),
+        (["train", "{tmp}/blank"], 2, "data.train"),
         (["prepare", "{en}"], 2, "test.en: not TOML"),
-        (["prepare", "{tmp}/blank", "run={tmp}/run"], 2, "data.train: is not set"),
+        (["prepare", "{tmp}/blank", "run={tmp}/run"], 2, "data.train"),
         (["clean", "{en}", "-o", "{tmp}/out"], 2, "test.en: not TOML"),
-        (["clean", "{tmp}/blank", "-o", "{tmp}/out"], 2, "data.train: is not set"),
+        (["clean", "{tmp}/blank", "-o", "{tmp}/out"], 2, "data.train"),
     ],
     ids=lambda value: " ".join(value).replace("{", "").replace("}", "") if isinstance(value, list) else "",
 )

@@ -631,6 +631,26 @@ def test_builtin_recipe_is_valid(path: Path) -> None:
     assert read_recipe(path, overrides).data.training_corpora()
 
 
+@pytest.mark.parametrize(
+    ("content", "overrides", "code"),
+    [
+        (None, [], "recipe-not-found"),
+        ("a = = 2", [], "recipe-syntax"),
+        ("", ["model"], "recipe-syntax"),
+        ("", ["name.x=3"], "invalid-recipe"),
+        ("[model]\nd_mdel = 3", [], "unknown-key"),
+        ("[model]\nd_model = 0", [], "invalid-recipe"),
+    ],
+)
+def test_recipe_error_has_code(tmp_path: Path, content: str | None, overrides: list[str], code: str) -> None:
+    path = tmp_path / "r.toml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(RecipeError) as caught:
+        read_recipe(path, overrides)
+    assert caught.value.code == code
+
+
 # --- corpora and mixtures ---------------------------------------------------------------------------------------------
 
 

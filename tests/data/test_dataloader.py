@@ -35,8 +35,10 @@ def list_ids(parts: list[Batch]) -> PartIds:
 
 
 def serve(
-    batches: TrainingBatches, count: int, position: DataPosition = DataPosition(), num_workers: int = 0
-) -> tuple[list[PartIds], DataPosition]:  # noqa: B008
+    batches: TrainingBatches, count: int, position: DataPosition | None = None, num_workers: int = 0
+) -> tuple[list[PartIds], DataPosition]:
+    """Return the ids of `count` batches from a position on, and the position after them."""
+    position = DataPosition() if position is None else position
     stream = BatchStream(batches, position=position, num_workers=num_workers)
     batch_ids = [list_ids(stream.next_batch()) for _ in range(count)]
     stream.close()
@@ -172,7 +174,7 @@ def repeating_batches(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
     """Batches with three pairs that occur some fifteen times per epoch, and sixty rare pairs."""
     run = tmp_path_factory.mktemp("repeating_batches")
     pairs = ["one two three four\teins zwei drei vier", "five six seven\tfünf sechs sieben", "big red nine\tgroß rot neun"]
-    (run / "small.tsv").write_decode_row("".join(f"{pair}\n" for pair in pairs), encoding="utf-8")
+    (run / "small.tsv").write_text("".join(f"{pair}\n" for pair in pairs), encoding="utf-8")
     settings = ["training.batch_tokens=200", "tokenizer.vocab_size=320", "tokenizer.byte_fallback=true"]
     document = tiny(run, *settings, "data.noise.upper_case=0.5", "tokenizer.sampling_alpha=0.3").model_dump(mode="json")
     data = document["data"]

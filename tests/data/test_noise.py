@@ -65,7 +65,7 @@ def apply_noise(noise: PairNoise, epoch: int, index: int) -> tuple[str, str]:
 
 ALL = dict.fromkeys(NOISE_TYPES, 0.3)
 
-# --- selection ---------------------------------------------------------------------------------------------------
+# --- selection --------------------------------------------------------------------------------------------------------
 
 
 def test_each_recipe_key_has_a_noise_type() -> None:
@@ -119,7 +119,7 @@ def test_next_pair_is_read_only_for_concatenation() -> None:
         make_noise(concat_next=1.0).apply(0, 0, *PAIRS[0], unread)
 
 
-# --- determinism -----------------------------------------------------------------------------------
+# --- determinism ------------------------------------------------------------------------------------------------------
 
 
 def test_noise_is_independent_of_order() -> None:
@@ -161,7 +161,7 @@ def test_another_process_gives_the_same_noise() -> None:
     assert process.stdout.strip() == digest()
 
 
-# --- several noise types -----------------------------------------------------------------------------------------------------------
+# --- several noise types ----------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=300, deadline=None)
@@ -192,7 +192,7 @@ def test_noise_types_apply_in_order() -> None:
         )
 
 
-# --- single noise types -------------------------------------------------------------------------------------------------------
+# --- single noise types -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_protected_text_gets_no_typos(text: str) -> None:
         assert changed != mixed
 
 
-# --- placeholders ---------------------------------------------------------------------------------------------------------
+# --- placeholders -----------------------------------------------------------------------------------------------------
 
 PLACEHOLDER = re.compile(r'\$\{\w+\}|\{\{\w+\}\}|\{\w+\}|%\(\w+\)s|%\d\$s|%[sd]|<(?:x|ph) id="\d+"/>|__PH\d+__|\[\[\d+\]\]')
 

@@ -139,7 +139,7 @@ def pair_numbers(result: PreparedData, name: str) -> list[int]:
     return [corpus.pair_number(index) for index in range(len(corpus))]
 
 
-# --- prepared files -------------------------------------------------------------------------------------------------
+# --- prepared files ---------------------------------------------------------------------------------------------------
 
 
 def test_prepared_corpus_matches_its_text(text: Path) -> None:
@@ -529,7 +529,7 @@ def test_number_of_workers_changes_no_byte(text: Path, monkeypatch: pytest.Monke
     assert read_files(prepare_text(text, *settings, **data | {"preprocessing_workers": 2}).folder) == expected
 
 
-# --- unchanged requests --------------------------------------------------------------------------------------------
+# --- unchanged requests -----------------------------------------------------------------------------------------------
 
 
 def test_second_call_does_nothing(text: Path) -> None:
@@ -808,7 +808,7 @@ def test_damaged_manifest_is_prepared_again(text: Path, damage: str) -> None:
     assert path.read_bytes() == before
 
 
-# --- interruption ------------------------------------------------------------------------------------------------------
+# --- interruption -----------------------------------------------------------------------------------------------------
 
 ProgressCalls = list[tuple[str, int]]
 
@@ -1115,7 +1115,7 @@ vocab_size = {VOCAB_SIZE}
     assert (folder / "prepared.json").is_file()
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def make_mistake(text: Path, mistake: str) -> list[str]:

@@ -314,7 +314,7 @@ def test_evalb_command_prints_both_policies(tmp_path: Path) -> None:
         f"{test}, line 1: counts as zero: word 2 of those that count is 'dog', but 'cat' in the gold tree",
         *(f"{test}, line {line}: counts as zero: no tree" for line in range(2, 6)),
         "2 more count as zero; --json lists them all",
-        "where only the tags of punctuation differ, --gold-tags has a sentence scored",
+        "if only the tags of punctuation differ, --gold-tags scores a sentence",
     ]
     scores = score_files(gold, test)
     assert run_cli("evalb", gold, test, "--sentences").stdout == format_report(scores, 40)
@@ -336,6 +336,6 @@ def test_evalb_command_reads_parameter_file(tmp_path: Path) -> None:
     assert output["parameters"] == str(prm)
     assert output["failures_zero"]["all"]["matched"] == 5
     assert output["failures_zero"]["length<=3"]["sentences"] == 0
-    assert "labels left aside" in " ".join(run_cli("evalb", gold, test, "--prm", prm).stdout.split())
+    assert "labels ignored" in " ".join(run_cli("evalb", gold, test, "--prm", prm).stdout.split())
     answer = run_cli("evalb", gold, write_lines(tmp_path / "b.tst"))
     assert str(answer.exception) == f"{tmp_path / 'b.tst'}: has no trees; write one tree a line"

@@ -73,9 +73,9 @@ def random_bundle(base: Bundle, variant: str) -> Bundle:
     rng = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            drawn = torch.randn(weight.shape, generator=rng)
+            noise = torch.randn(weight.shape, generator=rng)
             scale = 1.0 if "norm" in name or weight is model.output else 0.4
-            weight.copy_(drawn * scale + (1.0 if name.endswith("norm.weight") else 0.0))
+            weight.copy_(noise * scale + (1.0 if name.endswith("norm.weight") else 0.0))
     return Bundle(
         recipe,
         PairTokenizer(tokenizer.source, tokenizer.target, append_source_eos=recipe.model.append_source_eos),
@@ -210,9 +210,9 @@ def test_thousand_outputs_of_good_model_agree(tiny: MakeRecipe, tmp_path: Path) 
     """CTranslate2 skips fewer end tokens of a more confident model."""
     rng = random.Random(3)
     lines = [rng.choices(list(WORDS), k=rng.randint(1, 5)) for _ in range(4000)]
-    for name, part in {"train": lines[:3000], "valid": lines[:10], "test": lines[3000:]}.items():
-        (tmp_path / f"{name}.en").write_text("".join(" ".join(line) + "\n" for line in part), encoding="utf-8")
-        targets = "".join(" ".join(WORDS[word] for word in line) + "\n" for line in part)
+    for name, split in {"train": lines[:3000], "valid": lines[:10], "test": lines[3000:]}.items():
+        (tmp_path / f"{name}.en").write_text("".join(" ".join(line) + "\n" for line in split), encoding="utf-8")
+        targets = "".join(" ".join(WORDS[word] for word in line) + "\n" for line in split)
         (tmp_path / f"{name}.de").write_text(targets, encoding="utf-8")
     settings = ["model.d_model=32", "model.d_ff=64", "training.max_steps=800", "training.batch_tokens=800"]
     train(tiny(tmp_path / "run", *NO_DROPOUT, *settings, f"data.root={tmp_path}"))
@@ -271,7 +271,9 @@ def test_notes_name_differences_of_the_search() -> None:
 
 
 def test_local_attention_cannot_be_exported(trained_bundle: Bundle, tmp_path: Path) -> None:
-    recipe = trained_bundle.recipe.model_copy(update={"model": trained_bundle.recipe.model.model_copy(update={"attention_window": 3})})
+    recipe = trained_bundle.recipe.model_copy(
+        update={"model": trained_bundle.recipe.model.model_copy(update={"attention_window": 3})}
+    )
     with pytest.raises(BundleError, match=r"^model.attention_window = 3: [^\n]*$"):
         export_ctranslate2(replace(trained_bundle, recipe=recipe), tmp_path / "out")
     assert not (tmp_path / "out").exists()

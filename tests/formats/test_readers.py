@@ -875,6 +875,26 @@ def test_sides_of_corpus_are_chained(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("content", "corpus", "code"),
+    [
+        ("", CorpusConfig(file="none.tsv"), "file-not-found"),
+        ("", CorpusConfig(file="none*.tsv"), "file-not-found"),
+        ("", CorpusConfig(file="a.txt"), "unknown-format"),
+        ("one", CorpusConfig(file="a.tsv"), "invalid-format"),
+        (b"\xff", CorpusConfig(file="a.tsv"), "invalid-encoding"),
+        ("1\t2\t3", CorpusConfig(file="a.tsv", columns=["1", "x"]), "unknown-column"),
+        ("one", CorpusConfig(source="a.tsv", target="empty"), "length-mismatch"),
+    ],
+)
+def test_read_error_has_code(tmp_path: Path, content: str | bytes, corpus: CorpusConfig, code: str) -> None:
+    write_file(tmp_path / "a.tsv", content)
+    write_file(tmp_path / "empty", "")
+    with pytest.raises(DataError) as caught:
+        list(read_pairs(corpus, tmp_path))
+    assert caught.value.code == code
+
+
 def test_columns_need_format_with_columns(tmp_path: Path) -> None:
     expected = ": po has no columns; columns is for tsv, jsonl, parquet"
     assert read_error(write_file(tmp_path / "a.po", PO_HEAD), column_names=["1", "2"]) == expected

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -165,7 +165,8 @@ def test_nbest_are_different_and_sorted_by_score(translator: Translator, lines: 
 
 
 def test_score_is_log_probability_over_length_penalty(translator: Translator, lines: list[str]) -> None:
-    for name, alpha in (("gnmt", 0.6), ("power", 1.0), ("none", 1.0)):
+    penalties: list[tuple[Literal["gnmt", "power", "none"], float]] = [("gnmt", 0.6), ("power", 1.0), ("none", 1.0)]
+    for name, alpha in penalties:
         for translation in translator.translate(lines[:5], length_penalty=name, alpha=alpha, nbest=2):
             assert len(translation.token_log_probs) == len(translation.tokens) + (translation.status == "ok")
             penalty = LengthPenalty(name, alpha)(float(len(translation.token_log_probs)))

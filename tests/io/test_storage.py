@@ -167,7 +167,7 @@ def test_unwritable_path_is_named(tmp_path: Path) -> None:
     assert read_tree(tmp_path) == {"file": b"x"}
 
 
-# --- folders with checksums ---------------------------------------------------------------------------------------------------
+# --- folders with checksums -------------------------------------------------------------------------------------------
 
 
 def test_manifest_holds_size_and_digest(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_new_folders_are_synced_into_parents(tmp_path: Path, monkeypatch: pytest
         make_dirs(tmp_path / "file" / "a")
 
 
-# --- verification ------------------------------------------------------------------------------------------------
+# --- verification -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -491,7 +491,7 @@ def test_any_other_manifest_raises(tmp_path_factory: pytest.TempPathFactory, fil
     verify_error(path)
 
 
-# --- write errors --------------------------------------------------------------------------------------
+# --- write errors -----------------------------------------------------------------------------------------------------
 
 # All calls by which the writers change the disk.
 CALLS: list[tuple[Any, str]] = [
@@ -711,7 +711,7 @@ def test_unreadable_folder_raises(bundle: Path, monkeypatch: pytest.MonkeyPatch)
     verify_checksums(bundle, BundleError)
 
 
-# --- locks ----------------------------------------------------------------------------------------------------
+# --- locks ------------------------------------------------------------------------------------------------------------
 
 BUSY = "another process is at work in it; wait for it, or stop it"
 HOLDER_SCRIPT = """

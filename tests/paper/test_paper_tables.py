@@ -1,4 +1,4 @@
-"""The paper's tables and its traps, and that the page which goes through it line by line names what is there."""
+"""Tests of the paper's tables and settings, and of the page that explains the paper line by line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +36,14 @@ from dragoman.model.attention import explicit_attention
 from dragoman.model.factory import build_model
 from dragoman.model.local_attention import MIN_BLOCK_SIZE, local_attention
 from dragoman.model.masks import causal_mask, window_mask, windowed_padding_mask
-from dragoman.paper import parallel_runs as beside
-from dragoman.paper import table1 as table1_file
+from dragoman.paper import parallel_runs, table1
 from dragoman.paper.differences import PAPER_ITEMS, find_differences
 from dragoman.paper.flop_counter import count_operations, count_sequential_matmuls, find_path_length
 from dragoman.paper.table1 import LayerSize, Sweep, draw_table1, fit_exponent, measure_table1
 from dragoman.paper.table1_layers import LAYER_KINDS, LayerKind, build_layer
 from dragoman.paper.table2 import PAPER_COSTS, add_bleu_scores, compute_run_cost, estimate_paper_flops
 from dragoman.paper.table3 import read_trained_row, train_table3
-from dragoman.paper.table3_results import Budget, Ordering, Table3, TrainedRow, parse_budget
-from dragoman.paper.table3_results import Table3Result as RowResult
-from dragoman.paper.table3_results import draw_table3 as picture_of_rows
+from dragoman.paper.table3_results import Budget, Ordering, Table3, Table3Result, TrainedRow, draw_table3, parse_budget
 from dragoman.paper.table3_rows import (
     MODEL_SCALES,
     PAPER_ROWS,
@@ -55,7 +53,7 @@ from dragoman.paper.table3_rows import (
     make_row_recipe,
     select_rows,
 )
-from dragoman.training import device as machine
+from dragoman.training import device
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.device import KernelChoice
 from dragoman.training.monitoring.events import Callback, RunClosed, StepDone, TrainingEvent, ignore_event
@@ -65,6 +63,7 @@ from dragoman.training.report import TRANSLATIONS_FILE
 pytestmark = pytest.mark.usefixtures("one_core")
 
 ROOT = Path(__file__).parents[2]
+MakeCallback = Callable[[str], Callback]
 PAGE = ROOT / "docs" / "explanation" / "paper.md"
 
 
@@ -73,14 +72,14 @@ def ask(*words: object) -> Result:
 
 
 def answer(*words: object) -> str:
-    """What a command that comes to its end says."""
+    """Return the output of a successful command."""
     result = ask(*words)
     assert result.exit_code == 0, result.exception
     return result.stdout
 
 
 def refusal(*words: object) -> str:
-    """The one line that a mistake is answered with."""
+    """Return the one line of an error."""
     result = ask(*words)
     assert result.stdout == ""
     error = result.exception
@@ -94,57 +93,57 @@ def refusal(*words: object) -> str:
 # --- differences -------------------------------------------------------------------------------------------------------
 
 
-def test_every_trap_has_its_item_and_all_31_are_there() -> None:
+def test_every_paper_setting_has_its_item() -> None:
     assert [item.number for item in PAPER_ITEMS] == list(range(1, 33))
-    knobs = [knob for item in PAPER_ITEMS for knob in item.recipe_keys]
-    assert sorted(knobs) == sorted(trap.key for trap in PAPER_SETTINGS)
+    keys = [key for item in PAPER_ITEMS for key in item.recipe_keys]
+    assert sorted(keys) == sorted(setting.key for setting in PAPER_SETTINGS)
     recipe = make_recipe({}).model_dump(mode="json")
     for item in PAPER_ITEMS:
         assert item.recipe_keys or item.value or item.decided_by, item.name
-        for knob in item.decided_by:
-            section, _, key = knob.rpartition(".")
-            assert key in (recipe[section] if section else recipe), knob
+        for dotted_key in item.decided_by:
+            section, _, key = dotted_key.rpartition(".")
+            assert key in (recipe[section] if section else recipe), dotted_key
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("size", ["base", "big", "tiny", "E", "D-p0.2"])
-def test_differences_are_the_departures_that_a_run_prints(preset: str, size: str) -> None:
+def test_differences_equal_the_deviations_of_a_run(preset: str, size: str) -> None:
     recipe = make_recipe({"preset": preset, "size": size}).model_dump(mode="json")
-    found = find_differences(recipe)
-    told = [departure for one in found for departure in one.deviations]
-    assert sorted(one.key for one in told) == sorted(one.key for one in find_deviations(recipe))
-    assert all((one.state == "departs") == bool(one.deviations) for one in found)
+    differences = find_differences(recipe)
+    deviations = [deviation for difference in differences for deviation in difference.deviations]
+    assert sorted(deviation.key for deviation in deviations) == sorted(deviation.key for deviation in find_deviations(recipe))
+    assert all((difference.state == "deviates") == bool(difference.deviations) for difference in differences)
 
 
-def test_a_preset_is_told_in_words_and_as_json() -> None:
+def test_differences_prints_text_and_json() -> None:
     text = answer("differences", "modern")
     assert "model.norm = pre; the text has post (section 3.1), its code has post" in text
     assert "sacreBLEU" in text
     document = json.loads(answer("differences", "t2t-2017", "--size", "big", "--json"))
     assert (document["preset"], document["size"], len(document["differences"])) == ("t2t-2017", "big", 32)
     sinusoids = document["differences"][6]
-    assert (sinusoids["number"], sinusoids["state"], sinusoids["ours"]) == (7, "departs", "positions concatenated")
-    assert "departs from nothing" in answer("differences", "paper")
+    assert (sinusoids["number"], sinusoids["state"], sinusoids["recipe"]) == (7, "deviates", "position_encoding concatenated")
+    assert "does not deviate" in answer("differences", "paper")
 
 
-def test_an_unknown_preset_or_table_is_one_line() -> None:
-    assert "preset = 'modem' is not known" in refusal("differences", "modem")
-    assert "size = 'huge' is not known" in refusal("differences", "paper", "--size", "huge")
+def test_unknown_preset_or_table_is_one_line() -> None:
+    assert "preset = 'modem' is unknown" in refusal("differences", "modem")
+    assert "size = 'huge' is unknown" in refusal("differences", "paper", "--size", "huge")
     assert "No such command 'table9'" in refusal("table9")
 
 
 # --- table 1 -----------------------------------------------------------------------------------------------------------
 
 
-def gradients(*inputs: Tensor, found: Tensor) -> list[Tensor]:
-    weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(1), dtype=found.dtype)
-    return list(torch.autograd.grad((found * weight).sum(), inputs))
+def gradients(*inputs: Tensor, output: Tensor) -> list[Tensor]:
+    weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(1), dtype=output.dtype)
+    return list(torch.autograd.grad((output * weight).sum(), inputs))
 
 
 @pytest.mark.parametrize("length", [1, 2 * MIN_BLOCK_SIZE, 90])
 @pytest.mark.parametrize("radius", [1, MIN_BLOCK_SIZE, 40, 200])
 @pytest.mark.parametrize("form", ["plain", "padded", "causal"])
-def test_restricted_attention_is_the_masked_one(length: int, radius: int, form: str) -> None:
+def test_local_attention_equals_masked_attention(length: int, radius: int, form: str) -> None:
     torch.manual_seed(length + radius)
     query, key, value = (torch.randn(2, 3, length, 6, dtype=torch.float64, requires_grad=True) for _ in range(3))
     device, keep_BT = torch.device("cpu"), None
@@ -154,34 +153,34 @@ def test_restricted_attention_is_the_masked_one(length: int, radius: int, form: 
         mask = windowed_padding_mask(keep_BT, radius)
     elif form == "causal":
         mask = mask & causal_mask(length, length, device=device)
-    found = local_attention(query, key, value, radius, token_mask_BT=keep_BT, causal=form == "causal")
+    output = local_attention(query, key, value, radius, token_mask_BT=keep_BT, causal=form == "causal")
     expected = explicit_attention(query, key, value, mask, 0.0)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    for ours, theirs in zip(
-        gradients(query, key, value, found=found), gradients(query, key, value, found=expected), strict=True
+    torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-12)
+    for gradient, expected_gradient in zip(
+        gradients(query, key, value, output=output), gradients(query, key, value, output=expected), strict=True
     ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-11, atol=1e-12)
 
 
-def test_restricted_attention_never_holds_all_pairs() -> None:
-    """Four times the length takes four times the bytes and operations, where the mask takes sixteen times."""
+def test_local_attention_cost_grows_linearly() -> None:
+    """Check that four times the length costs four times the bytes and operations; with a mask it costs sixteen times."""
 
-    def grown(kind: LayerKind) -> tuple[float, float]:
+    def cost_growth(kind: LayerKind) -> tuple[float, float]:
         small, large = (
             count_operations(build_layer(kind, 8, 16), torch.randn(1, n, 8, requires_grad=True)) for n in (256, 1024)
         )
         return large.peak_bytes / small.peak_bytes, large.operations / small.operations
 
-    assert grown("restricted self-attention") == pytest.approx((4, 4), rel=0.02)
-    assert grown("self-attention") == pytest.approx((16, 16), rel=0.15)
+    assert cost_growth("restricted self-attention") == pytest.approx((4, 4), rel=0.02)
+    assert cost_growth("self-attention") == pytest.approx((16, 16), rel=0.15)
 
 
-def test_restricted_attention_drops_weights() -> None:
+def test_local_attention_has_dropout() -> None:
     torch.manual_seed(1)
     ones = torch.ones(1, 1, 400, 4)
-    found = local_attention(ones, ones, ones, 30, dropout_p=0.5)[0, 0, :, 0]
-    assert found.std() > 0.05
-    assert found.mean().item() == pytest.approx(1.0, abs=0.03)
+    output = local_attention(ones, ones, ones, 30, dropout_p=0.5)[0, 0, :, 0]
+    assert output.std() > 0.05
+    assert output.mean().item() == pytest.approx(1.0, abs=0.03)
 
 
 # Multiplications and additions of the products, forwards and backwards, by the equations: n places, width d.
@@ -193,25 +192,25 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("kind", OPERATIONS)
-def test_operations_are_those_of_the_equations(kind: LayerKind) -> None:
+def test_operations_equal_those_of_the_equations(kind: LayerKind) -> None:
     n, d = 40, 8
-    found = count_operations(build_layer(kind, d, 3), torch.randn(1, n, d, requires_grad=True)).operations
-    assert found == OPERATIONS[kind](n, d)
+    operations = count_operations(build_layer(kind, d, 3), torch.randn(1, n, d, requires_grad=True)).operations
+    assert operations == OPERATIONS[kind](n, d)
 
 
-def test_bytes_are_those_that_are_alive() -> None:
-    def three_at_once(x_BND: Tensor) -> Tensor:
-        doubled = x_BND * 2  # dies as soon as the next is made: the sum keeps nothing of it
+def test_peak_bytes_count_live_tensors() -> None:
+    def three_operations(x_BND: Tensor) -> Tensor:
+        doubled = x_BND * 2  # released after the sum, which does not save it
         return (doubled + 1) * 1
 
     x_BND = torch.randn(1, 100, 10, requires_grad=True)
-    found = count_operations(three_at_once, x_BND)
-    # 4,000 bytes a tensor: forwards two live at once; then the result, its gradient, and what becomes of that.
-    assert 2 * 4000 <= found.peak_bytes <= 4 * 4000
-    assert found.operations == 0
+    count = count_operations(three_operations, x_BND)
+    # 4,000 bytes a tensor: two are live in the forward pass; then the result, its gradient and the next gradient.
+    assert 2 * 4000 <= count.peak_bytes <= 4 * 4000
+    assert count.operations == 0
 
 
-def test_what_waits_and_how_far_it_is() -> None:
+def test_path_lengths_and_sequential_products() -> None:
     def path(kind: LayerKind, reach: int) -> list[int]:
         return [find_path_length(kind, n, 4, reach) for n in (9, 27)]
 
@@ -221,12 +220,12 @@ def test_what_waits_and_how_far_it_is() -> None:
     assert path("convolution", 3) == [4, 13]  # (n−1)/(k−1)
     assert path("dilated convolution", 3) == [2, 3]  # log_k n
     assert path("separable convolution", 3) == [4, 13]
-    waits = {kind: [count_sequential_matmuls(build_layer(kind, 4, 3), n, 4) for n in (5, 20)] for kind in LAYER_KINDS}
-    assert waits.pop("recurrent (LSTM)") == [5, 20]
-    assert all(few == more <= 2 for few, more in waits.values())
+    sequential = {kind: [count_sequential_matmuls(build_layer(kind, 4, 3), n, 4) for n in (5, 20)] for kind in LAYER_KINDS}
+    assert sequential.pop("recurrent (LSTM)") == [5, 20]
+    assert all(few == more <= 2 for few, more in sequential.values())
 
 
-def test_an_exponent_is_the_slope_of_logarithms() -> None:
+def test_exponent_is_the_slope_of_logarithms() -> None:
     assert fit_exponent([1, 2, 4, 8], [9.0, 3 * 2**1.5, 3 * 4**1.5, 3 * 8**1.5]) == pytest.approx(1.5)  # of the last three
 
 
@@ -246,11 +245,11 @@ def few_sweeps() -> list[Sweep]:
 
 
 def test_table_1_at_a_tiny_scale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(table1_file, "sweeps", few_sweeps)
-    monkeypatch.setattr(table1_file, "PATH_LENGTHS", (3, 9, 27))
-    said = answer("table1", "--budget", 3, "-o", tmp_path / "table1.svg")
+    monkeypatch.setattr(table1, "plan_sweeps", few_sweeps)
+    monkeypatch.setattr(table1, "PATH_LENGTHS", (3, 9, 27))
+    output = answer("table1", "--budget", 3, "-o", tmp_path / "table1.svg")
     for words in ("self-attention", "recurrent (LSTM)", "r·n·d", "k·n·d + n·d²", "log_k n", "n^2"):
-        assert words in said
+        assert words in output
     assert (tmp_path / "table1.svg").read_text().startswith("<svg")
     assert "exists already" in refusal("table1", "--budget", 3, "-o", tmp_path / "table1.svg")
     document = json.loads(answer("table1", "--budget", 3, "--json"))
@@ -258,21 +257,21 @@ def test_table_1_at_a_tiny_scale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     recurrent = document["rows"][2]
     assert recurrent["sweeps"]["n"]["exponents"]["operations"] == pytest.approx(
         1.0, abs=0.01
-    )  # the first step has no state to learn from
+    )  # the first step has no previous state
     assert recurrent["path"] == [3, 9, 27]
     assert recurrent["path_exponent"] == pytest.approx(1.0)
 
 
-def test_a_budget_too_small_for_table_1_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table1_file, "sweeps", few_sweeps)
-    monkeypatch.setattr(table1_file, "PATH_LENGTHS", (3, 9))
+def test_too_small_budget_of_table_1_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table1, "plan_sweeps", few_sweeps)
+    monkeypatch.setattr(table1, "PATH_LENGTHS", (3, 9))
     assert "one round of all measurements takes" in refusal("table1", "--budget", 1e-6)
     assert "not in the range" in refusal("table1", "--budget", 0)
 
 
 @pytest.mark.slow
 def test_table_1_has_the_printed_exponents() -> None:
-    """Loosely, for who knows what else is at work here; the page tells what a quiet machine measures."""
+    """Check the exponents with a wide tolerance, because other processes may run; the page has those of a quiet machine."""
     rows = measure_table1(25.0)
     assert "recurrent" in draw_table1(rows)
     for row in rows:
@@ -288,33 +287,33 @@ def test_table_1_has_the_printed_exponents() -> None:
 # --- table 2 -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_paper_s_own_estimates_come_out() -> None:
+def test_estimates_equal_those_of_the_paper() -> None:
     base, big = PAPER_COSTS[-2:]
     p100 = 9.5e12
     assert f"{estimate_paper_flops(12 * 3600, 8, p100):.1e}" == f"{base.en_de_flops:.1e}" == "3.3e+18"
     assert f"{estimate_paper_flops(3.5 * 86400, 8, p100):.1e}" == f"{big.en_de_flops:.1e}" == "2.3e+19"
 
 
-def test_a_finished_run_costs_what_its_report_says(trained: Path) -> None:
+def test_cost_of_finished_run_equals_its_report(trained: Path) -> None:
     report = json.loads((trained / "report.json").read_text())
     run = read_metrics_log(trained / "metrics.jsonl")[0]
     cost = compute_run_cost(trained)
     assert (cost.steps, cost.seconds, cost.counted_flops) == (200, report["seconds"], report["flops"])
-    assert cost.sustained_flops == pytest.approx(run["ceiling"])
-    assert cost.paper_flops == pytest.approx(report["seconds"] * run["ceiling"])
+    assert cost.sustained_flops == pytest.approx(run["peak_flops_per_second"])
+    assert cost.paper_flops == pytest.approx(report["seconds"] * run["peak_flops_per_second"])
     assert compute_run_cost(trained, sustained_flops=2e12).paper_flops == pytest.approx(report["seconds"] * 2e12)
     both = add_bleu_scores(cost)
     assert both.bleu == pytest.approx(report["bleu"], abs=0.01)
     assert "compounds:split" in (both.paper_bleu_signature or "")
-    said = answer("table2", trained, "--tflops", 1)
-    assert "Transformer (base)" in said
-    assert "3.3e+18" in said
-    assert "as given" in said
+    output = answer("table2", trained, "--tflops", 1)
+    assert "Transformer (base)" in output
+    assert "3.3e+18" in output
+    assert "as given" in output
     assert json.loads(answer("table2", trained, "--json"))["runs"][0]["steps"] == 200
 
 
-def test_an_unfinished_run_is_counted_by_its_journal(trained: Path, tmp_path: Path) -> None:
-    """Up to the last line before its end, by what each line tells of the time since the one before."""
+def test_cost_of_unfinished_run_is_from_metrics_log(trained: Path, tmp_path: Path) -> None:
+    """Check the cost up to the last line before the end, where each line covers the time since the previous one."""
     for name in ("recipe.json", "metrics.jsonl"):
         (tmp_path / name).write_bytes((trained / name).read_bytes())
     whole = json.loads((trained / "report.json").read_text())
@@ -329,7 +328,7 @@ def test_an_unfinished_run_is_counted_by_its_journal(trained: Path, tmp_path: Pa
         add_bleu_scores(cost)
 
 
-def test_a_gpu_of_the_paper_sustains_what_the_paper_says(trained: Path, tmp_path: Path) -> None:
+def test_gpu_of_the_paper_has_its_sustained_flops(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_bytes((trained / "recipe.json").read_bytes())
     lines = (trained / "metrics.jsonl").read_text().splitlines()
     first = {**json.loads(lines[0]), "machine": "cuda (Tesla P100-PCIE-16GB), float32", "devices": 8}
@@ -339,18 +338,18 @@ def test_a_gpu_of_the_paper_sustains_what_the_paper_says(trained: Path, tmp_path
     assert cost.paper_flops == pytest.approx(cost.seconds * 8 * 9.5e12)
 
 
-def test_a_run_that_went_on_on_others_is_charged_for_each(trained: Path, tmp_path: Path) -> None:
-    """100 s on two devices of together 6 TFLOP/s, as its lines tell, then 60 s on one of 4: by hand."""
+def test_cost_adds_up_over_changed_devices(trained: Path, tmp_path: Path) -> None:
+    """Compare with a calculation by hand: 100 s on two devices of together 6 TFLOP/s, then 60 s on one of 4."""
     (tmp_path / "recipe.json").write_bytes((trained / "recipe.json").read_bytes())
     line = {"type": "train", "flops_per_second": 1e9}
     lines = [
-        {"type": "run", "step": 0, "machine": "cpu", "devices": 2, "ceiling": 6e12},
-        {**line, "step": 50, "share_spent": 0.5, "minutes_left": 1.0},
-        {**line, "step": 100, "share_spent": 0.8, "minutes_left": 100 / 60 / 4},
-        {"type": "run", "step": 100, "machine": "cuda (Quadro P1000)", "devices": 1, "ceiling": 4e12},
-        {**line, "step": 160, "share_spent": 0.5, "minutes_left": 160 / 60},
+        {"type": "run", "step": 0, "machine": "cpu", "devices": 2, "peak_flops_per_second": 6e12},
+        {**line, "step": 50, "progress": 0.5, "minutes": 1.0, "minutes_left": 1.0},
+        {**line, "step": 100, "progress": 0.8, "minutes": 100 / 60, "minutes_left": 100 / 60 / 4},
+        {"type": "run", "step": 100, "machine": "cuda (Quadro P1000)", "devices": 1, "peak_flops_per_second": 4e12},
+        {**line, "step": 160, "progress": 0.5, "minutes": 160 / 60, "minutes_left": 160 / 60},
     ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in lines))
     cost = compute_run_cost(tmp_path)
     assert cost.seconds == pytest.approx(160)
     assert cost.devices == pytest.approx((100 * 2 + 60) / 160)
@@ -359,8 +358,8 @@ def test_a_run_that_went_on_on_others_is_charged_for_each(trained: Path, tmp_pat
     assert compute_run_cost(tmp_path, sustained_flops=1e12).paper_flops == pytest.approx(260e12)
 
 
-def test_an_unfinished_run_is_counted_by_its_newest_checkpoint(trained: Path, tmp_path: Path) -> None:
-    """Where the journal's last line is behind it: a run that was stopped at its end."""
+def test_cost_of_unfinished_run_is_from_newest_checkpoint(trained: Path, tmp_path: Path) -> None:
+    """Check a run that was stopped at its end, whose checkpoint is newer than the last line of the metrics log."""
     for name in ("recipe.json", "metrics.jsonl"):
         (tmp_path / name).write_bytes((trained / name).read_bytes())
     shutil.copytree(trained / "checkpoints", tmp_path / "checkpoints")
@@ -379,7 +378,13 @@ def plain(tiny: MakeRecipe, tmp_path: Path) -> Recipe:
 
 
 def small_table(
-    plain: Recipe, folder: Path, callback: Callback = ignore_event, *, seeds: int = 1, steps: int = 4, processes: int = 1
+    plain: Recipe,
+    folder: Path,
+    make_callback: MakeCallback = lambda _: ignore_event,
+    *,
+    seeds: int = 1,
+    steps: int = 4,
+    processes: int = 1,
 ) -> Table3:
     return train_table3(
         plain,
@@ -389,29 +394,29 @@ def small_table(
         budget=Budget(steps=steps),
         seeds=seeds,
         folder=folder,
-        make_callback=lambda name: callback.called(name) if isinstance(callback, Names) else callback,
+        make_callback=make_callback,
         processes=processes,
     )
 
 
 @pytest.mark.parametrize("row", PAPER_ROWS, ids=lambda row: row.name)
-def test_a_row_at_the_paper_s_scale_is_its_size(row: PaperRow) -> None:
+def test_row_at_paper_scale_equals_its_size(row: PaperRow) -> None:
     expected = make_recipe({"size": row.name}).model
     assert make_recipe({"model": make_row_model(row.name, MODEL_SCALES["paper"])}).model == expected
 
 
 @pytest.mark.parametrize("scale", MODEL_SCALES)
-def test_a_row_differs_from_base_as_printed_at_every_scale(scale: str) -> None:
+def test_rows_differ_as_printed_at_every_scale(scale: str) -> None:
     base, whole = make_row_model("base", MODEL_SCALES[scale]), SIZES["base"]["model"]
     for row in PAPER_ROWS:
-        ours, printed = make_row_model(row.name, MODEL_SCALES[scale]), SIZES[row.name]["model"]
+        model_keys, printed = make_row_model(row.name, MODEL_SCALES[scale]), SIZES[row.name]["model"]
         for key in ("encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads"):
-            assert ours[key] / base[key] == printed[key] / whole[key], (row.name, key)
-        model = make_recipe({"model": ours}).model
+            assert model_keys[key] / base[key] == printed[key] / whole[key], (row.name, key)
+        model = make_recipe({"model": model_keys}).model
         assert model.num_heads * model.value_width == model.d_model
 
 
-def test_printed_rows_are_in_series_and_in_presets() -> None:
+def test_printed_rows_are_in_series_and_presets() -> None:
     assert (
         {row.name for row in PAPER_ROWS} == SIZES.keys() - {"tiny"} == {name for names in ROW_SERIES.values() for name in names}
     )
@@ -419,124 +424,129 @@ def test_printed_rows_are_in_series_and_in_presets() -> None:
     assert [row.name for row in select_rows("B, big")] == ["base", "B-dk16", "B-dk32", "big"]
 
 
-def test_printed_parameters_are_those_of_the_rows() -> None:
-    """With the 40,960 rows of the code of 2017, and biases on the projections; big had about 36,000."""
+def test_parameter_counts_equal_the_printed_ones() -> None:
+    """Check the counts with the 40,960 embeddings and the projection biases of the 2017 code; big had about 36,000."""
     for row in PAPER_ROWS:
         if row.million_parameters is not None and row.name != "big":
             config = make_recipe({"preset": "t2t-2017", "size": row.name}).model
             with torch.device("meta"):
-                found = build_model(config, source_vocab_size=40960, target_vocab_size=40960).num_parameters()
-            assert round(found / 1e6) == row.million_parameters, row.name
+                parameters = build_model(config, source_vocab_size=40960, target_vocab_size=40960).num_parameters()
+            assert round(parameters / 1e6) == row.million_parameters, row.name
 
 
-def test_a_row_s_recipe_is_scored_as_the_table_is(plain: Recipe, tmp_path: Path) -> None:
+def test_row_recipe_has_the_settings_of_table_3(plain: Recipe, tmp_path: Path) -> None:
     settings = {"scale": MODEL_SCALES["small"], "seed": 2, "run": tmp_path / "row"}
     rows = {row.name: row for row in PAPER_ROWS}
-    found = {
+    recipes = {
         name: make_row_recipe(plain, rows[name], budget_settings=Budget(minutes=3.0).to_training_settings(), **settings)  # type: ignore[arg-type]
         for name in ("E", "D-ls0.2", "D-p0", "big")
     }
-    for recipe in found.values():
+    for recipe in recipes.values():
         assert recipe.data.test == recipe.data.valid == plain.data.valid
         assert (recipe.training.checkpoint_averaging, recipe.training.seed, recipe.training.max_minutes) == ("none", 2, 3.0)
         assert (recipe.decoding.beam_size, recipe.decoding.alpha) == (4, 0.6)
         assert recipe.training.peak_lr == plain.training.peak_lr
-    assert found["E"].model.position_encoding == "learned"
-    assert found["D-p0"].model.position_encoding == plain.model.position_encoding
-    assert found["D-ls0.2"].training.label_smoothing == 0.2
-    assert found["D-p0"].model.residual_dropout == found["D-p0"].model.embedding_dropout == 0.0
-    assert (found["big"].model.d_model, found["big"].model.num_heads, found["big"].model.residual_dropout) == (256, 16, 0.3)
+    assert recipes["E"].model.position_encoding == "learned"
+    assert recipes["D-p0"].model.position_encoding == plain.model.position_encoding
+    assert recipes["D-ls0.2"].training.label_smoothing == 0.2
+    assert recipes["D-p0"].model.residual_dropout == recipes["D-p0"].model.embedding_dropout == 0.0
+    big = recipes["big"].model
+    assert (big.d_model, big.num_heads, big.residual_dropout) == (
+        256,
+        16,
+        0.3,
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "budget"),
     [("2000", Budget(steps=2000)), ("1", Budget(steps=1)), ("50 steps", Budget(steps=50)), ("1.5min", Budget(minutes=1.5))],
 )
-def test_a_budget_is_steps_or_minutes(text: str, budget: Budget) -> None:
+def test_budget_is_steps_or_minutes(text: str, budget: Budget) -> None:
     assert parse_budget(text) == budget
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
-    [("0", "too small to train one step"), ("0min", "too small"), ("1.5", "no number of steps"), ("-3", "give steps"),
-     ("", "give steps"), ("2 h", "give steps"), ("9" * 30, "no number of steps")],
+    ("text", "message"),
+    [("0", "too small to train one step"), ("0min", "too small"), ("1.5", "not a number of steps"), ("-3", "is not a budget"),
+     ("", "is not a budget"), ("2 h", "is not a budget"), ("9" * 30, "not a number of steps")],
 )  # fmt: skip
-def test_a_budget_that_is_none_is_one_line(text: str, told: str, tmp_path: Path) -> None:
-    assert told in refusal("table3", "--corpus", "multi30k-ende", f"--budget={text}", "--folder", tmp_path / "table")
+def test_invalid_budget_is_one_line(text: str, message: str, tmp_path: Path) -> None:
+    assert message in refusal("table3", "--corpus", "multi30k-ende", f"--budget={text}", "--folder", tmp_path / "table")
     assert not (tmp_path / "table").exists()
 
 
-def test_what_table_3_cannot_use_is_one_line(plain: Recipe, tmp_path: Path) -> None:
+def test_invalid_arguments_of_table_3_are_one_line(plain: Recipe, tmp_path: Path) -> None:
     folder = tmp_path / "table"
-    here = ("table3", "--folder", folder, "--corpus")
-    assert "'C-n3' is no row of Table 3; did you mean C-n" in refusal(*here, "multi30k-ende", "--rows", "A,C-n3")
-    assert "names no row" in refusal(*here, "multi30k-ende", "--rows", ",")
-    settled = refusal(*here, "multi30k-ende", "training.max_steps=9")
-    assert "'training.max_steps=9': Table 3 settles training.max_steps by itself; use --budget" in settled
-    assert "leave it out" in refusal(*here, "multi30k-ende", "model.d_k=9")
-    assert "leave it out" in refusal(*here, "multi30k-ende", "decoding.mbr=chrf")
-    assert "there is no such recipe" in refusal(*here, tmp_path / "none.toml")
-    assert "nowhere" in refusal(*here, "multi30k-ende", f"data.root={tmp_path / 'nowhere'}", "--rows", "E")
+    arguments = ("table3", "--folder", folder, "--corpus")
+    assert "'C-n3' is no row of Table 3; did you mean C-n" in refusal(*arguments, "multi30k-ende", "--rows", "A,C-n3")
+    assert "names no row" in refusal(*arguments, "multi30k-ende", "--rows", ",")
+    error = refusal(*arguments, "multi30k-ende", "training.max_steps=9")
+    assert "'training.max_steps=9': Table 3 sets training.max_steps itself; use --budget" in error
+    assert "leave it out" in refusal(*arguments, "multi30k-ende", "model.d_k=9")
+    assert "leave it out" in refusal(*arguments, "multi30k-ende", "decoding.mbr=chrf")
+    assert "there is no such recipe" in refusal(*arguments, tmp_path / "none.toml")
+    assert "nowhere" in refusal(*arguments, "multi30k-ende", f"data.root={tmp_path / 'nowhere'}", "--rows", "E")
     without = make_recipe({"data": {"train": plain.data.train.model_dump() if plain.data.train else None}})
-    with pytest.raises(RecipeError, match=r"data\.valid, which is not given"):
+    with pytest.raises(RecipeError, match=r"data\.valid is missing"):
         small_table(without, folder)
     with pytest.raises(DataError):
         small_table(plain.model_copy(update={"data": plain.data.model_copy(update={"root": str(tmp_path)})}), folder)
     assert not any(path.is_file() for path in folder.rglob("*"))
 
 
-def test_a_folder_of_another_recipe_and_a_picture_that_exists_are_refused_before_anything_trains(
-    plain: Recipe, tmp_path: Path
-) -> None:
-    """Also where the other run stands at the last row, and where it is no run of a table at all."""
+def test_table_3_checks_folder_and_output_before_training(plain: Recipe, tmp_path: Path) -> None:
+    """Check a foreign run in the folder of the last row."""
     folder = tmp_path / "table"
-    other = folder / "C-n2-seed1"
-    other.mkdir(parents=True)
-    (other / "recipe.json").write_text(plain.model_dump_json())
-    with pytest.raises(RunError, match=r"C-n2-seed1 was begun with another recipe: \S+ was [^\n]*--folder$"):
+    foreign_run = folder / "C-n2-seed1"
+    foreign_run.mkdir(parents=True)
+    (foreign_run / "recipe.json").write_text(plain.model_dump_json())
+    with pytest.raises(RunError, match=r"C-n2-seed1: has another recipe: \S+ was [^\n]*--folder$"):
         small_table(plain, folder)
-    with pytest.raises(RunError, match="was begun with another recipe"):
+    with pytest.raises(RunError, match="has another recipe"):
         small_table(plain, folder, processes=2)
     assert [path.name for path in folder.rglob("*")] == ["C-n2-seed1", "recipe.json"]
-    assert (other / "recipe.json").read_text() == plain.model_dump_json()
-    picture = tmp_path / "table.svg"
-    picture.write_text("mine")
-    words = ("table3", "--corpus", "multi30k-ende", "--folder", tmp_path / "new", "-o", picture)
+    assert (foreign_run / "recipe.json").read_text() == plain.model_dump_json()
+    drawing = tmp_path / "table.svg"
+    drawing.write_text("mine")
+    words = ("table3", "--corpus", "multi30k-ende", "--folder", tmp_path / "new", "-o", drawing)
     assert "table.svg: exists already" in refusal(*words)
-    assert (picture.read_text(), (tmp_path / "new").exists()) == ("mine", False)
+    assert (drawing.read_text(), (tmp_path / "new").exists()) == ("mine", False)
 
 
 def test_rows_are_compared_over_one_text(plain: Recipe, corpus: Path, tmp_path: Path) -> None:
     folder, text = tmp_path / "table", Path(shutil.copytree(corpus, tmp_path / "text"))
 
-    def at(root: Path) -> Recipe:
+    def with_root(root: Path) -> Recipe:
         return plain.model_copy(update={"data": plain.data.model_copy(update={"root": str(root)})})
 
-    table = small_table(at(text), folder)
+    table = small_table(with_root(text), folder)
     assert table.remarks == []
-    assert all(one.p_value is not None for one in table.compare_rows("bleu"))
-    assert small_table(at(corpus), folder).to_dict() == table.to_dict()  # the same text, in another place
+    assert all(ordering.p_value is not None for ordering in table.compare_rows("bleu"))
+    assert small_table(with_root(corpus), folder).to_dict() == table.to_dict()  # the same text in another folder
     kept = (text / "valid.de").read_text()
     (text / "valid.de").write_text(kept.replace("e", "a"))
-    with pytest.raises(RunError, match=r"base-seed1 learnt from another text than data\.root = \S+ now holds; [^\n]*--folder$"):
-        small_table(at(text), folder)
+    with pytest.raises(
+        RunError, match=r"base-seed1: was trained on another text than data\.root = \S+ now holds; [^\n]*--folder$"
+    ):
+        small_table(with_root(text), folder)
     (text / "valid.de").unlink()
-    without = small_table(at(text), folder)
+    without = small_table(with_root(text), folder)
     (remark,) = without.remarks
     assert remark.startswith(f"no bootstrap: {text / 'valid.de'}: there is no such file")
-    assert [one.p_value for one in without.compare_rows("bleu")] == [None]
+    assert [ordering.p_value for ordering in without.compare_rows("bleu")] == [None]
     shutil.rmtree(folder / "C-n2-seed1")
     with pytest.raises(DataError, match=r"valid\.de: there is no such file"):
-        small_table(at(text), folder)
+        small_table(with_root(text), folder)
     (text / "valid.de").write_text(kept)
     shutil.rmtree(folder)
-    small_table(at(text), folder)
+    small_table(with_root(text), folder)
     (folder / "C-n2-seed1" / TRANSLATIONS_FILE).write_text("one\n")
-    (remark,) = small_table(at(text), folder).remarks
+    (remark,) = small_table(with_root(text), folder).remarks
     assert "translations.txt: has 1 lines, but data.valid has 10" in remark
 
 
-def test_minutes_that_one_step_used_up_are_too_few() -> None:
+def test_minutes_of_only_one_step_are_an_error() -> None:
     report = {"seconds": 30.0, "steps": 1, "valid": {"perplexity": 9.0}, "bleu": 1.0, "parameters": 5}
     with pytest.raises(RecipeError, match=r"too small to train one step of C-n2, which took 30\.0 seconds"):
         read_trained_row("C-n2", 1, report, Budget(minutes=0.1))
@@ -545,33 +555,30 @@ def test_minutes_that_one_step_used_up_are_too_few() -> None:
     assert read_trained_row("C-n2", 1, report, Budget(steps=1)).perplexity == 9.0
 
 
-class StopsAt:
-    """Presses Ctrl-C once this share of the first run is spent."""
+def interrupt_at(progress: float) -> MakeCallback:
+    """Return callbacks that send SIGINT when this share of the budget is spent."""
 
-    def __init__(self, share: float) -> None:
-        self.share = share
-
-    def __call__(self, event: TrainingEvent) -> None:
-        if isinstance(event, StepDone) and event.progress >= self.share:
+    def callback(event: TrainingEvent) -> None:
+        if isinstance(event, StepDone) and event.progress >= progress:
             os.kill(os.getpid(), signal.SIGINT)
+
+    return lambda _: callback
 
 
 def scores(table: Table3) -> list[tuple[object, ...]]:
-    return [(one.row, one.seed, one.perplexity, one.bleu, one.steps) for each in table.results for one in each.trained_rows]
+    return [(row.row, row.seed, row.perplexity, row.bleu, row.steps) for result in table.results for row in result.trained_rows]
 
 
 @pytest.mark.slow
-def test_rows_side_by_side_stop_together_go_on_and_are_the_rows_one_by_one(
-    plain: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(beside, "cores", lambda: 2)  # a thread each, which adds up in one order
-    # Ways that no process would find by itself, lean attention being faster: so each was told.
-    routes = KernelChoice("oneDNN", "fused")
-    monkeypatch.setattr(machine, "_fastest_routes", lambda _: routes)
-    folder, told = tmp_path / "both", list[str]()
+def test_parallel_rows_stop_resume_and_equal_sequential(plain: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel_runs, "count_cores", lambda: 2)  # one thread each, so that sums have one order
+    # A plan that no process would choose by itself, so that each must have it from the parent.
+    kernels = KernelChoice("oneDNN", "fused")
+    monkeypatch.setattr(device, "_select_fastest_kernels", lambda _: kernels)
+    folder, started_names = tmp_path / "both", list[str]()
 
-    def press(_: object) -> list[int]:
-        """What a scheduler does, once one is training: it is as good as Ctrl-C."""
+    def terminate(_: object) -> list[int]:
+        """Send SIGTERM when a run is training, as a scheduler does."""
         for _ in range(2400):
             if any((folder / f"{row}-seed1" / "metrics.jsonl").is_file() for row in ("base", "C-n2")):
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -579,22 +586,22 @@ def test_rows_side_by_side_stop_together_go_on_and_are_the_rows_one_by_one(
         raise AssertionError("no run has begun, or none was interrupted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(beside, "wait", press)
-        with pytest.raises(InterruptedRun, match="the same command goes on"):
+        patch.setattr(parallel_runs, "wait", terminate)
+        with pytest.raises(InterruptedRun, match="run the same command to resume"):
             small_table(plain, folder, steps=150, processes=2)
-    journals = [read_metrics_log(path) for path in folder.glob("*-seed1/metrics.jsonl")]
-    assert any(one.get("event") == "stopped" for journal in journals for one in journal)
+    logs = [read_metrics_log(path) for path in folder.glob("*-seed1/metrics.jsonl")]
+    assert any(entry.get("event") == "stopped" for log in logs for entry in log)
     names = {"base": "base, seed 1 (1 of 2)", "C-n2": "C-n2, seed 1 (2 of 2)"}
-    left = [name for row, name in names.items() if not (folder / f"{row}-seed1" / "report.json").exists()]
-    assert left
-    both = small_table(plain, folder, Names(told), steps=150, processes=2)
+    unfinished = [name for row, name in names.items() if not (folder / f"{row}-seed1" / "report.json").exists()]
+    assert unfinished
+    both = small_table(plain, folder, record_names(started_names), steps=150, processes=2)
     assert scores(both) == scores(small_table(plain, tmp_path / "each", steps=150))
-    assert told == left
-    ways = [list_checkpoints(run / "checkpoints")[-1].compute_plan for run in folder.glob("*-seed1")]
-    assert ways == [{"device": "cpu", "precision": "float32", "product": "oneDNN", "attention": "fused"}] * 2
+    assert started_names == unfinished
+    plans = [list_checkpoints(run / "checkpoints")[-1].compute_plan for run in folder.glob("*-seed1")]
+    assert plans == [{"device": "cpu", "precision": "float32", "product": "oneDNN", "attention": "fused"}] * 2
     data = [folder / f"{row}-seed1" / "data" / "source.model" for row in ("base", "C-n2")]
     assert data[0].samefile(data[1])
-    # One that cannot go on is one line, with its name.
+    # The error of a run that cannot resume is one line with its name.
     (folder / "C-n2-seed1" / "report.json").unlink()
     newest = max((folder / "C-n2-seed1" / "checkpoints").iterdir())
     (newest / "manifest.json").write_text("{}")
@@ -602,44 +609,43 @@ def test_rows_side_by_side_stop_together_go_on_and_are_the_rows_one_by_one(
         small_table(plain, folder, steps=150, processes=2)
 
 
-class Names:
-    """Keeps what each run is called."""
+def record_names(names: list[str]) -> MakeCallback:
+    """Return callbacks that record the names of the runs. They expect no event but the last."""
 
-    def __init__(self, told: list[str]) -> None:
-        self.told = told
-
-    def __call__(self, event: TrainingEvent) -> None:
+    def callback(event: TrainingEvent) -> None:
         assert isinstance(event, RunClosed)
 
-    def called(self, name: str) -> Names:
-        self.told.append(name)
-        return self
+    def make_callback(name: str) -> Callback:
+        names.append(name)
+        return callback
+
+    return make_callback
 
 
 @pytest.mark.slow
-def test_table_3_goes_on_where_it_stopped_and_is_the_table_that_did_not(plain: Recipe, tmp_path: Path) -> None:
+def test_resumed_table_3_equals_uninterrupted_one(plain: Recipe, tmp_path: Path) -> None:
     unbroken = small_table(plain, tmp_path / "unbroken", seeds=2)
     with pytest.raises(InterruptedRun):
-        small_table(plain, tmp_path / "broken", StopsAt(0.5), seeds=2)
+        small_table(plain, tmp_path / "broken", interrupt_at(0.5), seeds=2)
     broken = small_table(plain, tmp_path / "broken", seeds=2)
-    events = [one.get("event") for one in read_metrics_log(tmp_path / "broken" / "base-seed1" / "metrics.jsonl")]
+    events = [entry.get("event") for entry in read_metrics_log(tmp_path / "broken" / "base-seed1" / "metrics.jsonl")]
     assert "resumed" in events
 
     assert scores(broken) == scores(unbroken)
-    # 80 pieces, d_model 32, d_ff 128; a layer of each stack has 4 and 8 square matrices, its feed-forward and its norms.
+    # 80 tokens, d_model 32, d_ff 128; a layer of each stack has 4 and 8 square matrices, its feed-forward and its norms.
     layers = (4 * 32**2 + 2 * 64) + (8 * 32**2 + 3 * 64) + 2 * (2 * 32 * 128 + 128 + 32)
-    assert [one.parameters for one in broken.results] == [n * layers + 80 * 32 + 2 * 64 for n in (3, 1)]
+    assert [result.parameters for result in broken.results] == [n * layers + 80 * 32 + 2 * 64 for n in (3, 1)]
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "broken").rglob("*") if path.is_file()}
     assert scores(small_table(plain, tmp_path / "broken", seeds=2)) == scores(broken)
     assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "broken").rglob("*") if path.is_file()}
-    # Another budget, or another recipe, is refused before anything is touched.
-    for other, steps in ((plain, 5), (plain.model_copy(update={"preset": "paper"}), 4)):
-        with pytest.raises(RunError, match=r"was begun with another recipe: .* was .* and is"):
-            small_table(other, tmp_path / "broken", seeds=2, steps=steps)
+    # Another budget or another recipe is an error, and no file changes.
+    for recipe, steps in ((plain, 5), (plain.model_copy(update={"preset": "paper"}), 4)):
+        with pytest.raises(RunError, match=r"has another recipe: .* was .* and is"):
+            small_table(recipe, tmp_path / "broken", seeds=2, steps=steps)
     assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "broken").rglob("*") if path.is_file()}
     assert (tmp_path / "broken/C-n2-seed1/data/source.model").samefile(tmp_path / "broken/base-seed1/data/source.model")
     reports = [json.loads(path.read_text()) for path in sorted((tmp_path / "broken").glob("*-seed1/report.json"))]
-    assert len({(one["target_tokens"], one["pairs"]) for one in reports}) == 1
+    assert len({(report["target_tokens"], report["pairs"]) for report in reports}) == 1
 
 
 @pytest.mark.slow
@@ -648,132 +654,134 @@ def test_table_3_from_the_command_line(plain: Recipe, corpus: Path, tmp_path: Pa
     recipe.write_text(
         f'name = "words"\n[task]\ntarget_language = "de"\n[data]\nroot = "{corpus}"\nmax_length = 40\n'
         'train = { source = "train.en", target = "train.de" }\nvalid = { source = "valid.en", target = "valid.de" }\n'
-        "[tokenizer]\nvocabulary_size = 80\nbyte_fallback = false\n[training]\nbatch_tokens = 130\nwarmup_steps = 2\n"
-        "[decoding]\nextra_length = 10\n"
+        "[tokenizer]\nvocab_size = 80\nbyte_fallback = false\n[training]\nbatch_tokens = 130\nwarmup_steps = 2\n"
+        "[decoding]\nmax_extra_tokens = 10\n"
     )
     words = ("table3", "--corpus", recipe, "--rows", "B-dk16", "--budget", 2, "--scale", "tiny", "--folder", tmp_path / "table")
-    said = answer(*words, "-o", tmp_path / "table3.svg")
-    for told in ("B-dk16", "5.16", "25.1", "58", "one seed has no spread", "perplexity per word-piece", "0.090"):
-        assert told in said
+    output = answer(*words, "-o", tmp_path / "table3.svg")
+    for text in ("B-dk16", "5.16", "25.1", "58", "One seed has no standard deviation", "perplexity per subword token", "0.090"):
+        assert text in output
     assert (tmp_path / "table3.svg").read_text().startswith("<svg")
     document = json.loads(answer(*words, "--json"))
     assert [row["printed"]["name"] for row in document["rows"]] == ["base", "B-dk16"]
-    assert {one["outcome"] for one in document["orderings"] if one["metric"] == "perplexity"} == {"one seed"}
-    # The p-value is that of `dragoman compare` over what the runs kept.
-    (ordering,) = [one for one in document["orderings"] if one["metric"] == "bleu"]
+    assert {ordering["outcome"] for ordering in document["orderings"] if ordering["metric"] == "perplexity"} == {"one seed"}
+    # The p-value equals that of `dragoman compare` for the translations of the runs.
+    (ordering,) = [item for item in document["orderings"] if item["metric"] == "bleu"]
     files = [tmp_path / "table" / f"{row}-seed1" / "translations.txt" for row in ("base", "B-dk16")]
     compared = CliRunner().invoke(cli, ["compare", *map(str, files), "--ref", str(corpus / "valid.de"), "--json"])
     assert ordering["p_value"] == json.loads(compared.stdout)["p_value"]
 
 
-def results(**perplexities: list[float]) -> Table3:
+def make_table(**perplexities: list[float]) -> Table3:
     rows = {row.name.replace("-", "_"): row for row in PAPER_ROWS}
-    found = [
-        RowResult(
-            rows[name], [TrainedRow(rows[name].name, seed, one, 30.0 - one, "", 1, 10, 1.0) for seed, one in enumerate(values)]
+    results = [
+        Table3Result(
+            rows[name],
+            [TrainedRow(rows[name].name, seed, value, 30.0 - value, "", 1, 10, 1.0) for seed, value in enumerate(values)],
         )
         for name, values in perplexities.items()
     ]
-    return Table3("words", "tiny", Budget(steps=10), 2, found)
+    return Table3("words", "tiny", Budget(steps=10), 2, results)
 
 
 def resampled(value: float, *draws: float) -> ResampledScore:
-    return ResampledScore(Score("BLEU", value, "signature"), np.array([value + one for one in draws] * 100), 1, False)
+    return ResampledScore(Score("BLEU", value, "signature"), np.array([value + draw for draw in draws] * 100), 1, False)
 
 
-def test_a_difference_that_other_sentences_would_turn_round_is_under_the_noise() -> None:
-    """Means over the seeds, draw by draw: of base 21, 20, 22, of one layer 20, 21, 20: it leads in two draws of three."""
+def test_ordering_within_sampling_noise_is_not_significant() -> None:
+    """Check means over the seeds: base has 21, 20, 22 and one layer 20, 21, 20, so base leads in two samples of three."""
     rows = {row.name: row for row in PAPER_ROWS}
 
-    def row(name: str, first: list[float], second: list[float]) -> RowResult:
+    def row(name: str, first: list[float], second: list[float]) -> Table3Result:
         trained = [TrainedRow(name, seed, 5.0, values[0], "", 1, 10, 1.0) for seed, values in enumerate((first, second))]
         draws = [resampled(0.0, *values[1:]) for values in (first, second)]
-        return RowResult(rows[name], trained, draws)
+        return Table3Result(rows[name], trained, draws)
 
     base = row("base", [21.0, 20, 19, 21], [21.1, 22, 21, 23])
-    for other, p_value, outcome in (
-        (row("C-n2", [20.0, 19, 21, 20], [20.1, 21, 21, 20]), 2 * 101 / 301, "under the noise"),
+    for other_result, p_value, outcome in (
+        (row("C-n2", [20.0, 19, 21, 20], [20.1, 21, 21, 20]), 2 * 101 / 301, "not significant"),
         (row("C-n2", [20.0, 19, 18, 20], [20.1, 21, 20, 22]), 2 * 1 / 301, "held"),
     ):
-        table = Table3("words", "tiny", Budget(steps=10), 2, [base, other])
-        (found,) = table.compare_rows("bleu")
-        assert found.p_value == pytest.approx(p_value)
-        assert found.outcome == outcome
-        assert found.measured_margin == pytest.approx(1.0)
-        assert all(one.p_value is None for one in table.compare_rows("perplexity"))
-        assert table.to_dict()["orderings"][-1]["p_value"] == found.p_value
-    lacking = Table3("words", "tiny", Budget(steps=10), 2, [base, RowResult(rows["C-n2"], other.trained_rows)])
-    assert [one.p_value for one in lacking.compare_rows("bleu")] == [None]
+        table = Table3("words", "tiny", Budget(steps=10), 2, [base, other_result])
+        (ordering,) = table.compare_rows("bleu")
+        assert ordering.p_value == pytest.approx(p_value)
+        assert ordering.outcome == outcome
+        assert ordering.measured_margin == pytest.approx(1.0)
+        assert all(item.p_value is None for item in table.compare_rows("perplexity"))
+        assert table.to_dict()["orderings"][-1]["p_value"] == ordering.p_value
+    incomplete = Table3("words", "tiny", Budget(steps=10), 2, [base, Table3Result(rows["C-n2"], other_result.trained_rows)])
+    assert [ordering.p_value for ordering in incomplete.compare_rows("bleu")] == [None]
 
 
-def test_an_ordering_holds_only_beyond_the_spread() -> None:
+def test_ordering_holds_only_beyond_the_deviation() -> None:
     # Printed: base 4.92, N = 2 6.11, N = 4 5.19. The deviations of 5 and 6, 9 and 10, 5.5 and 6 are √½, √½ and √⅛.
-    table = results(base=[5.0, 6.0], C_n2=[9.0, 10.0], C_n4=[5.5, 6.0])
-    found = {(one.better_row, one.worse_row): one for one in table.compare_rows("perplexity")}
-    assert found.keys() == {("base", "C-n2"), ("base", "C-n4"), ("C-n4", "C-n2")}
-    best = found["base", "C-n2"]
+    table = make_table(base=[5.0, 6.0], C_n2=[9.0, 10.0], C_n4=[5.5, 6.0])
+    orderings = {(ordering.better_row, ordering.worse_row): ordering for ordering in table.compare_rows("perplexity")}
+    assert orderings.keys() == {("base", "C-n2"), ("base", "C-n4"), ("C-n4", "C-n2")}
+    best = orderings["base", "C-n2"]
     assert best.series == "C: layers"
     assert (best.paper_margin, best.measured_margin) == pytest.approx((1.19, 4.0))
     assert best.margin_std == pytest.approx(1.0)
-    assert found["C-n4", "C-n2"].margin_std == pytest.approx(math.sqrt(0.5 + 0.125))
-    assert [found[pair].outcome for pair in found] == ["held", "within the spread", "held"]
-    assert {one.outcome for one in results(base=[9.0, 9.1], C_n2=[5.0, 5.1]).compare_rows("perplexity")} == {"reversed"}
-    assert {one.outcome for one in results(base=[5.0], C_n2=[9.0]).compare_rows("bleu")} == {"one seed"}
+    assert orderings["C-n4", "C-n2"].margin_std == pytest.approx(math.sqrt(0.5 + 0.125))
+    assert [ordering.outcome for ordering in orderings.values()] == ["held", "within deviation", "held"]
+    reversed_table = make_table(base=[9.0, 9.1], C_n2=[5.0, 5.1])
+    assert {ordering.outcome for ordering in reversed_table.compare_rows("perplexity")} == {"reversed"}
+    assert {ordering.outcome for ordering in make_table(base=[5.0], C_n2=[9.0]).compare_rows("bleu")} == {"one seed"}
     # E and base are printed with the same perplexity, so there is no order to hold; their BLEU differs.
-    assert results(base=[5.0, 6.0], E=[5.0, 7.0]).compare_rows("perplexity") == []
-    assert [one.better_row for one in results(base=[5.0, 6.0], E=[5.0, 7.0]).compare_rows("bleu")] == ["base"]
-    assert "C: layers" in picture_of_rows(table)
-    assert isinstance(found["base", "C-n2"], Ordering)
+    assert make_table(base=[5.0, 6.0], E=[5.0, 7.0]).compare_rows("perplexity") == []
+    assert [ordering.better_row for ordering in make_table(base=[5.0, 6.0], E=[5.0, 7.0]).compare_rows("bleu")] == ["base"]
+    assert "C: layers" in draw_table3(table)
+    assert isinstance(orderings["base", "C-n2"], Ordering)
 
 
 # --- the page ----------------------------------------------------------------------------------------------------------
 
 
 def equations() -> list[list[str]]:
-    """The rows of the page's table of equations, cell by cell."""
+    """Return the cells of the page's table of equations."""
     section = PAGE.read_text(encoding="utf-8").split("## Equations")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")][2:]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
 
 
-def named(path: str) -> Any:
-    """What a dotted path stands for."""
+def resolve(path: str) -> Any:
+    """Return the object with this dotted path."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         with contextlib.suppress(ModuleNotFoundError):
-            found: Any = importlib.import_module(".".join(parts[:end]))
+            target: Any = importlib.import_module(".".join(parts[:end]))
             for name in parts[end:]:
-                found = getattr(found, name)
-            return found
+                target = getattr(target, name)
+            return target
     raise AssertionError(path)
 
 
 @pytest.mark.parametrize("row", equations(), ids=lambda row: row[0][:40])
-def test_the_page_names_lines_and_tests_that_are_there(row: list[str]) -> None:
+def test_page_names_existing_lines_and_tests(row: list[str]) -> None:
     _, where, line, test, _ = row
-    assert line.strip("`") in inspect.getsource(named(where.strip("`")))
+    assert line.strip("`") in inspect.getsource(resolve(where.strip("`")))
     file, _, name = test.strip("`").partition("::")
     assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
 
 
-def test_the_page_has_all_three_equations_and_every_section_of_the_model() -> None:
-    told = " ".join(row[0] for row in equations())
-    for place in ("equation 1", "equation 2", "equation 3", "3.1", "3.2.2", "3.2.3", "3.4", "3.5", "5.3", "5.4", "6.1"):
-        assert place in told
+def test_page_has_all_equations_and_model_sections() -> None:
+    text = " ".join(row[0] for row in equations())
+    for entry in ("equation 1", "equation 2", "equation 3", "3.1", "3.2.2", "3.2.3", "3.4", "3.5", "5.3", "5.4", "6.1"):
+        assert entry in text
 
 
-def test_the_worked_example_comes_out() -> None:
+def test_worked_example_of_the_page() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         exec(compile(code, str(PAGE), "exec"), {})
     expected = re.findall(r"# (\[.*\])$", code, re.MULTILINE)
-    assert said.getvalue().splitlines() == expected == ["[112, 96]", "[0.88, 0.12]"]
+    assert output.getvalue().splitlines() == expected == ["[112, 96]", "[0.88, 0.12]"]
     assert math.exp(14) / (math.exp(14) + math.exp(12)) == pytest.approx(0.88, abs=0.001)
 
 
-def test_the_page_s_commands_are_those_there_are() -> None:
+def test_page_names_all_paper_commands() -> None:
     group = cli.get_command(click.Context(cli), "paper")
     assert isinstance(group, click.Group)
-    told = set(re.findall(r"dragoman paper (\w+)", PAGE.read_text(encoding="utf-8")))
-    assert told == set(group.commands)
+    names = set(re.findall(r"dragoman paper (\w+)", PAGE.read_text(encoding="utf-8")))
+    assert names == set(group.commands)

@@ -1,4 +1,4 @@
-"""A table's row from what runs left behind."""
+"""Tests of the results table from the reports of runs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ MakeRun = Callable[..., Path]
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> MakeRun:
-    """A copy of a finished run as if it had been another: of another seed, with other knobs, scores or translations."""
+    """Return a function that copies a finished run with another seed, other keys, scores or translations."""
 
-    def make(name: str, *, seed: int = 1, bleu: float = 90.0, lines: list[str] | None = None, **knobs: Any) -> Path:
+    def make(name: str, *, seed: int = 1, bleu: float = 90.0, lines: list[str] | None = None, **settings: Any) -> Path:
         folder = tmp_path / name
         folder.mkdir()
         recipe = json.loads((trained / "recipe.json").read_text())
-        recipe["training"] |= {"seed": seed, **knobs}
+        recipe["training"] |= {"seed": seed, **settings}
         (folder / "recipe.json").write_text(json.dumps(recipe))
         shutil.copy(trained / "metrics.jsonl", folder)
         shutil.copy(trained / TRANSLATIONS_FILE, folder)
@@ -49,7 +49,7 @@ def run(trained: Path, tmp_path: Path) -> MakeRun:
     return make
 
 
-def test_seeds_are_one_row_with_mean_and_spread(run: MakeRun) -> None:
+def test_seeds_are_one_row_with_mean_and_std(run: MakeRun) -> None:
     (row,) = build_rows([run("one", seed=1, bleu=80.0), run("two", seed=2, bleu=81.0), run("three", seed=3, bleu=85.0)])
     assert row.seeds == (1, 2, 3)
     assert row.scores["bleu"].mean == pytest.approx(82)
@@ -61,7 +61,7 @@ def test_seeds_are_one_row_with_mean_and_spread(run: MakeRun) -> None:
     assert "against" not in format_markdown([row])
 
 
-def test_rows_are_set_against_the_first_by_paired_bootstrap(run: MakeRun, trained: Path, corpus: Path) -> None:
+def test_rows_are_compared_with_the_first_by_bootstrap(run: MakeRun, trained: Path, corpus: Path) -> None:
     references = (corpus / "test.de").read_text().splitlines()
     kept = (trained / TRANSLATIONS_FILE).read_text().splitlines()
     assert len(kept) == len(references) == 8
@@ -72,17 +72,17 @@ def test_rows_are_set_against_the_first_by_paired_bootstrap(run: MakeRun, traine
     assert (first.comparison, second.changed_settings) == (None, ("training.label_smoothing=0.0",))
     draws = [[resample(lines, [references]) for lines in pair] for pair in ((worse, kept), (references, references))]
     assert second.comparison == compare_resampled(*draws)
-    means = [sum(one.score.value for one in some) / 2 for some in draws]
+    means = [sum(resampled.score.value for resampled in group) / 2 for group in draws]
     assert second.comparison is not None
     assert second.comparison.difference == pytest.approx(means[0] - means[1])
     assert "`training.label_smoothing=0.0`" in format_markdown([first, second]).splitlines()[3]
     same = build_rows([ours[0], run("c", lines=references, peak_lr=0.5)])[1]
     assert same.comparison is not None
     assert (same.comparison.difference, same.comparison.p_value) == (0.0, 1.0)
-    assert "+0.00 (+0.00 to +0.00), p = 1.000, under the noise" in format_markdown([first, same])
+    assert "+0.00 (+0.00 to +0.00), p = 1.000, not significant" in format_markdown([first, same])
 
 
-def test_one_run_each_is_the_comparison_of_their_files(run: MakeRun, corpus: Path) -> None:
+def test_comparison_of_single_runs_equals_paired_bootstrap(run: MakeRun, corpus: Path) -> None:
     references = (corpus / "test.de").read_text().splitlines()
     worse = [*references[:5], "eins", "zwei", "drei"]
     (_, row) = build_rows([run("a"), run("b", lines=worse, label_smoothing=0.0)])
@@ -95,50 +95,50 @@ def test_without_translations_there_is_no_comparison(run: MakeRun) -> None:
     (second / TRANSLATIONS_FILE).unlink()
     assert build_rows([first, second])[1].comparison is None
     third = run("c", label_smoothing=0.2)
-    assert all(row.comparison is None for row in build_rows([second, first, third]))  # not even with the second for the first
-    (first / TRANSLATIONS_FILE).write_text("one\n")  # of another test set
+    assert all(row.comparison is None for row in build_rows([second, first, third]))  # also if the second run comes first
+    (first / TRANSLATIONS_FILE).write_text("one\n")  # of a different test set
     assert build_rows([first, third])[1].comparison is None
 
 
 def write_recipe(run: Path, recipe: dict[str, Any]) -> None:
     (run / "recipe.json").write_text(json.dumps(recipe))
-    (run / "report.json").touch()  # one that is older than its recipe would be of another run
+    (run / "report.json").touch()  # a report that is older than its recipe belongs to another run
 
 
-def test_runs_over_other_texts_are_other_rows(run: MakeRun, corpus: Path, tmp_path: Path) -> None:
+def test_runs_on_different_corpora_are_different_rows(run: MakeRun, corpus: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(corpus, tmp_path / "other"))
     runs = [run("a"), run("b", seed=2), run("c", seed=3)]
     recipe = json.loads((runs[2] / "recipe.json").read_text())
     recipe["data"]["root"] = str(folder)
     write_recipe(runs[2], recipe)
-    assert [row.seeds for row in build_rows(runs)] == [(1, 2, 3)]  # the same text, in another place
+    assert [row.seeds for row in build_rows(runs)] == [(1, 2, 3)]  # the same text in another folder
     (folder / "test.de").write_text((folder / "test.de").read_text().replace("e", "a"))
     first, second = build_rows(runs)
     assert (first.seeds, second.seeds, second.comparison) == ((1, 2), (3,), None)
     assert second.changed_settings == (f"data.root={folder}",)
     (folder / "test.de").unlink()
-    assert [row.seeds for row in build_rows(runs)] == [(1, 2, 3)]  # nobody can tell
+    assert [row.seeds for row in build_rows(runs)] == [(1, 2, 3)]  # a missing text counts as equal
     for name, digest in zip("abc", "112", strict=True):
         inputs = {"train.en": {"sha256": digest}}
         (tmp_path / name / "data").mkdir()
-        found = {"digest": "", "inputs": inputs, "files": {}, "fates": {}}
-        (tmp_path / name / "data" / "prepared.json").write_text(json.dumps(found))
+        manifest = {"digest": "", "inputs": inputs, "files": {}, "pair_counts": {}}
+        (tmp_path / name / "data" / "prepared.json").write_text(json.dumps(manifest))
     recipe["data"]["root"] = str(corpus)
     write_recipe(runs[2], recipe)
     assert [row.seeds for row in build_rows(runs)] == [(1, 2), (3,)]
 
 
-def test_scores_of_two_flavours_have_no_mean(run: MakeRun) -> None:
-    one, two = run("one", seed=1), run("two", seed=2)
-    report = json.loads((two / "report.json").read_text())
-    (two / "report.json").write_text(json.dumps({**report, "signatures": {**report["signatures"], "bleu": "other"}}))
-    (row,) = build_rows([one, two])
+def test_scores_of_different_signatures_have_no_mean(run: MakeRun) -> None:
+    first, second = run("one", seed=1), run("two", seed=2)
+    report = json.loads((second / "report.json").read_text())
+    (second / "report.json").write_text(json.dumps({**report, "signatures": {**report["signatures"], "bleu": "other"}}))
+    (row,) = build_rows([first, second])
     assert "bleu" not in row.scores
     assert "chrf" in row.scores
 
 
-def test_what_makes_no_row_is_one_line(run: MakeRun, tmp_path: Path, trained: Path) -> None:
-    one = run("one")
+def test_invalid_runs_are_one_line_errors(run: MakeRun, tmp_path: Path, trained: Path) -> None:
+    folder = run("one")
 
     def refusal(*folders: Path) -> str:
         result = CliRunner().invoke(cli, ["paper", "results", *map(str, folders)])
@@ -146,60 +146,58 @@ def test_what_makes_no_row_is_one_line(run: MakeRun, tmp_path: Path, trained: Pa
         assert "\n" not in str(result.exception)
         return str(result.exception)
 
-    assert "one recipe and seed" in refusal(one, run("again"))
-    assert "one recipe and seed" in refusal(one, one)
+    assert "one recipe and seed" in refusal(folder, run("again"))
+    assert "one recipe and seed" in refusal(folder, folder)
     assert "holds no recipe.json" in refusal(tmp_path / "nowhere")
-    (one / "report.json").write_text("{}")
-    assert "report.json: cannot be read" in refusal(one)
-    (one / "report.json").unlink()
-    with pytest.raises(RunError, match="has not come to its end"):
-        build_rows([one])
-    said = CliRunner().invoke(cli, ["paper", "results", str(trained), "--json"])
-    (row,) = json.loads(said.stdout)["rows"]
-    assert (row["seeds"], row["against"], row["significant"]) == ([1], None, None)
+    (folder / "report.json").write_text("{}")
+    assert "report.json: cannot be read" in refusal(folder)
+    (folder / "report.json").unlink()
+    with pytest.raises(RunError, match="is not finished"):
+        build_rows([folder])
+    result = CliRunner().invoke(cli, ["paper", "results", str(trained), "--json"])
+    (row,) = json.loads(result.stdout)["rows"]
+    assert (row["seeds"], row["comparison"], row["significant"]) == ([1], None, None)
 
 
-# Both BLEUs
+# Both kinds of BLEU
 
 
-def recipe_of(tiny: MakeRecipe, tmp_path: Path, language: str, *, tokenised: bool) -> Recipe:
-    return tiny(tmp_path / "run", f"task.target_language={language}", f"task.tokenized={str(tokenised).lower()}")
+def recipe_of(tiny: MakeRecipe, tmp_path: Path, language: str, *, tokenized: bool) -> Recipe:
+    return tiny(tmp_path / "run", f"task.target_language={language}", f"task.tokenized={str(tokenized).lower()}")
 
 
 @pytest.mark.parametrize("language", ["de", "de-AT", "deu"])
-@pytest.mark.parametrize("tokenised", [True, False])
-def test_german_is_scored_in_the_paper_s_way_as_well(language: str, tokenised: bool, tiny: MakeRecipe, tmp_path: Path) -> None:
-    """A split compound that is right in its second half alone counts two tokens right of three; unsplit, none of one."""
+@pytest.mark.parametrize("tokenized", [True, False])
+def test_german_has_paper_bleu(language: str, tokenized: bool, tiny: MakeRecipe, tmp_path: Path) -> None:
+    """Check that a split compound with a correct second half counts two of three tokens; unsplit, it counts none of one."""
     hypotheses, references = ["das ist ein neues U-Boot hier"], ["das ist ein neues S-Boot hier"]
-    scores = score_translations(hypotheses, references, recipe_of(tiny, tmp_path, language, tokenised=tokenised))
-    # 8 tokens, of which 7 are right, in runs of 4 and 3: 5 of 7 pairs, 3 of 6 triples, 1 of 5 quadruples.
+    scores = score_translations(hypotheses, references, recipe_of(tiny, tmp_path, language, tokenized=tokenized))
+    # 7 of 8 tokens are correct, in runs of 4 and 3: 5 of 7 pairs, 3 of 6 triples, 1 of 5 quadruples.
     expected = 100 * (7 / 8 * 5 / 7 * 3 / 6 * 1 / 5) ** 0.25
     assert scores["paper_bleu"].value == pytest.approx(expected)
     assert "compounds:split" in scores["paper_bleu"].signature
-    assert ("tok:none" if tokenised else "tok:moses-") in scores["paper_bleu"].signature
+    assert ("tok:none" if tokenized else "tok:moses-") in scores["paper_bleu"].signature
     assert scores["bleu"].value != pytest.approx(expected, abs=1)
 
 
-def test_other_languages_have_no_compounds_to_split(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_compounds_are_split_only_in_german(tiny: MakeRecipe, tmp_path: Path) -> None:
     lines, references = ["c'est-à-dire un porte-clés"], ["c'est-à-dire deux porte-clés ici"]
-    assert "paper_bleu" not in score_translations(lines, references, recipe_of(tiny, tmp_path, "fr", tokenised=True))
+    assert "paper_bleu" not in score_translations(lines, references, recipe_of(tiny, tmp_path, "fr", tokenized=True))
     assert paper_bleu(lines, [references], "fr").name == "Moses BLEU"
     assert "compounds" not in paper_bleu(lines, [references], "fr", tokenized=True).signature
 
 
-def test_plain_text_is_scored_without_moses_where_there_is_none(
-    tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run must not fail at its end for want of an extra; `table2 --score` and `evaluate` say what is missing."""
+def test_paper_bleu_is_left_out_without_sacremoses(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a run does not fail without the extra. `table2 --score` and `evaluate` name what is missing."""
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    assert "paper_bleu" not in score_translations(["a"], ["a"], recipe_of(tiny, tmp_path, "de", tokenised=False))
-    assert "paper_bleu" in score_translations(["a"], ["a"], recipe_of(tiny, tmp_path, "de", tokenised=True))
+    assert "paper_bleu" not in score_translations(["a"], ["a"], recipe_of(tiny, tmp_path, "de", tokenized=False))
+    assert "paper_bleu" in score_translations(["a"], ["a"], recipe_of(tiny, tmp_path, "de", tokenized=True))
 
 
-def test_a_report_and_table_2_have_both(trained: Path) -> None:
+def test_report_and_table_2_have_both_bleus(trained: Path) -> None:
     report = json.loads((trained / "report.json").read_text())
     assert "compounds:split" in report["signatures"]["paper_bleu"]
-    said = CliRunner().invoke(cli, ["paper", "table2", str(trained), "--json"])
-    (cost,) = json.loads(said.stdout)["runs"]
+    result = CliRunner().invoke(cli, ["paper", "table2", str(trained), "--json"])
+    (cost,) = json.loads(result.stdout)["runs"]
     assert (cost["bleu"], cost["paper_bleu"]) == (report["bleu"], report["paper_bleu"])
     assert cost["paper_bleu_signature"] == report["signatures"]["paper_bleu"]

@@ -20,7 +20,7 @@ from dragoman import load
 from dragoman.inference.explain.translation import explain
 from dragoman.viz.attention_page import MAX_TOKENS, embed_in_iframe, render_attention_page
 from dragoman.viz.explanation import Explanation
-from random_explanations import HOSTILE, made
+from random_explanations import HOSTILE, random_explanation
 
 CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
 READY = "html[data-ready]"
@@ -92,12 +92,12 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def small() -> Explanation:
-    return made(source=7, said=5, layers=2, heads=3)
+    return random_explanation(source_length=7, output_length=5, layers=2, heads=3)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_page_opens_fast_without_requests(open_page: Any, small: Explanation, scheme: str) -> None:
-    page = render_attention_page(made(source=50, said=50, layers=6, heads=8, width=64, beam=4))
+    page = render_attention_page(random_explanation(source_length=50, output_length=50, layers=6, heads=8, width=64, beam=4))
     open_page(render_attention_page(small))  # the browser's first page takes longer
     sights = [open_page(page, color_scheme=scheme) for _ in range(3)]
     for sight in sights:
@@ -197,7 +197,7 @@ def test_keyboard_reaches_everything(open_page: Any, small: Explanation) -> None
 
 
 def test_hostile_tokens_stay_inert(open_page: Any) -> None:
-    explanation = made(source=len(HOSTILE), said=len(HOSTILE), layers=1, heads=2, tokens=HOSTILE)
+    explanation = random_explanation(source_length=len(HOSTILE), output_length=len(HOSTILE), layers=1, heads=2, tokens=HOSTILE)
     sight = open_page(render_attention_page(explanation))
     for kind in ("cross", "encoder", "decoder"):
         sight.page.locator(f"input[name=kind][value={kind}]").check(force=True)
@@ -278,7 +278,7 @@ FRAMES = """async () => {
 
 
 def test_long_sentence_opens_and_scrolls(open_page: Any) -> None:
-    explanation = made(source=100, said=100, layers=12, heads=8, width=16, beam=4)
+    explanation = random_explanation(source_length=100, output_length=100, layers=12, heads=8, width=16, beam=4)
     sight = open_page(render_attention_page(explanation))
     seconds = sight.ready_after()
     gaps = sight.page.evaluate(FRAMES)
@@ -289,7 +289,7 @@ def test_long_sentence_opens_and_scrolls(open_page: Any) -> None:
 
 
 def test_longest_page_is_complete(open_page: Any) -> None:
-    explanation = made(source=MAX_TOKENS, said=MAX_TOKENS, layers=2, heads=2, width=4, beam=2)
+    explanation = random_explanation(source_length=MAX_TOKENS, output_length=MAX_TOKENS, layers=2, heads=2, width=4, beam=2)
     sight = open_page(render_attention_page(explanation))
     assert sight.tokens("cross", "q").count() == MAX_TOKENS
     assert sight.page.locator("#steps tbody tr").count() == MAX_TOKENS

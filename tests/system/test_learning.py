@@ -1,4 +1,4 @@
-"""The model learns: three tasks that can be judged exactly, each in 1,200 steps, under a minute on two free cores."""
+"""Learning: three tasks with exact answers, each learned in 1,200 steps, in less than a minute on two free cores."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def write_split(folder: Path, name: str, lines: list[list[str]], task: Callable[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(TASKS))
-def test_learns_to_99_percent_exact_match_in_1200_steps(name: str, tmp_path: Path) -> None:
-    chance = random.Random(7)
-    lines = list({tuple(chance.choices(LETTERS, k=chance.randint(4, 12))) for _ in range(8_500)})
+def test_toy_task_reaches_99_percent_exact_match(name: str, tmp_path: Path) -> None:
+    rng = random.Random(7)
+    lines = list({tuple(rng.choices(LETTERS, k=rng.randint(4, 12))) for _ in range(8_500)})
     lines.sort()
-    chance.shuffle(lines)
+    rng.shuffle(lines)
     write_split(tmp_path, "train", [list(line) for line in lines[500:]], TASKS[name])
     write_split(tmp_path, "test", [list(line) for line in lines[:500]], TASKS[name])
     recipe = make_recipe(

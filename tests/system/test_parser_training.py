@@ -134,15 +134,17 @@ def run(parsing: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Labels
 
 
-@pytest.mark.parametrize("how", LINEARIZATION_NAMES)
-def test_labels_encode_tree_and_tags(how: Any) -> None:
+@pytest.mark.parametrize("linearization", LINEARIZATION_NAMES)
+def test_labels_encode_tree_and_tags(linearization: Any) -> None:
     """The ids are the linearization of the tree, with tags at the words."""
-    task = TaskConfig(kind="parsing", linearization=how, pos_tags="sequence" if how == "tensor2tensor" else "head")
+    task = TaskConfig(
+        kind="parsing", linearization=linearization, pos_tags="sequence" if linearization == "tensor2tensor" else "head"
+    )
     trees = [read_tree(sentence(random.Random(seed))) for seed in range(20)] + [
         read_tree("(NN word)"),
         read_tree("(NP (JJ x) y)"),
     ]
-    labels = collect_labels(trees[:-1] if how == "tensor2tensor" else trees, task)
+    labels = collect_labels(trees[:-1] if linearization == "tensor2tensor" else trees, task)
     again = read_labels(labels.serialized_model, name="labels.json")
     assert (again.tokens, again.shift_ids, again.hidden_ids) == (labels.tokens, labels.shift_ids, labels.hidden_ids)
     assert labels.tokens[:5] == ["<pad>", "<unk>", "<s>", "</s>", "XX"]
@@ -151,7 +153,7 @@ def test_labels_encode_tree_and_tags(how: Any) -> None:
         ids = labels.encode_tree(tree)
         tags_of_ids = [labels.tokens[index] for index in ids if index in labels.shift_ids]
         assert tags_of_ids == [leaf.tag for leaf in get_leaves(tree)]
-        tags = None if how == "tensor2tensor" else tags_of_ids
+        tags = None if linearization == "tensor2tensor" else tags_of_ids
         assert delinearize(labels.linearization, labels.ids_to_pieces(labels.hide_tags(ids)), words, tags) == tree
         assert labels.encode(labels.decode(ids)) == ids
         assert not set(labels.hide_tags(ids)) & set(labels.hidden_ids)
@@ -363,7 +365,9 @@ def test_tasks_reject_files_of_the_other(parsing: Make, tiny: Make, tmp_path: Pa
     with pytest.raises(RecipeError, match=r"data\.train\.format = 'brackets': trees are for task\.kind = 'parsing'"):
         tiny(tmp_path / "run", "data.train={file='a.tsv',format='brackets'}")
     (tmp_path / "trees.mrg").write_text(CAT)
-    with pytest.raises(RecipeError, match=r"trees\.mrg: is read as brackets, but task\.kind = 'translation' does not learn"):
+    with pytest.raises(
+        RecipeError, match=r"trees\.mrg: is read as brackets, but task\.kind = 'translation' does not use trees"
+    ):
         train(tiny(tmp_path / "run", f"data.train={{file='{tmp_path}/trees.mrg'}}"))
     assert not (tmp_path / "run").exists()
 
@@ -513,9 +517,9 @@ def test_toy_treebank_is_learned(parsing: Make, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("settings_pair", [("tensor2tensor", "sequence"), ("topdown", "head"), ("typed", "given")])
 def test_other_linearizations_are_learned(parsing: Make, tmp_path: Path, settings_pair: tuple[str, str]) -> None:
-    how, tags = settings_pair
+    linearization, tags = settings_pair
     changes = (
-        f"task.linearization={how}",
+        f"task.linearization={linearization}",
         f"task.pos_tags={tags}",
         "training.max_steps=150",
         "training.validate_every_steps=150",
@@ -524,4 +528,4 @@ def test_other_linearizations_are_learned(parsing: Make, tmp_path: Path, setting
     assert report["f1"] > 40
     bundle = load_bundle(tmp_path / "run" / "bundle")
     assert isinstance(bundle.tokenizer.target, TreeLabels)
-    assert bundle.tokenizer.target.name == how
+    assert bundle.tokenizer.target.name == linearization

@@ -103,8 +103,10 @@ def test_r_drop_and_its_gradients_equal_the_equation(
         nll, sum(F.nll_loss(log_probs_XV, targets_X, reduction="sum") for log_probs_XV in log_probs_2XV) / 2
     )
     leaves = (outputs_2XD, output_VD)
-    for mine, theirs in zip(torch.autograd.grad(loss * 0.7, leaves), torch.autograd.grad(expected * 0.7, leaves), strict=True):
-        torch.testing.assert_close(mine, theirs)
+    for actual_values, expected_values in zip(
+        torch.autograd.grad(loss * 0.7, leaves), torch.autograd.grad(expected * 0.7, leaves), strict=True
+    ):
+        torch.testing.assert_close(actual_values, expected_values)
 
     def by(outputs_2XD: Tensor, output_VD: Tensor) -> Tensor:
         return consistency_loss(outputs_2XD, output_VD, targets_X, **settings)[0]  # type: ignore[arg-type]
@@ -168,8 +170,8 @@ def test_r_drop_has_two_dropout_masks() -> None:
     torch.testing.assert_close(loss, expected)
     assert expected > equation_4(outputs_2XD, model.output, targets_X, form="uniform", alpha=0.0) + 0.1
     parameters = list(model.parameters())
-    mine, theirs = (torch.autograd.grad(value, parameters, retain_graph=True) for value in (loss, expected))
-    for actual, reference in zip(mine, theirs, strict=True):
+    actual_values, expected_values = (torch.autograd.grad(value, parameters, retain_graph=True) for value in (loss, expected))
+    for actual, reference in zip(actual_values, expected_values, strict=True):
         torch.testing.assert_close(actual, reference, rtol=1e-4, atol=1e-5)
 
 
@@ -204,13 +206,13 @@ def test_r_drop_run_resumes_exactly(tiny: MakeRecipe, tmp_path: Path) -> None:
     """The last scores are by minimum Bayes risk, the scores during training by greedy search."""
     settings = (*R_DROP, "training.validate_every_steps=2", "decoding.method='sample'", "decoding.mbr='chrf'")
     train(tiny(tmp_path / "whole", *settings, "decoding.mbr_candidates=3"))
-    recipe = tiny(tmp_path / "parts", *settings, "decoding.mbr_candidates=3")
+    recipe = tiny(tmp_path / "resumed", *settings, "decoding.mbr_candidates=3")
     with pytest.raises(InterruptedRun):
         train(recipe, StopsAfter(3))
     train(recipe)
-    whole, parts = (list_checkpoints(tmp_path / name / "checkpoints")[-1] for name in ("whole", "parts"))
-    assert all(torch.equal(weight, parts.weights()[name]) for name, weight in whole.weights().items())
-    assert read_losses(tmp_path / "whole") == read_losses(tmp_path / "parts")
+    whole, resumed = (list_checkpoints(tmp_path / name / "checkpoints")[-1] for name in ("whole", "resumed"))
+    assert all(torch.equal(weight, resumed.weights()[name]) for name, weight in whole.weights().items())
+    assert read_losses(tmp_path / "whole") == read_losses(tmp_path / "resumed")
 
 
 @pytest.mark.slow
@@ -400,8 +402,8 @@ class Answer:
     ids=lambda value: getattr(value, "status", None),
 )
 def test_augmentation_outcomes(pair: Pair, output: Answer, outcome: str, source: str | None) -> None:
-    how = Augmentation("back-translate", tag="<BT>", keep_statuses=frozenset({"repetition"}))
-    actual, result, _ = how.apply(pair, output)
+    augmentation = Augmentation("back-translate", tag="<BT>", keep_statuses=frozenset({"repetition"}))
+    actual, result, _ = augmentation.apply(pair, output)
     assert (actual, result and result.source) == (outcome, source)
     assert result is None or result.target == pair.target or result.target == pair.source
 
@@ -435,24 +437,26 @@ def killed(content: Path, after: int, lines: Sequence[str], first: int) -> list[
 def test_killed_augmentation_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic_data, "WINDOW_LINES", 3)
     pairs = [Pair(f"line {number}" if number % 4 else "", "", f"x:{number}") for number in range(20)]
-    how, request = Augmentation("self-train"), {"text": "one"}
+    augmentation, request = Augmentation("self-train"), {"text": "one"}
     for form in ("tsv", "jsonl"):
         with resumable_file(tmp_path / f"whole.{form}", request) as output:
-            counts = augment(pairs, how, shouted, output, file_format=form)
+            counts = augment(pairs, augmentation, shouted, output, file_format=form)
         assert counts == {"written": 15, "blank": 5, **({"tabs": 15} if form == "tsv" else {})}
-        parts = tmp_path / f"parts.{form}"
+        resumed = tmp_path / f"resumed.{form}"
         for window in range(8):  # each time killed one window later
-            dies = partial(killed, tmp_path / f"parts.{form}.part" / "content", 3 * window)
+            translate = partial(killed, tmp_path / f"resumed.{form}.part" / "content", 3 * window)
             progress: list[int] = []
             try:
-                with resumable_file(parts, request) as output:
+                with resumable_file(resumed, request) as output:
                     assert output.num_read == min(max(0, window - 1) * 3, 18)
-                    assert augment(pairs, how, dies, output, file_format=form, on_progress=progress.append) == counts
+                    assert (
+                        augment(pairs, augmentation, translate, output, file_format=form, on_progress=progress.append) == counts
+                    )
             except KeyboardInterrupt:
-                assert not parts.exists()
+                assert not resumed.exists()
         assert sum(progress) == 20
-        assert parts.read_bytes() == (tmp_path / f"whole.{form}").read_bytes()
-        assert not parts.with_name(f"{parts.name}.part").exists()
+        assert resumed.read_bytes() == (tmp_path / f"whole.{form}").read_bytes()
+        assert not resumed.with_name(f"{resumed.name}.part").exists()
     assert next(read_lines(tmp_path / "whole.tsv")) == "line 1\tLINE 1 1"
 
 

@@ -1,4 +1,4 @@
-"""Pictures: where each mark lies, that foreign text stays text, that a page asks for nothing."""
+"""Tests of charts and pages: positions of marks, escaped text, and pages that load nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ finite = st.floats(-1e12, 1e12)
 
 
 def marks(svg: str, tag: str, kind: str = "") -> list[Element]:
-    """The elements of this tag that carry this class, in order."""
+    """Return the elements with this tag and class, in order."""
     root = ElementTree.fromstring(svg)
     return [element for element in root.iter(SVG + tag) if not kind or kind in element.get("class", "").split()]
 
@@ -54,13 +54,13 @@ def curve(*series: Series) -> str:
 
 
 def path_points(element: Element) -> list[tuple[float, float]]:
-    """The corners of a path of the form `M1 2L3 4L5 6`."""
+    """Return the points of a path of the form `M1 2L3 4L5 6`."""
     pairs = element.get("d", "").removeprefix("M").split("L")
     return [(float(x), float(y)) for x, y in (pair.split(" ") for pair in pairs)]
 
 
 def drawn_lines(svg: str) -> list[list[tuple[float, float]]]:
-    """The lines inside the panels: the samples in a legend are paths with an `h`."""
+    """Return the lines inside the panels. Lines of the legend are paths with an `h`."""
     return [path_points(path) for path in marks(svg, "path", "line") if "h" not in path.get("d", "")]
 
 
@@ -68,12 +68,12 @@ def dots(svg: str) -> list[tuple[float, float]]:
     return [(float(dot.get("cx", "")), float(dot.get("cy", ""))) for dot in marks(svg, "circle", "dot")]
 
 
-def rulers(svg: str) -> tuple[list[float], list[float]]:
-    """The x of the upright grid lines, and the y of the level ones."""
+def grid_lines(svg: str) -> tuple[list[float], list[float]]:
+    """Return the x of the vertical grid lines and the y of the horizontal ones."""
     paths = [path.get("d", "") for path in marks(svg, "path", "grid")]
-    upright = [float(path[1:].split(" ")[0]) for path in paths if "V" in path]
-    level = [float(path[1:].split("H")[0].split(" ")[1]) for path in paths if "H" in path]
-    return upright, level
+    vertical = [float(path[1:].split(" ")[0]) for path in paths if "V" in path]
+    horizontal = [float(path[1:].split("H")[0].split(" ")[1]) for path in paths if "H" in path]
+    return vertical, horizontal
 
 
 def texts(svg: str) -> list[str]:
@@ -83,26 +83,26 @@ def texts(svg: str) -> list[str]:
 # Text
 
 
-def test_hidden_characters_become_marks_and_escapes() -> None:
+def test_hidden_characters_become_visible() -> None:
     assert escape_hidden("a\0b\x1bc\x1f\x7f") == "a␀b␛c␟␡"
     assert escape_hidden("\u202e\u200b\u2028\u2029\x85") == "\\u202e\\u200b\\u2028\\u2029\\u0085"
     assert escape_hidden("\ud800\ufffe\U0001ffff\U000e0041") == "\\ud800\\ufffe\\U0001ffff\\U000e0041"
 
 
-def test_ordinary_text_of_any_script_is_left_alone() -> None:
+def test_ordinary_text_of_any_script_is_unchanged() -> None:
     persian = "\u0645\u06cc\u200c\u062e\u0648"
     for text in ("▁Straße", "مرحبا", persian, "犬が", "n\u0303", "100\u00a0%", "👩\u200d🔬", ""):
         assert escape_hidden(text) == text
 
 
-def test_a_joiner_that_joins_nothing_is_shown() -> None:
+def test_unused_joiner_becomes_visible() -> None:
     assert escape_hidden("\u200d") == "\\u200d"
     assert escape_hidden("a\u200c") == "a\\u200c"
     assert escape_hidden("a\u200d\u200db") == "a\u200d\\u200db"
 
 
 @given(st.text(st.characters(codec=None), max_size=30))
-def test_inert_text_reads_back_as_the_visible_text(text: str) -> None:
+def test_escaped_text_parses_as_the_visible_text(text: str) -> None:
     content = escape_text(text)
     element = ElementTree.fromstring(f'<a b="{content}">{content}</a>')
     assert (element.text or "") == element.get("b") == escape_hidden(text)
@@ -110,7 +110,7 @@ def test_inert_text_reads_back_as_the_visible_text(text: str) -> None:
 
 
 @given(st.text(max_size=60), st.floats(20, 200))
-def test_fitted_text_is_the_text_or_its_beginning_within_the_width(text: str, width: float) -> None:
+def test_truncated_text_fits_the_width(text: str, width: float) -> None:
     result = truncate_text(text, width, 10)
     if result != escape_hidden(text):
         assert result.endswith("…")
@@ -125,13 +125,13 @@ def test_fitted_text_is_the_text_or_its_beginning_within_the_width(text: str, wi
     ("low", "high", "ticks"),
     [(0, 10, [0, 2, 4, 6, 8, 10]), (1.3, 8.9, [0, 2, 4, 6, 8, 10]), (-1, 1, [-1, -0.5, 0, 0.5, 1])],
 )
-def test_a_round_axis_ends_at_ticks(low: float, high: float, ticks: list[float]) -> None:
+def test_round_axis_ends_at_ticks(low: float, high: float, ticks: list[float]) -> None:
     axis = make_round_axis([low, high], 5)
     assert axis.ticks() == pytest.approx(ticks)
     assert (axis.low, axis.high) == pytest.approx((ticks[0], ticks[-1]))
 
 
-def test_a_tight_axis_ends_at_the_values_and_counts_whole_things_in_whole_steps() -> None:
+def test_tight_axis_ends_at_values_with_integer_ticks() -> None:
     assert make_tight_axis([1, 2, 3], 6).ticks() == [1, 2, 3]
     assert make_tight_axis([1, 2, 3.5], 6).ticks() == [1, 1.5, 2, 2.5, 3, 3.5]
     assert (make_tight_axis([300, 999], 6).low, make_tight_axis([300, 999], 6).high) == (300, 999)
@@ -139,9 +139,9 @@ def test_a_tight_axis_ends_at_the_values_and_counts_whole_things_in_whole_steps(
 
 
 @given(st.lists(st.floats(-1e300, 1e300), max_size=5), st.integers(3, 8))
-def test_every_axis_holds_its_values_and_has_a_few_ticks(values: list[float], most: int) -> None:
-    axis = make_round_axis(values, most)
-    assert 2 <= len(axis.ticks()) <= most + 3
+def test_axes_include_all_values_with_few_ticks(values: list[float], max_ticks: int) -> None:
+    axis = make_round_axis(values, max_ticks)
+    assert 2 <= len(axis.ticks()) <= max_ticks + 3
     for value in values:
         assert -1e-5 <= axis.transform(value, 0, 1) <= 1 + 1e-5
 
@@ -155,7 +155,7 @@ def test_every_axis_holds_its_values_and_has_a_few_ticks(values: list[float], mo
         ([1e-7, 1e5], [1e-7, 1e-4, 1e-1, 1e2, 1e5], ["1e-7", "1e-4", "0.1", "100", "100k"]),
     ],
 )
-def test_a_logarithmic_axis_ends_at_round_ticks(values: list[float], ticks: list[float], labels: list[str]) -> None:
+def test_log_axis_ends_at_round_ticks(values: list[float], ticks: list[float], labels: list[str]) -> None:
     axis = make_log_axis(values, 5)
     assert axis is not None
     assert axis.ticks() == pytest.approx(ticks)
@@ -164,7 +164,7 @@ def test_a_logarithmic_axis_ends_at_round_ticks(values: list[float], ticks: list
 
 
 @given(st.lists(st.floats(1e-280, 1e280), min_size=1, max_size=5))
-def test_every_logarithmic_axis_holds_its_values_and_has_a_few_ticks(values: list[float]) -> None:
+def test_log_axes_include_all_values_with_few_ticks(values: list[float]) -> None:
     axis = make_log_axis(values, 5)
     assert (axis is None) == (max(values) < 10 * min(values))
     if axis is not None:
@@ -172,14 +172,14 @@ def test_every_logarithmic_axis_holds_its_values_and_has_a_few_ticks(values: lis
         assert all(-1e-6 <= axis.transform(value, 0, 1) <= 1 + 1e-6 for value in values)
 
 
-def test_there_is_no_logarithmic_axis_of_zero_or_nothing() -> None:
+def test_log_axis_needs_positive_values() -> None:
     assert make_log_axis([], 5) is None
     assert make_log_axis([0, 10], 5) is None
     assert make_log_axis([-1, 10], 5) is None
 
 
 @given(finite, st.floats(1e-9, 1e12))
-def test_tick_labels_differ_and_name_their_ticks(low: float, span: float) -> None:
+def test_tick_labels_are_distinct_and_exact(low: float, span: float) -> None:
     axis = make_round_axis([low, low + span], 5)
     labels = format_ticks(axis.ticks(), axis.step)
     assert len(set(labels)) == len(labels)
@@ -206,7 +206,7 @@ def test_tick_labels_are_short(values: list[float], labels: list[str]) -> None:
 # Curves
 
 
-def test_points_at_the_limits_are_at_the_corners_of_the_panel() -> None:
+def test_points_at_limits_are_at_panel_corners() -> None:
     svg = render_learning_curve(
         [Panel("loss", [Series("train", [(0, 0), (5, 5), (10, 10)])])],
         title="Loss",
@@ -214,25 +214,25 @@ def test_points_at_the_limits_are_at_the_corners_of_the_panel() -> None:
         width=600,
         panel_height=200,
     )
-    upright, level = rulers(svg)
-    left, right, bottom, top = min(upright), max(upright), max(level), min(level)
+    vertical, horizontal = grid_lines(svg)
+    left, right, bottom, top = min(vertical), max(vertical), max(horizontal), min(horizontal)
     assert (right, bottom - top) == (600 - 16, 200)
     assert drawn_lines(svg) == [[(left, bottom), ((left + right) / 2, (bottom + top) / 2), (right, top)]]
     assert dots(svg) == drawn_lines(svg)[0]
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 50)), min_size=1, max_size=50))
-def test_values_can_be_read_off_the_picture(points: list[tuple[float, float]]) -> None:
+def test_points_are_drawn_to_scale(points: list[tuple[float, float]]) -> None:
     svg = curve(Series("train", [(0, 0), *points, (100, 50)]))
-    upright, level = rulers(svg)
-    left, right, bottom, top = min(upright), max(upright), max(level), min(level)
+    vertical, horizontal = grid_lines(svg)
+    left, right, bottom, top = min(vertical), max(vertical), max(horizontal), min(horizontal)
     for (x, y), (drawn_x, drawn_y) in zip(points, drawn_lines(svg)[0][1:-1], strict=True):
         assert (drawn_x - left) / (right - left) * 100 == pytest.approx(x, abs=0.005)
         assert (bottom - drawn_y) / (bottom - top) * 50 == pytest.approx(y, abs=0.005)
 
 
 @pytest.mark.parametrize("gap", [(2.0, math.nan), (2.0, math.inf), (math.nan, 2.0), (2.0, -1e305)])
-def test_a_point_that_is_not_finite_is_a_gap_and_a_point_between_gaps_a_dot(gap: tuple[float, float]) -> None:
+def test_non_finite_points_make_gaps(gap: tuple[float, float]) -> None:
     steps = [(float(x), float(x % 7)) for x in range(50)]
     svg = curve(Series("train", [gap, *steps[:20], gap, gap, steps[20], gap, *steps[21:]]))
     assert [len(line) for line in drawn_lines(svg)] == [20, 29]
@@ -241,16 +241,16 @@ def test_a_point_that_is_not_finite_is_a_gap_and_a_point_between_gaps_a_dot(gap:
     assert "inf" not in svg
 
 
-def test_one_point_is_a_dot_and_no_point_says_so() -> None:
-    one = curve(Series("train", [(3, 4)]))
-    assert (len(dots(one)), drawn_lines(one)) == (1, [])
+def test_single_point_is_a_dot() -> None:
+    single = curve(Series("train", [(3, 4)]))
+    assert (len(dots(single)), drawn_lines(single)) == (1, [])
     empty = curve(Series("train", []), Series("dev", [(1, math.nan)]))
     assert (dots(empty), drawn_lines(empty)) == ([], [])
     assert "no points yet" in texts(empty)
-    assert "no points yet" not in texts(one)
+    assert "no points yet" not in texts(single)
 
 
-def test_panels_stand_above_one_another_and_share_the_x_axis_and_the_colours() -> None:
+def test_panels_share_x_axis_and_colors() -> None:
     loss = Panel("loss", [Series("train", [(0, 9), (100, 1)]), Series("dev", [(0, 8), (50, 2)])])
     bleu = Panel("BLEU", [Series("dev", [(0, 0), (50, 20)])])
     svg = render_learning_curve([loss, bleu], title="Run", x_label="updates", panel_height=150)
@@ -263,13 +263,13 @@ def test_panels_stand_above_one_another_and_share_the_x_axis_and_the_colours() -
     assert texts(svg).count("updates") == texts(svg).count("100") == 1
 
 
-def test_more_series_than_colours_are_told_apart_by_dashes() -> None:
+def test_series_beyond_the_colors_have_dashes() -> None:
     svg = curve(*(Series(str(index), [(0, index), (1, index)]) for index in range(21)))
     legend = [path for path in marks(svg, "path", "line") if "h" in path.get("d", "")]
     assert len({(path.get("class"), path.get("stroke-dasharray")) for path in legend}) == 21
 
 
-def test_a_long_legend_stays_inside_the_picture() -> None:
+def test_long_legend_stays_inside_the_drawing() -> None:
     svg = curve(*(Series(f"series {index} " * 20, []) for index in range(4)))
     for text in marks(svg, "text"):
         if text.get("text-anchor") == "start":
@@ -279,7 +279,7 @@ def test_a_long_legend_stays_inside_the_picture() -> None:
 
 
 @pytest.mark.parametrize("length", [1200, 1201, 50_000])
-def test_thinning_keeps_the_spikes_the_gaps_and_the_ends(length: int) -> None:
+def test_downsampling_keeps_spikes_gaps_and_ends(length: int) -> None:
     points = [(float(x), math.sin(x / 1000)) for x in range(length)]
     points[777], points[901], points[length // 2] = (777.0, 99.0), (901.0, -99.0), (5.0, math.nan)
     kept = downsample(points)
@@ -291,7 +291,7 @@ def test_thinning_keeps_the_spikes_the_gaps_and_the_ends(length: int) -> None:
 
 
 @given(st.lists(st.tuples(finite, finite), max_size=60), st.integers(1, 8))
-def test_a_thinned_series_is_part_of_the_series_in_order(points: list[tuple[float, float]], buckets: int) -> None:
+def test_downsampled_series_is_a_subsequence(points: list[tuple[float, float]], buckets: int) -> None:
     kept = downsample(points, buckets)
     remaining = iter(points)
     assert all(point in remaining for point in kept)
@@ -302,12 +302,12 @@ def test_a_thinned_series_is_part_of_the_series_in_order(points: list[tuple[floa
         assert max(y for _, y in kept) == max(y for _, y in points)
 
 
-def test_a_long_run_is_a_small_picture() -> None:
+def test_long_run_is_a_small_drawing() -> None:
     points = [(float(x), math.exp(-x / 9000) + math.sin(x * x) / 20) for x in range(60_000)]
     assert len(curve(Series("train", points)).encode()) < 30_000
 
 
-def test_extreme_numbers_are_drawn_inside_the_panel() -> None:
+def test_extreme_numbers_stay_inside_the_panel() -> None:
     for values in ([1e299, -1e299], [5e-324, 0.0], [1.0, 1.0 + 2**-52], [-3.0, -3.0]):
         svg = curve(Series("train", [(value, value) for value in values]))
         for x, y in dots(svg):
@@ -315,15 +315,15 @@ def test_extreme_numbers_are_drawn_inside_the_panel() -> None:
             assert 64 <= y <= 64 + 220
 
 
-def test_marks_are_upright_lines_through_all_panels_and_neighbours_are_one() -> None:
+def test_markers_are_vertical_lines_and_adjacent_ones_merge() -> None:
     panels = [Panel(name, [Series("one", [(0, 1), (1000, 2)])]) for name in ("loss", "BLEU")]
-    happened = [
+    markers = [
         VerticalMarker(500, "<b>"),
         VerticalMarker(501, "second"),
         VerticalMarker(1000, "last"),
         VerticalMarker(2000, "outside"),
     ]
-    drawn = marks(render_learning_curve(panels, title="t", x_label="x", markers=happened), "path", "mark")
+    drawn = marks(render_learning_curve(panels, title="t", x_label="x", markers=markers), "path", "mark")
     assert len(drawn) == 4
     assert [mark[0].text for mark in drawn] == ["<b>; second", "last"] * 2
     many = render_learning_curve(
@@ -332,28 +332,28 @@ def test_marks_are_upright_lines_through_all_panels_and_neighbours_are_one() -> 
     assert [mark[0].text for mark in marks(many, "path", "mark")] == ["0; 1; 2; 3; 4; and 4 more"]
 
 
-def test_a_panel_may_be_logarithmic_or_hold_zero_and_share_a_range() -> None:
+def test_panel_options_log_scale_zero_and_range() -> None:
     points = [(10, 1), (20, 10), (30, 100)]
     plain = Panel("loss", [Series("one", points)])
-    (logarithmic,) = drawn_lines(render_learning_curve([replace(plain, logarithmic=True)], title="t", x_label="x"))
-    heights = [y for _, y in logarithmic]
+    (log_line,) = drawn_lines(render_learning_curve([replace(plain, log_scale=True)], title="t", x_label="x"))
+    heights = [y for _, y in log_line]
     assert heights[0] - heights[1] == pytest.approx(heights[1] - heights[2], abs=0.02)
     near = replace(plain, series=[Series("one", [(10, 99), (20, 100)])])
     assert "0" not in texts(render_learning_curve([near], title="t", x_label="x"))
-    assert "0" in texts(render_learning_curve([replace(near, from_zero=True)], title="t", x_label="x"))
+    assert "0" in texts(render_learning_curve([replace(near, include_zero=True)], title="t", x_label="x"))
     wide = render_learning_curve([near], title="t", x_label="x", x_range=(0, 1000))
     assert "1000" in texts(wide)
 
 
-def test_a_series_keeps_the_colour_that_it_is_given() -> None:
-    picture = render_learning_curve(
+def test_series_keeps_its_color_index() -> None:
+    drawing = render_learning_curve(
         [Panel("BLEU", [Series("validation", [(1, 2), (2, 3)], color_index=1)])], title="t", x_label="x"
     )
-    assert [group.get("class") for group in marks(picture, "g")] == ["tone1"]
+    assert [group.get("class") for group in marks(drawing, "g")] == ["tone1"]
 
 
-def test_a_curve_needs_a_panel() -> None:
-    with pytest.raises(ValueError, match="at least one panel"):
+def test_learning_curve_needs_a_panel() -> None:
+    with pytest.raises(ValueError, match="needs a panel"):
         render_learning_curve([], title="Loss", x_label="updates")
 
 
@@ -375,7 +375,7 @@ unit_rows = st.integers(1, 5).flatmap(
 
 
 @given(unit_rows)
-def test_shades_and_numbers_are_the_weights_to_within_a_255th(weights: list[list[float]]) -> None:
+def test_heatmap_shades_equal_weights_within_a_255th(weights: list[list[float]]) -> None:
     flat = [weight for row in weights for weight in row]
     drawn = cells(heatmap(weights))
     assert len(drawn) == len(flat)
@@ -392,28 +392,28 @@ def test_all_256_shades_differ() -> None:
     assert len({cell.get("fill-opacity") for cell in drawn}) == 256
 
 
-def test_cells_are_a_matrix_with_row_and_column_labels() -> None:
+def test_heatmap_cells_form_a_labeled_matrix() -> None:
     svg = render_attention_heatmap(
         [[0, 0.25, 1], [1, 0.5, 0]],
         rows=["▁the", "▁dog"],
         columns=["▁der", "▁Hund", "</s>"],
         title="Head 1",
     )
-    places = [(float(cell.get("x", "")), float(cell.get("y", ""))) for cell in cells(svg)]
-    (left, top), side = places[0], 28
+    corners = [(float(cell.get("x", "")), float(cell.get("y", ""))) for cell in cells(svg)]
+    (left, top), side = corners[0], 28
     expected = [(left + side * column, top + side * row) for row in range(2) for column in range(3)]
-    assert [part for place in places for part in place] == pytest.approx([part for place in expected for part in place])
+    assert [part for corner in corners for part in corner] == pytest.approx([part for corner in expected for part in corner])
     assert cells(svg)[1][0].text == "target: ▁the\nsource: ▁Hund\nweight: 0.250"
     slanted = {text.text: text for text in marks(svg, "text") if "rotate(-" in text.get("transform", "")}
     assert list(slanted) == ["▁der", "▁Hund", "</s>"]
     for index, text in enumerate(slanted.values()):
         assert left + side * index < float(text.get("x", "")) < left + side * (index + 1)
-    beside = {text.text: float(text.get("y", "")) for text in marks(svg, "text") if text.get("text-anchor") == "end"}
-    assert top < beside["▁the"] < top + side < beside["▁dog"] < top + 2 * side
+    row_labels = {text.text: float(text.get("y", "")) for text in marks(svg, "text") if text.get("text-anchor") == "end"}
+    assert top < row_labels["▁the"] < top + side < row_labels["▁dog"] < top + 2 * side
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 40), (40, 3), (50, 50)])
-def test_a_heatmap_lies_inside_its_frame(size: tuple[int, int]) -> None:
+def test_heatmap_stays_inside_its_frame(size: tuple[int, int]) -> None:
     height, width = size
     svg = render_attention_heatmap(
         [[0.5] * width] * height,
@@ -438,40 +438,40 @@ def test_a_heatmap_lies_inside_its_frame(size: tuple[int, int]) -> None:
             assert x + drawn <= float(root.get("width", ""))
 
 
-def test_fifty_tokens_by_fifty_are_under_half_a_megabyte() -> None:
+def test_heatmap_of_fifty_tokens_is_small() -> None:
     weights = [[(i * j % 255) / 255 for j in range(50)] for i in range(50)]
     assert len(heatmap(weights).encode()) < 500_000
 
 
 @pytest.mark.parametrize(
-    ("weights", "complaint"),
+    ("weights", "message"),
     [
         ([[1.0, 0.0]], "rows of weights: 1, row tokens: 2"),
         ([[1.0, 0.0], [1.0]], "weights in row 1: 1, column tokens: 2"),
         ([[1.0, 0.0], [1.0, 0.0, 0.0]], "weights in row 1: 3, column tokens: 2"),
-        ([[1.0, 0.0], [0.0, math.nan]], "row 1, column 1 is nan"),
-        ([[1.0, 0.0], [1.1, 0.0]], "row 1, column 0 is 1.1"),
-        ([[-0.1, 0.0], [1.0, 0.0]], "row 0, column 0 is -0.1"),
+        ([[1.0, 0.0], [0.0, math.nan]], "row 1, column 1: nan is not"),
+        ([[1.0, 0.0], [1.1, 0.0]], "row 1, column 0: 1.1 is not"),
+        ([[-0.1, 0.0], [1.0, 0.0]], "row 0, column 0: -0.1 is not"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(weights: list[list[float]], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
+def test_heatmap_rejects_wrong_weights(weights: list[list[float]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         render_attention_heatmap(weights, rows=["a", "b"], columns=["c", "d"], title="")
 
 
-def test_a_weight_that_rounding_carried_past_one_is_drawn_as_one() -> None:
+def test_weight_slightly_above_one_is_one() -> None:
     drawn = cells(heatmap([[1.0, 1.0035, -0.0035, 0.0]]))
     assert [cell.get("fill-opacity") for cell in drawn] == ["1", "1", "0", "0"]
 
 
-def test_an_empty_matrix_is_an_empty_picture() -> None:
+def test_empty_matrix_is_an_empty_drawing() -> None:
     assert cells(render_attention_heatmap([], rows=[], columns=[], title="Nothing")) == []
 
 
-# Foreign text in pictures
+# Hostile text in drawings
 
 
-def hostile_pictures() -> Iterator[str]:
+def hostile_drawings() -> Iterator[str]:
     yield render_attention_heatmap(
         [[0.5] * len(HOSTILE)] * len(HOSTILE),
         rows=HOSTILE,
@@ -485,8 +485,8 @@ def hostile_pictures() -> Iterator[str]:
         yield render_learning_curve([Panel(text, [series])], title=text, x_label=text)
 
 
-def test_hostile_text_adds_no_element_and_no_attribute_and_hides_nothing() -> None:
-    for svg in hostile_pictures():
+def test_hostile_text_in_drawings_is_escaped() -> None:
+    for svg in hostile_drawings():
         root = ElementTree.fromstring(svg)
         drawing = {"svg", "title", "desc", "style", "rect", "path", "g", "circle", "text"}
         assert {element.tag.removeprefix(SVG) for element in root.iter()} <= drawing
@@ -496,13 +496,13 @@ def test_hostile_text_adds_no_element_and_no_attribute_and_hides_nothing() -> No
         svg.encode("utf-8")
 
 
-def test_a_hostile_token_is_whole_in_its_tooltip() -> None:
+def test_hostile_token_is_complete_in_its_tooltip() -> None:
     for row, token in enumerate(HOSTILE):
         svg = render_attention_heatmap([[1.0]] * len(HOSTILE), rows=HOSTILE, columns=["a"], title="")
         assert cells(svg)[row][0].text == f"target: {escape_hidden(token)}\nsource: a\nweight: 1.000"
 
 
-def test_a_picture_is_named_and_described_for_who_cannot_see_it() -> None:
+def test_drawings_have_title_and_description() -> None:
     for svg in (curve(Series("train", [(0, 9), (50, math.nan), (100, 1.25)])), heatmap([[1.0]])):
         root = ElementTree.fromstring(svg)
         assert root.get("role") == "img"
@@ -512,9 +512,9 @@ def test_a_picture_is_named_and_described_for_who_cannot_see_it() -> None:
     assert described == "loss: train, 2 points, 9 at 0 to 1.25 at 100, lowest 1.25, highest 9."
 
 
-def test_every_style_rule_is_scoped_to_its_kind_of_picture() -> None:
+def test_style_rules_are_scoped_to_their_class() -> None:
     styles: dict[str, set[str]] = {}
-    for svg in (*hostile_pictures(), heatmap([[1.0]]), curve()):
+    for svg in (*hostile_drawings(), heatmap([[1.0]]), curve()):
         kind = ElementTree.fromstring(svg).get("class", "")
         style = marks(svg, "style")[0].text or ""
         assert "prefers-color-scheme:dark" in style
@@ -522,14 +522,14 @@ def test_every_style_rule_is_scoped_to_its_kind_of_picture() -> None:
         assert len(selectors) > 10
         assert all(selector.startswith(f".{kind} ") for selector in selectors)
         styles.setdefault(kind, set()).add(style)
-    assert {kind: len(found) for kind, found in styles.items()} == {"dragoman-heatmap": 1, "dragoman-curve": 1}
+    assert {kind: len(kind_styles) for kind, kind_styles in styles.items()} == {"dragoman-heatmap": 1, "dragoman-curve": 1}
 
 
 # Pages
 
 
 class PageReader(HTMLParser):
-    """What a browser would find: tags with attributes, and text by the tag that holds it."""
+    """Parser that collects the tags with their attributes, and the text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -552,13 +552,13 @@ def hostile_page() -> str:
     return render_report(
         HOSTILE[0],
         facts=[(text, text) for text in HOSTILE],
-        figures=[(text, svg) for text, svg in zip(HOSTILE, hostile_pictures(), strict=False)],
+        figures=[(text, svg) for text, svg in zip(HOSTILE, hostile_drawings(), strict=False)],
         tables=[ReportTable(text, HOSTILE, [HOSTILE]) for text in HOSTILE],
         notes=HOSTILE,
     )
 
 
-def test_a_page_asks_for_nothing_and_runs_nothing() -> None:
+def test_page_loads_and_runs_nothing() -> None:
     page = hostile_page()
     reader = PageReader(page)
     assert not {"script", "link", "img", "image", "iframe", "object", "embed", "a", "form", "b"} & {
@@ -574,7 +574,7 @@ def test_a_page_asks_for_nothing_and_runs_nothing() -> None:
         assert "@import" not in style
 
 
-def test_the_policy_comes_before_everything_it_governs() -> None:
+def test_security_policy_comes_first() -> None:
     tags = PageReader(render_report("Report")).tags
     assert [tag for tag, _ in tags[:5]] == ["html", "head", "meta", "meta", "meta"]
     assert tags[3][1]["http-equiv"] == "Content-Security-Policy"
@@ -583,7 +583,7 @@ def test_the_policy_comes_before_everything_it_governs() -> None:
     assert tags[4][1]["name"] == "viewport"
 
 
-def test_foreign_text_in_a_page_reads_as_itself() -> None:
+def test_hostile_text_in_a_page_is_escaped() -> None:
     text = "".join(PageReader(hostile_page()).text)
     for token in HOSTILE:
         for line in token.split("\n"):
@@ -591,28 +591,28 @@ def test_foreign_text_in_a_page_reads_as_itself() -> None:
     assert all(character.isprintable() or character == "\n" for character in hostile_page())
 
 
-def test_a_page_holds_what_it_was_given_in_order() -> None:
-    picture = curve(Series("train", [(0, 1), (1, 2)]))
+def test_page_holds_its_content_in_order() -> None:
+    drawing = curve(Series("train", [(0, 1), (1, 2)]))
     page = render_report(
         "Report",
         facts=[("BLEU", "27.3")],
-        figures=[("Loss", picture), ("Loss again", picture)],
+        figures=[("Loss", drawing), ("Loss again", drawing)],
         tables=[ReportTable("Scores", ["system", "BLEU"], [["ours", "27.3"]])],
         notes=["First\nsecond"],
     )
-    assert page.count(picture) == 2
-    pieces = ["<h1", "<dt>BLEU</dt>", ">27.3</dd>", picture, ">Loss</figcaption>", ">Loss again</figcaption>"]
+    assert page.count(drawing) == 2
+    pieces = ["<h1", "<dt>BLEU</dt>", ">27.3</dd>", drawing, ">Loss</figcaption>", ">Loss again</figcaption>"]
     pieces += [">Scores</caption>", ">ours</td>", "First<br>second"]
-    places = [page.index(piece) for piece in pieces]
-    assert places == sorted(places)
+    offsets = [page.index(piece) for piece in pieces]
+    assert offsets == sorted(offsets)
 
 
-def test_a_figure_shrinks_to_two_thirds_at_most() -> None:
+def test_figure_shrinks_to_two_thirds_at_most() -> None:
     page = render_report("Report", figures=[("Loss", curve())])
     assert '<div style="min-width:480px">' in page
 
 
-def test_columns_of_numbers_are_set_flush_right() -> None:
+def test_columns_of_numbers_are_aligned_right() -> None:
     first = ["base", "27.3", "12,000", "1e-4", "28.1 ± 0.4", "3 %", "−2", "12 min"]
     rows = [first, ["big", "—", "7", "2", "3", "4", "5", "6"]]
     page = render_report("Report", tables=[ReportTable("Scores", list("abcdefgh"), rows)])
@@ -621,13 +621,13 @@ def test_columns_of_numbers_are_set_flush_right() -> None:
     assert [attributes.get("class") for attributes in PageReader(page).having("th")] == kinds[:8]
 
 
-def test_a_table_with_rows_of_other_lengths_is_refused() -> None:
-    with pytest.raises(ValueError, match="row 1 of 'Scores' has 1 cells for 2 columns"):
+def test_table_rejects_rows_of_different_lengths() -> None:
+    with pytest.raises(ValueError, match="row 1 of 'Scores': has 1 cells for 2 columns"):
         render_report("Report", tables=[ReportTable("Scores", ["a", "b"], [["1", "2"], ["1"]])])
 
 
 @pytest.mark.parametrize(
-    ("inside", "complaint"),
+    ("content", "message"),
     [
         ("<script>alert(1)</script>", "not hold <script>"),
         ("<foreignObject/>", "not hold <foreignObject>"),
@@ -641,24 +641,24 @@ def test_a_table_with_rows_of_other_lengths_is_refused() -> None:
         ("<rect>", "must be an SVG"),
     ],
 )
-def test_a_figure_that_is_more_than_a_drawing_is_refused(inside: str, complaint: str) -> None:
+def test_figure_with_active_content_is_rejected(content: str, message: str) -> None:
     frame = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9">{}</svg>'
     render_report("Report", figures=[("fine", frame.format('<rect width="9"/>'))])
-    with pytest.raises(ValueError, match=complaint):
-        render_report("Report", figures=[("bad", frame.format(inside))])
+    with pytest.raises(ValueError, match=message):
+        render_report("Report", figures=[("bad", frame.format(content))])
 
 
 @pytest.mark.parametrize("svg", ["", "text", "<b width='1'/>", '<svg xmlns="http://www.w3.org/2000/svg"/>'])
-def test_a_figure_that_is_no_svg_is_refused(svg: str) -> None:
+def test_figure_must_be_an_svg(svg: str) -> None:
     with pytest.raises(ValueError, match="a figure must be"):
         render_report("Report", figures=[("bad", svg)])
 
 
-def test_equal_arguments_give_equal_text_in_every_process() -> None:
+def test_output_is_equal_in_every_process() -> None:
     code = (
         "import sys; from dragoman.viz import *; "
-        "print(learning_curve([Panel('l', [Series(n, [(0, 1), (1, 2)]) for n in 'abc'])], title='t', x_label='x')"
-        "+ attention_heatmap([[0.5]], rows=['a'], columns=['b'], title='t')); "
+        "print(render_learning_curve([Panel('l', [Series(n, [(0, 1), (1, 2)]) for n in 'abc'])], title='t', x_label='x')"
+        "+ render_attention_heatmap([[0.5]], rows=['a'], columns=['b'], title='t')); "
         "assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"
     )
     outputs = set()

@@ -290,7 +290,9 @@ def clean_training_corpora(
     root, cleaning = Path(recipe.data.root), recipe.data.cleaning
     corpora = recipe.data.training_corpora()
     if not corpora:
-        raise RecipeError("data.train is not given: name the training files in it, or those of a mixture in data.corpora")
+        raise RecipeError(
+            "data.train: is not set; name the training files in it, or those of a mixture in data.corpora", code="missing-key"
+        )
     filter_pipeline = FilterPipeline(cleaning, recipe.task.source_language, recipe.task.target_language)
     if cleaning.eval_overlap:
         filter_pipeline = replace(filter_pipeline, evaluation=EvaluationTexts.from_pairs(_read_evaluation_pairs(recipe, root)))

@@ -19,7 +19,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.errors import OutputError
+from dragoman.errors import OutputError, WriteError
 from dragoman.io.storage import describe_write_error
 
 Digests = NDArray[np.uint64]
@@ -70,10 +70,13 @@ class DuplicateFinder:
             folder.mkdir(parents=True, exist_ok=True)
             for path in sorted(folder.iterdir()):
                 if not path.name.startswith(_BUCKET_PREFIX):
-                    raise OutputError(f"{folder}: holds {path.name!r}; give an empty folder for the search for duplicates")
+                    raise OutputError(
+                        f"{folder}: holds {path.name!r}; give an empty folder for the search for duplicates",
+                        code="not-replaceable",
+                    )
             self._clear()
         except OSError as error:
-            raise OutputError(describe_write_error(folder, error)) from None
+            raise WriteError(describe_write_error(folder, error)) from None
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +95,7 @@ class DuplicateFinder:
                 path.unlink()
 
     def add(self, digests: Digests) -> None:
-        """Add the next rows. Raises OutputError if the folder cannot be written."""
+        """Add the next rows. Raises WriteError if the folder cannot be written."""
         for start in range(0, len(digests), self._max_rows_in_memory):
             digest_slice = digests[start : start + self._max_rows_in_memory]
             records = np.empty(len(digest_slice), dtype=_RECORD_DTYPE)
@@ -115,7 +118,7 @@ class DuplicateFinder:
             for bucket in sorted(self._folder.iterdir()):
                 self._mark_bucket(bucket, 1, is_repeated)
         except OSError as error:
-            raise OutputError(describe_write_error(self._folder, error)) from None
+            raise WriteError(describe_write_error(self._folder, error)) from None
         return is_repeated
 
     def _take_pending(self) -> Records:
@@ -128,7 +131,7 @@ class DuplicateFinder:
         try:
             _append_to_buckets(self._take_pending(), self._folder, 0)
         except OSError as error:
-            raise OutputError(describe_write_error(self._folder, error)) from None
+            raise WriteError(describe_write_error(self._folder, error)) from None
 
     def _mark_bucket(self, bucket: Path, depth: int, is_repeated: NDArray[np.bool_]) -> None:
         """Mark the repeated rows of a bucket, whose digests agree in their first `depth` bytes, and delete it."""

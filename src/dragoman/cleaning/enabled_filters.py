@@ -115,5 +115,7 @@ def _iter_enabled(
 
 def _make_overlap_filter(evaluation: EvaluationTexts | None) -> PairPredicate:
     if evaluation is None:
-        raise RecipeError("data.cleaning.eval_overlap needs evaluation data: give data.valid or data.test, or drop it")
+        raise RecipeError(
+            "data.cleaning.eval_overlap needs evaluation data: give data.valid or data.test, or drop it", code="missing-key"
+        )
     return evaluation.contains_side

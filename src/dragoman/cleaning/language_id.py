@@ -106,7 +106,9 @@ def _parse_language_code(key: str, language: str, recipe_key: str) -> tuple[str,
     Raises RecipeError if the code is empty or invalid.
     """
     if not language:
-        raise RecipeError(f"{recipe_key} needs task.{key}: give its language code, such as en, or drop {recipe_key}")
+        raise RecipeError(
+            f"{recipe_key} needs task.{key}: give its language code, such as en, or drop {recipe_key}", code="missing-key"
+        )
     try:
         from babel.core import get_global, parse_locale
     except ImportError as error:

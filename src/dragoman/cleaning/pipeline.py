@@ -31,7 +31,10 @@ def clean_corpora(
     The folder appears only when all of it is written. Raises OutputError if it exists or cannot be written.
     """
     if file_format in ("tmx", "xliff") and not (recipe.task.source_language and recipe.task.target_language):
-        raise RecipeError(f"format {file_format}: its files name both languages; give task.source_language and target_language")
+        raise RecipeError(
+            f"format {file_format}: its files name both languages; give task.source_language and target_language",
+            code="missing-key",
+        )
     check_files_exist(recipe, recipe.data.training_corpora().values())
     with atomic_dir(folder, overwrite=overwrite) as unfinished_folder:
         cleaned_corpora = clean_training_corpora(

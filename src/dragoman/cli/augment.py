@@ -36,7 +36,6 @@ DROP_REASONS = {
     "blank": "without text",
     "truncated": "whose output was cut",
     "short": "whose output is far shorter than the input",
-    "short": "whose output is much shorter than the input",
     "repetition": "whose output is a degenerate repetition",
     "copied": "whose output is a copy of the input",
     "empty": "whose output is empty",

@@ -80,11 +80,11 @@ def _print_totals(title: str, scores: Sequence[SentenceScore], rules: EvalbParam
         "recall": "recall",
         "precision": "precision",
         "f1": "F1",
-        "complete": "complete match",
+        "complete_match": "complete match",
         "average_crossing": "average crossing",
         "no_crossing": "no crossing",
         "two_or_less_crossing": "2 or less crossing",
-        "tagging": "tagging accuracy",
+        "tagging_accuracy": "tagging accuracy",
     }
     if not rules.labeled:
         title += ", labels ignored"

@@ -14,7 +14,6 @@ WARNINGS = {
     "too_long": "left untranslated: they have more than {max_source_tokens} tokens (decoding.long_input=split cuts them)",
     "truncated": "cut, because their translation did not end within the input's length + {max_extra_tokens} tokens",
     "short": "far shorter than the input: a part of it may be missing (decoding.min_length_ratio)",
-    "short": "are much shorter than their source (decoding.min_length_ratio), so a part may be missing",
     "repetition": "stopped, because their translation is a degenerate repetition",
     "empty": "that hold text came out empty (decoding.min_length=1 asks for at least one token)",
     "copied": "came out as they went in",

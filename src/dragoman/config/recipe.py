@@ -80,7 +80,7 @@ class Recipe(RecipeSection):
     decoding: DecodingConfig = DecodingConfig()
 
     @model_validator(mode="after")
-    def _check_consistency(self) -> Self:
+    def _check_training(self) -> Self:
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError(
                 "model.tie_embeddings = 'all' needs one vocabulary: set tokenizer.joint = true, or tie_embeddings = 'decoder' "
@@ -103,19 +103,27 @@ class Recipe(RecipeSection):
                 f"training.r_drop_alpha = {self.training.r_drop_alpha:g} compares two dropout masks, but all dropout rates "
                 "are 0: set model.residual_dropout, such as 0.3, or drop r_drop_alpha"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_cleaning(self) -> Self:
         cleaning = self.data.cleaning
         for option, share in (
             ("min_script_ratio", cleaning.min_script_ratio),
             ("min_language_probability", cleaning.min_language_probability),
         ):
             if share is not None and not (self.task.source_language and self.task.target_language):
-                raise ValueError(f"data.cleaning.{option} needs task.source_language and task.target_language")
+                raise ValueError(f"data.cleaning.{option} needs task.source_language and task.target_language; give both")
         if cleaning.eval_overlap and self.data.valid is None and self.data.test is None:
             raise ValueError("data.cleaning.eval_overlap needs evaluation data: give data.valid, data.test or both")
+        return self
+
+    @model_validator(mode="after")
+    def _check_tokenizer(self) -> Self:
         if self.tokenizer.joint and self.tokenizer.target_vocab_size is not None:
             raise ValueError("tokenizer.target_vocab_size is given but tokenizer.joint is true: drop one of the two")
         if self.tokenizer.target_model_file is not None and (self.tokenizer.joint or self.tokenizer.model_file is None):
-            raise ValueError("tokenizer.target_model_file goes with tokenizer.model_file and joint = false")
+            raise ValueError("tokenizer.target_model_file needs tokenizer.model_file and joint = false; give both, or drop it")
         is_translation = self.task.kind == "translation"
         if (
             is_translation
@@ -123,7 +131,7 @@ class Recipe(RecipeSection):
             and self.tokenizer.model_file is not None
             and self.tokenizer.target_model_file is None
         ):
-            raise ValueError("tokenizer.model_file with joint = false needs tokenizer.target_model_file, too")
+            raise ValueError("tokenizer.model_file with joint = false needs tokenizer.target_model_file as well; give it")
         if self.tokenizer.lowercase and (self.data.noise.upper_case or self.data.noise.title_case):
             raise ValueError(
                 "data.noise.upper_case and title_case have no effect with tokenizer.lowercase = true: drop them, or lowercase"
@@ -135,15 +143,19 @@ class Recipe(RecipeSection):
                 f"{noise_options[0]} needs tokenizer.byte_fallback = true: it decodes text from the encoded corpus, where "
                 "unknown characters are lost; set byte_fallback, or drop it"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_max_length(self) -> Self:
         if self.data.max_length > self.training.batch_tokens:
             raise ValueError(
                 f"data.max_length = {self.data.max_length} is more than training.batch_tokens = "
-                f"{self.training.batch_tokens}: the longest pair would not fit into a batch"
+                f"{self.training.batch_tokens}, so the longest pair fits into no batch; lower one or raise the other"
             )
         if self.model.position_encoding == "learned" and self.data.max_length > self.model.max_positions:
             raise ValueError(
-                f"data.max_length = {self.data.max_length} is more than the {self.model.max_positions} "
-                "learned positions of model.max_positions"
+                f"data.max_length = {self.data.max_length} is more than the {self.model.max_positions} learned positions; "
+                "lower it, or raise model.max_positions"
             )
         return self
 
@@ -251,12 +263,14 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         hint = f"; the package has {', '.join(_list_builtin_recipes())}" if path.name == str(path) else ""
-        raise RecipeError(f"{path}: there is no such recipe{hint}") from None
+        raise RecipeError(f"{path}: there is no such recipe{hint}", code="recipe-not-found") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise RecipeError(f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from None
+        raise RecipeError(
+            f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x})", code="recipe-syntax"
+        ) from None
     except OSError as error:
-        raise RecipeError(f"{path}: cannot be read: {error.strerror}") from None
+        raise RecipeError(f"{path}: cannot be read: {error.strerror}", code="recipe-not-found") from None
     return make_recipe(parse_toml(text, where=str(path)), overrides, where=str(path))
 
 
@@ -265,9 +279,11 @@ def parse_toml(text: str, *, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{where}: not TOML: {error}") from None
+        raise RecipeError(f"{where}: not TOML: {error}", code="recipe-syntax") from None
     except (ValueError, RecursionError):  # a number of thousands of digits, or thousands of brackets
-        raise RecipeError(f"{where}: not a recipe: a number too long to read, or values nested too deep") from None
+        raise RecipeError(
+            f"{where}: not a recipe: a number too long to read, or values nested too deep", code="recipe-syntax"
+        ) from None
 
 
 def make_recipe(document: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "recipe") -> Recipe:
@@ -297,7 +313,8 @@ def _read_choice(settings: Mapping[str, Any], key: str, default: str, allowed: M
     name = settings.get(key, default)
     if not isinstance(name, str) or name not in allowed:
         raise RecipeError(
-            f"{where}: {key} = {format_value(name)} is unknown; one of: {', '.join(allowed)}{suggest_name(name, allowed)}"
+            f"{where}: {key} = {format_value(name)} is unknown; one of: {', '.join(allowed)}{suggest_name(name, allowed)}",
+            code="unknown-key",
         )
     return name
 
@@ -316,7 +333,9 @@ def parse_setting(text: str) -> tuple[str, Any]:
     """Return key and value of `key=value`. The value is TOML; if it is not valid TOML, it is text."""
     key, separator, value = text.partition("=")
     if not separator or not all(part.strip() for part in key.split(".")):
-        raise RecipeError(f"{format_value(text)} is not a setting: write key=value, such as training.max_steps=1000")
+        raise RecipeError(
+            f"{format_value(text)} is not a setting: write key=value, such as training.max_steps=1000", code="recipe-syntax"
+        )
     try:
         parsed = tomllib.loads(f"value = {value}")
     except (ValueError, RecursionError):
@@ -331,5 +350,5 @@ def _apply_override(document: dict[str, Any], text: str) -> None:
     for name in sections:
         document = document.setdefault(name, {})
         if not isinstance(document, dict):
-            raise RecipeError(f"{format_value(text)}: {name} is a value, not a section")
+            raise RecipeError(f"{format_value(text)}: {name} is a value, not a section", code="recipe-syntax")
     document[option] = value

@@ -53,7 +53,8 @@ def validate_section(section: type[SectionT], document: Mapping[str, Any], where
                 suggest_name(first_error["input"], re.findall(r"'([^']*)'", message)) if error_type == "literal_error" else ""
             )
             problem = f"{_format_key(location) or 'the whole'} = {format_value(first_error['input'])}: {message}{suggestion}"
-        raise RecipeError(f"{where}: {problem}") from None
+        code = "unknown-key" if error_type == "extra_forbidden" else None
+        raise RecipeError(f"{where}: {problem}", code=code) from None
 
 
 def format_value(value: Any) -> str:

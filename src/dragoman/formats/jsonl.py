@@ -37,7 +37,8 @@ def read_jsonl(
             keys = find_keys(partial(_has_key, row), source_language, target_language)
             if keys is None:
                 raise DataError(
-                    f"{name}, line {number}: {describe_unknown_keys(_list_keys(row), source_language, target_language)}"
+                    f"{name}, line {number}: {describe_unknown_keys(_list_keys(row), source_language, target_language)}",
+                    code="unknown-column",
                 )
             missing_keys = set(keys)
         if missing_keys:
@@ -46,7 +47,8 @@ def read_jsonl(
         yield Pair(source, target, f"{name}:{number}")
     if missing_keys and first_row is not None:
         raise DataError(
-            f"{name}: no line has {sorted(missing_keys)[0]!r}; the first one has {quote_names(_list_keys(first_row))}"
+            f"{name}: no line has {sorted(missing_keys)[0]!r}; the first one has {quote_names(_list_keys(first_row))}",
+            code="unknown-column",
         )
 
 
@@ -83,13 +85,13 @@ def _parse_object(line: str, location: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise DataError(f"{location}: not JSON: {error.msg} at column {error.colno}") from None
+        raise DataError(f"{location}: not JSON: {error.msg} at column {error.colno}", code="invalid-format") from None
     except ValueError:
-        raise DataError(f"{location}: holds a number too long to read") from None
+        raise DataError(f"{location}: holds a number too long to read", code="invalid-format") from None
     except RecursionError:
-        raise DataError(f"{location}: nested too deep to read") from None
+        raise DataError(f"{location}: nested too deep to read", code="invalid-format") from None
     if not isinstance(row, dict):
-        raise DataError(f"{location}: is not a JSON object of keys and values")
+        raise DataError(f"{location}: is not a JSON object of keys and values", code="invalid-format")
     return row
 
 
@@ -112,11 +114,13 @@ def _get_text(row: dict[str, Any], key: str, location: str) -> str:
         return ""
     if not isinstance(value, str):
         type_name = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}[type(value)]
-        raise DataError(f"{location}: {key!r} holds {type_name}, not text")
+        raise DataError(f"{location}: {key!r} holds {type_name}, not text", code="invalid-format")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise DataError(f"{location}: {key!r} holds half a surrogate pair (\\u{ord(value[error.start]):04x})") from None
+        raise DataError(
+            f"{location}: {key!r} holds half a surrogate pair (\\u{ord(value[error.start]):04x})", code="invalid-encoding"
+        ) from None
     return to_single_line(value)
 
 

@@ -51,18 +51,23 @@ def _find_column_paths(
     if keys is None:
         keys = find_keys(lambda key: bool(_resolve_key(column_types, key)), source_language, target_language)
     if keys is None:
-        raise DataError(f"{path}: {describe_unknown_keys(_list_columns(column_types), source_language, target_language)}")
+        raise DataError(
+            f"{path}: {describe_unknown_keys(_list_columns(column_types), source_language, target_language)}",
+            code="unknown-column",
+        )
     column_paths = [_resolve_key(column_types, key) for key in keys]
     for key, column_path in zip(keys, column_paths, strict=True):
         if not column_path:
-            raise DataError(f"{path}: has no column {key!r}; it has {quote_names(_list_columns(column_types))}")
+            raise DataError(
+                f"{path}: has no column {key!r}; it has {quote_names(_list_columns(column_types))}", code="unknown-column"
+            )
         if sum(field.name == column_path[0] for field in schema) > 1:
-            raise DataError(f"{path}: has more than one column {column_path[0]!r}")
+            raise DataError(f"{path}: has more than one column {column_path[0]!r}", code="invalid-format")
         data_type = column_types[column_path[0]]
         for name in column_path[1:]:
             data_type = data_type.field(name).type
         if not _is_text(data_type):
-            raise DataError(f"{path}: the column {key!r} holds {str(data_type)[:40]}, not text")
+            raise DataError(f"{path}: the column {key!r} holds {str(data_type)[:40]}, not text", code="invalid-format")
     return column_paths
 
 
@@ -113,11 +118,12 @@ def _read_texts(batch: Any, column_path: list[str], path: Path, row_offset: int)
         texts = column.to_pylist()
     except UnicodeDecodeError:
         raise DataError(
-            f"{path}, rows {row_offset + 1} to {row_offset + len(column)}: {'.'.join(column_path)!r} is not UTF-8"
+            f"{path}, rows {row_offset + 1} to {row_offset + len(column)}: {'.'.join(column_path)!r} is not UTF-8",
+            code="invalid-encoding",
         ) from None
     for row, text in enumerate(texts, start=row_offset + 1):
         if text is not None and len(text) > MAX_LINE_BYTES:
-            raise DataError(f"{path}, row {row}: longer than {MAX_LINE_BYTES >> 20} MiB; split the text")
+            raise DataError(f"{path}, row {row}: longer than {MAX_LINE_BYTES >> 20} MiB; split the text", code="input-too-long")
     return ["" if text is None else to_single_line(text) for text in texts]
 
 

@@ -26,7 +26,8 @@ def read_pharaoh(path: Path) -> Iterator[list[Link]]:
             match = _LINK.fullmatch(word)
             if match is None:
                 raise DataError(
-                    f"{path}, line {number}: {quote_names([word])} is no link; write i-j, counted from 0, such as 0-1"
+                    f"{path}, line {number}: {quote_names([word])} is no link; write i-j, counted from 0, such as 0-1",
+                    code="invalid-alignment",
                 )
             links.append((int(match[1]), int(match[2])))
         yield links
@@ -38,5 +39,6 @@ def check_links(links: Sequence[Link], num_source_words: int, num_target_words: 
         if source_index >= num_source_words or target_index >= num_target_words:
             raise DataError(
                 f"{location}: {source_index}-{target_index} links a word that is not there: the source has {num_source_words} "
-                f"words, the target {num_target_words}, counted from 0"
+                f"words, the target {num_target_words}, counted from 0",
+                code="invalid-alignment",
             )

@@ -54,7 +54,9 @@ def read_po(path: Path | None) -> Iterator[Pair]:
         if not strings["msgid"] and "msgctxt" not in strings:
             charset = re.search(r"charset=([^\s;]*)", strings.get("msgstr", ""))
             if charset is not None and charset[1].lower() not in _CHARSETS:
-                raise DataError(f"{location}: its charset is {charset[1][:40]!r}, not UTF-8; {conversion_hint}")
+                raise DataError(
+                    f"{location}: its charset is {charset[1][:40]!r}, not UTF-8; {conversion_hint}", code="invalid-encoding"
+                )
             continue
         yield from _to_pairs(entry, strings, f"{name}:{entry.line}", location)
 
@@ -64,7 +66,10 @@ def _to_pairs(entry: _PoMessage, strings: dict[str, str], origin: str, location:
     has_plural = "msgid_plural" in strings
     expected = [f"msgstr[{number}]" for number in range(len(forms))] if has_plural else ["msgstr"]
     if forms != expected:
-        raise DataError(f"{location}: has {', '.join(forms)} for a message {'with' if has_plural else 'without'} msgid_plural")
+        raise DataError(
+            f"{location}: has {', '.join(forms)} for a message {'with' if has_plural else 'without'} msgid_plural",
+            code="invalid-format",
+        )
     keyword_pairs = [("msgid", forms[0]), ("msgid_plural", forms[-1])]
     for id_keyword, translation_keyword in keyword_pairs if has_plural else keyword_pairs[:1]:
         yield Pair(
@@ -105,10 +110,12 @@ def _read_messages(path: Path | None, *, hint: str) -> Iterator[_PoMessage]:
             current_pieces = entry.strings[keyword[1]]
             text = text[keyword.end() :]
         if current_pieces is None or is_obsolete != entry.obsolete or not text.startswith('"'):
-            raise DataError(f"{location}: {text[:40]!r} is not valid in a PO file here")
+            raise DataError(f"{location}: {text[:40]!r} is not valid in a PO file here", code="invalid-format")
         entry.size += len(text)
         if entry.size > MAX_LINE_BYTES:
-            raise DataError(f"{location}: the message of line {entry.line} is longer than {MAX_LINE_BYTES >> 20} MiB")
+            raise DataError(
+                f"{location}: the message of line {entry.line} is longer than {MAX_LINE_BYTES >> 20} MiB", code="input-too-long"
+            )
         current_pieces.append(_unquote(text, location))
     if entry.strings:
         _check_complete(entry, name)
@@ -120,13 +127,16 @@ def _check_keyword_order(entry: _PoMessage, keyword: str, location: str) -> None
     rank = _KEYWORD_ORDER.index(keyword.partition("[")[0])
     earlier_ranks = [_KEYWORD_ORDER.index(earlier_keyword.partition("[")[0]) for earlier_keyword in entry.strings]
     if keyword in entry.strings or rank < max(earlier_ranks, default=0) or (rank > 1 and 1 not in earlier_ranks):
-        raise DataError(f"{location}: {keyword} does not belong here; an entry is {', '.join(_KEYWORD_ORDER[1:])}, each once")
+        raise DataError(
+            f"{location}: {keyword} does not belong here; an entry is {', '.join(_KEYWORD_ORDER[1:])}, each once",
+            code="invalid-format",
+        )
 
 
 def _check_complete(entry: _PoMessage, name: str) -> None:
     """Raise DataError for an entry that the end of the file cut off."""
     if not any(keyword.startswith("msgstr") for keyword in entry.strings):
-        raise DataError(f"{name}, line {entry.line}: the message has no msgstr")
+        raise DataError(f"{name}, line {entry.line}: the message has no msgstr", code="invalid-format")
 
 
 def _unquote(text: str, location: str) -> str:
@@ -134,7 +144,7 @@ def _unquote(text: str, location: str) -> str:
     position, pieces = 0, []
     while position < len(text):
         if (string := _STRING.match(text, position)) is None:
-            raise DataError(f"{location}: the quotation marks are not balanced")
+            raise DataError(f"{location}: the quotation marks are not balanced", code="invalid-format")
         pieces.append(string[1])
         position = string.end()
     text = "".join(pieces)
@@ -146,7 +156,7 @@ def _unescape(escape: re.Match[str], location: str) -> str:
     octal, hexadecimal, letter = escape.groups()
     code = int(octal, 8) if octal else int(hexadecimal, 16) if hexadecimal else ord(_ESCAPES.get(letter, "\x80"))
     if code > 127:
-        raise DataError(f"{location}: {escape.group()} is not an escape sequence of a character")
+        raise DataError(f"{location}: {escape.group()} is not an escape sequence of a character", code="invalid-format")
     return chr(code)
 
 

@@ -57,7 +57,7 @@ def check_files_exist(recipe: Recipe, corpora: Iterable[CorpusConfig]) -> None:
             path.stat()
         except FileNotFoundError:
             root_hint = f" (data.root = {recipe.data.root!r})" if path.is_relative_to(root) else ""
-            raise DataError(f"{path}: there is no such file{root_hint}{hint}") from None
+            raise DataError(f"{path}: there is no such file{root_hint}{hint}", code="file-not-found") from None
         except OSError:
             continue  # the reader reports it
 
@@ -83,18 +83,20 @@ def _expand_wildcard(root: Path, name: str) -> list[Path]:
     try:
         matches = [entry for entry in path.parent.iterdir() if pattern.fullmatch(entry.name) and entry.is_file()]
     except OSError as error:
-        raise DataError(f"{path.parent}: cannot be listed for {path.name!r}: {error.strerror}") from None
+        raise DataError(
+            f"{path.parent}: cannot be listed for {path.name!r}: {error.strerror}", code="file-unreadable"
+        ) from None
     if not path.name.startswith("."):
         matches = [entry for entry in matches if not entry.name.startswith(".")]
     if not matches:
-        raise DataError(f"{path}: there is no such file; * matches file names, not folders")
+        raise DataError(f"{path}: there is no such file; * matches file names, not folders", code="file-not-found")
     return [_check_name_is_unicode(entry) for entry in sorted(matches)]
 
 
 def _check_name_is_unicode(path: Path) -> Path:
     """Return the path. Raises DataError if its name is not valid Unicode, since it becomes part of every pair's origin."""
     if not str(path).isprintable() and any("\ud800" <= character <= "\udfff" for character in str(path)):
-        raise DataError(f"{str(path)!a}: the file name is not UTF-8; rename the file")
+        raise DataError(f"{str(path)!a}: the file name is not UTF-8; rename the file", code="invalid-encoding")
     return path
 
 
@@ -111,12 +113,19 @@ def detect_format(path: Path, file_format: Format = "auto", *, is_one_side: bool
     if is_one_side:
         return SIDE_SUFFIX_FORMATS.get(suffix, "lines")
     if path == STDIN_PATH:
-        raise DataError("standard input: its format is unknown; give data.….format, such as 'tsv' or 'jsonl'")
+        raise DataError(
+            "standard input: its format is unknown; give data.….format, such as 'tsv' or 'jsonl'", code="unknown-format"
+        )
     if suffix in SIDE_SUFFIX_FORMATS:
-        raise DataError(f"{path}: an SGM file holds one side: give data.….source and target instead of file")
+        raise DataError(
+            f"{path}: an SGM file holds one side: give data.….source and target instead of file", code="unknown-format"
+        )
     if suffix not in SUFFIX_FORMATS:
         problem = f"the ending {suffix!r}" if suffix else "a name without an ending"
-        raise DataError(f"{path}: {problem} does not name a format; known are {' '.join(SUFFIX_FORMATS)}; give data.….format")
+        raise DataError(
+            f"{path}: {problem} does not name a format; known are {' '.join(SUFFIX_FORMATS)}; give data.….format",
+            code="unknown-format",
+        )
     return SUFFIX_FORMATS[suffix]
 
 
@@ -134,7 +143,8 @@ def read_pairs(corpus: CorpusConfig, root: Path, *, source_language: str = "", t
     if len(sources) != len(targets):
         raise DataError(
             f"{corpus.source} matches {len(sources)} files but {corpus.target} {len(targets)}; "
-            "file n of one must be the translation of file n of the other"
+            "file n of one must be the translation of file n of the other",
+            code="length-mismatch",
         )
     for source, target in zip(sources, targets, strict=True):
         yield from read_sides(source, target, corpus.format)
@@ -151,7 +161,10 @@ def read_sides(source: Path, target: Path, file_format: Format = "auto") -> Iter
             return read_aligned(source, target)
         case ["sgm", "sgm"]:
             return read_sgm(source, target)
-    raise DataError(f"{source} and {target}: their formats {formats[0]} and {formats[1]} differ; give two files of one format")
+    raise DataError(
+        f"{source} and {target}: their formats {formats[0]} and {formats[1]} differ; give two files of one format",
+        code="unknown-format",
+    )
 
 
 def read_file(
@@ -167,7 +180,9 @@ def read_file(
     column_names: columns or keys of source and target, for the formats that have them
     """
     if column_names is not None and file_format not in _FORMATS_WITH_COLUMNS:
-        raise DataError(f"{path}: {file_format} has no columns; columns is for {', '.join(_FORMATS_WITH_COLUMNS)}")
+        raise DataError(
+            f"{path}: {file_format} has no columns; columns is for {', '.join(_FORMATS_WITH_COLUMNS)}", code="unknown-column"
+        )
     stream_path = None if path == STDIN_PATH else path
     languages = {"source_language": source_language, "target_language": target_language}
     match file_format:
@@ -186,7 +201,10 @@ def read_file(
         case "parquet":
             if stream_path is None or path.suffix in COMPRESSED_SUFFIXES:
                 raise DataError(
-                    f"{describe_path(stream_path)}: Parquet cannot be read from an archive or a pipe; unpack it into a file"
+                    f"{describe_path(stream_path)}: Parquet cannot be read from an archive or a pipe; unpack it into a file",
+                    code="unknown-format",
                 )
             return read_parquet(path, column_names, **languages)
-    raise DataError(f"{describe_path(stream_path)}: format = {file_format!r} holds one side; give source and target")
+    raise DataError(
+        f"{describe_path(stream_path)}: format = {file_format!r} holds one side; give source and target", code="unknown-format"
+    )

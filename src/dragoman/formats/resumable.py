@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from dragoman.errors import OutputError
+from dragoman.errors import OutputError, WriteError
 from dragoman.io.storage import check_path_is_free, commit_file, describe_write_error, lock_dir, make_dirs, sync_dir, write_json
 
 CONTENT_FILE, PROGRESS_FILE = "content", "progress.json"
@@ -88,7 +88,7 @@ def resumable_file(path: Path, request: Mapping[str, Any], *, overwrite: bool = 
             sync_dir(path.parent)
             shutil.rmtree(folder)
     except OSError as error:
-        raise OutputError(describe_write_error(path, error)) from None
+        raise WriteError(describe_write_error(path, error)) from None
 
 
 def _load_progress(folder: Path, request: Mapping[str, Any], *, overwrite: bool) -> tuple[int, int, dict[str, int]]:
@@ -96,7 +96,10 @@ def _load_progress(folder: Path, request: Mapping[str, Any], *, overwrite: bool)
     if unknown_files := sorted(
         {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")} - {CONTENT_FILE, PROGRESS_FILE}
     ):
-        raise OutputError(f"{folder}: holds {unknown_files[0]!r}, which dragoman did not write; give another file name")
+        raise OutputError(
+            f"{folder}: holds {unknown_files[0]!r}, which dragoman did not write; give another file name",
+            code="not-replaceable",
+        )
     try:
         document = json.loads((folder / PROGRESS_FILE).read_bytes())
         size, num_read, counts, old_request = (document[key] for key in ("num_bytes", "num_read", "counts", "request"))
@@ -108,10 +111,13 @@ def _load_progress(folder: Path, request: Mapping[str, Any], *, overwrite: bool)
     if overwrite and (not is_intact or old_request != request):
         return 0, 0, {}
     if not is_intact:
-        raise OutputError(f"{folder}: is damaged; start again with --overwrite")
+        raise OutputError(f"{folder}: is damaged; start again with --overwrite", code="output-damaged")
     if old_request != request:
         difference = _describe_difference(old_request, request)
-        raise OutputError(f"{folder}: was started with {difference}; give another file name, or start again with --overwrite")
+        raise OutputError(
+            f"{folder}: was started with {difference}; give another file name, or start again with --overwrite",
+            code="output-mismatch",
+        )
     return size, num_read, counts
 
 

@@ -40,11 +40,15 @@ def read_sgm(source: Path, target: Path) -> Iterator[Pair]:
                 (source, target, target_segment) if source_segment is None else (target, source, source_segment)
             )
             raise DataError(
-                f"{shorter_path} ends before segment {_describe(extra_segment)} of {longer_path}, line {extra_segment.line}"
+                f"{shorter_path} ends before segment {_describe(extra_segment)} of {longer_path}, line {extra_segment.line}",
+                code="length-mismatch",
             )
         if (source_segment.document, source_segment.identifier) != (target_segment.document, target_segment.identifier):
             expectation = f"{source}, line {source_segment.line}, has {_describe(source_segment)}"
-            raise DataError(f"{target}, line {target_segment.line}: has segment {_describe(target_segment)}, but {expectation}")
+            raise DataError(
+                f"{target}, line {target_segment.line}: has segment {_describe(target_segment)}, but {expectation}",
+                code="invalid-format",
+            )
         yield Pair(source_segment.text, target_segment.text, f"{source}:{source_segment.line}")
 
 
@@ -62,17 +66,20 @@ def _read_segments(path: Path) -> Iterator[_Segment]:
             closing, tag_name, attributes, end = tag.groups()
             tag_name = tag_name.lower()
             if not end:
-                raise DataError(f"{path}, line {number}: the tag {tag.group()[:40]!r} does not end on its line")
+                raise DataError(
+                    f"{path}, line {number}: the tag {tag.group()[:40]!r} does not end on its line", code="invalid-format"
+                )
             if pieces is not None and (tag_name, closing) == ("seg", "/"):
                 pieces.append(line_text[position : tag.start()])
                 yield _Segment(document, identifier, _decode_text("\n".join(pieces)), start_line)
                 pieces = None
             elif pieces is not None:
                 raise DataError(
-                    f"{path}, line {number}: {tag.group()[:40]!r} is in the segment of line {start_line}, which has no </seg>"
+                    f"{path}, line {number}: {tag.group()[:40]!r} is in the segment of line {start_line}, which has no </seg>",
+                    code="invalid-format",
                 )
             elif (tag_name, closing) == ("seg", "/"):
-                raise DataError(f"{path}, line {number}: </seg> closes no segment")
+                raise DataError(f"{path}, line {number}: </seg> closes no segment", code="invalid-format")
             elif tag_name == "seg":
                 identifier, pieces, start_line, size = _find_name(tag_name, attributes), [], number, 0
             elif not closing:
@@ -82,9 +89,11 @@ def _read_segments(path: Path) -> Iterator[_Segment]:
             pieces.append(line_text[position:])
             size += len(pieces[-1]) + 1
             if size > MAX_LINE_BYTES:
-                raise DataError(f"{path}, line {start_line}: the segment is longer than {MAX_LINE_BYTES >> 20} MiB")
+                raise DataError(
+                    f"{path}, line {start_line}: the segment is longer than {MAX_LINE_BYTES >> 20} MiB", code="input-too-long"
+                )
     if pieces is not None:
-        raise DataError(f"{path}, line {start_line}: the segment has no </seg>")
+        raise DataError(f"{path}, line {start_line}: the segment has no </seg>", code="invalid-format")
 
 
 def _find_name(kind: str, attributes: str) -> str:

@@ -167,7 +167,10 @@ def read_lines(path: Path | None, *, hint: str = "") -> Iterator[str]:
                 previous_lines = number
                 for number, line in enumerate(lines, start=previous_lines + 1):
                     if len(line) > MAX_LINE_BYTES:
-                        raise DataError(f"{name}, line {number}: longer than {MAX_LINE_BYTES >> 20} MiB; split the line")
+                        raise DataError(
+                            f"{name}, line {number}: longer than {MAX_LINE_BYTES >> 20} MiB; split the line",
+                            code="input-too-long",
+                        )
                     text = line.decode("utf-8")
                     if has_newline:
                         text = text.removesuffix("\r")
@@ -175,7 +178,8 @@ def read_lines(path: Path | None, *, hint: str = "") -> Iterator[str]:
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise DataError(
-            f"{name}, line {number}: not UTF-8 (byte 0x{byte:02x} at column {error.start + 1}){hint and '; '}{hint}"
+            f"{name}, line {number}: not UTF-8 (byte 0x{byte:02x} at column {error.start + 1}){hint and '; '}{hint}",
+            code="invalid-encoding",
         ) from None
     except READ_ERRORS as error:
         raise to_data_error(path, error, last_position=f"line {number}" if number else "") from None
@@ -208,13 +212,16 @@ def to_data_error(path: Path | None, error: Exception, *, last_position: str = "
     name = describe_path(path)
     match error:
         case FileNotFoundError():
-            return DataError(f"{name}: there is no such file")
+            return DataError(f"{name}: there is no such file", code="file-not-found")
         case IsADirectoryError():
-            return DataError(f"{name}: is a folder; give a file")
+            return DataError(f"{name}: is a folder; give a file", code="file-unreadable")
         case PermissionError():
-            return DataError(f"{name}: no permission to read it")
+            return DataError(f"{name}: no permission to read it", code="file-unreadable")
     reason = format_reason(str(getattr(error, "strerror", None) or error)) or type(error).__name__
-    return DataError(f"{name}: {f'damaged after {last_position}' if last_position else 'cannot be read'}: {reason}")
+    return DataError(
+        f"{name}: {f'damaged after {last_position}' if last_position else 'cannot be read'}: {reason}",
+        code="invalid-format" if last_position else "file-unreadable",
+    )
 
 
 def format_reason(message: str) -> str:
@@ -229,6 +236,7 @@ def read_parallel_lines(first_path: Path, second_path: Path) -> tuple[list[str],
     if len(first_lines) != len(second_lines):
         raise DataError(
             f"{first_path} has {len(first_lines)} lines but {second_path} has {len(second_lines)}: line n of one must belong "
-            "to line n of the other"
+            "to line n of the other",
+            code="length-mismatch",
         )
     return first_lines, second_lines

@@ -33,7 +33,8 @@ def read_tmx(path: Path | None, *, source_language: str, target_language: str) -
             seen_languages.update(dict.fromkeys(language[:50] for language in languages if language))
         if not (source_language and target_language):
             raise DataError(
-                f"{name}: holds {quote_names([*seen_languages])}; choose two in task.source_language and task.target_language"
+                f"{name}: holds {quote_names([*seen_languages])}; choose two in task.source_language and task.target_language",
+                code="unknown-column",
             )
         source_index, target_index = _choose_variants(languages, (source_language, target_language))
         has_language = [has_language[0] or source_index is not None, has_language[1] or target_index is not None]
@@ -44,7 +45,10 @@ def read_tmx(path: Path | None, *, source_language: str, target_language: str) -
         yield Pair(source, target, origin)
     for language, is_present in zip((source_language, target_language), has_language, strict=True):
         if seen_languages and not is_present:
-            raise DataError(f"{name}: no unit has the language {language!r}; it holds {quote_names([*seen_languages])}")
+            raise DataError(
+                f"{name}: no unit has the language {language!r}; it holds {quote_names([*seen_languages])}",
+                code="unknown-column",
+            )
 
 
 def _choose_variants(languages: list[str], expected_languages: tuple[str, str]) -> tuple[int | None, int | None]:

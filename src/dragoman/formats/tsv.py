@@ -20,7 +20,8 @@ def read_aligned(source: Path, target: Path) -> Iterator[Pair]:
             shorter_path, longer_path = (source, target) if source_line is None else (target, source)
             raise DataError(
                 f"{shorter_path} has {number - 1} lines but {longer_path} has {number - 1 + num_extra_lines}: "
-                "line n of one must be the translation of line n of the other"
+                "line n of one must be the translation of line n of the other",
+                code="length-mismatch",
             )
         yield Pair(source_line, target_line, f"{source}:{number}")
 
@@ -37,7 +38,10 @@ def read_tsv(path: Path | None, column_names: Sequence[str] | None = None) -> It
         for number, line in enumerate(read_lines(path), start=1):
             source, _, target = line.partition("\t")
             if (num_tabs := line.count("\t")) != 1:
-                raise DataError(f"{name}, line {number}: {num_tabs + 1} tab-separated columns; expected 2, source and target")
+                raise DataError(
+                    f"{name}, line {number}: {num_tabs + 1} tab-separated columns; expected 2, source and target",
+                    code="invalid-format",
+                )
             yield Pair(source, target, f"{name}:{number}")
         return
     if invalid := [
@@ -45,13 +49,18 @@ def read_tsv(path: Path | None, column_names: Sequence[str] | None = None) -> It
         for column_name in column_names
         if not (column_name.isascii() and column_name.isdigit() and 0 < len(column_name) < 10 and int(column_name))
     ]:
-        raise DataError(f"{name}: columns names {invalid[0]!r}, but the columns of a TSV are numbers from '1'")
+        raise DataError(
+            f"{name}: columns names {invalid[0]!r}, but the columns of a TSV are numbers from '1'", code="unknown-column"
+        )
     source_index, target_index = (int(column_name) - 1 for column_name in column_names)
     last_index = max(source_index, target_index)
     for number, line in enumerate(read_lines(path), start=1):
         cells = line.split("\t", last_index + 1)
         if len(cells) <= last_index:
-            raise DataError(f"{name}, line {number}: {len(cells)} tab-separated columns, but columns names {last_index + 1}")
+            raise DataError(
+                f"{name}, line {number}: {len(cells)} tab-separated columns, but columns names {last_index + 1}",
+                code="unknown-column",
+            )
         yield Pair(cells[source_index], cells[target_index], f"{name}:{number}")
 
 

@@ -98,10 +98,15 @@ def _choose_format(path: Path, requested_format: Format, source_language: str, t
     if not path.name:
         raise DataError(f"{path}: is a folder; give a file name")
     if requested_format == "auto" and get_format_suffix(path) not in _ALL_SUFFIX_FORMATS:
-        raise DataError(f"{path}: its ending does not name a format; known are {' '.join(_ALL_SUFFIX_FORMATS)}; give a format")
+        raise DataError(
+            f"{path}: its ending does not name a format; known are {' '.join(_ALL_SUFFIX_FORMATS)}; give a format",
+            code="unknown-format",
+        )
     file_format = _ALL_SUFFIX_FORMATS[get_format_suffix(path)] if requested_format == "auto" else requested_format
     if file_format == "brackets":
-        raise DataError(f"{path}: trees cannot be written from pairs; choose another format than brackets")
+        raise DataError(
+            f"{path}: trees cannot be written from pairs; choose another format than brackets", code="unknown-format"
+        )
     if file_format in ("tmx", "xliff") and not (source_language and target_language):
         raise DataError(f"{path}: {file_format} files name both languages; give task.source_language and task.target_language")
     if file_format == "parquet" and path.suffix in COMPRESSED_SUFFIXES:
@@ -133,7 +138,10 @@ def _clean_pair(pair: Pair, number: int) -> Pair:
         clean_pair.source.encode()
         clean_pair.target.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{clean_pair.origin}: holds half a surrogate pair (\\u{ord(error.object[error.start]):04x})") from None
+        raise DataError(
+            f"{clean_pair.origin}: holds half a surrogate pair (\\u{ord(error.object[error.start]):04x})",
+            code="invalid-encoding",
+        ) from None
     return clean_pair
 
 

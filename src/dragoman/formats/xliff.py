@@ -54,7 +54,9 @@ def _find_unit_tag(root: _Element, name: str, expected_languages: tuple[str, str
     if version.startswith("1."):
         return f"{prefix}trans-unit"
     if not version.startswith("2."):
-        raise DataError(f"{name}: is XLIFF of version {version[:20]!r}; 1.0 to 1.2 and 2.0 to 2.2 can be read")
+        raise DataError(
+            f"{name}: is XLIFF of version {version[:20]!r}; 1.0 to 1.2 and 2.0 to 2.2 can be read", code="unknown-format"
+        )
     _check_languages((root.get("srcLang", ""), root.get("trgLang", "")), expected_languages, name)
     return f"{prefix}unit"
 
@@ -63,7 +65,8 @@ def _check_languages(file_languages: tuple[str, str], expected_languages: tuple[
     for side, file_language, expected_language in zip(("source", "target"), file_languages, expected_languages, strict=True):
         if file_language and expected_language and not is_same_language(file_language, expected_language):
             raise DataError(
-                f"{name}: its {side} language is {file_language[:40]!r}, but task.{side}_language is {expected_language!r}"
+                f"{name}: its {side} language is {file_language[:40]!r}, but task.{side}_language is {expected_language!r}",
+                code="unknown-column",
             )
 
 

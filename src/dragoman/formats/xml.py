@@ -45,13 +45,17 @@ def read_units(
                         raise _make_syntax_error(name, entry.message, entry.line)
                 bytes_since_unit += len(chunk)
                 if bytes_since_unit > MAX_LINE_BYTES:
-                    raise DataError(f"{name}: no unit ends within {MAX_LINE_BYTES >> 20} MiB after {num_units} units")
+                    raise DataError(
+                        f"{name}: no unit ends within {MAX_LINE_BYTES >> 20} MiB after {num_units} units", code="input-too-long"
+                    )
                 for event, element in parser.read_events():
                     if not unit_tag:
                         unit_tag = _read_unit_tag(element, root_name, get_unit_tag, name)
                     elif event == "end" and element.tag == unit_tag:
                         if next(element.iterancestors(unit_tag), None) is not None:
-                            raise DataError(f"{name}, unit {num_units + 1}: one unit stands within another")
+                            raise DataError(
+                                f"{name}, unit {num_units + 1}: one unit stands within another", code="invalid-format"
+                            )
                         num_units += 1
                         bytes_since_unit = 0
                         yield element
@@ -62,7 +66,9 @@ def read_units(
     except READ_ERRORS as error:
         raise to_data_error(path, error, last_position=f"unit {num_units}" if num_units else "") from None
     if not unit_tag:
-        raise DataError(f"{name}: its first element is {get_local_name(root_element)[:40]!r}; expected {root_name!r}")
+        raise DataError(
+            f"{name}: its first element is {get_local_name(root_element)[:40]!r}; expected {root_name!r}", code="invalid-format"
+        )
 
 
 def _make_parser(names: list[str]) -> tuple[Any, type[Any]]:
@@ -86,7 +92,7 @@ def _make_parser(names: list[str]) -> tuple[Any, type[Any]]:
 
 def _make_syntax_error(name: str, message: str, line: int | None) -> DataError:
     reason = format_reason(_ERROR_POSITION.sub("", message)) or "broken"
-    return DataError(f"{name}{f', line {line}' if line else ''}: not XML that can be read: {reason}")
+    return DataError(f"{name}{f', line {line}' if line else ''}: not XML that can be read: {reason}", code="invalid-format")
 
 
 def _read_unit_tag(element: _Element, root_name: str, get_unit_tag: Callable[[_Element], str], name: str) -> str:
@@ -96,10 +102,14 @@ def _read_unit_tag(element: _Element, root_name: str, get_unit_tag: Callable[[_E
         entity := next(internal_dtd.iterentities(), None)
     ) is not None:
         raise DataError(
-            f"{name}: declares the entity {str(entity.name)[:40]!r}, and is not read: write the text itself in its place"
+            f"{name}: declares the entity {str(entity.name)[:40]!r}, and is not read: write the text itself in its place",
+            code="invalid-format",
         )
     if element.getparent() is not None or get_local_name(element) != root_name:
-        raise DataError(f"{name}: its first element is {get_local_name(document.getroot())[:40]!r}; expected {root_name!r}")
+        raise DataError(
+            f"{name}: its first element is {get_local_name(document.getroot())[:40]!r}; expected {root_name!r}",
+            code="invalid-format",
+        )
     return get_unit_tag(element)
 
 
@@ -138,7 +148,8 @@ def _iter_texts(element: _Element, location: str, *, is_in_code: bool) -> Iterat
     for child in element:
         if not isinstance(child.tag, str):
             raise DataError(
-                f"{location}: refers to the entity {str(child.text)[:40]!r}, which is not declared; write the text itself"
+                f"{location}: refers to the entity {str(child.text)[:40]!r}, which is not declared; write the text itself",
+                code="invalid-format",
             )
         name = get_local_name(child)
         if name == "cp" and not is_in_code:
@@ -153,7 +164,7 @@ def _decode_cp(element: _Element, location: str) -> str:
     digits = element.get("hex", "")
     code = int(digits, 16) if re.fullmatch("[0-9A-Fa-f]{1,8}", digits) else -1
     if not 0 <= code < 0x110000 or 0xD800 <= code < 0xE000:
-        raise DataError(f"{location}: <cp hex={digits[:20]!r}> is not a character")
+        raise DataError(f"{location}: <cp hex={digits[:20]!r}> is not a character", code="invalid-format")
     return chr(code)
 
 
@@ -172,6 +183,7 @@ def escape_xml(text: str, origin: str) -> str:
     if (illegal := _ILLEGAL_CHARACTER.search(text)) is not None:
         raise DataError(
             f"{origin}: holds the character U+{ord(illegal.group()):04X}, which XML cannot; clean the pairs with "
-            "control_characters = true, or write another format"
+            "control_characters = true, or write another format",
+            code="invalid-format",
         )
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")

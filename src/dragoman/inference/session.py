@@ -13,8 +13,8 @@ import torch
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, Recipe, update_section
 from dragoman.errors import BundleError, DeviceError, RecipeError
-from dragoman.inference.backends.device import choose_fastest_precision, resolve_device, supports_compiled, validate_count
-from dragoman.inference.backends.select import build_inference_model, uses_pointer_on_gpu
+from dragoman.inference.backends.device import choose_fastest_precision, resolve_device, validate_count
+from dragoman.inference.backends.select import build_inference_model, supports_compiled, uses_pointer_on_gpu
 from dragoman.inference.backends.shared import Precision
 from dragoman.inference.parallel.scheduler import BatchScheduler
 from dragoman.inference.parallel.worker import build_worker_spec

@@ -95,7 +95,7 @@ def error_message(action: Callable[[], object], error_type: type[DragomanError])
     return message
 
 
-# --- sampling -----------------------------------------------------------------------------------------------------------
+# --- sampling ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
@@ -311,11 +311,11 @@ def test_word_and_char_models_are_not_sampled(model_type: str) -> None:
         renumber_special_pieces(train_foreign_model(model_type=model_type, byte_fallback=False, vocab_size=40))
     )
     assert model.sample_encode("bala", alpha=0.0, seed=1) == model.encode("bala")
-    with pytest.raises(ValueError, match=f"needs a BPE or unigram model, and this one is of the model_type {model_type}"):
+    with pytest.raises(ValueError, match=f"needs a BPE or unigram model, and this one is of the type {model_type}"):
         model.sample_encode("bala", alpha=0.1, seed=1)
 
 
-# --- model files ---------------------------------------------------------------------------------------------
+# --- model files ------------------------------------------------------------------------------------------------------
 
 
 def test_read_pieces_matches_sentencepiece() -> None:
@@ -361,7 +361,7 @@ def test_special_pieces_are_renumbered(model_type: str, numbers: dict[str, Any])
     assert renumber_special_pieces(renumber_special_pieces(model)) == renumber_special_pieces(model)
 
 
-# --- import -----------------------------------------------------------------------------------------------------
+# --- import -----------------------------------------------------------------------------------------------------------
 
 
 def import_models(root: Path, **settings: Any) -> Any:
@@ -446,7 +446,7 @@ def test_damaged_foreign_model_raises_or_works(tmp_path: Path) -> None:
     assert num_errors
 
 
-# --- overlong lines ----------------------------------------------------------------------------------------------
+# --- overlong lines ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

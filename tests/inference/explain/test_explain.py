@@ -53,7 +53,7 @@ from dragoman.viz.figures import list_figure_names, render_figures, svg_to_png
 from dragoman.viz.html_report import parse_drawing_width
 from dragoman.viz.png import encode_palette_png, interpolate_colors
 from dragoman.viz.svg import DARK, LIGHT
-from random_explanations import HOSTILE, made
+from random_explanations import HOSTILE, random_explanation
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -65,7 +65,7 @@ def translator(bundle: Path) -> Translator:
 
 @pytest.fixture(scope="module")
 def small() -> Explanation:
-    return made(source=6, said=5, layers=2, heads=3)
+    return random_explanation(source_length=6, output_length=5, layers=2, heads=3)
 
 
 # Words
@@ -161,7 +161,11 @@ def csp_hash(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def hostile() -> Page:
-    return Page(render_attention_page(made(source=len(HOSTILE), said=len(HOSTILE), layers=1, heads=2, tokens=HOSTILE)))
+    return Page(
+        render_attention_page(
+            random_explanation(source_length=len(HOSTILE), output_length=len(HOSTILE), layers=1, heads=2, tokens=HOSTILE)
+        )
+    )
 
 
 def test_policy_allows_only_hashed_scripts_and_styles(small: Explanation) -> None:
@@ -185,7 +189,10 @@ def test_page_has_no_external_urls(small: Explanation) -> None:
 
 
 def test_hostile_tokens_stay_text(hostile: Page) -> None:
-    plain = {tag for tag, _ in Page(render_attention_page(made(source=3, said=3, layers=1, heads=2))).tags}
+    plain = {
+        tag
+        for tag, _ in Page(render_attention_page(random_explanation(source_length=3, output_length=3, layers=1, heads=2))).tags
+    }
     assert {tag for tag, _ in hostile.tags} <= plain
     assert not [name for _, attributes in hostile.tags for name in attributes if name.startswith("on")]
     assert sum(tag == "script" for tag, _ in hostile.tags) == 3
@@ -197,8 +204,8 @@ def test_hostile_tokens_stay_text(hostile: Page) -> None:
 
 def test_pixels_are_the_attention_weights(small: Explanation) -> None:
     page = Page(render_attention_page(small))
-    shown: tuple[AttentionKind, ...] = ("cross", "encoder", "decoder")
-    for kind, png in zip(shown, page.images(), strict=True):
+    kinds: tuple[AttentionKind, ...] = ("cross", "encoder", "decoder")
+    for kind, png in zip(kinds, page.images(), strict=True):
         heads, gap = small.heads(kind), page.data()["kinds"][kind]["gap"]
         layers, count, rows, columns = heads.shape
         mosaic = pixels(png)
@@ -233,7 +240,7 @@ def test_page_has_vectors_in_16_bits(small: Explanation) -> None:
 
 def test_largest_page_is_below_the_limit() -> None:
     """50 × 50 tokens, 6 layers of 8 heads of width 64; random weights compress worse than those of any model."""
-    explanation = made(source=50, said=50, layers=6, heads=8, width=64, beam=4)
+    explanation = random_explanation(source_length=50, output_length=50, layers=6, heads=8, width=64, beam=4)
     page = render_attention_page(explanation)
     assert len(page.encode()) <= 500_000 == MAX_OPTIONAL_PAGE_BYTES
     vectors = Page(page).data()["vectors"]
@@ -258,24 +265,24 @@ def test_notebook_frame_is_sandboxed(small: Explanation) -> None:
 
 
 def test_page_rejects_wrong_sizes(small: Explanation) -> None:
-    with pytest.raises(ValueError, match="cross weights are"):
+    with pytest.raises(ValueError, match="cross weights: have shape"):
         render_attention_page(Explanation(**{**vars(small), "cross": small.encoder}))
     with pytest.raises(ValueError, match=f"a page holds {MAX_TOKENS}"):
-        render_attention_page(made(source=MAX_TOKENS + 1, said=2, layers=1, heads=1, width=1))
+        render_attention_page(random_explanation(source_length=MAX_TOKENS + 1, output_length=2, layers=1, heads=1, width=1))
 
 
 # Figures
 
 
 def test_each_figure_is_an_svg(small: Explanation) -> None:
-    drawn = render_figures(small)
-    assert list(drawn) == list_figure_names()
-    for svg in drawn.values():
+    figures = render_figures(small)
+    assert list(figures) == list_figure_names()
+    for svg in figures.values():
         assert 100 < parse_drawing_width(svg) < 2000
 
 
 def test_line_connects_tokens_with_weight_as_opacity() -> None:
-    explanation = made(source=3, said=2, layers=1, heads=1)
+    explanation = random_explanation(source_length=3, output_length=2, layers=1, heads=1)
     explanation.cross.weights_LHTS[0, 0] = [[0.0, 1.0, 0.0], [0.0, 0.0, 0.26]]
     svg = render_figures(explanation)["lines-cross"]
     y = {side: [float(number) for number in re.findall(rf'class="ink {side}" x="[\d.]+" y="([\d.]+)"', svg)] for side in "qk"}
@@ -285,7 +292,7 @@ def test_line_connects_tokens_with_weight_as_opacity() -> None:
 
 
 def test_word_matrix_has_sixteen_shades() -> None:
-    explanation = made(source=2, said=2, layers=1, heads=1)
+    explanation = random_explanation(source_length=2, output_length=2, layers=1, heads=1)
     explanation.cross.weights_LHTS[0, 0] = [[0.75, 0.25], [0.0, 1.0]]
     assert re.findall(r'class="cell" fill-opacity="([\d.]+)"', render_word_matrix(explanation)) == ["0.25", "0.75", "1"]
 
@@ -580,9 +587,9 @@ def test_show_returns_a_notebook_frame(translator: Translator, tmp_path: Path) -
     assert shown.html == render_attention_page(explain(translator, line, nbest=2, beam_size=2))
     frame = shown._repr_html_()
     assert 'height="500"' in frame
-    beside, page = re.fullmatch(r'<iframe ([^<>]*) srcdoc="([^"]*)"></iframe>', frame).groups()  # type: ignore[union-attr]
+    attributes, page = re.fullmatch(r'<iframe ([^<>]*) srcdoc="([^"]*)"></iframe>', frame).groups()  # type: ignore[union-attr]
     assert html.unescape(page) == shown.html
-    assert beside.startswith('sandbox="allow-scripts"')
+    assert attributes.startswith('sandbox="allow-scripts"')
     assert "page" not in repr(shown)
     alternative = translation.alternatives[0]
     assert alternative.text != translation.text

@@ -228,7 +228,7 @@ def test_worker_with_changed_bundle_is_not_used(bundle: Path, tmp_path: Path) ->
     plain = dragoman.load(bundle, task="translation", device="cpu", precision="float32", intra_threads=1, inter_threads=1)
     expected = plain.translate(LINES, batch_tokens=60)
     assert parallel.translate(LINES, batch_tokens=60) == expected
-    assert parallel.scheduler._workers[0].over.is_set()
+    assert parallel.scheduler._workers[0].ended.is_set()
 
 
 @pytest.mark.parametrize(

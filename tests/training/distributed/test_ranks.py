@@ -1,15 +1,13 @@
-"""Several ranks against one: the same batches, the same losses, the same decisions, and no rank that waits for a dead one."""
+"""Several ranks against one process: the same batches, losses and decisions, and failures of a rank."""
 
 from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +26,7 @@ from dragoman.config import Recipe, make_recipe
 from dragoman.data.dataloader import TrainingBatches
 from dragoman.errors import DataError, InterruptedRun, OutOfMemoryError, RankZeroError, RecipeError, RunError, WorkerLostError
 from dragoman.model.transformer import Transformer
+from dragoman.training import train_state
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.distributed.exit_status import (
     EXIT_STATUS_FILE_VARIABLE,
@@ -42,14 +41,13 @@ from dragoman.training.distributed.process_group import (
     context_from_environment,
     init_process_group,
 )
-from dragoman.training.monitoring.callbacks import NullCallback
-from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.run import train
-from dragoman.training.train_state import TrainState
-from dragoman.training.trainer import Trainer
+from dragoman.training.train_step import MicroBatch
 from dragoman.training.validation import Validator
+from rank_processes import find_free_port, read_losses, run_ranks, train_all
+from trainers import new_trainer
 
-# Kills of a rank, each with a start and a restart of several processes; DRAGOMAN_TRIALS asks for more.
+# Number of kills of a rank, each with a start and a restart of several processes; DRAGOMAN_TRIALS sets more.
 TRIALS = int(os.environ.get("DRAGOMAN_TRIALS", "2"))
 
 FOUR = (
@@ -58,11 +56,11 @@ FOUR = (
 )  # fmt: skip
 
 
-# Who is who
+# Environment of a rank
 
 
 @pytest.mark.parametrize(
-    ("environment", "world"),
+    ("environment", "context"),
     [
         ({}, DistributedContext(0, 1, 0)),
         ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, DistributedContext(0, 1, 0)),
@@ -72,9 +70,9 @@ FOUR = (
             {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "MASTER_ADDR": "a"},
             DistributedContext(3, 4, 1),
         ),
-        # A batch script is no task of a step, whatever the job was given.
+        # A batch script is no task of a step, for any number of tasks of the job.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}, DistributedContext(0, 1, 0)),
-        # torchrun under srun: the launcher that is nearest counts.
+        # torchrun under srun: torchrun is the inner launcher, so it counts.
         (
             {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "RANK": "9", "WORLD_SIZE": "16", "MASTER_ADDR": "a"},
             DistributedContext(9, 16, 0),
@@ -82,42 +80,42 @@ FOUR = (
     ],
     ids=str,
 )
-def test_a_launcher_tells_each_process_who_it_is(environment: Mapping[str, str], world: DistributedContext) -> None:
-    assert context_from_environment(environment, timeout_minutes=30.0) == world
+def test_context_is_read_from_launcher_variables(environment: Mapping[str, str], context: DistributedContext) -> None:
+    assert context_from_environment(environment, timeout_minutes=30.0) == context
 
 
 @pytest.mark.parametrize(
-    ("environment", "told"),
+    ("environment", "message"),
     [
-        ({"RANK": "4", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}, "RANK=4, WORLD_SIZE=4, LOCAL_RANK=0: ranks count from 0"),
+        ({"RANK": "4", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}, "RANK=4, WORLD_SIZE=4, LOCAL_RANK=0: a rank must be from 0"),
         ({"RANK": "one", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}, "RANK=one, WORLD_SIZE=4"),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "many"}, "SLURM_STEP_NUM_TASKS=many"),
-        ({"RANK": "1", "WORLD_SIZE": "4"}, "WORLD_SIZE=4, but MASTER_ADDR is not set: export"),
-        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}, "SLURM_STEP_NUM_TASKS=4, but MASTER_ADDR is not set"),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, "WORLD_SIZE=4: MASTER_ADDR is not set; export"),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}, "SLURM_STEP_NUM_TASKS=4: MASTER_ADDR is not set"),
     ],
     ids=str,
 )
-def test_a_launcher_that_makes_no_sense_is_told(environment: Mapping[str, str], told: str) -> None:
-    with pytest.raises(RunError, match=re.escape(told)) as caught:
+def test_inconsistent_launcher_variables_fail(environment: Mapping[str, str], message: str) -> None:
+    with pytest.raises(RunError, match=re.escape(message)) as caught:
         context_from_environment(environment, timeout_minutes=30.0)
     assert "\n" not in str(caught.value)
 
 
-def test_batches_that_cannot_be_shared_out_are_refused_with_both_ways_out() -> None:
+def test_uneven_split_fails_with_two_remedies() -> None:
     config = make_recipe({"preset": "modern", "training": {"batches_per_update": 2, "batch_tokens": 4096}})
     check_even_split(config, DistributedContext(world_size=2))
     check_even_split(config, DistributedContext(world_size=1))
     with pytest.raises(
         RecipeError, match=r"batches_per_update = 2: 4 devices .* training.batches_per_update=4 for .* 4096 tokens on each"
-    ) as told:
+    ) as caught:
         check_even_split(config, DistributedContext(world_size=4))
-    assert "training.batch_tokens=2048" in str(told.value)  # 2 batches of 4,096 are 4 of 2,048
+    assert "training.batch_tokens=2048" in str(caught.value)  # 2 batches of 4,096 are 4 of 2,048
 
 
-@pytest.mark.parametrize("knob", ["tokenizer.sampling_alpha=0.1", "data.noise.typos=0.1"])
-def test_what_makes_batches_longer_is_refused_with_fsdp(knob: str, tiny: MakeRecipe, tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["tokenizer.sampling_alpha=0.1", "data.noise.typos=0.1"])
+def test_fsdp_with_varying_batch_length_fails(setting: str, tiny: MakeRecipe, tmp_path: Path) -> None:
     """FSDP2 gathers weights for each part of a batch, on all ranks at once."""
-    settings = ("training.batches_per_update=2", "tokenizer.byte_fallback=true", knob)
+    settings = ("training.batches_per_update=2", "tokenizer.byte_fallback=true", setting)
     check_even_split(tiny(tmp_path / "run", *settings), DistributedContext(world_size=2))
     check_even_split(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), DistributedContext(world_size=1))
     with pytest.raises(
@@ -126,84 +124,41 @@ def test_what_makes_batches_longer_is_refused_with_fsdp(knob: str, tiny: MakeRec
         check_even_split(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), DistributedContext(world_size=2))
 
 
-def test_a_process_by_itself_agrees_with_itself() -> None:
-    world = DistributedContext()
-    assert world.is_rank_zero
-    assert world.all_reduce_sum(2.5, True) == [2.5, True]
-    assert world.broadcast_object({"a": 1}) == {"a": 1}
+def test_collectives_of_one_process() -> None:
+    context = DistributedContext()
+    assert context.is_rank_zero
+    assert context.all_reduce_sum(2.5, True) == [2.5, True]
+    assert context.broadcast_object({"a": 1}) == {"a": 1}
     value = torch.tensor(3.0)
-    assert world.all_reduce_tensor(value) is value
+    assert context.all_reduce_tensor(value) is value
 
 
-def test_what_a_rank_ended_with_is_left_for_the_launcher_and_for_restarts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(EXIT_STATUS_FILE_VARIABLE, str(tmp_path / "verdict"))
-    write_exit_status(WorkerLostError("that is what restarts are for"))
-    assert not (tmp_path / "verdict").exists()
+def test_exit_status_is_left_for_launcher_and_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(EXIT_STATUS_FILE_VARIABLE, str(tmp_path / "exit_status"))
+    write_exit_status(WorkerLostError("another rank is lost"))
+    assert not (tmp_path / "exit_status").exists()
     exit_with_launcher()
     monkeypatch.setenv(LAUNCHER_PID_VARIABLE, str(os.getppid()))
     exit_with_launcher()
     if sys.platform == "linux":
-        monkeypatch.setenv(LAUNCHER_PID_VARIABLE, str(os.getpid()))  # so nobody's that it could end with any more
+        monkeypatch.setenv(LAUNCHER_PID_VARIABLE, str(os.getpid()))  # not the parent, so the launcher has ended
         with pytest.raises(RankZeroError):
             exit_with_launcher()
     write_exit_status(InterruptedRun("stopped"))
-    write_exit_status(RunError("what another rank makes of it"))
-    with pytest.raises(RankZeroError) as told:
+    write_exit_status(RunError("a later error of another rank"))
+    with pytest.raises(RankZeroError) as caught:
         exit_with_launcher()
-    assert told.value.exit_code == InterruptedRun.exit_code
+    assert caught.value.exit_code == InterruptedRun.exit_code
     monkeypatch.delenv(EXIT_STATUS_FILE_VARIABLE)
     exit_with_launcher()
 
 
-# Several in one place
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
-def as_rank(rank: int, size: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    told = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in told.items()})
-    torch.set_num_threads(1)
-    work(*arguments)
-
-
-def together(size: int, work: Callable[..., None], *arguments: Any, seconds: float = 120.0) -> None:
-    """Run `work` as each of so many ranks, each a process of its own."""
-    spawn = multiprocessing.get_context("spawn")
-    port = free_port()
-    ranks = [spawn.Process(target=as_rank, args=(rank, size, port, work, arguments)) for rank in range(size)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(seconds)
-    codes = [rank.exitcode for rank in ranks]
-    for rank in ranks:
-        rank.kill()
-    assert codes == [0] * size
-
-
-def train_all(recipes: dict[int, Recipe]) -> None:
-    """One after the other, each with a port of its own: some ranks end sooner than the first, which then tells and judges."""
-    for port, recipe in recipes.items():
-        os.environ["MASTER_PORT"] = str(port)
-        train(recipe)
-
-
-def losses(run: Path) -> dict[tuple[str, int], float]:
-    entries = [entry for entry in read_metrics_log(run / "metrics.jsonl") if entry["type"] in ("train", "valid")]
-    return {(entry["type"], entry["step"]): entry["loss"] for entry in entries}
+# Ranks of this test
 
 
 @pytest.fixture(scope="module")
 def alone(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of twelve steps of four batches, with dropout, by one process."""
+    """Run of twelve steps of four batches each, with dropout, by one process."""
     run = tmp_path_factory.mktemp("alone") / "run"
     recipe = tiny(run, *FOUR)
     assert recipe.model.residual_dropout > 0
@@ -212,19 +167,20 @@ def alone(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 4])
-def test_any_number_of_ranks_makes_the_same_run(size: int, alone: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-    ways = ("ddp", "fsdp")
-    together(size, train_all, {free_port(): tiny(tmp_path / way, *FOUR, f"training.parallel={way}") for way in ways})
-    wanted = losses(alone)
-    assert len(wanted) == 14
-    for way in ways:
-        found = losses(tmp_path / way)
-        assert found.keys() == wanted.keys()
-        for place, loss in wanted.items():
-            assert found[place] == pytest.approx(loss, rel=1e-6), (way, place)
-        mine, theirs = (list_checkpoints(run / "checkpoints")[-1] for run in (tmp_path / way, alone))
-        # The same batches in the same order: the same number of tokens, and the same place afterwards.
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_any_number_of_ranks_makes_same_run(world_size: int, alone: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+    modes = ("ddp", "fsdp")
+    recipes = {find_free_port(): tiny(tmp_path / mode, *FOUR, f"training.parallel={mode}") for mode in modes}
+    run_ranks(world_size, train_all, recipes)
+    expected_losses = read_losses(alone)
+    assert len(expected_losses) == 14
+    for mode in modes:
+        losses = read_losses(tmp_path / mode)
+        assert losses.keys() == expected_losses.keys()
+        for key, loss in expected_losses.items():
+            assert losses[key] == pytest.approx(loss, rel=1e-6), (mode, key)
+        mine, theirs = (list_checkpoints(run / "checkpoints")[-1] for run in (tmp_path / mode, alone))
+        # Equal batches in equal order have equal numbers of tokens and an equal position afterwards.
         assert mine.trainer_state.data_position == theirs.trainer_state.data_position
         assert mine.trainer_state.target_tokens == theirs.trainer_state.target_tokens
         assert mine.trainer_state.flops == pytest.approx(theirs.trainer_state.flops)
@@ -235,150 +191,151 @@ def test_any_number_of_ranks_makes_the_same_run(size: int, alone: Path, tiny: Ma
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_ranks(alone: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_resume_with_another_number_of_ranks(alone: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(tiny(run, *FOUR, "training.max_steps=4"))
-    together(2, train_all, {free_port(): tiny(run, *FOUR, "training.max_steps=8", "training.parallel=fsdp")})
-    together(4, train_all, {free_port(): tiny(run, *FOUR)})
-    wanted = {place: loss for place, loss in losses(alone).items() if place[0] == "train"}
-    assert {place: loss for place, loss in losses(run).items() if place[0] == "train"} == pytest.approx(wanted, rel=1e-6)
+    run_ranks(2, train_all, {find_free_port(): tiny(run, *FOUR, "training.max_steps=8", "training.parallel=fsdp")})
+    run_ranks(4, train_all, {find_free_port(): tiny(run, *FOUR)})
+    expected = {key: loss for key, loss in read_losses(alone).items() if key[0] == "train"}
+    assert {key: loss for key, loss in read_losses(run).items() if key[0] == "train"} == pytest.approx(expected, rel=1e-6)
 
 
-def seen_batches(recipe: Recipe, folder: Path, steps: int) -> None:
-    """Write down, for each rank, the sources that each step saw."""
-    with init_process_group(context_from_environment(os.environ, timeout_minutes=1.0)) as world:
-        trainer = Trainer(recipe, NullCallback(), world)
-        seen = []
+def write_batches(recipe: Recipe, folder: Path, steps: int) -> None:
+    """Write, for each rank, the sources of each step."""
+    with init_process_group(context_from_environment(os.environ, timeout_minutes=1.0)) as context:
+        trainer = new_trainer(recipe, distributed=context)
+        sources = []
         for _ in range(steps):
-            places = range(world.rank, recipe.training.batches_per_update, world.world_size)
-            seen.append([(place, [part.source_BS.tolist() for part in trainer.stream.next_batch()]) for place in places])
-        (folder / f"{world.rank}.json").write_text(json.dumps(seen))
+            indices = range(context.rank, recipe.training.batches_per_update, context.world_size)
+            sources.append([(index, [part.source_BS.tolist() for part in trainer.stream.next_batch()]) for index in indices])
+        (folder / f"{context.rank}.json").write_text(json.dumps(sources))
 
 
 @pytest.mark.slow
-def test_ranks_share_out_the_very_batches_of_one(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_ranks_share_the_batches_of_one_process(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *FOUR)
-    together(2, seen_batches, recipe, tmp_path, 6)
-    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    run_ranks(2, write_batches, recipe, tmp_path, 6)
+    sources_by_rank = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     batches = TrainingBatches(recipe, tmp_path / "run" / "data", start_id=2)
-    stream = Trainer(recipe, NullCallback()).stream
+    stream = new_trainer(recipe).stream
     for step in range(6):
-        both = dict(sorted(told[0][step] + told[1][step]))
-        assert list(both.values()) == [[part.source_BS.tolist() for part in stream.next_batch()] for _ in range(4)]
+        sources = dict(sorted(sources_by_rank[0][step] + sources_by_rank[1][step]))
+        assert list(sources.values()) == [[part.source_BS.tolist() for part in stream.next_batch()] for _ in range(4)]
     assert stream.position.epoch > 0 or batches.count_batches(0) > 24
 
 
-def spoilt(recipe: Recipe, how: str) -> None:
-    """Train, but spoil a number on the last rank in two steps; or leave these steps out on all ranks (`skip`)."""
-    with init_process_group(context_from_environment(os.environ, timeout_minutes=1.0)) as world:
-        trainer = Trainer(recipe, NullCallback(), world)
-        take, backward = trainer.train_step.__call__, trainer.train_step._backward
-        now = 0
+def train_with_nonfinite_steps(recipe: Recipe, target: str) -> None:
+    """Train with a non-finite number on the last rank in two steps, or skip these steps on all ranks (`skip`)."""
+    with init_process_group(context_from_environment(os.environ, timeout_minutes=1.0)) as context:
+        trainer = new_trainer(recipe, distributed=context)
+        train_step, backward = trainer.train_step, trainer.train_step._backward
+        original_should_apply = trainer.guard.should_apply
+        current_step = 0
 
-        def taking(step: int, *arguments: Any, **named: Any) -> Any:
-            nonlocal now
-            now = step
-            return take(step, *arguments, **named)
+        def step_and_record(step: int, *arguments: Any, **options: Any) -> Any:
+            nonlocal current_step
+            current_step = step
+            return train_step(step, *arguments, **options)
 
-        def poisoned(step: int, part: Any, tokens: int, *, last: bool) -> torch.Tensor:
-            nll = backward(step, part, tokens, is_last=last)
-            if step in (3, 7) and world.rank == world.world_size - 1 and last:
-                if how == "loss":
+        def poisoned_backward(step: int, micro_batch: MicroBatch, tokens: int, *, is_last: bool) -> torch.Tensor:
+            nll = backward(step, micro_batch, tokens, is_last=is_last)
+            if step in (3, 7) and context.rank == context.world_size - 1 and is_last:
+                if target == "loss":
                     return nll * math.inf
-                # Before ranks share their gradients this would reach them all; here it reaches one rank's share or sum.
+                # The ranks have reduced their gradients already, so the number reaches one rank's shard or sum only.
                 parameter = next(iter(trainer.model.parameters()))
                 assert parameter.grad is not None
                 local = parameter.grad.to_local() if hasattr(parameter.grad, "to_local") else parameter.grad
                 local.view(-1)[0] = math.nan
             return nll
 
-        def skipped(norm: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
-            return admit(norm, nll * (math.nan if now in (3, 7) else 1.0))
+        def skip_steps(norm: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
+            return original_should_apply(norm, nll * (math.nan if current_step in (3, 7) else 1.0))
 
-        admit = trainer.guard.should_apply
-        trainer.train_step.__call__ = taking  # type: ignore[method-assign]
-        if how == "skip":
-            trainer.guard.should_apply = skipped  # type: ignore[method-assign]
+        trainer.train_step = step_and_record  # type: ignore[assignment]
+        if target == "skip":
+            trainer.guard.should_apply = skip_steps  # type: ignore[method-assign]
         else:
-            trainer.train_step._backward = poisoned  # type: ignore[method-assign]
+            train_step._backward = poisoned_backward  # type: ignore[method-assign]
         trainer.run()
 
 
-def spoil_all(recipes: dict[str, tuple[int, Recipe]]) -> None:
-    for how, (port, recipe) in recipes.items():
+def train_all_with_nonfinite_steps(recipes: dict[str, tuple[int, Recipe]]) -> None:
+    for name, (port, recipe) in recipes.items():
         os.environ["MASTER_PORT"] = str(port)
-        spoilt(recipe, how.split()[0])
+        train_with_nonfinite_steps(recipe, name.split()[0])
 
 
 @pytest.mark.slow
-def test_what_is_no_number_on_one_rank_is_skipped_on_all(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_nonfinite_number_on_one_rank_skips_on_all(tiny: MakeRecipe, tmp_path: Path) -> None:
     cases = {
         "skip": "ddp", "loss": "ddp", "skip fsdp": "fsdp", "loss fsdp": "fsdp", "gradient fsdp": "fsdp",
     }  # fmt: skip
     recipes = {
-        how: (
-            free_port(),
-            tiny(tmp_path / how.replace(" ", "-"), *FOUR, f"training.parallel={way}", "training.num_validation_translations=0"),
+        name: (
+            find_free_port(),
+            tiny(
+                tmp_path / name.replace(" ", "-"), *FOUR, f"training.parallel={mode}", "training.num_validation_translations=0"
+            ),
         )
-        for how, way in cases.items()
+        for name, mode in cases.items()
     }
-    together(2, spoil_all, recipes)
-    for how, way in cases.items():
-        last = list_checkpoints(tmp_path / how.replace(" ", "-") / "checkpoints")[-1]
+    run_ranks(2, train_all_with_nonfinite_steps, recipes)
+    for name, mode in cases.items():
+        last = list_checkpoints(tmp_path / name.replace(" ", "-") / "checkpoints")[-1]
         assert (last.step, last.trainer_state.skipped_steps) == (12, 2)
-        wanted = list_checkpoints(tmp_path / ("skip" if way == "ddp" else "skip-fsdp") / "checkpoints")[-1]
-        for name, weight in wanted.weights().items():
-            assert torch.equal(last.weights()[name], weight), (how, name)
-        for name, value in wanted.optimizer_state().items():
-            assert torch.equal(last.optimizer_state()[name], value), (how, name)
+        expected = list_checkpoints(tmp_path / ("skip" if mode == "ddp" else "skip-fsdp") / "checkpoints")[-1]
+        for key, weight in expected.weights().items():
+            assert torch.equal(last.weights()[key], weight), (name, key)
+        for key, value in expected.optimizer_state().items():
+            assert torch.equal(last.optimizer_state()[key], value), (name, key)
         assert last.optimizer_state()["output/step"] == 10.0
 
 
-def train_short_of_memory(recipe: Recipe, port: int) -> None:
+def train_until_out_of_memory(recipe: Recipe, port: int) -> None:
     os.environ["MASTER_PORT"] = str(port)
     if recipe.training.parallel == "fsdp":
-        TrainState._build_model = memory_for_one(TrainState._build_model)  # type: ignore[method-assign, assignment]
+        train_state.build_seeded_model = allow_one_call(train_state.build_seeded_model)
     else:
-        Validator.validate = refuse_to_judge  # type: ignore[method-assign, assignment]
-    with pytest.raises((OutOfMemoryError, RankZeroError)) as told:
+        Validator.validate = raise_memory_error  # type: ignore[method-assign, assignment]
+    with pytest.raises((OutOfMemoryError, RankZeroError)) as caught:
         train(recipe)
-    said = {"raised": type(told.value).__name__, "told": str(told.value)}
-    Path(recipe.run, f"told-{os.environ['RANK']}.json").write_text(json.dumps(said))
+    error = {"type": type(caught.value).__name__, "message": str(caught.value)}
+    Path(recipe.run, f"error-{os.environ['RANK']}.json").write_text(json.dumps(error))
 
 
-def refuse_to_judge(*_: object) -> NoReturn:
+def raise_memory_error(*_: object) -> NoReturn:
     raise MemoryError
 
 
-def memory_for_one(make: Callable[[TrainState], Transformer]) -> Callable[[TrainState], Transformer]:
-    """The model that learns, but no twin of it to judge by."""
-    made: list[bool] = []
+def allow_one_call(build: Callable[..., Transformer]) -> Callable[..., Transformer]:
+    """Return a function that builds the trained model, but raises MemoryError for its copy for validation."""
+    num_calls = 0
 
-    def new_model(learner: TrainState) -> Transformer:
-        if made:
+    def build_once(*arguments: Any) -> Transformer:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls > 1:
             raise MemoryError
-        made.append(True)
-        return make(learner)
+        return build(*arguments)
 
-    return new_model
+    return build_once
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["ddp", "fsdp"])
-def test_a_validation_that_memory_does_not_hold_stops_all_ranks_with_their_state_kept(
-    alone: Path, tiny: MakeRecipe, tmp_path: Path, way: str
-) -> None:
-    recipe = tiny(tmp_path / "run", *FOUR, f"training.parallel={way}")
-    together(2, train_short_of_memory, recipe, free_port())
-    first, second = (json.loads((tmp_path / "run" / f"told-{rank}.json").read_text()) for rank in range(2))
-    assert "step 6: out of memory in the validation on rank 0; lower decoding.batch_tokens" in first["told"]
-    assert "step-00000006 is kept" in first["told"]
-    assert second["raised"] == "FollowedError"
-    together(2, train_all, {free_port(): recipe})
-    assert losses(tmp_path / "run") == pytest.approx(losses(alone), rel=1e-6)
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_validation_without_memory_stops_all_ranks(alone: Path, tiny: MakeRecipe, tmp_path: Path, mode: str) -> None:
+    recipe = tiny(tmp_path / "run", *FOUR, f"training.parallel={mode}")
+    run_ranks(2, train_until_out_of_memory, recipe, find_free_port())
+    first, second = (json.loads((tmp_path / "run" / f"error-{rank}.json").read_text()) for rank in range(2))
+    assert "step 6: out of memory in the validation on rank 0; lower decoding.batch_tokens" in first["message"]
+    assert "step-00000006 is saved" in first["message"]
+    assert second["type"] == "RankZeroError"
+    run_ranks(2, train_all, {find_free_port(): recipe})
+    assert read_losses(tmp_path / "run") == pytest.approx(read_losses(alone), rel=1e-6)
 
 
-# Several as a command starts them
+# Ranks of the command
 
 
 @contextmanager
@@ -395,8 +352,8 @@ def command(recipe: Path, *arguments: str, seconds: float = 180.0) -> Iterator[s
 
 
 def ranks_of(recipe: Path) -> list[int]:
-    """The processes that train this recipe as ranks, by their numbers."""
-    found = {}
+    """Return the process ids of the ranks that train this recipe, by rank."""
+    pids = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().decode().split("\0")
@@ -405,8 +362,8 @@ def ranks_of(recipe: Path) -> list[int]:
             continue
         rank = [value.removeprefix("RANK=") for value in environment if value.startswith("RANK=")]
         if str(recipe) in words and rank:
-            found[int(rank[0])] = int(folder.name)
-    return [found[rank] for rank in sorted(found)]
+            pids[int(rank[0])] = int(folder.name)
+    return [pids[rank] for rank in sorted(pids)]
 
 
 def wait_for(path: Path, seconds: float = 60.0) -> None:
@@ -418,7 +375,7 @@ def wait_for(path: Path, seconds: float = 60.0) -> None:
 
 @pytest.fixture
 def written(tiny: MakeRecipe, tmp_path: Path) -> Path:
-    """A recipe in a file: as many steps as leave time to break in."""
+    """Recipe file with enough steps to interrupt the run."""
     recipe = tiny(tmp_path / "run", *FOUR, "training.max_steps=200", "training.log_every_steps=20", "training.keep_last=200")
     path = tmp_path / "recipe.toml"
     document = recipe.model_dump(mode="json", exclude_none=True)
@@ -432,54 +389,54 @@ def written(tiny: MakeRecipe, tmp_path: Path) -> Path:
 
 def in_toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {in_toml(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key} = {in_toml(item)}" for key, item in value.items()) + "}"
     return json.dumps(value, ensure_ascii=False)
 
 
-LOSING = """
+DISCONNECT_SCRIPT = """
 import os, signal
 from dragoman.training.distributed.signals import stop_on_signals
-from dragoman.training.distributed.process_group import World
+from dragoman.training.distributed.process_group import DistributedContext
 
 try:
-    with stop_on_signals(), World(0, {size}).heard_out():
+    with stop_on_signals(), DistributedContext(0, {world_size}).exit_cleanly_on_disconnect():
         raise RuntimeError({message!r})
 except RuntimeError as error:
     os.kill(os.getpid(), signal.SIGTERM)
-    print("told")
+    print("reported")
 """
 
 
 @pytest.mark.parametrize(
-    ("size", "message", "told"),
+    ("world_size", "message", "output"),
     [
-        (2, "gloo: closed by peer", "told\n"),
+        (2, "gloo: closed by peer", "reported\n"),
         pytest.param(2, "another", "", marks=pytest.mark.slow),
         pytest.param(1, "gloo: closed by peer", "", marks=pytest.mark.slow),
     ],
 )
-def test_a_rank_that_lost_another_is_heard_out(size: int, message: str, told: str) -> None:
-    """Its launcher may ask it to stop when the loop's own handlers are gone and what happened is not yet said."""
-    losing = LOSING.format(size=size, message=message)
-    assert subprocess.run([sys.executable, "-c", losing], capture_output=True, text=True, check=False).stdout == told
+def test_disconnected_rank_reports_before_it_ends(world_size: int, message: str, output: str) -> None:
+    """The launcher may send SIGTERM after the loop's handlers are removed and before the error is reported."""
+    script = DISCONNECT_SCRIPT.format(world_size=world_size, message=message)
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False).stdout == output
 
 
-HANGING = """
+HANGING_SCRIPT = """
 import atexit, signal, time
-from dragoman.training.distributed import process_group as world
+from dragoman.training.distributed import process_group
 
-atexit.register(time.sleep, 60)  # as what is left of a connection may
-world._LAST_SECONDS = 1
-with world.World(0, 2).heard_out():
+atexit.register(time.sleep, 60)  # as an open connection may hang
+process_group._EXIT_TIMEOUT_SECONDS = 1
+with process_group.DistributedContext(0, 2).exit_cleanly_on_disconnect():
     raise RuntimeError("gloo: closed by peer")
 """
 
 
-@pytest.mark.skipif(not hasattr(signal, "alarm"), reason="a clock of the system ends it")
-def test_a_rank_that_lost_another_ends_though_its_end_hangs() -> None:
-    ended = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, check=False, timeout=30)
-    assert ended.returncode == -signal.SIGALRM
-    assert "closed by peer" in ended.stderr
+@pytest.mark.skipif(not hasattr(signal, "alarm"), reason="needs signal.alarm")
+def test_disconnected_rank_ends_if_its_exit_hangs() -> None:
+    result = subprocess.run([sys.executable, "-c", HANGING_SCRIPT], capture_output=True, text=True, check=False, timeout=30)
+    assert result.returncode == -signal.SIGALRM
+    assert "closed by peer" in result.stderr
 
 
 SRUN = {"SLURM_PROCID": "{rank}", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "{rank}"}
@@ -487,139 +444,144 @@ PYTORCHJOB = {"RANK": "{rank}", "WORLD_SIZE": "2"}
 
 
 @pytest.mark.slow
-def test_the_same_command_is_the_same_run_under_each_launcher(written: Path, tmp_path: Path) -> None:
-    """torchrun starts both tasks itself; of Slurm and PyTorchJob both get what these tell each of their tasks."""
-    train_it = ["-m", "dragoman", "train", str(written), "training.max_steps=8", "training.log_every_steps=1"]
+def test_each_launcher_makes_the_same_run(written: Path, tmp_path: Path) -> None:
+    """torchrun starts both tasks itself. The variables of Slurm and PyTorchJob are set for each task."""
+    train_arguments = ["-m", "dragoman", "train", str(written), "training.max_steps=8", "training.log_every_steps=1"]
 
     def run(*words: str, **environment: str) -> subprocess.Popen[str]:
-        whole = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-        return subprocess.Popen([sys.executable, *words], env=whole, text=True, stderr=subprocess.PIPE)
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        return subprocess.Popen([sys.executable, *words], env=variables, text=True, stderr=subprocess.PIPE)
 
-    def task(name: str, rank: int, port: int, told: Mapping[str, str]) -> subprocess.Popen[str]:
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    def task(name: str, rank: int, port: int, launcher_variables: Mapping[str, str]) -> subprocess.Popen[str]:
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         return run(
-            *train_it, f"run={tmp_path / name}", **place, **{key: value.format(rank=rank) for key, value in told.items()}
+            *train_arguments,
+            f"run={tmp_path / name}",
+            **address,
+            **{key: value.format(rank=rank) for key, value in launcher_variables.items()},
         )
 
-    ports = {"srun": free_port(), "pytorchjob": free_port()}
+    ports = {"srun": find_free_port(), "pytorchjob": find_free_port()}
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    begun = [
-        [run(*train_it, f"run={tmp_path / 'one'}")],
-        [run(*torchrun, *train_it, f"run={tmp_path / 'torchrun'}")],
+    processes_by_launcher = [
+        [run(*train_arguments, f"run={tmp_path / 'one'}")],
+        [run(*torchrun, *train_arguments, f"run={tmp_path / 'torchrun'}")],
         [task("srun", rank, ports["srun"], SRUN) for rank in (0, 1)],
         [task("pytorchjob", rank, ports["pytorchjob"], PYTORCHJOB) for rank in (0, 1)],
     ]
-    for process in (one for many in begun for one in many):
-        _, told = process.communicate(timeout=180)
-        assert process.returncode == 0, told
-    wanted = losses(tmp_path / "one")
-    assert len(wanted) > 8
+    for process in (process for processes in processes_by_launcher for process in processes):
+        _, errors = process.communicate(timeout=180)
+        assert process.returncode == 0, errors
+    expected = read_losses(tmp_path / "one")
+    assert len(expected) > 8
     for name in ("torchrun", *ports):
-        assert losses(tmp_path / name) == pytest.approx(wanted, rel=1e-6), name
+        assert read_losses(tmp_path / name) == pytest.approx(expected, rel=1e-6), name
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
-def test_a_killed_rank_ends_all_and_restarts_go_on_bit_for_bit(written: Path, tmp_path: Path) -> None:
+def test_restarts_after_killed_rank_are_exact(written: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    # Each begins with the same first step, whose checkpoint says in which ways all go on to compute.
-    for begun in ("training.max_steps=1", "training.max_steps=200"):
-        with command(written, f"run={tmp_path / 'unbroken'}", begun) as process:
+    # All runs resume from the same first step, whose checkpoint fixes the compute plan.
+    for max_steps in ("training.max_steps=1", "training.max_steps=200"):
+        with command(written, f"run={tmp_path / 'unbroken'}", max_steps) as process:
             assert process.wait(180) == 0, process.communicate()[1]
-        if not (tmp_path / "begun").exists():
-            shutil.copytree(tmp_path / "unbroken", tmp_path / "begun")
-    wanted = list_checkpoints(tmp_path / "unbroken" / "checkpoints")[-1]
-    assert wanted.step == 200
+        if not (tmp_path / "first_step").exists():
+            shutil.copytree(tmp_path / "unbroken", tmp_path / "first_step")
+    expected = list_checkpoints(tmp_path / "unbroken" / "checkpoints")[-1]
+    assert expected.step == 200
     for trial in range(TRIALS):
-        shutil.copytree(tmp_path / "begun", run)
-        # Without restarts: all end, and soon.
+        shutil.copytree(tmp_path / "first_step", run)
+        # Without restarts all ranks end soon.
         with command(written) as process:
             wait_for(run / "checkpoints" / "step-00000020")
             ranks = ranks_of(written)
             assert len(ranks) == 2
             os.kill(ranks[trial % 2], signal.SIGKILL)
             killed = time.monotonic()
-            told = process.communicate(timeout=30)[1]
+            errors = process.communicate(timeout=30)[1]
             assert time.monotonic() - killed < 30
             assert process.returncode == 1
-            assert "the connection to another rank is lost" in told or "Traceback" in told
+            assert "the connection to another rank is lost" in errors or "Traceback" in errors
             assert ranks_of(written) == []
-        # With them: the run is the one that nothing befell.
+        # With restarts the run equals the unbroken one.
         with command(written, "--max-restarts", "3") as process:
             wait_for(run / "checkpoints" / "step-00000060")
             os.kill(ranks_of(written)[(trial + 1) % 2], signal.SIGKILL)
-            told = process.communicate(timeout=180)[1]
-            assert process.returncode == 0, told
-            assert re.search(r"going on from .*step-00000\d+", told)
+            errors = process.communicate(timeout=180)[1]
+            assert process.returncode == 0, errors
+            assert re.search(r"resuming from .*step-00000\d+", errors)
         last = list_checkpoints(run / "checkpoints")[-1]
         assert last.step == 200
-        for name, weight in wanted.weights().items():
+        for name, weight in expected.weights().items():
             assert torch.equal(last.weights()[name], weight)
-        for name, value in wanted.optimizer_state().items():
+        for name, value in expected.optimizer_state().items():
             assert torch.equal(last.optimizer_state()[name], value)
-        same = [load_file(one / "bundle" / "weights.safetensors") for one in (run, tmp_path / "unbroken")]
-        assert all(torch.equal(same[0][name], same[1][name]) for name in same[0])
-        assert losses(run) == losses(tmp_path / "unbroken")
+        weights, expected_weights = (
+            load_file(folder / "bundle" / "weights.safetensors") for folder in (run, tmp_path / "unbroken")
+        )
+        assert all(torch.equal(weights[name], expected_weights[name]) for name in weights)
+        assert read_losses(run) == read_losses(tmp_path / "unbroken")
         shutil.rmtree(run)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
-@pytest.mark.parametrize("to", ["launcher", "rank"])
-def test_a_signal_to_one_stops_all_at_the_same_step(to: str, written: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("receiver", ["launcher", "rank"])
+def test_signal_to_one_stops_all_ranks(receiver: str, written: Path, tmp_path: Path) -> None:
     with command(written, "training.max_steps=100000") as process:
         wait_for(tmp_path / "run" / "checkpoints" / "step-00000004")
-        os.kill(process.pid if to == "launcher" else ranks_of(written)[1], signal.SIGTERM)
-        told = process.communicate(timeout=60)[1]
+        os.kill(process.pid if receiver == "launcher" else ranks_of(written)[1], signal.SIGTERM)
+        errors = process.communicate(timeout=60)[1]
         assert process.returncode == InterruptedRun.exit_code
-        (step,) = set(re.findall(r"stopped after step (\d+); .*is kept", told))
+        (step,) = set(re.findall(r"stopped after step (\d+); .*is saved", errors))
         assert list_checkpoints(tmp_path / "run" / "checkpoints")[-1].step == int(step)
-        assert "Traceback" not in told
+        assert "Traceback" not in errors
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
-def test_a_signal_before_any_rank_trains_is_a_request_to_stop_as_well(written: Path, tmp_path: Path) -> None:
+def test_signal_before_training_stops_all_ranks(written: Path, tmp_path: Path) -> None:
     with command(written) as process:
         end = time.monotonic() + 60.0
         while not ranks_of(written):
             assert time.monotonic() < end
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
-        told = process.communicate(timeout=60)[1]
-        assert process.returncode == InterruptedRun.exit_code, told
-        assert "Traceback" not in told
-        assert "SIGTERM: stopped; the same command goes on from the newest checkpoint, if there is one" in told
+        errors = process.communicate(timeout=60)[1]
+        assert process.returncode == InterruptedRun.exit_code, errors
+        assert "Traceback" not in errors
+        assert "SIGTERM: stopped; the same command resumes from the newest checkpoint, if there is one" in errors
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
-def test_a_rank_that_hangs_ends_all_after_the_time_out_and_each_tells_where_it_stood(written: Path, tmp_path: Path) -> None:
+def test_hanging_rank_ends_all_after_time_out(written: Path, tmp_path: Path) -> None:
     with command(written, "training.max_steps=100000", "training.distributed_timeout_minutes=0.05") as process:
         wait_for(tmp_path / "run" / "checkpoints" / "step-00000004")
-        stuck = ranks_of(written)[1]
-        os.kill(stuck, signal.SIGSTOP)
-        told = process.communicate(timeout=60)[1]
+        hanging_rank = ranks_of(written)[1]
+        os.kill(hanging_rank, signal.SIGSTOP)
+        errors = process.communicate(timeout=60)[1]
         assert process.returncode == 1
-        assert "Timeout (0:00:03)!" in told
-        assert re.search(r'File ".*training/(loop|world|step)\.py", line \d+ in', told)
+        assert "Timeout (0:00:03)!" in errors
+        assert re.search(r'File ".*training/(trainer|train_step|distributed/process_group)\.py", line \d+ in', errors)
         assert ranks_of(written) == []
 
 
 @pytest.mark.slow
-def test_a_mistake_is_told_once_and_not_tried_again(written: Path, tmp_path: Path) -> None:
+def test_error_is_reported_once_without_restart(written: Path, tmp_path: Path) -> None:
     with command(written, f"data.root={tmp_path / 'nowhere'}", "--max-restarts", "2") as process:
-        told = process.communicate(timeout=90)[1]
+        errors = process.communicate(timeout=90)[1]
     assert process.returncode == DataError.exit_code
-    lines = [line for line in told.splitlines() if line.startswith("dragoman: ")]
+    lines = [line for line in errors.splitlines() if line.startswith("dragoman: ")]
     assert len(lines) == 1
     assert "nowhere" in lines[0]
-    assert "Traceback" not in told
+    assert "Traceback" not in errors
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
-def test_ranks_do_not_outlive_their_launcher(written: Path, tmp_path: Path) -> None:
+def test_ranks_end_with_their_launcher(written: Path, tmp_path: Path) -> None:
     with command(written, "training.max_steps=100000") as process:
         wait_for(tmp_path / "run" / "checkpoints" / "step-00000004")
         process.kill()
@@ -632,24 +594,24 @@ def test_ranks_do_not_outlive_their_launcher(written: Path, tmp_path: Path) -> N
     assert not last.scheduled or last.step % 4 == 0
 
 
-@pytest.mark.parametrize(("what", "told"), [("cannot join current thread", False), ("another", True)])
-def test_a_timer_that_lets_go_of_itself_is_no_news(
-    what: str, told: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("message", "is_reported"), [("cannot join current thread", False), ("another", True)])
+def test_timer_error_at_exit_is_not_reported(
+    message: str, is_reported: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end() -> None:
-        raise RuntimeError(what)
+        raise RuntimeError(message)
 
     monkeypatch.setattr(sys, "unraisablehook", _ignore_timer_errors)
     timer = DistributedContext()
     weakref.finalize(timer, end)
     del timer
-    assert (what in capsys.readouterr().err) == told
+    assert (message in capsys.readouterr().err) == is_reported
 
 
-def test_devices_that_cannot_share_a_step_are_refused_before_anything_starts(written: Path, tmp_path: Path) -> None:
+def test_uneven_devices_fail_before_start(written: Path, tmp_path: Path) -> None:
     with command(written, "training.batches_per_update=3") as process:
-        told = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=60)[1]
         assert process.returncode == RecipeError.exit_code
-        assert "2 devices cannot share the batches of a step" in told
-        assert len(told.splitlines()) == 1
+        assert "2 devices cannot share the batches of a step" in errors
+        assert len(errors.splitlines()) == 1
     assert not (tmp_path / "run").exists()

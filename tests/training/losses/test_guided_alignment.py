@@ -1,4 +1,4 @@
-"""Guided alignment: links on disk, what a head is told to look at, what that adds to the loss, and that it learns it."""
+"""Guided alignment: links on disk, alignment targets of pieces, the loss, and a head that learns it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.distributed.parallelize import ModelLoss
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_layer, alignment_loss, record_head_weights
 from dragoman.training.run import train
-from test_ranks import free_port, together, train_all
+from rank_processes import find_free_port, run_ranks, train_all
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -48,8 +48,8 @@ def prepared(recipe: Recipe, one_core: None) -> PreparedData:
 
 @pytest.fixture(scope="module")
 def batch(recipe: Recipe, prepared: PreparedData) -> Batch:
-    (found,) = TrainingBatches(recipe, prepared.folder, start_id=get_decoder_start_id(recipe.model))[DataPosition()]
-    return found
+    (first_batch,) = TrainingBatches(recipe, prepared.folder, start_id=get_decoder_start_id(recipe.model))[DataPosition()]
+    return first_batch
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def model(recipe: Recipe, prepared: PreparedData) -> Transformer:
     return build_model(recipe.model, source_vocab_size=source, target_vocab_size=target)
 
 
-def test_ids_make_the_words_that_their_pieces_make(prepared: PreparedData) -> None:
+def test_word_numbers_of_ids_equal_those_of_pieces(prepared: PreparedData) -> None:
     for side in (prepared.tokenizer.source, prepared.tokenizer.target):
         words = (
             PairTokens(prepared.tokenizer).source
@@ -70,13 +70,13 @@ def test_ids_make_the_words_that_their_pieces_make(prepared: PreparedData) -> No
             ids = np.array(side.encode(text), dtype=np.int64)
             assert words.get_word_numbers(ids).tolist() == get_word_numbers(side.ids_to_pieces(ids.tolist()))
             assert words.count_words(ids) == len(text.split())
-        one, other = (words.split_words(np.array(side.encode(text))) for text in ("one two one", "one"))
-        assert one[0] == one[2] == other[0] != one[1]
+        three_words, one_word = (words.split_words(np.array(side.encode(text))) for text in ("one two one", "one"))
+        assert three_words[0] == three_words[2] == one_word[0] != three_words[1]
         assert words.split_words(np.array([], dtype=np.int64)) == []
         assert words.count_words(np.array([], dtype=np.int64)) == 0
 
 
-def test_pieces_look_at_the_pieces_of_the_words_they_are_linked_with(prepared: PreparedData) -> None:
+def test_alignment_targets_link_pieces_of_linked_words(prepared: PreparedData) -> None:
     sides = PairTokens(prepared.tokenizer)
     source = np.array(prepared.tokenizer.encode_source("three one"))
     target = np.array(prepared.tokenizer.encode_target("zzz eins drei"))
@@ -84,125 +84,125 @@ def test_pieces_look_at_the_pieces_of_the_words_they_are_linked_with(prepared: P
         get_word_numbers(prepared.tokenizer.source.ids_to_pieces(source[:-1].tolist())),
         sides.target.get_word_numbers(target),
     )
-    # The last link is of a word that a truncated pair has lost.
-    places, looked_at, shares = sides.build_alignment_target(
+    # The last link is of a word beyond the end of a truncated pair.
+    target_positions, source_positions, shares = sides.build_alignment_target(
         np.array([[1, 1], [0, 2], [1, 2], [7, 0]], dtype=np.int32), source, target
     )
-    found = np.zeros((len(target), len(source)))
-    found[places, looked_at] = shares
-    expected = np.zeros_like(found)
-    for place, word in enumerate(to_words):
+    weights = np.zeros((len(target), len(source)))
+    weights[target_positions, source_positions] = shares
+    expected = np.zeros_like(weights)
+    for position, word in enumerate(to_words):
         linked = {0: [], 1: [1], 2: [0, 1]}[int(word)]
-        columns = [column for column, one in enumerate(from_words) if one in linked]
-        expected[place, columns] = 1 / max(len(columns), 1)
-    assert found == pytest.approx(expected)
+        columns = [column for column, source_word in enumerate(from_words) if source_word in linked]
+        expected[position, columns] = 1 / max(len(columns), 1)
+    assert weights == pytest.approx(expected)
     assert expected.any()
     assert [len(part) for part in sides.build_alignment_target(np.empty((0, 2), np.int32), source, target)] == [0, 0, 0]
     assert [len(part) for part in sides.build_alignment_target(np.array([[0, 0]], np.int32), source[-1:], target)] == [0, 0, 0]
 
 
-def test_links_are_kept_on_disk(tmp_path: Path) -> None:
+def test_link_table_holds_written_links(tmp_path: Path) -> None:
     rows = [[(0, 1), (2, 0)], [], [(5, 5)]]
     write_links(tmp_path / "x.links.arrow", rows)
     table = LinkTable(tmp_path / "x.links.arrow")
     assert [table[index].tolist() for index in range(len(table))] == [[list(link) for link in row] for row in rows]
     (tmp_path / "x.links.arrow").write_bytes(b"no")
-    with pytest.raises(DataError, match="not the links of a prepared corpus"):
+    with pytest.raises(DataError, match="holds no links of a prepared corpus"):
         LinkTable(tmp_path / "x.links.arrow")
 
 
-def test_our_own_aligner_links_a_corpus(recipe: Recipe, prepared: PreparedData, tmp_path: Path) -> None:
-    # Words stand in the same order on both sides, one for one.
+def test_word_aligner_links_a_corpus(recipe: Recipe, prepared: PreparedData, tmp_path: Path) -> None:
+    # The words of both sides have the same order, one for one.
     corpus, table = Corpus(list_pair_files(prepared.folder, "train")), LinkTable(get_links_file(prepared.folder, "train"))
     sides = PairTokens(prepared.tokenizer)
-    found = [[(int(one), int(other)) for one, other in table[index]] for index in range(len(table))]
-    right = [[(word, word) for word in range(sides.target.count_words(corpus.target(index)))] for index in range(len(corpus))]
-    assert score_alignments(found, right).error_rate < 0.02
-    again = prepare(recipe, tmp_path / "data")
-    assert get_links_file(again.folder, "train").read_bytes() == get_links_file(prepared.folder, "train").read_bytes()
+    links = [[(int(source), int(target)) for source, target in table[index]] for index in range(len(table))]
+    gold = [[(word, word) for word in range(sides.target.count_words(corpus.target(index)))] for index in range(len(corpus))]
+    assert score_alignments(links, gold).error_rate < 0.02
+    repeated = prepare(recipe, tmp_path / "data")
+    assert get_links_file(repeated.folder, "train").read_bytes() == get_links_file(prepared.folder, "train").read_bytes()
     assert not prepare(recipe, tmp_path / "data").is_new
-    get_links_file(again.folder, "train").unlink()
+    get_links_file(repeated.folder, "train").unlink()
     assert prepare(recipe, tmp_path / "data").is_new
 
 
-def test_without_guidance_nothing_is_linked(tiny: MakeRecipe, tmp_path: Path, prepared: PreparedData) -> None:
+def test_unguided_recipe_has_no_links(tiny: MakeRecipe, tmp_path: Path, prepared: PreparedData) -> None:
     plain = tiny(tmp_path / "run", "model.decoder_layers=2")
     assert AlignmentLossConfig.from_recipe(plain) is None
-    made = prepare(plain, tmp_path / "data")
-    assert not get_links_file(made.folder, "train").exists()
+    result = prepare(plain, tmp_path / "data")
+    assert not get_links_file(result.folder, "train").exists()
     for name in ("train-00000.arrow", "train.lengths.arrow", "source.model"):
-        assert (made.folder / name).read_bytes() == (prepared.folder / name).read_bytes()
-    (found,) = TrainingBatches(plain, made.folder, start_id=get_decoder_start_id(plain.model))[DataPosition()]
-    assert found.alignment_targets is None
+        assert (result.folder / name).read_bytes() == (prepared.folder / name).read_bytes()
+    (first_batch,) = TrainingBatches(plain, result.folder, start_id=get_decoder_start_id(plain.model))[DataPosition()]
+    assert first_batch.alignment_targets is None
 
 
-# Files that the recipe names
+# Link files
 
 
-def given(tiny: MakeRecipe, folder: Path, links: str, *more: str, source: str = "one two\n\nthree\n") -> Recipe:
+def recipe_with_links(tiny: MakeRecipe, folder: Path, links: str, *settings: str, source: str = "one two\n\nthree\n") -> Recipe:
     (folder / "en").write_text(source, encoding="utf-8")
     (folder / "de").write_text("zwei eins\n\ndrei vier\n", encoding="utf-8")
     (folder / "links").write_text(links, encoding="utf-8")
     names = [f"data.train.{key}={folder / name}" for key, name in (("source", "en"), ("target", "de"), ("alignments", "links"))]
-    return tiny(folder / "run", GUIDED, *names, "tokenizer.vocab_size=30", *more)
+    return tiny(folder / "run", GUIDED, *names, "tokenizer.vocab_size=30", *settings)
 
 
-def test_links_are_taken_from_a_file(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = given(tiny, tmp_path, "1-0 0-1\n\n0-0 0-1\n")
-    made = prepare(recipe, tmp_path / "data")
-    table = LinkTable(get_links_file(made.folder, "train"))
-    found = [table[index].tolist() for index in range(len(table))]
-    assert found == [[[1, 0], [0, 1]], [[0, 0], [0, 1]]]  # the empty pair is gone
+def test_links_are_read_from_file(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = recipe_with_links(tiny, tmp_path, "1-0 0-1\n\n0-0 0-1\n")
+    result = prepare(recipe, tmp_path / "data")
+    table = LinkTable(get_links_file(result.folder, "train"))
+    links = [table[index].tolist() for index in range(len(table))]
+    assert links == [[[1, 0], [0, 1]], [[0, 0], [0, 1]]]  # the empty pair is dropped
     (tmp_path / "links").write_text("1-0\n\n0-1\n")
     assert prepare(recipe, tmp_path / "data").is_new
-    assert LinkTable(get_links_file(made.folder, "train"))[0].tolist() == [[1, 0]]
+    assert LinkTable(get_links_file(result.folder, "train"))[0].tolist() == [[1, 0]]
 
 
 @pytest.mark.parametrize(
-    ("links", "told"),
+    ("links", "message"),
     [
-        ("1-0\n\n", r"links: 2 lines of links, but train has 3 pairs"),
-        ("1-0\n\n0-0\n0-0\n", r"links: 4 lines of links, but train has 3 pairs"),
+        ("1-0\n\n", r"links: has 2 lines of links, but train has 3 pairs"),
+        ("1-0\n\n0-0\n0-0\n", r"links: has 4 lines of links, but train has 3 pairs"),
         ("1-0\n\n0-2\n", r"links, line 3: 0-2 links a word that is not there: the source has 1 words, the target 2"),
         ("2-0\n\n0-0\n", r"links, line 1: 2-0 links a word that is not there: the source has 2 words"),
         ("1-0\n1:0\n0-0\n", r"links, line 2: '1:0' is no link; write i-j, counted from 0"),
         ("-1-0\n\n0-0\n", r"links, line 1: '-1-0' is no link"),
     ],
 )
-def test_bad_links_are_answered(tiny: MakeRecipe, tmp_path: Path, links: str, told: str) -> None:
-    with pytest.raises(DataError, match=told):
-        prepare(given(tiny, tmp_path, links), tmp_path / "data")
+def test_bad_links_fail_with_line_number(tiny: MakeRecipe, tmp_path: Path, links: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        prepare(recipe_with_links(tiny, tmp_path, links), tmp_path / "data")
 
 
-def test_a_missing_file_of_links(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = given(tiny, tmp_path, "")
+def test_missing_link_file_fails(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = recipe_with_links(tiny, tmp_path, "")
     (tmp_path / "links").unlink()
     with pytest.raises(DataError, match="links: cannot be read: No such file"):
         prepare(recipe, tmp_path / "data")
 
 
-def test_words_that_the_subword_model_parts_otherwise_are_told_of(tiny: MakeRecipe, tmp_path: Path) -> None:
-    # A zero-width space parts no words for Python; the subword model's normalisation makes a space of it.
-    told: list[str] = []
-    recipe = given(tiny, tmp_path, "0-0 0-1\n\n0-0\n", source="one\u200btwo\n\nthree\n")
-    made = prepare(recipe, tmp_path / "data", told.append)
-    table = LinkTable(get_links_file(made.folder, "train"))
+def test_words_split_by_normalization_are_reported(tiny: MakeRecipe, tmp_path: Path) -> None:
+    # A zero-width space is no space for Python, but the tokenizer's normalization makes a space of it.
+    notices: list[str] = []
+    recipe = recipe_with_links(tiny, tmp_path, "0-0 0-1\n\n0-0\n", source="one\u200btwo\n\nthree\n")
+    result = prepare(recipe, tmp_path / "data", notices.append)
+    table = LinkTable(get_links_file(result.folder, "train"))
     assert [len(table[index]) for index in range(2)] == [0, 1]
-    assert any("train: 1 pairs have no links" in one and "links, line 1)" in one for one in told)
+    assert any("train: 1 pairs have no links" in notice and "links, line 1)" in notice for notice in notices)
 
 
-def test_a_truncated_pair_keeps_the_links_of_what_is_left(tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = given(tiny, tmp_path, "1-0 0-1\n\n0-0\n", "data.max_length=3", "data.overlong_pairs=truncate")
-    made = prepare(recipe, tmp_path / "data")
-    assert LinkTable(get_links_file(made.folder, "train"))[0].tolist() == [[1, 0], [0, 1]]
-    looks = PairTokens(made.tokenizer).build_alignment_target(np.array([[1, 0], [0, 1]], np.int32), *(
-        side(0) for side in (made.corpus("train").source, made.corpus("train").target)
+def test_truncated_pair_keeps_remaining_links(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = recipe_with_links(tiny, tmp_path, "1-0 0-1\n\n0-0\n", "data.max_length=3", "data.overlong_pairs=truncate")
+    result = prepare(recipe, tmp_path / "data")
+    assert LinkTable(get_links_file(result.folder, "train"))[0].tolist() == [[1, 0], [0, 1]]
+    alignment_target = PairTokens(result.tokenizer).build_alignment_target(np.array([[1, 0], [0, 1]], np.int32), *(
+        side(0) for side in (result.corpus("train").source, result.corpus("train").target)
     ))  # fmt: skip
-    assert len(looks[0]) < 4
+    assert len(alignment_target[0]) < 4
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (["data.train.alignments=x"], r"data.train.alignments has no effect without training.guided_alignment_weight: set it"),
         ([GUIDED, "data.valid.alignments=x"], "alignments is for the corpora to learn from"),
@@ -211,12 +211,12 @@ def test_a_truncated_pair_keeps_the_links_of_what_is_left(tiny: MakeRecipe, tmp_
         (["training.guided_alignment_weight=-1"], r"guided_alignment_weight"),
     ],
 )
-def test_impossible_guidance_is_refused(tiny: MakeRecipe, tmp_path: Path, settings: list[str], told: str) -> None:
-    with pytest.raises(RecipeError, match=told):
+def test_impossible_alignment_config_fails(tiny: MakeRecipe, tmp_path: Path, settings: list[str], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
         tiny(tmp_path, *settings)
 
 
-def test_the_head_is_that_of_the_last_layer_but_one(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_default_head_is_in_second_last_layer(tiny: MakeRecipe, tmp_path: Path) -> None:
     def head(*settings: str) -> AlignmentLossConfig | None:
         return AlignmentLossConfig.from_recipe(tiny(tmp_path, "training.guided_alignment_weight=0.25", *settings))
 
@@ -227,56 +227,57 @@ def test_the_head_is_that_of_the_last_layer_but_one(tiny: MakeRecipe, tmp_path: 
     )
 
 
-# What it adds to the loss
+# Loss
 
 
-def test_a_head_that_looks_everywhere_alike() -> None:
-    # Each of three guided places has all its share on weights of 1/4: −log 1/4 for each, whatever the shares.
-    looks = [(np.array([0, 2, 2]), np.array([1, 0, 3]), np.array([1, 0.25, 0.75], np.float32)),
+def test_uniform_attention_has_loss_log_length() -> None:
+    # Each of three guided positions has weights of 1/4 only, so its loss is −log 1/4 for any shares.
+    rows = [(np.array([0, 2, 2]), np.array([1, 0, 3]), np.array([1, 0.25, 0.75], np.float32)),
              (np.array([1]), np.array([2]), np.array([1], np.float32))]  # fmt: skip
-    guide = AlignmentTargets.from_rows(looks)
+    targets = AlignmentTargets.from_rows(rows)
     flat_BTS = torch.full((2, 3, 4), math.log(1 / 4))
-    assert alignment_loss(flat_BTS, guide).item() == pytest.approx(3 * math.log(4))
-    assert alignment_loss(torch.cat([flat_BTS, 2 * flat_BTS]), guide).item() == pytest.approx(1.5 * 3 * math.log(4))
+    assert alignment_loss(flat_BTS, targets).item() == pytest.approx(3 * math.log(4))
+    assert alignment_loss(torch.cat([flat_BTS, 2 * flat_BTS]), targets).item() == pytest.approx(1.5 * 3 * math.log(4))
 
 
-def test_the_loss_is_the_cross_entropy_of_the_heads_weights(model: Transformer, batch: Batch) -> None:
-    guidance = AlignmentLossConfig(0.5, layer=1, head=1)
+def test_loss_is_cross_entropy_of_head_weights(model: Transformer, batch: Batch) -> None:
+    alignment_config = AlignmentLossConfig(0.5, layer=1, head=1)
     model.eval()
     assert batch.alignment_targets is not None
-    with record_attention([alignment_layer(model, guidance).cross_attention]) as seen, torch.no_grad():
+    with record_attention([alignment_layer(model, alignment_config).cross_attention]) as recorded, torch.no_grad():
         model(batch.source_BS, batch.inputs_BT)
-    weights = seen[0][:, guidance.head].double().log()
+    weights = recorded[0][:, alignment_config.head].double().log()
     shares = torch.zeros_like(weights)
     shares[tuple(batch.alignment_targets.positions_3G)] = batch.alignment_targets.weights_G.double()
     expected = -float((shares * weights.masked_fill(shares == 0, 0.0)).sum())
-    # All shares of a place sum to one, and most places are guided here.
+    # The shares of a position sum to one, and most positions are guided.
     assert sorted(set(shares.sum(dim=2).round(decimals=5).flatten().tolist())) == [0.0, 1.0]
     with torch.no_grad():
         both = [
-            ModelLoss(model, epsilon=0.1, smoothing_mode="uniform", alignment_config=one)(batch) for one in (None, guidance)
+            ModelLoss(model, epsilon=0.1, smoothing_mode="uniform", alignment_config=config)(batch)
+            for config in (None, alignment_config)
         ]
     assert float(both[1][0] - both[0][0]) == pytest.approx(0.5 * expected, rel=1e-4)
-    assert torch.equal(both[0][1], both[1][1])  # looking on changes no bit of what the model says
+    assert torch.equal(both[0][1], both[1][1])  # recording changes no bit of the output
 
 
-def test_only_what_leads_to_the_heads_weights_is_pulled(model: Transformer, batch: Batch) -> None:
-    guidance = AlignmentLossConfig(1.0, layer=0, head=0)
+def test_gradient_reaches_the_guided_head_only(model: Transformer, batch: Batch) -> None:
+    alignment_config = AlignmentLossConfig(1.0, layer=0, head=0)
     assert batch.alignment_targets is not None
-    with record_head_weights(model, guidance) as seen:
+    with record_head_weights(model, alignment_config) as recorded:
         model(batch.source_BS, batch.inputs_BT)
-    torch.autograd.backward(alignment_loss(seen[0], batch.alignment_targets))
-    attention = alignment_layer(model, guidance).cross_attention
+    torch.autograd.backward(alignment_loss(recorded[0], batch.alignment_targets))
+    attention = alignment_layer(model, alignment_config).cross_attention
     width = attention.query.weight.shape[0] // 2
     assert attention.query.weight.grad is not None
     assert attention.query.weight.grad[:width].abs().sum() > 0
     assert attention.query.weight.grad[width:].abs().sum() == 0  # the other head
     assert attention.output.weight.grad is None
     assert alignment_layer(model, AlignmentLossConfig(1.0, 1, 0)).cross_attention.query.weight.grad is None
-    assert attention.attention_impl.__name__ != "attend_and_keep"  # nothing is left behind
+    assert attention.attention_impl.__name__ != "attend_and_record"  # the original function is restored
 
 
-def test_the_loss_of_halves_is_the_loss_of_the_whole(model: Transformer, batch: Batch) -> None:
+def test_losses_of_halves_sum_to_whole(model: Transformer, batch: Batch) -> None:
     model.eval()
     loss = ModelLoss(model, epsilon=0.1, smoothing_mode="uniform", alignment_config=AlignmentLossConfig(0.7, 1, 0))
     parts = [quarter for half in split_in_half(batch) for quarter in split_in_half(half)]
@@ -285,8 +286,8 @@ def test_the_loss_of_halves_is_the_loss_of_the_whole(model: Transformer, batch: 
         assert sum(loss(part)[0] for part in parts).item() == pytest.approx(loss(batch)[0].item(), rel=1e-5)
 
 
-def test_two_passes_count_once(tiny: MakeRecipe, tmp_path: Path, model: Transformer, batch: Batch) -> None:
-    model.eval()  # no dropout: both passes are alike, and R-Drop's own term is nothing
+def test_two_passes_have_the_mean_loss(tiny: MakeRecipe, tmp_path: Path, model: Transformer, batch: Batch) -> None:
+    model.eval()  # without dropout both passes are equal, and R-Drop's own term is 0
     once = ModelLoss(model, epsilon=0.1, smoothing_mode="uniform", alignment_config=AlignmentLossConfig(0.7, 1, 0))
     twice = ModelLoss(
         model, epsilon=0.1, smoothing_mode="uniform", r_drop_alpha=1.0, alignment_config=AlignmentLossConfig(0.7, 1, 0)
@@ -295,36 +296,36 @@ def test_two_passes_count_once(tiny: MakeRecipe, tmp_path: Path, model: Transfor
         assert twice(batch)[0].item() == pytest.approx(once(batch)[0].item(), rel=1e-4)
 
 
-# In batches
+# Batches
 
 
-def test_another_process_makes_the_same_batches(recipe: Recipe, prepared: PreparedData, batch: Batch) -> None:
+def test_pickled_batches_are_the_same(recipe: Recipe, prepared: PreparedData, batch: Batch) -> None:
     batches = TrainingBatches(recipe, prepared.folder, start_id=get_decoder_start_id(recipe.model))
-    assert batches[DataPosition()][0].alignment_targets is not None  # everything is opened
-    (again,) = pickle.loads(pickle.dumps(batches))[DataPosition()]
+    assert batches[DataPosition()][0].alignment_targets is not None  # opens all files
+    (copied,) = pickle.loads(pickle.dumps(batches))[DataPosition()]
     assert batch.alignment_targets is not None
-    assert again.guide is not None
-    assert torch.equal(again.guide.places_3G, batch.alignment_targets.positions_3G)
-    assert torch.equal(again.guide.share_G, batch.alignment_targets.weights_G)
+    assert copied.alignment_targets is not None
+    assert torch.equal(copied.alignment_targets.positions_3G, batch.alignment_targets.positions_3G)
+    assert torch.equal(copied.alignment_targets.weights_G, batch.alignment_targets.weights_G)
     moved = batch.to(torch.device("cpu")).alignment_targets
     assert moved is not None
     assert torch.equal(moved.weights_G, batch.alignment_targets.weights_G)
 
 
-def test_texts_split_anew_keep_their_links_and_modified_ones_have_none(tiny: MakeRecipe, tmp_path: Path) -> None:
-    def guides(name: str, *settings: str) -> tuple[list[Batch], TrainingBatches]:
+def test_sampled_pieces_keep_links_and_noise_drops_them(tiny: MakeRecipe, tmp_path: Path) -> None:
+    def make_batches(name: str, *settings: str) -> tuple[list[Batch], TrainingBatches]:
         recipe = tiny(tmp_path / name, GUIDED, "tokenizer.byte_fallback=true", "tokenizer.vocab_size=310", *settings)
-        made = prepare(recipe, tmp_path / "data" / name)
-        batches = TrainingBatches(recipe, made.folder, start_id=get_decoder_start_id(recipe.model))
+        result = prepare(recipe, tmp_path / "data" / name)
+        batches = TrainingBatches(recipe, result.folder, start_id=get_decoder_start_id(recipe.model))
         return [part for number in range(batches.count_batches(0)) for part in batches[DataPosition(0, number)]], batches
 
     (tmp_path / "data").mkdir()
-    for part in guides("sampled", "tokenizer.model_type=unigram", "tokenizer.sampling_alpha=0.2")[0]:
+    for part in make_batches("sampled", "tokenizer.model_type=unigram", "tokenizer.sampling_alpha=0.2")[0]:
         assert part.alignment_targets is not None
-        # Whatever the pieces, each place of the target but its end is guided: all words of this corpus are linked.
-        guided = torch.unique(part.alignment_targets.positions_3G[:2], dim=1).shape[1]
-        assert guided >= 0.9 * (part.num_target_tokens - len(part.source_BS))
-    upper = guides("upper", "data.noise.upper_case=1.0")[0]
+        # All words of this corpus are linked, so each target position except the end is guided.
+        num_guided = torch.unique(part.alignment_targets.positions_3G[:2], dim=1).shape[1]
+        assert num_guided >= 0.9 * (part.num_target_tokens - len(part.source_BS))
+    upper = make_batches("upper", "data.noise.upper_case=1.0")[0]
     assert all(part.alignment_targets is not None and part.alignment_targets.weights_G.numel() == 0 for part in upper)
     assert all(
         alignment_loss(torch.zeros(part.source_BS.shape[0], 9, 9), part.alignment_targets).item() == 0
@@ -333,35 +334,37 @@ def test_texts_split_anew_keep_their_links_and_modified_ones_have_none(tiny: Mak
     )
 
 
-# Learnt
+# Training
 
 
 @pytest.mark.slow
-def test_a_guided_head_aligns_better(tiny: MakeRecipe, tmp_path: Path, bundle: Path) -> None:
-    steps = ["training.max_steps=200", "training.batch_tokens=400"]  # as `bundle` was trained
+def test_guided_head_aligns_better(tiny: MakeRecipe, tmp_path: Path, bundle: Path) -> None:
+    steps = ["training.max_steps=200", "training.batch_tokens=400"]  # the settings of the fixture `bundle`
     recipe = tiny(tmp_path, *NO_DROPOUT, *steps, "training.guided_alignment_weight=1", "training.alignment_head=2")
     train(recipe)
     root = Path(recipe.data.root)
-    pairs = [(root / f"train.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "de")]  # what it was told
-    right = [[(word, word) for word in range(len(line.split()))] for line in pairs[0]]
-    plain, guided = (dragoman.load(one, device="cpu", precision="float32") for one in (bundle, tmp_path / "bundle"))
-    errors = [score_alignments(one.align(*pairs), right).error_rate for one in (plain, guided)]
-    print(f"alignment error rate {errors[0]:.3f} without guidance, {errors[1]:.3f} with")
+    pairs = [(root / f"train.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "de")]
+    gold = [[(word, word) for word in range(len(line.split()))] for line in pairs[0]]
+    plain, guided = (
+        dragoman.load(path, task="translation", device="cpu", precision="float32") for path in (bundle, tmp_path / "bundle")
+    )
+    errors = [score_alignments(translator.align(*pairs), gold).error_rate for translator in (plain, guided)]
+    print(f"alignment error rate {errors[0]:.3f} without alignment_config, {errors[1]:.3f} with")
     assert errors[1] < 0.2 * errors[0]
-    assert (guided.head.layer, guided.head.head) == (0, 1)  # the bundle names the head that was guided
-    assert guided.head.error is not None
+    assert (guided.alignment_head.layer, guided.alignment_head.head) == (0, 1)  # the bundle names the guided head
+    assert guided.alignment_head.error_rate is not None
 
 
-def test_collate_takes_what_rows_look_at() -> None:
-    looks = (np.array([0]), np.array([1]), np.array([1], np.float32))
-    made = collate([[5, 6], [7]], [[8], [9]], start_id=2, alignment_targets=[looks, NO_ALIGNMENT])
-    assert made.alignment_targets is not None
-    assert made.alignment_targets.positions_3G.tolist() == [[0], [0], [1]]
-    assert made.alignment_targets.num_rows == 2
+def test_collate_joins_alignment_targets() -> None:
+    target = (np.array([0]), np.array([1]), np.array([1], np.float32))
+    batch = collate([[5, 6], [7]], [[8], [9]], start_id=2, alignment_targets=[target, NO_ALIGNMENT])
+    assert batch.alignment_targets is not None
+    assert batch.alignment_targets.positions_3G.tolist() == [[0], [0], [1]]
+    assert batch.alignment_targets.num_rows == 2
 
 
 @pytest.mark.slow
-def test_ranks_and_loaders_guide_as_one_process_does(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_ranks_and_workers_equal_one_process(tiny: MakeRecipe, tmp_path: Path) -> None:
     def recipe(name: str, *settings: str) -> Recipe:
         steps = (
             "training.batches_per_update=2",
@@ -377,13 +380,13 @@ def test_ranks_and_loaders_guide_as_one_process_does(tiny: MakeRecipe, tmp_path:
         ("unguided", ("training.guided_alignment_weight=0",)),
     ):
         train(recipe(name, *settings))
-    together(2, train_all, {free_port(): recipe(way, f"training.parallel={way}") for way in ("ddp", "fsdp")})
-    found = {
+    run_ranks(2, train_all, {find_free_port(): recipe(mode, f"training.parallel={mode}") for mode in ("ddp", "fsdp")})
+    weights_by_run = {
         name: list_checkpoints(tmp_path / name / "checkpoints")[-1].weights()
         for name in ("alone", "ahead", "unguided", "ddp", "fsdp")
     }
-    for name, weight in found["alone"].items():
-        assert torch.equal(weight, found["ahead"][name])
-        for way in ("ddp", "fsdp"):
-            torch.testing.assert_close(found[way][name], weight, rtol=0, atol=1e-5)
-    assert any(not torch.equal(weight, found["unguided"][name]) for name, weight in found["alone"].items())
+    for name, weight in weights_by_run["alone"].items():
+        assert torch.equal(weight, weights_by_run["ahead"][name])
+        for mode in ("ddp", "fsdp"):
+            torch.testing.assert_close(weights_by_run[mode][name], weight, rtol=0, atol=1e-5)
+    assert any(not torch.equal(weight, weights_by_run["unguided"][name]) for name, weight in weights_by_run["alone"].items())

@@ -242,7 +242,7 @@ class BatchScheduler:
             return
         with suppress(OSError):
             while len(self._workers) < layout.inter_threads - 1:
-                self._workers.append(Worker(self.worker_spec, layout.intra_threads))
+                self._workers.append(Worker.start(self.worker_spec, layout.intra_threads))
 
     def close(self) -> None:
         """End the worker processes; the next job starts them again."""

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from dragoman.inference.parallel.messages import SearchResults, WorkerSpec, compute_checksums, decode_results
 
@@ -57,10 +57,18 @@ class WorkQueue(Protocol):
 class Worker:
     """Worker process, as the client sees it. It takes batches from each submitted queue, and requeues a failed batch."""
 
-    def __init__(self, spec: WorkerSpec, threads: int) -> None:
-        """Start the process. Raises OSError if the system starts none."""
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.ready = threading.Event()
+        self.ended = threading.Event()
+        self._queues: SimpleQueue[WorkQueue | None] = SimpleQueue()
+        self.terminate = weakref.finalize(self, _terminate, process, self._queues)
+
+    @classmethod
+    def start(cls, spec: WorkerSpec, threads: int) -> Self:
+        """Start a process, and a thread that serves it. Raises OSError if the system starts none."""
         paths = os.pathsep.join(path for path in sys.path if path)
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", WORKER_MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -68,15 +76,11 @@ class Worker:
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": str(threads)},
             process_group=0 if os.name == "posix" else None,  # Ctrl-C reaches the client only, which ends its workers
         )
-        self.ready = threading.Event()
-        self.ended = threading.Event()
-        self._queues: SimpleQueue[WorkQueue | None] = SimpleQueue()
-        settings = {**vars(spec), "threads": threads}
-        events = (self.ready, self.ended)
-        threading.Thread(
-            target=_serve_queues, args=(self.process, self._queues, settings, *events), name="worker", daemon=True
-        ).start()
-        self.terminate = weakref.finalize(self, _terminate, self.process, self._queues)
+        worker = cls(process)
+        # The thread has no reference to the worker, so that deleting the worker ends the process.
+        arguments = (process, worker._queues, {**vars(spec), "threads": threads}, worker.ready, worker.ended)
+        threading.Thread(target=_serve_queues, args=arguments, name="worker", daemon=True).start()
+        return worker
 
     def submit(self, queue: WorkQueue) -> None:
         """Take batches from this queue as soon as the process is ready and idle."""

@@ -27,7 +27,10 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     VECTOR_BYTES,
     CrossAttention,
     CrossKVCache,
+    DecoderWeights,
     EmbeddingTable,
+    EncoderBatch,
+    EncoderWeights,
     HeadLayout,
     Int8Weights,
     LayerWeights,
@@ -242,6 +245,14 @@ class CompiledTransformer:
             encoder.embedding.compute_positions(0, num_positions),
             list(_iter_token_blocks(length_B.tolist())),
         )
+        weights = EncoderWeights(
+            encoder.embedding_table,
+            positions_SD.data_ptr(),
+            encoder.layers,
+            self.cross_attention.kv,
+            self.decoder.layers.num_layers,
+            head_layout,
+        )
         workspace = self._allocate_workspace(
             max(int(length_B[first:after].sum()) for first, after in blocks), num_positions, workers
         )
@@ -250,21 +261,15 @@ class CompiledTransformer:
             token_mask_CS = token_mask_BS[first:after]
             tokens_N, position_N = source_BS[first:after][token_mask_CS], token_mask_CS.nonzero()[:, 1].contiguous()
             offset_C, sentence_C = F.pad(block_length_B.cumsum(0), (1, 0)), torch.arange(first, after, device="cpu")
-            arguments = (
-                tokens_N.data_ptr(),
-                position_N.data_ptr(),
-                len(tokens_N),
-                offset_C.data_ptr(),
-                sentence_C.data_ptr(),
-                after - first,
-                encoder.embedding_table,
-                positions_SD.data_ptr(),
-                encoder.layers,
-                self.cross_attention,
-                self.decoder.layers.num_layers,
-                head_layout,
-                cross_kv,
+            batch = EncoderBatch(
+                token_ids=tokens_N.data_ptr(),
+                position_ids=position_N.data_ptr(),
+                num_rows=len(tokens_N),
+                sentence_starts=offset_C.data_ptr(),
+                sentence_ids=sentence_C.data_ptr(),
+                num_sentences=after - first,
             )
+            arguments = batch, weights, cross_kv
             keep_alive = (
                 self,
                 tokens_N,
@@ -297,18 +302,25 @@ class CompiledTransformer:
             position_id_N.data_ptr(),
             num_rows,
             position,
-            decoder.embedding_table,
-            position_vector_1D.data_ptr(),
-            decoder.layers,
-            self.cross_attention,
-            self.head_layout,
-            self.output,
+            self.get_decoder_weights(position_vector_1D),
             state.cross_kv,
             state.self_kv_cache(),
             state.workspace.workspaces[0],
             state.logits_NV.data_ptr(),
         )
         return state.logits_NV, state._replace(length=position + 1)
+
+    def get_decoder_weights(self, positions_TD: Tensor, vocab_ids_W: Tensor | None = None) -> DecoderWeights:
+        """Return the decoder's weights for the kernels. The caller keeps the positions and the token ids alive."""
+        return DecoderWeights(
+            self.decoder.embedding_table,
+            positions_TD.data_ptr(),
+            self.decoder.layers,
+            self.cross_attention,
+            self.head_layout,
+            self.output,
+            0 if vocab_ids_W is None else vocab_ids_W.data_ptr(),
+        )
 
     def build_native_search(self, vocab_ids_W: Tensor | None = None) -> CompiledSearch:
         """Return the search that runs without Python. vocab_ids_W: token ids of a restricted output vocabulary"""

@@ -26,7 +26,6 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     LOGIT_BLOCK,
     MAX_BEAM_SIZE,
     BeamBuffers,
-    DecoderWeights,
     GreedyBuffers,
     RowBuffers,
     SearchOptions,
@@ -227,7 +226,6 @@ class CompiledSearch:
             check_interval=CHECK_INTERVAL,
             max_length=max_length,
         )
-        vocabulary_map = 0 if self.vocab_ids_W is None else self.vocab_ids_W.data_ptr()
         while num_active:
             if threads.canceled.is_set():
                 raise Canceled
@@ -235,16 +233,8 @@ class CompiledSearch:
                 state = state.double_capacity()
             end_position = min(state.ancestors_NT.shape[1], max_length, position + MAX_STEPS_PER_CALL)
             state = model.ensure_workspace(state, num_rows)
-            positions_TD, decoder = model.decoder.embedding.compute_positions(0, end_position), model.decoder
-            decoder_weights = DecoderWeights(
-                decoder.embedding_table,
-                positions_TD.data_ptr(),
-                decoder.layers,
-                model.cross_attention,
-                model.head_layout,
-                model.output,
-                vocabulary_map,
-            )
+            positions_TD = model.decoder.embedding.compute_positions(0, end_position)
+            decoder_weights = model.get_decoder_weights(positions_TD, self.vocab_ids_W)
             arguments = position, end_position, num_active, decoder_weights, state.cross_kv, state.self_kv_cache()
             buffers.shared_tensors["num_active"].fill_(num_active)  # other threads read it if the first one fails
             keep_alive = model, self.vocab_ids_W, state, buffers, limit_B, allow_repetition_B, suppressed_ids_C, positions_TD

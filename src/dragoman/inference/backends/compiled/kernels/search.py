@@ -47,20 +47,7 @@ def decoder_step(num_rows, position, decoder, cross_kv, self_kv, workspace, row_
         token = load_i64(row_buffers.last_ids, row)
         store_i64(row_buffers.input_ids, row, load_i64(decoder.vocabulary_map, token) if decoder.vocabulary_map else token)
         store_i64(row_buffers.position_ids, row, position)
-    run_decoder(
-        row_buffers.input_ids,
-        row_buffers.position_ids,
-        num_rows,
-        position,
-        decoder.embedding_table,
-        decoder.positions,
-        decoder.layers,
-        decoder.cross_attention,
-        decoder.head_layout,
-        cross_kv,
-        self_kv,
-        workspace,
-    )
+    run_decoder(row_buffers.input_ids, row_buffers.position_ids, num_rows, position, decoder, cross_kv, self_kv, workspace)
 
 
 @kernel

@@ -186,6 +186,34 @@ class SelfKVCache(NamedTuple):
     capacity: int
 
 
+class EncoderBatch(NamedTuple):
+    """Tokens of some sentences, one after the other.
+
+    token_ids, position_ids: (N,)
+    num_rows, num_sentences: N, and the number of these sentences
+    sentence_starts: (num_sentences + 1,), the first row of each sentence, and the end of the last one
+    sentence_ids: (num_sentences,), indices of the sentences among the B of the whole batch
+    """
+
+    token_ids: Address
+    position_ids: Address
+    num_rows: int
+    sentence_starts: Address
+    sentence_ids: Address
+    num_sentences: int
+
+
+class EncoderWeights(NamedTuple):
+    """Weights of the encoder, and of the decoder's projections of its output. positions: (S, D)"""
+
+    embedding_table: EmbeddingTable
+    positions: Address
+    layers: LayerWeights
+    cross_kv: Int8Weights
+    num_decoder_layers: int
+    head_layout: HeadLayout
+
+
 class DecoderWeights(NamedTuple):
     """Weights of the decoder.
 

@@ -42,12 +42,10 @@ from dragoman.inference.backends.compiled.kernels.simd import (
 )
 from dragoman.inference.backends.compiled.kernels.structs import (
     LANES,
-    CrossAttention,
     CrossKVCache,
-    EmbeddingTable,
-    HeadLayout,
-    Int8Weights,
-    LayerWeights,
+    DecoderWeights,
+    EncoderBatch,
+    EncoderWeights,
     SelfKVCache,
     Workspace,
 )
@@ -284,38 +282,17 @@ def write_cross_kv(head_layout, layer, cross_kv, sentence, sentence_start, start
         )
 
 
-@export(
-    int, int, int, int, int, int, EmbeddingTable, int, LayerWeights, CrossAttention, int, HeadLayout, CrossKVCache, Workspace
-)
-def encode(
-    tokens,
-    position_ids,
-    num_rows,
-    sentence_starts,
-    sentence_ids,
-    num_sentences,
-    embedding_table,
-    positions,
-    layers,
-    cross_attention,
-    num_decoder_layers,
-    head_layout,
-    cross_kv,
-    workspace,
-):
-    """Encode some sentences, and write their keys and values for every decoder layer into `cross_kv`.
-
-    tokens, position_ids: (N,), all tokens of these sentences one after the other, and their positions
-    sentence_starts: first row of each sentence, and the end of the last one
-    sentence_ids: indices of the sentences among the B of the batch
-    """
+@export(EncoderBatch, EncoderWeights, CrossKVCache, Workspace)
+def encode(batch, weights, cross_kv, workspace):
+    """Encode some sentences, and write their keys and values for every decoder layer into `cross_kv`."""
     configure_amx(workspace)
-    embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, workspace)
+    num_rows, layers, head_layout = batch.num_rows, weights.layers, weights.head_layout
+    embed_tokens(batch.token_ids, batch.position_ids, num_rows, weights.embedding_table, weights.positions, workspace)
     first_row, end_row = thread_range(num_rows, workspace.group)
     for layer in range(layers.num_layers):
         project(layers.norms[0], layers.pre_norm, layers.qkv, layer, workspace.projections, num_rows, workspace)
-        for index in range(num_sentences):
-            sentence_start, sentence_end = load_i64(sentence_starts, index), load_i64(sentence_starts, index + 1)
+        for index in range(batch.num_sentences):
+            sentence_start, sentence_end = load_i64(batch.sentence_starts, index), load_i64(batch.sentence_starts, index + 1)
             if max(sentence_start, first_row) < min(sentence_end, end_row):
                 apply_self_attention(
                     head_layout,
@@ -339,15 +316,15 @@ def encode(
         apply_feed_forward(layers, layer, num_rows, workspace)
     if layers.final_norm.is_present:
         layer_norm(workspace.x, workspace.x, num_rows, workspace.width, layers.final_norm, np.int64(0))
-    for layer in range(num_decoder_layers):
-        multiply(workspace.x, cross_attention.kv, layer, workspace.projections, num_rows, workspace.width, workspace)
-        for index in range(num_sentences):
-            sentence_start, sentence_end = load_i64(sentence_starts, index), load_i64(sentence_starts, index + 1)
+    for layer in range(weights.num_decoder_layers):
+        multiply(workspace.x, weights.cross_kv, layer, workspace.projections, num_rows, workspace.width, workspace)
+        for index in range(batch.num_sentences):
+            sentence_start, sentence_end = load_i64(batch.sentence_starts, index), load_i64(batch.sentence_starts, index + 1)
             write_cross_kv(
                 head_layout,
                 layer,
                 cross_kv,
-                load_i64(sentence_ids, index),
+                load_i64(batch.sentence_ids, index),
                 sentence_start,
                 max(sentence_start, first_row),
                 min(sentence_end, end_row),
@@ -359,25 +336,13 @@ def encode(
 
 
 @kernel
-def run_decoder(
-    tokens,
-    position_ids,
-    num_rows,
-    position,
-    embedding_table,
-    positions,
-    layers,
-    cross_attention,
-    head_layout,
-    cross_kv,
-    self_kv,
-    workspace,
-):
+def run_decoder(token_ids, position_ids, num_rows, position, decoder, cross_kv, self_kv, workspace):
     """Read one token in each row, at `position` of its output, and leave in x the input of the output projection.
 
-    position_ids: (N,), rows of `positions`
+    token_ids, position_ids: (N,), rows of the embedding table and of `decoder.positions`
     """
-    embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, workspace)
+    layers, cross_attention, head_layout = decoder.layers, decoder.cross_attention, decoder.head_layout
+    embed_tokens(token_ids, position_ids, num_rows, decoder.embedding_table, decoder.positions, workspace)
     for layer in range(layers.num_layers):
         project(layers.norms[0], layers.pre_norm, layers.qkv, layer, workspace.projections, num_rows, workspace)
         apply_causal_self_attention(head_layout, layer, self_kv, workspace, num_rows, position)
@@ -410,54 +375,11 @@ def run_decoder(
         layer_norm(workspace.x, workspace.x, num_rows, workspace.width, layers.final_norm, np.int64(0))
 
 
-@export(
-    int,
-    int,
-    int,
-    int,
-    EmbeddingTable,
-    int,
-    LayerWeights,
-    CrossAttention,
-    HeadLayout,
-    Int8Weights,
-    CrossKVCache,
-    SelfKVCache,
-    Workspace,
-    int,
-)
-def step(
-    tokens,
-    position_ids,
-    num_rows,
-    position,
-    embedding_table,
-    positions,
-    layers,
-    cross_attention,
-    head_layout,
-    output,
-    cross_kv,
-    self_kv,
-    workspace,
-    logits,
-):
+@export(int, int, int, int, DecoderWeights, CrossKVCache, SelfKVCache, Workspace, int)
+def step(token_ids, position_ids, num_rows, position, decoder, cross_kv, self_kv, workspace, logits):
     """Write the logits (N, V) of the next token. The other arguments are those of `run_decoder`."""
     configure_amx(workspace)
-    run_decoder(
-        tokens,
-        position_ids,
-        num_rows,
-        position,
-        embedding_table,
-        positions,
-        layers,
-        cross_attention,
-        head_layout,
-        cross_kv,
-        self_kv,
-        workspace,
-    )
-    multiply(workspace.x, output, np.int64(0), logits, num_rows, workspace.width, workspace)
+    run_decoder(token_ids, position_ids, num_rows, position, decoder, cross_kv, self_kv, workspace)
+    multiply(workspace.x, decoder.output, np.int64(0), logits, num_rows, workspace.width, workspace)
     release_amx(workspace)
     return 0

@@ -1,0 +1,135 @@
+"""Tests of progress lines, tables and the JSON types of the command line."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+
+import click
+import pytest
+from pydantic import TypeAdapter
+from rich.console import Console
+
+from dragoman.cli import json_outputs
+from dragoman.cli.console import PreparationProgressBar, TrainingProgressBar, print_json, print_table, progress_bar
+from dragoman.cli.exit_statuses import EXIT_STATUSES, USAGE_ERROR
+from dragoman.cli.json_outputs import ScoreOutput, TranslationAlternative, to_json_dict
+from dragoman.cli.main import COMMANDS, LazyGroup, cli
+from dragoman.errors import DataError, InterruptedRun, RecipeError
+from dragoman.runtime.progress import ProgressLog, RecentRate
+
+JSON_TYPES = [
+    value for name, value in vars(json_outputs).items() if isinstance(value, type) and value.__module__ == json_outputs.__name__
+]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time in a list. A test changes its item to let time pass."""
+    now = [0.0]
+    for function in (ProgressLog.__init__, RecentRate.__init__):
+        monkeypatch.setitem(function.__kwdefaults__ or {}, "clock", lambda: now[0])
+    return now
+
+
+def walk_commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield all commands that are not groups."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from walk_commands(child, (*path, name))
+    else:
+        yield path, command
+
+
+def test_every_command_has_json_and_example() -> None:
+    commands = dict(walk_commands(LazyGroup("dragoman", params=cli.params)))
+    assert {path[0] for path in commands} == set(COMMANDS)
+    for path, command in commands.items():
+        assert any("--json" in option.opts for option in command.params), path
+        assert f"dragoman {' '.join(path)}" in (command.help or ""), path
+        assert all(option.help for option in command.params if isinstance(option, click.Option)), path
+
+
+def test_exit_statuses_are_those_of_the_errors() -> None:
+    assert {DataError.exit_code, InterruptedRun.exit_code} <= EXIT_STATUSES.keys()
+    assert RecipeError.exit_code == click.UsageError.exit_code == USAGE_ERROR
+
+
+@pytest.mark.parametrize("json_type", JSON_TYPES, ids=lambda json_type: json_type.__name__)
+def test_json_outputs_have_schemas(json_type: type) -> None:
+    schema = TypeAdapter(json_type).json_schema()
+    assert schema["type"] == "object"
+    assert set(schema["properties"]) == set(json_type.__dataclass_fields__)  # type: ignore[attr-defined]
+
+
+def test_optional_fields_without_value_are_left_out() -> None:
+    alternative = TranslationAlternative("eins", -0.5, "ok", ("▁eins",), (-0.5,), ())
+    assert "mbr_score" not in to_json_dict(alternative)
+    assert to_json_dict(ScoreOutput(scores=[])) == {"scores": []}
+    assert to_json_dict({"nested": (alternative,)})["nested"][0]["text"] == "eins"
+
+
+def test_print_json_accepts_dataclasses(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json(ScoreOutput(scores=[json_outputs.MetricScore("BLEU", 27.3, "sig")]))
+    assert json.loads(capsys.readouterr().out) == {"scores": [{"name": "BLEU", "value": 27.3, "signature": "sig"}]}
+
+
+def test_table_in_a_pipe_is_never_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    header, cell, title = "a long heading " * 8, "cell" * 40, "title " * 40
+    print_table(title, [header, "x"], [(cell, "1")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].strip() == title.strip()
+    assert header.strip() in lines[2]
+    assert cell in lines[4]
+
+
+def test_progress_without_a_terminal_is_log_lines(clock: list[float]) -> None:
+    stream = io.StringIO()
+    with progress_bar(Console(file=stream), "translating", 100) as bar:
+        for _ in range(5):
+            clock[0] += 10.0
+            bar.advance(10)
+    lines = stream.getvalue().splitlines()
+    assert lines == [
+        "translating: 20 of 100 lines (20 %), 1 lines/s, 1 min 20 s left",
+        "translating: 40 of 100 lines (40 %), 1 lines/s, 1 min left",
+    ]
+
+
+def test_hidden_progress_prints_nothing(clock: list[float]) -> None:
+    stream = io.StringIO()
+    with progress_bar(Console(file=stream), "translating", None, hidden=True) as bar:
+        clock[0] += 100.0
+        bar.advance(10)
+    assert stream.getvalue() == ""
+
+
+def test_preparation_logs_each_task(clock: list[float]) -> None:
+    stream = io.StringIO()
+    bar = PreparationProgressBar(Console(file=stream))
+    for task_name in ("reading train", "encoding train"):
+        bar.update(task_name, 0, 50)
+        clock[0] += 25.0
+        bar.update(task_name, 25, 50)
+    bar.close()
+    assert [line.split(",")[0] for line in stream.getvalue().splitlines()] == [
+        "reading train: 25 of 50 pairs (50 %)",
+        "encoding train: 25 of 50 pairs (50 %)",
+    ]
+
+
+def test_training_logs_progress_between_reports(clock: list[float]) -> None:
+    stream = io.StringIO()
+    bar = TrainingProgressBar(Console(file=stream))
+    for step in range(1, 6):
+        clock[0] += 15.0
+        bar.advance(step / 10, step)
+    bar.close()
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("training: step 2, 20.0% of the budget")
+    assert lines[1].endswith("left")
