@@ -83,7 +83,7 @@ def sentences(text: str) -> Iterator[str]:
     text = re.sub(r"^\s*[|#>].*$", "\n", text, flags=re.MULTILINE)
     text = re.sub(r"<[^>\n]*>", " ", re.sub(r"`[^`\n]*`", "code", text))
     text = re.sub(r"\]\([^)]*\)", "]", text)
-    for sentence in re.split(r"(?<=[.!?:;])\s+|\n\s*\n|\n\s*(?:[-*]|\d+\.)\s|\n\s*[\w*.]+: ", text):
+    for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n|\n\s*(?:[-*]|\d+\.)\s|\n\s*[\w*., ()|=-]{1,60}: ", text):
         if sentence.strip():
             yield " ".join(sentence.split())
 
@@ -107,11 +107,9 @@ def bound_names(node: ast.AST) -> Iterator[tuple[str, int]]:
         yield node.arg, node.lineno
     elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         yield node.attr, node.lineno
-    elif (
-        isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-        or (isinstance(node, ast.ExceptHandler) and node.name)
-        or (isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name)
-    ):
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield node.name, node.lineno
+    elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name is not None:
         yield node.name, node.lineno
 
 
@@ -172,7 +170,7 @@ def check(paths: list[Path]) -> list[Finding]:
 
 def main(arguments: list[str]) -> int:
     """Check the given paths, or the whole repository, and print the findings; return the exit status."""
-    names = arguments or [*PYTHON_FOLDERS, *DOCUMENTS]
+    names = arguments or dict.fromkeys((*PYTHON_FOLDERS, *DOCUMENTS))
     paths = [path for name in names if (path := (Path.cwd() if arguments else ROOT) / name).exists()]
     findings = sorted(set(map(str, check(paths))))
     print("\n".join(findings) if findings else "names and prose: no findings")

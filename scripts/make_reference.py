@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from dragoman.bundle import BundleMetadata
 from dragoman.cli import json_outputs
 from dragoman.cli.main import COMMANDS, cli
 from dragoman.config import Recipe
+from dragoman.config.reference import read_sentences
 from dragoman.inference.parse import Parse
 from dragoman.inference.translation import Translation
 from dragoman.training.monitoring.events import RunEvent, RunInfo, StepReport, ValidationReport
@@ -162,6 +163,9 @@ def make_schema(kind: Any) -> dict[str, Any]:
 
 def read_field_meanings(kind: Any) -> dict[str, str]:
     """Return the descriptions of fields from the `name: description` lines in the docstrings of a class and its bases."""
+    if issubclass(kind, BaseModel):
+        links = {name: f"[Keys of the section](recipe.md#{name})" for name in kind.model_fields}
+        return {**links, **read_sentences(kind)}
     meanings: dict[str, str] = {}
     names: list[str] = []
     documents = [inspect.cleandoc(base.__doc__ or "") for base in reversed(kind.__mro__)]

@@ -1,8 +1,8 @@
 """Fixed work on a GPU in bfloat16, base model with random weights: `make bench-inference-gpu`, QUICK=1 in a minute.
 
-27 tokens in, exactly 30 out, from ids to ids. Three figures stand beside each rate: the rate of the plain model's step in
-the same search, the fraction of time in which the GPU was idle, and the speed limit. The limit is the time to read the
-weights or to multiply by them, both measured here. The last line holds `name=ratio` pairs; larger is better.
+27 tokens in, exactly 30 out, from ids to ids. Three figures stand beside each rate. They are the rate of the plain model's
+step in the same search, the fraction of time in which the GPU was idle, and the speed limit. The limit is the time to read
+the weights or to multiply by them, both measured here. The last line holds `name=ratio` pairs; larger is better.
 """
 
 from __future__ import annotations

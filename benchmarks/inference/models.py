@@ -67,7 +67,7 @@ def random_base(folder: Path) -> ModelFormats:
         model = build_model(recipe.model, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
         tokenizer = make_word_tokenizer()
         weights = {name: weight.detach() for name, weight in model.named_parameters()}
-        save_bundle(forms.bundle, recipe=recipe, tokenizer=tokenizer, weights=weights, metadata={"weights": "random"})
+        save_bundle(forms.bundle, recipe=recipe, tokenizer=tokenizer, weights=weights, metadata={})
         _write_formats(forms)
     return forms
 

@@ -81,6 +81,6 @@ def random_bundle(treebank: Treebank, folder: Path) -> Path:
     parts = parser_options(recipe)
     model = build_model(recipe.model, source_vocab_size=len(source), target_vocab_size=len(labels), **parts)
     fill_word_tables(model, tokenizer)
-    save_bundle(bundle, recipe=recipe, tokenizer=tokenizer, weights=collect_weights(model), metadata={"weights": "random"})
+    save_bundle(bundle, recipe=recipe, tokenizer=tokenizer, weights=collect_weights(model), metadata={})
     (folder / "whole").touch()
     return bundle

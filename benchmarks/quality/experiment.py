@@ -108,10 +108,10 @@ class Experiment:
             }
         if row.synthetic:
             settings_by_key["tokenizer.model_file"] = self._get_model_path(row, seed)
-        for name, name in zip(("distilled", "more"), row.synthetic, strict=False):  # the first is there in the recipe
+        for corpus_name, pairs_name in zip(("distilled", "more"), row.synthetic, strict=False):
             settings_by_key |= {
-                f"data.corpora.{name}.file": self._get_pairs_path(name, seed),
-                f"data.corpora.{name}.weight": "1.0",
+                f"data.corpora.{corpus_name}.file": self._get_pairs_path(pairs_name, seed),
+                f"data.corpora.{corpus_name}.weight": "1.0",
             }
         recipe = "multi30k-ende-distilled" if row.synthetic else "multi30k-ende"
         return recipe, [*(f"{key}={value}" for key, value in settings_by_key.items()), *self.settings, *row.settings]

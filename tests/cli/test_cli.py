@@ -48,7 +48,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 @dataclass(frozen=True)
-class Answer:
+class CliResult:
     code: int
     out: str
     err: str
@@ -69,14 +69,14 @@ class Answer:
         return json.loads(line)
 
 
-Ask = Callable[..., Answer]
+RunCli = Callable[..., CliResult]
 
 
 @pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+def run_cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunCli:
     """Run a command as a shell does, with these arguments and this standard input."""
 
-    def run(*words: object, stdin: bytes = b"") -> Answer:
+    def run(*words: object, stdin: bytes = b"") -> CliResult:
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["dragoman", *map(str, words)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -86,7 +86,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         except SystemExit as stop:
             code = stop.code
         captured = capsys.readouterr()
-        return Answer(code, captured.out, captured.err)
+        return CliResult(code, captured.out, captured.err)
 
     return run
 
@@ -114,7 +114,7 @@ def output(tmp_path: Path, translations: list[str]) -> Path:
     return path
 
 
-def left_in(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     """Return the names of the files in a folder."""
     return sorted(path.name for path in folder.iterdir())
 
@@ -167,16 +167,16 @@ def test_every_command_has_examples() -> None:
     assert len(command_lines) == sum(recipe_counts) + len(COMMANDS) + 13  # some have two or three, and the first page two more
 
 
-def test_help_lists_every_command(ask: Ask) -> None:
+def test_help_lists_every_command(run_cli: RunCli) -> None:
     for words in ((), ("--help",), ("-h",)):
-        answer = ask(*words)
+        answer = run_cli(*words)
         assert (answer.code, answer.err) == (0, "")
         assert all(f"  {name} " in answer.out for name in COMMANDS)
         assert "Begin with:    dragoman quickstart" in answer.out
 
 
-def test_version(ask: Ask) -> None:
-    assert ask("--version").out == f"dragoman {dragoman.__version__}\n"
+def test_version(run_cli: RunCli) -> None:
+    assert run_cli("--version").out == f"dragoman {dragoman.__version__}\n"
 
 
 def test_help_is_fast_and_imports_no_libraries() -> None:
@@ -214,49 +214,51 @@ def test_score_with_references_does_not_import_torch(output: Path, corpus: Path)
 # Translate
 
 
-def test_translate_writes_a_file(ask: Ask, bundle: Path, corpus: Path, translations: list[str], tmp_path: Path) -> None:
-    answer = ask("translate", bundle, corpus / "test.en", "-o", tmp_path / "out")
+def test_translate_writes_a_file(run_cli: RunCli, bundle: Path, corpus: Path, translations: list[str], tmp_path: Path) -> None:
+    answer = run_cli("translate", bundle, corpus / "test.en", "-o", tmp_path / "out")
     assert (answer.code, answer.out, answer.err) == (0, "", "")
     assert (tmp_path / "out").read_bytes() == "".join(f"{line}\n" for line in translations).encode()
-    assert left_in(tmp_path) == ["out"]
+    assert list_names(tmp_path) == ["out"]
 
 
-def test_translate_reads_standard_input(ask: Ask, bundle: Path, sources: list[str], translations: list[str]) -> None:
+def test_translate_reads_standard_input(run_cli: RunCli, bundle: Path, sources: list[str], translations: list[str]) -> None:
     lines = [sources[0], "", sources[1], "   ", sources[2]]
-    answer = ask("translate", bundle, stdin="\n".join(lines).encode())
+    answer = run_cli("translate", bundle, stdin="\n".join(lines).encode())
     assert answer.code == 0
     assert answer.out.split("\n") == [translations[0], "", translations[1], "   ", translations[2], ""]
-    assert ask("translate", bundle).out == ""
-    assert ask("translate", bundle, stdin=b"\n").out == "\n"
-    assert ask("translate", bundle, stdin=f"{sources[0]}\r\n".encode()).out == f"{translations[0]}\n"
+    assert run_cli("translate", bundle).out == ""
+    assert run_cli("translate", bundle, stdin=b"\n").out == "\n"
+    assert run_cli("translate", bundle, stdin=f"{sources[0]}\r\n".encode()).out == f"{translations[0]}\n"
 
 
 def test_lines_keep_their_order_over_windows(
-    ask: Ask, bundle: Path, corpus: Path, sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_cli: RunCli, bundle: Path, corpus: Path, sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.cli.windows.FILE_WINDOW", 3)
     text = [*sources, "", *sources[:2]]
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
     option_sets: list[dict[str, Any]] = [{"method": "greedy"}, {"method": "sample", "temperature": 2.0, "seed": 7}]
     for options in option_sets:
-        answer = ask("translate", bundle, tmp_path / "in", *(f"{key}={value}" for key, value in options.items()))
+        answer = run_cli("translate", bundle, tmp_path / "in", *(f"{key}={value}" for key, value in options.items()))
         expected = dragoman.load(bundle, task="translation").translate(text, **options)
         assert answer.out.splitlines() == [translation.text for translation in expected]
-    numbers = [json.loads(line)["line"] for line in ask("translate", bundle, tmp_path / "in", "--json").out.splitlines()]
+    numbers = [json.loads(line)["line"] for line in run_cli("translate", bundle, tmp_path / "in", "--json").out.splitlines()]
     assert numbers == list(range(1, len(text) + 1))
 
 
-def test_nbest_writes_one_line_for_each_line(ask: Ask, bundle: Path, sources: list[str], translations: list[str]) -> None:
+def test_nbest_writes_one_line_for_each_line(
+    run_cli: RunCli, bundle: Path, sources: list[str], translations: list[str]
+) -> None:
     text = "".join(f"{line}\n" for line in [*sources, ""]).encode()
-    plain = ask("translate", bundle, "nbest=3", stdin=text)
+    plain = run_cli("translate", bundle, "nbest=3", stdin=text)
     assert plain.out.splitlines() == [*translations, ""]
-    entries = [json.loads(line) for line in ask("translate", bundle, "nbest=3", "--json", stdin=text).out.splitlines()]
+    entries = [json.loads(line) for line in run_cli("translate", bundle, "nbest=3", "--json", stdin=text).out.splitlines()]
     assert [entry["text"] for entry in entries] == [*translations, ""]
     assert [len(entry["alternatives"]) for entry in entries] == [2] * len(sources) + [0]
 
 
-def test_translate_prints_json_lines(ask: Ask, bundle: Path, sources: list[str]) -> None:
-    answer = ask("translate", bundle, "--json", stdin=f"{sources[0]}\n\n".encode())
+def test_translate_prints_json_lines(run_cli: RunCli, bundle: Path, sources: list[str]) -> None:
+    answer = run_cli("translate", bundle, "--json", stdin=f"{sources[0]}\n\n".encode())
     first, empty = (json.loads(line) for line in answer.out.splitlines())
     (expected,) = dragoman.load(bundle, task="translation").translate(sources[:1])
     assert first == {
@@ -268,39 +270,39 @@ def test_translate_prints_json_lines(ask: Ask, bundle: Path, sources: list[str])
 
 
 def test_translate_writes_alignments(
-    ask: Ask, bundle: Path, sources: list[str], translations: list[str], corpus: Path, tmp_path: Path
+    run_cli: RunCli, bundle: Path, sources: list[str], translations: list[str], corpus: Path, tmp_path: Path
 ) -> None:
     words = ["translate", bundle, corpus / "test.en", "--alignments", tmp_path / "links"]
-    assert ask(*words).out.splitlines() == translations
+    assert run_cli(*words).out.splitlines() == translations
     expected = dragoman.load(bundle, task="translation").translate(sources, attention=True)
     expected_links = [" ".join(f"{source}-{target}" for source, target in sorted(item.alignment or ())) for item in expected]
     assert (tmp_path / "links").read_text().splitlines() == expected_links
     assert any(expected_links)
-    assert "links: exists already" in ask(*words).line
+    assert "links: exists already" in run_cli(*words).line
 
 
-def test_decoding_options_reach_the_search(ask: Ask, bundle: Path, sources: list[str], corpus: Path) -> None:
+def test_decoding_options_reach_the_search(run_cli: RunCli, bundle: Path, sources: list[str], corpus: Path) -> None:
     for option in ("alpha=3.0", "decoding.alpha=3.0"):
-        answer = ask("translate", bundle, corpus / "test.en", option)
+        answer = run_cli("translate", bundle, corpus / "test.en", option)
         expected = dragoman.load(bundle, task="translation").translate(sources, alpha=3.0)
         assert answer.out.splitlines() == [translation.text for translation in expected]
 
 
-def test_incomplete_lines_are_named(ask: Ask, bundle: Path, sources: list[str], translations: list[str]) -> None:
+def test_incomplete_lines_are_named(run_cli: RunCli, bundle: Path, sources: list[str], translations: list[str]) -> None:
     long = " ".join(["one"] * 40)
     line, text = next((line, text) for line, text in zip(sources, translations, strict=True) if text)
-    answer = ask(
+    answer = run_cli(
         "translate", bundle, "max_source_tokens=30", "long_input=error", stdin=f"{line}\n{long}\n{line}\n{long}\n".encode()
     )
     assert answer.code == 3
     assert answer.out.splitlines() == [text, "", text, ""]
     warning = "lines left untranslated: they have more than 30 tokens (decoding.long_input=split cuts them): 2 (2, 4)\n"
     assert answer.err == warning
-    whole = ask("translate", bundle, "max_source_tokens=30", stdin=f"{line}\n{long}\n".encode())
+    whole = run_cli("translate", bundle, "max_source_tokens=30", stdin=f"{line}\n{long}\n".encode())
     assert "lines were longer than 30 tokens and translated in segments: 1 (2)\n" in whole.err
     expected = dragoman.load(bundle, task="translation").translate([line, long], max_source_tokens=30)
     assert whole.out.splitlines() == [translation.text for translation in expected]
-    cut = ask(
+    cut = run_cli(
         "translate", bundle, "max_extra_tokens=0", "method=greedy", stdin="".join(f"{line}\n" for line in sources).encode()
     )
     assert cut.code == 3
@@ -308,34 +310,35 @@ def test_incomplete_lines_are_named(ask: Ask, bundle: Path, sources: list[str], 
     assert len(cut.out.splitlines()) == len(sources)
 
 
-def test_evaluate_names_and_scores_incomplete_lines(ask: Ask, bundle: Path, tmp_path: Path) -> None:
+def test_evaluate_names_and_scores_incomplete_lines(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
     test_set = tmp_path / "test.en"
     test_set.write_text(f"one\n\n{'one ' * 40}\n")
     words = ["evaluate", bundle, "--src", test_set, "--ref", test_set, "max_source_tokens=30", "long_input=error"]
     warning = "lines left untranslated: they have more than 30 tokens (decoding.long_input=split cuts them): 1 (3)\n"
-    answer = ask(*words)
+    answer = run_cli(*words)
     assert (answer.code, answer.err) == (0, warning)
     assert (
-        ask("translate", bundle, test_set, "max_source_tokens=30", "long_input=error", "--precision", "float32").err == warning
+        run_cli("translate", bundle, test_set, "max_source_tokens=30", "long_input=error", "--precision", "float32").err
+        == warning
     )
-    counts = json.loads(ask(*words, "--json").out)
+    counts = json.loads(run_cli(*words, "--json").out)
     assert (counts["too_long"], counts["empty"]) == (1, 0)
 
 
 def test_ensemble_of_equal_bundles_is_the_bundle(
-    ask: Ask, bundle: Path, bundle_copy: Path, corpus: Path, translations: list[str]
+    run_cli: RunCli, bundle: Path, bundle_copy: Path, corpus: Path, translations: list[str]
 ) -> None:
-    assert ask("translate", bundle, corpus / "test.en", "--ensemble", bundle_copy).out.splitlines() == translations
+    assert run_cli("translate", bundle, corpus / "test.en", "--ensemble", bundle_copy).out.splitlines() == translations
 
 
-def test_existing_output_is_not_replaced(ask: Ask, bundle: Path, corpus: Path, tmp_path: Path) -> None:
+def test_existing_output_is_not_replaced(run_cli: RunCli, bundle: Path, corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.write_text("mine\n")
-    assert "out: exists already" in ask("translate", bundle, corpus / "test.en", "-o", out).line
+    assert "out: exists already" in run_cli("translate", bundle, corpus / "test.en", "-o", out).line
     assert out.read_text() == "mine\n"
-    assert ask("translate", bundle, corpus / "test.en", "-o", out, "--overwrite").code == 0
+    assert run_cli("translate", bundle, corpus / "test.en", "-o", out, "--overwrite").code == 0
     assert len(out.read_text(encoding="utf-8").splitlines()) == 8
-    assert left_in(tmp_path) == ["out"]
+    assert list_names(tmp_path) == ["out"]
 
 
 @pytest.mark.parametrize(
@@ -360,7 +363,7 @@ def test_existing_output_is_not_replaced(ask: Ask, bundle: Path, corpus: Path, t
     ],
 )
 def test_inputs_are_never_overwritten(
-    words: str, ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, run_cli: RunCli, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     texts = {"test.en": "one two\n", "test.de": "eins zwei\n", "asked": "{}\n", "pairs.tsv": "one two\teins zwei\n"}
@@ -369,8 +372,8 @@ def test_inputs_are_never_overwritten(
         Path(name).write_text(text)
     Path("copy").symlink_to(bundle)
     asked = [bundle if word == "BUNDLE" else word for word in words.split()]
-    assert "is an input of this command, which is never overwritten" in ask(*asked, "--overwrite").line
-    assert {name: Path(name).read_text() for name in left_in(tmp_path) if name != "copy"} == texts
+    assert "is an input of this command, which is never overwritten" in run_cli(*asked, "--overwrite").line
+    assert {name: Path(name).read_text() for name in list_names(tmp_path) if name != "copy"} == texts
     check_bundle(bundle)
 
 
@@ -388,49 +391,49 @@ def test_standard_input_is_never_overwritten(tmp_path: Path, monkeypatch: pytest
 
 
 def test_dash_is_standard_input_and_output(
-    ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_cli: RunCli, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    plain = ask("translate", bundle, stdin=b"one two\n").out
-    assert ask("translate", bundle, "-", stdin=b"one two\n").out == plain != ""
-    assert ask("translate", bundle, "-o", "-", stdin=b"one two\n").out == plain
+    plain = run_cli("translate", bundle, stdin=b"one two\n").out
+    assert run_cli("translate", bundle, "-", stdin=b"one two\n").out == plain != ""
+    assert run_cli("translate", bundle, "-o", "-", stdin=b"one two\n").out == plain
     both = ("--src", corpus / "test.en", "--ref", corpus / "test.de")
-    assert "-: cannot be standard output" in ask("evaluate", bundle, *both, "-o", "-").line
-    assert left_in(tmp_path) == []
+    assert "-: cannot be standard output" in run_cli("evaluate", bundle, *both, "-o", "-").line
+    assert list_names(tmp_path) == []
 
 
 @pytest.mark.parametrize("path", ["nowhere/out", "file/out", "folder"])
-def test_impossible_output_path_is_an_error(path: str, ask: Ask, bundle: Path, corpus: Path, tmp_path: Path) -> None:
+def test_impossible_output_path_is_an_error(path: str, run_cli: RunCli, bundle: Path, corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
-    assert path in ask("translate", bundle, corpus / "test.en", "-o", tmp_path / path, "--overwrite").line
-    assert left_in(tmp_path) == ["file", "folder"]
+    assert path in run_cli("translate", bundle, corpus / "test.en", "-o", tmp_path / path, "--overwrite").line
+    assert list_names(tmp_path) == ["file", "folder"]
 
 
 def test_missing_write_permission_is_an_error(
-    ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_cli: RunCli, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The superuser may write anywhere, so the test raises the error itself.
     def refuse(*_: object, **__: object) -> NoReturn:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(Path, "replace", refuse)
-    assert ask("translate", bundle, corpus / "test.en", "-o", tmp_path / "out").line.endswith(
+    assert run_cli("translate", bundle, corpus / "test.en", "-o", tmp_path / "out").line.endswith(
         "out: cannot be written: Permission denied"
     )
-    assert left_in(tmp_path) == []
+    assert list_names(tmp_path) == []
 
 
 def test_full_disk_leaves_no_partial_output(
-    ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_cli: RunCli, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    line = ask("translate", bundle, corpus / "test.en", "-o", tmp_path / "out").line
+    line = run_cli("translate", bundle, corpus / "test.en", "-o", tmp_path / "out").line
     assert f"{tmp_path / 'out'}: the disk is full" in line
-    assert left_in(tmp_path) == []
+    assert list_names(tmp_path) == []
 
 
 def shell(*words: object, stdout: int) -> subprocess.CompletedProcess[str]:
@@ -468,13 +471,13 @@ def test_closed_pipe_prints_no_error(command: str, output: Path, corpus: Path, b
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_log_messages_appear_only_on_a_terminal(
-    terminal: bool, ask: Ask, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    terminal: bool, run_cli: RunCli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = logging.getLogger("dragoman")
     monkeypatch.setattr(log, "handlers", [])
     monkeypatch.setattr(log, "level", log.level)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    assert ask("--version").code == 0
+    assert run_cli("--version").code == 0
     logging.getLogger("dragoman.inference.backends.compiled.jit_cache").info("compiling")
     assert ("compiling" in capsys.readouterr().err) == terminal
 
@@ -505,18 +508,18 @@ def test_termination_leaves_no_partial_output(number: signal.Signals, bundle: Pa
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # the caller may ignore the signal, as under nohup
     ) as process:
         until = time.monotonic() + 60
-        while not left_in(tmp_path) and process.poll() is None and time.monotonic() < until:
+        while not list_names(tmp_path) and process.poll() is None and time.monotonic() < until:
             time.sleep(0.05)
-        assert left_in(tmp_path) != []
+        assert list_names(tmp_path) != []
         process.send_signal(number)
         assert process.wait(60) == 130
         assert process.stderr is not None
         assert process.stderr.read().strip() == "dragoman: interrupted"
-    assert left_in(tmp_path) == []
+    assert list_names(tmp_path) == []
 
 
 @pytest.mark.parametrize("window", [[], ["--window", "1"], ["--window", "100"]])
-def test_lines_of_a_pipe_are_translated_as_they_arrive(window: list[str], bundle: Path) -> None:
+def test_piped_lines_are_translated_as_they_arrive(window: list[str], bundle: Path) -> None:
     program = [sys.executable, "-m", "dragoman", "translate", str(bundle), "--precision", "float32", *window]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -546,11 +549,11 @@ def test_windows_end_where_a_pipe_would_wait(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-1", "0", "many"])
-def test_non_finite_numbers_are_usage_errors(number: str, ask: Ask, bundle: Path) -> None:
+def test_non_finite_numbers_are_usage_errors(number: str, run_cli: RunCli, bundle: Path) -> None:
     for words in (["paper", "table1", "--budget"], ["paper", "table2", "nowhere", "--tflops"]):
-        assert words[-1] in ask(*words, number).line
+        assert words[-1] in run_cli(*words, number).line
     if number in ("nan", "inf", "many"):
-        assert "--min-score" in ask("parse", bundle, "--min-score", number).line
+        assert "--min-score" in run_cli("parse", bundle, "--min-score", number).line
 
 
 NOHUP = """
@@ -602,84 +605,88 @@ def test_output_is_utf_8_in_every_locale(bundle: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("place", ["file", "standard input"])
 @pytest.mark.parametrize("to", ["output", "screen"])
 def test_invalid_utf_8_is_named_with_its_line(
-    place: str, to: str, ask: Ask, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, to: str, run_cli: RunCli, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = b"one\ntwo\nthr\xe9e\nfour\n"
     (tmp_path / "in").write_bytes(content)
     where: list[object] = ["-o", tmp_path / "out"] if to == "output" else []
     if place == "file":
         monkeypatch.setattr("dragoman.cli.windows.FILE_WINDOW", 1)  # all lines of a file are read before the first translation
-        line = ask("translate", bundle, tmp_path / "in", *where).line
+        line = run_cli("translate", bundle, tmp_path / "in", *where).line
         assert f"{tmp_path / 'in'}, line 3: not UTF-8 (byte 0xe9 at column 4)" in line
     else:
-        line = ask("translate", bundle, *where, stdin=content).line
+        line = run_cli("translate", bundle, *where, stdin=content).line
         assert "standard input, line 3: not UTF-8 (byte 0xe9 at column 4)" in line
-    assert left_in(tmp_path) == ["in"]
+    assert list_names(tmp_path) == ["in"]
 
 
 @pytest.mark.parametrize("name", ["in.gz", "in.xz", "in.bz2", "in.zst"])
-def test_broken_archive_is_named(name: str, ask: Ask, bundle: Path, tmp_path: Path) -> None:
+def test_broken_archive_is_named(name: str, run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"\x1f\x8b\x08\x00 this is none of them")
-    assert name in ask("translate", bundle, tmp_path / name, "-o", tmp_path / "out").line
-    assert left_in(tmp_path) == [name]
+    assert name in run_cli("translate", bundle, tmp_path / name, "-o", tmp_path / "out").line
+    assert list_names(tmp_path) == [name]
 
 
 def test_ctrl_c_in_translate_prints_one_line(
-    ask: Ask, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_cli: RunCli, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Translator, "translate", interrupted)
-    answer = ask("translate", bundle, corpus / "test.en", "-o", tmp_path / "out")
+    answer = run_cli("translate", bundle, corpus / "test.en", "-o", tmp_path / "out")
     assert answer.code == 130
     assert answer.line == "dragoman: interrupted"
-    assert left_in(tmp_path) == []
+    assert list_names(tmp_path) == []
 
 
 # Scores
 
 
-def test_score_with_references(ask: Ask, output: Path, corpus: Path, translations: list[str], references: list[str]) -> None:
-    scores = ask("score", output, "--ref", corpus / "test.de", "--json").json["scores"]
+def test_score_with_references(
+    run_cli: RunCli, output: Path, corpus: Path, translations: list[str], references: list[str]
+) -> None:
+    scores = run_cli("score", output, "--ref", corpus / "test.de", "--json").json["scores"]
     expected = [metric(translations, [references]) for metric in (bleu, chrf, ter, exact_match)]
     assert scores == [{"name": score.name, "value": score.value, "signature": score.signature} for score in expected]
-    table = ask("score", output, "--ref", corpus / "test.de").out
+    table = run_cli("score", output, "--ref", corpus / "test.de").out
     for score in expected:
         assert f"{score.value:.2f}" in table
 
 
 def test_score_with_language_tokens_and_several_references(
-    ask: Ask, output: Path, corpus: Path, translations: list[str], references: list[str]
+    run_cli: RunCli, output: Path, corpus: Path, translations: list[str], references: list[str]
 ) -> None:
     names = [
         score["name"]
-        for score in ask("score", output, "--ref", corpus / "test.de", "--language", "de", "--json").json["scores"]
+        for score in run_cli("score", output, "--ref", corpus / "test.de", "--language", "de", "--json").json["scores"]
     ]
     assert names == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "TER", "exact match"]
-    tokenized, *_ = ask("score", output, "--ref", corpus / "test.de", "--tokenized", "--json").json["scores"]
+    tokenized, *_ = run_cli("score", output, "--ref", corpus / "test.de", "--tokenized", "--json").json["scores"]
     assert (tokenized["name"], tokenized["value"]) == ("tokenized BLEU", tokenized_bleu(translations, [references]).value)
-    twice, *_ = ask("score", output, "--ref", corpus / "test.de", "--ref", output, "--json").json["scores"]
+    twice, *_ = run_cli("score", output, "--ref", corpus / "test.de", "--ref", output, "--json").json["scores"]
     assert twice["value"] == bleu(translations, [references, translations]).value
 
 
 def test_score_with_a_model(
-    ask: Ask, output: Path, bundle: Path, corpus: Path, sources: list[str], translations: list[str]
+    run_cli: RunCli, output: Path, bundle: Path, corpus: Path, sources: list[str], translations: list[str]
 ) -> None:
-    scores = ask("score", output, "--bundle", bundle, "--src", corpus / "test.en", "--json").json["model"]
+    scores = run_cli("score", output, "--bundle", bundle, "--src", corpus / "test.en", "--json").json["model"]
     expected = dragoman.load(bundle, task="translation").score(sources, translations)
     log_probs = [value for translation in expected for value in translation.token_log_probs]
     assert scores["scores"] == [translation.score for translation in expected]
     assert scores["tokens"] == len(log_probs)
     assert scores["nll"] == pytest.approx(-sum(log_probs) / len(log_probs))
-    plain = ask("score", output, "--bundle", bundle, "--src", corpus / "test.en")
+    plain = run_cli("score", output, "--bundle", bundle, "--src", corpus / "test.en")
     assert plain.out.splitlines() == [f"{translation.score:.4f}" for translation in expected]
     assert plain.err == f"perplexity {scores['perplexity']:.4f} over {scores['tokens']} tokens\n"
 
 
-def test_evaluate(ask: Ask, bundle: Path, corpus: Path, translations: list[str], references: list[str], tmp_path: Path) -> None:
+def test_evaluate(
+    run_cli: RunCli, bundle: Path, corpus: Path, translations: list[str], references: list[str], tmp_path: Path
+) -> None:
     words = ["evaluate", bundle, "--src", corpus / "test.en", "--ref", corpus / "test.de"]
-    result = ask(*words, "--json", "-o", tmp_path / "out").json
+    result = run_cli(*words, "--json", "-o", tmp_path / "out").json
     assert (tmp_path / "out").read_text(encoding="utf-8").splitlines() == translations
     assert result["sentences"] == 8
     values = {score["name"]: score["value"] for score in result["scores"]}
@@ -687,24 +694,24 @@ def test_evaluate(ask: Ask, bundle: Path, corpus: Path, translations: list[str],
     assert list(values) == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "TER", "exact match"]
     assert values["BLEU"] == bleu(translations, [references]).value
     assert [result[status] for status in ("truncated", "repetition", "copied", "empty", "too_long")] == [0] * 5
-    assert f"{values['BLEU']:.2f}" in ask(*words).out
+    assert f"{values['BLEU']:.2f}" in run_cli(*words).out
     translator = dragoman.load(bundle, task="translation", precision="float32")
     lines = list(read_lines(corpus / "test.en"))
     greedy = [translation.text for translation in translator.translate(lines, method="greedy")]
-    assert ask(*words, "--json", "method=greedy").json["scores"][0]["value"] == bleu(greedy, [references]).value
+    assert run_cli(*words, "--json", "method=greedy").json["scores"][0]["value"] == bleu(greedy, [references]).value
 
 
-def test_evaluate_equals_the_scores_of_the_report(ask: Ask, bundle: Path, corpus: Path) -> None:
+def test_evaluate_equals_the_scores_of_the_report(run_cli: RunCli, bundle: Path, corpus: Path) -> None:
     report = json.loads((bundle.parent / "report.json").read_text(encoding="utf-8"))
-    result = ask("evaluate", bundle, "--src", corpus / "test.en", "--ref", corpus / "test.de", "--json").json
+    result = run_cli("evaluate", bundle, "--src", corpus / "test.en", "--ref", corpus / "test.de", "--json").json
     values = {score["name"]: round(score["value"], 2) for score in result["scores"]}
     assert (values["BLEU"], values["chrF2"], values["exact match"]) == (report["bleu"], report["chrf"], report["exact_match"])
 
 
 def test_compare(
-    ask: Ask, output: Path, corpus: Path, translations: list[str], references: list[str], sources: list[str]
+    run_cli: RunCli, output: Path, corpus: Path, translations: list[str], references: list[str], sources: list[str]
 ) -> None:
-    result = ask(
+    result = run_cli(
         "compare", output, corpus / "test.en", "--ref", corpus / "test.de", "--metric", "chrf", "--resamples", "50", "--json"
     ).json
     expected = paired_bootstrap(translations, sources, [references], metric="chrf", resamples=50)
@@ -712,7 +719,9 @@ def test_compare(
     assert result["p_value"] == expected.p_value
     assert result["significant"] == expected.is_significant
     assert result["interval"] == list(expected.interval)
-    answer = ask("compare", output, corpus / "test.en", "--ref", corpus / "test.de", "--metric", "chrf", "--resamples", "50")
+    answer = run_cli(
+        "compare", output, corpus / "test.en", "--ref", corpus / "test.de", "--metric", "chrf", "--resamples", "50"
+    )
     assert expected.describe(str(output), str(corpus / "test.en")) in answer.out
     assert answer.err.startswith("8 sentences: with fewer than 300, a bootstrap underestimates the uncertainty")
 
@@ -720,34 +729,34 @@ def test_compare(
 # Bundles and machines
 
 
-def test_info(ask: Ask, bundle: Path) -> None:
-    document = ask("info", bundle, "--json").json
+def test_info(run_cli: RunCli, bundle: Path) -> None:
+    document = run_cli("info", bundle, "--json").json
     whole = load_bundle(bundle)
     assert Recipe.model_validate(document["recipe"]) == whole.recipe
     assert document["metadata"] == whole.metadata.to_dict()
     assert document["vocabulary"] == {"source": 80, "target": 80}
     assert document["bytes"] == sum(path.stat().st_size for path in bundle.iterdir())
-    text = ask("info", bundle).out
+    text = run_cli("info", bundle).out
     for expected in ("translation en → de", "1 encoder, 1 decoder, pre-norm", "d_model 16, d_ff 32, 2 heads of 8", "80 source"):
         assert expected in text
     assert all(sentence in text for sentence in whole.metadata.paper_deviations or [])
 
 
-def test_doctor(ask: Ask) -> None:
-    document = ask("doctor", "--json").json
+def test_doctor(run_cli: RunCli) -> None:
+    document = run_cli("doctor", "--json").json
     assert document["dragoman"] == dragoman.__version__
     assert document["processors"] == os.cpu_count()
     assert document["disk_free_gib"] == pytest.approx(shutil.disk_usage(Path.cwd()).free / 2**30, abs=1.0)
     assert isinstance(document["remarks"], list)
-    assert dragoman.__version__ in ask("doctor").out
+    assert dragoman.__version__ in run_cli("doctor").out
 
 
-def test_brackets_in_names_are_no_markup(ask: Ask, bundle: Path, output: Path, corpus: Path, tmp_path: Path) -> None:
+def test_brackets_in_names_are_no_markup(run_cli: RunCli, bundle: Path, output: Path, corpus: Path, tmp_path: Path) -> None:
     # The library that draws the tables has markup in brackets.
     odd = Path(shutil.copytree(bundle, tmp_path / "[bold" / "[" / "red]"))
-    assert "[bold" in ask("info", odd).out.replace("\n", "")
+    assert "[bold" in run_cli("info", odd).out.replace("\n", "")
     shutil.copy(output, tmp_path / "[de]")
-    assert "[de]" in ask("score", tmp_path / "[de]", "--ref", corpus / "test.de").out.replace("\n", "")
+    assert "[de]" in run_cli("score", tmp_path / "[de]", "--ref", corpus / "test.de").out.replace("\n", "")
 
 
 def test_run_folder_accepts_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -779,7 +788,7 @@ def recipe_file(folder: Path, corpus: Path, run: Path, *lines: str) -> Path:
     return path
 
 
-def test_prepare_counts_dropped_pairs(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+def test_prepare_counts_dropped_pairs(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
     recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
     text = tmp_path / "odd.tsv"
     text.write_text("one\teins\n\tzwei\nthree\tthree\none\teins\nfour four four four\tvier vier vier vier\n")
@@ -788,12 +797,12 @@ def test_prepare_counts_dropped_pairs(ask: Ask, corpus: Path, tmp_path: Path) ->
     recipe.write_text("\n".join(toml))
     rules = ["data.cleaning.source_equals_target=true", "data.cleaning.duplicate_pairs=true", "data.max_length=16"]
     words = ["prepare", recipe, f"data.corpora={mixture}", *rules]
-    corpora = ask(*words, "--json").json["corpora"]
+    corpora = run_cli(*words, "--json").json["corpora"]
     assert list(corpora) == ["odd", "whole", "valid"]
     odd = corpora["odd"]
     assert (odd["read"], odd["dropped"]) == (5, {"empty": 1, "source-equals-target": 1, "duplicate-pair": 1})
     assert odd["kept"] + odd["overlong_pairs"] == 2
-    answer = ask(*words)
+    answer = run_cli(*words)
     assert (
         "odd: 2 pairs dropped by cleaning (source-equals-target 1, duplicate-pair 1; examples in cleaning.html)" in answer.err
     )
@@ -806,14 +815,14 @@ def test_prepare_counts_dropped_pairs(ask: Ask, corpus: Path, tmp_path: Path) ->
     ]
 
 
-def test_prepare_reads_standard_input(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+def test_prepare_reads_standard_input(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
     recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
     lines = zip(read_lines(corpus / "train.en"), read_lines(corpus / "train.de"), strict=True)
     piped = "".join(f"{source}\t{target}\n" for source, target in lines).encode()
     words = ["prepare", recipe, "data.train={file='-', format='tsv'}", "--json"]
-    result = ask(*words, stdin=piped).json
+    result = run_cli(*words, stdin=piped).json
     assert (result["is_new"], result["corpora"]["train"]["kept"]) == (True, 60)
-    assert ask(*words, stdin=b"not to be read").json == {**result, "is_new": False}
+    assert run_cli(*words, stdin=b"not to be read").json == {**result, "is_new": False}
 
 
 # Clean
@@ -848,9 +857,9 @@ FORMATS: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("pair_format", FORMATS)
-def test_clean_writes_kept_pairs_in_any_format(pair_format: str, ask: Ask, dirty: list[str], tmp_path: Path) -> None:
+def test_clean_writes_kept_pairs_in_any_format(pair_format: str, run_cli: RunCli, dirty: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    result = ask(*dirty, "-o", out, "--format", pair_format, "--json").json
+    result = run_cli(*dirty, "-o", out, "--format", pair_format, "--json").json
     assert result["folder"] == str(out)
     assert json.loads((out / "cleaning.json").read_bytes()) == result["corpora"]
     stats = result["corpora"]["train"]
@@ -859,7 +868,7 @@ def test_clean_writes_kept_pairs_in_any_format(pair_format: str, ask: Ask, dirty
     assert counts == {"empty": 1, "source-equals-target": 1, "duplicate-pair": 1}
     assert stats["filters"]["source-equals-target"]["examples"] == [["Three", "three", f"{tmp_path / 'dirty.tsv'}:3"]]
     names = FORMATS[pair_format]
-    assert left_in(out) == sorted(["cleaning.html", "cleaning.json", "manifest.json", *names.values()])
+    assert list_names(out) == sorted(["cleaning.html", "cleaning.json", "manifest.json", *names.values()])
     corpus = CorpusConfig.model_validate(names)
     pairs = list(read_pairs(corpus, out, source_language="en", target_language="de"))
     assert [(pair.source, pair.target) for pair in pairs] == CLEAN
@@ -868,22 +877,22 @@ def test_clean_writes_kept_pairs_in_any_format(pair_format: str, ask: Ask, dirty
     assert ">Three</" in page
 
 
-def test_clean_prints_counts_of_each_filter(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
-    answer = ask(*dirty, "-o", tmp_path / "out")
+def test_clean_prints_counts_of_each_filter(run_cli: RunCli, dirty: list[str], tmp_path: Path) -> None:
+    answer = run_cli(*dirty, "-o", tmp_path / "out")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.out.splitlines() if "│" in line]
     assert [row[:2] for row in rows] == [
         ["read", "6"], ["empty", "1"], ["source-equals-target", "1"], ["duplicate-pair", "1"], ["kept", "3"],
     ]  # fmt: skip
     assert "cleaning.html" in answer.out.replace("\n", "")
     assert answer.err == ""
-    assert left_in(tmp_path / "out") == ["cleaning.html", "cleaning.json", "manifest.json", "train.tsv"]
+    assert list_names(tmp_path / "out") == ["cleaning.html", "cleaning.json", "manifest.json", "train.tsv"]
 
 
-def test_clean_reads_a_pipe_and_a_mixture(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
+def test_clean_reads_a_pipe_and_a_mixture(run_cli: RunCli, dirty: list[str], tmp_path: Path) -> None:
     text_corpus = f"{{file='{tmp_path / 'dirty.tsv'}', skip_filters=['source-equals-target']}}"
     mixture = f"data.corpora={{piped={{file='-', format='tsv'}}, text={text_corpus}}}"
     words = [dirty[0], dirty[1], mixture, *RULES, "-o", tmp_path / "out", "--json"]
-    corpora = ask(*words, stdin=b"ten\tzehn\nten\tzehn\n").json["corpora"]
+    corpora = run_cli(*words, stdin=b"ten\tzehn\nten\tzehn\n").json["corpora"]
     assert {name: (stats["num_read"], stats["num_kept"]) for name, stats in corpora.items()} == {
         "piped": (2, 1),
         "text": (6, 3),
@@ -893,17 +902,17 @@ def test_clean_reads_a_pipe_and_a_mixture(ask: Ask, dirty: list[str], tmp_path: 
     assert text == ["one\teins", "Three\tthree", "two & <five>\tzwei „&“ fünf"]
 
 
-def test_clean_does_not_replace_a_foreign_folder(ask: Ask, dirty: list[str], tmp_path: Path) -> None:
+def test_clean_does_not_replace_a_foreign_folder(run_cli: RunCli, dirty: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "mine").write_text("mine")
-    assert "out: exists already; give another name" in ask(*dirty, "-o", out).line
-    assert left_in(out) == ["mine"]
-    assert ask(*dirty).code == 2
+    assert "out: exists already; give another name" in run_cli(*dirty, "-o", out).line
+    assert list_names(out) == ["mine"]
+    assert run_cli(*dirty).code == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says"),
+    ("words", "code", "message"),
     [
         (["data.train={file='{tmp}/none.tsv'}"], 1, "none.tsv: there is no such file"),
         (["data.train={file='{tmp}/bad.tsv'}"], 1, "bad.tsv, line 2: not UTF-8"),
@@ -917,22 +926,28 @@ def test_clean_does_not_replace_a_foreign_folder(ask: Ask, dirty: list[str], tmp
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_error_in_cleaning_leaves_no_files(
-    words: list[str], code: int, says: str, ask: Ask, dirty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    code: int,
+    message: str,
+    run_cli: RunCli,
+    dirty: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "ftfy", None)
     monkeypatch.setitem(sys.modules, "ftfy.badness", None)
     (tmp_path / "bad.tsv").write_bytes(b"one\teins\ntwo\tzw\xffei\n")
     (tmp_path / "bad.unknown").touch()
-    before = left_in(tmp_path)
-    answer = ask(*dirty, *(word.replace("{tmp}", str(tmp_path)) for word in words), "-o", tmp_path / "out")
-    assert says in answer.line
+    before = list_names(tmp_path)
+    answer = run_cli(*dirty, *(word.replace("{tmp}", str(tmp_path)) for word in words), "-o", tmp_path / "out")
+    assert message in answer.line
     assert answer.code == code
-    assert left_in(tmp_path) == before
+    assert list_names(tmp_path) == before
 
 
 @pytest.mark.parametrize("command", ["clean", "prepare"])
 def test_ctrl_c_while_reading_corpora(
-    command: str, ask: Ask, dirty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, run_cli: RunCli, dirty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that `clean` leaves no files, and that `prepare` resumes."""
     chunks = cleaned_corpus._split_into_chunks
@@ -940,56 +955,56 @@ def test_ctrl_c_while_reading_corpora(
     def interrupted(*_: Any, **__: Any) -> NoReturn:
         raise KeyboardInterrupt
 
-    before = left_in(tmp_path)
+    before = list_names(tmp_path)
     more = ["-o", tmp_path / "out"] if command == "clean" else [f"run={tmp_path / 'out'}", "tokenizer.vocab_size=280"]
     monkeypatch.setattr(cleaned_corpus, "_split_into_chunks", interrupted)
-    answer = ask(command, *dirty[1:], *more)
+    answer = run_cli(command, *dirty[1:], *more)
     assert (answer.code, answer.out, answer.err.splitlines()[-1]) == (130, "", "dragoman: interrupted")
     monkeypatch.setattr(cleaned_corpus, "_split_into_chunks", chunks)
     if command == "clean":
-        assert left_in(tmp_path) == before
+        assert list_names(tmp_path) == before
     else:
-        assert left_in(tmp_path / "out") == [".data.partial"]
-        assert "resuming an interrupted preparation" in ask(command, *dirty[1:], *more).err
-        assert left_in(tmp_path / "out") == ["data"]
+        assert list_names(tmp_path / "out") == [".data.partial"]
+        assert "resuming an interrupted preparation" in run_cli(command, *dirty[1:], *more).err
+        assert list_names(tmp_path / "out") == ["data"]
 
 
-def test_prepare_train_and_average(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+def test_prepare_train_and_average(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     recipe = recipe_file(tmp_path, corpus, run)
-    prepared = ask("prepare", recipe, "--json").json
+    prepared = run_cli("prepare", recipe, "--json").json
     assert (prepared["folder"], prepared["is_new"]) == (str(run / "data"), True)
     assert prepared["corpora"]["train"]["kept"] == 60
     assert prepared["corpora"]["valid"]["kept"] == 10
-    assert ask("prepare", recipe, "--json").json["is_new"] is False
-    again = ask("prepare", recipe)
+    assert run_cli("prepare", recipe, "--json").json["is_new"] is False
+    again = run_cli("prepare", recipe)
     assert "nothing changed, nothing to do" in " ".join(again.out.split())
     assert again.err == ""
 
-    answer = ask("train", recipe, "--json")
+    answer = run_cli("train", recipe, "--json")
     report = answer.json
     assert report == json.loads((run / "report.json").read_text(encoding="utf-8"))
     assert report["steps"] == 6
     assert "step       6  epoch" in answer.err
     assert "validation" in answer.err
     assert "model.norm = pre; the text has post (section 3.1), its code has post" in answer.err
-    again = ask("train", recipe)
+    again = run_cli("train", recipe)
     assert again.code == 0
     assert "the budget is spent after step 6; nothing is left to train" in again.err
     assert "step       6  epoch" not in again.err
     assert "validation perplexity" in again.out
 
-    result = ask("average", run, "--last", "2", "-o", tmp_path / "mean", "--json").json
+    result = run_cli("average", run, "--last", "2", "-o", tmp_path / "mean", "--json").json
     assert result == {"bundle": str(tmp_path / "mean"), "averaged_checkpoints": ["step-00000004", "step-00000006"]}
     weights = [load_file(run / "checkpoints" / name / "model.safetensors") for name in result["averaged_checkpoints"]]
     for name, weight in load_file(tmp_path / "mean" / "weights.safetensors").items():
         assert (weight.double() - (weights[0][name].double() + weights[1][name].double()) / 2).abs().max() < 1e-7
-    assert ask("translate", tmp_path / "mean", stdin=b"one\n").code in (0, 3)
+    assert run_cli("translate", tmp_path / "mean", stdin=b"one\n").code in (0, 3)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_training_names_checkpoint_and_resumes(
-    number: signal.Signals, ask: Ask, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, run_cli: RunCli, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
     advance = TrainingProgressBar.advance
@@ -1002,7 +1017,7 @@ def test_stopped_training_names_checkpoint_and_resumes(
             os.kill(os.getpid(), number)
 
     monkeypatch.setattr(TrainingProgressBar, "advance", stop_at_the_third)
-    answer = ask("train", recipe)
+    answer = run_cli("train", recipe)
     assert answer.code == 130
     assert answer.out == ""
     kept = tmp_path / "run" / "checkpoints" / "step-00000003"
@@ -1011,7 +1026,7 @@ def test_stopped_training_names_checkpoint_and_resumes(
     assert answer.err.endswith(f"{message}\n")
     assert "Traceback" not in answer.err
     assert kept.is_dir()
-    assert ask("train", recipe, "--json").json["steps"] == 6
+    assert run_cli("train", recipe, "--json").json["steps"] == 6
     assert len(steps) == 6
 
 
@@ -1032,7 +1047,7 @@ def test_ctrl_c_stops_a_training_process(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "says"),
+    ("change", "code", "message"),
     [
         ("training.max_step=5", 2, "training.max_step is not a key; did you mean max_steps?"),
         ("training.max_steps", 2, "'training.max_steps' is not a setting: write key=value"),
@@ -1046,14 +1061,16 @@ def test_ctrl_c_stops_a_training_process(corpus: Path, tmp_path: Path) -> None:
         ("data.test.target='valid.de'", 1, "has 10: line n of one"),
     ],
 )
-def test_recipe_errors_are_one_line(change: str, code: int, says: str, ask: Ask, corpus: Path, tmp_path: Path) -> None:
+def test_recipe_errors_are_one_line(
+    change: str, code: int, message: str, run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
     recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
-    answer = ask("train", recipe, change)
+    answer = run_cli("train", recipe, change)
     assert answer.code == code
     assert answer.out == ""
     mistakes = [line for line in answer.err.splitlines() if line.startswith("dragoman:")]
     assert len(mistakes) == 1
-    assert says in mistakes[0]
+    assert message in mistakes[0]
     assert answer.err.endswith(f"{mistakes[0]}\n")
     assert "Traceback" not in answer.err
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -1063,7 +1080,7 @@ def test_recipe_errors_are_one_line(change: str, code: int, says: str, ask: Ask,
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says"),
+    ("words", "code", "message"),
     [
         (["nosuch"], 2, "No such command 'nosuch'. (see dragoman --help)"),
         (["--nosuch"], 2, "No such option"),
@@ -1134,7 +1151,7 @@ def test_recipe_errors_are_one_line(change: str, code: int, says: str, ask: Ask,
     ids=lambda value: " ".join(value).replace("{", "").replace("}", "") if isinstance(value, list) else "",
 )
 def test_every_error_is_one_line(
-    words: Sequence[str], code: int, says: str, ask: Ask, bundle: Path, trained: Path, corpus: Path, tmp_path: Path
+    words: Sequence[str], code: int, message: str, run_cli: RunCli, bundle: Path, trained: Path, corpus: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "blank").write_text("")
@@ -1144,19 +1161,19 @@ def test_every_error_is_one_line(
     }  # fmt: skip
     if words[0] == "train" and "nowhere" not in words[1]:  # its header comes first
         words = [*words, f"run='{tmp_path / 'run'}'"]
-        answer = ask(*(word.format(**paths) for word in words))
+        answer = run_cli(*(word.format(**paths) for word in words))
         assert answer.err.splitlines()[-1].startswith("dragoman: ")
-        assert says in answer.err.splitlines()[-1]
+        assert message in answer.err.splitlines()[-1]
     else:
-        answer = ask(*(word.format(**paths) for word in words))
-        assert says.format(**paths) in answer.line
+        answer = run_cli(*(word.format(**paths) for word in words))
+        assert message.format(**paths) in answer.line
     assert answer.code == code
-    assert left_in(tmp_path) == ["blank", "empty"]
+    assert list_names(tmp_path) == ["blank", "empty"]
     assert (tmp_path / "blank").read_text() == ""
 
 
 @pytest.mark.parametrize("command", ["translate", "info", "evaluate", "score"])
-def test_changed_bundle_is_an_error_in_every_command(command: str, ask: Ask, bundle_copy: Path, corpus: Path) -> None:
+def test_changed_bundle_is_an_error_in_every_command(command: str, run_cli: RunCli, bundle_copy: Path, corpus: Path) -> None:
     path = bundle_copy / "weights.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     words: dict[str, list[object]] = {
@@ -1165,16 +1182,16 @@ def test_changed_bundle_is_an_error_in_every_command(command: str, ask: Ask, bun
         "evaluate": [bundle_copy, "--src", corpus / "test.en", "--ref", corpus / "test.de"],
         "score": [corpus / "test.de", "--bundle", bundle_copy, "--src", corpus / "test.en"],
     }
-    assert f"{path}: was changed or cut short" in ask(command, *words[command]).line
+    assert f"{path}: was changed or cut short" in run_cli(command, *words[command]).line
 
 
-def test_programming_error_shows_its_traceback(ask: Ask, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programming_error_shows_its_traceback(run_cli: RunCli, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> NoReturn:
         raise ZeroDivisionError
 
     monkeypatch.setattr(Translator, "translate", broken)
     with pytest.raises(ZeroDivisionError):
-        ask("translate", bundle, stdin=b"one\n")
+        run_cli("translate", bundle, stdin=b"one\n")
 
 
 def test_recipe_fixture_equals_the_recipe_file(corpus: Path, tiny: MakeRecipe, tmp_path: Path) -> None:

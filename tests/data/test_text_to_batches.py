@@ -244,8 +244,8 @@ def test_two_columns_are_a_pair(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("line", "fields"), [("one", 1), ("", 1), ("one\teins\t0.9", 3), ("a\tb\tc\td", 4)])
 def test_other_number_of_columns_raises(tmp_path: Path, line: str, fields: int) -> None:
     path = write_file(tmp_path / "a.tsv", ["one\teins", line])
-    refused = f"{path}, line 2: {fields} tab-separated columns; expected 2, source and target"
-    assert error_message(lambda: list(read_tsv(path))) == refused
+    expected = f"{path}, line 2: {fields} tab-separated columns; expected 2, source and target"
+    assert error_message(lambda: list(read_tsv(path))) == expected
 
 
 # --- tokenizers -------------------------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ MULTI_BLEU_REFERENCES = [
 
 @pytest.mark.parametrize(("sets", "lowercase", "printed"), [(2, False, 73.72), (2, True, 78.46), (1, False, 49.53)])
 def test_tokenized_bleu_equals_multi_bleu(sets: int, lowercase: bool, printed: float) -> None:
-    # Printed by mosesdecoder's scripts/generic/multi-bleu.perl (31473d8), with -lc where lowercase.
+    # Printed by mosesdecoder's scripts/generic/multi-bleu.perl (31473d8), with -lc for lowercase.
     score = tokenized_bleu(MULTI_BLEU_HYPOTHESES, MULTI_BLEU_REFERENCES[:sets], lowercase=lowercase)
     assert round(score.value, 2) == printed
     case = "lc" if lowercase else "mixed"
@@ -150,7 +150,7 @@ def test_moses_tokens_equal_sacremoses_example() -> None:
 
 
 def test_moses_tokens_depend_on_the_language() -> None:
-    # "bzw." stands in Moses' German list of abbreviations; French leaves the apostrophe to the left-hand token.
+    # "bzw." is in Moses' German list of abbreviations; French leaves the apostrophe to the left-hand token.
     assert moses_tokenize(["bzw. Anna", "l'ami"], "de") == ["bzw. Anna", "l &apos; ami"]
     assert moses_tokenize(["bzw. Anna", "l'ami"], "en") == ["bzw . Anna", "l &apos;ami"]
     assert moses_tokenize(["bzw. Anna", "l'ami"], "fr") == ["bzw . Anna", "l&apos; ami"]
@@ -248,7 +248,7 @@ def test_equal_systems_have_no_significant_difference() -> None:
         comparison = paired_bootstrap(system, system, [references], metric=metric, resamples=100)
         assert (comparison.difference, comparison.interval, comparison.p_value) == (0.0, (0.0, 0.0), 1.0)
         assert not comparison.is_significant
-        assert comparison.describe().startswith("The difference is under the noise: ")
+        assert comparison.describe().startswith("The difference is not significant: ")
 
 
 @pytest.mark.parametrize(("tokenize", "warned"), [("none", False), ("13a", True)])

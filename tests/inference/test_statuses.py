@@ -10,6 +10,7 @@ from torch import Tensor
 
 import dragoman
 from dragoman import Translation, Translator
+from dragoman.cli.line_report import LineWarnings
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.decoding.interface import SearchState
 from dragoman.inference.translation import merge_segments
@@ -179,3 +180,13 @@ def test_stump_of_five_sentences_is_short(bundle: Path) -> None:
 def test_short_segment_makes_the_line_short() -> None:
     complete, stump = Translation("eins zwei", tokens=("eins", "zwei")), Translation("drei", tokens=("drei",), status="short")
     assert merge_segments([complete, stump], ["one two ", "three"], "de").status == "short"
+
+
+def test_short_line_makes_the_command_incomplete() -> None:
+    warnings = LineWarnings()
+    warnings.add("one two", Translation("eins zwei"))
+    assert not warnings.has_errors
+    warnings.add("one two three", Translation("eins", status="short"))
+    assert warnings.has_errors
+    (message,) = warnings.format_messages(max_source_tokens=1024, max_extra_tokens=50)
+    assert "min_length_ratio" in message

@@ -262,7 +262,7 @@ def test_table_1_at_a_tiny_scale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert recurrent["path_exponent"] == pytest.approx(1.0)
 
 
-def test_too_small_budget_of_table_1_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_budget_of_table_1_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table1, "plan_sweeps", few_sweeps)
     monkeypatch.setattr(table1, "PATH_LENGTHS", (3, 9))
     assert "one round of all measurements takes" in refusal("table1", "--budget", 1e-6)

@@ -73,7 +73,7 @@ def test_identifiers_split_into_words() -> None:
 
 
 def test_sentences_end_at_punctuation_and_blank_lines() -> None:
-    assert list(sentences("One. Two; three\n\nfour")) == ["One.", "Two;", "three", "four"]
+    assert list(sentences("One. Two; three\n\nfour")) == ["One.", "Two; three", "four"]
 
 
 def test_exit_status_tells_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -186,7 +186,7 @@ def test_keyboard_reaches_everything(open_page: Any, small: Explanation) -> None
     for _ in range(20):
         keys.press("Tab")
         sections.add(sight.page.evaluate(f"{active}.closest('section') && {active}.closest('section').id"))
-    assert {"looks", "words", "steps", "inside"} <= sections
+    assert {"attention", "words", "steps", "inside"} <= sections
     sight.page.locator("#words svg").focus()
     keys.press("ArrowDown")
     keys.press("ArrowRight")

@@ -652,7 +652,7 @@ def test_r5_disk_full_at_any_byte_keeps_last_checkpoint(code: int, tmp_path: Pat
         needed = (caught.value.needed_bytes or 0) / 2**20
         reason = "the disk is full" if code == errno.ENOSPC else "the quota is used up"
         assert str(caught.value).startswith(f"{folder}: {reason} ({needed:.1f} MiB needed, ")
-        assert str(caught.value).endswith(f" MiB free in {tmp_path}); make room")
+        assert str(caught.value).endswith(f" MiB free in {tmp_path}); delete files to free space")
         assert read_value(tmp_path) == step - 1
         assert names(tmp_path) == [f"step-{step - 2:08d}", f"step-{step - 1:08d}"]
         save(tmp_path, step)
@@ -684,7 +684,8 @@ def test_r5_needed_space_is_checked_before_writing(tmp_path: Path, monkeypatch: 
     assert disk.done == []
     assert caught.value.needed_bytes == pytest.approx(1.1 * numbers * (4 + 8), rel=0.01)
     assert size_of(first.path) < (caught.value.needed_bytes or 0)
-    message = f"{tmp_path / 'step-00000002'}: the disk is full (1.3 MiB needed, 1.0 MiB free in {tmp_path}); make room"
+    reason = f"the disk is full (1.3 MiB needed, 1.0 MiB free in {tmp_path}); delete files to free space"
+    message = f"{tmp_path / 'step-00000002'}: {reason}"
     assert str(caught.value) == message
 
 
@@ -745,7 +746,7 @@ def test_r5_r6_tiny_and_read_only_file_systems(tmp_path: Path) -> None:
     step = tmp_path / "step-00000002"
     # 400,000 bytes and a tenth are needed; of 1 MiB, 400,000 and 350,000 bytes are used.
     for line in (refused, full):
-        assert line == f"{step}: the disk is full (0.4 MiB needed, 0.3 MiB free in {tmp_path}); make room"
+        assert line == f"{step}: the disk is full (0.4 MiB needed, 0.3 MiB free in {tmp_path}); delete files to free space"
     assert closed == f"{tmp_path / 'step-00000003'}: cannot be written: Read-only file system"
     assert newest == step.name
     assert remaining == ["step-00000003"]
@@ -1015,7 +1016,7 @@ def test_r1_run_stopped_after_every_step_is_exact(tiny: MakeRecipe, tmp_path: Pa
 def test_r6_second_run_in_a_folder_fails(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run")
     (tmp_path / "run").mkdir()
-    with lock_dir(tmp_path / "run"), pytest.raises(OutputError, match=r"run: another process is at work in there; wait for it"):
+    with lock_dir(tmp_path / "run"), pytest.raises(OutputError, match=r"run: another process is at work in it; wait for it"):
         train(recipe)
     assert names(tmp_path / "run") == []
 

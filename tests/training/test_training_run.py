@@ -172,27 +172,27 @@ def test_loss_without_gradients_allocates_none(outputs_XD: Tensor, output_VD: Te
     """Nor room for any: with those, a tensor of the projection's size, 7 × 5, and one of the outputs', 6 × 5."""
     monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", 14)
     outputs_XD, output_VD = outputs_XD.requires_grad_(), output_VD.requires_grad_()
-    with ShapeRecorder() as learning:
+    with ShapeRecorder() as grad_shapes:
         loss, nll = label_smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, smoothing_mode="uniform")
-    assert {(7, 5), (6, 5)} <= learning.shapes
-    with torch.no_grad(), ShapeRecorder() as judging:
+    assert {(7, 5), (6, 5)} <= grad_shapes.shapes
+    with torch.no_grad(), ShapeRecorder() as no_grad_shapes:
         result = label_smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, smoothing_mode="uniform")
     assert result[0].grad_fn is None
     assert result == (loss, nll)
-    assert (2, 7) in judging.shapes  # two rows of logits in a chunk
-    assert not {(7, 5), (6, 5)} & judging.shapes
+    assert (2, 7) in no_grad_shapes.shapes  # two rows of logits in a chunk
+    assert not {(7, 5), (6, 5)} & no_grad_shapes.shapes
 
 
 def test_validation_allocates_no_gradient(trained: Path) -> None:
     bundle, corpus = load_bundle(trained / "bundle"), Corpus(list_pair_files(trained / "data", "valid"))
     model, config = bundle.model, bundle.recipe.training
-    with ShapeRecorder() as judging:
+    with ShapeRecorder() as no_grad_shapes:
         compute_mean_loss(model, corpus, ComputePlan(torch.device("cpu"), torch.float32), config, start_id=2)
-    with ShapeRecorder() as learning:
+    with ShapeRecorder() as grad_shapes:
         batch_loss(
             model, next(iter_batches_by_length(corpus, batch_tokens=99, start_id=2)), epsilon=0.1, smoothing_mode="uniform"
         )
-    assert tuple(model.output.shape) in learning.shapes - judging.shapes
+    assert tuple(model.output.shape) in grad_shapes.shapes - no_grad_shapes.shapes
     assert all(parameter.grad is None for parameter in model.parameters())
 
 

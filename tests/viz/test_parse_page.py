@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 from xml.etree import ElementTree
 
 import pytest
@@ -133,7 +134,7 @@ def parser(bundle: Path) -> Parser:
 
 
 @pytest.mark.parametrize("method", ["beam", "greedy"])
-def test_explanation_is_that_of_the_parse(parser: Parser, method: str) -> None:
+def test_explanation_is_that_of_the_parse(parser: Parser, method: Literal["beam", "greedy"]) -> None:
     text = "the cat sat on ( 😀 ) ."
     parse = parser.parse(text, method=method)
     explanation = explain_parse(parser, text, method=method)

@@ -173,8 +173,10 @@ def clean_corpus(
     pairs = read_pairs(
         corpus, root, source_language=filter_pipeline.source_language, target_language=filter_pipeline.target_language
     )
-    estimate_total = _make_total_estimator(corpus, root)
-    chunks = _split_into_chunks(islice(pairs, stats.num_read, None), start_number=stats.num_read + 1)
+    estimator = _TotalEstimator(corpus, root)
+    if not stats.num_read:
+        on_progress(f"cleaning {name}", 0, None)
+    chunks = _split_into_chunks(islice(estimator.count(pairs), stats.num_read, None), start_number=stats.num_read + 1)
     # The filter for empty sides alone is faster than sending the pairs to another process.
     results = map_in_processes(filter_pipeline, chunks, num_processes=processes if len(filter_pipeline.filters) > 1 else 1)
     is_last = False
@@ -188,7 +190,7 @@ def clean_corpus(
                 writer.write_batch(batch)
                 file_stats = file_stats.merge(batch_stats)
                 num_read = stats.num_read + file_stats.num_read
-                on_progress(f"cleaning {name}", num_read, estimate_total(num_read))
+                on_progress(f"cleaning {name}", num_read, estimator.estimate())
                 if file_stats.num_read >= PAIRS_PER_FILE:
                     is_last = False
                     break
@@ -199,21 +201,32 @@ def clean_corpus(
     return CleanedCorpus(name, files, stats)
 
 
-def _make_total_estimator(corpus: CorpusConfig, root: Path) -> Callable[[int], int | None]:
-    """Return a function from the number of pairs read to the estimated number of pairs in the corpus, or None if unknown.
+class _TotalEstimator:
+    """Estimator of the number of pairs in a corpus, from the share of its bytes that is read.
 
-    The estimate is the number of pairs read over the share of bytes read, rounded to two digits. It is unknown for standard
-    input and for Parquet.
+    The number is unknown for standard input and for Parquet.
     """
-    paths = [path for path in list_corpus_files(corpus, root) if path.suffix != ".parquet" and path.is_file()]
-    total_bytes = 0 if corpus.reads_standard_input else sum(path.stat().st_size for path in paths)
-    start_bytes = BYTE_COUNTER.num_bytes
 
-    def estimate_total(num_read: int) -> int | None:
-        bytes_read = min(BYTE_COUNTER.num_bytes - start_bytes, total_bytes)
-        return max(num_read, int(float(f"{num_read * total_bytes / bytes_read:.1e}"))) if bytes_read else None
+    def __init__(self, corpus: CorpusConfig, root: Path) -> None:
+        paths = [path for path in list_corpus_files(corpus, root) if path.suffix != ".parquet" and path.is_file()]
+        self.total_bytes = 0 if corpus.reads_standard_input else sum(path.stat().st_size for path in paths)
+        self.start_bytes = BYTE_COUNTER.num_bytes
+        self.num_pairs = 0
 
-    return estimate_total
+    def count(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
+        """Yield the pairs and count them. The reader may be several chunks ahead of the filters."""
+        for pair in pairs:
+            self.num_pairs += 1
+            yield pair
+
+    def estimate(self) -> int | None:
+        """Return the estimated number of pairs in the corpus, rounded to two digits, or None if it is unknown."""
+        bytes_read = min(BYTE_COUNTER.num_bytes - self.start_bytes, self.total_bytes)
+        if not bytes_read:
+            return None
+        if bytes_read == self.total_bytes:
+            return self.num_pairs
+        return max(self.num_pairs, int(float(f"{self.num_pairs * self.total_bytes / bytes_read:.1e}")))
 
 
 def _read_finished_records(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ class FiniteNumber(click.FloatRange):
     """Number without "nan" and "inf", which Python reads as numbers and which no range excludes."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number. Raises UsageError if it is not finite or not in the range."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)

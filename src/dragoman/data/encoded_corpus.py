@@ -5,8 +5,8 @@
 
 A file of pairs has three columns. `source` and `target` are lists of ids, 16 bits each if the vocabulary allows. The source
 has its end token if the model expects one; the target has none. `number` (int64) counts the pairs that were read, from 1.
-The file of lengths has a row for each combination of lengths: `source`, `target` (with its end token), and `pairs`, the
-indices of the pairs of these lengths in the files of pairs.
+The file of lengths has a row for each combination of lengths, with the columns `source`, `target` and `pairs`. The length of
+the target includes its end token. `pairs` lists the indices of the pairs with these lengths.
 """
 
 from __future__ import annotations

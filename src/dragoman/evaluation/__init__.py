@@ -1,1 +1,1 @@
-"""Scores, their signatures, and whether a difference means anything."""
+"""Metrics, the significance of differences, and bracketing scores."""

@@ -54,7 +54,7 @@ class SystemComparison:
     def describe(self, a: str = "A", b: str = "B") -> str:
         """Return the comparison as one sentence that names the systems `a` and `b`."""
         better, worse = (a, b) if (self.difference < 0) == self.lower_is_better else (b, a)
-        claim = f"{better} is better than {worse}" if self.is_significant else "The difference is under the noise"
+        claim = f"{better} is better than {worse}" if self.is_significant else "The difference is not significant"
         low, high = self.interval
         return (
             f"{claim}: {self.a.name} of {a} {self.a.value:.2f}, of {b} {self.b.value:.2f}, difference "

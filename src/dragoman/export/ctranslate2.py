@@ -138,8 +138,8 @@ def convert_decoding_options(decoding: DecodingConfig, *, num_positions: int) ->
         )
     if not alpha:
         notes.append(
-            "without a length penalty dragoman finds very short outputs that CTranslate2 does not find, because it accepts an end "
-            "token among the beam_size best candidates only"
+            "without a length penalty dragoman finds very short outputs that CTranslate2 does not find; CTranslate2 accepts an "
+            "end token among the beam_size best candidates only"
         )
     return options, notes
 

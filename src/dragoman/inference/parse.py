@@ -26,8 +26,7 @@ class Parse:
     score: log-probability of the output over the length penalty, higher is better; 0 without a tree
     tokens: output tokens: the brackets, and the tokens that stand for words
     token_log_probs: natural logarithms, one for each token, and one for the end token if the output ends with it
-    status: "ok"; "repaired" if the output was no tree over the words; "truncated" if it reached the longest allowed length,
-        and was repaired; "empty" for no words; "too_long" for a sentence that is longer than the model reads
+    status: "ok", or the reason why there is no tree or a repaired tree; see `ParseStatus`
     repairs: descriptions of the repairs, one a sentence; empty if the automaton constrains the search
     alternatives: the other parses, best first
     """

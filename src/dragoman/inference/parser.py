@@ -162,7 +162,9 @@ class Parser:
     ) -> Iterator[Parse]:
         """Parse any number of sentences, in order, with at most `window` of them in memory.
 
-        window: number of sentences that are parsed together; the other arguments are those of `parse`
+        window: number of sentences that are parsed together
+        The other arguments are those of `parse`.
+
         Raises DataError if there are more or fewer tags than sentences, when the shorter of the two ends.
         """
         if isinstance(sentences, str):

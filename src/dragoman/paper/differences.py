@@ -68,7 +68,7 @@ PAPER_ITEMS = (
           "training.clip_norm")),
     PaperItem(3, "learning rate", "d^-.5 · min(s^-.5, s · 4000^-1.5)", "constant 1.0, uses s + 1", "× 2.0, warm-up 8000",
          ("training.schedule", "training.lr_factor", "training.warmup_steps", "training.lr_decay_ratio")),
-    PaperItem(4, "dropout on attention weights and after the ReLU", "not said", "0, 0", "0.1, 0.1",
+    PaperItem(4, "dropout on attention weights and after the ReLU", "not stated", "0, 0", "0.1, 0.1",
          ("model.attention_dropout", "model.activation_dropout")),
     PaperItem(5, "dropout on sub-layers and on embedding + position", "yes, in both stacks", "yes", "",
          ("model.residual_dropout", "model.embedding_dropout")),
@@ -80,7 +80,7 @@ PAPER_ITEMS = (
          value="N(0, d^-.5), then × d^.5, where model.position_encoding = 'learned'"),
     PaperItem(9, "tied embeddings", "both embeddings and the matrix before the softmax; × √d on embeddings", "the same", "",
          ("model.tie_embeddings", "model.scale_embeddings")),
-    PaperItem(10, "initial weights", "not said", "Glorot uniform; embeddings N(0, d^-.5)", "", ("model.initialization",)),
+    PaperItem(10, "initial weights", "not stated", "Glorot uniform; embeddings N(0, d^-.5)", "", ("model.initialization",)),
     PaperItem(11, "extra parameters", "none", "a target-space embedding added to the encoder's input", "",
          ("model.target_space_embedding",)),
     PaperItem(12, "first decoder input", "offset by one", "shifted right with a zero vector; an end token on the source, too",
@@ -88,7 +88,7 @@ PAPER_ITEMS = (
     PaperItem(13, "label smoothing", "ε .1", "the true class 1−ε, the others ε/(V−1)",
          "ε/V with the true class in PyTorch, Paddle and Marian; ε/(V−2) in JoeyNMT",
          ("training.label_smoothing", "training.label_smoothing_mode")),
-    PaperItem(14, "divisor of the loss", "not said", "all target tokens that are not padding, over all devices",
+    PaperItem(14, "divisor of the loss", "not stated", "all target tokens that are not padding, over all devices",
          value="the same: the sum over all devices, divided by all target tokens without padding"),
     PaperItem(15, "perplexity", "per word-piece", "the reported loss is smoothed, which inflates it",
          value="per subword token, without smoothing; the smoothed loss is reported separately"),
@@ -114,13 +114,13 @@ PAPER_ITEMS = (
          "when the best finished one does", ("decoding.early_stopping",)),
     PaperItem(25, "longest output", "the input + 50", "the padded batch's length + 50", "+ 100",
          ("decoding.max_extra_tokens",)),
-    PaperItem(26, "BLEU", "not said", "Moses tokens, compounds split at hyphens, multi-bleu",
+    PaperItem(26, "BLEU", "not stated", "Moses tokens, compounds split at hyphens, multi-bleu",
          "sacreBLEU: 0.7 to 1.0 lower for the same output",
          value="sacreBLEU and the paper's BLEU, each with its signature (dragoman score --language de)"),
     PaperItem(27, "parsing: settings", "4 layers, d 1024, 16,000 or 32,000 tokens, + 300, beam 21, α .3",
          "6 layers, attention and residual dropout .2, warm-up 16,000, 5 × the rate, embeddings not shared",
          value="set by the parsing recipe", state="left to the recipe"),
-    PaperItem(28, "parsing: form of the trees", "not said",
+    PaperItem(28, "parsing: form of the trees", "not stated",
          "labels with parts of speech and typed closers, no words in the target",
          value="set by the parsing recipe", state="left to the recipe"),
     PaperItem(29, "rows A", "constant computation", "h · d_k = 512", decided_by=("size", "model.num_heads", "model.d_k")),
@@ -144,7 +144,7 @@ def _compare_item(item: PaperItem, recipe: Mapping[str, Any], deviations_by_key:
     if not item.recipe_keys:
         return Difference(item, item.state, item.value)
     item_deviations = [deviations_by_key[key] for key in item.recipe_keys if key in deviations_by_key]
-    state: DifferenceState = "deviates" if item_deviations else "not in the text" if item.text == "not said" else "as printed"
+    state: DifferenceState = "deviates" if item_deviations else "not in the text" if item.text == "not stated" else "as printed"
     return Difference(item, state, _format_values(item.recipe_keys, recipe), item_deviations)
 
 

@@ -66,6 +66,7 @@ class RecurrentLayer(nn.Module):
         self.cell = nn.LSTMCell(d, d)
 
     def forward(self, x_BND: Tensor) -> Tensor:
+        """Return the outputs (B, N, D) of all positions."""
         state_BD = torch.zeros_like(x_BND[:, 0])
         states, outputs = (state_BD, state_BD), []
         for x_BD in x_BND.unbind(1):
@@ -90,5 +91,6 @@ class ConvolutionLayer(nn.Module):
         self.channel_conv = nn.Conv1d(d, d, 1) if separable else nn.Identity()
 
     def forward(self, x_BND: Tensor) -> Tensor:
+        """Return the outputs (B, N, D) of all positions."""
         y_BND: Tensor = self.channel_conv(self.position_conv(F.pad(x_BND.mT, (self.left_padding, 0)))).mT
         return y_BND

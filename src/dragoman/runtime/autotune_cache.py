@@ -73,7 +73,8 @@ def get_machine_key() -> str:
     """Return what a measured speed depends on apart from the model: processor, instructions, cores and version of torch."""
     capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     name = capabilities.get("cpu_name", platform.processor())
-    return f"{name}, {platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {count_threads()} cores, torch {torch.__version__}"
+    instructions = torch.backends.cpu.get_cpu_capability()
+    return f"{name}, {platform.machine()}, {instructions}, {count_threads()} cores, torch {torch.__version__}"
 
 
 def count_threads() -> int:

@@ -26,8 +26,8 @@ class InferenceModel:
     max_positions: number of tokens that the model has positions for; None if positions never end
     make_topk: makes the object that finds the likeliest tokens of a search
     native_search: search in machine code for common requests; None if Python does every search
-    restrict_vocabulary: maps source ids and required tokens to a model with a smaller output vocabulary, and to that
-        vocabulary's token ids (W,) in order, the special tokens first; None if there is no shortlist
+    restrict_vocabulary: maps source ids and required tokens to a model with a smaller output vocabulary, and to the token
+        ids (W,) of that vocabulary, special tokens first. It is None without a shortlist.
     """
 
     start: Callable[[Tensor], SearchState]

@@ -38,8 +38,6 @@ TranslationStatus = Literal["ok", "truncated", "short", "repetition", "copied", 
     empty       the source or the output has no text
     too_long    the line was not translated, because its source is longer than the model reads
 """
-INCOMPLETE_STATUSES: tuple[TranslationStatus, ...] = ("truncated", "short", "repetition", "too_long")
-"""Statuses of lines that lack a part of their translation."""
 MIN_SHORT_SOURCE_TOKENS = 20
 """Sources with fewer tokens never have the status `short`, because the length ratios of short lines vary widely."""
 # Runs of letters; in Chinese and Japanese, which have no spaces, single characters.

@@ -1,1 +1,1 @@
-"""Constituency trees as frozen values: read, write, linearise, mend, and what may follow in a linearization."""
+"""Constituency trees: reading and writing, linearization, repair, constraints on decoding, and baseline parsers."""

@@ -76,8 +76,8 @@ def repair_tree(
     """Return a tree over exactly these words from any tokens; for well-formed tokens, the tree of `delinearize`.
 
     Words keep their order. A token that is not the next word is dropped or read as that word, whichever loses fewer words.
-    Missing words are added where the tokens end. Brackets without words are dropped, even if well-formed. Words outside of a
-    single tree move into it; several trees, or words alone, get a root with the label `root`. Without words the root is empty.
+    Missing words are added at the end. Brackets without words are dropped, even if well-formed. Words outside of a single tree
+    move into it. Several trees, or words alone, get a root with the label `root`. Without words the root is empty.
 
     Raises ValueError if the numbers of tags and words differ.
     """

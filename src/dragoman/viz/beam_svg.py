@@ -13,8 +13,8 @@ _TOP = 74
 _CELL_WIDTH, _NAME_WIDTH = 132, 130
 _STEP_WIDTH, _NODE_HEIGHT = 104, 30
 _LEGEND = (
-    "thick: the output; dark: kept; pale: pruned; framed: finished. "
-    "Below: the sum of log-probabilities, divided by the length penalty if finished"
+    "thick: the output; dark: kept; pale: pruned; framed: finished; "
+    "number: log-probability, over the length penalty if finished"
 )
 
 

@@ -10,8 +10,9 @@ import random
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -468,6 +469,20 @@ def test_overlong_lines_are_counted(num_long: int, expected: list[str]) -> None:
     letters = {piece.text for piece in read_pieces(model.serialized_model) if piece.piece_type == NORMAL}
     assert "x" in letters
     assert not {"w", "q"} & letters
+
+
+def test_long_training_reports_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.data.tokenization.sentencepiece.LINE_INTERVAL_SECONDS", 0.01)
+    notices: list[str] = []
+
+    def slow_lines() -> Iterator[str]:
+        time.sleep(0.1)
+        yield from random_sentences(400, 1)
+
+    model = train_sentencepiece(slow_lines(), TokenizerConfig(), vocab_size=VOCAB_SIZE, seed=1, notify=notices.append)
+    expected = train_sentencepiece(random_sentences(400, 1), TokenizerConfig(), vocab_size=VOCAB_SIZE, seed=1)
+    assert model.serialized_model == expected.serialized_model
+    assert set(notices) >= {"training the tokenizer: 0 s so far"}
 
 
 def test_overlong_lines_of_both_sides_are_reported() -> None:

@@ -548,7 +548,7 @@ def test_stopped_and_finished_runs_are_recognized(tmp_path: Path) -> None:
     written(run, [*lines(20), event("checkpoint", 507)])  # the last line of training is of step 500
     assert summarize_run(read_run_status(run))["step"] == 507
     age(run, 10)
-    written(run, lines(21))  # a larger budget, and it goes on
+    written(run, lines(21))  # a larger budget, so the run resumes
     assert read_run_status(run).state == "running"
 
 

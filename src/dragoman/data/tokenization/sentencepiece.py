@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -20,6 +22,7 @@ from dragoman.data.tokenization.sentencepiece_proto import BYTE, read_pieces, re
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
 from dragoman.data.tokenization.subword_sampling import METASPACE, BpeDropout, UnigramSampling, build_sampler
 from dragoman.errors import BundleError, DataError, RecipeError
+from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, format_duration
 
 # Longer lines do not train the tokenizer, but they stay in the corpus.
 MAX_TRAINING_LINE_BYTES = 65_536
@@ -184,7 +187,7 @@ def train_sentencepiece(
         vocab_size: number of pieces with the special pieces
         seed: seed of the training
         key: recipe key of the vocabulary size, for error messages
-        notify: receives the number of skipped lines
+        notify: receives the number of skipped lines, and the time so far every 20 seconds
 
     Raises:
         RecipeError: the vocabulary size does not fit the text.
@@ -210,7 +213,9 @@ def train_sentencepiece(
 
     spm.set_random_generator_seed(seed)
     try:
-        spm.SentencePieceTrainer.train(
+        _call_with_heartbeat(
+            spm.SentencePieceTrainer.train,
+            lambda seconds: notify(f"training the tokenizer: {format_duration(seconds)} so far"),
             sentence_iterator=iter_lines(),
             model_writer=buffer,
             model_type=config.model_type,
@@ -233,6 +238,16 @@ def train_sentencepiece(
         noun, verb = ("line", "does") if num_overlong == 1 else ("lines", "do")
         notify(f"{num_overlong:,} {noun} of more than {MAX_TRAINING_LINE_BYTES:,} bytes {verb} not train the tokenizer")
     return SentencePieceTokenizer(buffer.getvalue(), lowercase=config.lowercase)
+
+
+def _call_with_heartbeat(function: Callable[..., None], beat: Callable[[float], None], **arguments: object) -> None:
+    """Call a function in a second thread, and call `beat` with the seconds so far every 20 seconds in this one."""
+    start_time = time.monotonic()
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(function, **arguments)
+        while not wait([future], timeout=LINE_INTERVAL_SECONDS).done:
+            beat(time.monotonic() - start_time)
+        future.result()
 
 
 def _to_training_error(message: str, key: str, vocab_size: int) -> DataError | RecipeError:

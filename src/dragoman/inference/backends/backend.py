@@ -1,4 +1,4 @@
-"""Protocol by which back ends answer what they run, and the questions that they are asked."""
+"""Requests for a back end, the answers to them, and the protocol of the back ends that answer."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ class Support:
 
     `FALLS_BACK` leaves the request to the next back end. `REFUSED` means that no back end of the device runs it.
 
-    code: code of the error that a refusal raises
+    code, remedy: code and last part of the error that a refusal raises
     """
 
     status: SupportStatus
     reason: str = ""
     code: str = "precision-unsupported"
+    remedy: str = "choose another precision"
 
     @property
     def is_supported(self) -> bool:
@@ -45,9 +46,14 @@ def fall_back(reason: str) -> Support:
     return Support(SupportStatus.FALLS_BACK, reason)
 
 
-def refuse(reason: str, *, code: str = "precision-unsupported") -> Support:
-    """Return the answer that refuses the request on this device."""
-    return Support(SupportStatus.REFUSED, reason, code)
+def refuse(reason: str) -> Support:
+    """Return the answer that refuses the precision on this device."""
+    return Support(SupportStatus.REFUSED, reason)
+
+
+def refuse_shortlist(reason: str) -> Support:
+    """Return the answer that refuses a shortlist on this device."""
+    return Support(SupportStatus.REFUSED, reason, "shortlist-unsupported", "choose device cpu or leave the shortlist out")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.inference.backends.backend import SUPPORTED, BackendRequest, Support, refuse
+from dragoman.inference.backends.backend import SUPPORTED, BackendRequest, Support, refuse, refuse_shortlist
 from dragoman.inference.backends.shared import Precision
 
 
@@ -13,7 +13,7 @@ class EagerBackend:
 
     def supports(self, request: BackendRequest) -> Support:
         if request.has_shortlist:
-            return refuse("the training model computes all words", code="shortlist-unsupported")
+            return refuse_shortlist("the training model computes all words")
         return SUPPORTED if request.precision == "float32" else refuse("the training model computes in float32")
 
     def check_machine(self, precision: Precision) -> Support:

@@ -62,7 +62,7 @@ def choose_backend(request: BackendRequest) -> Backend:
         for support in (backend.supports(request), backend.check_machine(request.precision)):
             if support.status is SupportStatus.REFUSED:
                 raise DeviceError(
-                    f"{request.device_type}, {request.precision}: {support.reason}; choose another device or leave it out",
+                    f"{request.device_type}, {request.precision}: {support.reason}; {support.remedy}",
                     code=support.code,
                 )
             if not support.is_supported:

@@ -56,7 +56,7 @@ def compute_support(feature: str, backend: Backend) -> Support:
 
 
 class _AnySearch:
-    """Stand-in for a native search, of which only the limits are asked."""
+    """Stand-in for a native search. Only its limits are used."""
 
     max_beam_size = MAX_BEAM_SIZE
 

@@ -255,7 +255,7 @@ def test_thread_groups_equal_one_thread(
         )
         group_workers: list[int] = []
         monkeypatch.setattr(
-            "dragoman.inference.backends.compiled.model.StepGroup",
+            "dragoman.inference.backends.compiled.state.StepGroup",
             lambda workers, group_workers=group_workers: group_workers.append(len(workers)) or StepGroup(workers),
         )
         torch.set_num_threads(5)

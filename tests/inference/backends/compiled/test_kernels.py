@@ -45,10 +45,11 @@ from dragoman.inference.backends.compiled.model import (
     ENCODE_BLOCK_TOKENS,
     INITIAL_POSITIONS,
     CompiledTransformer,
-    WorkspaceTensors,
 )
-from dragoman.inference.backends.compiled.pack import compile_model, pack_int8_weights
+from dragoman.inference.backends.compiled.pack import compile_model
+from dragoman.inference.backends.compiled.state import WorkspaceTensors
 from dragoman.inference.backends.compiled.topk import CompiledTopK
+from dragoman.inference.backends.compiled.weights import pack_int8_weights
 
 njit: Callable[[Any], Any] = numba.njit
 pytestmark = pytest.mark.skipif(not has_avx512_vnni(), reason="this processor has no AVX-512 with VNNI")

@@ -9,16 +9,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from dragoman.inference.backends.compiled.jit_cache import pack_weights
 from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL,
     ADD_RESIDUAL_U8,
     LANES,
     MAX_HEADS,
-    OUTPUT_BLOCK,
     RELU,
     STORE,
-    VECTOR_BYTES,
     CrossAttention,
     EmbeddingTable,
     HeadLayout,
@@ -26,7 +23,8 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     LayerWeights,
     NormWeights,
 )
-from dragoman.inference.backends.compiled.model import F32_OPTIONS, CompiledTransformer, StackWeights
+from dragoman.inference.backends.compiled.model import CompiledTransformer, StackWeights
+from dragoman.inference.backends.compiled.weights import Int8Packer
 from dragoman.inference.backends.shared import InferenceEmbedding, LazyWeight
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, PreNorm
@@ -35,7 +33,6 @@ from dragoman.model.transformer import Embedding, Transformer
 from dragoman.runtime.malloc import trim_malloc
 
 AnyLayer = EncoderLayer | DecoderLayer
-VNNI_GROUP = 4
 # Numbers of heads that fill a vector.
 HEAD_COUNTS = (1, 2, 4, 8, MAX_HEADS)
 
@@ -46,7 +43,7 @@ def compile_model(model: Transformer, *, release: Callable[[], None] = lambda: N
 
     release: is called whenever weights were read, so that mapped memory can be released
     """
-    packer = _Int8Packer(release)
+    packer = _ModelPacker(release)
     decoder_layers = [cast(DecoderLayer, layer) for layer in model.decoder.layers]
     compiled_model = CompiledTransformer(
         encoder=packer.pack_stack(model.encoder),
@@ -60,27 +57,16 @@ def compile_model(model: Transformer, *, release: Callable[[], None] = lambda: N
     return compiled_model
 
 
-@torch.no_grad()
-def pack_output(model: Transformer, vocab_ids_W: Tensor) -> tuple[Int8Weights, list[Tensor]]:
-    """Return the weights before the softmax for these words only, and the tensors that hold them."""
-    packer = _Int8Packer(lambda: None)
-    return packer.pack_int8([_lazy_weight(model.output[vocab_ids_W])], [None], STORE), packer.tensors
-
-
 def _lazy_weight(weight: Tensor, release: Callable[[], None] = lambda: None) -> LazyWeight:
     return LazyWeight(weight.detach, weight.shape, release)
 
 
-class _Int8Packer:
-    """Packer of all parts of one model. tensors: packed tensors, which the model knows by their addresses"""
+class _ModelPacker(Int8Packer):
+    """Packer of all parts of one model."""
 
     def __init__(self, release: Callable[[], None]) -> None:
+        super().__init__()
         self.release = release
-        self.tensors: list[Tensor] = []
-
-    def add_tensor(self, tensor: Tensor) -> int:
-        self.tensors.append(tensor.contiguous())
-        return self.tensors[-1].data_ptr()
 
     def pack_stack(self, stack: nn.Module) -> StackWeights:
         embedding = InferenceEmbedding.from_embedding(cast(Embedding, stack.embedding))
@@ -146,11 +132,6 @@ class _Int8Packer:
         weights = [_lazy_weight(linear.weight, self.release) for linear in linears]
         return self.pack_int8(weights, [linear.bias for linear in linears], epilogue)
 
-    def pack_int8(self, weights: Sequence[LazyWeight], biases: Sequence[Tensor | None], epilogue: int) -> Int8Weights:
-        tensors = pack_int8_weights(weights, biases, epilogue)
-        weights_address, scale, bias, compensation = map(self.add_tensor, tensors)
-        return Int8Weights(weights_address, scale, bias, compensation, weights[0].shape[0], tensors[1].shape[1], epilogue)
-
 
 def compute_head_layout(attention: Attention) -> HeadLayout:
     """Return the layout with the heads padded to 1, 2, 4, 8 or 16, and their widths to whole vectors."""
@@ -182,27 +163,3 @@ def _get_output_weight(attention: Attention, width: int) -> Tensor:
     """Return the weight (D, U) of the output projection."""
     weight_UD = attention.output.weight.detach().t()
     return _interleave_heads(weight_UD.reshape(attention.num_heads, -1, weight_UD.shape[1]), width).t()
-
-
-def pack_int8_weights(
-    weights: Sequence[LazyWeight], biases: Sequence[Tensor | None], epilogue: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the weights, scales, biases and compensations of one product in all layers, as `Int8Weights` describes them."""
-    num_outputs, num_inputs = weights[0].shape
-    num_layers, num_panels, num_quads = (
-        len(weights),
-        -(-num_outputs // OUTPUT_BLOCK) * OUTPUT_BLOCK // LANES,
-        -(-num_inputs // VECTOR_BYTES) * VECTOR_BYTES // VNNI_GROUP,
-    )
-    int8_LPQ = torch.zeros(num_layers, num_panels, num_quads, LANES, VNNI_GROUP, dtype=torch.int8, device="cpu")
-    scale_LO, bias_LO = torch.zeros(2, num_layers, num_panels * LANES, **F32_OPTIONS).unbind()
-    compensation_LO = torch.zeros(num_layers, num_panels * LANES, dtype=torch.int32, device="cpu")
-    for layer, (weight, bias_O) in enumerate(zip(weights, biases, strict=True)):
-        if bias_O is not None:
-            bias_LO[layer, :num_outputs] = bias_O.detach()
-        for rows, block_RI in weight.iter_blocks():
-            contiguous_RI = block_RI.contiguous()
-            panel, scale = int8_LPQ[layer, rows.start // LANES].data_ptr(), scale_LO[layer, rows].data_ptr()
-            compensation = 0 if epilogue == ADD_RESIDUAL_U8 else compensation_LO[layer, rows].data_ptr()
-            pack_weights(contiguous_RI.data_ptr(), len(contiguous_RI), num_inputs, panel, scale, compensation)
-    return int8_LPQ, scale_LO, bias_LO, compensation_LO

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -26,15 +26,14 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     LOGIT_BLOCK,
     MAX_BEAM_SIZE,
     BeamBuffers,
+    DecoderWeights,
     GreedyBuffers,
     RowBuffers,
     SearchOptions,
     Workspace,
 )
+from dragoman.inference.backends.compiled.state import CompiledState
 from dragoman.inference.backends.compiled.threads import Canceled, WorkerThread, borrow_workers, get_thread_limit, run_all
-
-if TYPE_CHECKING:
-    from dragoman.inference.backends.compiled.model import CompiledTransformer
 
 # Steps of one call. Python handles Ctrl-C between calls.
 MAX_STEPS_PER_CALL = 64
@@ -93,11 +92,31 @@ class SearchBuffers:
         ]
 
 
+class SearchableModel(Protocol):
+    """Model whose states and weights a native search reads: a `CompiledTransformer`."""
+
+    @property
+    def max_threads(self) -> int: ...
+
+    @property
+    def num_outputs(self) -> int: ...
+
+    def start(self, source_BS: Tensor, workers: Sequence[WorkerThread] = ()) -> CompiledState: ...
+
+    def allocate_self_kv(self, state: CompiledState, num_rows: int) -> CompiledState: ...
+
+    def ensure_workspace(self, state: CompiledState, num_rows: int) -> CompiledState: ...
+
+    def compute_positions(self, length: int) -> Tensor: ...
+
+    def get_decoder_weights(self, positions_TD: Tensor, vocab_ids_W: Tensor | None = None) -> DecoderWeights: ...
+
+
 @dataclass(frozen=True)
 class CompiledSearch:
     """Native search of a compiled model. vocab_ids_W: token ids of a restricted output vocabulary, or None"""
 
-    model: CompiledTransformer
+    model: SearchableModel
     vocab_ids_W: Tensor | None = None
     max_beam_size: int = MAX_BEAM_SIZE
 
@@ -205,9 +224,7 @@ class CompiledSearch:
         assert min(request.max_lengths) >= 1
         num_rows, position = num_active * beam_size, 0
         state = model.allocate_self_kv(model.start(source_BS, threads.workers), num_rows)
-        buffers = SearchBuffers(
-            num_rows, num_candidates, model.output.num_outputs, request.start_id, len(state.workspace.workspaces)
-        )
+        buffers = SearchBuffers(num_rows, num_candidates, model.num_outputs, request.start_id, len(state.workspace.workspaces))
         limit_B, allow_repetition_B = (
             torch.tensor(request.max_lengths, **I64_OPTIONS),
             torch.tensor(request.allow_repetition, **I64_OPTIONS),
@@ -233,7 +250,7 @@ class CompiledSearch:
                 state = state.double_capacity()
             end_position = min(state.ancestors_NT.shape[1], max_length, position + MAX_STEPS_PER_CALL)
             state = model.ensure_workspace(state, num_rows)
-            positions_TD = model.decoder.embedding.compute_positions(0, end_position)
+            positions_TD = model.compute_positions(end_position)
             decoder_weights = model.get_decoder_weights(positions_TD, self.vocab_ids_W)
             arguments = position, end_position, num_active, decoder_weights, state.cross_kv, state.self_kv_cache()
             buffers.shared_tensors["num_active"].fill_(num_active)  # other threads read it if the first one fails

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.inference.backends.backend import SUPPORTED, BackendRequest, Support, fall_back, refuse
+from dragoman.inference.backends.backend import SUPPORTED, BackendRequest, Support, fall_back, refuse, refuse_shortlist
 from dragoman.inference.backends.shared import Precision
 
 
@@ -15,7 +15,7 @@ class CudaBackend:
         if request.device_type == "cpu":
             return fall_back("CUDA graphs need a GPU")
         if request.has_shortlist:
-            return refuse("a shortlist saves time on a processor only", code="shortlist-unsupported")
+            return refuse_shortlist("a shortlist saves time on a processor only")
         if request.traits.has_pointer:
             return fall_back("static buffers have no pointer; the training model runs in float32")
         if request.precision == "int8":

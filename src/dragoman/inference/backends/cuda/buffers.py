@@ -42,7 +42,7 @@ class StepBuffers:
     tokens_BR: the next token of each hypothesis
     order_B: index of the caller's first, second, … sentence; the sentences behind these are idle
     length_1: number of positions written
-    ancestors_BRT: for each written position, the hypothesis whose slot this one descends from
+    ancestors_BRT: hypothesis whose slot this one descends from, for each written position.
     self_kv, cross_kv: for each layer, keys and values of the output (B, H, W, ·) and of the source (B, H, S, ·)
     memory_bias_B11S: 0 for a source token, -inf for padding
     logits_NV: logits of the last step, in the caller's order

@@ -58,8 +58,8 @@ def select_candidates(num_rows, length, decoder, workspace, row_buffers, options
     if group.thread_index == 0:
         for row in range(num_rows):
             reduce_logsumexp(row, num_blocks, row_buffers)
-            for member in range(1, group.num_threads):
-                merge_candidates(row, member * row_buffers.num_rows + row, row_buffers)
+            for thread_index in range(1, group.num_threads):
+                merge_candidates(row, thread_index * row_buffers.num_rows + row, row_buffers)
 
 
 @kernel

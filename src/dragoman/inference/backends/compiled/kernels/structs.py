@@ -41,8 +41,8 @@ CACHE_LINE_I64 = 8
 class Int8Weights(NamedTuple):
     """Int8 weights of one product in all layers.
 
-    weights: (L, O / 16, I / 4, 16, 4) bytes, with O padded to whole blocks and I to whole vectors by zeros
-    scale, bias: (L, O), with O padded likewise
+    weights: (L, O / 16, I / 4, 16, 4) bytes. Zeros pad O to whole blocks and I to whole vectors.
+    scale, bias: (L, O), with O padded likewise.
     compensation: (L, O), the sum that `UINT8_OFFSET` contributes to each output
     num_outputs, padded_outputs: O without and with padding
     epilogue: last operation, such as RELU
@@ -308,8 +308,8 @@ class BeamBuffers(NamedTuple):
     stop_when_full: the search of a sentence ends with R finished hypotheses
     lengths: (B,), length at which each search ended
     alive_scores: (B, R)
-    finished_scores, finished_node_ids: (B, R), score over penalty, and length · X + column
-    max_penalties, penalties: (B,), the greatest length penalty, and (M + 1,) the penalty of each length
+    finished_scores, finished_node_ids: (B, R), score over penalty, and length · X + column.
+    max_penalties, penalties: (B,), the greatest length penalty, and (M + 1,) the penalty of each length.
     parents, tokens, log_probs: (M, B, X), the candidates of each step
     alive: (M, B, R), columns of the living hypotheses among the candidates
     row_ids: (N, M), the outputs, for the repetition check
