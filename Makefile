@@ -58,7 +58,7 @@ bench-quality: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m quality.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)

@@ -740,7 +740,7 @@ def test_changed_output_is_prepared_again(text: Path, name: str, damage: str) ->
     folder = text.parent / "data"
     before = read_files(folder)
     flipped = bytearray(before[name])
-    flipped[len(whole) // 2] ^= 1
+    flipped[len(flipped) // 2] ^= 1
     match damage:
         case "cut":
             (folder / name).write_bytes(before[name][:-1])

@@ -185,9 +185,10 @@ class StopsAfter:
         self.left = steps
 
     def __call__(self, event: TrainingEvent) -> None:
-        self.left -= isinstance(event, StepDone)
-        if not self.left:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if isinstance(event, StepDone):
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_r_drop_step_costs_two_steps(tiny: MakeRecipe, tmp_path: Path) -> None:
