@@ -3,8 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: docs
-
+.PHONY: quickstart test test-slow test-avx2 test-gpu check docs bench bench-data bench-training bench-inference bench-inference-gpu bench-parsing bench-quality clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -28,6 +27,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_language.py
 
 # The reference pages are generated from the code; the site is in build/site.
 docs: $(VENV)/.docs
@@ -49,7 +49,6 @@ bench-inference: $(VENV)/.dev
 
 bench-inference-gpu: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m inference.gpu $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
-
 
 bench-parsing: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m parsing.run $(if $(QUICK),--quick) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))

@@ -107,10 +107,10 @@ def bound_names(node: ast.AST) -> Iterator[tuple[str, int]]:
         yield node.arg, node.lineno
     elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         yield node.attr, node.lineno
-    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        yield node.name, node.lineno
-    elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name is not None:
-        yield node.name, node.lineno
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+        name = node.name
+        if name is not None:
+            yield name, node.lineno
 
 
 def check_python(path: Path, text: str) -> Iterator[Finding]:

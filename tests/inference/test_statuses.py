@@ -183,10 +183,10 @@ def test_short_segment_makes_the_line_short() -> None:
 
 
 def test_short_line_makes_the_command_incomplete() -> None:
-    warnings = LineWarnings()
-    warnings.add("one two", Translation("eins zwei"))
-    assert not warnings.has_errors
-    warnings.add("one two three", Translation("eins", status="short"))
-    assert warnings.has_errors
-    (message,) = warnings.format_messages(max_source_tokens=1024, max_extra_tokens=50)
+    complete, incomplete = LineWarnings(), LineWarnings()
+    complete.add("one two", Translation("eins zwei"))
+    incomplete.add("one two three", Translation("eins", status="short"))
+    assert not complete.has_errors
+    assert incomplete.has_errors
+    (message,) = incomplete.format_messages(max_source_tokens=1024, max_extra_tokens=50)
     assert "min_length_ratio" in message

@@ -146,8 +146,8 @@ def _softmax_in_place(logits_ZV: Tensor, needs_grad: bool) -> Tensor:
 def _softmax_in_half_precision(logits_ZV: Tensor, targets_Z: Tensor, target_logits_Z: Tensor) -> Tensor:
     """Return log Σ exp of bfloat16 logits and replace them by the probabilities, in one pass.
 
-    PyTorch computes the probabilities in float32 and rounds them to bfloat16 once. log Σ exp is the mean over sample classes:
-    each is off by the rounding of its probability, 0.2 % to either side, and their mean by a sixteenth of that. If no sample
+    PyTorch computes the probabilities in float32 and rounds them to bfloat16 once. log Σ exp is the mean over sample classes.
+    Each is off by the rounding of its probability, 0.2 % to either side, and their mean by a sixteenth of that. If no sample
     class of a row has a nonzero probability, the true class is used. A likelihood below 1e-38 counts as 1e-38.
     """
     sample_logits_ZA = logits_ZV[:, :NORM_SAMPLE_CLASSES].float()
