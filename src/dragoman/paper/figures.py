@@ -129,8 +129,8 @@ def build_figures(
     sentence: text for all figures; default: the sentences of the paper
     layer: encoder layer, counted from 1; default: 5 of 6 as printed, else the last but one
     heads: two heads, counted from 1, for Figures 4 and 5; default: 5 and 6 as printed, or the last two
-    word: query word of Figures 3 and 4, or its number, counted from 1; default: the paper's word if the sentence has it, else
-        the word with the most distant (Figure 3) or the sharpest attention (Figure 4)
+    word: query word of Figures 3 and 4, or its number, counted from 1. The default is the paper's word if the sentence has
+        it. Otherwise it is the word with the most distant (Figure 3) or the sharpest attention (Figure 4).
 
     Raises DataError if the sentence cannot be read, or for an unknown layer, head or word.
     """

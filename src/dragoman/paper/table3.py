@@ -60,8 +60,8 @@ def train_table3(
     """Train the unfinished rows, and return the table.
 
     base_recipe: recipe with the corpus and the training settings
-    make_callback: called with the name of a run when it starts, such as "C-n2, seed 1 (8 of 60)"; returns its callback, which
-        is not used if several runs train at the same time
+    make_callback: called with the name of a run when it starts, such as "C-n2, seed 1 (8 of 60)". It returns the callback of
+        the run, which is not used if several runs train at the same time.
     processes: runs that train at the same time
 
     Raises RecipeError if the recipe or the budget cannot be used, and RunError if a row's folder has another recipe.
