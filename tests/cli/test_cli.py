@@ -857,9 +857,6 @@ FORMATS: dict[str, dict[str, str]] = {
     "lines": {"source": "train.en", "target": "train.de"},
     "jsonl": {"file": "train.jsonl"},
     "tmx": {"file": "train.tmx"},
-    "xliff": {"file": "train.xlf"},
-    "po": {"file": "train.po"},
-    "sgm": {"source": "train-src.en.sgm", "target": "train-ref.de.sgm"},
     "parquet": {"file": "train.parquet"},
 }
 
@@ -930,6 +927,7 @@ def test_clean_does_not_replace_a_foreign_folder(run_cli: RunCli, dirty: list[st
         (["data.cleaning.nonsense=true"], 2, "data.cleaning.nonsense is not a key"),
         (["task.target_language=", "--format", "tmx"], 2, "format tmx: its files name both languages"),
         (["--format", "brackets"], 2, "'brackets' is not one of"),
+        (["--format", "xliff"], 2, "'xliff' is not one of"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import random
 import re
 import resource
@@ -28,14 +29,13 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
+from corpus_files import format_sgm, format_xliff
 from dragoman.config import Format
 from dragoman.errors import DataError
 from dragoman.formats.pair import Pair
 from dragoman.formats.parquet import write_parquet
 from dragoman.formats.readers import read_file, read_sides
-from dragoman.formats.sgm import format_sgm
 from dragoman.formats.tmx import format_tmx
-from dragoman.formats.xliff import format_xliff
 
 MAX_SECONDS = 1.0
 """Processor time for one file."""
@@ -105,12 +105,12 @@ def make_intact_files(file_format: Format, rng: random.Random) -> list[bytes]:
             content = "".join(format_tmx(pairs, "en-GB", "de")).replace("<tmx", f"{head}<tmx")
             return [content.replace("<seg>", '<seg><bpt i="1">&lt;b></bpt>').encode(rng.choice(["utf-8", "utf-8-sig"]))]
         case "xliff":
-            return ["".join(format_xliff(pairs, "en", "de") if rng.random() < 0.5 else format_xliff2(pairs)).encode()]
+            return ["".join(format_xliff(pairs) if rng.random() < 0.5 else format_xliff2(pairs)).encode()]
         case "po":
             head = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n'
             return [(head + "\n".join(make_po_entry(rng, pair) for pair in pairs)).encode()]
         case "sgm":
-            return ["".join(side).encode() for side in zip(*format_sgm(pairs, "en", "de"), strict=True)]
+            return ["".join(side).encode() for side in zip(*format_sgm(pairs), strict=True)]
         case "parquet":
             stream = io.BytesIO()
             write_parquet(stream, pairs, ("en", "de"))
@@ -401,7 +401,8 @@ def read_many(folder: Path, first: int, last: int, num_bomb_blocks: int) -> dict
 def run_in_child(folder: Path, first: int, last: int, num_bomb_blocks: int = 0) -> Counter[str]:
     """Run `read_many` in a child process, check time, memory and faults, and return the outcomes."""
     command = [sys.executable, __file__, str(folder), str(first), str(last), str(num_bomb_blocks)]
-    child = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # pytest puts the folder of the helpers there
+    child = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, env=environment)
     assert child.returncode == 0, f"{child.returncode}: {child.stderr[-2000:]}"
     results = cast(dict[str, Any], json.loads(child.stdout))
     assert results["faults"] == []

@@ -9,11 +9,11 @@ from pathlib import Path
 from dragoman.cleaning.cleaned_corpus import CHUNK_PAIRS, CleanedCorpus, ProgressCallback, clean_training_corpora
 from dragoman.cleaning.report import render_cleaning_report
 from dragoman.cleaning.statistics import CleaningStats
-from dragoman.config import Format, Recipe
+from dragoman.config import Recipe
 from dragoman.errors import RecipeError
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import check_files_exist
-from dragoman.formats.writers import write_pairs
+from dragoman.formats.writers import WritableFormat, write_pairs
 from dragoman.io.storage import atomic_dir, write_json, write_lines
 from dragoman.runtime.processes import count_cores
 
@@ -22,7 +22,7 @@ def clean_corpora(
     recipe: Recipe,
     folder: Path,
     *,
-    file_format: Format = "tsv",
+    file_format: WritableFormat = "tsv",
     overwrite: bool = False,
     on_progress: ProgressCallback = lambda *_: None,
 ) -> dict[str, CleaningStats]:
@@ -30,9 +30,9 @@ def clean_corpora(
 
     The folder appears only when all of it is written. Raises OutputError if it exists or cannot be written.
     """
-    if file_format in ("tmx", "xliff") and not (recipe.task.source_language and recipe.task.target_language):
+    if file_format == "tmx" and not (recipe.task.source_language and recipe.task.target_language):
         raise RecipeError(
-            f"format {file_format}: its files name both languages; give task.source_language and target_language",
+            "format tmx: its files name both languages; give task.source_language and target_language",
             code="missing-key",
         )
     check_files_exist(recipe, recipe.data.training_corpora().values())

@@ -17,7 +17,7 @@ from dragoman.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from dragoman.config import Format
+    from dragoman.formats.writers import WritableFormat
 
 
 @click.command()
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "pair_format",
-    type=click.Choice(["tsv", "lines", "jsonl", "tmx", "xliff", "po", "sgm", "parquet"]),
+    type=click.Choice(["tsv", "lines", "jsonl", "tmx", "parquet"]),
     default="tsv",
     show_default=True,
     help="Format of the kept pairs.",
@@ -56,7 +56,11 @@ def clean(recipe: Path, overrides: tuple[str, ...], output: Path, pair_format: s
     progress_bar = PreparationProgressBar(console)
     try:
         stats_by_corpus = clean_corpora(
-            settings, output, file_format=cast("Format", pair_format), overwrite=overwrite, on_progress=progress_bar.update
+            settings,
+            output,
+            file_format=cast("WritableFormat", pair_format),
+            overwrite=overwrite,
+            on_progress=progress_bar.update,
         )
     finally:
         progress_bar.close()

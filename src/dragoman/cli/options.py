@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import click
 
 from dragoman.errors import OutputError, RecipeError
+from dragoman.runtime.platform_features import get_signals
 
 if TYPE_CHECKING:
     from dragoman.inference.session import DeviceOptions
@@ -134,9 +135,8 @@ def open_text_output(output: Path | None, *, overwrite: bool) -> AbstractContext
 
 def treat_termination_as_interrupt() -> None:
     """Make SIGTERM and SIGHUP act like Ctrl-C, so that no file is left half written."""
-    for name in ("SIGTERM", "SIGHUP"):
-        signal_number = getattr(signal, name, None)
-        if signal_number is not None and signal.getsignal(signal_number) == signal.SIG_DFL:
+    for signal_number in get_signals("SIGTERM", "SIGHUP"):
+        if signal.getsignal(signal_number) == signal.SIG_DFL:
             with suppress(ValueError):  # only the main thread may set a handler
                 signal.signal(signal_number, signal.default_int_handler)
 

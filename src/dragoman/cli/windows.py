@@ -5,7 +5,9 @@ A file gives full windows. A pipe gives the lines that have arrived, so that an 
 
 from __future__ import annotations
 
+import os
 import select
+import stat
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -31,7 +33,14 @@ def is_live_input(source: Path | None) -> bool:
         descriptor = sys.stdin.fileno()
     except (OSError, ValueError, AttributeError):  # no descriptor: the text is in memory
         return False
-    return not Path(f"/dev/fd/{descriptor}").is_file()
+    return not _is_regular_file(descriptor)
+
+
+def _is_regular_file(descriptor: int) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except OSError:  # the caller has closed it
+        return False
 
 
 def read_windows(lines: Iterator[T], source: Path | None, window: int | None) -> Iterator[list[T]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.tokenizer import PairTokenizer, read_tokenizer
 from dragoman.data.tokenization.word_boundaries import NO_ALIGNMENT, PairTokens
 from dragoman.errors import WorkerLostError
+from dragoman.runtime.platform_features import get_signals
 from dragoman.runtime.processes import block_signals
 
 
@@ -249,7 +249,7 @@ def _prefetch_batches(
             generator=torch.Generator(),  # the loader draws a seed, which must not change the generator of the training
         )
         # The training process handles stop signals, and ends the workers after the current batch.
-        with block_signals(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        with block_signals(*get_signals("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")):
             return iter(loader)
 
 

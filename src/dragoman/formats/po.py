@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -158,17 +158,3 @@ def _unescape(escape: re.Match[str], location: str) -> str:
     if code > 127:
         raise DataError(f"{location}: {escape.group()} is not an escape sequence of a character", code="invalid-format")
     return chr(code)
-
-
-def format_po(pairs: Iterable[Pair], target_language: str) -> Iterator[str]:
-    """Yield a PO file in pieces. The number of each message is its context, since gettext allows no equal messages."""
-    yield (
-        'msgid ""\nmsgstr ""\n' + (f'"Language: {_quote(target_language)}\\n"\n' if target_language else "")
-        + '"MIME-Version: 1.0\\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n"Content-Transfer-Encoding: 8bit\\n"\n'
-    )  # fmt: skip
-    for number, pair in enumerate(pairs, start=1):
-        yield f'\nmsgctxt "{number}"\nmsgid "{_quote(pair.source)}"\nmsgstr "{_quote(pair.target)}"\n'
-
-
-def _quote(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -113,29 +113,3 @@ def _decode_reference(reference: re.Match[str]) -> str:
         return _NAMED_REFERENCES[name]
     code = int(decimal) if decimal else int(hexadecimal, 16)
     return chr(code) if code < 0xD800 or 0xDFFF < code < 0x110000 else reference.group()
-
-
-def format_sgm(pairs: Iterable[Pair], source_language: str, target_language: str) -> Iterator[tuple[str, str]]:
-    """Yield the two files in pieces."""
-    yield (
-        f'<srcset setid="dragoman" srclang="{_escape(source_language)}">\n<doc docid="dragoman">\n',
-        f'<refset setid="dragoman" srclang="{_escape(source_language)}" trglang="{_escape(target_language)}">\n'
-        '<doc docid="dragoman" sysid="ref">\n',
-    )
-    for number, pair in enumerate(pairs, start=1):
-        yield _format_segment(number, pair.source), _format_segment(number, pair.target)
-    yield "</doc>\n</srcset>\n", "</doc>\n</refset>\n"
-
-
-def _format_segment(number: int, text: str) -> str:
-    return f'<seg id="{number}">{_escape(text)}</seg>\n'
-
-
-def _escape(text: str) -> str:
-    """Return a text with its markup escaped, and the white space at its ends, which readers would strip."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
-    stripped = text.strip(" \t")
-    start = len(text) - len(text.lstrip(" \t"))
-    outer_spaces = text[:start], text[start + len(stripped) :]
-    leading, trailing = (end.replace(" ", "&#32;").replace("\t", "&#9;") for end in outer_spaces)
-    return f"{leading}{stripped}{trailing}"

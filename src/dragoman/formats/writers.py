@@ -1,4 +1,4 @@
-"""Writer of pairs into files of any format but trees. A file appears only when all of it is written."""
+"""Writer of pairs into text, TSV, JSON lines, TMX and Parquet. A file appears only when all of it is written."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TextIO, cast
+from typing import IO, Literal, TextIO, cast, get_args
 
 import pyarrow as pa
 
-from dragoman.config import Format
 from dragoman.errors import DataError
 from dragoman.formats.jsonl import choose_output_keys, format_jsonl
 from dragoman.formats.pair import Pair, to_single_line
 from dragoman.formats.parquet import write_parquet
-from dragoman.formats.po import format_po
 from dragoman.formats.readers import SIDE_SUFFIX_FORMATS, SUFFIX_FORMATS, get_format_suffix
-from dragoman.formats.sgm import format_sgm
 from dragoman.formats.text import COMPRESSED_SUFFIXES
 from dragoman.formats.tmx import format_tmx
 from dragoman.formats.tsv import format_lines, format_tsv
-from dragoman.formats.xliff import format_xliff
 from dragoman.io.storage import atomic_write
 
+WritableFormat = Literal["lines", "tsv", "jsonl", "tmx", "parquet"]
+"""Format of written pairs. The other formats are only read."""
+_WRITABLE_FORMATS: tuple[WritableFormat, ...] = get_args(WritableFormat)
 _ALL_SUFFIX_FORMATS = SUFFIX_FORMATS | SIDE_SUFFIX_FORMATS
+_WRITABLE_SUFFIXES = {suffix: name for suffix, name in SUFFIX_FORMATS.items() if name in _WRITABLE_FORMATS}
 _BLOCK_CHARACTERS = 2**16  # characters
 _LANGUAGE_CODE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -46,7 +46,7 @@ def write_pairs(
     path: Path,
     pairs: Iterable[Pair],
     *,
-    file_format: Format = "auto",
+    file_format: WritableFormat | Literal["auto"] = "auto",
     source_language: str = "",
     target_language: str = "",
     overwrite: bool = False,
@@ -54,14 +54,14 @@ def write_pairs(
     """Write a stream of pairs, and compress it if the ending says so.
 
     The format `auto` is that of the ending without the ending of an archive. A path without an ending gets that of the format.
-    The formats `lines` and `sgm` make two files: `a.en.gz` and `a.de.gz` for `a.gz`; `a-src.en.sgm` and `a-ref.de.sgm` for
-    `a.sgm`. A line break becomes a space, and so does a tab in a TSV.
+    The format `lines` makes two files: `a.en.gz` and `a.de.gz` for `a.gz`. A line break becomes a space, and so does a tab in
+    a TSV.
 
-    Raises DataError, which names the pair's origin, for characters that the format cannot hold, and OutputError if a file
-    cannot be written.
+    Raises DataError for a format that is only read, and for characters that the format cannot hold. The latter names the
+    pair's origin. Raises OutputError if a file cannot be written.
     """
-    file_format = _choose_format(path, file_format, source_language, target_language)
-    paths = _choose_paths(path, file_format, choose_output_keys(source_language, target_language))
+    chosen_format = _choose_format(path, file_format, source_language, target_language)
+    paths = _choose_paths(path, chosen_format, choose_output_keys(source_language, target_language))
     count = 0
 
     def iter_clean_pairs() -> Iterator[Pair]:
@@ -71,11 +71,9 @@ def write_pairs(
 
     with ExitStack() as stack:
         streams = [stack.enter_context(_open_output(file, overwrite=overwrite)) for file in paths]
-        match file_format:
+        match chosen_format:
             case "lines":
                 _write_pieces(streams, format_lines(iter_clean_pairs()))
-            case "sgm":
-                _write_pieces(streams, format_sgm(iter_clean_pairs(), source_language, target_language))
             case "tsv":
                 _write_pieces(streams, zip(format_tsv(iter_clean_pairs())))
             case "jsonl":
@@ -84,51 +82,47 @@ def write_pairs(
                 )
             case "tmx":
                 _write_pieces(streams, zip(format_tmx(iter_clean_pairs(), source_language, target_language)))
-            case "xliff":
-                _write_pieces(streams, zip(format_xliff(iter_clean_pairs(), source_language, target_language)))
-            case "po":
-                _write_pieces(streams, zip(format_po(iter_clean_pairs(), target_language)))
             case "parquet":
                 write_parquet(streams[0], iter_clean_pairs(), choose_output_keys(source_language, target_language))
     return WrittenFiles(paths, count)
 
 
-def _choose_format(path: Path, requested_format: Format, source_language: str, target_language: str) -> Format:
+def _choose_format(
+    path: Path, requested_format: WritableFormat | Literal["auto"], source_language: str, target_language: str
+) -> WritableFormat:
     """Return the format to write. Raises DataError if the ending names none, or if the path does not suit the format."""
     if not path.name:
         raise DataError(f"{path}: is a folder; give a file name")
     if requested_format == "auto" and get_format_suffix(path) not in _ALL_SUFFIX_FORMATS:
         raise DataError(
-            f"{path}: its ending does not name a format; known are {' '.join(_ALL_SUFFIX_FORMATS)}; give a format",
+            f"{path}: its ending does not name a format; known are {' '.join(_WRITABLE_SUFFIXES)}; give a format",
             code="unknown-format",
         )
     file_format = _ALL_SUFFIX_FORMATS[get_format_suffix(path)] if requested_format == "auto" else requested_format
-    if file_format == "brackets":
+    if file_format not in _WRITABLE_FORMATS:
         raise DataError(
-            f"{path}: trees cannot be written from pairs; choose another format than brackets", code="unknown-format"
+            f"{path}: {file_format} files can be read but not written; choose one of {', '.join(_WRITABLE_FORMATS)}",
+            code="unknown-format",
         )
-    if file_format in ("tmx", "xliff") and not (source_language and target_language):
-        raise DataError(f"{path}: {file_format} files name both languages; give task.source_language and task.target_language")
+    if file_format == "tmx" and not (source_language and target_language):
+        raise DataError(f"{path}: TMX files name both languages; give task.source_language and task.target_language")
     if file_format == "parquet" and path.suffix in COMPRESSED_SUFFIXES:
         raise DataError(f"{path}: Parquet is already compressed; drop the ending {path.suffix}")
     return file_format
 
 
-def _choose_paths(path: Path, file_format: Format, side_names: tuple[str, str]) -> tuple[Path, ...]:
+def _choose_paths(path: Path, file_format: WritableFormat, side_names: tuple[str, str]) -> tuple[Path, ...]:
     """Return the files to write: one, or one for each side with its language in the name."""
     compression_suffix = path.suffix if path.suffix in COMPRESSED_SUFFIXES else ""
     stem, suffix = os.path.splitext(path.name.removesuffix(compression_suffix))
     suffix = suffix or next(
-        (known_suffix for known_suffix, suffix_format in _ALL_SUFFIX_FORMATS.items() if suffix_format == file_format), ""
+        (known_suffix for known_suffix, suffix_format in _WRITABLE_SUFFIXES.items() if suffix_format == file_format), ""
     )
-    if file_format not in ("lines", "sgm"):
+    if file_format != "lines":
         return (path.with_name(f"{stem}{suffix}{compression_suffix}"),)
     if invalid_names := [side for side in side_names if not _LANGUAGE_CODE.fullmatch(side)]:
         raise DataError(f"{path}: {invalid_names[0]!r} is not a language code for a file name; use letters, digits, - and _")
-    if file_format == "lines":
-        return tuple(path.with_name(f"{stem}{suffix}.{side}{compression_suffix}") for side in side_names)
-    roles = zip(("src", "ref"), side_names, strict=True)
-    return tuple(path.with_name(f"{stem}-{role}.{side}{suffix}{compression_suffix}") for role, side in roles)
+    return tuple(path.with_name(f"{stem}{suffix}.{side}{compression_suffix}") for side in side_names)
 
 
 def _clean_pair(pair: Pair, number: int) -> Pair:

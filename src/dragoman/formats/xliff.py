@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.errors import DataError
 from dragoman.formats.pair import Pair, make_unit_origin, to_single_line
 from dragoman.formats.text import describe_path
-from dragoman.formats.xml import escape_xml, extract_text, get_local_name, get_namespace_prefix, is_same_language, read_units
+from dragoman.formats.xml import extract_text, get_local_name, get_namespace_prefix, is_same_language, read_units
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
 # States of a target that is not translated yet. A missing state counts as translated, although XLIFF 2 takes it for `initial`.
 _UNFINISHED_STATES = frozenset({"new", "needs-translation", "initial"})
-_NAMESPACE = "urn:oasis:names:tc:xliff:document:1.2"
 
 
 def read_xliff(path: Path | None, *, source_language: str = "", target_language: str = "") -> Iterator[Pair]:
@@ -79,21 +78,3 @@ def _to_pair(element: _Element, prefix: str, origin: str) -> Pair:
 
 def _get_text(element: _Element | None, origin: str) -> str:
     return "" if element is None else to_single_line(extract_text(element, origin))
-
-
-def format_xliff(pairs: Iterable[Pair], source_language: str, target_language: str) -> Iterator[str]:
-    """Yield an XLIFF 1.2 file in pieces."""
-    source_code, target_code = (
-        escape_xml(source_language, "the source language"),
-        escape_xml(target_language, "the target language"),
-    )
-    yield (
-        f'<?xml version="1.0" encoding="UTF-8"?>\n<xliff version="1.2" xmlns="{_NAMESPACE}">\n'
-        f'<file original="dragoman" source-language="{source_code}" target-language="{target_code}" datatype="plaintext">\n'
-        "<body>\n"
-    )
-    for number, pair in enumerate(pairs, start=1):
-        source, target = escape_xml(pair.source, pair.origin), escape_xml(pair.target, pair.origin)
-        translation = f"<target>{target}</target>" if target else ""
-        yield f'<trans-unit id="{number}"><source>{source}</source>{translation}</trans-unit>\n'
-    yield "</body>\n</file>\n</xliff>\n"

@@ -22,12 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dragoman.errors import BundleError, DragomanError, OutputError, RunError, WriteError
-
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from dragoman.runtime.platform_features import CAN_OPEN_FOLDERS, SYNC_MODE, fcntl
 
 MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 1
@@ -332,7 +327,7 @@ def _compute_checksums(paths: Sequence[Path], *, sync: bool = False) -> dict[str
 def _compute_checksum(path: Path, sync: bool) -> dict[str, Any] | None:
     if not path.is_file():
         return None
-    with path.open("rb") as stream:
+    with path.open(SYNC_MODE if sync else "rb") as stream:
         if sync:
             os.fsync(stream.fileno())
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -362,13 +357,15 @@ def lock_dir(folder: Path) -> Iterator[None]:
 
 def commit_file(partial: Path, path: Path) -> None:
     """Sync a complete file and rename it to `path`, so that `path` never holds a part of it. Raise OSError."""
-    with partial.open("rb") as stream:
+    with partial.open(SYNC_MODE) as stream:
         os.fsync(stream.fileno())
     partial.replace(path)
 
 
 def sync_dir(folder: Path) -> None:
-    """Sync the names in a folder, so that they survive a power cut if the file system supports it. Raise OSError."""
+    """Sync the names in a folder, so that they survive a power cut if system and file system can do it. Raise OSError."""
+    if not CAN_OPEN_FOLDERS:
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -21,7 +21,8 @@ import torch
 
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.errors import DragomanError, InterruptedRun, RunError, WorkerLostError
-from dragoman.runtime.processes import block_signals, count_cores, exit_with_parent
+from dragoman.runtime.platform_features import start_own_process_group
+from dragoman.runtime.processes import block_signals, count_cores, exit_with_parent, unblock_signals
 from dragoman.training.run import train
 
 
@@ -103,10 +104,10 @@ def _start_run(name: str, recipe: Recipe, threads: int, reuse_plan: Mapping[str,
 
 def _train_in_child(recipe_json: str, threads: int, reuse_plan: Mapping[str, str], connection: Connection) -> None:
     """Train one run in this child process. Ctrl-C reaches only the parent process, which sends each child one SIGINT."""
-    os.setpgid(0, 0)
+    start_own_process_group()
     exit_with_parent()
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        unblock_signals(signal.SIGINT)
         torch.set_num_threads(threads)
         train(recipe_from_dict(json.loads(recipe_json), where="Table 3"), reuse_plan=reuse_plan)
     except (InterruptedRun, KeyboardInterrupt):

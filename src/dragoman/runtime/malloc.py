@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
+
+from dragoman.runtime.platform_features import get_c_function
 
 # Constants of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -14,7 +15,7 @@ def tune_malloc() -> None:
 
     Blocks above 32 MiB still return to the system. Settings of the user in the environment take precedence.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    mallopt = get_c_function("mallopt")
     if mallopt is not None and not any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         mallopt(M_MMAP_THRESHOLD, 2**25)
         mallopt(M_TRIM_THRESHOLD, 2**27)
@@ -22,6 +23,6 @@ def tune_malloc() -> None:
 
 def trim_malloc() -> None:
     """Return all freed memory to the system, after work that needs memory only once."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    trim = get_c_function("malloc_trim")
     if trim is not None:
         trim(0)

@@ -13,11 +13,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from math import ceil
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dragoman.errors import WorkerLostError
+from dragoman.runtime.platform_features import count_allowed_cores, get_signals
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -27,14 +27,14 @@ CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 # This process finishes so few items before a second process would start.
 MAX_SERIAL_ITEMS = 4
 # The terminal sends these to all processes. SIGTERM is not among them, because a broken pool ends its workers with it.
-_PARENT_SIGNALS = (signal.SIGINT, signal.SIGUSR1)
+_PARENT_SIGNALS = get_signals("SIGINT", "SIGUSR1")
 
 _worker_function: Callable[[Any], Any] | None = None
 
 
 def count_cores() -> int:
     """Return the number of processors that this process may use, limited by the quota of its container, rounded up."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = count_allowed_cores()
     with suppress(OSError, ValueError):
         quota, period = CPU_QUOTA_FILE.read_text(encoding="ascii").split()
         count = min(count, ceil(int(quota) / int(period)))  # without a limit, the quota is "max" and int() fails
@@ -47,6 +47,8 @@ def block_signals(*signals: signal.Signals) -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    from multiprocessing import resource_tracker  # of systems with signal masks only
+
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         resource_tracker.ensure_running()  # its start unblocks the signals
@@ -54,6 +56,12 @@ def block_signals(*signals: signal.Signals) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+
+
+def unblock_signals(*signals: signal.Signals) -> None:
+    """Receive signals again that the parent process blocked when it started this process."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
 
 def map_in_processes(function: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, num_processes: int) -> Iterator[ResultT]:

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol, Self
 
 from dragoman.inference.parallel.messages import SearchResults, WorkerSpec, compute_checksums, decode_results
+from dragoman.runtime.platform_features import PROCESS_GROUP_OPTIONS
 
 WORKER_MODULE = "dragoman.inference.parallel.worker_main"
 
@@ -74,7 +75,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": str(threads)},
-            process_group=0 if os.name == "posix" else None,  # Ctrl-C reaches the client only, which ends its workers
+            **PROCESS_GROUP_OPTIONS,  # Ctrl-C reaches the client only, which ends its workers
         )
         worker = cls(process)
         # The thread has no reference to the worker, so that deleting the worker ends the process.

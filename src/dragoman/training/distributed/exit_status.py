@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 from contextlib import suppress
 from pathlib import Path
 
 from dragoman.errors import DragomanError, RankZeroError, WorkerLostError
+from dragoman.runtime.platform_features import get_c_function
 
 # Path of the file with the exit status of a rank that raised an error.
 EXIT_STATUS_FILE_VARIABLE = "DRAGOMAN_EXIT_STATUS_FILE"
@@ -24,7 +24,7 @@ def exit_with_launcher() -> None:
     status_file = Path(os.environ[EXIT_STATUS_FILE_VARIABLE])
     if status_file.exists():
         raise RankZeroError(int(status_file.read_text()))
-    prctl = getattr(ctypes.CDLL(None), "prctl", None) if os.name == "posix" else None
+    prctl = get_c_function("prctl")
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         parent_pid = str(os.getppid())

@@ -18,11 +18,12 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from dragoman.errors import InterruptedRun, RunError
+from dragoman.runtime.platform_features import get_signals
 from dragoman.runtime.processes import count_cores
 from dragoman.training.distributed.exit_status import EXIT_STATUS_FILE_VARIABLE, LAUNCHER_PID_VARIABLE
 from dragoman.training.distributed.signals import is_hangup_ignored
 
-HANDLED_SIGNALS = "SIGTERM,SIGINT,SIGUSR1"
+HANDLED_SIGNALS = get_signals("SIGTERM", "SIGINT", "SIGUSR1")
 
 
 def _ignore_timer_errors(unraised: Any) -> None:
@@ -43,6 +44,7 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, timeout
         raise RunError(f"--devices {devices}: this machine has {num_gpus} GPUs; set CUDA_VISIBLE_DEVICES= to use the CPU")
     sys.unraisablehook = _ignore_timer_errors
     logging.disable(logging.CRITICAL)  # each rank reports its own error
+    handled_signals = HANDLED_SIGNALS if is_hangup_ignored() else (*HANDLED_SIGNALS, *get_signals("SIGHUP"))
     with TemporaryDirectory() as folder:
         status_file = Path(folder, "exit_status")
         os.environ[EXIT_STATUS_FILE_VARIABLE], os.environ[LAUNCHER_PID_VARIABLE] = str(status_file), str(os.getpid())
@@ -57,7 +59,7 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, timeout
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             max_restarts=max_restarts,
-            signals_to_handle=HANDLED_SIGNALS if is_hangup_ignored() else f"{HANDLED_SIGNALS},SIGHUP",
+            signals_to_handle=",".join(number.name for number in handled_signals),
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
         if hasattr(config, "shutdown_timeout"):  # torch 2.11 always waits 30 seconds

@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from dragoman.runtime.platform_features import SIGHUP, get_signals
+
+# Signals that end a program unless it handles them. SIGUSR1 and SIGHUP are missing on Windows.
+_END_SIGNALS = get_signals("SIGTERM", "SIGUSR1", "SIGHUP")
+
 
 class StopRequest:
     """Request to stop by Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP. A second Ctrl-C raises KeyboardInterrupt at once."""
@@ -22,7 +27,7 @@ class StopRequest:
 
 def is_hangup_ignored() -> bool:
     """Return whether SIGHUP is ignored, as under `nohup`."""
-    return signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return SIGHUP is not None and signal.getsignal(SIGHUP) == signal.SIG_IGN
 
 
 @contextmanager
@@ -34,7 +39,7 @@ def _handle_signals(numbers: Iterable[signal.Signals], handler: Callable[[int, F
     previous_handlers = {}
     with suppress(ValueError):
         for number in numbers:
-            if number != signal.SIGHUP or not is_hangup_ignored():
+            if number != SIGHUP or not is_hangup_ignored():
                 previous_handlers[number] = signal.signal(number, handler)
     try:
         yield
@@ -55,7 +60,7 @@ def interrupt_on_signals() -> Iterator[None]:
             is_interrupted = True
             raise KeyboardInterrupt
 
-    with _handle_signals((signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP), interrupt):
+    with _handle_signals(_END_SIGNALS, interrupt):
         yield
 
 
@@ -63,5 +68,5 @@ def interrupt_on_signals() -> Iterator[None]:
 def stop_on_signals() -> Iterator[StopRequest]:
     """Turn the signals that stop a run into a request."""
     request = StopRequest()
-    with _handle_signals((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP), request):
+    with _handle_signals((signal.SIGINT, *_END_SIGNALS), request):
         yield request

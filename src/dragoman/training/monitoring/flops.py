@@ -6,8 +6,7 @@ the mask allows. Sums, softmax, dropout and layer norm do not count, as is usual
 
 from __future__ import annotations
 
-import os
-import resource
+import mmap
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from dragoman.config import ModelConfig
 from dragoman.data.collate import Batch
 from dragoman.data.tokenization.special_tokens import PADDING_ID
+from dragoman.runtime.platform_features import resource
 
 # The gradient with respect to either factor of a product costs as much as the product.
 TRAINING_FLOPS_FACTOR = 3
@@ -85,17 +85,19 @@ def _count_visible_pairs(lengths: Lengths, window: int | None, *, bidirectional:
     return int((lengths + (2 if bidirectional else 1) * before).sum())
 
 
-def measure_memory_mib(device: torch.device) -> float:
-    """Return the resident memory on a CPU, or the peak allocated memory on a GPU, in MiB."""
+def measure_memory_mib(device: torch.device) -> float | None:
+    """Return the resident memory on a CPU, or the peak allocated memory on a GPU, in MiB. None if the system reports none."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return read_resident_mib()
 
 
-def read_resident_mib(statm_path: Path = Path("/proc/self/statm")) -> float:
-    """Return the resident memory of this process in MiB, or its peak if the system has no /proc."""
+def read_resident_mib(statm_path: Path = Path("/proc/self/statm")) -> float | None:
+    """Return the resident memory of this process in MiB, its peak if the system has no /proc, or None without both."""
     try:
-        return int(statm_path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        return int(statm_path.read_text().split()[1]) * mmap.PAGESIZE / 2**20
     except (OSError, ValueError, IndexError):
+        if resource is None:
+            return None
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak / (2**20 if sys.platform == "darwin" else 2**10)
+        return float(peak) / (2**20 if sys.platform == "darwin" else 2**10)

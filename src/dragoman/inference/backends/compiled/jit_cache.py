@@ -155,7 +155,7 @@ def _link(symbol: str, code: bytes) -> Callable[[int], int]:
         llvm.initialize_native_asmprinter()
         for name in UNUSED_SYMBOLS:
             if llvm.address_of_symbol(name) is None:
-                llvm.add_symbol(name, ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value)
+                llvm.add_symbol(name, ctypes.cast(ctypes.pythonapi.Py_FatalError, ctypes.c_void_p).value)
         target_machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine)
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from dragoman.inference.backends.compiled.kernels.structs import CACHE_LINE_I64, ThreadGroup
+from dragoman.runtime.platform_features import get_c_function
 from dragoman.runtime.processes import count_cores
 
 ResultT = TypeVar("ResultT")
@@ -185,6 +185,5 @@ def _run_or_cancel(task: Callable[[], ResultT], cancel: Callable[[], None]) -> R
 
 def _find_yield_fn() -> int:
     """Return the address of the function that yields a core to other threads, or 0 if the system has none."""
-    if sys.platform == "win32":
-        return 0
-    return ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value or 0
+    sched_yield = get_c_function("sched_yield")
+    return 0 if sched_yield is None else ctypes.cast(sched_yield, ctypes.c_void_p).value or 0
