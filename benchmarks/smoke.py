@@ -1,4 +1,4 @@
-"""First look at speed, in under a minute: `make bench`.
+"""Short speed check, in under a minute: `make bench`.
 
 Both sides of each ratio run in this process, alternating, and the median of the rounds counts.
 
@@ -34,10 +34,10 @@ SETTINGS = make_recipe({"preset": "t2t-2017", "size": "tiny", "model": {"decoder
 
 def make_batches(count: int) -> list[Batch]:
     """Return batches of about 4,096 padded target tokens, with lengths like those of image captions."""
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     batches = []
-    for length in chance.integers(9, 24, count):
-        rows = [chance.integers(4, VOCABULARY, length, dtype=np.int32) for _ in range(4096 // int(length))]
+    for length in rng.integers(9, 24, count):
+        rows = [rng.integers(4, VOCABULARY, length, dtype=np.int32) for _ in range(4096 // int(length))]
         batches.append(collate(rows, [row[:-1] for row in rows], start_id=2))
     return batches
 

@@ -25,8 +25,8 @@ from dragoman.cli import json_outputs
 from dragoman.cli.main import COMMANDS, cli
 from dragoman.config import Recipe
 from dragoman.config.reference import read_sentences
-from dragoman.inference.parse import Parse
-from dragoman.inference.translation import Translation
+from dragoman.inference.parse_result import Parse
+from dragoman.inference.translation_result import Translation
 from dragoman.training.monitoring.events import RunEvent, RunInfo, StepReport, ValidationReport
 from dragoman.training.monitoring.run_status import RunStatus
 from dragoman.training.report import TrainingReport

@@ -6,7 +6,7 @@ import bz2
 import gzip
 import itertools
 import lzma
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, cast
@@ -17,6 +17,13 @@ from dragoman.config import Format
 from dragoman.formats.pair import Pair
 from dragoman.formats.writers import WritableFormat, WrittenFiles, write_pairs
 
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda content: content,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+    ".zst": lambda content: cast(bytes, pa.compress(content, codec="zstd", asbytes=True)),
+}
 FORMAT_SUFFIXES: dict[Format, str] = {
     "lines": "", "tsv": ".tsv", "jsonl": ".jsonl", "tmx": ".tmx", "xliff": ".xlf", "po": ".po", "sgm": ".sgm",
     "parquet": ".parquet",
@@ -92,7 +99,9 @@ def escape_markup(text: str) -> str:
 
 
 def escape_string(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t")
+    for character, escape in {"\\": "\\\\", '"': '\\"', "\t": "\\t", "\n": "\\n", "\r": "\\r"}.items():
+        text = text.replace(character, escape)
+    return text
 
 
 def encode_outer_spaces(text: str) -> str:

@@ -38,8 +38,8 @@ from dragoman.bundle import (
     save_bundle,
 )
 from dragoman.config import Recipe
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, train_tokenizer
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
-from dragoman.data.tokenization.tokenizer import PairTokenizer, train_tokenizer
 from dragoman.errors import BundleError, OutputError
 from dragoman.inference.translator import load_translator
 from dragoman.io.safetensors import DTYPE_CODES, save_tensors

@@ -87,9 +87,10 @@ def test_best_alignment_head_is_chosen(bundle: Path) -> None:
     targets = [" ".join(WORDS[word] for word in source.split()) for source in sources]
     head = choose_alignment_head(loaded.model, loaded.tokenizer, loaded.recipe, sources, targets)
     assert head is not None
-    assert head["layer"] == 0  # the model has one layer
-    assert head["head"] in (None, *range(loaded.recipe.model.num_heads))
-    assert 0 <= head["error_rate"] <= 1
+    assert head.layer == 0  # the model has one layer
+    assert head.head in (None, *range(loaded.recipe.model.num_heads))
+    assert head.error_rate is not None
+    assert 0 <= head.error_rate <= 1
     assert choose_alignment_head(loaded.model, loaded.tokenizer, loaded.recipe, [""], [""]) is None
 
 

@@ -27,7 +27,7 @@ def make_environment(
     Raises MissingPeerError if the environment cannot be made.
     """
     digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
-    state_path = environment_path / "told.json"
+    state_path = environment_path / "environment.json"
     state = json.loads(state_path.read_text()) if state_path.exists() else {}
     if state.get("digest") == digest:
         if state["failed"]:

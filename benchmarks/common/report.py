@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table as Drawn
+from rich.table import Table as RichTable
 
 from .results import Section
 
@@ -39,17 +39,17 @@ def print_machine(console: Console, *, cores: int, quick: bool, libraries: tuple
 
 def print_section(console: Console, section: Section) -> None:
     for table in section.tables:
-        printed = Drawn(title=table.title, title_justify="left")
+        printed = RichTable(title=table.title, title_justify="left")
         for number, name in enumerate(table.header):
             printed.add_column(name, justify="right" if number else "left")
         for row in table.rows:
             printed.add_row(*row)
         console.print(printed)
-    for remark in section.notes:
-        console.print(f"  {remark}", markup=False, highlight=False, soft_wrap=True)
+    for note in section.notes:
+        console.print(f"  {note}", markup=False, highlight=False, soft_wrap=True)
     for ratio in section.ratios:
-        asked = f"asked {ratio.target:g}: {ratio.verdict}" if ratio.target is not None else ""
-        console.print(f"  {ratio.name} = {ratio.value:.2f}  {asked}", markup=False, highlight=False)
+        target = f"target {ratio.target:g}: {ratio.target_status}" if ratio.target is not None else ""
+        console.print(f"  {ratio.name} = {ratio.value:.2f}  {target}", markup=False, highlight=False)
 
 
 def print_end(

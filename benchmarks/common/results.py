@@ -15,7 +15,8 @@ class Ratio:
     target: float | None = None
 
     @property
-    def verdict(self) -> str:
+    def target_status(self) -> str:
+        """Return whether the value meets the target, as text; empty without a target."""
         if self.target is None:
             return ""
         return "met" if self.value >= self.target else "NOT MET"
@@ -34,10 +35,10 @@ class Section:
     notes: list[str] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
-    """For machines: everything that the tables are made of."""
+    """Values behind the tables, for the JSON report."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {"ratios": [asdict(ratio) for ratio in self.ratios], "remarks": self.notes, "figures": self.figures}
+        return {"ratios": [asdict(ratio) for ratio in self.ratios], "notes": self.notes, "figures": self.figures}
 
 
 def format_mebibytes(count: float) -> str:

@@ -35,11 +35,11 @@ class ResourceUsage:
     cpu_seconds: float
     output: str
     peak_resident: int = 0
-    """Most at once over all processes, pages that several of them hold counted in each."""
+    """Peak of the summed resident memory of all processes; shared pages count in each process."""
     peak_anonymous: int = 0
-    """The part of it that no file stands behind, shared memory included: what the kernel could not take back."""
+    """Peak of the summed anonymous and shared memory, which the kernel cannot reclaim."""
     peak_process: int = 0
-    """Most that any one process ever held, by the kernel's own mark, which peaks between two samples do not escape."""
+    """Peak resident memory of the largest process, by the kernel's counter VmHWM."""
 
 
 def adopt_orphans() -> None:
@@ -101,10 +101,10 @@ def run_commands(
 def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Kill processes and all their descendants, also those with a session of their own."""
     for process in processes:
-        below = list_descendants(process.pid)
-        for end, pid in [(os.killpg, process.pid), *((os.kill, sample) for sample in below)]:
+        descendants = list_descendants(process.pid)
+        for send_signal, pid in [(os.killpg, process.pid), *((os.kill, descendant) for descendant in descendants)]:
             try:
-                end(pid, signal.SIGKILL)
+                send_signal(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
 
@@ -134,7 +134,7 @@ def last_line(*streams: IO[bytes]) -> str:
         errors = [line for line in lines if line.startswith("ERROR:")]
         if lines:
             return (errors or lines)[0 if errors else -1]
-    return "it said nothing"
+    return "no output"
 
 
 class _Sampler(threading.Thread):
@@ -148,9 +148,9 @@ class _Sampler(threading.Thread):
 
     def run(self) -> None:
         while not self._done.is_set():
-            held = [_process_memory(pid) for pid in list_descendants(os.getpid())]
-            resident, anonymous = sum(sample[0] for sample in held), sum(sample[1] for sample in held)
-            largest = max((sample[2] for sample in held), default=0)
+            samples = [_process_memory(pid) for pid in list_descendants(os.getpid())]
+            resident, anonymous = sum(sample[0] for sample in samples), sum(sample[1] for sample in samples)
+            largest = max((sample[2] for sample in samples), default=0)
             self._peaks = max(self._peaks[0], resident), max(self._peaks[1], anonymous), max(self._peaks[2], largest)
             self._done.wait(1.0 / SAMPLES_PER_SECOND)
 
@@ -169,11 +169,11 @@ def list_descendants(root: int) -> list[int]:
             except (OSError, IndexError):
                 continue  # it has ended
             children.setdefault(parent, []).append(int(name))
-    descendants, waiting = [], [root]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        descendants += below
-        waiting += below
+    descendants, pending = [], [root]
+    while pending:
+        child_pids = children.get(pending.pop(), [])
+        descendants += child_pids
+        pending += child_pids
     return descendants
 
 
@@ -184,6 +184,6 @@ def _process_memory(pid: int) -> tuple[int, int, int]:
     except OSError:
         return 0, 0, 0
     sizes = {
-        name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines) if rest.endswith("kB")
+        name: int(size.split()[0]) * 1024 for name, _, size in (line.partition(":") for line in lines) if size.endswith("kB")
     }
     return sizes.get("VmRSS", 0), sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0), sizes.get("VmHWM", 0)

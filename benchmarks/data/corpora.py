@@ -22,15 +22,17 @@ SEED = 1
 
 Pair = tuple[str, str]
 
-# What one program or another takes for the end of a line or of a field.
+# Characters that a program may read as the end of a line or of a field.
 _BREAKS = str.maketrans(dict.fromkeys("\t\r\v\f\x1c\x1d\x1e\x85\u2028\u2029", " "))
-# Another digit for each, by the number of the round: numbers differ, and both sides still have the same ones.
-_DIGITS = [str.maketrans("0123456789", "".join(str((digit + turn) % 10) for digit in range(10))) for turn in range(10)]
+# Digit substitutions by round: numbers differ between rounds and agree between the sides.
+_DIGITS = [
+    str.maketrans("0123456789", "".join(str((digit + round_number) % 10) for digit in range(10))) for round_number in range(10)
+]
 
 
 @dataclass(frozen=True)
 class TextCorpus:
-    """A corpus as two text files, line n of one being the translation of line n of the other."""
+    """Corpus of two text files, in which equal line numbers are translations."""
 
     source: Path
     target: Path
@@ -156,11 +158,11 @@ def make_large(base: BaseCorpus, folder: Path, pairs: int) -> TextCorpus:
     def varied() -> Iterator[Pair]:
         originals = list(read_text(base.text))
         for number in range(pairs):
-            turn, index = divmod(number, len(originals))
+            round_number, index = divmod(number, len(originals))
             if index == 0:
-                random.Random(SEED + turn).shuffle(originals)
+                random.Random(SEED + round_number).shuffle(originals)
             source, target = originals[index]
-            digits = _DIGITS[turn % 10]
+            digits = _DIGITS[round_number % 10]
             yield f"{source.translate(digits)} {number}", f"{target.translate(digits)} {number}"
 
     return write_text(folder, f"{base.text.source.stem}-{pairs}", varied())

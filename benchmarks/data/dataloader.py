@@ -40,12 +40,12 @@ def first(recipe: Recipe, started: str) -> dict[str, Any]:
     batches = open_batches(recipe)
     BatchStream(batches, position=DataPosition()).next_batch()
     whole = time.monotonic() - float(started)
-    chance = random.Random(1)
+    rng = random.Random(1)
     seeks = []
     for _ in range(SEEKS):
-        epoch, place = chance.choice(LATE_EPOCHS), chance.random()
+        epoch, position = rng.choice(LATE_EPOCHS), rng.random()
         begun = time.monotonic()
-        number = int(place * batches.count_batches(epoch))
+        number = int(position * batches.count_batches(epoch))
         BatchStream(batches, position=DataPosition(epoch, number)).next_batch()
         seeks.append(time.monotonic() - begun)
     return {"import_seconds": imported, "first_batch_seconds": whole, "seek_seconds": seeks}
@@ -77,8 +77,8 @@ def lengths(recipe: Recipe, epochs: str, path: str) -> dict[str, Any]:
                 source, target = (
                     (side != PADDING_ID).sum(dim=1).numpy().astype(np.int32) for side in (batch.source_BS, batch.targets_BT)
                 )
-                places = (np.full_like(source, value) for value in (number, epoch))
-                for column, values in zip(columns, (source, target, *places), strict=True):
+                columns_of_batch = (np.full_like(source, value) for value in (number, epoch))
+                for column, values in zip(columns, (source, target, *columns_of_batch), strict=True):
                     column.append(values)
                 number += 1
     sources, targets, numbers, epochs_of = (np.concatenate(column) for column in columns)
@@ -87,10 +87,10 @@ def lengths(recipe: Recipe, epochs: str, path: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    what, recipe, changes, *rest = sys.argv[1:]
-    settings = read_recipe(Path(recipe), json.loads(changes))
+    command, recipe_path, changes, *arguments = sys.argv[1:]
+    recipe = read_recipe(Path(recipe_path), json.loads(changes))
     commands: dict[str, Callable[..., dict[str, Any]]] = {"first": first, "rate": rate, "lengths": lengths}
-    print(json.dumps(commands[what](settings, *rest)))
+    print(json.dumps(commands[command](recipe, *arguments)))
 
 
 if __name__ == "__main__":

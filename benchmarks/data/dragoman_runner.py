@@ -31,7 +31,7 @@ log_every_steps = 3
 checkpoint_averaging = "none"
 """
 
-# Every rule of data.cleaning that needs no further library and no validation set.
+# All filters of data.cleaning that need no optional library and no validation set.
 CLEANING = (
     "max_words=200",
     "max_characters=2000",
@@ -76,13 +76,13 @@ def read_pair_counts(output: str) -> dict[str, Any]:
     return counts
 
 
-def used_given_model(base: BaseCorpus, run: Path) -> bool:
-    """Return whether the prepared folder holds the given SentencePiece model, not a newly trained one."""
+def used_configured_model(base: BaseCorpus, run: Path) -> bool:
+    """Return whether the prepared folder holds the configured SentencePiece model, not a newly trained one."""
     return (run / "data" / "source.model").read_bytes() == base.model.read_bytes()
 
 
-def build_dataloader_command(what: str, recipe: Path, changes: list[str], *rest: object) -> list[str | Path]:
+def build_dataloader_command(command: str, recipe: Path, changes: list[str], *arguments: object) -> list[str | Path]:
     """Return the command that runs `dataloader.py`."""
     package = Path(__file__).parent
     start = f"import sys; sys.path.insert(0, {str(package.parent)!r}); from {package.name}.dataloader import main; main()"
-    return [sys.executable, "-c", start, what, recipe, json.dumps(changes), *map(str, rest)]
+    return [sys.executable, "-c", start, command, recipe, json.dumps(changes), *map(str, arguments)]

@@ -1,6 +1,6 @@
 """Padding in the batches of an epoch, and the order of batch lengths.
 
-Padding is the fraction of positions in a batch without a token. Toolkits quote it in different ways, so three are counted:
+Padding is the fraction of positions in a batch without a token. Toolkits count it in three ways:
 
     longer            rows × the longest side in the batch, with each pair as its longer side; the budget counts this
     both              rows × (longest source + longest target)
@@ -47,24 +47,24 @@ class ServedPairs:
 def measure_padding(base: BaseCorpus, texts: dict[str, TextCorpus], recipe: Path, work: Path) -> Section:
     section = Section()
     waste = Table(
-        f"Padding, % of the places in batches of {BATCH_TOKENS:,} tokens",
+        f"Padding, % of the positions in batches of {BATCH_TOKENS:,} tokens",
         ["lengths", "order", "batches", "longer", "both", "source", "target"],
     )
     order = Table(
         "Lengths of batches along an epoch",
-        ["lengths", "epochs", "rank correlation with place", "lag-1 autocorrelation", "chance alone stays within"],
+        ["lengths", "epochs", "rank correlation with position", "lag-1 autocorrelation", "range of random orders"],
     )
     for name, text in texts.items():
         served, read, epochs = _serve_epochs(base, text, recipe, work)
         section.figures[name] = figures = _figures(served, epochs)
         if figures["pairs"] != read * epochs:
-            section.notes.append(f"{name}: {figures['pairs']:,} pairs served in {epochs} epochs of {read:,}: some are lost")
+            section.notes.append(f"{name}: {figures['pairs']:,} pairs served in {epochs} epochs of {read:,}: some are missing")
         rng = np.random.default_rng(1)
-        for other, kept in (("drawn", rng.permutation(len(served.longer) // epochs)), ("sorted", None)):
-            figures["padding"][other] = compute_padding(_fill_batches(served, epochs, kept))
-        for which, shares in figures["padding"].items():
+        for order_name, permutation in (("random", rng.permutation(len(served.longer) // epochs)), ("sorted", None)):
+            figures["padding"][order_name] = compute_padding(_fill_batches(served, epochs, permutation))
+        for order_name, shares in figures["padding"].items():
             waste.rows.append(
-                [name, which, f"{shares['batches']:,}", *(f"{100 * shares[how]:.2f}" for how in list(shares)[1:])]
+                [name, order_name, f"{shares['batches']:,}", *(f"{100 * shares[kind]:.2f}" for kind in list(shares)[1:])]
             )
         order.rows.append(
             [
@@ -72,12 +72,12 @@ def measure_padding(base: BaseCorpus, texts: dict[str, TextCorpus], recipe: Path
                 str(epochs),
                 f"{figures['rank_correlation']:+.3f}",
                 f"{figures['autocorrelation']:+.3f}",
-                f"±{figures['rng']:.3f}",
+                f"±{figures['random_bound']:.3f}",
             ]
         )
-        section.notes.append(f"{name}, mean length of the batches of epoch 0: {figures['picture']}")
+        section.notes.append(f"{name}, mean length of the batches of epoch 0: {figures['bars']}")
         ratio = _used_fraction(figures["padding"]["dragoman"]["both"]) / _used_fraction(figures["padding"]["sorted"]["both"])
-        section.ratios.append(Ratio(f"places_used_{name}", ratio))
+        section.ratios.append(Ratio(f"positions_used_{name}", ratio))
     section.tables += [waste, order]
     return section
 
@@ -107,8 +107,8 @@ def compute_padding(served: ServedPairs) -> dict[str, float]:
     rows = np.diff(np.r_[fresh, len(served.batch)])
     source, target, longer = (np.maximum.reduceat(side, fresh) for side in (served.source, served.target, served.longer))
 
-    def share(tokens: int, widest: Numbers) -> float:
-        return 1.0 - tokens / int((rows * widest).sum())
+    def share(tokens: int, longest: Numbers) -> float:
+        return 1.0 - tokens / int((rows * longest).sum())
 
     return {
         "batches": len(fresh),
@@ -126,12 +126,12 @@ def _fill_batches(served: ServedPairs, epochs: int, order: Numbers | None) -> Se
         order = np.lexsort((source - target, np.maximum(source, target)))
     source, target = source[order], target[order]
     numbers = []
-    number = rows = widest = 0
+    number = rows = longest = 0
     for length in np.maximum(source, target).tolist():
-        widest = max(widest, length)
+        longest = max(longest, length)
         rows += 1
-        if rows > 1 and rows * widest > BATCH_TOKENS:
-            number, rows, widest = number + 1, 1, length
+        if rows > 1 and rows * longest > BATCH_TOKENS:
+            number, rows, longest = number + 1, 1, length
         numbers.append(number)
     return ServedPairs(source, target, np.array(numbers), np.zeros(len(numbers), dtype=np.int64))
 
@@ -146,8 +146,8 @@ def _figures(served: ServedPairs, epochs: int) -> dict[str, Any]:
         "rank_correlation": float(np.mean([rank_correlation(epoch_lengths) for epoch_lengths in lengths])),
         "autocorrelation": float(np.mean([autocorrelation(epoch_lengths) for epoch_lengths in lengths])),
         # Both have a standard deviation of about 1/√n in an order drawn at random; twice that, of the mean of the epochs.
-        "chance": 2.0 / float(np.sqrt(max(mean_batches, 2.0) * epochs)),
-        "picture": draw_bars(lengths[0]),
+        "random_bound": 2.0 / float(np.sqrt(max(mean_batches, 2.0) * epochs)),
+        "bars": draw_bars(lengths[0]),
     }
 
 

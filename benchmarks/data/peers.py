@@ -16,7 +16,7 @@ from common.usage import CommandError, run_commands
 from .corpora import BaseCorpus, TextCorpus, read_text
 
 HERE = Path(__file__).parent
-# As Debian 12 names them: the program and the libraries that it is linked with.
+# Debian 12 packages of the program and of the libraries that it is linked with.
 DEBIAN = ("sentencepiece", "libsentencepiece0", "libgoogle-perftools4", "libtcmalloc-minimal4", "libprotobuf-lite32")
 
 
@@ -26,12 +26,12 @@ class EncodingPeer:
 
     name: str
     commands: list[list[str | Path]]
-    """Run side by side; both cores are theirs."""
+    """Commands that run at once, on both cores."""
     outputs: list[Path]
-    """Taken away before each run."""
+    """Files and folders that are removed before each run."""
     environment: Mapping[str, str] = field(default_factory=dict)
     count_tokens: Callable[[], int] | None = None
-    """Subword tokens on both sides that the last run wrote, where that can be told: a check that all did the same work."""
+    """Function that counts the subword tokens of both sides in the outputs; None if the format does not allow it."""
 
 
 def spm_encode(base: BaseCorpus, text: TextCorpus, work: Path) -> EncodingPeer:
@@ -64,14 +64,18 @@ def spm_encode(base: BaseCorpus, text: TextCorpus, work: Path) -> EncodingPeer:
 
 def _unpack_debian(folder: Path) -> None:
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise MissingPeerError("no spm_encode on the path, and no apt-get to fetch Debian's with (the wheel holds no program)")
+        raise MissingPeerError(
+            "spm_encode: is not on the path, and apt-get is missing; install the Debian package sentencepiece"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     try:
         run_commands(["apt-get", "download", *DEBIAN], folder=folder, limit_seconds=120.0)
         for package in sorted(folder.glob("*.deb")):
             run_commands(["dpkg", "-x", package, folder], folder=folder)
     except CommandError as error:
-        raise MissingPeerError(f"no spm_encode on the path, and Debian's could not be fetched: {error}") from None
+        raise MissingPeerError(
+            f"spm_encode: is not on the path, and the Debian package cannot be downloaded: {error}"
+        ) from None
 
 
 def sentencepiece_python(base: BaseCorpus, text: TextCorpus, work: Path, programs: Path) -> EncodingPeer:
@@ -89,7 +93,7 @@ def sentencepiece_python(base: BaseCorpus, text: TextCorpus, work: Path, program
 
 
 def datasets_map(base: BaseCorpus, text: TextCorpus, work: Path, programs: Path) -> EncodingPeer:
-    """Hugging Face datasets with a BPE tokenizer of as many pieces, learnt beforehand from the same text."""
+    """Return Hugging Face datasets with a BPE tokenizer of equal size, trained beforehand on the same text."""
     script = HERE / "peer_datasets.py"
     tokenizer = work / "text" / f"{base.model.stem}.tokenizer.json"
     if not tokenizer.exists():
@@ -153,7 +157,7 @@ def find_peers(base: BaseCorpus, text: TextCorpus, work: Path, *, quick: bool) -
     peers: list[EncodingPeer] = []
     absent: dict[str, str] = {}
 
-    def seek(name: str, make: Callable[[], EncodingPeer]) -> None:
+    def try_peer(name: str, make: Callable[[], EncodingPeer]) -> None:
         try:
             peers.append(make())
         except (MissingPeerError, CommandError) as reason:
@@ -165,17 +169,17 @@ def find_peers(base: BaseCorpus, text: TextCorpus, work: Path, *, quick: bool) -
     def common() -> Path:
         return environment("datasets", "peers.txt", ["python", "-c", "import datasets, tokenizers"], install=True)
 
-    def only_if_it_installs(name: str, probe: list[str]) -> EncodingPeer:
+    def install_only(name: str, probe: list[str]) -> EncodingPeer:
         environment(name, f"peers-{name}.txt", probe, install=not quick)
-        raise MissingPeerError("it installs and starts now, which it did not when this was written: no run is written for it")
+        raise MissingPeerError("it installs and starts now, but the benchmark has no command for it")
 
-    seek("spm_encode", lambda: spm_encode(base, text, work))
-    seek("sentencepiece (Python API)", lambda: sentencepiece_python(base, text, work, common()))
-    seek("datasets + tokenizers", lambda: datasets_map(base, text, work, common()))
+    try_peer("spm_encode", lambda: spm_encode(base, text, work))
+    try_peer("sentencepiece (Python API)", lambda: sentencepiece_python(base, text, work, common()))
+    try_peer("datasets + tokenizers", lambda: datasets_map(base, text, work, common()))
     probe = ["eole", "build_vocab", "--help"]
-    seek("eole", lambda: eole(base, text, work, environment("eole", "peers-eole.txt", probe, install=not quick)))
-    seek("fairseq-preprocess", lambda: only_if_it_installs("fairseq", ["fairseq-preprocess", "--help"]))
-    seek("OpenNMT-py", lambda: only_if_it_installs("opennmt", ["onmt_build_vocab", "--help"]))
+    try_peer("eole", lambda: eole(base, text, work, environment("eole", "peers-eole.txt", probe, install=not quick)))
+    try_peer("fairseq-preprocess", lambda: install_only("fairseq", ["fairseq-preprocess", "--help"]))
+    try_peer("OpenNMT-py", lambda: install_only("opennmt", ["onmt_build_vocab", "--help"]))
     return EncodingPeers(peers, absent)
 
 

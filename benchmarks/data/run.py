@@ -27,13 +27,13 @@ SECTIONS = ("speed", "scale", "padding")
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Half a million pairs and less, in under four minutes.")
-@click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure these alone.")
+@click.option("--quick", is_flag=True, help="Use at most half a million pairs, in under four minutes.")
+@click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure only these sections.")
 @click.option("--pairs", type=click.IntRange(min=1000), help="Pairs of the large corpus.  [default: 10,000,000; quick 500,000]")
-@click.option("--rounds", type=click.IntRange(min=1), help="Rounds that count, in `speed`.  [default: 5; quick 3]")
+@click.option("--rounds", type=click.IntRange(min=1), help="Measured rounds of `speed`.  [default: 3]")
 @click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
 @click.option("--work", type=click.Path(path_type=Path), help="Folder for text, environments and outputs.")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write everything measured to this file.")
+@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
 def main(
     quick: bool,
     only: tuple[str, ...],
@@ -43,14 +43,14 @@ def main(
     work: Path | None,
     report: Path | None,
 ) -> None:
-    """Measure dragoman's way from text to batches beside its peers."""
+    """Measure the data pipeline of dragoman and of other toolkits."""
     started = time.monotonic()
     package_path = Path(__file__).resolve().parent
     work = (work or package_path / ".work").resolve()
     shared = (shared or package_path.parents[1].parent / "shared" / "data").resolve()
     work.mkdir(parents=True, exist_ok=True)
     (work / ".gitignore").write_text("*\n", encoding="utf-8")
-    os.environ.pop("PYTHONPATH", None)  # it is for this program, not for those that it starts
+    os.environ.pop("PYTHONPATH", None)  # only this program needs it, not its child processes
     adopt_orphans()
     cores = limit_cores(CORES)
     console = open_console()
@@ -80,11 +80,11 @@ def main(
         return measure_padding(base, texts, recipe, work)
 
     measures: dict[str, Callable[[], Section]] = {"speed": speed, "scale": scale, "padding": padding}
-    done: dict[str, Section] = {}
+    sections: dict[str, Section] = {}
     for name in only or SECTIONS:
-        done[name] = measures[name]()
-        print_section(console, done[name])
-    print_end(console, done, machine, seconds=time.monotonic() - started, json_path=report)
+        sections[name] = measures[name]()
+        print_section(console, sections[name])
+    print_end(console, sections, machine, seconds=time.monotonic() - started, json_path=report)
 
 
 def _part(text: TextCorpus, folder: Path, pairs: int) -> TextCorpus:

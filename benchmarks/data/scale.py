@@ -16,11 +16,11 @@ from common.usage import CommandError, ResourceUsage, run_commands
 from .corpora import BaseCorpus, TextCorpus
 from .dragoman_runner import BATCH_TOKENS, CLEANING, build_command, build_dataloader_command, build_settings
 
-ASKED_BYTES = 1.5 * 2**30
-ASKED_FIRST_SECONDS, ASKED_SEEK_SECONDS = 3.0, 1.0
-ASKED_LOADER = 20.0
+TARGET_BYTES = 1.5 * 2**30
+TARGET_FIRST_SECONDS, TARGET_SEEK_SECONDS = 3.0, 1.0
+TARGET_LOADER_RATIO = 20.0
 OPENINGS = 3
-BESIDE = "train, "  # the run on few pairs, which nothing is asked of
+SMALL_RUN_PREFIX = "train, "  # the run on few pairs, which has no target
 
 
 def measure_scale(
@@ -32,15 +32,15 @@ def measure_scale(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     changes = build_settings(base, text, folder / "run", f"training.max_steps={steps}")
-    learning = build_settings(base, text, folder / "learning")
-    learning = [change for change in learning if not change.startswith("tokenizer.model_file=")]
+    tokenizer_changes = build_settings(base, text, folder / "tokenizer")
+    tokenizer_changes = [change for change in tokenizer_changes if not change.startswith("tokenizer.model_file=")]
     cleaning = [f"data.cleaning.{rule}" for rule in CLEANING]
     commands = {
         "prepare": build_command("prepare", recipe, changes),
-        "prepare, learning pieces": build_command("prepare", recipe, learning),
+        "prepare, training the tokenizer": build_command("prepare", recipe, tokenizer_changes),
         "clean": build_command("clean", recipe, [*changes, *cleaning], "-o", folder / "cleaned"),
         "train": build_command("train", recipe, changes),
-        f"{BESIDE}{small.pairs:,} pairs": build_command(
+        f"{SMALL_RUN_PREFIX}{small.pairs:,} pairs": build_command(
             "train", recipe, build_settings(base, small, folder / "small", f"training.max_steps={steps}")
         ),
         "info": build_command("info", folder / "run" / "bundle", []),
@@ -52,8 +52,8 @@ def measure_scale(
             used[name] = run_commands(words, memory=True)
         except CommandError as error:
             section.notes.append(f"dragoman {name}: {error}")
-        if name in ("prepare, learning pieces", "clean"):  # of no further use, and as large as the corpus
-            shutil.rmtree(folder / "learning", ignore_errors=True)
+        if name in ("prepare, training the tokenizer", "clean"):  # as large as the corpus, and not needed again
+            shutil.rmtree(folder / "tokenizer", ignore_errors=True)
             shutil.rmtree(folder / "cleaned", ignore_errors=True)
     _report_memory(section, text, used)
     if "prepare" in used:
@@ -83,8 +83,8 @@ def _report_memory(section: Section, text: TextCorpus, used: dict[str, ResourceU
     section.tables.append(table)
     section.figures["pairs"] = text.pairs
     for name, usage in used.items():
-        if not name.startswith(BESIDE):
-            section.ratios.append(Ratio("memory_" + re.sub(r"\W+", "_", name), ASKED_BYTES / usage.peak_resident, 1.0))
+        if not name.startswith(SMALL_RUN_PREFIX):
+            section.ratios.append(Ratio("memory_" + re.sub(r"\W+", "_", name), TARGET_BYTES / usage.peak_resident, 1.0))
 
 
 def _report_opening(section: Section, recipe: Path, changes: list[str]) -> None:
@@ -93,39 +93,39 @@ def _report_opening(section: Section, recipe: Path, changes: list[str]) -> None:
     whole = statistics.median(measurement["first_batch_seconds"] for measurement in measurements)
     imports = statistics.median(measurement["import_seconds"] for measurement in measurements)
     seeks = [seconds for measurement in measurements for seconds in measurement["seek_seconds"]]
-    table = Table("From a prepared folder, seconds", ["what", "median", "slowest", "asked"])
+    table = Table("From a prepared folder, seconds", ["measurement", "median", "slowest", "target"])
     table.rows = [
         [
             "first batch, from the start of the process",
             f"{whole:.2f}",
             f"{max(measurement['first_batch_seconds'] for measurement in measurements):.2f}",
-            f"{ASKED_FIRST_SECONDS:.0f}",
+            f"{TARGET_FIRST_SECONDS:.0f}",
         ],
         ["  of which imports", f"{imports:.2f}", "", ""],
         [
-            "batch at a random place of a late epoch",
+            "batch at a random position of a late epoch",
             f"{statistics.median(seeks):.3f}",
             f"{max(seeks):.3f}",
-            f"{ASKED_SEEK_SECONDS:.0f}",
+            f"{TARGET_SEEK_SECONDS:.0f}",
         ],
     ]
     section.tables.append(table)
     section.figures["opening"] = measurements
-    section.ratios.append(Ratio("first_batch", ASKED_FIRST_SECONDS / whole, 1.0))
-    section.ratios.append(Ratio("seek", ASKED_SEEK_SECONDS / max(seeks), 1.0))
+    section.ratios.append(Ratio("first_batch", TARGET_FIRST_SECONDS / whole, 1.0))
+    section.ratios.append(Ratio("seek", TARGET_SEEK_SECONDS / max(seeks), 1.0))
 
 
 def _report_dataloader(section: Section, recipe: Path, changes: list[str], trained: Path, seconds: float) -> None:
     """Report the data loader's rate over the rate of training steps in the metrics log of the run."""
     served = _run_json(build_dataloader_command("rate", recipe, changes, seconds))["target_tokens_per_second"]
-    journal = trained / "metrics.jsonl"
-    if not journal.exists():
-        section.notes.append("no journal of a training run: the loader cannot be held against it")
+    log_path = trained / "metrics.jsonl"
+    if not log_path.exists():
+        section.notes.append("no metrics log of a training run: the loader cannot be compared with training")
         return
-    entries = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+    entries = [json.loads(line) for line in log_path.read_text(encoding="utf-8").splitlines()]
     rates = [entry["tokens_per_second"] for entry in entries if entry["type"] == "train"][1:]  # the first one warms up
-    consumed = max(rates)  # of a machine that others slow down, too: the loader must keep up with training at its best
-    table = Table(f"Target tokens a second, batches of {BATCH_TOKENS:,}", ["what", "tokens/s"])
+    consumed = max(rates)  # the fastest interval, because other programs may slow the machine down
+    table = Table(f"Target tokens per second, batches of {BATCH_TOKENS:,}", ["measurement", "tokens/s"])
     table.rows = [
         ["loader, in one process, median of windows", f"{served:,.0f}"],
         [f"training, tiny, fastest of {len(rates)} intervals", f"{consumed:,.0f}"],
@@ -133,7 +133,7 @@ def _report_dataloader(section: Section, recipe: Path, changes: list[str], train
     section.tables.append(table)
     section.figures["loader_tokens_per_second"] = served
     section.figures["training_tokens_per_second"] = rates
-    section.ratios.append(Ratio("loader_over_training", served / consumed, ASKED_LOADER))
+    section.ratios.append(Ratio("loader_over_training", served / consumed, TARGET_LOADER_RATIO))
 
 
 def _run_json(words: list[str | Path]) -> dict[str, Any]:

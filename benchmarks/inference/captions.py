@@ -1,4 +1,4 @@
-"""Translation of Multi30k's test set by a trained model: raw text in and out, all lines at once and one at a time."""
+"""Translation of Multi30k's test set by a trained model: raw text in and out, all lines at once and line by line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEST = "test_2016_flickr"
 TRAINING_MINUTES = {"quick": 1.0, "full": 15.0}
 BEAM = 5
 TRIAL_FRACTION = 0.2
-"""The share of the lines by which settings are tried that take one at a time, since no line knows of the others."""
+"""Share of the lines that line-by-line settings are tried on."""
 
 
 class MissingCaptionsError(Exception):
@@ -47,10 +47,10 @@ class Captions:
 def find_captions(
     shared: Path, work: Path, bundle: Path | None, *, quick: bool, on_progress: Callable[[str], None]
 ) -> Captions:
-    """Return the given bundle, or one that is trained once. Raises MissingCaptionsError, CommandError."""
+    """Return the captions with the bundle, or with a model that is trained once. Raises MissingCaptionsError, CommandError."""
     text = shared / "multi30k" / "raw"
     if not text.is_dir():
-        raise MissingCaptionsError(f"no Multi30k in {shared}")
+        raise MissingCaptionsError(f"{shared}: holds no Multi30k; give its folder by --shared")
     name = "given"
     if bundle is None:
         kind = "quick" if quick and not (work / "trained-full" / "bundle").exists() else "full"
@@ -61,8 +61,8 @@ def find_captions(
             _train_model(text, bundle.parent, TRAINING_MINUTES[kind])
     forms = convert_bundle(bundle, work / f"forms-{name}")
     _, _, metadata = read_config(forms.bundle)
-    described = f"{metadata.parameters or 0:,} parameters, {metadata.steps or 0:,} steps"
-    return Captions(forms, _lines(text / f"{TEST}.en.gz"), _lines(text / f"{TEST}.de.gz"), described)
+    description = f"{metadata.parameters or 0:,} parameters, {metadata.steps or 0:,} steps"
+    return Captions(forms, _lines(text / f"{TEST}.en.gz"), _lines(text / f"{TEST}.de.gz"), description)
 
 
 def _train_model(text: Path, folder: Path, minutes: float) -> None:
@@ -88,23 +88,25 @@ def search_options(beam: int) -> dict[str, dict[str, Any]]:
     """Return equal search options for every system: greedy, or a beam with scores divided by the length."""
     if beam == 1:
         return {DRAGOMAN: {}, CT2: {}, HF: {}}
-    ours = {"length_penalty": "power", "alpha": 1.0, "early_stopping": "beam_full"}
-    return {DRAGOMAN: ours, CT2: {"length_penalty": 1.0}, HF: {"length_penalty": 1.0}}
+    dragoman_options = {"length_penalty": "power", "alpha": 1.0, "early_stopping": "beam_full"}
+    return {DRAGOMAN: dragoman_options, CT2: {"length_penalty": 1.0}, HF: {"length_penalty": 1.0}}
 
 
-def list_candidates(systems: Systems, forms: ModelFormats, *, quick: bool, one_by_one: bool) -> list[Candidate]:
+def list_candidates(systems: Systems, forms: ModelFormats, *, quick: bool, line_by_line: bool) -> list[Candidate]:
     styles = [{"batch": 32, "batch_type": "examples"}, {"batch": 1024, "batch_type": "tokens"}]
     if not quick:
         styles += [{"batch": 128, "batch_type": "examples"}, {"batch": 64, "batch_type": "examples"}]
         styles += [{"batch": 2048, "batch_type": "tokens"}, {"batch": 4096, "batch_type": "tokens"}]
-    budgets: list[int | None] = [None] if quick or one_by_one else [None, 1024, 2048, 8192]
-    ours = [{"precision": precision, "batch_tokens": budget} for precision in ("auto", *PRECISIONS) for budget in budgets]
-    ways = ["1 x 2 threads", "1 x 1 thread"] if one_by_one else ["2 x 1 thread", "1 x 2 threads"]
-    candidates = [candidate for way in ways for candidate in systems.dragoman(way, ours)]
-    for way in ways:
-        candidates += systems.ctranslate2(way, [{}] if one_by_one else styles, quick=quick)
-    batches = [{"batch": 32}] if quick or one_by_one else [{"batch": 32}, {"batch": 64}, {"batch": 128}]
-    return candidates + systems.transformers([{}] if one_by_one else batches, forms)
+    budgets: list[int | None] = [None] if quick or line_by_line else [None, 1024, 2048, 8192]
+    dragoman_settings = [
+        {"precision": precision, "batch_tokens": budget} for precision in ("auto", *PRECISIONS) for budget in budgets
+    ]
+    thread_layouts = ["1 x 2 threads", "1 x 1 thread"] if line_by_line else ["2 x 1 thread", "1 x 2 threads"]
+    candidates = [candidate for threads in thread_layouts for candidate in systems.dragoman(threads, dragoman_settings)]
+    for threads in thread_layouts:
+        candidates += systems.ctranslate2(threads, [{}] if line_by_line else styles, quick=quick)
+    batches = [{"batch": 32}] if quick or line_by_line else [{"batch": 32}, {"batch": 64}, {"batch": 128}]
+    return candidates + systems.transformers([{}] if line_by_line else batches, forms)
 
 
 def measure_captions(
@@ -117,40 +119,41 @@ def measure_captions(
     budget: TimeBudget = UNBOUNDED,
 ) -> Section:
     section = Section()
-    together = Table(
-        "All lines at once: lines a second, text to text", ["search", "system", "best setting", "lines/s", "BLEU", "over it"]
+    batch_table = Table(
+        "All lines at once: lines per second, text to text", ["search", "system", "best setting", "lines/s", "BLEU", "ratio"]
     )
-    alone = Table(
-        "One line at a time: milliseconds a line", ["search", "system", "best setting", "mean", "p50", "p99", "over it"]
+    line_table = Table(
+        "Line by line: milliseconds per line", ["search", "system", "best setting", "mean", "p50", "p99", "ratio"]
     )
     lines, references = (side[:250] if quick else side for side in (captions.lines, captions.references))
-    section.notes.append(f"the model: {captions.description}; {len(lines):,} lines of Multi30k {TEST}, en-de, raw text")
-    few = lines[:50] if quick else lines
+    section.notes.append(f"model: {captions.description}; {len(lines):,} lines of Multi30k {TEST}, en-de, raw text")
+    timed_lines = lines[:50] if quick else lines
     for part, beam in ((1 / 2, 1), (1.0, BEAM)):
         time_left = budget.take_share(part)
         name = "greedy" if beam == 1 else f"beam {beam}"
         outputs: dict[str, list[str]] = {}
         seconds_by_setting: dict[str, list[float]] = {}
-        whole = compare_systems(
-            list_candidates(systems, captions.forms, quick=quick, one_by_one=False),
-            _make_rate(captions.forms, lines, beam, outputs, {}, one_by_one=False),
+        batch_results = compare_systems(
+            list_candidates(systems, captions.forms, quick=quick, line_by_line=False),
+            _make_rate(captions.forms, lines, beam, outputs, {}, line_by_line=False),
             trial_seconds=0.0, seconds=0.0, rounds=rounds, keep={DRAGOMAN: 2, CT2: 2, HF: 1},
             always_tried=[CT2], budget=time_left.take_share(2 / 3),
         )  # fmt: skip
-        _report_batch(section, together, name, whole, outputs, references)
-        candidate = compare_systems(
-            list_candidates(systems, captions.forms, quick=quick, one_by_one=True),
-            _make_rate(captions.forms, few, beam, {}, seconds_by_setting, one_by_one=True),
+        _report_batch(section, batch_table, name, batch_results, outputs, references)
+        line_results = compare_systems(
+            list_candidates(systems, captions.forms, quick=quick, line_by_line=True),
+            _make_rate(captions.forms, timed_lines, beam, {}, seconds_by_setting, line_by_line=True),
             trial_seconds=TRIAL_FRACTION, seconds=0.0, rounds=rounds, keep={DRAGOMAN: 1, CT2: 1, HF: 1},
             always_tried=[CT2], budget=time_left,
         )  # fmt: skip
-        _report_single(section, alone, name, candidate, seconds_by_setting)
-        section.notes += [f"{name}: {reason}" for reason in list_notes(whole)]
-        section.notes += [f"{name}, one line at a time: {reason}" for reason in list_notes(candidate)]
+        _report_single(section, line_table, name, line_results, seconds_by_setting)
+        section.notes += [f"{name}: {reason}" for reason in list_notes(batch_results)]
+        section.notes += [f"{name}, line by line: {reason}" for reason in list_notes(line_results)]
         on_progress(
-            f"captions {name}: " + ", ".join(f"{system} {result.best}" for system, result in whole.items() if result.best)
+            f"captions {name}: "
+            + ", ".join(f"{system} {result.best}" for system, result in batch_results.items() if result.best)
         )
-    section.tables += [together, alone]
+    section.tables += [batch_table, line_table]
     return section
 
 
@@ -161,11 +164,11 @@ def _make_rate(
     outputs: dict[str, list[str]],
     seconds_by_setting: dict[str, list[float]],
     *,
-    one_by_one: bool,
+    line_by_line: bool,
 ) -> Callable[[Candidate, float], float]:
     """Return a function that measures lines per second; texts and seconds are stored by system and setting."""
 
-    tried = set[str]()
+    tried_keys = set[str]()
 
     def rate(entry: Candidate, share: float) -> float:
         subset = lines[: max(1, int(share * len(lines)))] if share else lines
@@ -176,18 +179,18 @@ def _make_rate(
             beam=beam,
             search=search_options(beam)[entry.system],
             setting=entry.setting,
-            one_by_one=one_by_one,
+            line_by_line=line_by_line,
         )
         key = f"{entry.system}, {entry.label}"
         outputs[key] = answer["outputs"]
-        turns: list[float] = answer["seconds"]
-        if one_by_one:
-            if share or key in tried:  # a round takes the place of the lines that settings were tried by
+        seconds: list[float] = answer["seconds"]
+        if line_by_line:
+            if share or key in tried_keys:  # the lines of a round replace those of a trial
                 seconds_by_setting[key] = []
-            (tried.add if share else tried.discard)(key)
-            seconds_by_setting.setdefault(key, []).extend(turns)
-            return len(subset) / sum(turns)
-        return len(subset) / statistics.median(turns)
+            (tried_keys.add if share else tried_keys.discard)(key)
+            seconds_by_setting.setdefault(key, []).extend(seconds)
+            return len(subset) / sum(seconds)
+        return len(subset) / statistics.median(seconds)
 
     return rate
 
@@ -200,15 +203,15 @@ def _report_batch(
     outputs: dict[str, list[str]],
     references: list[str],
 ) -> None:
-    ours = outcomes[DRAGOMAN].best if DRAGOMAN in outcomes else None
+    dragoman_best = outcomes[DRAGOMAN].best if DRAGOMAN in outcomes else None
     for system, outcome in outcomes.items():
         if outcome.best is None:
             continue
         label, rate = outcome.best
         score = bleu(outputs[f"{system}, {label}"], [references])
-        ratio = ours[1] / rate if ours and system != DRAGOMAN else None
+        ratio = dragoman_best[1] / rate if dragoman_best and system != DRAGOMAN else None
         table.rows.append([name, system, label, f"{rate:,.0f}", f"{score.value:.2f}", f"{ratio:.2f}" if ratio else ""])
-        section.figures[f"{name}, {system}, together"] = {"rates": outcome.rates, "bleu": score.value}
+        section.figures[f"{name}, {system}, batch"] = {"rates": outcome.rates, "bleu": score.value}
         if ratio is not None:
             key = f"captions_{name.replace(' ', '')}" + ("" if system == CT2 else f"_over_{system}")
             section.ratios.append(Ratio(key, ratio, TARGET_RATIO if system == CT2 else None))
@@ -217,17 +220,17 @@ def _report_batch(
 def _report_single(
     section: Section, table: Table, name: str, outcomes: dict[str, CellResult], seconds_by_setting: dict[str, list[float]]
 ) -> None:
-    ours = outcomes[DRAGOMAN].best if DRAGOMAN in outcomes else None
+    dragoman_best = outcomes[DRAGOMAN].best if DRAGOMAN in outcomes else None
     for system, outcome in outcomes.items():
         if outcome.best is None:
             continue
         label, rate = outcome.best
         seconds = sorted(seconds_by_setting[f"{system}, {label}"])
-        half, late = (1e3 * seconds[min(len(seconds) - 1, int(len(seconds) * share))] for share in (0.5, 0.99))
-        ratio = ours[1] / rate if ours and system != DRAGOMAN else None
+        p50, p99 = (1e3 * seconds[min(len(seconds) - 1, int(len(seconds) * share))] for share in (0.5, 0.99))
+        ratio = dragoman_best[1] / rate if dragoman_best and system != DRAGOMAN else None
         mean = f"{1e3 / rate:.1f}"
-        table.rows.append([name, system, label, mean, f"{half:.1f}", f"{late:.1f}", f"{ratio:.2f}" if ratio else ""])
-        section.figures[f"{name}, {system}, alone"] = {"rates": outcome.rates, "p50": half, "p99": late}
+        table.rows.append([name, system, label, mean, f"{p50:.1f}", f"{p99:.1f}", f"{ratio:.2f}" if ratio else ""])
+        section.figures[f"{name}, {system}, line by line"] = {"rates": outcome.rates, "p50": p50, "p99": p99}
         if ratio is not None:
-            key = f"captions_{name.replace(' ', '')}_alone" + ("" if system == CT2 else f"_over_{system}")
+            key = f"captions_{name.replace(' ', '')}_line_by_line" + ("" if system == CT2 else f"_over_{system}")
             section.ratios.append(Ratio(key, ratio, TARGET_RATIO if system == CT2 else None))

@@ -1,6 +1,6 @@
 """Speed limit of the machine: the time to read the weights (one sentence) or to multiply by them (more sentences).
 
-Attention, softmax and search count for nothing.
+The limit ignores attention, softmax and search.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class SpeedLimit:
 def products_per_sentence(config: ModelConfig) -> Counter[Shape]:
     """Count the matrix products over the source, by output and input width."""
     d, ff, layers = config.d_model, config.d_ff, config.encoder_layers
-    limits_by_cell = Counter({(3 * d, d): layers, (d, d): layers, (ff, d): layers, (d, ff): layers})
-    return limits_by_cell + Counter({(2 * d, d): config.decoder_layers})
+    encoder_products = Counter({(3 * d, d): layers, (d, d): layers, (ff, d): layers, (d, ff): layers})
+    return encoder_products + Counter({(2 * d, d): config.decoder_layers})
 
 
 def products_per_token(config: ModelConfig, vocabulary: int) -> Counter[Shape]:
@@ -58,17 +58,17 @@ def compute_limits(
     """Return the limits by batch and beam size, for SOURCE_TOKENS in and TARGET_TOKENS out."""
     source, step = products_per_sentence(config), products_per_token(config, vocabulary)
     sizes = [_bytes(step) * width for width in BYTES.values()]
-    many = [(batch, beam) for batch, beam in cells if batch > 1]
+    batched_cells = [(batch, beam) for batch, beam in cells if batch > 1]
     products = sorted(
-        {(batch * SOURCE_TOKENS, *shape) for batch, _ in many for shape in source}
-        | {(batch * beam, *shape) for batch, beam in many for shape in step}
+        {(batch * SOURCE_TOKENS, *shape) for batch, _ in batched_cells for shape in source}
+        | {(batch * beam, *shape) for batch, beam in batched_cells for shape in step}
     )
     program = Path(__file__).with_name("products.py")
     command: list[str | Path] = [sys.executable, program, str(threads), json.dumps({"read": sizes, "multiply": products})]
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": str(threads)}, capture_output=True, text=True)
-    if done.returncode:
-        raise CommandError(f"products.py: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
-    answer = json.loads(done.stdout)
+    completed = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": str(threads)}, capture_output=True, text=True)
+    if completed.returncode:
+        raise CommandError(f"products.py: {(completed.stderr.strip().splitlines() or ['no output'])[-1]}")
+    answer = json.loads(completed.stdout)
     speed = dict(zip(BYTES, answer["read"], strict=True))
     seconds = dict(zip(products, answer["multiply"], strict=True))
     limits_by_cell = {}

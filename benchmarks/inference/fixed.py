@@ -20,7 +20,7 @@ from .serve import SOURCE_TOKENS, TARGET_TOKENS
 from .systems import COMPUTE_TYPES, CT2, DRAGOMAN, HF, PRECISIONS, Systems, model_path
 
 TARGET_RATIO = 1.2
-"""Times the best peer that is asked in every cell."""
+"""Least ratio over the best setting of CTranslate2 in each cell."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ CELLS = [
 
 def make_sources(count: int) -> list[list[int]]:
     """Return source ids without the end token, which every system adds."""
-    chance = random.Random(1)
-    return [[chance.randrange(len(SPECIAL_IDS), VOCABULARY) for _ in range(SOURCE_TOKENS - 1)] for _ in range(count)]
+    rng = random.Random(1)
+    return [[rng.randrange(len(SPECIAL_IDS), VOCABULARY) for _ in range(SOURCE_TOKENS - 1)] for _ in range(count)]
 
 
 def make_rate(
@@ -61,31 +61,40 @@ def make_rate(
 
     def rate(entry: Candidate, seconds: float) -> float:
         folder = model_path(entry, forms)
-        asked = {"folder": folder, "sources": sources, "beam": cell.beam, "setting": entry.setting, **clock}
-        answer = entry.process.request(do="fixed", seconds=seconds, **asked)
+        arguments = {"folder": folder, "sources": sources, "beam": cell.beam, "setting": entry.setting, **clock}
+        answer = entry.process.request(do="fixed", seconds=seconds, **arguments)
         outputs[f"{entry.system}, {entry.label}"] = answer["outputs"]
-        turns: list[float] = answer["seconds"]
-        return cell.batch * TARGET_TOKENS / statistics.median(turns)
+        turn_seconds: list[float] = answer["seconds"]
+        return cell.batch * TARGET_TOKENS / statistics.median(turn_seconds)
 
     return rate
 
 
 def list_candidates(systems: Systems, forms: ModelFormats, cell: FixedCell, *, quick: bool) -> list[Candidate]:
-    # What is never near the best, a quick run leaves out: float32 of ours, and transformers' beams over many sentences.
-    ours = [{"precision": precision} for precision in PRECISIONS if not (quick and precision == "float32" and cell.batch > 8)]
-    # Float32 comes near only where there are few rows; a quick run does not try it elsewhere.
+    # A quick run skips settings that are far from the best: our float32, and transformers with many hypotheses.
+    dragoman_settings = [
+        {"precision": precision} for precision in PRECISIONS if not (quick and precision == "float32" and cell.batch > 8)
+    ]
+    # CTranslate2's float32 is near the best only with few rows.
     types = COMPUTE_TYPES[:1] if quick and cell.batch * cell.beam >= 32 else COMPUTE_TYPES
     if cell.throughput:
         sizes = [{"batch": 32}] if quick else [{"batch": 32}, {"batch": 64}, {"batch": 128}]
-        batched = [{**setting, **size} for setting in ours for size in sizes]
-        # Two batches, or one twice as fast: who waits for all of them does not care.
+        batched = [{**setting, **size} for setting in dragoman_settings for size in sizes]
+        # Two batches at once, or one after the other with two threads, take equal time at best.
         own_candidates = systems.dragoman("2 x 1 thread", batched) + systems.dragoman("1 x 2 threads", batched)
         return own_candidates + systems.ctranslate2("2 x 1 thread", sizes, quick=quick, types=types)
-    both = ("1 x 2 threads", "1 x 1 thread")
-    own_candidates = [candidate for setting in ours for threads in both for candidate in systems.dragoman(threads, [setting])]
-    peers = [candidate for threads in both for candidate in systems.ctranslate2(threads, [{}], quick=quick, types=types)]
-    theirs = [] if quick and cell.batch * cell.beam >= 32 else systems.transformers([{}], forms)
-    return own_candidates + peers + theirs
+    thread_layouts = ("1 x 2 threads", "1 x 1 thread")
+    own_candidates = [
+        candidate
+        for setting in dragoman_settings
+        for threads in thread_layouts
+        for candidate in systems.dragoman(threads, [setting])
+    ]
+    peers = [
+        candidate for threads in thread_layouts for candidate in systems.ctranslate2(threads, [{}], quick=quick, types=types)
+    ]
+    transformers_candidates = [] if quick and cell.batch * cell.beam >= 32 else systems.transformers([{}], forms)
+    return own_candidates + peers + transformers_candidates
 
 
 def measure_fixed(
@@ -105,10 +114,10 @@ def measure_fixed(
         cells = [replace(cell, batch=cell.batch // 4) if cell.throughput else cell for cell in cells]
     bounds = compute_limits(recipe.model, VOCABULARY, [(cell.batch, cell.beam) for cell in cells], threads=2)
     table = Table(
-        f"Base, random weights, {SOURCE_TOKENS} tokens in, {TARGET_TOKENS} out: target tokens a second",
-        ["batch x beam", DRAGOMAN, "numbers", CT2, "best setting", HF, f"over {CT2}", "limit", "share of it"],
+        f"Base, random weights, {SOURCE_TOKENS} tokens in, {TARGET_TOKENS} out: target tokens per second",
+        ["batch x beam", DRAGOMAN, "numbers", CT2, "best setting", HF, f"ratio over {CT2}", "limit", "share of limit"],
     )
-    remarks: list[str] = []
+    notes: list[str] = []
     for number, cell in enumerate(cells):
         outputs: dict[str, list[list[int]]] = {}
         entries = list_candidates(systems, forms, cell, quick=quick)
@@ -123,42 +132,43 @@ def measure_fixed(
             budget=budget.take_share(1 / (len(cells) - number)),
         )
         _report_cell(section, table, cell, outcomes, bounds[cell.batch, cell.beam])
-        remarks += [f"{cell.name}: {reason}" for reason in list_notes(outcomes)]
-        section.figures[cell.name]["same"] = same = _token_agreement(outputs)
-        remarks += [
-            f"{cell.name}: of the tokens in float32, {share:.1%} are dragoman's in {who}" for who, share in same.items()
+        notes += [f"{cell.name}: {reason}" for reason in list_notes(outcomes)]
+        section.figures[cell.name]["agreement"] = agreement = _token_agreement(outputs)
+        notes += [
+            f"{cell.name}: {share:.1%} of the float32 tokens of {system} equal dragoman's"
+            for system, share in agreement.items()
         ]
         on_progress(
             f"fixed {cell.name}: "
             + ", ".join(f"{name} {candidate.best}" for name, candidate in outcomes.items() if candidate.best)
         )
     section.tables.append(table)
-    section.notes += remarks
-    section.notes.append("numbers: what dragoman computes in")
-    section.notes.append("limit: to read the weights (batch 1) or to multiply by them (beyond), in the numbers that allow most")
+    section.notes += notes
+    section.notes.append("numbers: precision of dragoman")
+    section.notes.append("limit: time to read the weights (batch 1) or to multiply by them, in the fastest precision")
     return section
 
 
 def _report_cell(section: Section, table: Table, cell: FixedCell, outcomes: dict[str, CellResult], limit: SpeedLimit) -> None:
     best = {name: outcome.best for name, outcome in outcomes.items()}
-    ours, peer, slow = (best.get(name) for name in (DRAGOMAN, CT2, HF))
+    dragoman_best, ctranslate2_best, transformers_best = (best.get(name) for name in (DRAGOMAN, CT2, HF))
     binding, bound = limit.best
-    ratio = ours[1] / peer[1] if ours and peer else None
+    ratio = dragoman_best[1] / ctranslate2_best[1] if dragoman_best and ctranslate2_best else None
     table.rows.append(
         [
             cell.name,
-            *([f"{ours[1]:,.0f}", ours[0].replace(",", " ").split()[0]] if ours else ["-", "-"]),
-            *([f"{peer[1]:,.0f}", peer[0]] if peer else ["-", "-"]),
-            f"{slow[1]:,.0f}" if slow else "-",
+            *([f"{dragoman_best[1]:,.0f}", dragoman_best[0].replace(",", " ").split()[0]] if dragoman_best else ["-", "-"]),
+            *([f"{ctranslate2_best[1]:,.0f}", ctranslate2_best[0]] if ctranslate2_best else ["-", "-"]),
+            f"{transformers_best[1]:,.0f}" if transformers_best else "-",
             f"{ratio:.2f}" if ratio else "-",
             f"{bound:,.0f} ({limit.bound_by}, {binding})",
-            f"{ours[1] / bound:.0%}" if ours else "-",
+            f"{dragoman_best[1] / bound:.0%}" if dragoman_best else "-",
         ]
     )
     if ratio is not None:
         section.ratios.append(Ratio(f"fixed_{cell.name}", ratio, TARGET_RATIO))
-    if ours and slow:
-        section.ratios.append(Ratio(f"fixed_{cell.name}_over_transformers", ours[1] / slow[1]))
+    if dragoman_best and transformers_best:
+        section.ratios.append(Ratio(f"fixed_{cell.name}_over_transformers", dragoman_best[1] / transformers_best[1]))
     section.figures[cell.name] = {
         "rates": {name: outcome.rates for name, outcome in outcomes.items()},
         "limit": limit.rates,
@@ -169,14 +179,16 @@ def _report_cell(section: Section, table: Table, cell: FixedCell, outcomes: dict
 def _token_agreement(outputs: dict[str, list[list[int]]]) -> dict[str, float]:
     """Return the fraction of tokens in float32 that each peer shares with dragoman in float32."""
     exact = {name: tokens for name, tokens in outputs.items() if "float32" in name and "int8_float32" not in name}
-    ours = next((tokens for name, tokens in exact.items() if name.startswith(DRAGOMAN)), None)
+    dragoman_tokens = next((tokens for name, tokens in exact.items() if name.startswith(DRAGOMAN)), None)
     agreement: dict[str, float] = {}
     for name, tokens in exact.items():
         system = name.split(",")[0]
-        if ours is None or system == DRAGOMAN or system in agreement:
+        if dragoman_tokens is None or system == DRAGOMAN or system in agreement:
             continue
         pairs = [
-            pair for candidate, peer_token in zip(ours, tokens, strict=True) for pair in zip(candidate, peer_token, strict=True)
+            pair
+            for candidate, peer_token in zip(dragoman_tokens, tokens, strict=True)
+            for pair in zip(candidate, peer_token, strict=True)
         ]
         agreement[system] = sum(candidate == peer_token for candidate, peer_token in pairs) / len(pairs)
     return agreement

@@ -44,11 +44,11 @@ from .serve import SOURCE_TOKENS, TARGET_TOKENS, time_turns
 BATCHES = (1, 8, 32, 128, 512, 1024)
 BEAMS = (1, 4)
 PRECISION = torch.bfloat16
-# Of the best hypotheses at beam 4, and of the time within a step in which nothing runs.
-ASKED_RATE = 100_000
-ASKED_IDLE = 0.1
-# Products that are timed in one go, so that asking for them takes no part of the time.
-AT_ONCE = 20
+# Targets: tokens per second of the best hypotheses at beam 4, and the idle fraction of the time within steps.
+TARGET_RATE = 100_000
+MAX_IDLE_FRACTION = 0.1
+# Products in one CUDA graph, so that the launch takes a negligible share of the time.
+PRODUCTS_PER_GRAPH = 20
 COPIED_BYTES = 1 << 30
 
 
@@ -119,12 +119,12 @@ class GpuBenchmark:
         rates: dict[str, list[float]] = {"fixed": [], "plain": []}
         inference_models = {"fixed": self.cuda_model, "plain": self.plain_model}
         for inference_model in inference_models.values():
-            for _ in range(2):  # graphs are recorded by the first, and the second finds memory as it will be
+            for _ in range(2):  # the first records the graphs, the second runs with all memory allocated
                 self.search(inference_model, cell, source_BS)
         for _ in range(rounds):
             for name, inference_model in inference_models.items():
-                turns = time_turns(partial(self.search, inference_model, cell, source_BS), seconds)
-                rates[name] += [cell.batch * TARGET_TOKENS / turn for turn in turns]
+                turn_seconds = time_turns(partial(self.search, inference_model, cell, source_BS), seconds)
+                rates[name] += [cell.batch * TARGET_TOKENS / seconds_of_turn for seconds_of_turn in turn_seconds]
         return GpuCellResult(
             rate=statistics.median(rates["fixed"]),
             plain=statistics.median(rates["plain"]),
@@ -147,11 +147,11 @@ class GpuBenchmark:
         return steps
 
     def limit(self, cell: GpuCell) -> float:
-        once = self._least_seconds(products_per_sentence(self.config), cell.batch * SOURCE_TOKENS)
-        step = self._least_seconds(products_per_token(self.config, VOCABULARY), cell.batch * cell.beam)
+        once = self._min_seconds(products_per_sentence(self.config), cell.batch * SOURCE_TOKENS)
+        step = self._min_seconds(products_per_token(self.config, VOCABULARY), cell.batch * cell.beam)
         return cell.batch * TARGET_TOKENS / (once + TARGET_TOKENS * step)
 
-    def _least_seconds(self, shapes: Counter[Shape], rows: int) -> float:
+    def _min_seconds(self, shapes: Counter[Shape], rows: int) -> float:
         read = sum(count * wide * narrow for (wide, narrow), count in shapes.items()) * PRECISION.itemsize
         multiplied = sum(count * self._product_seconds(rows, shape) for shape, count in shapes.items())
         return max(read / self.bandwidth, multiplied)
@@ -162,10 +162,10 @@ class GpuBenchmark:
             into = torch.empty(rows, shape[0], device=self.device, dtype=PRECISION)
 
             def multiply() -> None:
-                for _ in range(AT_ONCE):
+                for _ in range(PRODUCTS_PER_GRAPH):
                     torch.mm(left, right.t(), out=into)
 
-            self.products[rows, shape] = fastest(self.graphs(multiply)) / AT_ONCE
+            self.products[rows, shape] = fastest(self.graphs(multiply)) / PRODUCTS_PER_GRAPH
         return self.products[rows, shape]
 
     @cached_property
@@ -215,8 +215,8 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 def build_section(results: dict[GpuCell, GpuCellResult], bandwidth: float) -> Section:
     section = Section()
     table = Table(
-        f"Base in bfloat16, random weights, {SOURCE_TOKENS} tokens in, {TARGET_TOKENS} out: target tokens a second",
-        ["batch x beam", "fixed shapes", "plain step", "ratio", "idle in steps", "idle in all", "limit", "share of it"],
+        f"Base in bfloat16, random weights, {SOURCE_TOKENS} tokens in, {TARGET_TOKENS} out: target tokens per second",
+        ["batch x beam", "fixed shapes", "plain step", "ratio", "idle in steps", "idle in search", "limit", "share of limit"],
     )
     for cell, cell_result in results.items():
         table.rows.append(
@@ -232,26 +232,30 @@ def build_section(results: dict[GpuCell, GpuCellResult], bandwidth: float) -> Se
             ]
         )
         section.ratios.append(Ratio(f"over_plain_{cell.name}", cell_result.rate / cell_result.plain))
-        section.ratios.append(Ratio(f"busy_in_steps_{cell.name}", 1.0 - cell_result.idle_step, 1.0 - ASKED_IDLE))
+        section.ratios.append(Ratio(f"busy_in_steps_{cell.name}", 1.0 - cell_result.idle_step, 1.0 - MAX_IDLE_FRACTION))
         section.figures[cell.name] = vars(cell_result)
     section.tables.append(table)
     section.notes.append(f"memory: {bandwidth / 1e9:,.0f} GB/s, by a copy of {COPIED_BYTES >> 20:,} MiB")
     rates = [cell_result.rate for cell, cell_result in results.items() if cell.beam == 4]
     if rates:
-        section.ratios.append(Ratio("beam4_over_asked", max(rates) / ASKED_RATE, 1.0))
+        section.ratios.append(Ratio("beam4_over_target", max(rates) / TARGET_RATE, 1.0))
     return section
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Three batch sizes, one short round.")
-@click.option("--batch", "batches", type=click.IntRange(min=1), multiple=True, help="Sentences at once; these alone.")
-@click.option("--rounds", type=click.IntRange(min=1), help="Turns of each.  [default: 3; quick 1]")
-@click.option("--seconds", type=click.FloatRange(min=0.0), help="Of each turn.  [default: 2; quick 0.3]")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write everything measured to this file.")
+@click.option("--quick", is_flag=True, help="Measure three batch sizes in one short round.")
+@click.option(
+    "--batch", "batches", type=click.IntRange(min=1), multiple=True, help="Measure only these batch sizes, in sentences."
+)
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each cell.  [default: 3; quick 1]")
+@click.option("--seconds", type=click.FloatRange(min=0.0), help="Seconds of each turn.  [default: 2; quick 0.3]")
+@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
 def main(quick: bool, batches: tuple[int, ...], rounds: int | None, seconds: float | None, report: Path | None) -> None:
-    """Measure how fast dragoman translates on a GPU, beside its own plain step and the GPU's limits."""
+    """Measure translation speed on a GPU, beside the plain model and the speed limit."""
     if not torch.cuda.is_available():
-        raise click.ClickException("no CUDA device here: this measures a GPU; `make bench-inference` measures the processor")
+        raise click.ClickException(
+            "no CUDA device: this benchmark measures a GPU; run `make bench-inference` to measure the processor"
+        )
     started, console = time.monotonic(), open_console()
     machine = print_machine(console, cores=torch.get_num_threads(), quick=quick, libraries=("dragoman", "torch"))
     device = torch.device("cuda", torch.cuda.current_device())

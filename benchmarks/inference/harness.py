@@ -18,10 +18,8 @@ from common.time_budget import UNBOUNDED, TimeBudget
 from common.usage import CommandError, kill, last_line
 
 Setting = Mapping[str, Any]
-RateFn = Callable[["Candidate", float], list[float]]
-"""(who, seconds to take) → seconds of each turn. Raises CommandError."""
 TRIAL_SHARE = 0.6
-"""At most so much of a cell's time is for trying all settings once."""
+"""Largest share of a cell's time for the trials of all settings."""
 
 
 class SystemProcess:
@@ -35,7 +33,7 @@ class SystemProcess:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1]), **environment},
-            process_group=0,  # not a session, of which the kernel would give each its own share of the processors
+            process_group=0,  # a session of its own would get its own share of the processors from the kernel
         )
 
     def request(self, **arguments: Any) -> dict[str, Any]:
@@ -50,7 +48,7 @@ class SystemProcess:
             line = b""
         if not line:
             self.process.wait()
-            raise CommandError(f"it ended with {self.process.returncode}: {last_line(self.errors)}")
+            raise CommandError(f"the process ended with exit code {self.process.returncode}: {last_line(self.errors)}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise CommandError(answer["error"])
@@ -77,7 +75,7 @@ class Candidate:
 
 @dataclass
 class CellResult:
-    """Result of one system in one cell: rates by setting, one figure a round, and errors."""
+    """Result of one system in one cell: rates by setting, one value for each round, and errors."""
 
     rates: dict[str, list[float]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
@@ -87,8 +85,8 @@ class CellResult:
     @property
     def best(self) -> tuple[str, float] | None:
         """Return the label and the rate of the setting with the best median."""
-        trials_of_system = {label: statistics.median(rates) for label, rates in self.rates.items() if rates}
-        return max(trials_of_system.items(), key=lambda item: item[1], default=None)
+        medians = {label: statistics.median(rates) for label, rates in self.rates.items() if rates}
+        return max(medians.items(), key=lambda item: item[1], default=None)
 
 
 def compare_systems(
@@ -105,7 +103,7 @@ def compare_systems(
     """Return results by system. Each setting is tried once for `trial_seconds`; the best `keep` of each system then alternate.
 
     rate: function of candidate and seconds that returns a rate. It may raise CommandError
-    always_tried: systems of which every setting is tried, however long that takes
+    always_tried: systems whose settings are all tried, even beyond the budget
     budget: once most of it is spent, no more settings of other systems are tried, and no round begins after it ends. The trial
         counts as the figure if no round was run
     """
@@ -126,27 +124,27 @@ def compare_systems(
         for system, trials_of_system in trials.items()
     }
     selected = [entry for trials_of_system in best.values() for _, entry in trials_of_system]
-    for turn in range(rounds):
+    for round_number in range(rounds):
         if budget.is_spent:
             for outcome in outcomes.values():
-                outcome.missing_rounds = rounds - turn
+                outcome.missing_rounds = rounds - round_number
             break
-        for entry in selected if turn % 2 == 0 else reversed(selected):
+        for entry in selected if round_number % 2 == 0 else reversed(selected):
             try:
                 outcomes[entry.system].rates.setdefault(entry.label, []).append(rate(entry, seconds))
             except CommandError as error:
                 outcomes[entry.system].errors.append(f"{entry.system}, {entry.label}: {error}")
     for system, trials_of_system in best.items():
         if not outcomes[system].rates:
-            outcomes[system].rates = {entry.label: [tried] for tried, entry in trials_of_system}
+            outcomes[system].rates = {entry.label: [trial_rate] for trial_rate, entry in trials_of_system}
     return outcomes
 
 
 def _interleave_systems(entries: Sequence[Candidate]) -> list[Candidate]:
     """Return the first candidate of each system, then the second of each, and so on."""
     system = attrgetter("system")
-    each = [list(group) for _, group in groupby(sorted(entries, key=system), key=system)]
-    return [entry for turn in zip_longest(*each) for entry in turn if entry is not None]
+    entries_by_system = [list(group) for _, group in groupby(sorted(entries, key=system), key=system)]
+    return [entry for entries_of_rank in zip_longest(*entries_by_system) for entry in entries_of_rank if entry is not None]
 
 
 def list_notes(outcomes: Mapping[str, CellResult]) -> list[str]:
@@ -154,6 +152,6 @@ def list_notes(outcomes: Mapping[str, CellResult]) -> list[str]:
     notes = list(chain.from_iterable(outcome.errors for outcome in outcomes.values()))
     for system, outcome in outcomes.items():
         if outcome.num_untried:
-            notes.append(f"{system}: {outcome.num_untried} settings were not tried, for want of time")
-    short = max((outcome.missing_rounds for outcome in outcomes.values()), default=0)
-    return [*notes, f"{short} rounds were not run, for want of time"] if short else notes
+            notes.append(f"{system}: {outcome.num_untried} settings were not tried, for lack of time")
+    missing_rounds = max((outcome.missing_rounds for outcome in outcomes.values()), default=0)
+    return [*notes, f"{missing_rounds} rounds were not run, for lack of time"] if missing_rounds else notes

@@ -19,11 +19,11 @@ from common.usage import CommandError
 from .captions import Captions
 from .models import ModelFormats
 
-SECONDS, MEBIBYTES, GROWTH = 2.0, 400.0, 1.1
-"""What is asked: to the first sentence, at most after loading, and of the last memory over the first after warm-up."""
+TARGET_SECONDS, TARGET_MEBIBYTES, TARGET_GROWTH = 2.0, 400.0, 1.1
+"""Targets: seconds to the first sentence, peak MiB after loading, and final memory over memory after warm-up."""
 
-EXTRA = 10
-"""Tokens that a sentence of random weights may have beyond its source, which has some 20: as long as in the other tables."""
+EXTRA_TOKENS = 10
+"""Most tokens by which an output of random weights is longer than its source of about 20 tokens."""
 
 
 def measure_memory(
@@ -32,26 +32,28 @@ def measure_memory(
     section = Section()
     table = Table(
         "A fresh process, the base model: seconds to the first sentence, MiB then",
-        ["numbers", "seconds", "resident", "no file behind", "at most", "asked"],
+        ["numbers", "seconds", "resident", "anonymous", "peak", "target"],
     )
     sentence = " ".join(["word"] * 10)
-    with suppress(CommandError):  # what is compiled once for a machine is no part of a start
-        _probe(base.bundle, "int8", [sentence], 0, extra=EXTRA)
+    with suppress(CommandError):  # kernels are compiled once for a machine
+        _probe(base.bundle, "int8", [sentence], 0, extra=EXTRA_TOKENS)
     for precision in ("int8", "auto", "bfloat16", "float32"):
         try:
-            probes = [_probe(base.bundle, precision, [sentence], 0, extra=EXTRA)[0] for _ in range(rounds)]
+            probes = [_probe(base.bundle, precision, [sentence], 0, extra=EXTRA_TOKENS)[0] for _ in range(rounds)]
         except CommandError as error:
             section.notes.append(f"{precision}: {error}")
             continue
         seconds = statistics.median(probe["wall"] for probe in probes)
-        peak = max(probe["most"] for probe in probes)
+        peak = max(probe["peak"] for probe in probes)
         first = probes[0]
         cells = [f"{seconds:.2f}", f"{first['resident']:.0f}", f"{first['anonymous']:.0f}", f"{peak:.0f}"]
-        table.rows.append([precision, *cells, f"{SECONDS:g} s, {MEBIBYTES:g} MiB" if precision == "int8" else ""])
+        table.rows.append([precision, *cells, f"{TARGET_SECONDS:g} s, {TARGET_MEBIBYTES:g} MiB" if precision == "int8" else ""])
         section.figures[precision] = probes
         if precision == "int8":
-            section.ratios.append(Ratio("first_sentence", SECONDS / seconds, 1.0))
-            section.ratios.append(Ratio("memory_after_load", MEBIBYTES / max(probe["loaded"]["most"] for probe in probes), 1.0))
+            section.ratios.append(Ratio("first_sentence", TARGET_SECONDS / seconds, 1.0))
+            section.ratios.append(
+                Ratio("memory_after_load", TARGET_MEBIBYTES / max(probe["loaded"]["peak"] for probe in probes), 1.0)
+            )
         on_progress(f"memory {precision}: {seconds:.2f} s, {peak:.0f} MiB")
     section.tables.append(table)
     if captions is not None:
@@ -64,11 +66,11 @@ def measure_memory(
 
 def _measure_growth(section: Section, captions: Captions, count: int, on_progress: Callable[[str], None]) -> None:
     probes = _probe(captions.forms.bundle, "auto", captions.lines, count)
-    table = Table(f"{count:,} sentences through one process, the trained model", ["sentences", "resident, MiB", "at most, MiB"])
+    table = Table(f"{count:,} sentences through one process, the trained model", ["sentences", "resident, MiB", "peak, MiB"])
     table.rows += [[f"{probe['done']:,}", f"{probe['resident']:.0f}", f"{probe['peak']:.0f}"] for probe in probes]
     section.tables.append(table)
     warm = probes[len(probes) // 4]["resident"]
-    section.ratios.append(Ratio("memory_flat", warm / probes[-1]["resident"], 1 / GROWTH))
+    section.ratios.append(Ratio("memory_flat", warm / probes[-1]["resident"], 1 / TARGET_GROWTH))
     section.figures["many"] = probes
     on_progress(f"memory over {count:,}: {warm:.0f} to {probes[-1]['resident']:.0f} MiB")
 
@@ -77,7 +79,7 @@ def _probe(bundle: Path, precision: str, lines: list[str], count: int, *, extra:
     """Run `memory_probe.py` and return its lines; the first holds the seconds since the command started."""
     program = str(Path(__file__).with_name("memory_probe.py"))
     command = [sys.executable, program, str(bundle), precision, str(count), *([] if extra is None else [str(extra)])]
-    # As where it is installed, Python need not compile modules anew.
+    # Python caches compiled modules, as in an installation.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     began = time.perf_counter()
@@ -90,7 +92,7 @@ def _probe(bundle: Path, precision: str, lines: list[str], count: int, *, extra:
         first = process.stdout.readline()
         wall_seconds = time.perf_counter() - began
         later_lines = process.stdout.readlines()
-        complaint = process.stderr.read().strip().splitlines()
+        error_lines = process.stderr.read().strip().splitlines()
     if process.returncode or not first:
-        raise CommandError(complaint[-1] if complaint else f"exit code {process.returncode}")
+        raise CommandError(error_lines[-1] if error_lines else f"exit code {process.returncode}")
     return [{**json.loads(first), "wall": wall_seconds}, *map(json.loads, later_lines)]

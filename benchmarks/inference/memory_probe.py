@@ -1,8 +1,8 @@
 """Process that translates and prints its memory.
 
-`memory_probe.py BUNDLE PRECISION COUNT [EXTRA]` reads lines from standard input and translates COUNT of them in a cycle. The
-first gets at most EXTRA tokens more than its length, because random weights never end. It prints a line of JSON after the
-first sentence and after each tenth of them.
+`memory_probe.py BUNDLE PRECISION COUNT [EXTRA]` reads lines from standard input and translates COUNT of them in a cycle. EXTRA
+limits the tokens of the first output beyond its source, because a random model emits no end token. The process prints a line of
+JSON after the first sentence and after each tenth of COUNT.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def read_memory() -> dict[str, float]:
     sizes = {
         name: int(size.split()[0]) / 1024 for name, _, size in (line.partition(":") for line in lines) if size.endswith("kB")
     }
-    return {"resident": sizes["VmRSS"], "anonymous": sizes["RssAnon"], "most": sizes["VmHWM"]}
+    return {"resident": sizes["VmRSS"], "anonymous": sizes["RssAnon"], "peak": sizes["VmHWM"]}
 
 
 def main() -> None:

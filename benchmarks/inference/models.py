@@ -19,9 +19,9 @@ from torch import Tensor
 
 from dragoman.bundle import Bundle, load_bundle, save_bundle
 from dragoman.config import TokenizerConfig, make_recipe
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.sentencepiece import train_sentencepiece
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
-from dragoman.data.tokenization.tokenizer import PairTokenizer
 from dragoman.export.ctranslate2 import SUPPRESSED_LOGIT, export_ctranslate2
 from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
@@ -54,14 +54,14 @@ class ModelFormats:
 
 
 def random_base(folder: Path) -> ModelFormats:
-    """Return the base model with random weights and a vocabulary of made-up words; made once."""
+    """Return the base model with random weights and a vocabulary of synthetic words; it is made once."""
     forms = ModelFormats(folder)
     if not (folder / "whole").exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        subword = {"vocab_size": VOCABULARY, "byte_fallback": False}
+        tokenizer_settings = {"vocab_size": VOCABULARY, "byte_fallback": False}
         recipe = make_recipe(
-            {"preset": "t2t-2017", "size": "base", "model": {"decoder_start_token": "bos"}, "tokenizer": subword}, ()
+            {"preset": "t2t-2017", "size": "base", "model": {"decoder_start_token": "bos"}, "tokenizer": tokenizer_settings}, ()
         )
         torch.manual_seed(1)
         model = build_model(recipe.model, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
@@ -124,7 +124,7 @@ def write_marian(bundle: Bundle, folder: Path) -> None:
     }
     if shared:
         weights["model.shared.weight"] = model.output
-    # Padding is a zero vector to our decoder, which may begin with it; it is never said, so its row is free.
+    # Padding is a zero vector for the decoder, which may start with it. No output contains it, so its row may have any value.
     for name in list(weights):
         weights[name] = weights[name].detach().index_fill(0, torch.tensor([PADDING_ID]), 0.0)
     never = torch.zeros(1, target)

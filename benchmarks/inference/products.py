@@ -1,6 +1,6 @@
 """Speed of memory reads and of matrix products on this machine, measured in a process of its own.
 
-`products.py THREADS QUESTIONS` takes a JSON object: `read` lists byte counts, `multiply` lists [rows, out, in]. It prints
+`products.py THREADS REQUEST` takes a JSON object: `read` lists byte counts, `multiply` lists [rows, out, in]. It prints
 bytes per second and, for each product, the seconds of the fastest PyTorch route in float32, bfloat16 and int8.
 """
 
@@ -16,28 +16,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LEAST_SECONDS = 0.01
+MIN_SECONDS = 0.01
 REPEATS = 5
 
 
 def fastest(work: Callable[[], object]) -> float:
-    """Return the seconds of one turn: the least of several medians."""
+    """Return the seconds of one call: the smallest of several medians."""
     work()
     began = time.perf_counter()
     work()
-    turns = max(3, round(LEAST_SECONDS / (time.perf_counter() - began)))
-    routes = []
+    num_turns = max(3, round(MIN_SECONDS / (time.perf_counter() - began)))
+    medians = []
     for _ in range(REPEATS):
-        each = []
-        for _ in range(turns):
+        seconds = []
+        for _ in range(num_turns):
             began = time.perf_counter()
             work()
-            each.append(time.perf_counter() - began)
-        routes.append(statistics.median(each))
-    return min(routes)
+            seconds.append(time.perf_counter() - began)
+        medians.append(statistics.median(seconds))
+    return min(medians)
 
 
-def bytes_a_second(count: int) -> float:
+def bytes_per_second(count: int) -> float:
     numbers = torch.ones(count // 4)
     return count / fastest(numbers.sum)
 
@@ -52,7 +52,7 @@ def linear(left: Tensor, weight: Tensor) -> list[Callable[[], object]]:
     return routes
 
 
-def whole_numbers(rows: int, width_out: int, width_in: int) -> list[Callable[[], object]]:
+def int8_linear(rows: int, width_out: int, width_in: int) -> list[Callable[[], object]]:
     left = torch.randint(0, 255, (rows, width_in), dtype=torch.uint8)
     weight = torch.randint(-127, 127, (width_out, width_in), dtype=torch.int8)
     scale, zero = torch.full((width_out,), 0.01), torch.zeros(width_out, dtype=torch.int32)
@@ -69,19 +69,19 @@ def whole_numbers(rows: int, width_out: int, width_in: int) -> list[Callable[[],
 
 def main() -> None:
     torch.set_num_threads(int(sys.argv[1]))
-    questions = json.loads(sys.argv[2])
-    reads = [bytes_a_second(count) for count in questions["read"]]
+    request = json.loads(sys.argv[2])
+    reads = [bytes_per_second(count) for count in request["read"]]
     answers = []
     with torch.inference_mode():
-        for rows, width_out, width_in in questions["multiply"]:
-            routes = {
+        for rows, width_out, width_in in request["multiply"]:
+            routes_by_precision = {
                 str(dtype).removeprefix("torch."): linear(
                     torch.randn(rows, width_in).to(dtype), torch.randn(width_out, width_in).to(dtype)
                 )
                 for dtype in (torch.float32, torch.bfloat16)
             }
-            routes["int8"] = whole_numbers(rows, width_out, width_in)
-            answers.append({name: min(fastest(route) for route in routes) for name, routes in routes.items()})
+            routes_by_precision["int8"] = int8_linear(rows, width_out, width_in)
+            answers.append({name: min(fastest(route) for route in routes) for name, routes in routes_by_precision.items()})
     print(json.dumps({"read": reads, "multiply": answers}))
 
 

@@ -26,29 +26,33 @@ from .models import ModelFormats, random_base
 from .systems import ALL, CORES, open_systems
 
 SECTIONS = ("fixed", "captions", "memory")
-# Seconds of a quick run in which these two measure, however slow the machine; `memory` takes some half minute more.
+# Seconds of these two sections in a quick run; `memory` takes about 30 s more.
 QUICK_SECONDS = {"fixed": 120.0, "captions": 45.0}
 
 
 @click.command()
 @click.option(
-    "--quick", is_flag=True, help="Fewer settings and turns: under four minutes once environment and model are there."
+    "--quick", is_flag=True, help="Try fewer settings in fewer rounds, in under four minutes once environment and model exist."
 )
-@click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure these alone.")
+@click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure only these sections.")
 @click.option(
-    "--cell", "chosen", type=click.Choice([cell.name for cell in CELLS]), multiple=True, help="Of `fixed`, these alone."
+    "--cell",
+    "chosen",
+    type=click.Choice([cell.name for cell in CELLS]),
+    multiple=True,
+    help="Measure only these cells of `fixed`.",
 )
-@click.option("--system", "named", type=click.Choice(ALL), multiple=True, help="Measure these alone, all but in `memory`.")
 @click.option(
-    "--rounds", type=click.IntRange(min=1), help="Turns of each, after all settings were tried.  [default: 5; quick 2]"
+    "--system", "named", type=click.Choice(ALL), multiple=True, help="Measure only these systems, except in `memory`."
 )
-@click.option("--seconds", type=click.FloatRange(min=0.0), help="Of each turn of `fixed`.  [default: 3; quick 0.3]")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds after the trials of all settings.  [default: 5; quick 2]")
+@click.option("--seconds", type=click.FloatRange(min=0.0), help="Seconds of each turn of `fixed`.  [default: 3; quick 0.3]")
 @click.option(
-    "--bundle", type=click.Path(path_type=Path), help="A trained bundle for `captions`, instead of training one here."
+    "--bundle", type=click.Path(path_type=Path), help="Trained bundle for `captions`; without it, the benchmark trains one."
 )
 @click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
 @click.option("--work", type=click.Path(path_type=Path), help="Folder for environment, models and outputs.")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write everything measured to this file.")
+@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
 def main(
     quick: bool,
     only: tuple[str, ...],
@@ -61,19 +65,19 @@ def main(
     work: Path | None,
     report: Path | None,
 ) -> None:
-    """Measure how fast dragoman translates, beside its peers and beside what the machine can do."""
+    """Measure the translation speed of dragoman and of other engines, beside the speed limit."""
     started = time.monotonic()
     package_path = Path(__file__).resolve().parent
     work = (work or package_path / ".work").resolve()
     shared = (shared or package_path.parents[1].parent / "shared" / "data").resolve()
     work.mkdir(parents=True, exist_ok=True)
     (work / ".gitignore").write_text("*\n", encoding="utf-8")
-    os.environ.pop("PYTHONPATH", None)  # it is for this program, not for those that it starts
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it started is ended, as on Ctrl-C
+    os.environ.pop("PYTHONPATH", None)  # only this program needs it, not its child processes
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the child processes, as Ctrl-C does
     adopt_orphans()
     console = open_console()
     machine = print_machine(console, cores=limit_cores(CORES), quick=quick, libraries=("dragoman", "torch", "numpy"))
-    times, turn = rounds or (2 if quick else 5), seconds if seconds is not None else (0.3 if quick else 3.0)
+    num_rounds, turn_seconds = rounds or (2 if quick else 5), seconds if seconds is not None else (0.3 if quick else 3.0)
     cells = [cell for cell in CELLS if not chosen or cell.name in chosen]
 
     def time_for(section: str) -> TimeBudget:
@@ -90,7 +94,7 @@ def main(
     def captions() -> Captions:
         return find_captions(shared, work, bundle, quick=quick, on_progress=print_progress)
 
-    def text_if_any() -> Captions | None:
+    def find_captions_or_none() -> Captions | None:
         try:
             return captions()
         except MissingCaptionsError:
@@ -106,19 +110,19 @@ def main(
                 cells,
                 on_progress=print_progress,
                 quick=quick,
-                rounds=times,
-                seconds=turn,
+                rounds=num_rounds,
+                seconds=turn_seconds,
                 budget=time_for("fixed"),
             ),
             "captions": lambda: measure_captions(
-                systems, captions(), on_progress=print_progress, quick=quick, rounds=times, budget=time_for("captions")
+                systems, captions(), on_progress=print_progress, quick=quick, rounds=num_rounds, budget=time_for("captions")
             ),
             "memory": lambda: measure_memory(
                 base(),
-                None if quick and not only else text_if_any(),
+                None if quick and not only else find_captions_or_none(),
                 on_progress=print_progress,
                 quick=quick,
-                rounds=1 if quick else times,
+                rounds=1 if quick else num_rounds,
             ),
         }
         for name in SECTIONS:

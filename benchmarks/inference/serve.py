@@ -16,9 +16,9 @@ from typing import Any
 Handler = Callable[..., dict[str, Any]]
 
 SOURCE_TOKENS, TARGET_TOKENS = 27, 30
-"""Of fixed-length work; the end token counts in the source."""
-LEAST_SECONDS = 0.5
-"""Text is translated again and again until so much time has gone by, after one turn that does not count."""
+"""Lengths of the fixed work; the end token counts in the source."""
+MIN_SECONDS = 0.5
+"""Seconds for which a text is translated repeatedly, after one warm-up."""
 
 
 def serve(handlers: Mapping[str, Handler]) -> None:
@@ -29,7 +29,7 @@ def serve(handlers: Mapping[str, Handler]) -> None:
         request = json.loads(line)
         try:
             answer = handlers[request.pop("do")](**request)
-        except Exception as error:  # whatever it is, the others go on
+        except Exception as error:  # an error ends one request, not the process
             answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
@@ -38,15 +38,15 @@ def serve(handlers: Mapping[str, Handler]) -> None:
 _WARM: set[str] = set()
 
 
-def warm_up(what: Mapping[str, Any], work: Callable[[], object]) -> None:
+def warm_up(request: Mapping[str, Any], work: Callable[[], object]) -> None:
     """Run the work once without timing, if it has not run with these settings before."""
-    if (key := json.dumps(what, sort_keys=True)) not in _WARM:
+    if (key := json.dumps(request, sort_keys=True)) not in _WARM:
         work()
         _WARM.add(key)
 
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "processor": time.process_time}
-"""The second counts what this process computed, all its threads, and not what it waited for."""
+"""Clocks by name: wall time, and CPU time of all threads of this process."""
 
 
 def time_turns(work: Callable[[], object], seconds: float, clock: str = "wall") -> list[float]:
@@ -54,20 +54,20 @@ def time_turns(work: Callable[[], object], seconds: float, clock: str = "wall") 
     seconds_per_turn: list[float] = []
     began = time.perf_counter()
     while not seconds_per_turn or time.perf_counter() - began < seconds:
-        turn = CLOCKS[clock]()
+        start = CLOCKS[clock]()
         work()
-        seconds_per_turn.append(CLOCKS[clock]() - turn)
+        seconds_per_turn.append(CLOCKS[clock]() - start)
     return seconds_per_turn
 
 
 def time_each(work: Callable[[str], str], lines: Sequence[str]) -> tuple[list[float], list[str]]:
     """Run the lines one after the other; return the seconds of each and the outputs."""
-    seconds_per_turn, outputs = [], []
+    seconds_per_line, outputs = [], []
     for line in lines:
-        turn = time.perf_counter()
+        start = time.perf_counter()
         outputs.append(work(line))
-        seconds_per_turn.append(time.perf_counter() - turn)
-    return seconds_per_turn, outputs
+        seconds_per_line.append(time.perf_counter() - start)
+    return seconds_per_line, outputs
 
 
 def batch_by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:

@@ -7,32 +7,32 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .serve import LEAST_SECONDS, TARGET_TOKENS, serve, time_each, time_turns, warm_up
+from .serve import MIN_SECONDS, TARGET_TOKENS, serve, time_each, time_turns, warm_up
 
 
 @lru_cache(maxsize=4)
-def opened(folder: str, compute_type: str, inter: int, intra: int) -> Any:
+def load_translator(folder: str, compute_type: str, inter_threads: int, intra_threads: int) -> Any:
     import ctranslate2
 
-    return ctranslate2.Translator(folder, compute_type=compute_type, inter_threads=inter, intra_threads=intra)
+    return ctranslate2.Translator(folder, compute_type=compute_type, inter_threads=inter_threads, intra_threads=intra_threads)
 
 
 @lru_cache
-def vocabulary(folder: str) -> list[str]:
+def read_vocabulary(folder: str) -> list[str]:
     """Return the pieces by id, equal on both sides."""
-    results: list[str] = json.loads((Path(folder) / "shared_vocabulary.json").read_text(encoding="utf-8"))
-    return results
+    pieces: list[str] = json.loads((Path(folder) / "shared_vocabulary.json").read_text(encoding="utf-8"))
+    return pieces
 
 
 @lru_cache
-def subword(folder: str, name: str) -> Any:
+def load_sentencepiece(folder: str, name: str) -> Any:
     import sentencepiece
 
     path = Path(folder) / name
     return sentencepiece.SentencePieceProcessor(model_file=str(path if path.exists() else Path(folder) / "source.model"))
 
 
-def fixed(
+def translate_fixed(
     folder: str,
     sources: list[list[int]],
     beam: int,
@@ -42,8 +42,8 @@ def fixed(
     clock: str = "wall",
 ) -> dict[str, Any]:
     """Translate to exactly `length` tokens for each source."""
-    translator = opened(folder, setting["compute_type"], setting["inter"], setting["intra"])
-    pieces_by_id = vocabulary(folder)
+    translator = load_translator(folder, setting["compute_type"], setting["inter_threads"], setting["intra_threads"])
+    pieces_by_id = read_vocabulary(folder)
     pieces = [[pieces_by_id[index] for index in source] for source in sources]
     limits = {"min_decoding_length": length, "max_decoding_length": length}
 
@@ -58,34 +58,34 @@ def fixed(
     turns = time_turns(work, seconds, clock)
     outputs = [result.hypotheses[0] for result in results]
     if any(len(result) != length for result in outputs):
-        raise ValueError("an output of another length")
-    number = {piece: index for index, piece in enumerate(pieces_by_id)}
-    return {"seconds": turns, "outputs": [[number[piece] for piece in result] for result in outputs]}
+        raise ValueError(f"outputs of other lengths than {length}")
+    id_by_piece = {piece: index for index, piece in enumerate(pieces_by_id)}
+    return {"seconds": turns, "outputs": [[id_by_piece[piece] for piece in result] for result in outputs]}
 
 
-def text(
-    folder: str, lines: list[str], beam: int, search: dict[str, Any], setting: dict[str, Any], one_by_one: bool
+def translate_text(
+    folder: str, lines: list[str], beam: int, search: dict[str, Any], setting: dict[str, Any], line_by_line: bool
 ) -> dict[str, Any]:
-    """Translate text to text: all lines at once, or one by one."""
-    translator = opened(folder, setting["compute_type"], setting["inter"], setting["intra"])
-    source, target = subword(folder, "source.model"), subword(folder, "target.model")
-    how = {"max_input_length": 0, "max_decoding_length": 256, "beam_size": beam, **search}
+    """Translate text to text: all lines at once, or line by line."""
+    translator = load_translator(folder, setting["compute_type"], setting["inter_threads"], setting["intra_threads"])
+    source, target = load_sentencepiece(folder, "source.model"), load_sentencepiece(folder, "target.model")
+    options = {"max_input_length": 0, "max_decoding_length": 256, "beam_size": beam, **search}
 
     def work(subset: list[str], **batching: Any) -> list[str]:
-        results = translator.translate_batch(source.encode(subset, out_type=str), **how, **batching)
+        results = translator.translate_batch(source.encode(subset, out_type=str), **options, **batching)
         outputs: list[str] = target.decode([result.hypotheses[0] for result in results])
         return outputs
 
-    style = {} if one_by_one else {"max_batch_size": setting["batch"], "batch_type": setting["batch_type"]}
-    warm = {"folder": folder, "beam": beam, "alone": one_by_one, **setting}
-    warm_up(warm, lambda: work(lines[:4]) if one_by_one else work(lines, **style))
-    if one_by_one:
+    style = {} if line_by_line else {"max_batch_size": setting["batch"], "batch_type": setting["batch_type"]}
+    warm = {"folder": folder, "beam": beam, "line_by_line": line_by_line, **setting}
+    warm_up(warm, lambda: work(lines[:4]) if line_by_line else work(lines, **style))
+    if line_by_line:
         seconds, outputs = time_each(lambda line: work([line])[0], lines)
         return {"seconds": seconds, "outputs": outputs}
-    whole: list[list[str]] = []
-    seconds = time_turns(lambda: whole.append(work(lines, **style)), LEAST_SECONDS)
-    return {"seconds": seconds, "outputs": whole[0]}
+    outputs_by_turn: list[list[str]] = []
+    seconds = time_turns(lambda: outputs_by_turn.append(work(lines, **style)), MIN_SECONDS)
+    return {"seconds": seconds, "outputs": outputs_by_turn[0]}
 
 
 if __name__ == "__main__":
-    serve({"fixed": fixed, "text": text})
+    serve({"fixed": translate_fixed, "text": translate_text})

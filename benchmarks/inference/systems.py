@@ -19,7 +19,7 @@ from .models import ModelFormats
 CORES = 2
 ALL = DRAGOMAN, CT2, HF = ("dragoman", "CTranslate2", "transformers")
 PROBE = ["python", "-c", "import ctranslate2, sentencepiece; from transformers import MarianMTModel"]
-# Its own choice of instructions, the widest, and, in full runs, Intel's library for its products, with and without packing.
+# Instruction sets of CTranslate2: its default, the widest, and MKL with and without packed weights.
 ROUTES = {
     "default": {},
     "AVX512": {"CT2_FORCE_CPU_ISA": "AVX512"},
@@ -27,10 +27,10 @@ ROUTES = {
     "AVX512, MKL, packed": {"CT2_FORCE_CPU_ISA": "AVX512", "CT2_USE_MKL": "1", "CT2_USE_EXPERIMENTAL_PACKED_GEMM": "1"},
 }
 QUICK_ROUTES = ("default", "AVX512")
-COMPUTE_TYPES = ("int8_float32", "float32")  # all that a processor takes here; "int8" is the first by another name
+COMPUTE_TYPES = ("int8_float32", "float32")  # CTranslate2 has no other on a CPU; "int8" is an alias of the first
 PRECISIONS = ("int8", "bfloat16", "float32")
 THREADS = {"1 x 2 threads": (1, 2), "1 x 1 thread": (1, 1), "2 x 1 thread": (2, 1)}
-"""Batches at once, threads of each."""
+"""inter_threads and intra_threads by label."""
 
 
 @dataclass
@@ -50,18 +50,21 @@ class Systems:
 
     def _get_process(self, key: str, programs: Path, module: str, environment: dict[str, str]) -> SystemProcess:
         if key not in self.processes:
-            own = {"OMP_NUM_THREADS": str(CORES), "PYTHONWARNINGS": "ignore", "TOKENIZERS_PARALLELISM": "false"}
-            self.processes[key] = SystemProcess([programs / "python", "-m", f"inference.{module}"], {**own, **environment})
+            defaults = {"OMP_NUM_THREADS": str(CORES), "PYTHONWARNINGS": "ignore", "TOKENIZERS_PARALLELISM": "false"}
+            self.processes[key] = SystemProcess([programs / "python", "-m", f"inference.{module}"], {**defaults, **environment})
         return self.processes[key]
 
     def dragoman(self, threads: str, settings: list[dict[str, Any]]) -> list[Candidate]:
         if DRAGOMAN not in self.selected:
             return []
-        replicas, each = THREADS[threads]
+        inter_threads, intra_threads = THREADS[threads]
         worker = self._get_process(DRAGOMAN, Path(sys.executable).parent, "serve_dragoman", {})
         return [
             Candidate(
-                DRAGOMAN, f"{_format_setting(setting)}, {threads}", worker, {**setting, "replicas": replicas, "threads": each}
+                DRAGOMAN,
+                f"{_format_setting(setting)}, {threads}",
+                worker,
+                {**setting, "inter_threads": inter_threads, "intra_threads": intra_threads},
             )
             for setting in settings
         ]
@@ -69,23 +72,28 @@ class Systems:
     def ctranslate2(
         self, threads: str, settings: list[dict[str, Any]], *, quick: bool, types: Sequence[str] = COMPUTE_TYPES
     ) -> list[Candidate]:
-        inter, intra = THREADS[threads]
+        inter_threads, intra_threads = THREADS[threads]
         candidates = []
         if self.programs is None or CT2 not in self.selected:
             return []
         for route in QUICK_ROUTES if quick else ROUTES:
             worker = self._get_process(f"{CT2} {route}", self.programs, "serve_ctranslate2", ROUTES[route])
             for compute_type, setting in product(types, settings):
-                whole = {"compute_type": compute_type, **setting, "inter": inter, "intra": intra}
+                full_setting = {
+                    "compute_type": compute_type,
+                    **setting,
+                    "inter_threads": inter_threads,
+                    "intra_threads": intra_threads,
+                }
                 label = ", ".join([compute_type, route, *([_format_setting(setting)] if setting else []), threads])
-                candidates.append(Candidate(CT2, label, worker, whole))
+                candidates.append(Candidate(CT2, label, worker, full_setting))
         return candidates
 
     def transformers(self, settings: list[dict[str, Any]], forms: ModelFormats) -> list[Candidate]:
         if self.programs is None or forms.marian is None or HF not in self.selected:
             return []
         worker = self._get_process(HF, self.programs, "serve_transformers", {})
-        both = product(("bfloat16", "float32"), settings)
+        settings_by_precision = product(("bfloat16", "float32"), settings)
         return [
             Candidate(
                 HF,
@@ -93,7 +101,7 @@ class Systems:
                 worker,
                 {"precision": precision, **setting},
             )
-            for precision, setting in both
+            for precision, setting in settings_by_precision
         ]
 
     def close(self) -> None:
@@ -108,7 +116,7 @@ def _format_setting(setting: dict[str, Any]) -> str:
 
 @contextmanager
 def open_systems(work: Path, named: Sequence[str]) -> Iterator[Systems]:
-    """Yield the systems; the first run makes the peers' environment. Without it, dragoman runs alone."""
+    """Yield the systems; the first run makes the peers' environment. Without the environment, only dragoman runs."""
     programs, absent = None, ""
     try:
         requirements = Path(__file__).with_name("peers.txt")

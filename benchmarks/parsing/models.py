@@ -13,8 +13,8 @@ import torch
 
 from dragoman.bundle import collect_weights, save_bundle
 from dragoman.config import read_recipe
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.sentencepiece import train_sentencepiece
-from dragoman.data.tokenization.tokenizer import PairTokenizer
 from dragoman.data.tokenization.tree_labels import TreeLabels, collect_labels, to_source_text
 from dragoman.formats.treebank import read_trees
 from dragoman.model.factory import build_model
@@ -23,11 +23,11 @@ from dragoman.trees.simplify import simplify
 from dragoman.trees.tree import Tree, get_words
 
 RECIPE = Path("parsing-craft")
-# Where there is no treebank: as many labels as CRAFT has, by made-up names, and sentences as long as its own.
+# Without a treebank: as many labels as CRAFT has, with synthetic names, and sentences of equal length.
 _BRACKETS = [f"B{number}" for number in range(26)]
 _TAGS = [f"T{number}" for number in range(45)]
-_MADE_UP = 20_000
-_PIECES = 4_000
+_NUM_SENTENCES = 20_000
+_VOCAB_SIZE = 4_000
 
 
 @dataclass(frozen=True)
@@ -65,21 +65,21 @@ def _make_sentences(count: int, *, seed: int) -> list[list[str]]:
 
 
 def random_bundle(treebank: Treebank, folder: Path) -> Path:
-    """Return a parser of the CRAFT recipe's size with random weights; made once."""
+    """Return a parser of the CRAFT recipe's size with random weights; it is made once."""
     bundle = folder / "bundle"
     if (folder / "whole").exists():
         return bundle
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     recipe = read_recipe(RECIPE)
-    known = [get_words(tree) for tree in treebank.train] or _make_sentences(_MADE_UP, seed=1)
+    sentences = [get_words(tree) for tree in treebank.train] or _make_sentences(_NUM_SENTENCES, seed=1)
     labels = collect_labels(treebank.train, recipe.task) if treebank.train else TreeLabels("typed", _BRACKETS, _TAGS)
-    size = recipe.tokenizer.vocab_size if treebank.train else _PIECES
-    source = train_sentencepiece(map(to_source_text, known), recipe.tokenizer, vocab_size=size, seed=1)
+    size = recipe.tokenizer.vocab_size if treebank.train else _VOCAB_SIZE
+    source = train_sentencepiece(map(to_source_text, sentences), recipe.tokenizer, vocab_size=size, seed=1)
     tokenizer = PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
     torch.manual_seed(1)
-    parts = parser_options(recipe)
-    model = build_model(recipe.model, source_vocab_size=len(source), target_vocab_size=len(labels), **parts)
+    options = parser_options(recipe)
+    model = build_model(recipe.model, source_vocab_size=len(source), target_vocab_size=len(labels), **options)
     fill_word_tables(model, tokenizer)
     save_bundle(bundle, recipe=recipe, tokenizer=tokenizer, weights=collect_weights(model), metadata={})
     (folder / "whole").touch()

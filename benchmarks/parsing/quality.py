@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common.results import Section, Table
 
-from dragoman.evaluation.evalb import score_trees
+from dragoman.evaluation.evalb_scorer import score_trees
 from dragoman.inference.parser import Parser
 from dragoman.paper.table4 import LATER_PARSERS, Table4Result, load_parsers, score_baselines, score_parser
 from dragoman.paper.table4 import SimplifiedTreebank as Trees
@@ -17,7 +17,7 @@ from dragoman.trees.tree import Tree, get_words
 
 from .models import Treebank
 
-NO_TREEBANK = "CRAFT is not here"
+NO_TREEBANK = "shared/craft: holds no CRAFT; give its folder by --shared"
 QUICK_STRIDE, QUICK_LONGEST = 20, 40
 
 
@@ -39,12 +39,12 @@ def measure_quality(treebank: Treebank, bundle: Path | None, *, on_progress: Cal
         figures = [f"{value:.2f}" for value in (item.f1, item.f1_short, item.precision, item.recall)]
         rate = item.sentences / max(item.seconds, 1e-9)
         table.rows.append([item.parser, item.tags, *figures, str(item.failures), f"{rate:,.1f}"])
-    quoted = ", ".join(f"{row.f1:g} ({row.training})" for row in LATER_PARSERS)
+    published_scores = ", ".join(f"{row.f1:g} ({row.training})" for row in LATER_PARSERS)
     return Section(
         tables=[table],
         notes=[
-            "COLLINS.prm, failures as zero, gold tags put in",
-            f"for scale, on WSJ section 23 and not comparable: benepar {quoted}",
+            "COLLINS.prm, failures count as zero, gold tags",
+            f"not comparable: benepar on WSJ section 23 has {published_scores}",
         ],
         figures={"results": [vars(item) for item in results]},
     )
@@ -61,7 +61,7 @@ def measure_confidence(parser: Parser, treebank: Treebank, *, on_progress: Calla
     threshold_results = evaluate_thresholds(
         [compute_mean_log_prob(item.token_log_probs) for item in parses], score_trees(gold, retagged)
     )
-    table = Table("what is kept at a threshold (--min-score)", ["kept", "threshold", "F1", "F1 of the rest"])
+    table = Table("parses kept at a threshold (--min-score)", ["kept", "threshold", "F1", "F1 of the rejected"])
     table.rows = [
         [f"{item.fraction:.0%}", f"{item.min_mean_log_prob:.4f}", f"{item.f1:.2f}", f"{item.f1_rejected:.2f}"]
         for item in threshold_results

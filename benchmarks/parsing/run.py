@@ -26,34 +26,36 @@ SECTIONS = ("speed", "quality", "confidence")
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Fewer sentences and turns: under four minutes.")
-@click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure these alone.")
-@click.option("--bundle", type=click.Path(path_type=Path), help="A trained parser, instead of one with random weights.")
-@click.option("--sentences", type=click.IntRange(min=8), help="That `speed` parses greedily.  [default: 192; quick 32]")
-@click.option("--rounds", type=click.IntRange(min=1), help="Turns of each in `speed`.  [default: 5; quick 3]")
-@click.option("--cores", "most_cores", type=click.IntRange(min=1), default=2, show_default=True, help="To keep to.")
+@click.option("--quick", is_flag=True, help="Parse fewer sentences in fewer rounds, in under four minutes.")
+@click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure only these sections.")
+@click.option("--bundle", type=click.Path(path_type=Path), help="Trained parser, instead of one with random weights.")
+@click.option(
+    "--sentences", type=click.IntRange(min=8), help="Sentences that `speed` parses greedily.  [default: 192; quick 32]"
+)
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds of `speed`.  [default: 5; quick 3]")
+@click.option("--cores", "max_cores", type=click.IntRange(min=1), default=2, show_default=True, help="Most cores to use.")
 @click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
 @click.option("--work", type=click.Path(path_type=Path), help="Folder for the random model.")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write everything measured to this file.")
+@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
 def main(
     quick: bool,
     only: tuple[str, ...],
     bundle: Path | None,
     sentences: int | None,
     rounds: int | None,
-    most_cores: int,
+    max_cores: int,
     shared: Path | None,
     work: Path | None,
     report: Path | None,
 ) -> None:
-    """Measure how fast dragoman parses, what the constraint costs, and what its trees are worth beside baselines."""
+    """Measure parsing speed, the cost of the constraint, and F1 beside baselines."""
     started = time.monotonic()
     package_path = Path(__file__).resolve().parent
     work = (work or package_path / ".work").resolve()
     work.mkdir(parents=True, exist_ok=True)
     (work / ".gitignore").write_text("*\n", encoding="utf-8")
     console = open_console()
-    cores = limit_cores(most_cores)
+    cores = limit_cores(max_cores)
     machine = print_machine(console, cores=cores, quick=quick, libraries=("dragoman", "torch", "numpy"))
 
     def print_progress(line: str) -> None:
@@ -65,10 +67,12 @@ def main(
     except DragomanError as error:
         console.print(str(error), markup=False)
         sys.exit(error.exit_code)
-    parsed = pick_sentences(treebank, sentences or (32 if quick else 192))
-    turns = {"rounds": rounds or (3 if quick else 5), "part": 4}
+    speed_sentences = pick_sentences(treebank, sentences or (32 if quick else 192))
+    turn_options = {"rounds": rounds or (3 if quick else 5), "part": 4}
     measures: dict[str, Callable[[], Section]] = {
-        "speed": lambda: measure_speed(parser, parsed, trained=bundle is not None, on_progress=print_progress, **turns),
+        "speed": lambda: measure_speed(
+            parser, speed_sentences, trained=bundle is not None, on_progress=print_progress, **turn_options
+        ),
         "quality": lambda: measure_quality(treebank, bundle, on_progress=print_progress, quick=quick),
     }
     if bundle is not None:

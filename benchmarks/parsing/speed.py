@@ -1,4 +1,4 @@
-"""Sentences per second of constrained and free search, alternating; the cost is read off tokens per second."""
+"""Sentences per second of constrained and free search, alternating; the ratio compares tokens per second."""
 
 from __future__ import annotations
 
@@ -52,37 +52,37 @@ def measure_speed(
     section = Section(tables=[Table(title, ["beam", "search", "sentences/s", "tokens/s", "tokens", "malformed"])])
     for beam in BEAMS:
         subset = sentences if beam == BEAMS[0] else sentences[::part]
-        bound, free = ways = [SearchMode("constrained", True), SearchMode("free", False)]
-        for turn in range(-1, rounds):  # the first is not counted
-            for way in ways if turn % 2 else reversed(ways):
-                on_progress(f"beam {beam}, {way.name}, turn {turn + 1} of {rounds}")
-                _take_turn(parser, subset, way, beam, trained=trained, counted=turn >= 0)
-        for way in ways:
-            rate, tokens = len(subset) / way.median, way.tokens / len(subset)
-            share = f"{way.malformed / len(subset):.1%}" if trained else ""
+        constrained, free = modes = [SearchMode("constrained", True), SearchMode("free", False)]
+        for turn in range(-1, rounds):  # turn −1 is a warm-up
+            for mode in modes if turn % 2 else reversed(modes):
+                on_progress(f"beam {beam}, {mode.name}, turn {turn + 1} of {rounds}")
+                _take_turn(parser, subset, mode, beam, trained=trained, counted=turn >= 0)
+        for mode in modes:
+            rate, tokens = len(subset) / mode.median, mode.tokens / len(subset)
+            share = f"{mode.malformed / len(subset):.1%}" if trained else ""
             section.tables[0].rows.append(
-                [str(beam), way.name, f"{rate:.1f}", f"{way.tokens_per_second:,.0f}", f"{tokens:.1f}", share]
+                [str(beam), mode.name, f"{rate:.1f}", f"{mode.tokens_per_second:,.0f}", f"{tokens:.1f}", share]
             )
         section.ratios.append(
-            Ratio(f"beam{beam}_constrained_over_free", bound.tokens_per_second / free.tokens_per_second, TARGET_RATIO)
+            Ratio(f"beam{beam}_constrained_over_free", constrained.tokens_per_second / free.tokens_per_second, TARGET_RATIO)
         )
-        section.figures[f"beam{beam}"] = {way.name: vars(way) for way in ways}
+        section.figures[f"beam{beam}"] = {mode.name: vars(mode) for mode in modes}
     section.notes.append(
-        f"{parser.precision} on {parser.device}; the ratios are of tokens a second, since trees differ in length"
-        + ("" if trained else ". Random weights: all outputs go on to the limit, which is as long as trees are")
+        f"{parser.precision} on {parser.device}; ratios compare tokens per second, because trees differ in length"
+        + ("" if trained else ". With random weights, all outputs reach the length limit")
     )
     return section
 
 
 def _take_turn(
-    parser: Parser, sentences: Sequence[Sequence[str]], way: SearchMode, beam: int, *, trained: bool, counted: bool
+    parser: Parser, sentences: Sequence[Sequence[str]], mode: SearchMode, beam: int, *, trained: bool, counted: bool
 ) -> None:
     decoding: dict[str, Any] = {"method": "beam", "beam_size": beam, "nbest": 1}
-    if not trained:  # neither way is to end by chance before the other
-        decoding |= {"max_extra_tokens": EXTRA_TOKENS, "min_length": 0 if way.constrained else 100_000}
+    if not trained:  # both modes decode equally many tokens
+        decoding |= {"max_extra_tokens": EXTRA_TOKENS, "min_length": 0 if mode.constrained else 100_000}
     begun = time.perf_counter()
-    parses = parser.parse(sentences, constrained=way.constrained, **decoding)
+    parses = parser.parse(sentences, constrained=mode.constrained, **decoding)
     if counted:
-        way.seconds.append(time.perf_counter() - begun)
-    way.tokens = sum(len(parse.token_log_probs) for parse in parses)
-    way.malformed = sum(parse.status in ("mended", "truncated") for parse in parses)
+        mode.seconds.append(time.perf_counter() - begun)
+    mode.tokens = sum(len(parse.token_log_probs) for parse in parses)
+    mode.malformed = sum(parse.status in ("repaired", "truncated") for parse in parses)

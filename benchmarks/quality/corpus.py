@@ -9,7 +9,7 @@ from typing import Literal
 
 TRAIN, VALID = "train", "val"
 Pairs = Literal["all", "first", "second"]
-"""All that are learnt from, or a half of them."""
+"""All training pairs, or one half of them."""
 
 
 class MissingMulti30kError(Exception):
@@ -34,7 +34,7 @@ def find_corpus(shared: Path, work: Path, every: int = 1) -> Multi30kCorpus:
     """Return the corpus with every `every`-th pair. Raises MissingMulti30kError."""
     tok = shared / "multi30k" / "tok"
     if not tok.is_dir():
-        raise MissingMulti30kError(f"no Multi30k in {shared}: nothing to learn from")
+        raise MissingMulti30kError(f"{shared}: holds no Multi30k; give its folder by --shared")
     corpus = Multi30kCorpus(tok, work / f"pairs-{every}")
     corpus.subset_path.mkdir(parents=True, exist_ok=True)
     for language in ("en", "de"):

@@ -20,10 +20,10 @@ from dragoman.training.monitoring.run_status import read_run_status
 from .corpus import Multi30kCorpus, Pairs
 from .rows import SYNTHETIC, ExperimentRow
 
-# What runs now: `dragoman` that was started by a thread here.
+# Processes of `dragoman` that run now.
 _started: set[subprocess.Popen[str]] = set()
-# Shares of the steps: a rate that grows, then falls to zero in the end; a checkpoint, of which the last five are averaged.
-WARMUP, COOLDOWN, CHECKPOINT = 0.3, 0.3, 0.02
+# Fractions of the steps: warmup, decay of the learning rate to zero, and the interval of checkpoints.
+WARMUP_RATIO, LR_DECAY_RATIO, CHECKPOINT_RATIO = 0.3, 0.3, 0.02
 
 
 @dataclass(frozen=True)
@@ -50,22 +50,21 @@ class Experiment:
             return None
         recipe, settings = self._settings(row, seed)
         if read_run_status(run).recipe != read_recipe(Path(recipe), settings):
-            settings_by_key = f"{run}: begun with another recipe than row {row.name} has now; remove it, or give another --work"
-            raise CommandError(settings_by_key)
+            raise CommandError(f"{run}: was started with another recipe of row {row.name}; remove it, or give another --work")
         if not (run / "report.json").is_file():
             return None
         report: dict[str, Any] = json.loads((run / "report.json").read_bytes())
         return report
 
     def train(self, rows: Sequence[ExperimentRow], seeds: int, processes: int) -> None:
-        """Train all rows. Raises CommandError if one fails; runs that began come to their end."""
+        """Train all rows. Raises CommandError if one fails, after the other runs have ended."""
         keys = [(row, seed) for seed in range(1, seeds + 1) for row in rows]
-        missing = [(row, seed) for row, seed in keys if self.read_report(row, seed) is None]
-        makings = dict.fromkeys((name, seed) for row, seed in missing for name in row.synthetic)
+        untrained = [(row, seed) for row, seed in keys if self.read_report(row, seed) is None]
+        synthetic_keys = dict.fromkeys((name, seed) for row, seed in untrained for name in row.synthetic)
         with ThreadPoolExecutor(processes) as pool:
-            list(pool.map(lambda key: self._train(*key), [key for key in missing if not key[0].synthetic]))
-            list(pool.map(lambda key: self._make_pairs(*key), makings))
-            list(pool.map(lambda key: self._train(*key), [key for key in missing if key[0].synthetic]))
+            list(pool.map(lambda key: self._train(*key), [key for key in untrained if not key[0].synthetic]))
+            list(pool.map(lambda key: self._make_pairs(*key), synthetic_keys))
+            list(pool.map(lambda key: self._train(*key), [key for key in untrained if key[0].synthetic]))
 
     def _train(self, row: ExperimentRow, seed: int) -> None:
         recipe, settings = self._settings(row, seed)
@@ -78,20 +77,20 @@ class Experiment:
     def _settings(self, row: ExperimentRow, seed: int) -> tuple[str, list[str]]:
         """Return the recipe and its settings. The validation set is scored, because nothing may be tuned on the test set."""
         steps = max(2, round(row.steps * self.steps))
-        every = max(1, round(CHECKPOINT * steps))
+        checkpoint_steps = max(1, round(CHECKPOINT_RATIO * steps))
         settings_by_key = {
             "run": self.get_run_path(row.name, seed),
             "data.root": self.corpus.tokenized_path,
             "data.test.source": "val.en.gz",
             "data.test.target": "val.de.gz",
             "training.seed": seed,
-            "training.precision": "float32",  # `auto` would time both, and take one for this row and one for that
+            "training.precision": "float32",  # `auto` may choose another precision for each row
             "training.max_steps": steps,
-            "training.warmup_steps": max(1, round(WARMUP * steps)),
-            "training.lr_decay_ratio": COOLDOWN,
+            "training.warmup_steps": max(1, round(WARMUP_RATIO * steps)),
+            "training.lr_decay_ratio": LR_DECAY_RATIO,
             "training.validate_every_steps": steps,
             "training.num_validation_translations": 0,
-            "training.checkpoint_every_steps": every,
+            "training.checkpoint_every_steps": checkpoint_steps,
         }
         train = "data.corpora.real" if row.synthetic else "data.train"
         source, target = ("de", "en") if row.pairs == "half-reversed" else ("en", "de")
@@ -125,22 +124,28 @@ class Experiment:
         return self.get_run_path(SYNTHETIC[name].model_row, seed) / f"{name}.tsv"
 
     def _make_pairs(self, name: str, seed: int) -> None:
-        making, path = SYNTHETIC[name], self._get_pairs_path(name, seed)
+        synthetic, path = SYNTHETIC[name], self._get_pairs_path(name, seed)
         if path.is_file() and path.stat().st_size:
             return
-        path.unlink(missing_ok=True)  # of a model that nothing could be made by
+        path.unlink(missing_ok=True)  # an empty file is left by a model without usable output
         self.on_progress(f"{name}, seed {seed}: translating")
-        text = [self.corpus.train(making.pairs, language) for language in making.languages]
+        text = [self.corpus.train(synthetic.pairs, language) for language in synthetic.languages]
         _run_dragoman(
-            "augment", making.method, self.get_run_path(making.model_row, seed) / "bundle", *text, "-o", path, *making.options
+            "augment",
+            synthetic.method,
+            self.get_run_path(synthetic.model_row, seed) / "bundle",
+            *text,
+            "-o",
+            path,
+            *synthetic.options,
         )
 
 
 def terminate_all() -> NoReturn:
-    """Terminate all child processes, which save their work, and exit: for a signal to this process alone."""
+    """Terminate all child processes, which save their work, and exit. A signal handler calls it."""
     for process in list(_started):
         process.terminate()
-    os._exit(143)  # threads that wait for them would be waited for
+    os._exit(143)  # a normal exit would wait for the threads
 
 
 def _run_dragoman(*words: str | Path) -> None:
@@ -157,9 +162,9 @@ def _run_dragoman(*words: str | Path) -> None:
     ) as process:
         _started.add(process)
         try:
-            settings_by_key = "".join(process.communicate())
+            output = "".join(process.communicate())
         finally:
             _started.discard(process)
     if process.returncode:
-        last = (settings_by_key.strip() or "it said nothing").splitlines()[-1]
-        raise CommandError(f"dragoman {words[0]} ended with {process.returncode}: {last}")
+        last_line = (output.strip() or "no output").splitlines()[-1]
+        raise CommandError(f"dragoman {words[0]}: exit code {process.returncode}: {last_line}")

@@ -16,7 +16,7 @@ class ExperimentRow:
     steps: factor on the number of steps
     pairs: training pairs: all, the first half, or the first half reversed
     synthetic: further training pairs, keys of `SYNTHETIC`
-    baseline: the row that it is compared with; empty if the model only makes pairs
+    baseline: name of the row for comparison; empty if the model only makes pairs
     """
 
     name: str
@@ -47,36 +47,40 @@ SYNTHETIC = {
     "self-translated": SyntheticPairs("self-train", HALF, "second", ("en",)),
 }
 SAMPLED, MOVING = "tokenizer.sampling_alpha=0.1", ("training.checkpoint_averaging=ema", "training.ema_decay=0.99")
-# At the recipe's rate of 5e-3 six layers that are normalised after the sum never learn to look at the source.
+# At the recipe's peak_lr of 5e-3, six post-norm layers never learn to attend to the source.
 DEEP = ("model.encoder_layers=6", "model.decoder_layers=2", "training.peak_lr=2.5e-3")
 DROPOUT = ("model.residual_dropout=0.1", "model.embedding_dropout=0.1")
 ROWS = (
     ExperimentRow(PLAIN, "the recipe, the mean of the last five checkpoints"),
-    ExperimentRow("last", "the last weights alone", ("training.checkpoint_averaging=none",)),
-    ExperimentRow("moving", "their moving average, 0.99", MOVING),
-    ExperimentRow("dropout", "dropout of 0.1, as the paper has it, for 0.3", DROPOUT),
+    ExperimentRow("last", "weights of the last step", ("training.checkpoint_averaging=none",)),
+    ExperimentRow("moving", "moving average of the weights, 0.99", MOVING),
+    ExperimentRow("dropout", "dropout of 0.1, as in the paper, instead of 0.3", DROPOUT),
     ExperimentRow("pieces", "2,000 pieces", ("tokenizer.vocab_size=2000",)),
     ExperimentRow("sampled", "BPE-dropout of 0.1", (SAMPLED,)),
-    ExperimentRow("r-drop", "R-Drop, α = 5: twice a step's price", ("training.r_drop_alpha=5",)),
-    ExperimentRow("r-drop-half", "R-Drop, half the steps: the same price", ("training.r_drop_alpha=5",), steps=0.5),
-    ExperimentRow("deep", "6 + 2 layers for 4 + 4, half the rate", DEEP),
-    ExperimentRow("distilled", "and what plain makes of the same captions", synthetic=("distilled",)),
+    ExperimentRow("r-drop", "R-Drop, α = 5: steps cost twice as much", ("training.r_drop_alpha=5",)),
+    ExperimentRow("r-drop-half", "R-Drop, half the steps: equal cost", ("training.r_drop_alpha=5",), steps=0.5),
+    ExperimentRow("deep", "6 + 2 layers instead of 4 + 4, half the learning rate", DEEP),
+    ExperimentRow("distilled", "the pairs and translations of the same captions by plain", synthetic=("distilled",)),
     ExperimentRow("together", "distilled, BPE-dropout, moving average", (SAMPLED, *MOVING), synthetic=("distilled",)),
     ExperimentRow(HALF, "the first half of the pairs", pairs="half", baseline=HALF),
     ExperimentRow(REVERSED, "", pairs="half-reversed", baseline=""),
     ExperimentRow(
         "half-back",
-        "half, and back-translated German of the other",
+        "half, and back-translated German of the other half",
         pairs="half",
         synthetic=("back-translated",),
         baseline=HALF,
     ),
     ExperimentRow(
-        "half-self", "half, and translated English of the other", pairs="half", synthetic=("self-translated",), baseline=HALF
+        "half-self",
+        "half, and translated English of the other half",
+        pairs="half",
+        synthetic=("self-translated",),
+        baseline=HALF,
     ),
     ExperimentRow(
         "half-both",
-        "half-back, and what half makes of its own captions",
+        "half-back, and translations of its own captions by half",
         pairs="half",
         synthetic=("back-translated", "half-distilled"),
         baseline=HALF,
@@ -95,8 +99,8 @@ def select_rows(names: tuple[str, ...]) -> list[ExperimentRow]:
             selected.add(name)
             row = by_name[name]
             select(row.baseline)
-            for made in row.synthetic:
-                select(SYNTHETIC[made].model_row)
+            for synthetic_name in row.synthetic:
+                select(SYNTHETIC[synthetic_name].model_row)
 
     for name in names or by_name:
         select(name)

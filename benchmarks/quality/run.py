@@ -26,20 +26,28 @@ COMPARED = [row.name for row in ROWS if row.baseline]
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Two rows and few steps, to see that it works: under four minutes.")
+@click.option("--quick", is_flag=True, help="Train two rows with few steps, in under four minutes.")
 @click.option(
     "--only",
     type=click.Choice([row.name for row in ROWS if row.baseline]),
     multiple=True,
-    help="These rows, and what they need.",
+    help="Train these rows and those that they depend on.",
 )
-@click.option("--steps", type=click.IntRange(min=2), help="To train each.  [default: 5600, as the recipe; quick 60]")
-@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="How often to train each.")
-@click.option("--processes", type=click.IntRange(min=1), help="Trained at a time, by a thread each.  [default: one a core]")
-@click.option("--every", type=click.IntRange(min=1), default=1, show_default=True, help="4: learn from every 4th pair alone.")
+@click.option(
+    "--steps", type=click.IntRange(min=2), help="Training steps of each row.  [default: 5600, as in the recipe; quick 60]"
+)
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Number of seeds to train each row with."
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    help="Models that train at once, with one thread each.  [default: one for each core]",
+)
+@click.option("--every", type=click.IntRange(min=1), default=1, show_default=True, help="Train on every n-th pair only.")
 @click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
-@click.option("--work", type=click.Path(path_type=Path), help="Folder for the runs, which the same command goes on with.")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write everything measured to this file.")
+@click.option("--work", type=click.Path(path_type=Path), help="Folder of the runs; the same command resumes them.")
+@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
 @click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
 def main(
     quick: bool,
@@ -53,9 +61,9 @@ def main(
     report: Path | None,
     settings: tuple[str, ...],
 ) -> None:
-    """Train the recipe of Multi30k with each switch, and see what it is worth on the validation set.
+    """Train the Multi30k recipe with each option, and measure the gain on the validation set.
 
-    KEY=VALUE is set in every row, such as tokenizer.vocab_size=4000.
+    KEY=VALUE applies to every row, such as tokenizer.vocab_size=4000.
     """
     started = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: terminate_all())
@@ -74,11 +82,11 @@ def main(
     rows = select_rows(only or (QUICK if quick else ()))
     try:
         corpus = find_corpus((shared or package_path.parents[1].parent / "shared" / "data").resolve(), work, every)
-        school = Experiment(
+        experiment = Experiment(
             corpus, work / f"{budget}-steps{f'-every-{every}' if every > 1 else ''}", budget, print_progress, settings
         )
-        school.train(rows, seeds, num_processes)
-        section = evaluate_rows(school, rows, seeds, on_progress=print_progress)
+        experiment.train(rows, seeds, num_processes)
+        section = evaluate_rows(experiment, rows, seeds, on_progress=print_progress)
     except CommandError as error:
         console.print(str(error), markup=False)
         sys.exit(1)

@@ -38,12 +38,12 @@ class TrainingBenchmark:
         return self.work / "out"
 
     def dragoman_run(self, size: BenchmarkSize, precision: str, *more: str) -> TimedRun:
-        return dragoman_runner.make_run(self.corpus, size, self.recipe, self.prepared, self.out / "ours", precision, *more)
+        return dragoman_runner.make_run(self.corpus, size, self.recipe, self.prepared, self.out / "dragoman", precision, *more)
 
 
 @dataclass
 class MeasuredRates:
-    """Target tokens per second by size and system, one figure a round."""
+    """Target tokens per second by size and system, one value for each round."""
 
     rates: dict[tuple[str, str], list[float]] = field(default_factory=dict)
 

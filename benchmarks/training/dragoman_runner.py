@@ -94,7 +94,7 @@ def make_run(
     settings = build_settings(corpus, size, folder, f"training.precision={precision}", *more)
     return TimedRun(
         name=f"dragoman, {precision}",
-        key=f"ours_{precision}",
+        key=f"dragoman_{precision}",
         command=build_train_command(recipe, settings),
         log_path=folder / "metrics.jsonl",
         read_rates=read_rates,
@@ -103,15 +103,15 @@ def make_run(
     )
 
 
-def read_entries(journal: str) -> list[dict[str, Any]]:
+def read_entries(log_text: str) -> list[dict[str, Any]]:
     """Return the complete lines of a metrics log."""
-    return [json.loads(line) for line in journal.splitlines() if line.startswith("{") and line.endswith("}")]
+    return [json.loads(line) for line in log_text.splitlines() if line.startswith("{") and line.endswith("}")]
 
 
-def train_entries(journal: str) -> list[dict[str, Any]]:
-    return [entry for entry in read_entries(journal) if entry["type"] == "train"]
+def train_entries(log_text: str) -> list[dict[str, Any]]:
+    return [entry for entry in read_entries(log_text) if entry["type"] == "train"]
 
 
-def read_rates(journal: str) -> list[float]:
+def read_rates(log_text: str) -> list[float]:
     """Return target tokens per second of each interval, without padding."""
-    return [float(entry["tokens_per_second"]) for entry in train_entries(journal)]
+    return [float(entry["tokens_per_second"]) for entry in train_entries(log_text)]

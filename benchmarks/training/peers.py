@@ -24,10 +24,10 @@ from .timed_run import TimedRun
 HERE = Path(__file__).parent
 INSTALL_SECONDS = 900.0
 SMOOTHING = 0.1
-MAX_STEPS = 1_000_000  # steps: they are told when to stop
+MAX_STEPS = 1_000_000  # the benchmark stops the peers earlier
 BETAS = (0.9, 0.98)
 
-# What is run once in a new environment, to see that it starts.
+# Commands that run once in a new environment, to check that it works.
 PROBES = {
     "transformers": ["python", "-c", "from transformers import MarianMTModel"],
     "joeynmt": ["python", "-c", "import joeynmt.training"],
@@ -48,7 +48,7 @@ class TrainingPeer:
 def make_bare_loop(
     corpus: TrainingText, programs: Path, model: str, name: str, key: str, precision: str = "float32"
 ) -> TrainingPeer:
-    def contest(size: BenchmarkSize, folder: Path) -> TimedRun:
+    def build_run(size: BenchmarkSize, folder: Path) -> TimedRun:
         settings = {
             "model": model,
             "precision": precision,
@@ -62,12 +62,12 @@ def make_bare_loop(
             name=name,
             key=key,
             command=[programs / "python", HERE / "bare_loop.py", json.dumps(settings)],
-            log_path=folder / "said.txt",
+            log_path=folder / "output.txt",
             read_rates=_read_bare_rates,
             outputs=folder,
         )
 
-    return TrainingPeer(name, key, contest)
+    return TrainingPeer(name, key, build_run)
 
 
 def _read_bare_rates(output: str) -> list[float]:
@@ -78,19 +78,19 @@ def _read_bare_rates(output: str) -> list[float]:
 def joeynmt(corpus: TrainingText, programs: Path) -> TrainingPeer:
     name = describe_versions(programs, "joeynmt")
 
-    def contest(size: BenchmarkSize, folder: Path) -> TimedRun:
+    def build_run(size: BenchmarkSize, folder: Path) -> TimedRun:
         config = folder / "config.yaml"
         return TimedRun(
             name=name,
             key="joeynmt",
             command=[programs / "python", "-m", "joeynmt", "train", config],
-            log_path=folder / "said.txt",
+            log_path=folder / "output.txt",
             read_rates=_rate_reader(r"Tokens per Sec:\s*([\d.]+)"),
             outputs=folder,
             prepare=lambda: _write(config, _joeynmt_config(corpus, size, folder)),
         )
 
-    return TrainingPeer(name, "joeynmt", contest)
+    return TrainingPeer(name, "joeynmt", build_run)
 
 
 def _joeynmt_config(corpus: TrainingText, size: BenchmarkSize, folder: Path) -> dict[str, Any]:
@@ -250,20 +250,20 @@ def _shared_model(size: BenchmarkSize) -> dict[str, Any]:
 def _make_config_peer(
     name: str, key: str, command: list[str | Path], config: Callable[[BenchmarkSize, Path], dict[str, Any]]
 ) -> TrainingPeer:
-    def contest(size: BenchmarkSize, folder: Path) -> TimedRun:
+    def build_run(size: BenchmarkSize, folder: Path) -> TimedRun:
         path = folder / "config.yaml"
         return TimedRun(
             name=name,
             key=key,
             command=[*command, path],
-            log_path=folder / "said.txt",
+            log_path=folder / "output.txt",
             read_rates=_rate_reader(r"\d+/ *(\d+) tok/s"),
             outputs=folder,
             prepare=lambda: _write(path, config(size, folder)),
             environment={"PYTHONWARNINGS": "ignore"},
         )
 
-    return TrainingPeer(name, key, contest)
+    return TrainingPeer(name, key, build_run)
 
 
 def _write(path: Path, config: dict[str, Any]) -> None:
@@ -284,8 +284,8 @@ class TrainingPeers:
     absent: dict[str, str]
 
 
-def find_peers(corpus: TrainingText, work: Path, *, install: bool, all_of_them: bool) -> TrainingPeers:
-    """Return the toolkits that are quick to measure, or all; install missing ones if asked."""
+def find_peers(corpus: TrainingText, work: Path, *, install: bool, include_slow: bool) -> TrainingPeers:
+    """Return the toolkits that are quick to measure, or all; install missing ones if `install` is true."""
     peers: list[TrainingPeer] = []
     absent: dict[str, str] = {}
 
@@ -298,7 +298,7 @@ def find_peers(corpus: TrainingText, work: Path, *, install: bool, all_of_them: 
             limit_seconds=INSTALL_SECONDS,
         )
 
-    def seek(name: str, make: Callable[[], TrainingPeer]) -> None:
+    def try_peer(name: str, make: Callable[[], TrainingPeer]) -> None:
         try:
             peers.append(make())
         except (MissingPeerError, CommandError) as reason:
@@ -310,16 +310,21 @@ def find_peers(corpus: TrainingText, work: Path, *, install: bool, all_of_them: 
             corpus, programs, "marian", f"{describe_versions(programs, 'transformers')} Marian, bare loop", "marian"
         )
 
-    own = Path(sys.executable).parent
-    peers.append(make_bare_loop(corpus, own, "nn", "torch.nn.Transformer, bare loop", "nn_transformer"))
-    seek("transformers", marian)
-    seek("eole", lambda: eole(corpus, environment("eole")))
-    seek("OpenNMT-py", lambda: opennmt(corpus, environment("opennmt")))
-    if all_of_them:
-        seek("joeynmt", lambda: joeynmt(corpus, environment("joeynmt")))
+    own_programs = Path(sys.executable).parent
+    peers.append(make_bare_loop(corpus, own_programs, "nn", "torch.nn.Transformer, bare loop", "nn_transformer"))
+    try_peer("transformers", marian)
+    try_peer("eole", lambda: eole(corpus, environment("eole")))
+    try_peer("OpenNMT-py", lambda: opennmt(corpus, environment("opennmt")))
+    if include_slow:
+        try_peer("joeynmt", lambda: joeynmt(corpus, environment("joeynmt")))
         peers.append(
             make_bare_loop(
-                corpus, own, "nn", "torch.nn.Transformer, bare loop, bfloat16 autocast", "nn_transformer_bfloat16", "bfloat16"
+                corpus,
+                own_programs,
+                "nn",
+                "torch.nn.Transformer, bare loop, bfloat16 autocast",
+                "nn_transformer_bfloat16",
+                "bfloat16",
             )
         )
     return TrainingPeers(peers, absent)

@@ -31,20 +31,20 @@ SECTIONS = ("speed", "start")
 @click.option(
     "--quick",
     is_flag=True,
-    help="One round, the tiny model alone: under four minutes once the peers are installed.",
+    help="Run one round of the tiny model, in under four minutes once the peers are installed.",
 )
-@click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure these alone.")
-@click.option("--size", "chosen", type=click.Choice(list(SIZES)), multiple=True, help="Measure these alone.")
+@click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure only these sections.")
+@click.option("--size", "chosen", type=click.Choice(list(SIZES)), multiple=True, help="Measure only these sizes.")
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
     help="Rounds of each section.  [default: 3; quick 1]",
 )
-@click.option("--seconds", type=click.FloatRange(min=0.0), help="Of each turn, after its first report.")
-@click.option("--install", is_flag=True, help="Install the peers in a quick run, too.")
+@click.option("--seconds", type=click.FloatRange(min=0.0), help="Seconds of each run after its first report.")
+@click.option("--install", is_flag=True, help="Install missing peers also in a quick run.")
 @click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
 @click.option("--work", type=click.Path(path_type=Path), help="Folder for text, environments and outputs.")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="Write everything measured to this file.")
+@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
 def main(
     quick: bool,
     only: tuple[str, ...],
@@ -56,15 +56,15 @@ def main(
     work: Path | None,
     report: Path | None,
 ) -> None:
-    """Measure how fast dragoman trains, beside its peers and beside what the machine can do."""
+    """Measure the training speed of dragoman and of other toolkits."""
     started = time.monotonic()
     package_path = Path(__file__).resolve().parent
     work = (work or package_path / ".work").resolve()
     shared = (shared or package_path.parents[1].parent / "shared" / "data").resolve()
     work.mkdir(parents=True, exist_ok=True)
     (work / ".gitignore").write_text("*\n", encoding="utf-8")
-    os.environ.pop("PYTHONPATH", None)  # it is for this program, not for those that it starts
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it started is ended, as on Ctrl-C
+    os.environ.pop("PYTHONPATH", None)  # only this program needs it, not its child processes
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the child processes, as Ctrl-C does
     adopt_orphans()
     console = open_console()
     cores = limit_cores(THREADS)
@@ -73,14 +73,14 @@ def main(
     console.print(f"text: {corpus.description}; {corpus.lengths.pairs:,} pairs, {corpus.lengths.t:,} target tokens")
     bench = TrainingBenchmark(corpus, work, lambda line: print(f"  {line}", file=sys.stderr, flush=True))
     sizes = [SIZES[name] for name in SIZES if not chosen or name in chosen]
-    turns = {"tiny": 3.0, "base": 2.5} if quick else {"tiny": 15.0, "base": 60.0}
+    default_seconds = {"tiny": 3.0, "base": 2.5} if quick else {"tiny": 15.0, "base": 60.0}
     measured = MeasuredRates()
-    timed = [(size, turns[size.name] if seconds is None else seconds) for size in sizes]
-    times = rounds or (1 if quick else 3)
-    few = sizes[:1] if quick else sizes
+    timed = [(size, default_seconds[size.name] if seconds is None else seconds) for size in sizes]
+    num_rounds = rounds or (1 if quick else 3)
+    start_sizes = sizes[:1] if quick else sizes
     measures: dict[str, Callable[[], Section]] = {
-        "speed": lambda: measure_speed(bench, measured, timed, rounds=times, quick=quick, install=install or not quick),
-        "start": lambda: measure_start(bench, few, rounds=times),
+        "speed": lambda: measure_speed(bench, measured, timed, rounds=num_rounds, quick=quick, install=install or not quick),
+        "start": lambda: measure_start(bench, start_sizes, rounds=num_rounds),
     }
     sections: dict[str, Section] = {}
     for name in SECTIONS:

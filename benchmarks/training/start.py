@@ -25,7 +25,7 @@ LIMIT_SECONDS = 120.0
 def measure_start(bench: TrainingBenchmark, sizes: Sequence[BenchmarkSize], *, rounds: int) -> Section:
     """Measure the start with a prepared corpus, and with text only, which includes tokenizer training and encoding."""
     section = Section()
-    table = Table("From the command to the end of the first step, seconds", ["size", "corpus", "median", "slowest", "asked"])
+    table = Table("From the command to the end of the first step, seconds", ["size", "corpus", "median", "slowest", "target"])
     for size in sizes:
         for corpus_state in ("prepared", "as text"):
             seconds = [_first_step(bench, size, prepared=corpus_state == "prepared") for _ in range(rounds)]
@@ -51,7 +51,7 @@ def _first_step(bench: TrainingBenchmark, size: BenchmarkSize, *, prepared: bool
     else:
         settings = [change for change in settings if not change.startswith("tokenizer.model_file=")]
     command = dragoman_runner.build_train_command(bench.recipe, settings)
-    output_path = folder / "said.txt"
+    output_path = folder / "output.txt"
     with output_path.open("wb") as stream:
         started = time.monotonic()
         process = start_process(command, stream.fileno(), folder=folder)
@@ -65,10 +65,10 @@ def _first_step(bench: TrainingBenchmark, size: BenchmarkSize, *, prepared: bool
             shutil.rmtree(folder / "run", ignore_errors=True)
 
 
-def _wait(process: subprocess.Popen[bytes], journal: Path, started: float, output_path: Path) -> None:
-    while not (journal.exists() and dragoman_runner.train_entries(journal.read_text(encoding="utf-8"))):
+def _wait(process: subprocess.Popen[bytes], log_path: Path, started: float, output_path: Path) -> None:
+    while not (log_path.exists() and dragoman_runner.train_entries(log_path.read_text(encoding="utf-8"))):
         if process.poll() is not None or time.monotonic() - started > LIMIT_SECONDS:
             lines = output_path.read_text(encoding="utf-8", errors="replace").split("\n")
-            last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-            raise CommandError(f"dragoman train took no step, exit code {process.poll()}: {last}")
+            last = next((line for line in reversed(lines) if line.strip()), "no output")
+            raise CommandError(f"dragoman train: wrote no step, exit code {process.poll()}: {last}")
         time.sleep(0.01)

@@ -21,7 +21,7 @@ SPECIAL = 4  # padding, unknown, begin, end: the first ids
 PAIRS = {"train": 29_000, "valid": 1_014}
 SIDES = ("en", "de")
 SEED = 1
-LONGEST = 100  # pieces on a side; longer pairs are left out for all
+LONGEST = 100  # most pieces on a side; no system trains on longer pairs
 
 Pair = tuple[str, str]
 
@@ -65,14 +65,14 @@ class TrainingText:
 def make_training_text(shared: Path, folder: Path) -> TrainingText:
     """Return the text in `folder`; write it if it is not complete."""
     real = (shared / "multi30k" / "tok").is_dir()
-    described = "Multi30k, en-de" if real else f"made-up text: no Multi30k in {shared}"
-    folder = folder / ("multi30k" if real else "made-up")
-    whole = folder / "whole.json"
-    if not whole.exists():
+    described = "Multi30k, en-de" if real else f"synthetic text, because {shared} holds no Multi30k"
+    folder = folder / ("multi30k" if real else "synthetic")
+    marker = folder / "whole.json"
+    if not marker.exists():
         folder.mkdir(parents=True, exist_ok=True)
         pairs = {part: list(_multi30k(shared, part) if real else _synthetic(part)) for part in PAIRS}
-        whole.write_text(json.dumps(asdict(_write(folder, pairs))))
-    return TrainingText(folder, Lengths(**json.loads(whole.read_text())), described)
+        marker.write_text(json.dumps(asdict(_write(folder, pairs))))
+    return TrainingText(folder, Lengths(**json.loads(marker.read_text())), described)
 
 
 def _multi30k(shared: Path, part: str) -> Iterator[Pair]:
@@ -84,7 +84,7 @@ def _multi30k(shared: Path, part: str) -> Iterator[Pair]:
 
 
 def _synthetic(part: str) -> Iterator[Pair]:
-    """Yield pairs of made-up words by Zipf's law, each word with one translation, as long as captions."""
+    """Yield pairs of random words by Zipf's law, each word with one translation, as long as captions."""
     rng = random.Random(SEED)
     syllables = [first + vowel + last for first in "bdfgklmnprst" for vowel in "aeiou" for last in ("", "n", "r", "s", "l")]
     lexicon = [tuple("".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in SIDES) for _ in range(12_000)]
@@ -111,8 +111,10 @@ def _write(folder: Path, pairs: dict[str, list[Pair]]) -> Lengths:
         if part == "train":
             counts.update(piece for number in selected for side in encoded[number] for piece in side)
             lengths_of_pairs = [(len(encoded[number][0]) + 1, len(encoded[number][1]) + 1) for number in selected]
-            sums = [sum(column) for column in zip(*((s, t, s * s, t * t, s * t) for s, t in lengths_of_pairs), strict=True)]
-            lengths = Lengths(len(lengths_of_pairs), *sums)
+            length_sums = [
+                sum(column) for column in zip(*((s, t, s * s, t * t, s * t) for s, t in lengths_of_pairs), strict=True)
+            ]
+            lengths = Lengths(len(lengths_of_pairs), *length_sums)
     _write_lines(folder / "pieces.txt", pieces)
     _write_lines(folder / "pieces-counted.txt", [f"{piece}\t{counts[piece] or 1}" for piece in pieces])
     return lengths

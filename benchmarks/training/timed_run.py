@@ -1,4 +1,4 @@
-"""Training run that is stopped after some seconds, and its reported speed."""
+"""Training run that ends after a time limit, and its reported speed."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from common.usage import CommandError, kill, last_line
 
 THREADS = 2
 LIMIT_SECONDS = 240.0
-_LOOKS_PER_SECOND = 20
+_POLLS_PER_SECOND = 20
 
 
 @dataclass(frozen=True)
 class TimedRun:
-    """Command that trains, and where it reports its speed."""
+    """Training command and the log that holds its speed."""
 
     name: str
     key: str
-    """Names it in ratios."""
+    """Name of the run in ratios."""
     command: list[str | Path]
     log_path: Path
-    """Where its reports come: a file that it writes itself, or the file that takes what it says."""
+    """File of its reports: its own log, or the file that its output goes to."""
     read_rates: Callable[[str], list[float]]
-    """From the journal: target tokens a second of each interval, padding not counted; intervals are of equally many steps."""
+    """Function that reads target tokens per second of each interval from the log. Padding does not count."""
     outputs: Path
-    """Its folder, removed afterwards; it runs in it."""
+    """Working folder of the command, removed afterwards."""
     prepare: Callable[[], None] | None = None
-    """Called before each run, when the folder is gone."""
+    """Function that runs before each run, after the folder is removed."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -45,7 +45,7 @@ def measure(run: TimedRun, *, seconds: float, keep: bool = False) -> float:
     run.outputs.mkdir(parents=True, exist_ok=True)
     try:
         rates = _train(run, seconds)
-        return statistics.harmonic_mean(rates[1:])  # intervals of as many steps: all tokens over all seconds
+        return statistics.harmonic_mean(rates[1:])  # intervals have equal steps, so this is all tokens over all seconds
     finally:
         if not keep:
             shutil.rmtree(run.outputs, ignore_errors=True)
@@ -53,7 +53,7 @@ def measure(run: TimedRun, *, seconds: float, keep: bool = False) -> float:
 
 def _train(run: TimedRun, seconds: float) -> list[float]:
     """Return the rates until `seconds` have passed since the first report and another report came."""
-    output_path = run.outputs / "said.txt"
+    output_path = run.outputs / "output.txt"
     started = time.monotonic()
     first = None
     rates: list[float] = []
@@ -61,7 +61,7 @@ def _train(run: TimedRun, seconds: float) -> list[float]:
         process = start_process(run.command, stream.fileno(), folder=run.outputs, environment=run.environment)
         try:
             while process.poll() is None:
-                time.sleep(1.0 / _LOOKS_PER_SECOND)
+                time.sleep(1.0 / _POLLS_PER_SECOND)
                 now = time.monotonic()
                 rates = _read(run)
                 first = now if rates and first is None else first
@@ -83,13 +83,13 @@ def start_process(
     command: list[str | Path], output: int, *, folder: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a command in its own session, with two threads by default."""
-    own = {"OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS), "PYTHONUNBUFFERED": "1"}
+    defaults = {"OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS), "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
         [str(word) for word in command],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
-        env={**os.environ, **own, **(environment or {})},
+        env={**os.environ, **defaults, **(environment or {})},
         cwd=folder,
         start_new_session=True,
     )

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from dragoman.config import Recipe, read_recipe
     from dragoman.config.decoding_options import DecodingOptions
     from dragoman.errors import DragomanError
-    from dragoman.inference.constraints import TranslationConstraints
     from dragoman.inference.load import load
-    from dragoman.inference.parse import Parse
+    from dragoman.inference.parse_result import Parse
     from dragoman.inference.parser import Parser
-    from dragoman.inference.translation import Translation
+    from dragoman.inference.translation_constraints import TranslationConstraints
+    from dragoman.inference.translation_result import Translation
     from dragoman.inference.translator import Translator
     from dragoman.training.run import train
 
@@ -43,11 +43,11 @@ __all__ = [
 _MODULES = {
     "DecodingOptions": "dragoman.config.decoding_options",
     "DragomanError": "dragoman.errors",
-    "Parse": "dragoman.inference.parse",
+    "Parse": "dragoman.inference.parse_result",
     "Parser": "dragoman.inference.parser",
     "Recipe": "dragoman.config",
-    "Translation": "dragoman.inference.translation",
-    "TranslationConstraints": "dragoman.inference.constraints",
+    "Translation": "dragoman.inference.translation_result",
+    "TranslationConstraints": "dragoman.inference.translation_constraints",
     "Translator": "dragoman.inference.translator",
     "load": "dragoman.inference.load",
     "read_recipe": "dragoman.config",

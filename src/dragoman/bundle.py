@@ -24,8 +24,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from dragoman.config import Recipe, recipe_from_dict
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
-from dragoman.data.tokenization.tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
 from dragoman.errors import BundleError, OutputError, RecipeError
 from dragoman.io.safetensors import MappedTensors, save_tensors
 from dragoman.io.storage import atomic_dir, describe_write_error, verify_checksums
@@ -247,7 +247,7 @@ def _check_replaceable(path: Path) -> None:
     except OSError as error:
         raise OutputError(describe_write_error(path, error)) from None
     if any(not name.startswith(".") for name in names) and not names & {CONFIG_FILE, WEIGHTS_FILE}:
-        raise OutputError(f"{path}: holds files but no bundle, so it stays; give another name", code="not-replaceable")
+        raise OutputError(f"{path}: holds files but no bundle, so it is kept; give another name", code="not-replaceable")
 
 
 def check_bundle(path: Path) -> None:

@@ -239,7 +239,7 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     ErrorCode("distributed-setup", RunError, "The environment of the ranks is incomplete or contradictory."),
     ErrorCode("rank-mismatch", RankError, "One rank differs from rank 0 in its recipe, data or device."),
     # Processes and memory
-    ErrorCode("worker-lost", WorkerLostError, "The system killed a worker process, or the connection to a rank is lost."),
+    ErrorCode("worker-lost", WorkerLostError, "The system killed a worker process, or the connection to a rank broke."),
     ErrorCode("out-of-memory", OutOfMemoryError, "The memory does not hold a step."),
     # Output
     ErrorCode("invalid-output", OutputError, "The result cannot be written to this path."),

@@ -26,11 +26,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dragoman.cleaning import filters
+from dragoman.cleaning.cleaning_report import TABLE_HEADER, find_warnings, format_rows, render_cleaning_report
 from dragoman.cleaning.decontamination import EvaluationTexts, normalize_for_matching
 from dragoman.cleaning.deduplication import Digests, DuplicateFinder, digest_pairs, digest_sources
 from dragoman.cleaning.enabled_filters import FILTER_KEYS, FILTER_ORDER, PairFilter, build_filters
 from dragoman.cleaning.language_id import make_language_filter, make_script_filter
-from dragoman.cleaning.report import TABLE_HEADER, find_warnings, format_rows, render_cleaning_report
 from dragoman.cleaning.statistics import MAX_EXAMPLE_CHARACTERS, MAX_EXAMPLES, CleaningStats, FilterStats, apply_filters
 from dragoman.config import CleaningConfig, FilterName
 from dragoman.errors import DataError, MissingDependencyError, OutputError, RecipeError

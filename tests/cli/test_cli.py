@@ -42,7 +42,7 @@ from dragoman.evaluation.metrics import bleu, chrf, exact_match, ter, tokenized_
 from dragoman.formats.readers import read_pairs
 from dragoman.formats.text import read_lines
 from dragoman.runtime.progress import ProgressLog
-from dragoman.training import quickstart
+from dragoman.training import quickstart_recipe
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -768,9 +768,9 @@ def test_brackets_in_names_are_no_markup(run_cli: RunCli, bundle: Path, output: 
 
 
 def test_run_folder_accepts_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quickstart, "PAIR_COUNTS", {"train": 5, "valid": 2, "test": 2})
+    monkeypatch.setattr(quickstart_recipe, "PAIR_COUNTS", {"train": 5, "valid": 2, "test": 2})
     run = tmp_path / 'o\'brien \\ "über" 🦊'
-    recipe = quickstart.prepare_quickstart("de", run, seed=1, changes=(), notice=lambda _: None).recipe
+    recipe = quickstart_recipe.prepare_quickstart("de", run, seed=1, changes=(), notice=lambda _: None).recipe
     assert (recipe.run, recipe.data.root) == (str(run), str(run / "text"))
 
 

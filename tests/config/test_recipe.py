@@ -270,8 +270,8 @@ INVALID_OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
     "standard input without format": (["data.train={file='-'}"], ["data.train: file = '-' needs format"]),
     "standard input among files": (["data.train={file=['a', '-'], format='tsv'}"], ["data.train: standard input (-)", "alone"]),
     "standard input for a side": (["data.train={source='-', target='a'}"], ["data.train: standard input (-)", "both sides"]),
-    "standard input for validation": (["data.valid={file='-', format='tsv'}"], ["data.valid: file = '-'", "learn from"]),
-    "standard input for the test": (["data.test={file='-', format='tsv'}"], ["data.test: file = '-'", "learn from"]),
+    "standard input for validation": (["data.valid={file='-', format='tsv'}"], ["data.valid: file = '-'", "training corpora"]),
+    "standard input for the test": (["data.test={file='-', format='tsv'}"], ["data.test: file = '-'", "training corpora"]),
     "standard input twice": (
         ["data.corpora={a={file='-', format='tsv'}, b={file='-', format='tsv'}}"],
         ["corpora.a and corpora.b", "once"],
@@ -280,11 +280,11 @@ INVALID_OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
     "weight in validation": (["data.valid={file='a.tsv', weight=1}"], ["data.valid: weight", "data.corpora"]),
     "skip_filters in validation": (
         ["data.valid={file='a.tsv', skip_filters=['urls']}"],
-        ["data.valid: skip_filters", "learn from"],
+        ["data.valid: skip_filters", "training corpora"],
     ),
     "skip_filters in the test": (
         ["data.test={file='a.tsv', skip_filters=['urls']}"],
-        ["data.test: skip_filters", "learn from"],
+        ["data.test: skip_filters", "training corpora"],
     ),
     "corpora in train": (["data.train.tatoeba={file='a.tsv'}"], ["data.train: 'tatoeba'", "name several in data.corpora"]),
     "corpora beside keys in train": (
@@ -316,11 +316,11 @@ INVALID_OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "stage of zero weights": (
         ["data.curriculum=[{weights={a=0}}]"],
-        ["data.curriculum[0]: weights draws from no corpus", "above 0"],
+        ["data.curriculum[0]: weights are 0 for all corpora", "above 0"],
     ),
     "stage of empty weights": (
         ["data.curriculum=[{weights={}}]"],
-        ["data.curriculum[0]: weights draws from no corpus", "above 0"],
+        ["data.curriculum[0]: weights are 0 for all corpora", "above 0"],
     ),
     "stage of an unknown corpus": (
         ["data.corpora={news={file='a.tsv'}}", "data.curriculum=[{weights={new=1}}]"],
@@ -852,7 +852,7 @@ def test_deviation_reads_as_sentence() -> None:
     [
         "dragoman",
         "dragoman.config",
-        "dragoman.config.validation",
+        "dragoman.config.section_validation",
         "dragoman.errors",
         "dragoman.evaluation.metrics",
         "dragoman.viz",

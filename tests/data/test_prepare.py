@@ -37,9 +37,9 @@ from dragoman.data import prepare as prepare_module
 from dragoman.data.encode import PairStats
 from dragoman.data.encoded_corpus import LengthTable, get_lengths_file
 from dragoman.data.prepare import PreparedData, get_training_prefix, prepare
+from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.data.tokenization.sentencepiece import train_sentencepiece
 from dragoman.data.tokenization.special_tokens import END_ID
-from dragoman.data.tokenization.tokenizer import train_tokenizer
 from dragoman.errors import (
     DataError,
     DragomanError,

@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 
 from dragoman.cli.main import cli
 from dragoman.errors import DataError
-from dragoman.evaluation.evalb import EvalbScorer, SentenceScore, score_files, score_trees, sum_scores
 from dragoman.evaluation.evalb_params import COLLINS, KEYWORDS, EvalbParams, read_params, symmetric_pairs
 from dragoman.evaluation.evalb_report import format_report, format_sentence
+from dragoman.evaluation.evalb_scorer import EvalbScorer, SentenceScore, score_files, score_trees, sum_scores
 from dragoman.trees import ptb
 from dragoman.trees.tree import Tree
 
@@ -235,7 +235,7 @@ def test_default_params_equal_collins_file() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("DELETE_LABELS TOP", f"'DELETE_LABELS' is no parameter of EVALB; use one of {', '.join(KEYWORDS)}"),
+        ("DELETE_LABELS TOP", f"'DELETE_LABELS' is not a parameter of EVALB; use one of {', '.join(KEYWORDS)}"),
         ("DELETE_LABEL", "DELETE_LABEL takes 1 value, not 0"),
         ("EQ_LABEL A B C", "EQ_LABEL takes 2 values, not 3"),
         ("CUTOFF_LEN forty", "CUTOFF_LEN takes a whole number, not 'forty'"),

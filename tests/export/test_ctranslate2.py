@@ -21,8 +21,8 @@ from conftest import NO_DROPOUT, WORDS, MakeRecipe, edit_config
 from dragoman.bundle import Bundle, BundleMetadata, load_bundle
 from dragoman.cli.main import cli
 from dragoman.config import DecodingConfig, make_recipe
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS
-from dragoman.data.tokenization.tokenizer import PairTokenizer
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.errors import BundleError, DragomanError, MissingDependencyError, OutputError
 from dragoman.export.ctranslate2 import convert_decoding_options, export_ctranslate2

@@ -34,7 +34,12 @@ from random_parsers import parser_bundle
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
-PARSING_MODULES = ("dragoman.inference.parse", "dragoman.tasks.parsing", "dragoman.evaluation.evalb", "dragoman.trees")
+PARSING_MODULES = (
+    "dragoman.inference.parse_result",
+    "dragoman.tasks.parsing",
+    "dragoman.evaluation.evalb_scorer",
+    "dragoman.trees",
+)
 Method = Literal["greedy", "beam", "sample"]
 METHODS: tuple[Method, ...] = ("greedy", "beam", "sample")
 ODD = [
@@ -308,10 +313,10 @@ def test_a_notebook_shows_the_tree(parser: Parser) -> None:
 
 def test_wrong_arguments_raise_errors(parser: Parser, bundle: Path, trained: Path) -> None:
     wrong_inputs: list[tuple[Any, Any, str]] = [
-        ([["a b"]], None, r"sentence 1: 'a b' is no word"),
-        ([["a"], [""]], None, r"sentence 2: '' is no word"),
+        ([["a b"]], None, r"sentence 1: 'a b' is not a word"),
+        ([["a"], [""]], None, r"sentence 2: '' is not a word"),
         (["a b"], [["X"]], r"sentence 1: 1 tags for 2 words"),
-        (["a"], [["X Y"]], r"sentence 1: 'X Y' is no tag"),
+        (["a"], [["X Y"]], r"sentence 1: 'X Y' is not a tag"),
         (["a b"], ["DT"], r"sentence 1: its tags are one text, 'DT'"),
         ([1], None, r"sentence 1: '1' is neither a text nor a list of words"),
         ([["a", 1]], None, r"neither a text nor a list of words"),

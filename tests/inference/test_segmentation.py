@@ -46,7 +46,7 @@ def test_lines_are_cut_at_pauses(text: str, limit: int, segments: list[str]) -> 
 
 
 def test_character_that_does_not_fit_raises_error() -> None:
-    with pytest.raises(ValueError, match="not one character"):
+    with pytest.raises(ValueError, match="too small for one character"):
         split_long_input("ab", lambda part: False)
 
 

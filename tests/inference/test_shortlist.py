@@ -15,8 +15,8 @@ from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import BundleError, DataError, OutputError
-from dragoman.inference.constraints import TranslationConstraints
-from dragoman.inference.shortlist import NUM_SPECIAL_TOKENS, Shortlist, build_shortlist, read_shortlist
+from dragoman.inference.lexical_shortlist import NUM_SPECIAL_TOKENS, Shortlist, build_shortlist, read_shortlist
+from dragoman.inference.translation_constraints import TranslationConstraints
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

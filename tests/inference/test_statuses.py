@@ -13,7 +13,7 @@ from dragoman import Translation, Translator
 from dragoman.cli.line_report import LineWarnings
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.decoding.interface import SearchState
-from dragoman.inference.translation import merge_segments
+from dragoman.inference.translation_result import merge_segments
 from dragoman.tasks.translation import is_copy, is_short
 
 pytestmark = pytest.mark.usefixtures("one_core")

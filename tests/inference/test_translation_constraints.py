@@ -13,7 +13,7 @@ import dragoman
 from dragoman import TranslationConstraints, Translator
 from dragoman.cli.main import cli
 from dragoman.errors import DataError, RecipeError
-from dragoman.inference.constraints import parse_constraints
+from dragoman.inference.translation_constraints import parse_constraints
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -17,7 +17,7 @@ import dragoman
 from conftest import WORDS, MakeRecipe, edit_config
 from dragoman import Translation, Translator
 from dragoman.bundle import Bundle, BundleMetadata, load_bundle
-from dragoman.data.tokenization.tokenizer import train_tokenizer
+from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.formats.text import read_lines

@@ -53,9 +53,9 @@ from dragoman.paper.table3_rows import (
     make_row_recipe,
     select_rows,
 )
-from dragoman.training import device
+from dragoman.training import compute_plan
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
-from dragoman.training.device import KernelChoice
+from dragoman.training.compute_plan import KernelChoice
 from dragoman.training.monitoring.events import Callback, RunClosed, StepDone, TrainingEvent, ignore_event
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.report import TRANSLATIONS_FILE
@@ -479,7 +479,7 @@ def test_invalid_budget_is_one_line(text: str, message: str, tmp_path: Path) -> 
 def test_invalid_arguments_of_table_3_are_one_line(plain: Recipe, tmp_path: Path) -> None:
     folder = tmp_path / "table"
     arguments = ("table3", "--folder", folder, "--corpus")
-    assert "'C-n3' is no row of Table 3; did you mean C-n" in refusal(*arguments, "multi30k-ende", "--rows", "A,C-n3")
+    assert "'C-n3' is not a row of Table 3; did you mean C-n" in refusal(*arguments, "multi30k-ende", "--rows", "A,C-n3")
     assert "names no row" in refusal(*arguments, "multi30k-ende", "--rows", ",")
     error = refusal(*arguments, "multi30k-ende", "training.max_steps=9")
     assert "'training.max_steps=9': Table 3 sets training.max_steps itself; use --budget" in error
@@ -574,7 +574,7 @@ def test_parallel_rows_stop_resume_and_equal_sequential(plain: Recipe, tmp_path:
     monkeypatch.setattr(parallel_runs, "count_cores", lambda: 2)  # one thread each, so that sums have one order
     # A plan that no process would choose by itself, so that each must have it from the parent.
     kernels = KernelChoice("oneDNN", "fused")
-    monkeypatch.setattr(device, "_select_fastest_kernels", lambda _: kernels)
+    monkeypatch.setattr(compute_plan, "_select_fastest_kernels", lambda _: kernels)
     folder, started_names = tmp_path / "both", list[str]()
 
     def terminate(_: object) -> list[int]:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dragoman import load
-from dragoman.inference.explain.translation import explain
+from dragoman.inference.explain.explain_translation import explain
 from dragoman.viz.attention_page import MAX_TOKENS, embed_in_iframe, render_attention_page
 from dragoman.viz.explanation import Explanation
 from random_explanations import HOSTILE, random_explanation

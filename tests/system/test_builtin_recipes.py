@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.cleaning.cleaning_report import format_table
 from dragoman.cleaning.pipeline import clean_corpora
-from dragoman.cleaning.report import format_table
 from dragoman.config import read_recipe
 from dragoman.data.prepare import prepare
 

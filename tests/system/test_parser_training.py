@@ -22,12 +22,12 @@ from dragoman.bundle import load_bundle
 from dragoman.config import ModelConfig, Recipe, TaskConfig, make_recipe
 from dragoman.data.collate import collate
 from dragoman.data.prepare import prepare
+from dragoman.data.tokenization.pair_tokenizer import LABELS_FILE
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
-from dragoman.data.tokenization.tokenizer import LABELS_FILE
 from dragoman.data.tokenization.tree_labels import XX_ID, TreeLabels, collect_labels, read_labels, to_source_text
 from dragoman.errors import BundleError, DataError, RecipeError
-from dragoman.evaluation.evalb import score_files, sum_scores
+from dragoman.evaluation.evalb_scorer import score_files, sum_scores
 from dragoman.inference.translator import load_translator
 from dragoman.model.factory import build_model
 from dragoman.model.pointer import WordTables

@@ -13,7 +13,7 @@ import dragoman
 from dragoman.cli.main import cli
 from dragoman.errors import DataError
 from dragoman.evaluation.aer import score_alignments
-from dragoman.training.quickstart import prepare_quickstart
+from dragoman.training.quickstart_recipe import prepare_quickstart
 from dragoman.word_aligner import align_pairs
 
 SHORT = [

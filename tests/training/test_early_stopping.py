@@ -141,7 +141,7 @@ def test_incomplete_bundle_is_replaced(missing: str, tiny: MakeRecipe, ended: Pa
 @pytest.mark.parametrize("output", ["checkpoints/step-00000006", "data", "."])
 def test_average_replaces_only_bundles(output: str, ended: Path, tmp_path: Path) -> None:
     before = sorted(ended.rglob("*"))
-    with pytest.raises(OutputError, match="holds files but no bundle, so it stays"):
+    with pytest.raises(OutputError, match="holds files but no bundle, so it is kept"):
         average_run(ended, ended / output, averaging="last", count=1, overwrite=True)
     assert sorted(ended.rglob("*")) == before
     average_run(ended, ended / "bundle", averaging="last", count=1, overwrite=True)

@@ -55,7 +55,7 @@ from dragoman.training.checkpoints.checkpoint import (
     prune_checkpoints,
     save_checkpoint,
 )
-from dragoman.training.device import ComputePlan
+from dragoman.training.compute_plan import ComputePlan
 from dragoman.training.finalize import average_run
 from dragoman.training.losses.label_smoothing import batch_loss, label_smoothed_loss
 from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate

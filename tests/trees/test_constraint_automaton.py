@@ -203,7 +203,7 @@ def test_invalid_automaton_arguments_raise_errors() -> None:
         make_automaton("typed", max_depth=0)
     with pytest.raises(ValueError, match="word_ids: this linearization has words as tokens"):
         make_automaton("topdown").initial_state([1], [9])
-    with pytest.raises(ValueError, match="word_ids: a word of sentence 0 is no word of the vocabulary"):
+    with pytest.raises(ValueError, match="word_ids: a word of sentence 0 is not in the vocabulary"):
         make_automaton("topdown").initial_state([1], [9], [[UNKNOWN]])
 
 

@@ -316,7 +316,7 @@ def test_untagged_words_survive_linearization() -> None:
         ("typed", "(S XX (NP )S", "token 4 of 4, ')S': closes no bracket; the innermost open bracket is (NP"),
         ("typed", ")S", "token 1 of 1, ')S': closes no bracket; the innermost open bracket is none"),
         ("typed", "(S XX XX XX )S", "token 4 of 5, 'XX': stands for word 3, but the sentence has 2 words"),
-        ("typed", "(S the", "token 2 of 2, 'the': is no token of the typed linearization"),
+        ("typed", "(S the", "token 2 of 2, 'the': is not a token of the typed linearization"),
         ("typed", "(S XX XX )S )S", "token 5 of 5, ')S': the tree ended before it; remove the token or repair the tree"),
         ("typed", "(S XX", "after 2 tokens: 1 brackets are open and 1 words are missing"),
         ("typed", "", "after 0 tokens: 0 brackets are open and 2 words are missing"),
@@ -373,7 +373,7 @@ def test_repair_returns_the_tree_and_repairs(name: LinearizationName, tokens: st
 def test_repairs_have_messages() -> None:
     repaired = repair_tree(linearization("typed"), ["(S", "what", "XX", ")VP"], ["a", "b"], root="X")
     assert [str(repair) for repair in repaired.repairs] == [
-        "token 2: 'what' is no token of the linearization: dropped",
+        "token 2: 'what' is not a token of the linearization: dropped",
         "token 4: ')VP' closes no open bracket: dropped",
         "token 5: word 'b' was missing: added",
         "token 5: bracket 'S' never closed: closed at the end",

@@ -26,6 +26,7 @@ from dragoman.viz import (
     render_report,
 )
 from dragoman.viz.axis import format_ticks, make_log_axis, make_round_axis, make_tight_axis
+from dragoman.viz.bar_chart import BarGroup, render_bar_chart
 from dragoman.viz.line_chart import downsample
 from dragoman.viz.svg import escape_hidden, escape_text, estimate_text_width, truncate_text
 
@@ -667,3 +668,8 @@ def test_output_is_equal_in_every_process() -> None:
         command = [sys.executable, "-c", code]
         outputs.add(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
     assert len(outputs) == 1
+
+
+def test_bar_chart_needs_a_bar() -> None:
+    with pytest.raises(ValueError, match="needs a bar"):
+        render_bar_chart([BarGroup("none", [])], title="t", x_label="x")

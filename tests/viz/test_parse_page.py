@@ -16,10 +16,10 @@ import dragoman
 from dragoman import Parser
 from dragoman.cli.main import cli
 from dragoman.errors import DataError
-from dragoman.inference.explain.parse import explain_parse
+from dragoman.inference.explain.explain_parse import explain_parse
 from dragoman.viz.attention_page import render_attention_page
 from dragoman.viz.explanation import Explanation, ExplanationTree
-from dragoman.viz.figures import list_figure_names, render_figures
+from dragoman.viz.explanation_figures import list_figure_names, render_figures
 from dragoman.viz.tree_attention import render_tree_attention
 from dragoman.viz.tree_diagram import TreeDrawing, render_trees
 from random_explanations import HOSTILE, random_explanation

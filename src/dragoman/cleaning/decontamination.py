@@ -1,4 +1,4 @@
-"""Digests of the validation and test texts, by which the filter `eval-overlap` keeps them out of the training data."""
+"""Digests of the validation and test texts, for the filter `eval-overlap`."""
 
 from __future__ import annotations
 

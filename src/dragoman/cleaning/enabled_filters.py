@@ -47,7 +47,7 @@ FILTER_KEYS = {
 
 @dataclass(frozen=True)
 class PairFilter:
-    """Filter that looks at one pair at a time."""
+    """Filter that reads one pair at a time."""
 
     name: str
     description: str
@@ -62,7 +62,7 @@ def build_filters(
     evaluation: EvaluationTexts | None,
     skip_filters: Sequence[FilterName] = (),
 ) -> list[PairFilter]:
-    """Return the enabled filters that look at one pair at a time, in their order. DuplicateFinder finds duplicates.
+    """Return the enabled filters that read one pair at a time, in their order. DuplicateFinder finds duplicates.
 
     Raises RecipeError if a filter needs a language or evaluation texts that are missing, and MissingDependencyError if it needs
     a library that is not installed.

@@ -164,7 +164,7 @@ def _load_identifier(source: str, target: str) -> tuple[str, str, Callable[[str]
         labels = [label for label in (language, *sorted(related_group)) if label in known_labels]
         if not labels:
             raise RecipeError(
-                f"task.{key} = {language!r} is none of the {len(known_labels)} languages that "
+                f"task.{key} = {language!r} is not one of the {len(known_labels)} languages that "
                 "data.cleaning.min_language_probability can identify; drop min_language_probability"
             )
         chosen_labels.append(labels[0])

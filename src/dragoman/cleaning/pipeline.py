@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dragoman.cleaning.cleaned_corpus import CHUNK_PAIRS, CleanedCorpus, ProgressCallback, clean_training_corpora
-from dragoman.cleaning.report import render_cleaning_report
+from dragoman.cleaning.cleaning_report import render_cleaning_report
 from dragoman.cleaning.statistics import CleaningStats
 from dragoman.config import Recipe
 from dragoman.errors import RecipeError

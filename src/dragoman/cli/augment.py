@@ -267,7 +267,7 @@ def _print_summary(model_description: str, summary: AugmentOutput) -> None:
 
 def _get_output_format(output: Path) -> PairFileFormat:
     if output.suffix not in (".tsv", ".jsonl"):
-        raise click.UsageError(f"{output}: is no .tsv or .jsonl; give another name", ctx=click.get_current_context())
+        raise click.UsageError(f"{output}: is not a .tsv or .jsonl file; give another name", ctx=click.get_current_context())
     return "tsv" if output.suffix == ".tsv" else "jsonl"
 
 

@@ -195,7 +195,7 @@ class TrainingProgressBar:
             case events.StepReport():
                 self.show_step(event)
             case events.RunEvent():
-                # The command itself ends with the text of a stop or an error. A checkpoint is no news.
+                # The command itself ends with the text of a stop or an error. A checkpoint is not shown.
                 if event.event not in ("checkpoint", "stopped", "failed"):
                     self._print_line(Text(event.text, style="dim" if event.event == "resumed" else "yellow"))
             case events.ValidationReport():

@@ -30,7 +30,7 @@ def dashboard(run: Path, output: Path | None, interval: int, once: bool, as_json
     Example:  dragoman dashboard runs/multi30k-ende
     """
     from dragoman.cli.console import print_json, stderr_console
-    from dragoman.training.monitoring.dashboard import update_dashboard
+    from dragoman.training.monitoring.run_page import update_dashboard
     from dragoman.training.monitoring.run_status import read_run_status, summarize_run
 
     check_output_paths(output, overwrite=True, input_paths=[run / "bundle"])

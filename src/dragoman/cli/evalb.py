@@ -13,8 +13,8 @@ from dragoman.cli.options import PATH_TYPE, json_option
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dragoman.evaluation.evalb import SentenceScore
     from dragoman.evaluation.evalb_params import EvalbParams
+    from dragoman.evaluation.evalb_scorer import SentenceScore
 
 _MAX_SHOWN_FAILURES = 5
 
@@ -36,9 +36,9 @@ def evalb(gold: Path, test: Path, prm: Path | None, gold_tags: bool, sentences: 
     Example:  dragoman evalb gold.mrg parsed.mrg --prm new.prm
     """
     from dragoman.cli.console import print_json, progress_bar, stderr_console
-    from dragoman.evaluation.evalb import score_files, sum_scores
     from dragoman.evaluation.evalb_params import COLLINS, read_params
     from dragoman.evaluation.evalb_report import format_report
+    from dragoman.evaluation.evalb_scorer import score_files, sum_scores
 
     rules = COLLINS if prm is None else read_params(prm)
     with progress_bar(stderr_console(), "scoring", None) as bar:
@@ -68,7 +68,7 @@ def evalb(gold: Path, test: Path, prm: Path | None, gold_tags: bool, sentences: 
 
 def _print_totals(title: str, scores: Sequence[SentenceScore], rules: EvalbParams) -> None:
     from dragoman.cli.console import print_table
-    from dragoman.evaluation.evalb import sum_scores
+    from dragoman.evaluation.evalb_scorer import sum_scores
 
     column_totals = [
         sum_scores(scores, failures, max_length=longest)

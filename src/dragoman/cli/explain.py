@@ -74,7 +74,7 @@ def explain(
     from dragoman.cli.figure_files import make_picture_dir, write_png, write_svg
     from dragoman.io.storage import check_path_is_free, write_lines
     from dragoman.viz.attention_page import render_attention_page
-    from dragoman.viz.figures import list_figure_names, render_figures, svg_to_png
+    from dragoman.viz.explanation_figures import list_figure_names, render_figures, svg_to_png
 
     check_output_paths(output, svg, png, overwrite=True, input_paths=[bundle])
     page_path = output or (None if as_json else Path("explanation.html"))
@@ -114,14 +114,14 @@ def explain(
 
 
 def _explain_text(bundle: Path, text: str, target: str | None, **options: Any) -> Explanation:
-    from dragoman.inference.explain.translation import explain
+    from dragoman.inference.explain.explain_translation import explain
     from dragoman.inference.load import load
     from dragoman.inference.translator import Translator
 
     model = load(bundle)
     if isinstance(model, Translator):
         return explain(model, text, target=target, **options)
-    from dragoman.inference.explain.parse import explain_parse  # translation does not need the parser
+    from dragoman.inference.explain.explain_parse import explain_parse  # translation does not need the parser
 
     if target is not None:
         raise click.UsageError(

@@ -83,7 +83,7 @@ def doctor(as_json: bool) -> None:
 
     from dragoman.cli.console import print_facts, print_json
     from dragoman.cli.json_outputs import DoctorOutput
-    from dragoman.training.device import bf16_is_faster
+    from dragoman.training.compute_plan import bf16_is_faster
     from dragoman.version import __version__
 
     has_gpu = torch.cuda.is_available()

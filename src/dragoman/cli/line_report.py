@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dragoman.cli.options import format_line_numbers
 
 if TYPE_CHECKING:
-    from dragoman.inference.translation import Translation
+    from dragoman.inference.translation_result import Translation
 
 WARNINGS = {
     "too_long": "left untranslated: they have more than {max_source_tokens} tokens (decoding.long_input=split cuts them)",

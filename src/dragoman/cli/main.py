@@ -20,8 +20,8 @@ from dragoman.version import __version__
 
 COMMANDS = {
     "quickstart": ("dragoman.cli.quickstart", "Make a small corpus, train a model on it and show its translations."),
-    "clean": ("dragoman.cli.data", "Clean the corpora of a recipe and show what each filter dropped."),
-    "prepare": ("dragoman.cli.data", "Learn the tokenizer of a recipe and encode its corpora."),
+    "clean": ("dragoman.cli.data_commands", "Clean the corpora of a recipe and show what each filter dropped."),
+    "prepare": ("dragoman.cli.data_commands", "Learn the tokenizer of a recipe and encode its corpora."),
     "train": ("dragoman.cli.train", "Train a recipe to a bundle, or resume its run."),
     "dashboard": ("dragoman.cli.dashboard", "Write a page that shows the progress of a run."),
     "diagnose": ("dragoman.cli.info", "Find problems in a run and name the recipe keys that solve them."),
@@ -126,7 +126,7 @@ def main() -> None:
         _exit_with_error(
             "memory: is used up; lower training.batch_tokens or decoding.batch_tokens, or the sizes of the model", FAILURE
         )
-    except OSError as error:  # click itself ends the command if a reader has gone, as in `| head`
+    except OSError as error:  # click itself ends the command if the reader has closed the pipe, as in `| head`
         if error.errno not in STDOUT_ERROR_HINTS or (error.errno == errno.EBADF and not stdout_was_closed):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python writes the rest again at exit

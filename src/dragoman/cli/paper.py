@@ -288,7 +288,7 @@ def figures(
     from dragoman.inference.translator import load_translator
     from dragoman.io.storage import check_path_is_free
     from dragoman.paper.figures import FIGURES, build_figures
-    from dragoman.viz.figures import svg_to_png
+    from dragoman.viz.explanation_figures import svg_to_png
 
     check_output_paths(output, overwrite=True, input_paths=[bundle])
     figure_numbers = tuple(map(int, numbers)) or FIGURES

@@ -30,7 +30,7 @@ from dragoman.cli.options import (
 from dragoman.cli.windows import is_interactive_input, is_live_input, read_windows
 
 if TYPE_CHECKING:
-    from dragoman.inference.parse import Parse
+    from dragoman.inference.parse_result import Parse
     from dragoman.inference.session import DeviceOptions
 
 MAX_DRAWN_TREES = 5
@@ -41,7 +41,7 @@ EXCLUSIVE_OPTIONS = {
     ("--min-score", "--nbest"): "",
     ("--min-score", "--json"): ": JSON has the token_log_probs of all",
 }
-"""Groups of options of which only one may be given, and the advice for a second one."""
+"""Groups of exclusive options, and the advice for a second one."""
 TokenizeMode = Literal["none", "ptb", "ontonotes"]
 
 

@@ -29,7 +29,7 @@ def quickstart(overrides: tuple[str, ...], language: str, run: Path | None, seed
     """
     from dragoman.cli.console import print_json, stderr_console
     from dragoman.cli.train import run_recipe
-    from dragoman.training.quickstart import prepare_quickstart
+    from dragoman.training.quickstart_recipe import prepare_quickstart
 
     console = stderr_console()
     folder = run or Path(f"runs/quickstart-{language}")

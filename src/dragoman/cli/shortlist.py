@@ -44,7 +44,7 @@ def shortlist(
     from dragoman.cli.json_outputs import ShortlistOutput
     from dragoman.errors import BundleError
     from dragoman.formats.text import read_parallel_lines
-    from dragoman.inference.shortlist import build_shortlist
+    from dragoman.inference.lexical_shortlist import build_shortlist
 
     for name, value in (("--per-token", per_token), ("--frequent", frequent)):
         if not 1 <= value <= MAX_TOKENS:

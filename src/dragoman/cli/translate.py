@@ -29,9 +29,9 @@ from dragoman.cli.options import (
 from dragoman.cli.windows import is_interactive_input, is_live_input, read_windows
 
 if TYPE_CHECKING:
-    from dragoman.inference.constraints import TranslationConstraints
     from dragoman.inference.session import DeviceOptions
-    from dragoman.inference.translation import Translation
+    from dragoman.inference.translation_constraints import TranslationConstraints
+    from dragoman.inference.translation_result import Translation
 
 
 @click.command()
@@ -131,7 +131,7 @@ def _read_constraints(path: Path, line_count: int | None) -> list[TranslationCon
 
     from dragoman.errors import DataError
     from dragoman.formats.text import read_lines
-    from dragoman.inference.constraints import parse_constraints
+    from dragoman.inference.translation_constraints import parse_constraints
 
     constraints = []
     for line_number, line in enumerate(read_lines(path), start=1):

@@ -4,7 +4,7 @@ A recipe that names an unknown key or an impossible value raises RecipeError whe
 value and the limit. Later code does not check the values again.
 """
 
-from dragoman.config.data import (
+from dragoman.config.data_config import (
     STANDARD_INPUT,
     CleaningConfig,
     CorpusConfig,
@@ -14,9 +14,9 @@ from dragoman.config.data import (
     NoiseConfig,
     as_list,
 )
-from dragoman.config.decoding import DecodingConfig
+from dragoman.config.decoding_config import DecodingConfig
 from dragoman.config.fields import FilterName, RecipeSection
-from dragoman.config.model import ModelConfig
+from dragoman.config.model_config import ModelConfig
 from dragoman.config.recipe import (
     Recipe,
     TaskConfig,
@@ -28,8 +28,8 @@ from dragoman.config.recipe import (
     recipe_from_dict,
     update_section,
 )
-from dragoman.config.tokenizer import TokenizerConfig
-from dragoman.config.training import TrainingConfig
+from dragoman.config.tokenizer_config import TokenizerConfig
+from dragoman.config.training_config import TrainingConfig
 
 __all__ = [
     "STANDARD_INPUT",

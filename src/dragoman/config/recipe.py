@@ -13,14 +13,14 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from dragoman.config.data import DataConfig
-from dragoman.config.decoding import DecodingConfig
+from dragoman.config.data_config import DataConfig
+from dragoman.config.decoding_config import DecodingConfig
 from dragoman.config.fields import RecipeSection, SectionT, Utf8Text, Weight
-from dragoman.config.model import ModelConfig
+from dragoman.config.model_config import ModelConfig
 from dragoman.config.presets import PRESETS, SIZES
-from dragoman.config.tokenizer import TokenizerConfig
-from dragoman.config.training import TrainingConfig
-from dragoman.config.validation import format_value, suggest_name, validate_section
+from dragoman.config.section_validation import format_value, suggest_name, validate_section
+from dragoman.config.tokenizer_config import TokenizerConfig
+from dragoman.config.training_config import TrainingConfig
 from dragoman.errors import RecipeError
 
 
@@ -201,7 +201,7 @@ class Recipe(RecipeSection):
             )
         if self.task.kind == "parsing":
             raise ValueError(
-                "training.guided_alignment_weight is for task.kind = 'translation', since trees have no word alignment; drop it"
+                "training.guided_alignment_weight needs task.kind = 'translation': trees have no word alignment; drop it"
             )
         for option, value, limit in (
             ("alignment_layer", training.alignment_layer or 1, model.decoder_layers),

@@ -21,7 +21,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from dragoman.config.data import FileNames
+from dragoman.config.data_config import FileNames
 from dragoman.config.presets import PRESETS, SIZES, SectionValues
 from dragoman.config.recipe import Recipe
 

@@ -11,7 +11,7 @@ from dragoman.config import CorpusConfig, Recipe, as_list
 from dragoman.data.encode import MAX_LISTED_ORIGINS
 from dragoman.data.encoded_corpus import Corpus
 from dragoman.data.link_table import write_links
-from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.word_boundaries import PairTokens
 from dragoman.errors import DataError
 from dragoman.formats.pharaoh import check_links, read_pharaoh

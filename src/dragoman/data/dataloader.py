@@ -28,9 +28,9 @@ from dragoman.data.link_table import LinkTable, get_links_file
 from dragoman.data.mixture import Mixture
 from dragoman.data.noise import PairNoise
 from dragoman.data.prepare import get_training_prefix
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer
 from dragoman.data.tokenization.sentencepiece import derive_sampling_seed
 from dragoman.data.tokenization.special_tokens import END_ID
-from dragoman.data.tokenization.tokenizer import PairTokenizer, read_tokenizer
 from dragoman.data.tokenization.word_boundaries import NO_ALIGNMENT, PairTokens
 from dragoman.errors import WorkerLostError
 from dragoman.runtime.platform_features import get_signals

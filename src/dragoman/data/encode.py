@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dragoman.cleaning.cleaned_corpus import CleanedCorpus, ProgressCallback, read_batch
 from dragoman.data.encoded_corpus import build_pair_batch, build_pair_schema, get_pair_file, write_batches
-from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.tree_labels import TreeLabels, to_source_text
 from dragoman.errors import DataError
 from dragoman.io.storage import commit_file, write_json

@@ -156,7 +156,7 @@ def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Sche
 
 
 def write_lengths(path: Path, corpus: Corpus) -> None:
-    """Write the pairs of a corpus grouped by their lengths. This takes some twenty bytes of memory per pair."""
+    """Write the pairs of a corpus grouped by their lengths. This takes about 20 bytes of memory per pair."""
     source, target = corpus.lengths()
     width = int(target.max(initial=0)) + 1
     key_dtype: np.dtype[Any] = np.dtype(np.int32 if (int(source.max(initial=0)) + 1) * width < 2**31 else np.int64)

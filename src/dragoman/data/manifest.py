@@ -14,7 +14,7 @@ from typing import Any
 from dragoman.config import CorpusConfig, Recipe
 from dragoman.data.alignments import list_alignment_files
 from dragoman.data.encode import PairStats
-from dragoman.data.tokenization.tokenizer import LABELS_FILE
+from dragoman.data.tokenization.pair_tokenizer import LABELS_FILE
 from dragoman.errors import DataError
 from dragoman.formats.readers import check_files_exist, list_corpus_files
 from dragoman.io.storage import write_json

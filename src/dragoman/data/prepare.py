@@ -26,7 +26,7 @@ from dragoman.cleaning.cleaned_corpus import (
     clean_training_corpora,
     read_batch,
 )
-from dragoman.cleaning.report import render_cleaning_report
+from dragoman.cleaning.cleaning_report import render_cleaning_report
 from dragoman.config import CleaningConfig, CorpusConfig, Recipe
 from dragoman.data.alignments import align_training_corpus
 from dragoman.data.encode import MAX_LISTED_ORIGINS, PairEncoder, PairStats, encode_corpus
@@ -41,14 +41,14 @@ from dragoman.data.manifest import (
     read_manifest,
     write_manifest,
 )
-from dragoman.data.tokenization.sentencepiece import NotifyFn, check_sampling, import_sentencepiece, train_sentencepiece
-from dragoman.data.tokenization.tokenizer import (
+from dragoman.data.tokenization.pair_tokenizer import (
     PairTokenizer,
     import_tokenizer,
     read_tokenizer,
     train_tokenizer,
     write_tokenizer,
 )
+from dragoman.data.tokenization.sentencepiece import NotifyFn, check_sampling, import_sentencepiece, train_sentencepiece
 from dragoman.data.tokenization.tree_labels import collect_labels, to_source_text
 from dragoman.errors import DataError, DragomanError, OutputError, RecipeError, WorkerLostError
 from dragoman.formats.readers import STDIN_PATH, detect_format, list_corpus_files

@@ -86,7 +86,7 @@ def paired_bootstrap(
     The p-values are too small for a test set of fewer than `SMALL_TEST_SET` sentences. Raises DataError for one sentence.
     """
     if len(hypotheses_a) == 1:
-        raise DataError("paired bootstrap: the test set has 1 sentence; use a test set of some hundreds of sentences")
+        raise DataError("paired bootstrap: the test set has 1 sentence; use a test set of several hundred sentences")
     check_lines(hypotheses_a, references, "system A: ")
     check_lines(hypotheses_b, references, "system B: ")
     a, b = (

@@ -64,7 +64,7 @@ def read_params(path: Path) -> EvalbParams:
         location = f"{path}, line {number}"
         if keyword not in KEYWORDS:
             raise DataError(
-                f"{location}: {keyword[:40]!r} is no parameter of EVALB; use one of {', '.join(KEYWORDS)}",
+                f"{location}: {keyword[:40]!r} is not a parameter of EVALB; use one of {', '.join(KEYWORDS)}",
                 code="invalid-format",
             )
         num_values = 2 if keyword in _PAIR_KEYWORDS else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.evaluation.evalb import EvalbTotals, SentenceScore, percent, sum_scores
+from dragoman.evaluation.evalb_scorer import EvalbTotals, SentenceScore, percent, sum_scores
 
 _HEADER = (
     "  Sent.                        Matched  Bracket   Cross        Correct Tag\n"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from dragoman.evaluation.evalb import SentenceScore, percent, score_trees
+from dragoman.evaluation.evalb_scorer import SentenceScore, percent, score_trees
 from dragoman.trees.simplify import copy_tags
 from dragoman.trees.tree import Tree, get_leaves
 

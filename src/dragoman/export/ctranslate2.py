@@ -24,8 +24,8 @@ from torch.nn.functional import pad
 
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, ModelConfig
+from dragoman.data.tokenization.pair_tokenizer import write_tokenizer
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, UNKNOWN_ID
-from dragoman.data.tokenization.tokenizer import write_tokenizer
 from dragoman.errors import BundleError, MissingDependencyError
 from dragoman.io.storage import atomic_dir, write_json
 from dragoman.model.attention import Attention

@@ -26,7 +26,7 @@ def read_pharaoh(path: Path) -> Iterator[list[Link]]:
             match = _LINK.fullmatch(word)
             if match is None:
                 raise DataError(
-                    f"{path}, line {number}: {quote_names([word])} is no link; write i-j, counted from 0, such as 0-1",
+                    f"{path}, line {number}: {quote_names([word])} is not a link; write i-j, counted from 0, such as 0-1",
                     code="invalid-alignment",
                 )
             links.append((int(match[1]), int(match[2])))

@@ -79,7 +79,7 @@ def _read_segments(path: Path) -> Iterator[_Segment]:
                     code="invalid-format",
                 )
             elif (tag_name, closing) == ("seg", "/"):
-                raise DataError(f"{path}, line {number}: </seg> closes no segment", code="invalid-format")
+                raise DataError(f"{path}, line {number}: </seg> has no open <seg>", code="invalid-format")
             elif tag_name == "seg":
                 identifier, pieces, start_line, size = _find_name(tag_name, attributes), [], number, 0
             elif not closing:

@@ -58,7 +58,7 @@ def open_bytes(path: Path | None) -> IO[bytes]:
     if path is None:
         return sys.stdin.buffer
     if path.suffix in COMPRESSED_SUFFIXES and path.is_file() and not path.stat().st_size:
-        raise EOFError(f"an empty file is no {path.suffix} archive")
+        raise EOFError(f"the file is empty, so it is not a {path.suffix} archive")
     match path.suffix:
         case ".gz":
             return cast(IO[bytes], io.BufferedReader(_GzipReader(_open_raw(path)), _CHUNK_BYTES))

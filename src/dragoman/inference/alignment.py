@@ -9,7 +9,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.attention_alignment import AlignmentHead, extract_links
 from dragoman.tasks.generation import compute_cross_attentions

@@ -9,10 +9,10 @@ from itertools import zip_longest
 from torch import Tensor
 
 from dragoman.config import DecodingConfig, Recipe
-from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.inference.alignment import AttentionAligner
-from dragoman.inference.translation import Translation
+from dragoman.inference.translation_result import Translation
 from dragoman.tasks.translation import TranslatedLine, get_status, is_copy
 
 

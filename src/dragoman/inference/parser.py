@@ -13,7 +13,7 @@ from dragoman.config import DecodingConfig, Recipe
 from dragoman.config.decoding_options import DecodingOptions
 from dragoman.data.tokenization.tree_labels import TreeLabels
 from dragoman.errors import DataError
-from dragoman.inference.parse import Parse, PosTags, Sentence
+from dragoman.inference.parse_result import Parse, PosTags, Sentence
 from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
 from dragoman.tasks.inference_model import InferenceModel
 from dragoman.tasks.parsing import ParsedSentence, get_labels, parse_sentences
@@ -203,7 +203,7 @@ class Parser:
             if len(sentence_tags) != len(sentence):
                 raise DataError(f"{location}: {len(sentence_tags)} tags for {len(sentence)} words; give one tag a word")
             if invalid_tags := [tag for tag in sentence_tags if not is_word(tag)]:
-                raise DataError(f"{location}: {invalid_tags[0][:40]!r} is no tag; a tag has no white space and is not empty")
+                raise DataError(f"{location}: {invalid_tags[0][:40]!r} is not a tag; a tag has no white space and is not empty")
 
     def _to_parse(self, parsed_sentence: ParsedSentence) -> Parse:
         """Return the best hypothesis as a parse, with the others as its alternatives."""
@@ -256,7 +256,7 @@ def _split_words(sentence: Sentence, tokenize: TokenizationStyle | None, number:
         raise DataError(f"sentence {number}: {str(sentence)[:40]!r} is neither a text nor a list of words; give one of these")
     for word in sentence:
         if not is_word(word):
-            raise DataError(f"sentence {number}: {word[:40]!r} is no word; a word has no white space and is not empty")
+            raise DataError(f"sentence {number}: {word[:40]!r} is not a word; a word has no white space and is not empty")
     return list(sentence)
 
 

@@ -44,7 +44,7 @@ def split_long_input(text: str, fits: Callable[[str], bool]) -> list[str]:
     if fits(text):
         return [text]
     if len(text) < 2:
-        raise ValueError("not one character of the text fits")
+        raise ValueError("max_tokens: is too small for one character; raise it")
     position = _find_pause(text)
     return [*split_long_input(text[:position], fits), *split_long_input(text[position:], fits)]
 

@@ -16,9 +16,9 @@ from dragoman.errors import BundleError, DeviceError, RecipeError
 from dragoman.inference.backends.device import choose_fastest_precision, resolve_device, validate_count
 from dragoman.inference.backends.select import build_inference_model, supports_compiled, uses_pointer_on_gpu
 from dragoman.inference.backends.shared import Precision
+from dragoman.inference.lexical_shortlist import Shortlist, read_shortlist
 from dragoman.inference.parallel.scheduler import BatchScheduler
 from dragoman.inference.parallel.worker import build_worker_spec
-from dragoman.inference.shortlist import Shortlist, read_shortlist
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 

@@ -20,12 +20,12 @@ from dragoman.config.decoding_options import DecodingOptions
 from dragoman.decoding.constraints import SentenceConstraints
 from dragoman.errors import DataError, RecipeError
 from dragoman.inference.alignment import AttentionAligner
-from dragoman.inference.constraints import TranslationConstraints, tokenize_constraints
 from dragoman.inference.detokenization import Detokenizer
 from dragoman.inference.inputs import check_lines, encode_pairs
 from dragoman.inference.segmentation import split_line
 from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
-from dragoman.inference.translation import Translation, merge_segments
+from dragoman.inference.translation_constraints import TranslationConstraints, tokenize_constraints
+from dragoman.inference.translation_result import Translation, merge_segments
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.generation import score_pairs
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id, get_max_positions
@@ -269,7 +269,9 @@ class Translator:
         return [merge_segments(list(islice(segment_translations, len(line))), line, language) for line in segment_texts]
 
     def _explain(self, text: str, decoding: DecodingOptions, target: str | None) -> Explanation:
-        from dragoman.inference.explain.translation import explain  # imported late, because translation does not need it
+        from dragoman.inference.explain.explain_translation import (
+            explain,  # imported late, because translation does not need it
+        )
 
         return explain(self, text, target=target, **decoding)
 

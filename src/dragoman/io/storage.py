@@ -166,9 +166,7 @@ def atomic_dir(
     if not overwrite:
         check_path_is_free(path)
     if not path.name or (_path_exists(path) and not path.is_dir()):
-        raise OutputError(
-            f"{path}: is not a folder that can be replaced, so it stays; give another name", code="not-replaceable"
-        )
+        raise OutputError(f"{path}: is not a folder that can be replaced; give another name", code="not-replaceable")
     _check_free_space(path, size)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
@@ -318,7 +316,7 @@ def _read_manifest(folder: Path, error_type: type[DragomanError], unreadable_typ
 
 
 def _compute_checksums(paths: Sequence[Path], *, sync: bool = False) -> dict[str, Any]:
-    """Return size and digest of each file by name, read in parallel; None for a path that is no file."""
+    """Return size and digest of each file by name, read in parallel; None for a path that is not a file."""
     with ThreadPoolExecutor(NUM_READERS) as pool:
         checksums = pool.map(_compute_checksum, paths, repeat(sync))
         return dict(zip((path.name for path in paths), checksums, strict=True))

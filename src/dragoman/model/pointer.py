@@ -130,6 +130,6 @@ class TagHead(nn.Module):
         self.projection = Linear(d_model, len(words.shifts_V))
 
     def forward(self, words_BWD: Tensor) -> Tensor:
-        """Return the logits of each word's tag; tokens that are no tags have -inf. → (B, W, V)"""
+        """Return the logits of each word's tag; tokens other than tags have -inf. → (B, W, V)"""
         logits_BWV: Tensor = self.projection(words_BWD)
         return logits_BWV.float().masked_fill(self.words.shifts_V == 0, float("-inf"))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from dragoman.errors import DataError, RecipeError
-from dragoman.inference.explain.translation import encode_source_line, number_words
+from dragoman.inference.explain.explain_translation import encode_source_line, number_words
 from dragoman.model.attention import record_attention
 from dragoman.model.layers import EncoderLayer
 from dragoman.viz.explanation import merge_tokens

@@ -27,7 +27,7 @@ from dragoman.paper.parallel_runs import train_parallel
 from dragoman.paper.table3_results import Budget, Table3, Table3Result, TrainedRow
 from dragoman.paper.table3_rows import ModelScale, PaperRow, make_row_recipe
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
-from dragoman.training.device import choose_compute_plan
+from dragoman.training.compute_plan import choose_compute_plan
 from dragoman.training.monitoring.events import Callback, RunClosed
 from dragoman.training.monitoring.run_status import read_run_status
 from dragoman.training.report import TRANSLATIONS_FILE

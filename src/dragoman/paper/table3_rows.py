@@ -12,7 +12,7 @@ from typing import Any
 
 from dragoman.config import Recipe, parse_setting, recipe_from_dict
 from dragoman.config.presets import SIZES
-from dragoman.config.validation import suggest_or_list_names
+from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.errors import RecipeError
 
 
@@ -95,7 +95,7 @@ def select_rows(row_names: str | None) -> list[PaperRow]:
         matches = {row_name for row_name in known_names if row_name == name or row_name.startswith(f"{name}-")}
         if not matches:
             raise RecipeError(
-                f"--rows: {name!r} is no row of Table 3{suggest_or_list_names(name, ['A', 'B', 'C', 'D', *known_names])}"
+                f"--rows: {name!r} is not a row of Table 3{suggest_or_list_names(name, ['A', 'B', 'C', 'D', *known_names])}"
             )
         selected |= matches
     if not names:
@@ -144,7 +144,7 @@ def make_row_recipe(
     other keys. Raises RecipeError if the recipe has no validation set.
     """
     if base_recipe.data.valid is None:
-        raise RecipeError(f"{base_recipe.name}: data.valid is missing, on which Table 3 is scored; name its files")
+        raise RecipeError(f"{base_recipe.name}: data.valid is missing, but Table 3 needs it for scores; name its files")
     document = base_recipe.model_dump(mode="json")
     document |= {"name": f"{base_recipe.name}, {row.name}", "run": str(run), "size": row.name}
     document["model"] |= make_row_model(row.name, scale)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dragoman.errors import DataError, RunError
-from dragoman.evaluation.evalb import sum_scores
 from dragoman.evaluation.evalb_params import COLLINS
+from dragoman.evaluation.evalb_scorer import sum_scores
 from dragoman.evaluation.parse_scores import ParseComparison
 from dragoman.formats.readers import list_corpus_files
 from dragoman.formats.treebank import read_trees

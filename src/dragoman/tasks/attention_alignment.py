@@ -7,15 +7,14 @@ held-out pairs, by how well its links agree with a lexical aligner. The bundle s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.config import Recipe
-from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.evaluation.aer import score_alignments
 from dragoman.model.transformer import Transformer
@@ -66,8 +65,8 @@ def choose_alignment_head(
     targets: Sequence[str],
     *,
     candidates: Sequence[AlignmentHead] | None = None,
-) -> dict[str, Any] | None:
-    """Return the head whose links agree best with a lexical aligner on these pairs, as bundle metadata; None without links.
+) -> AlignmentHead | None:
+    """Return the head whose links agree best with a lexical aligner on these pairs; None without links.
 
     candidates: heads to choose from; by default every head, and the mean of each layer
     """
@@ -100,7 +99,7 @@ def choose_alignment_head(
                 )
     errors = {head: score_alignments(links_by_head[head], gold).error_rate for head in heads}
     best = min(heads, key=errors.__getitem__)
-    return asdict(replace(best, error_rate=round(errors[best], 4)))
+    return replace(best, error_rate=round(errors[best], 4))
 
 
 def extract_links(

@@ -1,4 +1,4 @@
-"""Confidence of parses, by which self-training chooses its training trees (section 6.3 of the paper).
+"""Confidence of parses, for the selection of training trees in self-training (section 6.3 of the paper).
 
 The confidence is the mean log-probability of a parse's tokens, including the end token. It does not shrink with the length,
 so one threshold fits all sentences.
@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from dragoman.evaluation.evalb import SentenceScore, sum_scores
+from dragoman.evaluation.evalb_scorer import SentenceScore, sum_scores
 from dragoman.tasks.parsing import ParseStatus
 
 RejectionReason = Literal["empty", "too_long", "truncated", "repaired", "low_confidence"]

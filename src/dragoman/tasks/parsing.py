@@ -11,11 +11,11 @@ from torch import Tensor
 
 from dragoman.config import DecodingConfig, Recipe, TaskConfig
 from dragoman.data.collate import pad_sequences, split_by_tokens
-from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.tree_labels import XX_ID, TreeLabels, normalize_tree, to_source_text
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import DataError
-from dragoman.evaluation.evalb import sum_scores
+from dragoman.evaluation.evalb_scorer import sum_scores
 from dragoman.evaluation.metrics import Score
 from dragoman.evaluation.parse_scores import ParseComparison
 from dragoman.formats.pair import Pair

@@ -1,4 +1,4 @@
-"""Synthetic training data: sentence pairs of which a model wrote one side.
+"""Synthetic training data: sentence pairs with one side written by a model.
 
     back-translate   text in the target language → a source for each line, from a model of the other direction
                      (Sennrich et al. 2016); a tag before the source marks synthetic pairs (Caswell et al. 2019)

@@ -15,9 +15,9 @@ from difflib import SequenceMatcher
 from typing import Literal
 
 from dragoman.config import DecodingConfig, Recipe
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.sentencepiece import Vocabulary
 from dragoman.data.tokenization.special_tokens import END_ID
-from dragoman.data.tokenization.tokenizer import PairTokenizer
 from dragoman.decoding.constraints import NO_SENTENCE_CONSTRAINTS, DecodingConstraints, SentenceConstraints
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.repetition import contains_repetition

@@ -123,7 +123,7 @@ class EarlyStopping:
         return self.config.patience is not None and trainer_state.validations_since_best >= self.config.patience
 
     def describe_stop(self, trainer_state: TrainerState) -> str:
-        """Return the reason for early stopping, for people."""
+        """Return the reason for early stopping as text."""
         num_validations, best_step = trainer_state.validations_since_best, trainer_state.best_step
         setting = f"training.patience = {self.config.patience} ends the run"
         return f"{num_validations} validations were no better than that of step {best_step}: {setting}"

@@ -17,7 +17,7 @@ from dragoman.config import STANDARD_INPUT, Recipe, as_list, recipe_from_dict
 from dragoman.config.paper_settings import find_deviations
 from dragoman.data.manifest import hash_prepared_files
 from dragoman.data.prepare import VALID
-from dragoman.data.tokenization.tokenizer import PairTokenizer, read_tokenizer
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer
 from dragoman.errors import DataError, OutOfMemoryError, RunError, is_out_of_memory
 from dragoman.formats.pair import Pair
 from dragoman.formats.text import describe_path
@@ -112,8 +112,7 @@ def _choose_alignment(
     load_weights(model, weights, location=location)
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     candidates = None if guided_head_ref is None else [guided_head_ref]
-    best_head = choose_alignment_head(model.eval(), tokenizer, recipe, sources, targets, candidates=candidates)
-    return None if best_head is None else AlignmentHead(**best_head)
+    return choose_alignment_head(model.eval(), tokenizer, recipe, sources, targets, candidates=candidates)
 
 
 def select_checkpoints(folder: Path, averaging: str, count: int) -> list[Checkpoint]:

@@ -1,4 +1,4 @@
-"""Report of a run: scores on the test set, learning curve and attention, as `report.json` and as a page for people."""
+"""Report of a run: scores on the test set, learning curve and attention, as `report.json` and as a page."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def draw_curve(log_entries: Sequence[dict[str, Any]], name: str) -> str:
 
 
 def format_facts(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the names and values at the top level of a report, formatted for people."""
+    """Return the names and values at the top level of a report, formatted for the page."""
     facts = []
     for key, value in report.items():
         name, format_value = _FACT_FORMATS.get(key, (key.replace("_", " "), _format_plain))

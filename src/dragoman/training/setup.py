@@ -19,7 +19,7 @@ from dragoman.io.storage import describe_write_error, lock_dir, make_dirs, write
 from dragoman.tasks.inference_model import get_decoder_start_id, get_max_positions
 from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState, remove_unfinished
 from dragoman.training.checkpoints.checkpointer import Checkpointer, find_latest_on_all_ranks
-from dragoman.training.device import ComputePlan, choose_compute_plan, limit_kernel_cache
+from dragoman.training.compute_plan import ComputePlan, choose_compute_plan, limit_kernel_cache
 from dragoman.training.distributed.process_group import DistributedContext, check_even_split
 from dragoman.training.early_stopping import EarlyStopping
 from dragoman.training.gradient_guard import GradientGuard

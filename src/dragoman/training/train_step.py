@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dragoman.config import TrainingConfig
 from dragoman.data.collate import Batch, split_in_half
 from dragoman.errors import OutOfMemoryError, is_out_of_memory
-from dragoman.training.device import ComputePlan
+from dragoman.training.compute_plan import ComputePlan
 from dragoman.training.distributed.parallelize import defer_gradient_sync, gather_full_tensor
 from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.gradient_guard import GradientGuard

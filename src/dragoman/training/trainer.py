@@ -23,7 +23,7 @@ from dragoman.errors import InterruptedRun, OutOfMemoryError, OutputError, RankZ
 from dragoman.runtime.progress import RecentRate
 from dragoman.training.checkpoints.checkpoint import TrainerState
 from dragoman.training.checkpoints.checkpointer import Checkpointer, find_latest_on_all_ranks
-from dragoman.training.device import measure_peak_flops
+from dragoman.training.compute_plan import measure_peak_flops
 from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.distributed.signals import stop_on_signals
 from dragoman.training.early_stopping import EarlyStopping

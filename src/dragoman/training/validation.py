@@ -19,7 +19,7 @@ from dragoman.config import CorpusConfig, DecodingConfig, Recipe, TrainingConfig
 from dragoman.data.collate import Batch, collate, iter_batches_by_length, split_by_tokens
 from dragoman.data.encoded_corpus import Corpus
 from dragoman.data.prepare import VALID, PreparedData, check_task_formats
-from dragoman.data.tokenization.tokenizer import PairTokenizer
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import RecipeError
 from dragoman.evaluation.metrics import Score
 from dragoman.formats.pair import Pair
@@ -28,7 +28,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import as_inference_model, get_decoder_start_id
 from dragoman.tasks.parsing import parse_sentences, read_gold_tree, score_parses
 from dragoman.tasks.translation import decode_best, score_translations, translate_lines
-from dragoman.training.device import ComputePlan
+from dragoman.training.compute_plan import ComputePlan
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.events import Sample
 from dragoman.trees.ptb import format_tree

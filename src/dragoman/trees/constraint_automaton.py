@@ -159,7 +159,7 @@ class ConstraintAutomaton:
         words_NW = np.full((len(lengths), max(map(len, ids), default=0)), -1, dtype=np.int32)
         for row, sentence_ids in enumerate(ids):
             if any(not 0 <= token < len(self.kind_V) or self.kind_V[token] != _WORD for token in sentence_ids):
-                raise ValueError(f"word_ids: a word of sentence {row} is no word of the vocabulary; check its id")
+                raise ValueError(f"word_ids: a word of sentence {row} is not in the vocabulary; check its id")
             words_NW[row, : len(sentence_ids)] = sentence_ids
         length_N, zeros_N = np.array(lengths, dtype=np.int32), np.zeros(len(lengths), dtype=np.int32)
         return AutomatonState(

@@ -174,7 +174,7 @@ def delinearize(
     words: the leaves of the tree, traces included
     tags: their tags, None for a leaf without one. By default the tags in the tokens, or XX
 
-    Raises DataError with the first wrong token if the tokens are no tree over these words; `repair_tree` accepts any tokens.
+    Raises DataError with the first wrong token if the tokens are not a tree over these words; `repair_tree` accepts any tokens.
     Raises ValueError if the numbers of tags and words differ.
     """
     if tags is not None and len(tags) != len(words):
@@ -210,7 +210,7 @@ def delinearize(
                     )
                 tree_events.append(TreeEvent("close", open_labels.pop()))
             case _:
-                raise DataError(f"{location}: is no token of the {linearization.name} linearization", code="invalid-tree")
+                raise DataError(f"{location}: is not a token of the {linearization.name} linearization", code="invalid-tree")
     if open_labels or not tree_events or word_index < len(words):
         raise DataError(
             f"after {len(tokens)} tokens: {len(open_labels)} brackets are open and {len(words) - word_index} words are missing",

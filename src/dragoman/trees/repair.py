@@ -25,7 +25,7 @@ RepairKind = Literal[
     "root added",
 ]
 _MESSAGES: dict[RepairKind, str] = {
-    "unknown token": "{text!r} is no token of the linearization: dropped",
+    "unknown token": "{text!r} is not a token of the linearization: dropped",
     "stray closer": "{text!r} closes no open bracket: dropped",
     "closed early": "bracket {text!r} was still open when an outer bracket closed: closed there",
     "closed late": "bracket {text!r} never closed: closed at the end",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 TRACE = "-NONE-"
-"""Tag of a trace: a leaf of the tree that is no word of the sentence."""
+"""Tag of a trace: a leaf of the tree that is not a word of the sentence."""
 
 
 class TreeEvent(NamedTuple):

@@ -137,12 +137,12 @@ def parse_drawing_width(svg: str) -> float:
     for element in root.iter():
         name = element.tag.removeprefix(_SVG_NAMESPACE)
         if name not in _ALLOWED_ELEMENTS:
-            raise ValueError(f"a figure must be a plain drawing, not hold <{name}>")
+            raise ValueError(f"a figure must not hold <{name}>")
         for attribute, value in element.items():
             if attribute.lower().startswith("on") or attribute.endswith(("href", "src")) or "url(" in value:
-                raise ValueError(f"a figure must be a plain drawing, not hold {attribute}={value!r}")
+                raise ValueError(f"a figure must not hold {attribute}={value!r}")
         if name == "style" and ("@import" in (element.text or "") or "url(" in (element.text or "")):
-            raise ValueError("a figure must be a plain drawing, its style must load nothing")
+            raise ValueError("a figure must not load files in its style")
     return width
 
 

@@ -25,6 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.config import TokenizerConfig
+from dragoman.data.tokenization.pair_tokenizer import import_tokenizer, read_tokenizer, train_tokenizer, write_tokenizer
 from dragoman.data.tokenization.sentencepiece import (
     MAX_TRAINING_LINE_BYTES,
     SentencePieceTokenizer,
@@ -43,7 +44,6 @@ from dragoman.data.tokenization.sentencepiece_proto import (
 )
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
 from dragoman.data.tokenization.subword_sampling import MAX_CACHED_WORD_LENGTH, BpeDropout, build_sampler
-from dragoman.data.tokenization.tokenizer import import_tokenizer, read_tokenizer, train_tokenizer, write_tokenizer
 from dragoman.errors import BundleError, DataError, DragomanError, RecipeError
 
 MODEL_TYPES = ["bpe", "unigram"]

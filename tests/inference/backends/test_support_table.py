@@ -10,8 +10,8 @@ import torch
 
 from dragoman.config import ModelConfig
 from dragoman.errors import DeviceError
-from dragoman.inference.backends.backend import SUPPORTED, Backend, BackendRequest, ModelTraits, SupportStatus
 from dragoman.inference.backends.packed.model import PackedTransformer
+from dragoman.inference.backends.protocol import SUPPORTED, Backend, BackendRequest, ModelTraits, SupportStatus
 from dragoman.inference.backends.select import BACKENDS, build_inference_model, choose_backend, supports_compiled
 from dragoman.inference.backends.support_table import BASE_REQUESTS, FEATURES, compute_support, format_tables
 from dragoman.model.factory import build_model
@@ -23,7 +23,7 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
     "parser's pointer": {"pointer": True, "tie_embeddings": "none"},
     "attention window": {"attention_window": 2},
     "more than 16 heads": {"num_heads": 17},
-    "width that is no multiple of 16": {"d_ff": 40},
+    "width that is not a multiple of 16": {"d_ff": 40},
 }
 
 

@@ -23,7 +23,7 @@ from dragoman.inference.backends.device import resolve_device, validate_count
 from dragoman.inference.parallel.messages import encode_request, is_serializable, run_request
 from dragoman.inference.parallel.scheduler import TRIALS, BatchScheduler, SharedQueue, WorkerLayout, list_worker_counts
 from dragoman.inference.translator import Translator
-from dragoman.runtime.autotune_cache import count_threads, get_cache_path, get_machine_key, get_measurement, put_measurement
+from dragoman.runtime.autotuner import count_threads, get_cache_path, get_machine_key, get_measurement, put_measurement
 from dragoman.tasks.generation import BatchSearch, GenerationJob
 
 
@@ -35,7 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("dragoman.runtime.autotune_cache", "dragoman.inference.parallel.scheduler"):
+    for module in ("dragoman.runtime.autotuner", "dragoman.inference.parallel.scheduler"):
         monkeypatch.setattr(f"{module}.count_threads", lambda: 4)
 
 

@@ -38,7 +38,6 @@ from dragoman.errors import MissingDependencyError, OutputError, RunError
 from dragoman.model.attention import explicit_attention, set_attention_impl
 from dragoman.model.factory import build_model
 from dragoman.model.masks import causal_mask, window_mask
-from dragoman.training.monitoring.dashboard import render_run_page
 from dragoman.training.monitoring.diagnostics import DIAGNOSTIC_RULES, diagnose
 from dragoman.training.monitoring.events import (
     Callback,
@@ -62,6 +61,7 @@ from dragoman.training.monitoring.events import (
 from dragoman.training.monitoring.flops import BatchCost, compute_batch_cost, count_forward_flops, read_resident_mib
 from dragoman.training.monitoring.loggers import with_loggers
 from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
+from dragoman.training.monitoring.run_page import render_run_page
 from dragoman.training.monitoring.run_status import RunStatus, read_run_status, summarize_run
 from dragoman.training.run import train
 from dragoman.viz.run_dashboard import diff_text

@@ -63,7 +63,7 @@ class SentencePieceTokenizer:
         name: the file that error messages name
 
     Raises:
-        BundleError: the bytes are no model, or its special pieces do not have the ids 0 to 3.
+        BundleError: the bytes are not a model, or its special pieces do not have the ids 0 to 3.
     """
 
     def __init__(self, serialized_model: bytes, *, lowercase: bool = False, name: str = "tokenizer") -> None:

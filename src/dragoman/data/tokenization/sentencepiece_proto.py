@@ -30,12 +30,12 @@ class Piece:
 
 
 def read_pieces(model: bytes) -> list[Piece]:
-    """Return the pieces by id. Raise ValueError if the bytes are no such message."""
+    """Return the pieces by id. Raise ValueError if the bytes are not such a message."""
     return [_parse_piece(value) for number, value, _ in _iter_fields(model) if number == _PIECES_FIELD]
 
 
 def read_model_type(model: bytes) -> str:
-    """Return the type of the model: unigram, bpe, word or char. Raise ValueError if the bytes are no such message."""
+    """Return the type of the model: unigram, bpe, word or char. Raise ValueError if the bytes are not such a message."""
     model_types = [value for number, value, _ in _iter_fields(_read_trainer_spec(model)) if number == _MODEL_TYPE_FIELD]
     return _MODEL_TYPES.get(_as_int(model_types[-1]), "unknown") if model_types else "unigram"
 
@@ -46,7 +46,7 @@ def renumber_special_pieces(model: bytes) -> bytes:
     The segmentation of text stays the same.
 
     Raises:
-        ValueError: an ordinary piece has such a name, or the bytes are no such message.
+        ValueError: an ordinary piece has such a name, or the bytes are not such a message.
     """
     records = [(_parse_piece(value), record) for number, value, record in _iter_fields(model) if number == _PIECES_FIELD]
     spec_values = {number: value for number, value, _ in _iter_fields(_read_trainer_spec(model))}

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.sentencepiece import Vocabulary
 from dragoman.data.tokenization.subword_sampling import METASPACE
-from dragoman.data.tokenization.tokenizer import PairTokenizer
 
 if TYPE_CHECKING:
     from dragoman.data.encoded_corpus import Ids

@@ -17,7 +17,7 @@ from dragoman.inference.backends.select import supports_compiled
 from dragoman.inference.backends.shared import Precision
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.transformer import Transformer
-from dragoman.runtime.autotune_cache import choose_cached, measure_seconds, select_fastest
+from dragoman.runtime.autotuner import choose_cached, measure_seconds, select_fastest
 from dragoman.runtime.cpu_support import has_bf16_matmul, has_int8_matmul
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.inference.backends.backend import SUPPORTED, BackendRequest, Support, refuse, refuse_shortlist
+from dragoman.inference.backends.protocol import SUPPORTED, BackendRequest, Support, refuse, refuse_shortlist
 from dragoman.inference.backends.shared import Precision
 
 

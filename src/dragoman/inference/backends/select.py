@@ -14,15 +14,15 @@ from dragoman.decoding.interface import SearchState, StepFn
 from dragoman.decoding.native_search import NativeSearch
 from dragoman.decoding.topk import TopK
 from dragoman.errors import DeviceError
-from dragoman.inference.backends.backend import Backend, BackendRequest, ModelTraits, SupportStatus
 from dragoman.inference.backends.compiled.backend import CompiledBackend
 from dragoman.inference.backends.cuda.backend import CudaBackend
 from dragoman.inference.backends.cuda.model import build_cuda_inference_model
 from dragoman.inference.backends.eager import EagerBackend
 from dragoman.inference.backends.packed.backend import PackedBackend
 from dragoman.inference.backends.packed.pack import pack_model
+from dragoman.inference.backends.protocol import Backend, BackendRequest, ModelTraits, SupportStatus
 from dragoman.inference.backends.shared import Precision
-from dragoman.inference.shortlist import Shortlist
+from dragoman.inference.lexical_shortlist import Shortlist
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.malloc import tune_malloc
 from dragoman.tasks.inference_model import InferenceModel, as_inference_model, ensemble, get_max_positions

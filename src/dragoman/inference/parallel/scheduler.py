@@ -5,11 +5,11 @@ It uses worker processes if the bundles are on disk, and otherwise Python thread
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Condition
 from typing import Any, Generic, TypeVar, cast
 
@@ -19,7 +19,7 @@ from dragoman.inference.backends.compiled.threads import limit_threads
 from dragoman.inference.backends.device import MAX_WORKERS
 from dragoman.inference.parallel.messages import SearchResults, WorkerSpec, encode_request, is_serializable
 from dragoman.inference.parallel.worker import Worker
-from dragoman.runtime.autotune_cache import count_threads, get_measurement, put_measurement
+from dragoman.runtime.autotuner import Stopwatch, count_threads, get_measurement, put_measurement, select_fastest
 from dragoman.runtime.processes import count_cores
 from dragoman.tasks.generation import GenerationJob
 
@@ -251,7 +251,7 @@ class BatchScheduler:
 
     def _measure(self, fn: Callable[[ItemT], ResultT], items: list[ItemT]) -> Iterator[ResultT]:
         """Yield the results of the first items, and measure each layout in several rounds; the first round warms up."""
-        seconds: dict[WorkerLayout, list[float]] = {}
+        stopwatch = Stopwatch[WorkerLayout]()
         start = 0
         layouts = [WorkerLayout(count, max(1, count_threads() // count)) for count in self._list_worker_counts(fn)]
         uses_processes = self._can_use_processes(layouts[-1], fn)
@@ -267,20 +267,19 @@ class BatchScheduler:
             for layout in layouts:
                 trial_items = items[start : start + layout.inter_threads]
                 start += layout.inter_threads
-                start_time = time.perf_counter()
-                results = list(
-                    self._map_with_processes(layout, fn, trial_items)
-                    if self._can_use_processes(layout, fn)
-                    else layout.map(fn, trial_items)
-                )
-                seconds.setdefault(layout, []).append((time.perf_counter() - start_time) / layout.inter_threads)
-                yield from results
+                run_trial = partial(self._search_trial, layout, fn, trial_items)
+                yield from stopwatch.measure(layout, run_trial, num_items=layout.inter_threads)
         if self._has_ended_worker():
             return
-        self._layout = min(seconds, key=lambda layout: min(seconds[layout][1:]))
+        self._layout = select_fastest(stopwatch.summarize(min, num_skipped=1), default=layouts[0], min_speedup=1.0)
         if self._layout.inter_threads == 1:
             self.close()
         put_measurement(self.cache_key, f"{self._layout.inter_threads} x {self._layout.intra_threads}")
+
+    def _search_trial(self, layout: WorkerLayout, fn: Callable[[ItemT], ResultT], items: list[ItemT]) -> list[ResultT]:
+        """Return the results of all items in this layout."""
+        can_use_processes = self._can_use_processes(layout, fn)
+        return list(self._map_with_processes(layout, fn, items) if can_use_processes else layout.map(fn, items))
 
 
 def _is_native(fn: object) -> bool:

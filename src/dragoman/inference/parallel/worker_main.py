@@ -17,8 +17,8 @@ import torch
 from dragoman.bundle import load_bundle
 from dragoman.inference.backends.device import resolve_device
 from dragoman.inference.backends.select import build_inference_model
+from dragoman.inference.lexical_shortlist import read_shortlist
 from dragoman.inference.parallel.messages import compute_checksums, encode_results, run_request
-from dragoman.inference.shortlist import read_shortlist
 from dragoman.tasks.inference_model import InferenceModel
 
 

@@ -169,7 +169,7 @@ def init_process_group(distributed: DistributedContext) -> Iterator[DistributedC
             raise
         traceback.print_exc()
         raise WorkerLostError(
-            f"rank {distributed.rank}: the connection to another rank is lost ({_extract_reason(error)}); the same command "
+            f"rank {distributed.rank}: the connection to another rank broke ({_extract_reason(error)}); the same command "
             "resumes from the last checkpoint"
         ) from None
     else:

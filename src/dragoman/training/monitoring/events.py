@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Notice:
-    """One line for people."""
+    """One line for the user."""
 
     text: str
 
@@ -159,7 +159,7 @@ class ValidationSamples:
 
 @dataclass(frozen=True)
 class RunEvent:
-    """Something that people should know: one line in the metrics log and for people.
+    """Event for the user: one line in the metrics log and on the terminal.
 
     resumed: the run resumed from a checkpoint
     checkpoint, checkpoint_failed: a checkpoint was saved, or could not be saved

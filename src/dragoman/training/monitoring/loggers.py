@@ -45,7 +45,7 @@ def with_loggers(recipe: Recipe, callback: Callback) -> Callback:
     names = list(dict.fromkeys(recipe.training.loggers))
     for name in names:
         spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:  # a folder of this name is no library
+        if spec is None or spec.origin is None:  # a folder of this name is not a library
             raise MissingDependencyError(name, name, f"training.loggers = ['{name}']")
     folder = Path(recipe.run)
     return CallbackList(callback, {name: _LOGGERS[name](folder) for name in names}) if names else callback

@@ -29,6 +29,7 @@ pytest.importorskip("numba", reason="Numba is not installed")
 import numba
 
 from dragoman.inference.backends.compiled import jit_cache
+from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
 from dragoman.inference.backends.compiled.kernels import gemm, memory, simd
 from dragoman.inference.backends.compiled.kernels.cpu_features import has_avx512_vnni
 from dragoman.inference.backends.compiled.kernels.structs import (
@@ -48,7 +49,6 @@ from dragoman.inference.backends.compiled.model import (
 )
 from dragoman.inference.backends.compiled.pack import compile_model
 from dragoman.inference.backends.compiled.state import WorkspaceTensors
-from dragoman.inference.backends.compiled.topk import CompiledTopK
 from dragoman.inference.backends.compiled.weights import pack_int8_weights
 
 njit: Callable[[Any], Any] = numba.njit
@@ -392,7 +392,7 @@ def test_cache_key_covers_all_kernel_sources() -> None:
 def test_compilation_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(jit_cache, "_get_cache_dir", lambda: tmp_path)
     monkeypatch.setattr("dragoman.inference.backends.compiled.jit.compile_object", lambda module, name: ("symbol", b"code"))
-    entry = jit_cache.EntryPoint("transformer", "encode")
+    entry = jit_cache.EntryPoint("encoder_decoder", "encode")
     with caplog.at_level("INFO", logger="dragoman"):
         assert entry._compile() == entry._read_cached() == ("symbol", b"code")
     assert caplog.messages == ["compiling the kernel encode for this processor: it takes some seconds, once"]
@@ -401,7 +401,7 @@ def test_compilation_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 LOGSUMEXP_SCRIPT = """
 import sys
 import torch
-from dragoman.inference.backends.compiled.topk import CompiledTopK
+from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
 
 print(CompiledTopK().logsumexp(torch.arange(20.0).view(2, 10)).tolist())
 print("compiled" if "numba" in sys.modules else "cached")
@@ -442,7 +442,7 @@ features |= dict.fromkeys(("amx-tile", "amx-int8"), sys.argv[1] == "tiles")
 
 from dragoman.inference.backends.compiled.jit import compile_object
 
-_, code = compile_object("transformer", "encode")
+_, code = compile_object("encoder_decoder", "encode")
 tilerelease = bytes.fromhex("c4e27849c0")
 print(tilerelease in code)
 """

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dragoman.inference.backends.packed import attention
-from dragoman.inference.backends.packed.attention import MIN_BF16_HEAD_WIDTH, MIN_BF16_HEADS, attend, choose_kv_dtype
+from dragoman.inference.backends.packed import cached_attention
+from dragoman.inference.backends.packed.cached_attention import MIN_BF16_HEAD_WIDTH, MIN_BF16_HEADS, attend, choose_kv_dtype
 from dragoman.model.attention import FUSED_MIN_KEYS, KeyValue
 
 # Half a step of eight bits of fraction, for values near 1, in queries, keys, values and results.
@@ -34,16 +34,16 @@ def test_attention_equals_equation_1(num_queries: int, dtype: torch.dtype) -> No
 
 def test_one_query_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(attention, "has_bf16_matmul", lambda: True)
+    monkeypatch.setattr(cached_attention, "has_bf16_matmul", lambda: True)
     measured_widths: list[int] = []
 
     def is_bf16_faster(key_width: int) -> bool:
         measured_widths.append(key_width)
         return key_width == MIN_BF16_HEAD_WIDTH
 
-    monkeypatch.setattr(attention, "_is_bf16_faster", is_bf16_faster)
+    monkeypatch.setattr(cached_attention, "_is_bf16_faster", is_bf16_faster)
     for _ in range(2):
-        attention.is_bf16_faster_for_one_query.cache_clear()  # as in another process
+        cached_attention.is_bf16_faster_for_one_query.cache_clear()  # as in another process
         assert choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 1) == torch.bfloat16
         assert choose_kv_dtype(MIN_BF16_HEADS, 2 * MIN_BF16_HEAD_WIDTH, 1) == torch.float32
     assert measured_widths == [MIN_BF16_HEAD_WIDTH, 2 * MIN_BF16_HEAD_WIDTH]
@@ -53,14 +53,14 @@ def test_one_query_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         == torch.float32
     )
     assert choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 4) == torch.bfloat16
-    monkeypatch.setattr(attention, "has_bf16_matmul", lambda: False)
+    monkeypatch.setattr(cached_attention, "has_bf16_matmul", lambda: False)
     assert (
         choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 1)
         == choose_kv_dtype(MIN_BF16_HEADS, MIN_BF16_HEAD_WIDTH, 4)
         == torch.float32
     )
-    attention.is_bf16_faster_for_one_query.cache_clear()
+    cached_attention.is_bf16_faster_for_one_query.cache_clear()
 
 
 def test_measurement_returns_an_answer() -> None:
-    assert attention._is_bf16_faster(MIN_BF16_HEAD_WIDTH) in (True, False)
+    assert cached_attention._is_bf16_faster(MIN_BF16_HEAD_WIDTH) in (True, False)

@@ -260,9 +260,11 @@ def test_lower_precisions_stay_close(
     precision: Precision, sentences: int, width: int, pack_small_weights: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few heads attend in float32 and many in bfloat16; the standard deviation of the logits is about 1."""
-    monkeypatch.setattr("dragoman.inference.backends.packed.attention.MIN_BF16_HEAD_WIDTH", 1)
-    monkeypatch.setattr("dragoman.inference.backends.packed.attention.is_bf16_faster_for_one_query", lambda key_width: True)
-    monkeypatch.setattr("dragoman.inference.backends.packed.attention.has_bf16_matmul", lambda: True)
+    monkeypatch.setattr("dragoman.inference.backends.packed.cached_attention.MIN_BF16_HEAD_WIDTH", 1)
+    monkeypatch.setattr(
+        "dragoman.inference.backends.packed.cached_attention.is_bf16_faster_for_one_query", lambda key_width: True
+    )
+    monkeypatch.setattr("dragoman.inference.backends.packed.cached_attention.has_bf16_matmul", lambda: True)
     model = make_model()
     packed = pack_model(model, precision)
     spread = float(model.step(torch.ones(sentences, dtype=torch.long), model.start(make_sources(sentences, 9)))[0].std())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.util import find_spec
 
-from dragoman.inference.backends.backend import SUPPORTED, BackendRequest, Support, fall_back
 from dragoman.inference.backends.compiled.kernels.structs import LANES, MAX_HEADS
+from dragoman.inference.backends.protocol import SUPPORTED, BackendRequest, Support, fall_back
 from dragoman.inference.backends.shared import Precision
 
 

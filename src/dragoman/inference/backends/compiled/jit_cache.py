@@ -26,7 +26,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from dragoman.inference.backends.compiled.kernels.cpu_features import get_cpu_features
-from dragoman.runtime.autotune_cache import get_cache_path
+from dragoman.runtime.autotuner import get_cache_path
 
 # Source files of the kernels and of the compilation.
 KERNEL_SOURCES = (
@@ -37,10 +37,10 @@ KERNEL_SOURCES = (
     "kernels/barrier.py",
     "kernels/quantize.py",
     "kernels/gemm.py",
-    "kernels/transformer.py",
+    "kernels/encoder_decoder.py",
     "kernels/logits.py",
     "kernels/candidates.py",
-    "kernels/search.py",
+    "kernels/search_loop.py",
     "jit.py",
 )
 # Symbols that Numba's code refers to for failures. Kernels never fail, so the symbols need only exist.
@@ -105,8 +105,8 @@ class EntryPoint:
 
 
 pack_weights = EntryPoint("quantize", "pack_weights")
-encode, step = EntryPoint("transformer", "encode"), EntryPoint("transformer", "step")
-greedy_search, beam_search = EntryPoint("search", "greedy_search"), EntryPoint("search", "beam_search")
+encode, step = EntryPoint("encoder_decoder", "encode"), EntryPoint("encoder_decoder", "step")
+greedy_search, beam_search = EntryPoint("search_loop", "greedy_search"), EntryPoint("search_loop", "beam_search")
 logsumexp, topk = EntryPoint("logits", "logsumexp"), EntryPoint("logits", "topk")
 
 

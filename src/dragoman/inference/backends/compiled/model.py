@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.inference.backends.compiled import jit_cache
+from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
 from dragoman.inference.backends.compiled.kernels.structs import (
     CrossAttention,
     CrossKVCache,
@@ -34,7 +35,6 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 from dragoman.inference.backends.compiled.search import CompiledSearch
 from dragoman.inference.backends.compiled.state import CompiledState, WorkspaceTensors
 from dragoman.inference.backends.compiled.threads import WorkerThread
-from dragoman.inference.backends.compiled.topk import CompiledTopK
 from dragoman.inference.backends.compiled.weights import F16_OPTIONS, F32_OPTIONS, pack_output
 from dragoman.inference.backends.shared import InferenceEmbedding
 from dragoman.model.transformer import Transformer

@@ -68,7 +68,7 @@ _thread_limit: ContextVar[int | None] = ContextVar("thread_limit", default=None)
 
 
 def _reset_after_fork() -> None:
-    """Forget the parent's threads in a forked process, which has none of them."""
+    """Drop the parent's threads in a forked process, which has none of them."""
     global _lock, _num_busy, _idle_workers
     _lock, _num_busy, _idle_workers = Lock(), 0, []
 

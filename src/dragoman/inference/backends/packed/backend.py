@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.inference.backends.backend import SUPPORTED, BackendRequest, Support, fall_back, refuse
+from dragoman.inference.backends.protocol import SUPPORTED, BackendRequest, Support, fall_back, refuse
 from dragoman.inference.backends.shared import Precision
 from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul
 

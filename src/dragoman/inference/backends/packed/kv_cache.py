@@ -4,7 +4,7 @@ The R hypotheses of a sentence share its slots, and each step writes one slot fo
 each ancestor slot of a hypothesis and -inf for all other slots. Attention adds it to the scores, and reordering the beam
 reorders only this table. Slots without living descendants are dropped when the cache is full.
 
-    C stored sentences, of which B are active    Y heads of all stored sentences (C·H)    W slots    Z keys or values of a head
+    C stored sentences, B of them active    Y heads of all stored sentences (C·H)    W slots    Z keys or values of a head
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.inference.backends.packed.attention import choose_kv_dtype
+from dragoman.inference.backends.packed.cached_attention import choose_kv_dtype
 from dragoman.model.attention import KeyValue
 from dragoman.model.linear import round_up_rows
 from dragoman.model.pointer import PointerState

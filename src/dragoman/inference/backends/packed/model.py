@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.decoding.topk import TopK, TorchTopK
-from dragoman.inference.backends.packed.attention import attend
+from dragoman.inference.backends.packed.cached_attention import attend
 from dragoman.inference.backends.packed.kv_cache import MASKED_BIAS, PackedState
 from dragoman.inference.backends.packed.matmul import PackedMatMul, pack_matmul
 from dragoman.inference.backends.shared import InferenceEmbedding, Precision

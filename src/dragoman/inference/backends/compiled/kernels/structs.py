@@ -304,7 +304,7 @@ class BeamBuffers(NamedTuple):
     """State and results of beam search by sentence.
 
     beam_size, num_sentences: R and B
-    target_rank: rank among the finished hypotheses that the living ones must still be able to beat
+    target_rank: rank among the finished hypotheses that alive hypotheses must still be able to beat
     stop_when_full: the search of a sentence ends with R finished hypotheses
     lengths: (B,), length at which each search ended
     alive_scores: (B, R)

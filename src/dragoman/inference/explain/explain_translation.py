@@ -22,7 +22,7 @@ from dragoman.data.tokenization.special_tokens import END_ID, UNKNOWN_ID
 from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.errors import DataError
 from dragoman.inference.explain.search_trace import trace_search
-from dragoman.inference.translation import Translation
+from dragoman.inference.translation_result import Translation
 from dragoman.model.attention import Attention, attention_weights
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.local_attention import Mask

@@ -44,8 +44,8 @@ def clean(recipe: Path, overrides: tuple[str, ...], output: Path, pair_format: s
     \b
     Example:  dragoman clean cleaning data.train.file=pairs.tsv task.source_language=en task.target_language=de -o cleaned
     """
+    from dragoman.cleaning.cleaning_report import find_warnings, format_table
     from dragoman.cleaning.pipeline import clean_corpora
-    from dragoman.cleaning.report import find_warnings, format_table
     from dragoman.cli.console import PreparationProgressBar, print_json, print_table, stderr_console
     from dragoman.cli.json_outputs import CleanOutput
     from dragoman.config import read_recipe

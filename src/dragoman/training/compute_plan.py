@@ -5,7 +5,6 @@ The model does not depend on the plan. The fastest kernels are measured once, at
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from dragoman.config import TrainingConfig
 from dragoman.model.attention import AttentionImpl, cpu_attention, fused_attention, set_attention_impl
 from dragoman.model.linear import MatMul, onednn_matmul, padded_matmul, torch_matmul
 from dragoman.model.transformer import Transformer, set_matmul_impl
+from dragoman.runtime.autotuner import measure_seconds, measure_shortest_call, select_fastest
 from dragoman.runtime.cpu_support import has_bf16_matmul
 from dragoman.runtime.malloc import tune_malloc
 
@@ -115,8 +115,9 @@ def bf16_is_faster(device: torch.device) -> bool:
 
 @lru_cache(maxsize=8)
 def _select_fastest_kernels(plan: ComputePlan) -> KernelChoice:
-    """Return PyTorch's own kernels on a GPU, and the clearly fastest ones on a CPU."""
-    if plan.device.type != "cpu":
+    """Return the clearly fastest kernels on a CPU. A GPU and emulated bfloat16 get PyTorch's own, unmeasured."""
+    is_emulated = plan.precision == torch.bfloat16 and not has_bf16_matmul()
+    if plan.device.type != "cpu" or is_emulated:
         return KernelChoice("PyTorch", "fused")
     generator = torch.Generator().manual_seed(0)
     query, key, value = torch.randn(3, 96, 15, 4, 32, generator=generator)
@@ -167,15 +168,11 @@ def _select_fastest(trials: Mapping[str, Callable[[], object]]) -> str:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        timings = {name: [_measure_cpu_seconds(run_once)] for name, run_once in trials.items() if _can_run(run_once)}
-        for _ in range(TIMING_ROUNDS - 1):
-            for name, seconds in timings.items():
-                seconds.append(_measure_cpu_seconds(trials[name]))
+        candidates = {name: run_once for name, run_once in trials.items() if _can_run(run_once)}
+        seconds = measure_seconds(candidates, rounds=TIMING_ROUNDS, clock=time.thread_time, summarize=min, warm_up=False)
     finally:
         torch.set_num_threads(threads)
-    best_seconds = {name: min(seconds) for name, seconds in timings.items()}
-    default_name, fastest_name = next(iter(trials)), min(best_seconds, key=best_seconds.__getitem__)
-    return fastest_name if MIN_SPEEDUP * best_seconds[fastest_name] < best_seconds[default_name] else default_name
+    return select_fastest(seconds, default=next(iter(trials)), min_speedup=MIN_SPEEDUP)
 
 
 def _can_run(run_once: Callable[[], object]) -> bool:
@@ -184,13 +181,6 @@ def _can_run(run_once: Callable[[], object]) -> bool:
     except (RuntimeError, AttributeError):
         return False
     return True
-
-
-def _measure_cpu_seconds(run_once: Callable[[], object]) -> float:
-    """Return the CPU time of one call."""
-    started = time.thread_time()
-    run_once()
-    return time.thread_time() - started
 
 
 def measure_peak_flops(plan: ComputePlan) -> float:
@@ -204,15 +194,13 @@ def measure_peak_flops(plan: ComputePlan) -> float:
     weight = torch.randn(outer, inner, device=plan.device, dtype=plan.precision)
     matmul = MATMUL_IMPLS[plan.select_kernels().product]
 
-    best_seconds, deadline = math.inf, time.perf_counter() + PEAK_FLOPS_SECONDS
+    def multiply() -> None:
+        matmul(x, weight, None)
+        if is_cuda:
+            torch.cuda.synchronize(plan.device)
+
     with torch.no_grad():
-        while best_seconds == math.inf or time.perf_counter() < deadline:
-            started = time.perf_counter()
-            matmul(x, weight, None)
-            if is_cuda:
-                torch.cuda.synchronize(plan.device)
-            best_seconds = min(best_seconds, time.perf_counter() - started)
-    return 2.0 * rows * inner * outer / best_seconds
+        return 2.0 * rows * inner * outer / measure_shortest_call(multiply, min_seconds=PEAK_FLOPS_SECONDS)
 
 
 def compile_layers(model: Transformer, *, backend: str = "inductor", exclude: torch.nn.Module | None = None) -> None:

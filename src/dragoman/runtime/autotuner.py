@@ -10,11 +10,12 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -22,13 +23,15 @@ from dragoman.errors import OutputError
 from dragoman.io.storage import write_json
 
 NameT = TypeVar("NameT", bound=str)
+CandidateT = TypeVar("CandidateT", bound=Hashable)
+ResultT = TypeVar("ResultT")
 
 
 def choose_cached(key: str, choices: Sequence[NameT], measure: Callable[[], NameT]) -> NameT:
-    """Return the remembered choice of this machine, or measure it and remember it.
+    """Return the cached choice of this machine, or measure it and cache it.
 
     key: names what is measured
-    choices: values that a remembered choice may have; any other value is measured again
+    choices: values that a cached choice may have; any other value is measured again
     measure: returns one of the choices
     """
     remembered = get_measurement(key)
@@ -40,26 +43,65 @@ def choose_cached(key: str, choices: Sequence[NameT], measure: Callable[[], Name
     return chosen
 
 
+@dataclass
+class Stopwatch(Generic[CandidateT]):
+    """Seconds of each candidate, sample by sample.
+
+    clock: returns the present time in seconds; `time.thread_time` counts the processor time of one thread
+    samples: seconds per item, by candidate
+    """
+
+    clock: Callable[[], float] = time.perf_counter
+    samples: dict[CandidateT, list[float]] = field(default_factory=dict)
+
+    def measure(self, candidate: CandidateT, run_once: Callable[[], ResultT], *, num_items: int = 1) -> ResultT:
+        """Return the result of one call, and store its seconds divided by the number of items."""
+        start = self.clock()
+        result = run_once()
+        self.samples.setdefault(candidate, []).append((self.clock() - start) / num_items)
+        return result
+
+    def summarize(
+        self, summarize: Callable[[Iterable[float]], float] = median, *, num_skipped: int = 0
+    ) -> dict[CandidateT, float]:
+        """Return the seconds of each candidate. The first samples do not count if `num_skipped` is above 0."""
+        return {candidate: summarize(samples[num_skipped:]) for candidate, samples in self.samples.items()}
+
+
 def measure_seconds(
-    candidates: Mapping[NameT, Callable[[], object]],
+    candidates: Mapping[CandidateT, Callable[[], object]],
     *,
     rounds: int,
     clock: Callable[[], float] = time.perf_counter,
     summarize: Callable[[Iterable[float]], float] = median,
-) -> dict[NameT, float]:
-    """Return the seconds that each candidate takes. The candidates alternate, and an untimed call precedes each timed one."""
-    seconds: dict[NameT, list[float]] = {name: [] for name in candidates}
+    warm_up: bool = True,
+) -> dict[CandidateT, float]:
+    """Return the seconds that each candidate takes. The candidates alternate.
+
+    summarize: returns the seconds of a candidate from those of all rounds
+    warm_up: whether an untimed call precedes each timed one
+    """
+    stopwatch = Stopwatch[CandidateT](clock)
     for _ in range(rounds):
         for name, run_once in candidates.items():
-            run_once()
-            start = clock()
-            run_once()
-            seconds[name].append(clock() - start)
-    return {name: summarize(samples) for name, samples in seconds.items()}
+            if warm_up:
+                run_once()
+            stopwatch.measure(name, run_once)
+    return stopwatch.summarize(summarize)
 
 
-def select_fastest(seconds: Mapping[NameT, float], *, default: NameT, min_speedup: float) -> NameT:
-    """Return the fastest name if it beats the default by at least this factor, else the default."""
+def measure_shortest_call(run_once: Callable[[], object], *, min_seconds: float) -> float:
+    """Return the seconds of the fastest of repeated calls. They end after the first one that reaches `min_seconds` in all."""
+    stopwatch = Stopwatch[str](time.perf_counter)
+    deadline = time.perf_counter() + min_seconds
+    stopwatch.measure("call", run_once)
+    while time.perf_counter() < deadline:
+        stopwatch.measure("call", run_once)
+    return stopwatch.summarize(min)["call"]
+
+
+def select_fastest(seconds: Mapping[CandidateT, float], *, default: CandidateT, min_speedup: float) -> CandidateT:
+    """Return the fastest candidate if it beats the default by at least this factor, else the default."""
     fastest = min(seconds, key=seconds.__getitem__)
     return fastest if seconds[fastest] * min_speedup <= seconds[default] else default
 

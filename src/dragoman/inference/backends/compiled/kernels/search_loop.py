@@ -12,6 +12,7 @@ import numpy as np
 
 from dragoman.inference.backends.compiled.kernels.barrier import barrier
 from dragoman.inference.backends.compiled.kernels.candidates import select_candidates
+from dragoman.inference.backends.compiled.kernels.encoder_decoder import run_decoder
 from dragoman.inference.backends.compiled.kernels.gemm import configure_amx, release_amx
 from dragoman.inference.backends.compiled.kernels.logits import NEG_INF
 from dragoman.inference.backends.compiled.kernels.memory import (
@@ -34,7 +35,6 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     SelfKVCache,
     Workspace,
 )
-from dragoman.inference.backends.compiled.kernels.transformer import run_decoder
 
 # Result of a step in which no token is allowed.
 NO_TOKEN = -1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.runtime.autotune_cache import choose_cached, get_measurement, measure_seconds, put_measurement, select_fastest
+from dragoman.runtime.autotuner import choose_cached, get_measurement, measure_seconds, put_measurement, select_fastest
 
 
 @pytest.fixture(autouse=True)

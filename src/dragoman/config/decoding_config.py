@@ -30,7 +30,7 @@ class DecodingConfig(RecipeSection):
     long_input: Literal["split", "error"] = "split"
     """Treatment of a line beyond max_source_tokens: split it and translate the segments, or leave it untranslated."""
     early_stopping: Literal["exhaustive", "best", "beam_full"] = "exhaustive"
-    """End of beam search: `exhaustive` if no live hypothesis can beat the worst finished one, `best` if none can beat the
+    """End of beam search: `exhaustive` if no alive hypothesis can beat the worst finished one, `best` if none can beat the
     best one, `beam_full` if beam_size hypotheses are finished."""
     nbest: SmallPositiveInt = 1
     """Outputs for each sentence."""

@@ -20,9 +20,9 @@ from dragoman.model.factory import build_model
 from dragoman.model.linear import Linear
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.malloc import tune_malloc
-from dragoman.training import device as device_module
+from dragoman.training import compute_plan as compute_plan_module
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
-from dragoman.training.device import (
+from dragoman.training.compute_plan import (
     ATTENTION_IMPLS,
     MATMUL_IMPLS,
     ComputePlan,
@@ -79,7 +79,7 @@ def losses(model: Transformer, plan: ComputePlan, *, steps: int = 3) -> list[flo
 def test_every_kernel_gives_the_same_losses(product: str, attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = ComputePlan(CPU, torch.float32)
     expected = losses(small_model(), plan)
-    monkeypatch.setattr(device_module, "_select_fastest_kernels", lambda _: KernelChoice(product, attention))
+    monkeypatch.setattr(compute_plan_module, "_select_fastest_kernels", lambda _: KernelChoice(product, attention))
     model = small_model()
     names = {name: parameter.shape for name, parameter in model.state_dict().items()}
     plan.apply_to(model)
@@ -119,10 +119,10 @@ def test_only_a_clearly_faster_kernel_is_chosen() -> None:
         ([10.0, 9.0, *4 * (30.0, 28.0)], "PyTorch"),
         ([30.0, 28.0, *4 * (10.0, 5.0)], "oneDNN"),
     ):
-        times = iter(seconds)
-        with mock.patch.object(device_module, "_measure_cpu_seconds", side_effect=lambda _, times=times: next(times)):
-            assert device_module._select_fastest(trials) == fastest
-        assert not list(times)
+        ticks = iter([tick for duration in seconds for tick in (0.0, duration)])
+        with mock.patch("time.thread_time", side_effect=lambda ticks=ticks: next(ticks)):
+            assert compute_plan_module._select_fastest(trials) == fastest
+        assert not list(ticks)
 
 
 def test_missing_kernel_is_not_chosen() -> None:
@@ -133,13 +133,20 @@ def test_missing_kernel_is_not_chosen() -> None:
         return sum(itertools.repeat(1, 100_000))
 
     threads = torch.get_num_threads()
-    assert device_module._select_fastest({"PyTorch": slow, "oneDNN": missing}) == "PyTorch"
+    assert compute_plan_module._select_fastest({"PyTorch": slow, "oneDNN": missing}) == "PyTorch"
     assert torch.get_num_threads() == threads
 
 
 def test_gpu_uses_pytorch_kernels_unmeasured() -> None:
-    with mock.patch.object(device_module, "_select_fastest", side_effect=AssertionError):
+    with mock.patch.object(compute_plan_module, "_select_fastest", side_effect=AssertionError):
         assert ComputePlan(torch.device("cuda"), torch.bfloat16).select_kernels() == KernelChoice("PyTorch", "fused")
+
+
+def test_emulated_bfloat16_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute_plan_module, "has_bf16_matmul", lambda: False)
+    select_kernels = compute_plan_module._select_fastest_kernels.__wrapped__
+    with mock.patch.object(compute_plan_module, "measure_seconds", side_effect=AssertionError):
+        assert select_kernels(ComputePlan(CPU, torch.bfloat16)) == KernelChoice("PyTorch", "fused")
 
 
 @pytest.mark.parametrize("variable", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
@@ -164,8 +171,8 @@ def test_peak_flops_is_the_fastest_call(precision: torch.dtype, monkeypatch: pyt
     """2 · 2,048 · 512 · 2,048 operations in the shortest of 0.5, 0.25 and 0.5 seconds."""
     ticks = iter([0.0, 0.0, 0.5, 0.6, 1.0, 1.25, 1.3, 2.0, 2.5, 99.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(ticks))
-    monkeypatch.setattr(device_module, "PEAK_FLOPS_SECONDS", 1.5)
-    monkeypatch.setattr(device_module, "_select_fastest_kernels", lambda _: KernelChoice("PyTorch", "fused"))
+    monkeypatch.setattr(compute_plan_module, "PEAK_FLOPS_SECONDS", 1.5)
+    monkeypatch.setattr(compute_plan_module, "_select_fastest_kernels", lambda _: KernelChoice("PyTorch", "fused"))
     assert measure_peak_flops(ComputePlan(CPU, precision)) == 2.0 * 2048 * 512 * 2048 / 0.25
 
 
@@ -219,9 +226,9 @@ def test_new_model_has_fused_attention() -> None:
 
 def test_resumed_run_keeps_its_kernels(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     initial, fastest_now = KernelChoice("PyTorch", "lean"), KernelChoice("oneDNN", "fused")
-    monkeypatch.setattr(device_module, "_select_fastest_kernels", lambda _: initial)
+    monkeypatch.setattr(compute_plan_module, "_select_fastest_kernels", lambda _: initial)
     train(tiny(tmp_path / "run", "training.max_steps=2"))
-    monkeypatch.setattr(device_module, "_select_fastest_kernels", lambda _: fastest_now)
+    monkeypatch.setattr(compute_plan_module, "_select_fastest_kernels", lambda _: fastest_now)
     recipe = tiny(tmp_path / "run", "training.max_steps=3")
     assert new_trainer(recipe).plan.select_kernels() == initial
     saved_plan = list_checkpoints(tmp_path / "run" / "checkpoints")[-1].compute_plan
@@ -238,7 +245,7 @@ def test_resumed_run_keeps_its_kernels(tiny: MakeRecipe, tmp_path: Path, monkeyp
 
 def test_auto_precision_is_the_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_recipe({"preset": "modern", "training": {"precision": "auto"}}).training
-    monkeypatch.setattr(device_module, "_select_fastest_kernels", lambda _: KernelChoice("PyTorch", "lean"))
+    monkeypatch.setattr(compute_plan_module, "_select_fastest_kernels", lambda _: KernelChoice("PyTorch", "lean"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     saved_plan = {"device": "cpu", "precision": "bfloat16"}
     for has_bf16, fastest, expected in (
@@ -246,8 +253,8 @@ def test_auto_precision_is_the_clearly_faster(monkeypatch: pytest.MonkeyPatch) -
         (True, "float32", torch.float32),
         (False, "bfloat16", torch.float32),
     ):
-        monkeypatch.setattr(device_module, "has_bf16_matmul", lambda has_bf16=has_bf16: has_bf16)
-        monkeypatch.setattr(device_module, "_select_fastest", lambda _, fastest=fastest: fastest)
+        monkeypatch.setattr(compute_plan_module, "has_bf16_matmul", lambda has_bf16=has_bf16: has_bf16)
+        monkeypatch.setattr(compute_plan_module, "_select_fastest", lambda _, fastest=fastest: fastest)
         bf16_is_faster.cache_clear()
         assert choose_compute_plan(config).precision == expected
         # A resumed run keeps its precision, unless the recipe sets another.
@@ -260,7 +267,9 @@ def test_auto_precision_is_the_clearly_faster(monkeypatch: pytest.MonkeyPatch) -
 def test_auto_precision_measures_both_precisions() -> None:
     for precision in PRECISIONS:
         plan = ComputePlan(CPU, precision)
-        with mock.patch.object(device_module, "_make_gradient_trial", wraps=device_module._make_gradient_trial) as make_trial:
-            device_module._make_matmul_trial(plan, plan.select_kernels().product)()
+        with mock.patch.object(
+            compute_plan_module, "_make_gradient_trial", wraps=compute_plan_module._make_gradient_trial
+        ) as make_trial:
+            compute_plan_module._make_matmul_trial(plan, plan.select_kernels().product)()
         compute, x, weight = make_trial.call_args.args
         assert compute(x, weight).dtype == precision

@@ -20,7 +20,7 @@ from dragoman.config.fields import (
     Utf8Text,
     Weight,
 )
-from dragoman.config.validation import format_value, suggest_or_list_names
+from dragoman.config.section_validation import format_value, suggest_or_list_names
 
 _FILE_NAME_ADAPTER = TypeAdapter[str](FileName)
 _FILE_NAMES_ADAPTER = TypeAdapter[list[str]](Annotated[list[FileName], Field(min_length=1)])
@@ -38,7 +38,7 @@ def _validate_file_names(value: Any) -> Any:
 
 
 def _validate_corpus_name(name: str) -> str:
-    """Return a name that can be part of a recipe key and of a file name, and that is no other key of the section."""
+    """Return a name that can be part of a recipe key and of a file name, and that is not another key of the section."""
     if name in ("valid", "test"):
         raise ValueError(f"data.{name} is another part of the data")
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name) is None:
@@ -196,7 +196,7 @@ class CurriculumStageConfig(RecipeSection):
         if self.weights is not None and self.temperature is not None:
             raise ValueError("weights and temperature are given; drop one of the two")
         if self.weights is not None and not any(self.weights.values()):
-            raise ValueError("weights draws from no corpus: give at least one a weight above 0")
+            raise ValueError("weights are 0 for all corpora: give at least one a weight above 0")
         return self
 
 
@@ -236,7 +236,7 @@ class DataConfig(RecipeSection):
             raise ValueError(f"this is one corpus, not a list of them: {hint}")
         tables = [key for key, value in document.items() if isinstance(value, Mapping)] if isinstance(document, Mapping) else []
         if unknown_keys := [key for key in tables if key not in CorpusConfig.model_fields]:
-            raise ValueError(f"{format_value(unknown_keys[0])} is none of its keys, and this is one corpus: {hint}")
+            raise ValueError(f"{format_value(unknown_keys[0])} is not one of its keys, and this is one corpus: {hint}")
         return document
 
     @field_validator("train", "valid", "test")
@@ -246,11 +246,11 @@ class DataConfig(RecipeSection):
             raise ValueError("weight is for the corpora of a mixture, in data.corpora; drop it")
         if corpus is not None and info.field_name != "train":
             if corpus.skip_filters:
-                raise ValueError("skip_filters is for the corpora to learn from, since only those are cleaned; drop it")
+                raise ValueError("skip_filters is for training corpora, because only those are cleaned; drop it")
             if corpus.alignments is not None:
-                raise ValueError("alignments is for the corpora to learn from; drop it")
+                raise ValueError("alignments is for training corpora; drop it")
             if corpus.reads_standard_input:
-                raise ValueError("file = '-' is for the corpora to learn from, since this corpus is read twice; name a file")
+                raise ValueError("file = '-' is for training corpora, because this corpus is read twice; name a file")
         return corpus
 
     @model_validator(mode="after")

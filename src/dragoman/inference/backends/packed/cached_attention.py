@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.model.attention import FUSED_MIN_KEYS, KeyValue
-from dragoman.runtime.autotune_cache import choose_cached, measure_seconds, select_fastest
+from dragoman.runtime.autotuner import choose_cached, measure_seconds, select_fastest
 from dragoman.runtime.cpu_support import has_bf16_matmul
 
 # Heads of all sentences, and the width of each, from which on bfloat16 pays for its conversions. With several queries a head,
@@ -50,7 +50,7 @@ def choose_kv_dtype(num_heads: int, key_width: int, num_queries: int) -> torch.d
     """Return the fastest type of keys and values for this many queries a head, if rounding is acceptable.
 
     Many heads with several queries each gain by bfloat16 on every processor with its instructions. One query a head is
-    measured at first use and remembered.
+    measured at first use and cached.
     """
     can_use_bf16 = num_heads >= MIN_BF16_HEADS and key_width >= MIN_BF16_HEAD_WIDTH and has_bf16_matmul()
     return torch.bfloat16 if can_use_bf16 and (num_queries > 1 or is_bf16_faster_for_one_query(key_width)) else torch.float32

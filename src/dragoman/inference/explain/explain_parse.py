@@ -14,9 +14,9 @@ from dragoman.config.decoding_options import DecodingOptions
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.tree_labels import TreeLabels
 from dragoman.errors import DataError
+from dragoman.inference.explain.explain_translation import explain_output
 from dragoman.inference.explain.search_trace import trace_search
-from dragoman.inference.explain.translation import explain_output
-from dragoman.inference.parse import Parse, PosTags, Sentence
+from dragoman.inference.parse_result import Parse, PosTags, Sentence
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id

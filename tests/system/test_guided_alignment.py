@@ -165,8 +165,8 @@ def test_links_are_read_from_file(tiny: MakeRecipe, tmp_path: Path) -> None:
         ("1-0\n\n0-0\n0-0\n", r"links: has 4 lines of links, but train has 3 pairs"),
         ("1-0\n\n0-2\n", r"links, line 3: 0-2 links a word that is not there: the source has 1 words, the target 2"),
         ("2-0\n\n0-0\n", r"links, line 1: 2-0 links a word that is not there: the source has 2 words"),
-        ("1-0\n1:0\n0-0\n", r"links, line 2: '1:0' is no link; write i-j, counted from 0"),
-        ("-1-0\n\n0-0\n", r"links, line 1: '-1-0' is no link"),
+        ("1-0\n1:0\n0-0\n", r"links, line 2: '1:0' is not a link; write i-j, counted from 0"),
+        ("-1-0\n\n0-0\n", r"links, line 1: '-1-0' is not a link"),
     ],
 )
 def test_bad_links_fail_with_line_number(tiny: MakeRecipe, tmp_path: Path, links: str, message: str) -> None:
@@ -182,7 +182,7 @@ def test_missing_link_file_fails(tiny: MakeRecipe, tmp_path: Path) -> None:
 
 
 def test_words_split_by_normalization_are_reported(tiny: MakeRecipe, tmp_path: Path) -> None:
-    # A zero-width space is no space for Python, but the tokenizer's normalization makes a space of it.
+    # A zero-width space is not white space for Python, but the tokenizer's normalization makes a space of it.
     notices: list[str] = []
     recipe = recipe_with_links(tiny, tmp_path, "0-0 0-1\n\n0-0\n", source="one\u200btwo\n\nthree\n")
     result = prepare(recipe, tmp_path / "data", notices.append)
@@ -205,7 +205,7 @@ def test_truncated_pair_keeps_remaining_links(tiny: MakeRecipe, tmp_path: Path) 
     ("settings", "message"),
     [
         (["data.train.alignments=x"], r"data.train.alignments has no effect without training.guided_alignment_weight: set it"),
-        ([GUIDED, "data.valid.alignments=x"], "alignments is for the corpora to learn from"),
+        ([GUIDED, "data.valid.alignments=x"], "alignments is for training corpora"),
         ([GUIDED, "training.alignment_layer=2"], r"training.alignment_layer = 2: the decoder has 1; give a number from 1 to 1"),
         ([GUIDED, "training.alignment_head=3"], r"training.alignment_head = 3: the decoder has 2"),
         (["training.guided_alignment_weight=-1"], r"guided_alignment_weight"),

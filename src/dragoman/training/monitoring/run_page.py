@@ -37,7 +37,7 @@ _MARKED_EVENTS = (
 def render_run_page(status: RunStatus, *, timestamp: str, refresh: int | None = None) -> str:
     """Return the page as HTML.
 
-    timestamp: time of writing, for people
+    timestamp: time of writing, as text
     refresh: seconds after which browsers reload the page; None for a page that stays as it is
     """
     summary = summarize_run(status)
@@ -211,7 +211,7 @@ def update_dashboard(run_dir: Path, page: Path, *, interval_seconds: int | None)
 
     interval_seconds: pause between two pages; None to write the page once
 
-    Raises RunError if `run_dir` is no run folder, and OutputError if the page cannot be written or would replace another file.
+    Raises RunError if `run_dir` is not a run, and OutputError if the page cannot be written or would replace another file.
     """
     _check_replaceable(page)
     while True:
@@ -232,12 +232,12 @@ def update_dashboard(run_dir: Path, page: Path, *, interval_seconds: int | None)
 
 
 def _check_replaceable(page: Path) -> None:
-    """Raise OutputError if the path is a file that is no page."""
+    """Raise OutputError if the path is a file but not a page."""
     doctype = "<!DOCTYPE html>"
     try:
         with page.open(encoding="utf-8", errors="replace") as stream:
             if stream.read(len(doctype)) != doctype:
-                raise OutputError(f"{page}: is not a dashboard page and stays as it is; give another name with -o")
+                raise OutputError(f"{page}: is not a dashboard page, so it is not replaced; give another name with -o")
     except FileNotFoundError:
         return
     except OSError as error:

@@ -70,7 +70,7 @@ def _write_once(path: Path, lines: Sequence[str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             if path.read_bytes() != text.encode():
-                raise OutputError(f"{path}: holds other text, perhaps of another seed, and stays as it is; give another --run")
+                raise OutputError(f"{path}: holds other text, perhaps of another seed, so it is kept; give another --run")
             return
     except OSError as error:
         raise OutputError(describe_write_error(path, error)) from None

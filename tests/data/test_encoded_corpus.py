@@ -1,0 +1,212 @@
+"""Encoded corpus on disk, and the padded batches of its pairs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.config import TokenizerConfig
+from dragoman.data.batch_sampler import BatchSampler
+from dragoman.data.collate import collate, iter_batches_by_length, pad_sequences
+from dragoman.data.encoded_corpus import (
+    Corpus,
+    LengthTable,
+    build_pair_batch,
+    build_pair_schema,
+    get_lengths_file,
+    get_pair_file,
+    list_pair_files,
+    write_batches,
+    write_lengths,
+)
+from dragoman.data.mixture import Mixture
+from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
+from dragoman.errors import DataError, DragomanError
+from dragoman.formats.text import read_lines
+
+MULTI30K = Path(__file__).parents[3] / "shared" / "data" / "multi30k" / "tok"
+
+
+def error_message(action: Callable[[], object], error_type: type[DragomanError] = DataError) -> str:
+    """Return the message of the error that `action` raises, which must be one printable line."""
+    with pytest.raises(error_type) as caught:
+        action()
+    message = str(caught.value)
+    assert message.isprintable(), message
+    return message
+
+
+# --- the encoded corpus -----------------------------------------------------------------------------------------------
+
+Rows = list[tuple[list[int], list[int], int]]
+
+
+def write_rows(path: Path, batches: Sequence[Rows], *, vocab_size: int = 100) -> int:
+    """Write a file of encoded pairs (source, target, number) with one record batch per list."""
+    schema = build_pair_schema(vocab_size)
+    columns = (([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]) for rows in batches)
+    return write_batches(path, (build_pair_batch(*sides, schema) for sides in columns), schema)
+
+
+def pair_files(largest: int) -> st.SearchStrategy[list[list[Rows]]]:
+    """Return a strategy of files of record batches of pairs with ids up to `largest`."""
+    ids = st.lists(st.integers(0, largest), max_size=6)
+    row = st.tuples(ids, ids, st.integers(0, 2**40))
+    return st.lists(st.lists(st.lists(row, max_size=12), max_size=4), max_size=3)
+
+
+@pytest.mark.parametrize("vocab_size", [2**16, 2**31])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_encoded_corpus_round_trip(tmp_path_factory: pytest.TempPathFactory, vocab_size: int, data: st.DataObject) -> None:
+    """Cover any number of files and record batches, including empty ones."""
+    files = data.draw(pair_files(vocab_size - 1))
+    paths = [tmp_path_factory.getbasetemp() / f"round-trip-{number:05d}.arrow" for number in range(len(files))]
+    for path, batches in zip(paths, files, strict=True):
+        assert write_rows(path, batches, vocab_size=vocab_size) == sum(map(len, batches))
+    rows = [row for batches in files for batch in batches for row in batch]
+    corpus = Corpus(paths)
+    assert len(corpus) == len(rows)
+    assert [(corpus.source(i).tolist(), corpus.target(i).tolist(), corpus.pair_number(i)) for i in range(len(corpus))] == rows
+    sources, targets = corpus.lengths()
+    assert sources.tolist() == [len(source) for source, _, _ in rows]
+    assert targets.tolist() == [len(target) + 1 for _, target, _ in rows]  # with the end token
+
+
+def test_small_vocabulary_uses_two_bytes_per_id() -> None:
+    assert build_pair_schema(2**16).field("source").type.value_type == pa.uint16()
+    assert build_pair_schema(2**16 + 1).field("source").type.value_type == pa.int32()
+
+
+def test_pyarrow_opens_an_encoded_corpus(tmp_path: Path) -> None:
+    path = get_pair_file(tmp_path, "a", 0)
+    write_rows(path, [[([5, END_ID], [6], 1)], [([7, END_ID], [], 3), ([8, END_ID], [9], 4)]])
+    with pa.ipc.open_file(path) as reader:
+        table = reader.read_all().to_pydict()
+    assert table == {"source": [[5, 3], [7, 3], [8, 3]], "target": [[6], [], [9]], "number": [1, 3, 4]}
+    write_lengths(get_lengths_file(tmp_path, "a"), Corpus([path]))
+    with pa.ipc.open_file(get_lengths_file(tmp_path, "a")) as reader:
+        table = reader.read_all().to_pydict()
+    assert table == {"source": [2, 2], "target": [1, 2], "pairs": [[1], [0, 2]]}
+
+
+def test_pair_files_are_found_by_name(tmp_path: Path) -> None:
+    for name in ("train", "train.a", "train.a-00000", "train.lengths"):
+        for part in (0, 1):
+            get_pair_file(tmp_path, name, part).touch()
+        get_lengths_file(tmp_path, name).touch()
+    for name in ("train", "train.a", "train.a-00000", "train.lengths"):
+        assert list_pair_files(tmp_path, name) == [tmp_path / f"{name}-00000.arrow", tmp_path / f"{name}-00001.arrow"]
+    assert list_pair_files(tmp_path, "a") == []
+
+
+def test_other_files_are_no_corpus(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+
+    def open_error() -> str:
+        message = error_message(lambda: Corpus([path]))
+        assert message.startswith(f"{path}: ")
+        return message
+
+    open_error()
+    path.mkdir()
+    open_error()
+    path.rmdir()
+    for contents in (b"", b"plain text\n" * 99, b"ARROW1\x00\x00", b"ARROW1\x00\x00" + b"\xff" * 200 + b"ARROW1"):
+        path.write_bytes(contents)
+        open_error()
+    write_rows(path, [[([5, 6, 3], [7, 8], number) for number in range(50)]])
+    intact = path.read_bytes()
+    for length in range(0, len(intact), 11):
+        path.write_bytes(intact[:length])
+        open_error()
+    wrong_schema = pa.schema([("source", pa.list_(pa.int64())), ("target", pa.list_(pa.int32())), ("number", pa.int64())])
+    for schema, columns in ((pa.schema([("a", pa.int32())]), [[1]]), (wrong_schema, [[[1]], [[1]], [1]])):
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+        assert "holds no prepared corpus" in open_error()
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.lists(st.lists(st.integers(4, 99), max_size=5), min_size=1, max_size=5),
+    first=st.sampled_from([None, BEGIN_ID, PADDING_ID]),
+    last=st.sampled_from([None, END_ID]),
+    model_type=st.sampled_from([None, np.uint16, np.int32]),
+)
+def test_rows_are_padded_on_the_right(
+    rows: list[list[int]], first: int | None, last: int | None, model_type: type | None
+) -> None:
+    extended = [[*([] if first is None else [first]), *row, *([] if last is None else [last])] for row in rows]
+    width = max(map(len, extended))
+    expected = [row + [PADDING_ID] * (width - len(row)) for row in extended]
+    padded = pad_sequences(
+        rows if model_type is None else [np.array(row, model_type) for row in rows], prefix_id=first, suffix_id=last
+    )
+    assert padded.dtype == torch.int64
+    assert padded.tolist() == expected
+
+
+def test_decoder_input_is_shifted_target() -> None:
+    batch = collate([[5, 6, 3], [7, 3]], [[8], [9, 10, 11]], start_id=BEGIN_ID)
+    assert batch.source_BS.tolist() == [[5, 6, 3], [7, 3, 0]]
+    assert batch.inputs_BT.tolist() == [[2, 8, 0, 0], [2, 9, 10, 11]]
+    assert batch.targets_BT.tolist() == [[8, 3, 0, 0], [9, 10, 11, 3]]
+    assert batch.num_target_tokens == 6
+    assert batch.to(torch.device("cpu")).targets_BT.tolist() == batch.targets_BT.tolist()
+
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=LENGTHS, batch_tokens=st.integers(1, 200))
+def test_validation_batches_ascend_in_length(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[tuple[int, int]], batch_tokens: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "validation-00000.arrow"
+    write_rows(path, [[([5] * source, [6] * target, 1) for source, target in lengths]])
+    read_lengths: Counter[tuple[int, int]] = Counter()
+    previous_longest = 0
+    for batch in iter_batches_by_length(Corpus([path]), batch_tokens=batch_tokens, start_id=BEGIN_ID):
+        rows = list(zip(batch.source_BS.count_nonzero(1).tolist(), batch.targets_BT.count_nonzero(1).tolist(), strict=True))
+        longest = max(map(max, rows))
+        assert longest * len(rows) <= batch_tokens or len(rows) == 1
+        assert min(map(max, rows)) >= previous_longest
+        previous_longest = longest
+        read_lengths += Counter(rows)
+    assert read_lengths == Counter((source, target + 1) for source, target in lengths)
+
+
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no Multi30k in {MULTI30K}")
+def test_multi30k_batches_have_little_padding(tmp_path: Path) -> None:
+    """A budget of 25,000 tokens gives only 20 batches, each with a twentieth of all lengths, which is a hard case."""
+    texts = [list(read_lines(MULTI30K / f"train.{language}.gz")) for language in ("en", "de")]
+    config = TokenizerConfig(vocab_size=10_000, normalization="identity")
+    tokenizer = train_tokenizer(texts[0], texts[1], config, append_source_eos=True, seed=1)
+    sources, targets = (side.encode_batch(text) for side, text in zip((tokenizer.source, tokenizer.target), texts, strict=True))
+    assert len(sources) == 29_000
+    rows = [([*source, END_ID], target, 1) for source, target in zip(sources, targets, strict=True)]
+    write_rows(get_pair_file(tmp_path, "a", 0), [rows], vocab_size=10_000)
+    corpus = Corpus(list_pair_files(tmp_path, "a"))
+    write_lengths(get_lengths_file(tmp_path, "a"), corpus)
+    sampler = BatchSampler([LengthTable(get_lengths_file(tmp_path, "a"))], Mixture.single_pass(), batch_tokens=25_000, seed=1)
+    source, target = corpus.lengths()
+    longest = np.maximum(source, target)
+    batches = [sampler.get_batch(0, number).pair_indices for number in range(len(sampler.plan_epoch(0)))]
+    counted = sum(len(batch) * int(longest[batch].max()) for batch in batches)
+    assert 1 - longest.sum() / counted < 0.05  # the budget counts the longer side of each pair
+    padded = sum(len(batch) * (int(source[batch].max()) + int(target[batch].max())) for batch in batches)
+    assert 1 - (source.sum() + target.sum()) / padded < 0.10  # the model reads both sides

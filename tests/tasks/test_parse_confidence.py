@@ -1,0 +1,67 @@
+"""Confidence of parses: the filter for self-training, its thresholds, and `dragoman parse --min-score`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from conftest import on_one_core
+from dragoman.cli.main import cli
+from dragoman.config import CorpusConfig
+from dragoman.evaluation.evalb_scorer import score_trees, sum_scores
+from dragoman.formats.readers import read_pairs
+from dragoman.inference.parse_result import Parse
+from dragoman.tasks.parse_confidence import ConfidenceFilter, compute_mean_log_prob, evaluate_thresholds
+from dragoman.trees.ptb import read_tree
+from toy_treebank import TREES, save_toy_parser
+
+SINGLE_THREAD = ("--intra-threads", "1", "--inter-threads", "1")
+
+
+@pytest.fixture(scope="module")
+def parser(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_toy_parser(tmp_path_factory.mktemp("parser") / "bundle")
+
+
+@pytest.mark.parametrize(
+    ("parse", "reason"),
+    [
+        (Parse(("a",), TREES[0], token_log_probs=(-0.1, -0.3)), None),
+        (Parse(("a",), TREES[0], token_log_probs=(-0.1, -0.31)), "low_confidence"),
+        (Parse(("a",), TREES[0], token_log_probs=(-0.1,), status="repaired"), "repaired"),
+        (Parse((), status="empty"), "empty"),
+    ],
+)
+def test_confidence_filter_rejects_uncertain_parses(parse: Parse, reason: str | None) -> None:
+    assert ConfidenceFilter(-0.2).find_rejection(parse) == reason
+
+
+def test_thresholds_keep_the_most_confident_parses() -> None:
+    """Check four sentences, of which the two most confident are correct: F1 is 100 for these and 0 for the others."""
+    wrong = read_tree("(TOP (X (UH it) (UH slept) (. .)))")
+    scores = score_trees([TREES[3]] * 4, [TREES[3], wrong, TREES[3], None])
+    half, whole = evaluate_thresholds([-0.1, -0.5, -0.2, -0.9], scores, fractions=(0.5, 1.0))
+    assert (half.fraction, half.min_mean_log_prob, half.num_sentences, half.f1, half.f1_rejected) == (0.5, -0.2, 2, 100.0, 0.0)
+    assert (whole.num_sentences, whole.min_mean_log_prob, whole.f1) == (4, -0.9, sum_scores(scores).f1)
+
+
+def test_parse_min_score_keeps_confident_lines(parser: Path, tmp_path: Path) -> None:
+    text, silver = tmp_path / "raw.txt", tmp_path / "silver.mrg"
+    text.write_text("the cat saw a dog .\n\nit slept .\ntelescope\na dog saw it\n")
+    with on_one_core():
+        whole = CliRunner().invoke(cli, ["parse", str(parser), str(text), *SINGLE_THREAD, "--json"]).stdout
+        confidences = [compute_mean_log_prob(line["token_log_probs"]) for line in map(json.loads, whole.splitlines())]
+        min_score = sorted(confidences)[-2]
+        result = CliRunner().invoke(
+            cli, ["parse", str(parser), str(text), *SINGLE_THREAD, "--min-score", str(min_score), "-o", str(silver)]
+        )
+    assert result.exit_code == 0, result.output
+    assert "kept 2 of 5 lines" in result.stderr
+    kept = [bool(line) for line in silver.read_text().split("\n")[:-1]]
+    assert kept == [confidence >= min_score for confidence in confidences]
+    corpus = CorpusConfig(file="silver.mrg", weight=1)
+    sources = [line for line, is_kept in zip(text.read_text().splitlines(), kept, strict=True) if is_kept]
+    assert [pair.source for pair in read_pairs(corpus, tmp_path)] == sources

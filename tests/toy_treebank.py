@@ -1,0 +1,61 @@
+"""Treebank of five sentences, and the bundle of a parser with random weights and the labels of its trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from dragoman.bundle import BundleMetadata, collect_weights, save_bundle
+from dragoman.config import make_recipe
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+from dragoman.data.tokenization.sentencepiece import train_sentencepiece
+from dragoman.data.tokenization.tree_labels import collect_labels, to_source_text
+from dragoman.model.factory import build_model
+from dragoman.tasks.parsing import fill_word_tables, parser_options
+from dragoman.trees.ptb import read_tree
+from dragoman.trees.tree import Leaf, Tree, get_leaves, get_words
+
+BANK = """
+(TOP (S (NP (DT the) (NN cat)) (VP (VBD saw) (NP (DT a) (NN dog))) (. .)))
+(TOP (S (NP (DT a) (NN dog)) (VP (VBD saw) (NP (NP (DT the) (NN cat)) (PP (IN with) (NP (DT a) (NN telescope)))))))
+(TOP (S (NP (DT the) (NN dog)) (VP (VBD saw) (NP (DT the) (NN cat)) (PP (IN with) (NP (DT a) (NN telescope))))))
+(TOP (S (NP (PRP it)) (VP (VBD slept)) (. .)))
+(TOP (NP (NN telescope)))
+"""
+TREES = [read_tree(line) for line in BANK.strip().splitlines()]
+
+
+def untagged(tree: Tree) -> list[Leaf]:
+    return [Leaf(leaf.word, None) for leaf in get_leaves(tree)]
+
+
+def save_toy_parser(folder: Path) -> Path:
+    """Save and return the bundle of a parser with random weights."""
+    recipe = make_recipe(
+        {
+            "preset": "modern",
+            "size": "tiny",
+            "task": {"kind": "parsing"},
+            "data": {"train": {"file": "gold.mrg"}},
+            "tokenizer": {"joint": False, "normalization": "identity", "byte_fallback": False},
+            "model": {
+                "tie_embeddings": "none",
+                "encoder_layers": 1,
+                "decoder_layers": 1,
+                "d_model": 16,
+                "d_ff": 32,
+                "num_heads": 2,
+            },
+            "decoding": {"max_extra_tokens": 40},
+        }
+    )
+    labels = collect_labels(TREES, recipe.task)
+    source = train_sentencepiece((to_source_text(get_words(tree)) for tree in TREES), recipe.tokenizer, vocab_size=40, seed=1)
+    tokenizer = PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
+    torch.manual_seed(2)
+    parts = parser_options(recipe)
+    model = build_model(recipe.model, source_vocab_size=len(source), target_vocab_size=len(labels), **parts)
+    fill_word_tables(model, tokenizer)
+    save_bundle(folder, recipe=recipe, tokenizer=tokenizer, weights=collect_weights(model), metadata=BundleMetadata())
+    return folder
