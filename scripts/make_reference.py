@@ -21,14 +21,13 @@ import click
 from pydantic import BaseModel, TypeAdapter
 
 from dragoman.bundle import BundleMetadata
-from dragoman.cli import json_outputs
+from dragoman.cli import json_outputs, paper_outputs
 from dragoman.cli.main import COMMANDS, cli
 from dragoman.config import Recipe
 from dragoman.config.reference import read_sentences
 from dragoman.inference.parse_result import Parse
 from dragoman.inference.translation_result import Translation
 from dragoman.training.monitoring.events import RunEvent, RunInfo, StepReport, ValidationReport
-from dragoman.training.monitoring.run_status import RunStatus
 from dragoman.training.report import TrainingReport
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -147,10 +146,9 @@ def list_schema_types() -> dict[str, Any]:
         "metrics.jsonl, type valid": ValidationReport,
         "metrics.jsonl, type event": RunEvent,
         "config.json of a bundle, metadata": BundleMetadata,
-        "dragoman dashboard --json": RunStatus,
     }
-    for name, kind in vars(json_outputs).items():
-        command = re.search(r"`(dragoman [\w -]+ --json)`", inspect.getdoc(kind) or "") if inspect.isclass(kind) else None
+    for name, kind in {**vars(json_outputs), **vars(paper_outputs)}.items():
+        command = re.search(r"`(dragoman [\w …-]+ --json)`", inspect.getdoc(kind) or "") if inspect.isclass(kind) else None
         if command and name.endswith(("Line", "Output", "Scores")):
             types.setdefault(command[1], kind)
     return types

@@ -40,7 +40,7 @@ def test_subsets_hold_alternating_lines(corpus: Multi30kCorpus) -> None:
 
 
 def test_missing_corpus_raises_an_error(tmp_path: Path) -> None:
-    with pytest.raises(MissingMulti30kError, match="no Multi30k in"):
+    with pytest.raises(MissingMulti30kError, match="holds no Multi30k"):
         find_corpus(tmp_path, tmp_path / "work")
 
 
@@ -66,7 +66,7 @@ def test_changed_recipe_fails_before_training(corpus: Multi30kCorpus, tmp_path: 
     run.mkdir(parents=True)
     (run / "recipe.json").write_text(read_recipe(Path(recipe), settings).model_dump_json())
     assert before.read_report(rows[-1], 1) is None
-    with pytest.raises(CommandError, match="begun with another recipe than row together has now"):
+    with pytest.raises(CommandError, match="was started with another recipe of row together"):
         now.train(rows, seeds=1, processes=1)
 
 

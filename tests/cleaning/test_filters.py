@@ -175,7 +175,7 @@ def test_missing_library_is_named_with_extra(settings: dict[str, float], module:
         ("မြန်မာ", 3),
     ],
 )
-def test_word_count(text: str, count: int) -> None:
+def test_words_of_unspaced_scripts_are_letters(text: str, count: int) -> None:
     assert filters.count_words(text) == count
 
 
@@ -203,7 +203,7 @@ def test_length_limit_is_inclusive(words: int | None, characters: int | None, dr
     assert filters.is_too_long("one", "one two three", words, characters) is dropped
 
 
-def test_length_ratio() -> None:
+def test_length_ratio_ignores_ten_characters() -> None:
     assert not filters.is_out_of_ratio("x" * 30, "y" * 10, 3.0)
     assert filters.is_out_of_ratio("x" * 31, "y" * 10, 3.0)
     assert not filters.is_out_of_ratio("x" * 10, "y", 3.0)
@@ -380,7 +380,7 @@ def test_text_matches_itself(text: str) -> None:
         ("ar", "سلام"), ("de", "µ 5"),
     ],
 )  # fmt: skip
-def test_script_of_language(language: str, text: str) -> None:
+def test_script_follows_the_language(language: str, text: str) -> None:
     is_foreign_script = make_script_filter(1.0, source_language=language, target_language="en")
     assert not is_foreign_script(text, "fine")
     assert is_foreign_script("ꦗꦮ", "fine")
@@ -698,7 +698,7 @@ def parse_page(page: str) -> PageParser:
     return parser
 
 
-def test_table_rows() -> None:
+def test_table_rows_have_counts_and_percentages() -> None:
     _, stats = apply_filters(make_corpus(1700), TEST_FILTERS)
     stats.count_drop("duplicate-source", Pair("", ""))
     assert format_rows(stats) == [

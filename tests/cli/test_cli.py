@@ -183,7 +183,7 @@ def test_help_lists_every_command(run_cli: RunCli) -> None:
         assert "Begin with:    dragoman quickstart" in answer.out
 
 
-def test_version(run_cli: RunCli) -> None:
+def test_version_option_prints_the_version(run_cli: RunCli) -> None:
     assert run_cli("--version").out == f"dragoman {dragoman.__version__}\n"
 
 
@@ -651,7 +651,7 @@ def test_ctrl_c_in_translate_prints_one_line(
 # Scores
 
 
-def test_score_with_references(
+def test_score_with_references_equals_the_metrics(
     run_cli: RunCli, output: Path, corpus: Path, translations: list[str], references: list[str]
 ) -> None:
     scores = run_cli("score", output, "--ref", corpus / "test.de", "--json").json["scores"]
@@ -676,7 +676,7 @@ def test_score_with_language_tokens_and_several_references(
     assert twice["value"] == bleu(translations, [references, translations]).value
 
 
-def test_score_with_a_model(
+def test_score_with_bundle_equals_forced_scores(
     run_cli: RunCli, output: Path, bundle: Path, corpus: Path, sources: list[str], translations: list[str]
 ) -> None:
     scores = run_cli("score", output, "--bundle", bundle, "--src", corpus / "test.en", "--json").json["model"]
@@ -690,7 +690,7 @@ def test_score_with_a_model(
     assert plain.err == f"perplexity {scores['perplexity']:.4f} over {scores['tokens']} tokens\n"
 
 
-def test_evaluate(
+def test_evaluate_scores_translations_of_a_bundle(
     run_cli: RunCli, bundle: Path, corpus: Path, translations: list[str], references: list[str], tmp_path: Path
 ) -> None:
     words = ["evaluate", bundle, "--src", corpus / "test.en", "--ref", corpus / "test.de"]
@@ -716,7 +716,7 @@ def test_evaluate_equals_the_scores_of_the_report(run_cli: RunCli, bundle: Path,
     assert (values["BLEU"], values["chrF2"], values["exact match"]) == (report["bleu"], report["chrf"], report["exact_match"])
 
 
-def test_compare(
+def test_compare_equals_paired_bootstrap(
     run_cli: RunCli, output: Path, corpus: Path, translations: list[str], references: list[str], sources: list[str]
 ) -> None:
     result = run_cli(
@@ -737,7 +737,7 @@ def test_compare(
 # Bundles and machines
 
 
-def test_info(run_cli: RunCli, bundle: Path) -> None:
+def test_info_describes_a_bundle(run_cli: RunCli, bundle: Path) -> None:
     document = run_cli("info", bundle, "--json").json
     whole = load_bundle(bundle)
     assert Recipe.model_validate(document["recipe"]) == whole.recipe
@@ -750,7 +750,7 @@ def test_info(run_cli: RunCli, bundle: Path) -> None:
     assert all(sentence in text for sentence in whole.metadata.paper_deviations or [])
 
 
-def test_doctor(run_cli: RunCli) -> None:
+def test_doctor_describes_this_machine(run_cli: RunCli) -> None:
     document = run_cli("doctor", "--json").json
     assert document["dragoman"] == dragoman.__version__
     assert document["processors"] == os.cpu_count()
@@ -952,7 +952,7 @@ def test_error_in_cleaning_leaves_no_files(
 
 
 @pytest.mark.parametrize("command", ["clean", "prepare"])
-def test_ctrl_c_while_reading_corpora(
+def test_ctrl_c_while_reading_leaves_no_output(
     command: str, run_cli: RunCli, dirty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that `clean` leaves no files, and that `prepare` resumes."""
@@ -975,7 +975,7 @@ def test_ctrl_c_while_reading_corpora(
         assert list_names(tmp_path / "out") == ["data"]
 
 
-def test_prepare_train_and_average(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+def test_prepare_train_and_average_write_their_outputs(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     recipe = recipe_file(tmp_path, corpus, run)
     prepared = run_cli("prepare", recipe, "--json").json

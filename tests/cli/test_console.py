@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from dragoman.cli import json_outputs
+from dragoman.cli import json_outputs, paper_outputs
 from dragoman.cli.console import PreparationProgressBar, TrainingProgressBar, print_json, print_table, progress_bar
 from dragoman.cli.exit_statuses import EXIT_STATUSES, USAGE_ERROR
 from dragoman.cli.json_outputs import ScoreOutput, TranslationAlternative, to_json_dict
@@ -20,7 +20,10 @@ from dragoman.errors import DataError, InterruptedRun, RecipeError
 from dragoman.runtime.progress import ProgressLog, RecentRate
 
 JSON_TYPES = [
-    value for name, value in vars(json_outputs).items() if isinstance(value, type) and value.__module__ == json_outputs.__name__
+    value
+    for module in (json_outputs, paper_outputs)
+    for value in vars(module).values()
+    if isinstance(value, type) and value.__module__ == module.__name__
 ]
 
 

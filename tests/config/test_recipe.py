@@ -707,7 +707,7 @@ def test_mixture_with_every_option_is_accepted() -> None:
         {"train": {"file": "a.jsonl", "columns": ["de", "en"]}},
     ],
 )
-def test_training_data_variants_round_trip(data: dict[str, Any]) -> None:
+def test_training_data_variants_read_back_unchanged(data: dict[str, Any]) -> None:
     recipe = make_recipe({"data": data})
     assert recipe_from_dict(recipe.model_dump(mode="json"), where="x") == recipe
 
@@ -813,7 +813,7 @@ def test_code_preset_deviates_like_the_code() -> None:
     assert different_from_code == ["model.target_space_embedding"]
 
 
-def test_modern_preset_deviations() -> None:
+def test_modern_preset_lists_its_deviations() -> None:
     assert deviations_of("modern") == {
         "model.norm": ("pre", "post"),
         "model.final_norm": (True, False),

@@ -227,7 +227,7 @@ def test_pair_grown_too_long_stays_unchanged(tiny: MakeRecipe, tmp_path: Path) -
     assert max(max(part.source_BS.shape[1], part.targets_BT.shape[1]) for part in parts) <= 7
 
 
-def test_split_by_tokens() -> None:
+def test_split_by_tokens_stays_within_the_budget() -> None:
     """Rows of 2, 2, 5 and 9 in a budget of 10: the two short rows share a part."""
     assert [(part.start, part.stop) for part in split_by_tokens([2, 2, 5, 9], 10)] == [(0, 2), (2, 3), (3, 4)]
     assert list(split_by_tokens([], 10)) == []
@@ -240,7 +240,7 @@ def test_split_by_tokens() -> None:
     assert len(collate_with_budget(rows, targets, batch_tokens=36, start_id=BEGIN_ID)) == 1
 
 
-def test_split_to_reduce_padding() -> None:
+def test_split_to_reduce_padding_needs_a_saving() -> None:
     """20 rows of 10 and 2 of 30 take 660 tokens in one part and 260 in two; 9 of 10 and 1 of 11 save only 9 of 110."""
     assert [(part.start, part.stop) for part in split_to_reduce_padding([10] * 20 + [30] * 2, slice(0, 22))] == [
         (0, 20),

@@ -67,7 +67,9 @@ def pair_files(largest: int) -> st.SearchStrategy[list[list[Rows]]]:
 @pytest.mark.parametrize("vocab_size", [2**16, 2**31])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_encoded_corpus_round_trip(tmp_path_factory: pytest.TempPathFactory, vocab_size: int, data: st.DataObject) -> None:
+def test_encoded_corpus_reads_back_unchanged(
+    tmp_path_factory: pytest.TempPathFactory, vocab_size: int, data: st.DataObject
+) -> None:
     """Cover any number of files and record batches, including empty ones."""
     files = data.draw(pair_files(vocab_size - 1))
     paths = [tmp_path_factory.getbasetemp() / f"round-trip-{number:05d}.arrow" for number in range(len(files))]

@@ -212,7 +212,7 @@ def test_noise_types_apply_in_order() -> None:
         ("", "", ""),
     ],
 )
-def test_upper_and_title_case(text: str, capitals: str, title: str) -> None:
+def test_upper_and_title_case_follow_the_script(text: str, capitals: str, title: str) -> None:
     assert to_upper_case(text) == capitals
     assert to_title_case(text) == title
 
@@ -267,7 +267,7 @@ def test_side_of_punctuation_keeps_the_pair(text: str) -> None:
         ("1.", "2.", "1. 2."),
     ],
 )
-def test_concatenated_pairs(first: str, second: str, both: str) -> None:
+def test_concatenated_pairs_are_joined_by_script(first: str, second: str, both: str) -> None:
     assert concat_pairs((first, "a"), (second, "b")) == (both, "a b")
     assert concat_pairs(("a", first), ("b", second)) == ("a b", both)
 

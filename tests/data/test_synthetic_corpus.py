@@ -177,7 +177,7 @@ DAY = datetime.date(2025, 3, 3).toordinal()
         ("pt", "number", 16, "sixteen", "dezesseis"),
     ],
 )
-def test_known_phrases(language: str, kind: str, value: int, english: str, target: str) -> None:
+def test_phrases_equal_known_translations(language: str, kind: str, value: int, english: str, target: str) -> None:
     assert (english, target) in list_forms(kind, value, language)
 
 

@@ -776,7 +776,9 @@ def test_columns_need_format_with_columns(tmp_path: Path) -> None:
         ("po", 'msgid "one"\nmsgstr "eins"\n', ":1"),
     ],
 )
-def test_pairs_from_standard_input(file_format: Format, content: str, origin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_are_read_from_standard_input(
+    file_format: Format, content: str, origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
     corpus = CorpusConfig(file="-", format=file_format)
     assert list_corpus_files(corpus, Path("/data")) == [STDIN_PATH]

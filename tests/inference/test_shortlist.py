@@ -45,7 +45,7 @@ def test_build_shortlist_counts_candidates_and_frequent_tokens(shortlist: Shortl
     assert END_ID not in shortlist.candidates_VK
 
 
-def test_select_tokens_of_a_batch(shortlist: Shortlist) -> None:
+def test_select_tokens_covers_the_whole_batch(shortlist: Shortlist) -> None:
     token_ids = shortlist.select_tokens(torch.tensor([[7, 9, 0], [7, 3, 0]]))
     assert token_ids[:NUM_SPECIAL_TOKENS].tolist() == [0, 1, 2, 3]
     assert token_ids.tolist() == sorted(set(token_ids.tolist()))
@@ -116,7 +116,7 @@ def test_read_shortlist_checks_vocabulary_and_checksums(bundle: Path, shortlist:
         build_shortlist(loaded, [], [], per_token=1, num_frequent=1)
 
 
-def test_shortlist_command(bundle: Path, tmp_path: Path) -> None:
+def test_shortlist_command_writes_a_usable_shortlist(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "en").write_text("".join(f"{line}\n" for line in SOURCES), encoding="utf-8")
     (tmp_path / "de").write_text("".join(f"{line}\n" for line in TARGETS), encoding="utf-8")
     arguments = ["shortlist", str(bundle), str(tmp_path / "en"), str(tmp_path / "de"), "-o", str(tmp_path / "short")]

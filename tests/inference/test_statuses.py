@@ -38,7 +38,7 @@ def translator(bundle: Path, one_core: None) -> Translator:
         ("", "", False),
     ],
 )
-def test_is_copy(source: str, translation: str, copied: bool) -> None:
+def test_copied_sources_are_recognized(source: str, translation: str, copied: bool) -> None:
     assert is_copy(source, translation) is copied
 
 
@@ -152,7 +152,9 @@ def test_empty_segment_makes_the_line_empty() -> None:
         (50, 49, 1.0, True),
     ],
 )
-def test_is_short(num_source_tokens: int, num_output_tokens: int, ratio: float, is_stump: bool) -> None:
+def test_is_short_needs_twenty_source_tokens(
+    num_source_tokens: int, num_output_tokens: int, ratio: float, is_stump: bool
+) -> None:
     source = [*range(10, 10 + num_source_tokens), END_ID]
     assert is_short(source, range(10, 10 + num_output_tokens), ratio) is is_stump
 

@@ -266,7 +266,7 @@ def test_cpu_attention_backward_uses_the_forward_mask() -> None:
     assert torch.equal(cpu_attention(query, key, value, None, 0.5), dropped)
 
 
-def test_cpu_attention_gradients_with_dropout() -> None:
+def test_cpu_attention_gradients_use_the_dropout_mask() -> None:
     """Compare with double precision and the dropout mask of the forward pass."""
     query, key, value = (tensor.requires_grad_() for tensor in queries_keys_values())
     identity = torch.eye(6).expand(2, 3, 6, 6)
@@ -371,7 +371,7 @@ def test_onednn_matmul_equals_linear(shape: tuple[int, ...], bias: bool) -> None
 
 
 @pytest.mark.parametrize("rows", [4, 500])
-def test_onednn_matmul_of_transposed_matrices(rows: int) -> None:
+def test_onednn_matmul_multiplies_transposed_matrices(rows: int) -> None:
     """Both operands are transposed, as for the gradient of a weight."""
     x, y = noise(30, rows).t(), noise(30, 20, seed=3).t()
     torch.testing.assert_close(onednn_matmul(x, y, None), x @ y.t(), rtol=0, atol=1e-5)
@@ -439,7 +439,7 @@ def test_padded_matmul_only_changes_autocast() -> None:
     assert torch.equal(padded_matmul(x, weight, None, relu=True), nn.functional.linear(x, weight).relu())
 
 
-def test_padded_matmul_of_transposed_matrices() -> None:
+def test_padded_matmul_multiplies_transposed_matrices() -> None:
     """Both operands are transposed, as for the gradient of the output matrix."""
     for outer, inner in ((600, 520), (520, 600), (30, 20)):
         x, y = noise(50, outer).bfloat16(), noise(50, inner, seed=3).bfloat16()
@@ -613,7 +613,7 @@ def test_dropout_backward_uses_the_mask_of_forward(shape: tuple[int, ...]) -> No
     assert torch.equal(gradient, 2 * dropped.detach())
 
 
-def test_dropout_of_a_transposed_half_precision_tensor() -> None:
+def test_dropout_accepts_transposed_half_precision_tensors() -> None:
     torch.manual_seed(0)
     x = noise(6, 50).bfloat16().T
     dropped = dropout(x, 0.5)

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from conftest import MakeRecipe
 from dragoman.cli.main import cli
+from dragoman.cli.paper_outputs import Table3Output
 from dragoman.config import Recipe, make_recipe
 from dragoman.config.paper_settings import PAPER_SETTINGS, find_deviations
 from dragoman.config.presets import PRESETS, SIZES
@@ -244,7 +245,7 @@ def few_sweeps() -> list[Sweep]:
     ]
 
 
-def test_table_1_at_a_tiny_scale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_table_1_runs_within_a_small_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(table1, "plan_sweeps", few_sweeps)
     monkeypatch.setattr(table1, "PATH_LENGTHS", (3, 9, 27))
     output = answer("table1", "--budget", 3, "-o", tmp_path / "table1.svg")
@@ -523,7 +524,8 @@ def test_rows_are_compared_over_one_text(plain: Recipe, corpus: Path, tmp_path: 
     table = small_table(with_root(text), folder)
     assert table.remarks == []
     assert all(ordering.p_value is not None for ordering in table.compare_rows("bleu"))
-    assert small_table(with_root(corpus), folder).to_dict() == table.to_dict()  # the same text in another folder
+    same_text = small_table(with_root(corpus), folder)  # in another folder
+    assert Table3Output.from_table(same_text) == Table3Output.from_table(table)
     kept = (text / "valid.de").read_text()
     (text / "valid.de").write_text(kept.replace("e", "a"))
     with pytest.raises(
@@ -649,7 +651,7 @@ def test_resumed_table_3_equals_uninterrupted_one(plain: Recipe, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_table_3_from_the_command_line(plain: Recipe, corpus: Path, tmp_path: Path) -> None:
+def test_table_3_command_trains_and_prints_rows(plain: Recipe, corpus: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         f'name = "words"\n[task]\ntarget_language = "de"\n[data]\nroot = "{corpus}"\nmax_length = 40\n'
@@ -708,7 +710,7 @@ def test_ordering_within_sampling_noise_is_not_significant() -> None:
         assert ordering.outcome == outcome
         assert ordering.measured_margin == pytest.approx(1.0)
         assert all(item.p_value is None for item in table.compare_rows("perplexity"))
-        assert table.to_dict()["orderings"][-1]["p_value"] == ordering.p_value
+        assert Table3Output.from_table(table).orderings[-1].p_value == ordering.p_value
     incomplete = Table3("words", "tiny", Budget(steps=10), 2, [base, Table3Result(rows["C-n2"], other_result.trained_rows)])
     assert [ordering.p_value for ordering in incomplete.compare_rows("bleu")] == [None]
 
@@ -770,7 +772,7 @@ def test_page_has_all_equations_and_model_sections() -> None:
         assert entry in text
 
 
-def test_worked_example_of_the_page() -> None:
+def test_worked_example_prints_the_documented_numbers() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     output = io.StringIO()
     with contextlib.redirect_stdout(output):

@@ -38,7 +38,7 @@ def codes(path: Path) -> list[str]:
         ("raised = precision = promise = 1", []),
     ],
 )
-def test_python_rules(source: str, expected: list[str], tmp_path: Path) -> None:
+def test_python_rules_find_names_and_fragments(source: str, expected: list[str], tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(source, encoding="utf-8")
     assert codes(path) == expected
@@ -55,7 +55,7 @@ def test_python_rules(source: str, expected: list[str], tmp_path: Path) -> None:
         (f"- {' '.join(['word'] * 20)}\n- {' '.join(['word'] * 20)}\n", []),
     ],
 )
-def test_markdown_rules(text: str, expected: list[str], tmp_path: Path) -> None:
+def test_markdown_rules_find_long_sentences(text: str, expected: list[str], tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text(text, encoding="utf-8")
     assert codes(path) == expected
@@ -76,7 +76,7 @@ def test_sentences_end_at_punctuation_and_blank_lines() -> None:
     assert list(sentences("One. Two; three\n\nfour")) == ["One.", "Two; three", "four"]
 
 
-def test_exit_status_tells_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_status_is_1_for_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "module.py"
     path.write_text("told = 1\n", encoding="utf-8")
     assert main([str(path)]) == 1

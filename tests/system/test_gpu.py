@@ -132,7 +132,7 @@ def test_steps_never_synchronize_and_free_memory() -> None:
     assert memory[2] == memory[3] == memory[4]
 
 
-def test_data_workers_with_pinned_memory(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_data_workers_pin_memory_without_changes(tiny: MakeRecipe, tmp_path: Path) -> None:
     """The losses of two epochs are equal up to the order of sums."""
     losses = []
     for num_workers in (0, 2):

@@ -55,7 +55,7 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 
 def sentence(rng: random.Random) -> str:
-    """Return a tree of a small grammar, with function tags, a trace and an unlabelled root, as in the Penn Treebank."""
+    """Return a tree of a small grammar, with function tags, a trace and an unlabeled root, as in the Penn Treebank."""
 
     def word(tag: str) -> str:
         return f"({tag} {rng.choice(WORDS[tag])})"
@@ -486,7 +486,7 @@ def test_f1_equals_evalb(tmp_path: Path) -> None:
     assert 0 < expected.f1 < 100
 
 
-def test_diagnosis_of_an_ignored_source(run: Path) -> None:
+def test_ignored_source_is_diagnosed(run: Path) -> None:
     status = read_run_status(run)
     assert not any(diagnosis.name == "ignores the source" for diagnosis in diagnose(status))
     blind = [{**entry, "nll_shuffled_source": entry.get("nll_own_source")} for entry in status.entries]

@@ -104,9 +104,10 @@ import numba, lxml.etree, pyarrow, pydantic, rich.progress, sacrebleu, sentencep
 import torch.distributed.fsdp, torch.distributed.launcher.api, torch.utils.data
 import sitecustomize
 {IMPORT_ALL}
+children = []
 for name in sys.argv[1:]:
-    child = os.fork()
-    if child == 0:
+    children.append(os.fork())
+    if children[-1] == 0:
         try:
             sitecustomize.MISSING = {{name}}
             sitecustomize.remove_features()
@@ -115,7 +116,7 @@ for name in sys.argv[1:]:
             print("without", name, flush=True)
             traceback.print_exc()
             os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * len(children)
 """
 
 RUN_COMMANDS = f"""
@@ -202,7 +203,7 @@ def test_help_is_shown_without_features(missing: tuple[str, ...], prelude_dir: P
 @pytest.mark.parametrize(
     ("train_options", "translate_options"),
     [
-        pytest.param([], [], id="one process"),
+        pytest.param([], ["--precision", "float32"], id="one process"),
         pytest.param(
             ["data.num_workers=1"], ["--precision", "int8", "--inter-threads", "2"], id="processes", marks=pytest.mark.slow
         ),

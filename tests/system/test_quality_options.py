@@ -402,7 +402,7 @@ class Answer:
     ],
     ids=lambda value: getattr(value, "status", None),
 )
-def test_augmentation_outcomes(pair: Pair, output: Answer, outcome: str, source: str | None) -> None:
+def test_augmentation_drops_unusable_outputs(pair: Pair, output: Answer, outcome: str, source: str | None) -> None:
     augmentation = Augmentation("back-translate", tag="<BT>", keep_statuses=frozenset({"repetition"}))
     actual, result, _ = augmentation.apply(pair, output)
     assert (actual, result and result.source) == (outcome, source)

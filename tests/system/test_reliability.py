@@ -303,7 +303,7 @@ class InterruptingDisk(Disk):
 
 
 @WITH_EXISTING
-def test_r2_ctrl_c_at_any_operation_leaves_one_state(values: list[int], tmp_path: Path) -> None:
+def test_r2_ctrl_c_anywhere_leaves_one_state(values: list[int], tmp_path: Path) -> None:
     step = save_existing(tmp_path / "before", values)
     for after in count():
         folder = Path(shutil.copytree(tmp_path / "before", tmp_path / f"{after}"))
@@ -516,7 +516,7 @@ def test_r3_power_cut_leaves_an_intact_checkpoint(values: list[int], tmp_path: P
 
 
 @pytest.fixture(scope="module")
-def sealed_bundle(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def untrained_bundle(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Bundle of an untrained model."""
     folder = tmp_path_factory.mktemp("bundle")
     recipe = tiny(folder)
@@ -530,13 +530,13 @@ def sealed_bundle(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def sealed(request: pytest.FixtureRequest, sealed_bundle: Path, tmp_path: Path) -> Path:
+def artifact(request: pytest.FixtureRequest, untrained_bundle: Path, tmp_path: Path) -> Path:
     if request.param == "bundle":
-        return Path(shutil.copytree(sealed_bundle, tmp_path / "bundle"))
+        return Path(shutil.copytree(untrained_bundle, tmp_path / "bundle"))
     return save(tmp_path, 1).path
 
 
-BOTH = pytest.mark.parametrize("sealed", ["checkpoint", "bundle"], indirect=True)
+BOTH = pytest.mark.parametrize("artifact", ["checkpoint", "bundle"], indirect=True)
 
 
 def get_checksum_error(folder: Path) -> str:
@@ -546,19 +546,19 @@ def get_checksum_error(folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("sealed", "flips", "cuts"),
+    ("artifact", "flips", "cuts"),
     [
         ("checkpoint", 300, 30),
         ("bundle", 100, 10),
         pytest.param("checkpoint", 10_000, 1_000, marks=SLOW),
         pytest.param("bundle", 2_000, 200, marks=SLOW),
     ],
-    indirect=["sealed"],
+    indirect=["artifact"],
 )
-def test_r4_flips_and_truncations_are_detected(flips: int, cuts: int, sealed: Path) -> None:
+def test_r4_flips_and_truncations_are_detected(flips: int, cuts: int, artifact: Path) -> None:
     """Flips of a bit or of a byte, at offsets drawn evenly over all bytes, and evenly over the files."""
     rng = random.Random(4)
-    held = {path: path.read_bytes() for path in sorted(sealed.iterdir())}
+    held = {path: path.read_bytes() for path in sorted(artifact.iterdir())}
     offsets = [(path, offset) for path, content in held.items() for offset in range(len(content))]
     for number in range(flips + cuts):
         if number % 2:
@@ -572,32 +572,32 @@ def test_r4_flips_and_truncations_are_detected(flips: int, cuts: int, sealed: Pa
                 os.pwrite(stream.fileno(), bytes([held[path][offset] ^ pattern]), offset)
         else:
             os.truncate(path, offset)
-        line = get_checksum_error(sealed)
+        line = get_checksum_error(artifact)
         assert str(path) in line or path.name == MANIFEST_FILE, line
         path.write_bytes(held[path])
-    verify_checksums(sealed, RunError)
+    verify_checksums(artifact, RunError)
 
 
 @BOTH
-def test_r4_missing_extra_and_swapped_files(sealed: Path) -> None:
-    held = {path: path.read_bytes() for path in sorted(sealed.iterdir())}
+def test_r4_missing_extra_and_swapped_files(artifact: Path) -> None:
+    held = {path: path.read_bytes() for path in sorted(artifact.iterdir())}
     for path, content in held.items():
         path.unlink()
-        assert path.name in get_checksum_error(sealed)
+        assert path.name in get_checksum_error(artifact)
         path.write_bytes(content)
-        (sealed / f"{path.name}.bak").write_bytes(content)
-        assert get_checksum_error(sealed) == f"{sealed}: '{path.name}.bak' does not belong to it; move it elsewhere"
-        (sealed / f"{path.name}.bak").unlink()
+        (artifact / f"{path.name}.bak").write_bytes(content)
+        assert get_checksum_error(artifact) == f"{artifact}: '{path.name}.bak' does not belong to it; move it elsewhere"
+        (artifact / f"{path.name}.bak").unlink()
         for other_path in held.keys() - {path}:
             if held[other_path] != content:
                 path.write_bytes(held[other_path])
                 other_path.write_bytes(content)
                 assert {path.name, other_path.name, MANIFEST_FILE} & set(
-                    get_checksum_error(sealed).replace(":", "/").split("/")
+                    get_checksum_error(artifact).replace(":", "/").split("/")
                 )
                 other_path.write_bytes(held[other_path])
                 path.write_bytes(content)
-    verify_checksums(sealed, RunError)
+    verify_checksums(artifact, RunError)
 
 
 def test_r4_damaged_checkpoint_falls_back_to_previous(tmp_path: Path) -> None:
@@ -639,7 +639,7 @@ def size_of(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, pytest.param(errno.EDQUOT, marks=SLOW)])
-def test_r5_disk_full_at_any_byte_keeps_last_checkpoint(code: int, tmp_path: Path) -> None:
+def test_r5_full_disk_keeps_the_last_checkpoint(code: int, tmp_path: Path) -> None:
     save(tmp_path, 1)
     size = size_of(save(tmp_path, 2).path)
     free_byte_counts = [size * number // 100 for number in range(100)]

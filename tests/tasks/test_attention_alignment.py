@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_core")
         (["▁", "▁a"], [0, 0]),
     ],
 )
-def test_word_numbers_of_pieces(pieces: list[str], words: list[int]) -> None:
+def test_word_numbers_follow_the_pieces(pieces: list[str], words: list[int]) -> None:
     assert get_word_numbers(pieces) == words
 
 

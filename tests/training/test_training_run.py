@@ -617,7 +617,7 @@ def test_resume_with_another_recipe_names_difference(
     assert files_of(run) == before
 
 
-def test_resume_with_changeable_keys(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_resume_accepts_changeable_keys(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     run = Path(shutil.copytree(unbroken, tmp_path / "moved"))
     changes = ("name='other'", "training.max_steps=10", "training.patience=99", "decoding.beam_size=2", "training.keep_best=2")
     recorder = Recorder()
@@ -978,7 +978,7 @@ def test_ctrl_c_during_report_loses_nothing(tiny: MakeRecipe, tmp_path: Path, mo
     assert recorder.num_steps == 0
 
 
-def test_run_in_another_thread(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_run_works_in_another_thread(tiny: MakeRecipe, tmp_path: Path) -> None:
     reports: list[dict[str, Any]] = []
     thread = threading.Thread(target=lambda: reports.append(train(tiny(tmp_path / "run", "training.max_steps=2"))))
     thread.start()
@@ -1149,7 +1149,7 @@ def use_fake_clock(monkeypatch: pytest.MonkeyPatch, *, minutes_a_step: float) ->
     monkeypatch.setattr(dragoman.training.checkpoints.checkpointer, "time", SimpleNamespace(monotonic=lambda: now))
 
 
-def test_checkpoints_by_minutes(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_follow_the_clock(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_fake_clock(monkeypatch, minutes_a_step=1.0)
     recipe = tiny(tmp_path / "run", "training.checkpoint_every_minutes=2.5", "training.max_minutes=8", "training.max_steps=99")
     new_trainer(recipe).run()
@@ -1460,7 +1460,7 @@ def test_report_pages_are_well_formed(trained: Path) -> None:
     assert "zehn" in page.text
 
 
-def test_run_without_validation_and_test_sets(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_run_works_without_validation_and_test_sets(tiny: MakeRecipe, tmp_path: Path) -> None:
     report = train(without(tiny(tmp_path / "run"), "valid", "test"))
     assert report["steps"] == 6
     assert "valid" not in report
@@ -1470,12 +1470,12 @@ def test_run_without_validation_and_test_sets(tiny: MakeRecipe, tmp_path: Path) 
     assert not (tmp_path / "run" / "attention.svg").exists()
 
 
-def test_run_shorter_than_log_interval(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_run_shorter_than_log_interval_has_report(tiny: MakeRecipe, tmp_path: Path) -> None:
     assert train(without(tiny(tmp_path / "run", "training.log_every_steps=100"), "valid", "test"))["steps"] == 6
     assert ElementTree.parse(tmp_path / "run" / "curve.svg").getroot().tag.endswith("svg")
 
 
-def test_run_in_bfloat16(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_run_learns_in_bfloat16(tiny: MakeRecipe, tmp_path: Path) -> None:
     report = train(tiny(tmp_path / "run", "training.precision='bfloat16'", "training.max_steps=10"))
     assert ", bfloat16, " in report["machine"]
     losses = [entry["loss"] for entry in read_metrics_log(tmp_path / "run" / "metrics.jsonl") if entry["type"] == "train"]

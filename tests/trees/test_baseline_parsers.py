@@ -192,7 +192,7 @@ def test_sentence_without_derivation_has_no_tree() -> None:
     [("(TOP (NP (NN a)))", "a", "a b"), ("(TOP (A a) (B b))", "a b", "a")],
     ids=["unary", "binary"],
 )
-def test_grammar_of_only_unary_or_binary_rules(bank: str, derivable: str, not_derivable: str) -> None:
+def test_grammar_may_have_one_rule_type(bank: str, derivable: str, not_derivable: str) -> None:
     parser = ChartParser(induce_pcfg([read_tree(bank)]))
     assert parser.parse([Leaf(word, None) for word in derivable.split()]) == read_tree(bank)
     assert parser.parse([Leaf(word, None) for word in not_derivable.split()]) is None

@@ -89,7 +89,7 @@ def test_trees_are_immutable_values() -> None:
         tree.label = "X"  # type: ignore[misc]
 
 
-def test_tree_accessors() -> None:
+def test_tree_accessors_return_words_and_brackets() -> None:
     tree = ptb.read_tree("(S (NP (-NONE- *)) (VP (VB Go) (ADV) (NP (NN home))) (. .))")
     assert get_words(tree) == ["Go", "home", "."]
     assert get_leaves(tree) == [Leaf("*", "-NONE-"), Leaf("Go", "VB"), Leaf("home", "NN"), Leaf(".", ".")]
@@ -255,7 +255,7 @@ def test_simplify_normalizes_the_root(text: str, bare: str, top: str) -> None:
     assert get_words(simplify(Tree("-NONE-", ("*",)))) == []
 
 
-# --- linearisations ---------------------------------------------------------------------------------------------------
+# --- linearizations ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

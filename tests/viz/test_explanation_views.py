@@ -218,7 +218,7 @@ def test_svg_to_png_scales(small: Explanation) -> None:
     assert int.from_bytes(png[16:20], "big") == pytest.approx(2 * parse_drawing_width(svg), abs=2)
 
 
-# Simulation of colour blindness in linear sRGB: Machado, Oliveira and Fernandes (2009), severity 1.
+# Simulation of color blindness in linear sRGB: Machado, Oliveira and Fernandes (2009), severity 1.
 VISION_MATRICES = {
     "all cones": np.eye(3),
     "protanopia": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
@@ -229,7 +229,7 @@ XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1
 
 
 def linear(hue: str) -> Any:
-    """Return the linear sRGB value of a colour (IEC 61966-2-1)."""
+    """Return the linear sRGB value of a color (IEC 61966-2-1)."""
     value = np.array([int(hue[start : start + 2], 16) for start in (1, 3, 5)]) / 255
     return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
 

@@ -30,12 +30,13 @@ def dashboard(run: Path, output: Path | None, interval: int, once: bool, as_json
     Example:  dragoman dashboard runs/multi30k-ende
     """
     from dragoman.cli.console import print_json, stderr_console
+    from dragoman.cli.json_outputs import DashboardOutput
     from dragoman.training.monitoring.run_page import update_dashboard
     from dragoman.training.monitoring.run_status import read_run_status, summarize_run
 
     check_output_paths(output, overwrite=True, input_paths=[run / "bundle"])
     if as_json:
-        print_json(summarize_run(read_run_status(run)))
+        print_json(DashboardOutput(**vars(summarize_run(read_run_status(run)))))
         return
     page_path = output or run / "dashboard.html"
     console = stderr_console()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +35,7 @@ def evalb(gold: Path, test: Path, prm: Path | None, gold_tags: bool, sentences: 
     Example:  dragoman evalb gold.mrg parsed.mrg --prm new.prm
     """
     from dragoman.cli.console import print_json, progress_bar, stderr_console
+    from dragoman.cli.json_outputs import EvalbFailure, EvalbOutput
     from dragoman.evaluation.evalb_params import COLLINS, read_params
     from dragoman.evaluation.evalb_report import format_report
     from dragoman.evaluation.evalb_scorer import score_files, sum_scores
@@ -45,19 +45,17 @@ def evalb(gold: Path, test: Path, prm: Path | None, gold_tags: bool, sentences: 
         scores = score_files(gold, test, rules, gold_tags=gold_tags, on_progress=bar.advance)
     if as_json:
         lengths = {"all": None, f"length<={rules.cutoff_length}": rules.cutoff_length}
-        document = {
-            "gold": str(gold),
-            "test": str(test),
-            "parameters": "COLLINS" if prm is None else str(prm),
-            "failures": [{"line": score.line, "reason": score.reason} for score in scores if score.is_failed],
-            **{
-                f"failures_{failures}": {
-                    name: asdict(sum_scores(scores, failures, max_length=longest)) for name, longest in lengths.items()
-                }
-                for failures in ("zero", "dropped")
-            },
-        }
-        print_json({**document, "sentences": [asdict(score) for score in scores]} if sentences else document)
+        print_json(
+            EvalbOutput(
+                gold=str(gold),
+                test=str(test),
+                parameters="COLLINS" if prm is None else str(prm),
+                failures=[EvalbFailure(score.line, score.reason) for score in scores if score.is_failed],
+                failures_zero={name: sum_scores(scores, "zero", max_length=longest) for name, longest in lengths.items()},
+                failures_dropped={name: sum_scores(scores, "dropped", max_length=longest) for name, longest in lengths.items()},
+                sentences=scores if sentences else None,
+            )
+        )
         return
     if sentences:
         click.echo(format_report(scores, rules.cutoff_length), nl=False)

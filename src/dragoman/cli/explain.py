@@ -21,6 +21,7 @@ from dragoman.cli.options import (
 from dragoman.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
+    from dragoman.cli.json_outputs import ExplainOutput
     from dragoman.viz.attention_page import HeadId
     from dragoman.viz.explanation import Explanation
 
@@ -101,7 +102,7 @@ def explain(
     if png:
         write_png(png, pngs, overwrite=overwrite)
     if as_json:
-        print_json(_explanation_to_dict(explanation))
+        print_json(_make_output(explanation))
         return
     console = stderr_console()
     click.echo(explanation.target)
@@ -158,23 +159,22 @@ def _check_heads(head_names: Sequence[HeadId], explanation: Explanation) -> None
             )
 
 
-def _explanation_to_dict(explanation: Explanation) -> dict[str, Any]:
+def _make_output(explanation: Explanation) -> ExplainOutput:
     """Return the explanation without its vectors. Attention weights have four decimals."""
-    from dataclasses import asdict
-
+    from dragoman.cli.json_outputs import ExplainOutput
     from dragoman.viz.explanation import ATTENTION_KINDS
 
-    return {
-        "model": explanation.model,
-        "source": explanation.source,
-        "target": explanation.target,
-        "teacher_forced": explanation.teacher_forced,
-        "source_tokens": explanation.source_tokens,
-        "output_tokens": explanation.output_tokens,
-        "decoder_input": explanation.decoder_input,
-        "attention": {kind: explanation.heads(kind).weights_LHTS.round(4).tolist() for kind in ATTENTION_KINDS},
-        "predictions": [asdict(prediction) for prediction in explanation.predictions],
-        "beam": [asdict(node) for node in explanation.beam],
-        "notes": explanation.notes,
-        **({} if explanation.tree is None else {"tree": asdict(explanation.tree)}),
-    }
+    return ExplainOutput(
+        model=explanation.model,
+        source=explanation.source,
+        target=explanation.target,
+        teacher_forced=explanation.teacher_forced,
+        source_tokens=explanation.source_tokens,
+        output_tokens=explanation.output_tokens,
+        decoder_input=explanation.decoder_input,
+        attention={kind: explanation.heads(kind).weights_LHTS.round(4).tolist() for kind in ATTENTION_KINDS},
+        predictions=explanation.predictions,
+        beam=explanation.beam,
+        notes=explanation.notes,
+        tree=explanation.tree,
+    )

@@ -142,21 +142,22 @@ def diagnose(run: Path, as_json: bool) -> None:
     Example:  dragoman diagnose runs/multi30k-ende
     """
     from dragoman.cli.console import print_facts, print_json
+    from dragoman.cli.json_outputs import DiagnoseOutput
     from dragoman.training.monitoring.diagnostics import MIN_LOG_LINES
     from dragoman.training.monitoring.diagnostics import diagnose as find_diagnoses
     from dragoman.training.monitoring.run_status import read_run_status, summarize_run
 
     run_status = read_run_status(run)
-    status_fields, diagnoses = summarize_run(run_status), find_diagnoses(run_status)
+    summary, diagnoses = summarize_run(run_status), find_diagnoses(run_status)
     if as_json:
-        print_json({**status_fields, "diagnoses": [vars(diagnosis) for diagnosis in diagnoses]})
+        print_json(DiagnoseOutput(**vars(summary), diagnoses=diagnoses))
         return
     numbers = {
-        name.replace("_", " "): f"{status_fields[name]:{format_spec}}"
+        name.replace("_", " "): f"{value:{format_spec}}"
         for name, format_spec in RUN_FACT_FORMATS.items()
-        if isinstance(status_fields[name], int | float)
+        if isinstance(value := getattr(summary, name), int | float)
     }
-    print_facts(str(run), {"state": status_fields["state"], **numbers})
+    print_facts(str(run), {"state": summary.state, **numbers})
     for number, diagnosis in enumerate(diagnoses, start=1):
         click.echo(
             f"{number}. {diagnosis.name}: {diagnosis.evidence}.\n"

@@ -9,6 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+from dragoman.evaluation.evalb_scorer import EvalbTotals, SentenceScore
+from dragoman.training.monitoring.diagnostics import Diagnosis
+from dragoman.training.monitoring.run_status import RunSummary
+from dragoman.viz.explanation import BeamNode, ExplanationTree, TokenPrediction
+
 
 def to_json_dict(output: Any) -> Any:
     """Return a dataclass as a dictionary for JSON, without the optional fields that are None."""
@@ -289,3 +294,116 @@ class TreeOutput:
     words: Sequence[str]
     tags: Sequence[str | None]
     brackets: Sequence[LabeledSpan]
+
+
+@dataclass(frozen=True)
+class ExplainOutput:
+    """Output of `dragoman explain --json`.
+
+    teacher_forced: whether the caller gave the output
+    source_tokens: encoder input, with the end token
+    output_tokens: decoder output, with the end token if the output has it
+    decoder_input: decoder input of each step
+    attention: weights by kind (encoder, decoder, cross), as layer × head × query × key, with four decimals
+    predictions: one for each output token
+    beam: all hypotheses that the search considered; if it is empty, `notes` has the reason
+    tree: tree of a parse
+    """
+
+    model: str
+    source: str
+    target: str
+    teacher_forced: bool
+    source_tokens: Sequence[str]
+    output_tokens: Sequence[str]
+    decoder_input: Sequence[str]
+    attention: Mapping[str, Sequence[Sequence[Sequence[Sequence[float]]]]]
+    predictions: Sequence[TokenPrediction]
+    beam: Sequence[BeamNode]
+    notes: Sequence[str]
+    tree: ExplanationTree | None = field(default=None, kw_only=True, metadata={"optional": True})
+
+
+@dataclass(frozen=True)
+class ExportOutput:
+    """Output of `dragoman export --json`.
+
+    max_positions: most tokens of a source and of an output, end token included
+    decoding_options: arguments of the engine that are nearest to the recipe's [decoding] section
+    notes: differences to dragoman, one sentence each
+    """
+
+    folder: str
+    format: str
+    num_bytes: int
+    max_positions: int
+    decoding_options: Mapping[str, Any]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class EvalbFailure:
+    """Sentence without a score. Lines count from 1."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class EvalbOutput:
+    """Output of `dragoman evalb --json`. The totals have the keys `all` and `length<=N`.
+
+    parameters: COLLINS, or the parameter file
+    failures_zero: totals in which a failure counts as zero
+    failures_dropped: totals without the failures, as EVALB prints them
+    sentences: each sentence, with --sentences
+    """
+
+    gold: str
+    test: str
+    parameters: str
+    failures: Sequence[EvalbFailure]
+    failures_zero: Mapping[str, EvalbTotals]
+    failures_dropped: Mapping[str, EvalbTotals]
+    sentences: Sequence[SentenceScore] | None = field(default=None, kw_only=True, metadata={"optional": True})
+
+
+@dataclass(frozen=True)
+class DashboardOutput(RunSummary):
+    """Output of `dragoman dashboard --json`: the newest values of a run. A value that is not logged is null."""
+
+
+@dataclass(frozen=True)
+class DiagnoseOutput(RunSummary):
+    """Output of `dragoman diagnose --json`: the newest values of a run, and its problems, the most serious first."""
+
+    diagnoses: Sequence[Diagnosis]
+
+
+@dataclass(frozen=True)
+class RecipeDifference:
+    """Setting on which the paper, its code and later code may differ, and its state in a recipe.
+
+    state: as printed, not in the text, deviates, fixed or left to the recipe
+    text, code, later: setting in the paper, in tensor2tensor 1.0.3 and in later code
+    recipe: setting in the recipe
+    deviations: one sentence for each deviating key
+    """
+
+    number: int
+    item: str
+    state: str
+    text: str
+    code: str
+    later: str
+    recipe: str
+    deviations: Sequence[str]
+
+
+@dataclass(frozen=True)
+class DifferencesOutput:
+    """Output of `dragoman paper differences --json`."""
+
+    preset: str
+    size: str
+    differences: Sequence[RecipeDifference]

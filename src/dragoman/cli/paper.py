@@ -56,19 +56,27 @@ def differences(preset: str, overrides: tuple[str, ...], size: str | None, as_js
               dragoman paper differences modern training.warmup_steps=4000
     """
     from dragoman.cli.console import print_json
+    from dragoman.cli.json_outputs import DifferencesOutput, RecipeDifference
     from dragoman.config import make_recipe
     from dragoman.paper.differences import find_differences
 
     recipe = make_recipe({"preset": preset, **({"size": size} if size is not None else {})}, overrides, where=f"paper {preset}")
     paper_differences = find_differences(recipe.model_dump(mode="json"))
     if as_json:
-        print_json(
-            {
-                "preset": recipe.preset,
-                "size": recipe.size,
-                "differences": [difference.to_dict() for difference in paper_differences],
-            }
-        )
+        outputs = [
+            RecipeDifference(
+                number=difference.item.number,
+                item=difference.item.name,
+                state=difference.state,
+                text=difference.item.text,
+                code=difference.item.code,
+                later=difference.item.later_code,
+                recipe=difference.value,
+                deviations=[deviation.describe() for deviation in difference.deviations],
+            )
+            for difference in paper_differences
+        ]
+        print_json(DifferencesOutput(recipe.preset, recipe.size, outputs))
         return
     click.echo(f"{recipe.preset}, {recipe.size}: compared with the text of the paper")
     for difference in paper_differences:
@@ -109,6 +117,7 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
     from rich.progress import Progress
 
     from dragoman.cli.console import print_json, stderr_console
+    from dragoman.cli.paper_outputs import Table1Output
     from dragoman.io.storage import write_lines
     from dragoman.paper.table1 import draw_table1, measure_table1
 
@@ -120,7 +129,7 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
     if output is not None:
         write_lines(output, [draw_table1(rows)], overwrite=overwrite)
     if as_json:
-        print_json({"table": 1, "rows": [row.to_dict() for row in rows]})
+        print_json(Table1Output.from_rows(rows))
         return
     _print_table1(rows)
 
@@ -168,16 +177,15 @@ def table2(runs: tuple[Path, ...], tflops: float | None, score: bool, as_json: b
     \b
     Example:  dragoman paper table2 runs/multi30k-ende runs/short --score
     """
-    from dataclasses import asdict
-
     from dragoman.cli.console import print_json
-    from dragoman.paper.table2 import PAPER_COSTS, add_bleu_scores, compute_run_cost
+    from dragoman.cli.paper_outputs import Table2Output
+    from dragoman.paper.table2 import add_bleu_scores, compute_run_cost
 
     costs = [compute_run_cost(run, sustained_flops=None if tflops is None else tflops * 1e12) for run in runs]
     if score:
         costs = [add_bleu_scores(cost) for cost in costs]
     if as_json:
-        print_json({"table": 2, "runs": [cost.to_dict() for cost in costs], "printed": [asdict(row) for row in PAPER_COSTS]})
+        print_json(Table2Output.from_costs(costs))
         return
     _print_table2(costs)
 
@@ -235,11 +243,12 @@ def results(runs: tuple[Path, ...], as_json: bool) -> None:
     Example:  dragoman paper results runs/plain-1 runs/plain-2 runs/smoothed-1 runs/smoothed-2
     """
     from dragoman.cli.console import print_json
+    from dragoman.cli.paper_outputs import ResultsOutput
     from dragoman.paper.results_table import build_rows, format_markdown
 
     rows = build_rows(runs)
     if as_json:
-        print_json({"rows": [row.to_dict() for row in rows]})
+        print_json(ResultsOutput(rows))
         return
     click.echo(format_markdown(rows))
 
@@ -285,6 +294,7 @@ def figures(
     """
     from dragoman.cli.console import print_json, stderr_console
     from dragoman.cli.figure_files import make_picture_dir, write_png, write_svg
+    from dragoman.cli.paper_outputs import FiguresOutput, FigureValues
     from dragoman.inference.translator import load_translator
     from dragoman.io.storage import check_path_is_free
     from dragoman.paper.figures import FIGURES, build_figures
@@ -308,7 +318,7 @@ def figures(
         write_svg(folder, svgs, overwrite=overwrite)
         write_png(folder, pngs, overwrite=overwrite)
     if as_json:
-        print_json({"figures": [figure.to_dict() for figure in drawn_figures]})
+        print_json(FiguresOutput([FigureValues.from_figure(figure) for figure in drawn_figures]))
         return
     for figure in drawn_figures:
         click.echo(f"Figure {figure.number}: {figure.caption}")

@@ -64,6 +64,7 @@ def table3(
               dragoman paper table3 --corpus multi30k-ende --rows A,E --scale tiny --budget 5min --processes 2
     """
     from dragoman.cli.console import TrainingProgressBar, print_json, stderr_console
+    from dragoman.cli.paper_outputs import Table3Output
     from dragoman.config import read_recipe
     from dragoman.io.storage import write_lines
     from dragoman.paper.table3 import train_table3
@@ -100,7 +101,7 @@ def table3(
     if output is not None:
         write_lines(output, [draw_table3(table)], overwrite=overwrite)
     if as_json:
-        print_json(table.to_dict())
+        print_json(Table3Output.from_table(table))
         return
     _print_table3(table)
 

@@ -56,6 +56,7 @@ def table4(
               dragoman paper table4 --bundle runs/parsing-craft/bundle --gold dev.mrg --train train.mrg
     """
     from dragoman.cli.console import print_json, progress_bar, stderr_console
+    from dragoman.cli.paper_outputs import Table4Output
     from dragoman.io.storage import write_lines
     from dragoman.paper.table4 import (
         Table4,
@@ -93,7 +94,7 @@ def table4(
                     )
         table = Table4(gold_treebank.name, len(train_treebank.trees) if train_treebank is not None else 0, results)
     if as_json:
-        print_json(table.to_dict())
+        print_json(Table4Output.from_table(table))
     else:
         _print_table4(table)
     if output is not None:  # last, so that a write error comes after the table

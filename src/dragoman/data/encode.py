@@ -193,7 +193,7 @@ class PairEncoder:
     def _truncate_or_drop(
         self, sources: list[list[int]], targets: list[list[int]], row: int, origin: str, stats: PairStats
     ) -> bool:
-        """Return whether a pair with an empty or an overlong side is kept; truncate it in place if the recipe says so."""
+        """Return whether a pair with an empty or an overlong side is kept; truncate it in place if the recipe requests that."""
         if not sources[row] or not targets[row]:
             stats.count_dropped("empty", origin)
             return False

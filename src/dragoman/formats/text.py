@@ -54,7 +54,7 @@ def quote_names(names: Sequence[str]) -> str:
 
 
 def open_bytes(path: Path | None) -> IO[bytes]:
-    """Open a file for reading, and decompress it if its ending says so. None is standard input."""
+    """Open a file for reading, and decompress it by its ending. None is standard input."""
     if path is None:
         return sys.stdin.buffer
     if path.suffix in COMPRESSED_SUFFIXES and path.is_file() and not path.stat().st_size:

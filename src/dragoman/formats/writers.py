@@ -51,7 +51,7 @@ def write_pairs(
     target_language: str = "",
     overwrite: bool = False,
 ) -> WrittenFiles:
-    """Write a stream of pairs, and compress it if the ending says so.
+    """Write a stream of pairs, and compress it by its ending.
 
     The format `auto` is that of the ending without the ending of an archive. A path without an ending gets that of the format.
     The format `lines` makes two files: `a.en.gz` and `a.de.gz` for `a.gz`. A line break becomes a space, and so does a tab in
@@ -141,7 +141,7 @@ def _clean_pair(pair: Pair, number: int) -> Pair:
 
 @contextmanager
 def _open_output(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
-    """Open a file that appears when the context ends without an error, and compress it if its ending says so."""
+    """Open a file that appears when the context ends without an error, and compress it by its ending."""
     with atomic_write(path, overwrite=overwrite) as text:
         raw_stream = cast(TextIO, text).buffer
         match path.suffix:

@@ -325,7 +325,7 @@ def _compute_checksums(paths: Sequence[Path], *, sync: bool = False) -> dict[str
 def _compute_checksum(path: Path, sync: bool) -> dict[str, Any] | None:
     if not path.is_file():
         return None
-    with path.open(SYNC_MODE if sync else "rb") as stream:
+    with path.open("r+b") if sync and SYNC_MODE == "r+b" else path.open("rb") as stream:
         if sync:
             os.fsync(stream.fileno())
         digest = hashlib.file_digest(stream, "sha256").hexdigest()

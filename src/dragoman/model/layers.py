@@ -112,8 +112,8 @@ class DecoderLayer(nn.Module):
 
         past_kv: keys and values of earlier positions (N, H, past, ·), None before the first step
         cross_kv: keys and values of the source (B, H, S, ·); B may be N divided by the beam size
-        mask: positions that a query sees in its own output
-        memory_mask: positions that a query sees in the source (B, 1, 1, S)
+        mask: positions that a query attends to in its own output
+        memory_mask: positions that a query attends to in the source (B, 1, 1, S)
         """
         query_NHTK, step_kv = self.attention.project_qkv(self.attention_residual.sublayer_input(x_NTD))
         self_kv = step_kv if past_kv is None else past_kv.append(step_kv)

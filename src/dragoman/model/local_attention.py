@@ -27,7 +27,7 @@ MIN_LENGTH, MIN_WINDOWS = 160, 4
 class LocalMask:
     """Compact form of `window_mask`, without its n² pairs, for self-attention over all positions.
 
-    radius: positions that a query sees on each side, or on the left side only if `causal`
+    radius: positions that a query attends to on each side, or on the left side only if `causal`
     token_mask_BT: true for tokens, false for padding; None if there is no padding
     """
 
@@ -63,7 +63,7 @@ def local_attention(
 ) -> Tensor:
     """Return equation 1 for queries t that see keys t − radius … t + radius, or … t if `causal`. → (B, H, T, U)
 
-    token_mask_BT: true for tokens, false for padding; a padding query sees itself, as in `windowed_padding_mask`
+    token_mask_BT: true for tokens, false for padding; a padding query attends to itself, as in `windowed_padding_mask`
     """
     length, block_size = query_BHTK.shape[2], max(radius, MIN_BLOCK_SIZE)
     num_blocks = -(-length // block_size)
@@ -100,7 +100,7 @@ def _build_block_mask(
     causal: bool,
     device: torch.device,
 ) -> Tensor:
-    """Return which keys of the three blocks a query sees: tokens within the radius, and itself. → (B or 1, 1, X, C, W)"""
+    """Return which keys of the three blocks a query attends to: tokens within the radius, and itself. → (B or 1, 1, X, C, W)"""
     key_W = torch.arange(3 * block_size, device=device) - block_size
     query_C1 = torch.arange(block_size, device=device)[:, None]
     in_window_CW = (key_W - query_C1).abs() <= radius

@@ -104,7 +104,7 @@ class Encoder(nn.Module):
         return cast(Tensor, self.norm(x_BSD))
 
     def _build_mask(self, source_BS: Tensor) -> Mask:
-        """Return which positions each position sees: all tokens, or those within the window."""
+        """Return which positions each position attends to: all tokens, or those within the window."""
         token_mask_BS = source_BS != self.embedding.padding_id
         if self.window is None:
             return padding_mask(token_mask_BS)
@@ -152,7 +152,7 @@ class Decoder(nn.Module):
         return self.norm(x_NTD), replace(state, self_kv=tuple(self_kv), length=state.length + length, pointer=pointer)
 
     def _build_mask(self, length: int, past_length: int, device: torch.device) -> Mask:
-        """Return which of the past and new positions each of `length` new positions sees."""
+        """Return which of the past and new positions each of `length` new positions attends to."""
         if self.window is not None and past_length == 0:
             return LocalMask(self.window, causal=True).choose(length, device=device)
         mask = causal_mask(length, past_length + length, device=device)

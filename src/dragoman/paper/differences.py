@@ -20,7 +20,7 @@ class PaperItem:
     """One item on which the text of the paper, tensor2tensor 1.0.3 and later code may differ.
 
     recipe_keys: the keys of `paper_settings.PAPER_SETTINGS` that set it
-    value: dragoman's behaviour if there are no such keys; `state` says whether a recipe can change it
+    value: dragoman's behavior if there are no such keys; `state` says whether a recipe can change it
     """
 
     number: int
@@ -43,20 +43,6 @@ class Difference:
     state: DifferenceState
     value: str
     deviations: Sequence[Deviation] = field(default=())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the item for JSON."""
-        item = self.item
-        return {
-            "number": item.number,
-            "item": item.name,
-            "state": self.state,
-            "text": item.text,
-            "code": item.code,
-            "later": item.later_code,
-            "recipe": self.value,
-            "deviations": [deviation.describe() for deviation in self.deviations],
-        }
 
 
 PAPER_ITEMS = (

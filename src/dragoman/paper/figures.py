@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -91,28 +91,6 @@ class Figure:
         return render_paper_figure(
             attention.tokens, weights_HTS, self.panels, title=f"Figure {self.number}", subtitle=self.caption
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figure for JSON. Layer and heads count from 1, token positions from 0."""
-        attention = self.attention
-        weights_HTS = attention.weights_LHTS[self.layer]
-        return {
-            "figure": self.number,
-            "model": attention.model,
-            "sentence": attention.sentence,
-            "tokens": attention.tokens,
-            "layer": self.layer + 1,
-            "layers": len(attention.weights_LHTS),
-            "word": None if self.word is None else attention.spell_words()[self.word],
-            "panels": [
-                {
-                    "heads": [head + 1 for head in panel.heads],
-                    "query_positions": panel.query_positions or list(range(len(attention.tokens))),
-                    "weights": weights_HTS[list(panel.heads)][:, list(panel.query_positions) or slice(None)].round(4).tolist(),
-                }
-                for panel in self.panels
-            ],
-        }
 
 
 def build_figures(

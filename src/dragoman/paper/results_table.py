@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from statistics import fmean, stdev
@@ -65,6 +65,7 @@ class ResultsRow:
     changed_settings: the keys that differ from the first row, as `key=value`
     comparison: BLEU compared with the first row by paired bootstrap of the test set; None for the first row and without
         translations
+    significant: whether the comparison finds a difference; None without a comparison
     """
 
     name: str
@@ -78,10 +79,11 @@ class ResultsRow:
     machines: tuple[str, ...]
     finished_at: str
     comparison: SystemComparison | None
+    significant: bool | None = field(init=False)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row for JSON."""
-        return {**asdict(self), "significant": None if self.comparison is None else self.comparison.is_significant}
+    def __post_init__(self) -> None:
+        is_significant = None if self.comparison is None else self.comparison.is_significant
+        object.__setattr__(self, "significant", is_significant)
 
 
 def build_rows(folders: Sequence[Path]) -> list[ResultsRow]:

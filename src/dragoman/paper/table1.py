@@ -12,8 +12,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -142,29 +142,6 @@ class Table1Row:
         if self.paper_row.path_n is not None:
             return fit_exponent(PATH_LENGTHS, self.path_lengths)
         return fit_slope([math.log(n, KERNEL_SIZE) for n in PATH_LENGTHS], self.path_lengths)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row for JSON."""
-        return {
-            "kind": self.kind,
-            "printed": asdict(self.paper_row),
-            "sweeps": {
-                axis: {
-                    "sizes": measured.sizes,
-                    "points": [asdict(point) for point in measured.sweep.points],
-                    "seconds": measured.seconds,
-                    "peak_bytes": [count.peak_bytes for count in measured.counts],
-                    "operations": [count.operations for count in measured.counts],
-                    "exponents": measured.fit_exponents(),
-                }
-                for axis, measured in self.sweeps_by_axis.items()
-            },
-            "lengths": PATH_LENGTHS,
-            "sequential_products": self.sequential_matmuls,
-            "sequential_exponent": self.sequential_exponent,
-            "path": self.path_lengths,
-            "path_exponent": self.path_exponent,
-        }
 
 
 def fit_slope(x: Sequence[float], y: Sequence[float]) -> float:

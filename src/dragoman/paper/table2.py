@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,17 +74,14 @@ class RunCost:
     paper_bleu: float | None = None
     """BLEU as in the paper: Moses tokens, for German with split compounds. None if it is not computed."""
     paper_bleu_signature: str | None = None
+    paper_flops: float | None = field(init=False)
+    """Time × devices × sustained FLOP/s, or None if the FLOP/s are unknown."""
 
-    @property
-    def paper_flops(self) -> float | None:
-        """Return time × devices × sustained FLOP/s, or None if the FLOP/s are unknown."""
-        return (
-            estimate_paper_flops(self.seconds, self.devices, self.sustained_flops) if self.sustained_flops is not None else None
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the cost for JSON."""
-        return {**asdict(self), "paper_flops": self.paper_flops}
+    def __post_init__(self) -> None:
+        paper_flops = None
+        if self.sustained_flops is not None:
+            paper_flops = estimate_paper_flops(self.seconds, self.devices, self.sustained_flops)
+        object.__setattr__(self, "paper_flops", paper_flops)
 
 
 def estimate_paper_flops(seconds: float, devices: float, sustained_flops: float) -> float:

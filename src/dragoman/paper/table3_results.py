@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -129,10 +129,12 @@ class Ordering:
     """Standard deviation of the difference: the root of the sum of both rows' variances."""
     p_value: float | None = None
     """p-value of BLEU by paired bootstrap of the sentences, for the mean of the seeds."""
+    outcome: OrderingOutcome = field(init=False)
 
-    @property
-    def outcome(self) -> OrderingOutcome:
-        """Return the outcome of the comparison."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "outcome", self._find_outcome())
+
+    def _find_outcome(self) -> OrderingOutcome:
         if self.p_value is not None and self.p_value >= SIGNIFICANCE_LEVEL:
             return "not significant"
         if self.margin_std is None:
@@ -167,31 +169,6 @@ class Table3:
             for series, names in ROW_SERIES.items()
             for ordering in _compare_series(series, names, metric, self.results)
         ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the table for JSON."""
-        return {
-            "table": 3,
-            "corpus": self.corpus,
-            "scale": self.scale,
-            "budget": str(self.budget),
-            "seeds": self.seeds,
-            "rows": [
-                {
-                    "printed": asdict(result.paper_row),
-                    "parameters": result.parameters,
-                    **{name: {"mean": result.mean(name), "std": result.std(name)} for name in ("perplexity", "bleu")},
-                    "runs": [asdict(trained) for trained in result.trained_rows],
-                }
-                for result in self.results
-            ],
-            "orderings": [
-                {**asdict(ordering), "outcome": ordering.outcome}
-                for metric in ("perplexity", "bleu")
-                for ordering in self.compare_rows(metric)
-            ],
-            "remarks": list(self.remarks),
-        }
 
 
 def _compare_series(series: str, names: Sequence[str], metric: Metric, results: Sequence[Table3Result]) -> Iterator[Ordering]:

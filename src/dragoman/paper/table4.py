@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,18 +100,6 @@ class Table4:
     gold_name: str
     num_train_trees: int
     results: Sequence[Table4Result]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the table for JSON."""
-        return {
-            "table": 4,
-            "printed": [asdict(row) for row in PAPER_PARSERS],
-            "later": [asdict(row) for row in LATER_PARSERS],
-            "gold": self.gold_name,
-            "rules": "EVALB's COLLINS.prm, all lengths, failures count as zero, gold tags",
-            "train_trees": self.num_train_trees,
-            "results": [asdict(result) for result in self.results],
-        }
 
 
 @dataclass(frozen=True)

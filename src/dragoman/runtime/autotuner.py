@@ -1,4 +1,4 @@
-"""Autotuner: times alternatives on this machine, chooses the fastest, and remembers the choice.
+"""Autotuner: times alternatives on this machine, chooses the fastest, and caches the choice.
 
 The cache is a small JSON file in the user's cache folder. It is optional: if it cannot be read or written, the next run
 measures again.
@@ -34,9 +34,9 @@ def choose_cached(key: str, choices: Sequence[NameT], measure: Callable[[], Name
     choices: values that a cached choice may have; any other value is measured again
     measure: returns one of the choices
     """
-    remembered = get_measurement(key)
+    cached_choice = get_measurement(key)
     for choice in choices:
-        if choice == remembered:
+        if choice == cached_choice:
             return choice
     chosen = measure()
     put_measurement(key, chosen)

@@ -197,8 +197,10 @@ class ConstraintAutomaton:
         has_words_left = num_words_left > 0
         can_add_word = has_words_left & (depth > 0)
         # After this bracket opens, there must be tokens left for the words, all closing brackets and the end token.
-        has_room = tokens_left >= num_words_left + depth + 3
-        can_open = has_words_left & has_room & (depth < self.max_depth) & (consecutive_opens < self.max_consecutive_opens)
+        has_enough_tokens = tokens_left >= num_words_left + depth + 3
+        can_open = (
+            has_words_left & has_enough_tokens & (depth < self.max_depth) & (consecutive_opens < self.max_consecutive_opens)
+        )
         # A bracket without content cannot close; the outermost one closes only after the last word.
         can_close = (consecutive_opens == 0) & (depth > has_words_left)
         rows = 4 * (can_close * (top_label + 1)) + 2 * can_open + can_add_word

@@ -34,7 +34,7 @@ class Symbol(NamedTuple):
 
     kind: a constituent label, the tag of a word, or the remainder of a binarized rule
     parent: label of the parent constituent
-    sibling_context: earlier siblings that a remainder remembers
+    sibling_context: earlier siblings that a remainder symbol records
     """
 
     kind: SymbolKind
@@ -166,7 +166,7 @@ def induce_pcfg(trees: Iterable[Tree], *, parent_annotation: bool = True, horizo
     """Return the grammar of trees with the same root label, as `simplify(tree, root="top")` returns them.
 
     parent_annotation: whether labels and tags are annotated with their parent
-    horizontal_order: number of earlier siblings that a binarized rule remembers
+    horizontal_order: number of earlier siblings that a binarized rule records
 
     Raises ValueError without trees.
     """

@@ -175,7 +175,7 @@ def test_candidates_have_the_models_probabilities(translator: Translator) -> Non
     ],
     ids=lambda change: " ".join(change),
 )
-def test_explain_models_of_several_shapes(bundle: Path, change: dict[str, Any]) -> None:
+def test_explain_supports_models_of_several_shapes(bundle: Path, change: dict[str, Any]) -> None:
     """Compute equation 1 with its mask, for untrained models of several shapes."""
     loaded = load_bundle(bundle)
     config = update_section(loaded.recipe.model, change, where="model")

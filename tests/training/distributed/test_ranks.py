@@ -124,7 +124,7 @@ def test_fsdp_with_varying_batch_length_fails(setting: str, tiny: MakeRecipe, tm
         check_even_split(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), DistributedContext(world_size=2))
 
 
-def test_collectives_of_one_process() -> None:
+def test_collectives_of_one_process_change_nothing() -> None:
     context = DistributedContext()
     assert context.is_rank_zero
     assert context.all_reduce_sum(2.5, True) == [2.5, True]

@@ -15,6 +15,7 @@ import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -62,7 +63,7 @@ from dragoman.training.monitoring.flops import BatchCost, compute_batch_cost, co
 from dragoman.training.monitoring.loggers import with_loggers
 from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
 from dragoman.training.monitoring.run_page import render_run_page
-from dragoman.training.monitoring.run_status import RunStatus, read_run_status, summarize_run
+from dragoman.training.monitoring.run_status import EventValues, RunStatus, read_run_status, summarize_run
 from dragoman.training.run import train
 from dragoman.viz.run_dashboard import diff_text
 
@@ -236,7 +237,7 @@ def test_flops_equal_those_of_torch_counter() -> None:
     assert compute_batch_cost(SMALL, 61, batch).flops == 3 * counted
 
 
-def test_flops_of_one_layer_by_hand() -> None:
+def test_flops_equal_a_count_by_hand() -> None:
     """A source of 2 and a target of 3 positions: each weight is one multiplication a token, each pair two."""
     config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=2, d_ff=1, num_heads=1, d_k=1, d_v=1)
     weights = 8  # W^Q, W^K, W^V, W^O of 2 each; W₁ and W₂ are 2 each as well
@@ -534,7 +535,7 @@ def test_run_with_extended_budget_is_running(tmp_path: Path) -> None:
     assert ended[-1]["progress"] == 1.0
     run = written(tmp_path / "run", [*ended, {**lines(20)[-1], "step": 1025}])
     assert read_run_status(run).state == "running"
-    assert summarize_run(read_run_status(run))["step"] == 1025
+    assert summarize_run(read_run_status(run)).step == 1025
 
 
 def test_stopped_and_finished_runs_are_recognized(tmp_path: Path) -> None:
@@ -544,9 +545,9 @@ def test_stopped_and_finished_runs_are_recognized(tmp_path: Path) -> None:
     assert read_run_status(run).state == "running"
     (run / "report.json").write_text("{}")
     assert read_run_status(run).state == "finished"
-    assert summarize_run(read_run_status(run))["step"] == 500
+    assert summarize_run(read_run_status(run)).step == 500
     written(run, [*lines(20), event("checkpoint", 507)])  # the last line of training is of step 500
-    assert summarize_run(read_run_status(run))["step"] == 507
+    assert summarize_run(read_run_status(run)).step == 507
     age(run, 10)
     written(run, lines(21))  # a larger budget, so the run resumes
     assert read_run_status(run).state == "running"
@@ -559,7 +560,7 @@ def test_run_at_end_of_budget_is_not_stalled(tmp_path: Path) -> None:
     status = read_run_status(run)
     assert status.state == "running"
     assert diagnose(status) == []
-    assert (summarize_run(status)["progress"], summarize_run(status)["minutes_left"]) == (1.0, 0.0)
+    assert (summarize_run(status).progress, summarize_run(status).minutes_left) == (1.0, 0.0)
     page = render_run_page(status, timestamp="now")
     assert "step 940 · training is complete; the bundle and the report are still to be written" in page
     assert "killed" not in page
@@ -575,10 +576,12 @@ def test_run_at_end_of_budget_is_not_stalled(tmp_path: Path) -> None:
 def test_run_summary_is_json_for_any_log(tmp_path: Path) -> None:
     for entries in ([], lines(1), [*lines(40), *validations(2.5, 2.2), event("skipped_steps", 900)]):
         summary = summarize_run(read_run_status(written(tmp_path / "run", entries)))
-        assert json.loads(json.dumps(summary)) == summary
-    assert (summary["step"], summary["state"]) == (1000, "running")
-    assert (summary["best"]["step"], summary["valid"]["bleu"]) == (400, 10.0)
-    assert summary["last_event"] == {"event": "skipped_steps", "step": 900, "text": "details"}
+        assert json.loads(json.dumps(asdict(summary))) == asdict(summary)
+    assert (summary.step, summary.state) == (1000, "running")
+    assert summary.best is not None
+    assert summary.valid is not None
+    assert (summary.best.step, summary.valid.bleu) == (400, 10.0)
+    assert summary.last_event == EventValues("skipped_steps", 900, "details")
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"name": 5}', "[" * 100_000])
@@ -714,7 +717,7 @@ def test_status_commands_import_no_torch(command: str, tmp_path: Path) -> None:
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
-def test_page_of_finished_run(trained: Path, tmp_path: Path) -> None:
+def test_page_of_finished_run_shows_its_charts(trained: Path, tmp_path: Path) -> None:
     assert CliRunner().invoke(dashboard, [str(trained), "-o", str(tmp_path / "page.html")]).exit_code == 0
     page = (tmp_path / "page.html").read_text()
     assert '<span class="finished">' in page

@@ -77,7 +77,7 @@ def choose_fastest_precision(model: Transformer) -> Precision:
     """Return the precision in which this processor multiplies the decoder's weights fastest.
 
     It is int8 if the compiled back end runs the model. Otherwise the first use measures it in a fraction of a second, and
-    the autotuner remembers it for models of this shape. The inner matrix of one feed-forward layer represents the matrices
+    the autotuner caches it for models of this shape. The inner matrix of one feed-forward layer represents the matrices
     of all layers, and `SAMPLE_ROWS` rows represent the matrix before the softmax.
     """
     if supports_compiled(model):

@@ -56,7 +56,7 @@ class WorkQueue(Protocol):
 
 
 class Worker:
-    """Worker process, as the client sees it. It takes batches from each submitted queue, and requeues a failed batch."""
+    """Client of a worker process. It takes batches from each submitted queue, and requeues a failed batch."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process

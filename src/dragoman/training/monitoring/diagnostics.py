@@ -1,7 +1,7 @@
 """Diagnoses of a run from its metrics log: evidence, probable cause, and the recipe key to change.
 
 Each rule checks one thing and returns a diagnosis or None. Means are over quarters of the log's lines, so a single line decides
-nothing. The thresholds fit the paper's models and corpora. A diagnosis is a reason to look, not a proof.
+nothing. The thresholds fit the paper's models and corpora. A diagnosis is a reason for an inspection, not a proof.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def diagnose_overfitting(status: RunStatus) -> Diagnosis | None:
         return Diagnosis(
             "validation gets worse",
             evidence,
-            "the validation text differs in kind from the corpus, of which no pair was seen twice yet",
+            "the validation text differs in kind from the corpus, because no pair was repeated yet",
             "compare some lines of data.valid with the corpus; more text of its kind; training.checkpoint_averaging = 'best'",
         )
     return Diagnosis(
@@ -249,7 +249,7 @@ def diagnose_small_epochs(status: RunStatus) -> Diagnosis | None:
             "few batches",
             f"an epoch is {steps_per_epoch:.1f} steps (batch_tokens = {training.batch_tokens}, batches_per_update = "
             f"{training.batches_per_update})",
-            "a step sees so much of the corpus that few updates are made",
+            "a step reads so much of the corpus that few updates are made",
             f"lower training.{'batches_per_update' if training.batches_per_update > 1 else 'batch_tokens'}, or add text",
         )
     if epochs[-1][1] > 100:

@@ -7,13 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from dragoman.errors import OutputError
 from dragoman.io.storage import describe_write_error, write_lines
 from dragoman.runtime.progress import format_duration
 from dragoman.training.monitoring.diagnostics import diagnose
-from dragoman.training.monitoring.run_status import LogEntry, RunState, RunStatus, read_run_status, summarize_run
+from dragoman.training.monitoring.run_status import LogEntry, RunState, RunStatus, RunSummary, read_run_status, summarize_run
 from dragoman.viz import (
     MetricTile,
     Panel,
@@ -44,9 +43,9 @@ def render_run_page(status: RunStatus, *, timestamp: str, refresh: int | None = 
     refresh_note = f"; reloads every {refresh} seconds" if refresh is not None else ""
     return render_dashboard(
         status.recipe.name,
-        state=summary["state"],
+        state=summary.state,
         state_detail=_format_headline(status, summary),
-        progress=summary["progress"] or 0.0,
+        progress=summary.progress or 0.0,
         tiles=_build_tiles(status, summary),
         charts=_build_charts(status),
         sentences=_build_sentences(status),
@@ -56,28 +55,27 @@ def render_run_page(status: RunStatus, *, timestamp: str, refresh: int | None = 
     )
 
 
-def _format_headline(status: RunStatus, summary: dict[str, Any]) -> str:
+def _format_headline(status: RunStatus, summary: RunSummary) -> str:
     """Return the text after the state."""
     phrases = ["no step is logged yet"]
-    if summary["progress"] is not None:
-        phrases = [f"step {summary['step']:,}", f"{100 * summary['progress']:.0f} % of the budget"]
-    if status.is_training_complete and summary["state"] != "finished":
-        phrases = [f"step {summary['step']:,}", "training is complete; the bundle and the report are still to be written"]
-    elif summary["state"] == "running" and summary["minutes_left"] is not None:
-        phrases.append(f"{format_duration(60 * summary['minutes_left'])} left")
-    if summary["state"] == "stalled":
+    if summary.progress is not None:
+        phrases = [f"step {summary.step:,}", f"{100 * summary.progress:.0f} % of the budget"]
+    if status.is_training_complete and summary.state != "finished":
+        phrases = [f"step {summary.step:,}", "training is complete; the bundle and the report are still to be written"]
+    elif summary.state == "running" and summary.minutes_left is not None:
+        phrases.append(f"{format_duration(60 * summary.minutes_left)} left")
+    if summary.state == "stalled":
         phrases.append(
-            f"nothing written for {format_duration(summary['seconds_since_update'])}; "
-            "if it was killed, the same command resumes"
+            f"nothing written for {format_duration(summary.seconds_since_update)}; if it was killed, the same command resumes"
         )
-    if summary["state"] == "stopped":
+    if summary.state == "stopped":
         phrases.append("the same command resumes")
-    if summary["state"] == "failed":
+    if summary.state == "failed":
         phrases.append(str(status.events[-1].get("text", "")))
     return " · " + " · ".join(phrases)
 
 
-def _build_tiles(status: RunStatus, summary: dict[str, Any]) -> list[MetricTile]:
+def _build_tiles(status: RunStatus, summary: RunSummary) -> list[MetricTile]:
     tiles = []
 
     def add_tile(name: str, value: object, form: str, remark: str = "") -> None:
@@ -87,27 +85,23 @@ def _build_tiles(status: RunStatus, summary: dict[str, Any]) -> list[MetricTile]
     def format_value(value: float, form: str) -> str:
         return form.format(value) if value < 1e9 else f"{value:.2e}"  # the perplexity of a diverged run has hundreds of digits
 
-    mfu_note = f"{summary['mfu']:.0%} MFU" if summary["mfu"] is not None else ""
-    best, last = summary["best"] or {}, summary["valid"] or {}
-    add_tile("step", summary["step"], "{:,}", f"of {status.recipe.training.max_steps:,} at most")
-    add_tile("epoch", summary["epoch"], "{:.2f}")
-    perplexity = f"perplexity {format_value(summary['perplexity'], '{:,.2f}')}" if summary["perplexity"] else ""
-    add_tile("training loss", summary["loss"], "{:.3f}", perplexity)
+    mfu_note = f"{summary.mfu:.0%} MFU" if summary.mfu is not None else ""
+    add_tile("step", summary.step, "{:,}", f"of {status.recipe.training.max_steps:,} at most")
+    add_tile("epoch", summary.epoch, "{:.2f}")
+    perplexity = f"perplexity {format_value(summary.perplexity, '{:,.2f}')}" if summary.perplexity else ""
+    add_tile("training loss", summary.loss, "{:.3f}", perplexity)
     for name, key in (("validation perplexity", "perplexity"), ("BLEU", "bleu"), ("F1", "f1")):
-        is_known = isinstance(best.get(key), int | float)
-        add_tile(
-            name,
-            last.get(key),
-            "{:,.2f}",
-            f"best {format_value(best[key], '{:,.2f}')}, step {best['step']:,}" if is_known else "",
-        )
-    add_tile("tokens a second", summary["tokens_per_second"], "{:,.0f}", mfu_note)
-    add_tile("learning rate", summary["lr"], "{:.2e}")
-    add_tile("gradient norm", summary["gradient_norm"], "{:.3g}")
-    add_tile("memory", summary["memory_mib"], "{:,.0f} MiB")
-    add_tile("waiting for batches", summary["data_wait_fraction"], "{:.1%}")
-    add_tile("skipped steps", summary["skipped_steps"], "{:,}")
-    add_tile("devices", summary["devices"] if (summary["devices"] or 1) > 1 else None, "{}")
+        best_value, best_note = getattr(summary.best, key, None), ""
+        if summary.best is not None and isinstance(best_value, int | float):
+            best_note = f"best {format_value(best_value, '{:,.2f}')}, step {summary.best.step:,}"
+        add_tile(name, getattr(summary.valid, key, None), "{:,.2f}", best_note)
+    add_tile("tokens a second", summary.tokens_per_second, "{:,.0f}", mfu_note)
+    add_tile("learning rate", summary.lr, "{:.2e}")
+    add_tile("gradient norm", summary.gradient_norm, "{:.3g}")
+    add_tile("memory", summary.memory_mib, "{:,.0f} MiB")
+    add_tile("waiting for batches", summary.data_wait_fraction, "{:.1%}")
+    add_tile("skipped steps", summary.skipped_steps, "{:,}")
+    add_tile("devices", summary.devices if (summary.devices or 1) > 1 else None, "{}")
     return tiles
 
 

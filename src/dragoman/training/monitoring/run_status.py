@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.errors import RunError
@@ -17,10 +17,16 @@ from dragoman.training.monitoring.metrics_log import read_metrics_log
 RunState = Literal["running", "finished", "stopped", "failed", "stalled"]
 LogEntry = dict[str, Any]
 Points = Sequence[tuple[float, float]]
+ValuesT = TypeVar("ValuesT", "ValidationValues", "EventValues")
 
 # Seconds without a write after which a run counts as stalled: during training, and before its first lines or after training.
 _STALL_SECONDS, _STALL_SECONDS_AT_ENDS = 120.0, 1800.0
 _COMPLETION_EVENTS = ("budget_spent", "early_stop")
+# Values of the newest line of type "train" that a summary repeats.
+_TRAIN_VALUES = (
+    "epoch", "loss", "perplexity", "lr", "gradient_norm", "tokens_per_second", "progress", "minutes", "minutes_left",
+    "skipped_steps", "data_wait_fraction", "flops_per_second", "mfu", "memory_mib", "devices", "padding_fraction",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,67 @@ class RunStatus:
         return max(_STALL_SECONDS, 600.0 * log_interval_minutes, 3.0 * max(validations, default=0.0))
 
 
+@dataclass(frozen=True)
+class ValidationValues:
+    """Values of one line of type "valid"; see `ValidationReport`."""
+
+    step: int | None
+    loss: float | None
+    nll: float | None
+    perplexity: float | None
+    bleu: float | None
+    f1: float | None
+
+
+@dataclass(frozen=True)
+class EventValues:
+    """Values of one line of type "event"; see `RunEvent`."""
+
+    event: str | None
+    step: int | None
+    text: str | None
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """Newest values of a run. `StepReport` describes the values from `epoch` to `padding_fraction`.
+
+    run: folder of the run
+    name: name of the recipe
+    state: running, finished, stopped, failed or stalled
+    seconds_since_update: seconds since the last write into the folder
+    step: highest step in the metrics log
+    valid: newest validation
+    best: newest validation that was better than all before it
+    last_event: newest event
+    """
+
+    run: str
+    name: str
+    state: RunState
+    seconds_since_update: float
+    step: int | None
+    epoch: float | None
+    loss: float | None
+    perplexity: float | None
+    lr: float | None
+    gradient_norm: float | None
+    tokens_per_second: float | None
+    progress: float | None
+    minutes: float | None
+    minutes_left: float | None
+    skipped_steps: int | None
+    data_wait_fraction: float | None
+    flops_per_second: float | None
+    mfu: float | None
+    memory_mib: float | None
+    devices: int | None
+    padding_fraction: float | None
+    valid: ValidationValues | None
+    best: ValidationValues | None
+    last_event: EventValues | None
+
+
 def compute_minutes_elapsed(entry: LogEntry) -> float:
     """Return the minutes of training steps up to a line of type "train"."""
     return float(entry["minutes"])
@@ -150,28 +217,25 @@ def read_run_status(folder: Path) -> RunStatus:
     return RunStatus(folder, recipe, entries, max(0.0, time.time() - max(modified_times.values())), is_finished, damaged)
 
 
-def summarize_run(status: RunStatus) -> dict[str, Any]:
-    """Return the status of a run for programs; None for each value that the metrics log does not hold."""
+def summarize_run(status: RunStatus) -> RunSummary:
+    """Return the newest values of a run; None for each value that the metrics log does not hold."""
     last_entry: LogEntry = next(reversed(status.train), {})
     best_entries = [entry for entry in status.valid if entry.get("best")]
-    events = status.events
-    names = (
-        "epoch", "loss", "perplexity", "lr", "gradient_norm", "tokens_per_second", "progress", "minutes", "minutes_left",
-        "skipped_steps", "data_wait_fraction", "flops_per_second", "mfu", "memory_mib", "devices", "padding_fraction",
-    )  # fmt: skip
-    return {
-        "run": str(status.folder),
-        "name": status.recipe.name,
-        "state": status.state,
-        "seconds_since_update": round(status.seconds_since_update, 1),
-        "step": max((entry["step"] for entry in status.entries if isinstance(entry.get("step"), int)), default=None),
-        **{name: last_entry.get(name) for name in names},
-        **({"progress": 1.0, "minutes_left": 0.0} if last_entry and status.get_last_event() == "budget_spent" else {}),
-        "valid": _select_scores(status.valid[-1]) if status.valid else None,
-        "best": _select_scores(best_entries[-1]) if best_entries else None,
-        "last_event": {name: events[-1].get(name) for name in ("event", "step", "text")} if events else None,
-    }
+    train_values = {name: last_entry.get(name) for name in _TRAIN_VALUES}
+    if last_entry and status.get_last_event() == "budget_spent":
+        train_values |= {"progress": 1.0, "minutes_left": 0.0}
+    return RunSummary(
+        run=str(status.folder),
+        name=status.recipe.name,
+        state=status.state,
+        seconds_since_update=round(status.seconds_since_update, 1),
+        step=max((entry["step"] for entry in status.entries if isinstance(entry.get("step"), int)), default=None),
+        **train_values,
+        valid=_select_values(ValidationValues, status.valid[-1]) if status.valid else None,
+        best=_select_values(ValidationValues, best_entries[-1]) if best_entries else None,
+        last_event=_select_values(EventValues, status.events[-1]) if status.events else None,
+    )
 
 
-def _select_scores(entry: LogEntry) -> LogEntry:
-    return {name: entry.get(name) for name in ("step", "loss", "nll", "perplexity", "bleu", "f1")}
+def _select_values(kind: type[ValuesT], entry: LogEntry) -> ValuesT:
+    return kind(**{item.name: entry.get(item.name) for item in fields(kind)})

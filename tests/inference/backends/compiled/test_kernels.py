@@ -291,7 +291,7 @@ def test_products_equal_their_definition(epilogue: int, inputs: int, outputs: in
     assert float(error_NO.max()) < 0.05 * inputs**0.5
 
 
-def test_exp_of_negative_numbers() -> None:
+def test_exp_equals_numpy_for_negative_numbers() -> None:
     @njit
     def powers(x: int, y: int, count: int) -> None:
         for index in range(0, count, LANES):
@@ -450,7 +450,7 @@ print(tilerelease in code)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tiles", ["tiles", "vectors"])
-def test_compilation_with_and_without_tiles(tiles: str) -> None:
+def test_kernels_compile_with_and_without_tiles(tiles: str) -> None:
     """LLVM ends the process at an instruction that the processor lacks, and virtual machines may hide AMX."""
     result = subprocess.run([sys.executable, "-c", COMPILE_SCRIPT, tiles], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")

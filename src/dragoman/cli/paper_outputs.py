@@ -1,0 +1,248 @@
+"""Types of the JSON that the commands `paper table1` to `table4`, `paper results` and `paper figures` print with `--json`.
+
+They are apart from `json_outputs`, because the modules of the tables import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dragoman.paper.figures import Figure
+from dragoman.paper.results_table import ResultsRow
+from dragoman.paper.table1 import PATH_LENGTHS, LayerSize, MeasuredSweep, PaperComplexity, Table1Row
+from dragoman.paper.table2 import PAPER_COSTS, PaperCost, RunCost
+from dragoman.paper.table3_results import Metric, Ordering, Table3, Table3Result, TrainedRow
+from dragoman.paper.table3_rows import PaperRow
+from dragoman.paper.table4 import LATER_PARSERS, PAPER_PARSERS, PaperParser, Table4, Table4Result
+
+METRICS: tuple[Metric, ...] = ("perplexity", "bleu")
+
+
+@dataclass(frozen=True)
+class Table1Sweep:
+    """Costs of one kind of layer while one dimension grows.
+
+    sizes: values of the dimension
+    points: sizes of the layer and of its input
+    seconds: processor time at each size
+    exponents: fitted exponents of time, memory and operations
+    """
+
+    sizes: Sequence[int]
+    points: Sequence[LayerSize]
+    seconds: Sequence[float]
+    peak_bytes: Sequence[int]
+    operations: Sequence[int]
+    exponents: Mapping[str, float]
+
+    @classmethod
+    def from_measurement(cls, measured: MeasuredSweep) -> Table1Sweep:
+        """Return the output of a measured sweep."""
+        return cls(
+            measured.sizes,
+            measured.sweep.points,
+            measured.seconds,
+            [count.peak_bytes for count in measured.counts],
+            [count.operations for count in measured.counts],
+            measured.fit_exponents(),
+        )
+
+
+@dataclass(frozen=True)
+class Table1Layer:
+    """Measured and printed values of one kind of layer.
+
+    sweeps: by the dimension that grows: n, d or reach
+    lengths: lengths n at which the products and the path are counted
+    sequential_products: sequential matrix products at each length
+    path: layers that a signal crosses at each length
+    """
+
+    kind: str
+    printed: PaperComplexity
+    sweeps: Mapping[str, Table1Sweep]
+    lengths: Sequence[int]
+    sequential_products: Sequence[int]
+    sequential_exponent: float
+    path: Sequence[int]
+    path_exponent: float
+
+    @classmethod
+    def from_row(cls, row: Table1Row) -> Table1Layer:
+        """Return the output of a row."""
+        return cls(
+            row.kind,
+            row.paper_row,
+            {axis: Table1Sweep.from_measurement(measured) for axis, measured in row.sweeps_by_axis.items()},
+            PATH_LENGTHS,
+            row.sequential_matmuls,
+            row.sequential_exponent,
+            row.path_lengths,
+            row.path_exponent,
+        )
+
+
+@dataclass(frozen=True)
+class Table1Output:
+    """Output of `dragoman paper table1 --json`."""
+
+    table: int
+    rows: Sequence[Table1Layer]
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Table1Row]) -> Table1Output:
+        """Return the output of the measured rows."""
+        return cls(1, [Table1Layer.from_row(row) for row in rows])
+
+
+@dataclass(frozen=True)
+class Table2Output:
+    """Output of `dragoman paper table2 --json`."""
+
+    table: int
+    runs: Sequence[RunCost]
+    printed: Sequence[PaperCost]
+
+    @classmethod
+    def from_costs(cls, costs: Sequence[RunCost]) -> Table2Output:
+        """Return the output of the costs, with the printed rows."""
+        return cls(2, costs, PAPER_COSTS)
+
+
+@dataclass(frozen=True)
+class SeedStatistics:
+    """Mean and standard deviation over the seeds. The deviation of one seed is null."""
+
+    mean: float
+    std: float | None
+
+
+@dataclass(frozen=True)
+class Table3OutputRow:
+    """Printed and measured values of one row of Table 3."""
+
+    printed: PaperRow
+    parameters: int
+    perplexity: SeedStatistics
+    bleu: SeedStatistics
+    runs: Sequence[TrainedRow]
+
+    @classmethod
+    def from_result(cls, result: Table3Result) -> Table3OutputRow:
+        """Return the output of a result."""
+        perplexity, bleu = (SeedStatistics(result.mean(metric), result.std(metric)) for metric in METRICS)
+        return cls(result.paper_row, result.parameters, perplexity, bleu, result.trained_rows)
+
+
+@dataclass(frozen=True)
+class Table3Output:
+    """Output of `dragoman paper table3 --json`.
+
+    orderings: each two rows of a series with their printed order, by perplexity and by BLEU
+    remarks: sentences about missing comparisons
+    """
+
+    table: int
+    corpus: str
+    scale: str
+    budget: str
+    seeds: int
+    rows: Sequence[Table3OutputRow]
+    orderings: Sequence[Ordering]
+    remarks: Sequence[str]
+
+    @classmethod
+    def from_table(cls, table: Table3) -> Table3Output:
+        """Return the output of the table."""
+        return cls(
+            3,
+            table.corpus,
+            table.scale,
+            str(table.budget),
+            table.seeds,
+            [Table3OutputRow.from_result(result) for result in table.results],
+            [ordering for metric in METRICS for ordering in table.compare_rows(metric)],
+            table.remarks,
+        )
+
+
+@dataclass(frozen=True)
+class Table4Output:
+    """Output of `dragoman paper table4 --json`.
+
+    later: results after the paper
+    gold: files of the gold trees
+    train_trees: training trees of the baselines
+    """
+
+    table: int
+    printed: Sequence[PaperParser]
+    later: Sequence[PaperParser]
+    gold: str
+    rules: str
+    train_trees: int
+    results: Sequence[Table4Result]
+
+    @classmethod
+    def from_table(cls, table: Table4) -> Table4Output:
+        """Return the output of the table, with the printed rows."""
+        rules = "EVALB's COLLINS.prm, all lengths, failures count as zero, gold tags"
+        return cls(4, PAPER_PARSERS, LATER_PARSERS, table.gold_name, rules, table.num_train_trees, table.results)
+
+
+@dataclass(frozen=True)
+class ResultsOutput:
+    """Output of `dragoman paper results --json`."""
+
+    rows: Sequence[ResultsRow]
+
+
+@dataclass(frozen=True)
+class FigureWeights:
+    """Attention weights of one panel, as head × query × key, with four decimals. Heads count from 1, positions from 0."""
+
+    heads: Sequence[int]
+    query_positions: Sequence[int]
+    weights: Sequence[Sequence[Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class FigureValues:
+    """One figure. The layer counts from 1.
+
+    layers: number of layers of the encoder
+    word: query word; null if the figure has none
+    """
+
+    figure: int
+    model: str
+    sentence: str
+    tokens: Sequence[str]
+    layer: int
+    layers: int
+    word: str | None
+    panels: Sequence[FigureWeights]
+
+    @classmethod
+    def from_figure(cls, figure: Figure) -> FigureValues:
+        """Return the output of a figure."""
+        attention = figure.attention
+        weights_HTS = attention.weights_LHTS[figure.layer]
+        panels = []
+        for panel in figure.panels:
+            positions = panel.query_positions or range(len(attention.tokens))
+            weights = weights_HTS[list(panel.heads)][:, list(positions)].round(4).tolist()
+            panels.append(FigureWeights([head + 1 for head in panel.heads], list(positions), weights))
+        word = None if figure.word is None else attention.spell_words()[figure.word]
+        num_layers = len(attention.weights_LHTS)
+        return cls(
+            figure.number, attention.model, attention.sentence, attention.tokens, figure.layer + 1, num_layers, word, panels
+        )
+
+
+@dataclass(frozen=True)
+class FiguresOutput:
+    """Output of `dragoman paper figures --json`."""
+
+    figures: Sequence[FigureValues]
