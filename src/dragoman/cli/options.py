@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import click
 
 from dragoman.errors import OutputError, RecipeError
-from dragoman.runtime.platform_features import get_signals
+from dragoman.platform_features import get_signals
 
 if TYPE_CHECKING:
     from dragoman.inference.session import DeviceOptions

@@ -33,7 +33,7 @@ from dragoman.data.tokenization.sentencepiece import derive_sampling_seed
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.word_boundaries import NO_ALIGNMENT, PairTokens
 from dragoman.errors import WorkerLostError
-from dragoman.runtime.platform_features import get_signals
+from dragoman.platform_features import get_signals
 from dragoman.runtime.processes import block_signals
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dragoman.errors import BundleError, DragomanError, OutputError, RunError, WriteError
-from dragoman.runtime.platform_features import CAN_OPEN_FOLDERS, SYNC_MODE, fcntl
+from dragoman.platform_features import CAN_OPEN_FOLDERS, SYNC_MODE, fcntl
 
 MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 1

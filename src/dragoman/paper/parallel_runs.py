@@ -21,7 +21,7 @@ import torch
 
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.errors import DragomanError, InterruptedRun, RunError, WorkerLostError
-from dragoman.runtime.platform_features import start_own_process_group
+from dragoman.platform_features import start_own_process_group
 from dragoman.runtime.processes import block_signals, count_cores, exit_with_parent, unblock_signals
 from dragoman.training.run import train
 

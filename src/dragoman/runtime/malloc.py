@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from dragoman.runtime.platform_features import get_c_function
+from dragoman.platform_features import get_c_function
 
 # Constants of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3

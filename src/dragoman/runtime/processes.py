@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dragoman.errors import WorkerLostError
-from dragoman.runtime.platform_features import count_allowed_cores, get_signals
+from dragoman.platform_features import count_allowed_cores, get_signals
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol, Self
 
 from dragoman.inference.parallel.messages import SearchResults, WorkerSpec, compute_checksums, decode_results
-from dragoman.runtime.platform_features import PROCESS_GROUP_OPTIONS
+from dragoman.platform_features import PROCESS_GROUP_OPTIONS
 
 WORKER_MODULE = "dragoman.inference.parallel.worker_main"
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dragoman.errors import DragomanError, RankZeroError, WorkerLostError
-from dragoman.runtime.platform_features import get_c_function
+from dragoman.platform_features import get_c_function
 
 # Path of the file with the exit status of a rank that raised an error.
 EXIT_STATUS_FILE_VARIABLE = "DRAGOMAN_EXIT_STATUS_FILE"

@@ -18,7 +18,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from dragoman.errors import InterruptedRun, RunError
-from dragoman.runtime.platform_features import get_signals
+from dragoman.platform_features import get_signals
 from dragoman.runtime.processes import count_cores
 from dragoman.training.distributed.exit_status import EXIT_STATUS_FILE_VARIABLE, LAUNCHER_PID_VARIABLE
 from dragoman.training.distributed.signals import is_hangup_ignored

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from dragoman.runtime.platform_features import SIGHUP, get_signals
+from dragoman.platform_features import SIGHUP, get_signals
 
 # Signals that end a program unless it handles them. SIGUSR1 and SIGHUP are missing on Windows.
 _END_SIGNALS = get_signals("SIGTERM", "SIGUSR1", "SIGHUP")

@@ -18,7 +18,7 @@ import torch
 from dragoman.config import ModelConfig
 from dragoman.data.collate import Batch
 from dragoman.data.tokenization.special_tokens import PADDING_ID
-from dragoman.runtime.platform_features import resource
+from dragoman.platform_features import resource
 
 # The gradient with respect to either factor of a product costs as much as the product.
 TRAINING_FLOPS_FACTOR = 3

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from dragoman.inference.backends.compiled.kernels.structs import CACHE_LINE_I64, ThreadGroup
-from dragoman.runtime.platform_features import get_c_function
+from dragoman.platform_features import get_c_function
 from dragoman.runtime.processes import count_cores
 
 ResultT = TypeVar("ResultT")

@@ -2,7 +2,7 @@
 
 The R hypotheses of a sentence share its slots, and each step writes one slot for each hypothesis. A small table holds 0 for
 each ancestor slot of a hypothesis and -inf for all other slots. Attention adds it to the scores, and reordering the beam
-reorders only this table. Slots without living descendants are dropped when the cache is full.
+reorders only this table. Slots without alive descendants are dropped when the cache is full.
 
     C stored sentences, B of them active    Y heads of all stored sentences (C·H)    W slots    Z keys or values of a head
 """

@@ -266,7 +266,7 @@ def drop_repetitions(sentence, row, length, options, beam_buffers):
 
 @kernel
 def is_done(sentence, length, options, beam_buffers):
-    """Return whether no living hypothesis can still win, or the length limit is reached."""
+    """Return whether no alive hypothesis can still win, or the length limit is reached."""
     beam_size = beam_buffers.beam_size
     best_score = load_f32(beam_buffers.alive_scores, sentence * beam_size)
     for rank in range(1, beam_size):

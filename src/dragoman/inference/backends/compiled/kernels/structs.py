@@ -311,7 +311,7 @@ class BeamBuffers(NamedTuple):
     finished_scores, finished_node_ids: (B, R), score over penalty, and length · X + column.
     max_penalties, penalties: (B,), the greatest length penalty, and (M + 1,) the penalty of each length.
     parents, tokens, log_probs: (M, B, X), the candidates of each step
-    alive: (M, B, R), columns of the living hypotheses among the candidates
+    alive: (M, B, R), columns of the alive hypotheses among the candidates
     row_ids: (N, M), the outputs, for the repetition check
     is_repetition, repetition_scores: (M / check_interval, B, R), dropped repetitions and their scores
     cursors, candidate_scores, scratch_ids: (X,), (X,) and (R, M), scratch memory
