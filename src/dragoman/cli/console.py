@@ -246,7 +246,7 @@ class TrainingProgressBar:
             self._print_line(
                 f"step {report.step:>7,}  epoch {report.epoch:6.2f}  loss {report.loss:.3f}  "
                 f"perplexity {_format_perplexity(report.perplexity, '.2f'):>8}  {norm_text}  lr {report.lr:.2e}  "
-                f"{speed_text}{mfu_text.replace(')', ' MFU)')}  {report.minutes_left:.1f} min left"
+                f"{speed_text}{mfu_text.replace(')', ' MFU)')}  {format_duration(60 * report.minutes_left)} left"
             )
 
     def show_validation(self, report: ValidationReport) -> None:
@@ -280,7 +280,7 @@ def _format_perplexity(perplexity: float, format_spec: str) -> str:
 def format_cost(report: Mapping[str, Any]) -> str:
     """Return the cost of a run in one line: time, steps, tokens, FLOPs, MFU and the share of time without batches."""
     parts = [
-        f"{report['seconds'] / 60:,.1f} min",
+        format_duration(report["seconds"]),
         f"{report['steps']:,} steps",
         f"{report['target_tokens']:,} target tokens ({report['target_tokens_per_second']:,}/s)",
         f"{report['flops']:.2e} floating-point operations",

@@ -22,6 +22,7 @@ def info(bundle: Path, as_json: bool) -> None:
     from dragoman.bundle import check_bundle, read_config
     from dragoman.cli.console import print_facts, print_json
     from dragoman.cli.json_outputs import InfoOutput, VocabularySizes
+    from dragoman.training.report import format_facts
 
     check_bundle(bundle)
     recipe, vocabulary_sizes, bundle_metadata = read_config(bundle)
@@ -45,13 +46,18 @@ def info(bundle: Path, as_json: bool) -> None:
         "recipe": f"{recipe.name} (preset {recipe.preset}, size {recipe.size})",
         "layers": f"{model.encoder_layers} encoder, {model.decoder_layers} decoder, {model.norm}-norm",
         "dimensions": f"d_model {model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads of {model.key_width}",
-        "vocabulary": f"{vocabulary_sizes[0]} source, {vocabulary_sizes[1]} target, {vocabulary_kind}",
+        "vocabulary": f"{vocabulary_sizes[0]:,} source, {vocabulary_sizes[1]:,} target, {vocabulary_kind}",
         "size on disk": f"{size_bytes / 2**20:.1f} MiB",
         "decoding": f"{recipe.decoding.method}, beam {recipe.decoding.beam_size}, α {recipe.decoding.alpha}",
     }
     deviations = metadata.pop("paper_deviations", ())  # printed as one line each
     for key, value in metadata.items():
-        facts[key.replace("_", " ")] = ", ".join(map(str, value)) if isinstance(value, list) else value
+        if isinstance(value, list):
+            facts[key.replace("_", " ")] = ", ".join(map(str, value))
+        elif isinstance(value, dict):
+            facts[key.replace("_", " ")] = ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in value.items())
+        else:
+            facts.update(format_facts({key: value}))
     print_facts(str(bundle), facts)
     for sentence in deviations:
         click.echo(f"  {sentence}")

@@ -109,6 +109,7 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None) -> dict[s
 def print_report(report: dict[str, Any], as_json: bool) -> None:
     """Print the report of a run as JSON or as a table."""
     from dragoman.cli.console import print_facts, print_json
+    from dragoman.training.report import format_facts
 
     if as_json:
         print_json(report)
@@ -125,9 +126,9 @@ def print_report(report: dict[str, Any], as_json: bool) -> None:
         "f1",
         "tagging",
     )
-    facts = {name.replace("_", " "): report[name] for name in fields if name in report}
+    facts = dict(format_facts({name: report[name] for name in fields if name in report}))
     if "valid" in report:
-        facts["validation perplexity"] = round(report["valid"]["perplexity"], 3)
+        facts["validation perplexity"] = f"{report['valid']['perplexity']:,.2f}"
     for name, signature in report.get("signatures", {}).items():
         facts[f"{name} signature"] = signature
     print_facts(report["name"], facts)
