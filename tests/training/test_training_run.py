@@ -1470,6 +1470,16 @@ def test_run_works_without_validation_and_test_sets(tiny: MakeRecipe, tmp_path: 
     assert not (tmp_path / "run" / "attention.svg").exists()
 
 
+def test_run_without_matplotlib_has_no_curves(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert train(without(tiny(tmp_path / "run"), "valid"))["exact_match"] >= 0
+    assert not (tmp_path / "run" / "curve.svg").exists()
+    assert not (tmp_path / "run" / "attention.svg").exists()
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "no curves: drawing a chart needs matplotlib" in page
+    assert "dragoman[plots]" in page
+
+
 def test_run_shorter_than_log_interval_has_report(tiny: MakeRecipe, tmp_path: Path) -> None:
     assert train(without(tiny(tmp_path / "run", "training.log_every_steps=100"), "valid", "test"))["steps"] == 6
     assert ElementTree.parse(tmp_path / "run" / "curve.svg").getroot().tag.endswith("svg")

@@ -66,6 +66,7 @@ def info(bundle: Path, as_json: bool) -> None:
 OPTIONAL_LIBRARIES = {
     "babel": ("demo", "the corpus of the quickstart"),
     "num2words": ("demo", "the corpus of the quickstart"),
+    "matplotlib": ("plots", "learning curves and charts"),
     "sacremoses": ("moses", "the paper's tokenized BLEU"),
     "numba": ("fast", "int8 at full speed on processors with AVX-512 VNNI"),
 }

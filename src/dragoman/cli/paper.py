@@ -120,8 +120,11 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
     from dragoman.cli.paper_outputs import Table1Output
     from dragoman.io.storage import write_lines
     from dragoman.paper.table1 import draw_table1, measure_table1
+    from dragoman.viz.matplotlib_svg import check_matplotlib
 
     check_output_paths(output, overwrite=overwrite)
+    if output is not None:
+        check_matplotlib()
     console = stderr_console()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task_id = bar.add_task("measuring", total=1.0)

@@ -70,11 +70,14 @@ def table3(
     from dragoman.paper.table3 import train_table3
     from dragoman.paper.table3_results import draw_table3, parse_budget
     from dragoman.paper.table3_rows import MODEL_SCALES, check_fixed_keys, select_rows
+    from dragoman.viz.matplotlib_svg import check_matplotlib
 
     selected_rows, row_budget = select_rows(rows), parse_budget(budget)
     check_fixed_keys(overrides)
     recipe = read_recipe(corpus, overrides)
     check_output_paths(output, overwrite=overwrite)
+    if output is not None:
+        check_matplotlib()
     console = stderr_console()
     progress_bars: list[TrainingProgressBar] = []
 

@@ -67,6 +67,7 @@ def table4(
         score_baselines,
         score_parser,
     )
+    from dragoman.viz.matplotlib_svg import check_matplotlib
 
     _check_options(overrides, bundles, gold, train, run, unconstrained=unconstrained, with_baselines=not no_baselines)
     gold_paths, train_paths = [gold] if gold is not None else [], list(train)
@@ -74,6 +75,8 @@ def table4(
         bundle, gold_paths, train_paths = find_run_files(run)
         bundles = (bundle,)
     check_output_paths(output, overwrite=overwrite, input_paths=[*gold_paths, *train_paths, *bundles])
+    if output is not None:
+        check_matplotlib()
     decoding = parse_decoding_overrides(overrides)
     table = Table4("", 0, ())
     if gold_paths:

@@ -26,7 +26,7 @@ from dragoman.trees.pcfg import induce_pcfg
 from dragoman.trees.right_branching import RightBranchingLabels, build_right_branching_tree, find_most_common_labels
 from dragoman.trees.simplify import simplify
 from dragoman.trees.tree import Leaf, Tree, get_leaves
-from dragoman.viz.bar_chart import Bar, BarGroup, render_bar_chart
+from dragoman.viz.charts import Bar, BarGroup, render_bar_chart
 
 TagSource = Literal["gold", "own"]
 """Source of the part-of-speech tags: gold tags from the caller, or the parser's own."""

@@ -13,6 +13,7 @@ from pydantic import ConfigDict
 
 from dragoman.bundle import Bundle, BundleMetadata, load_bundle
 from dragoman.config import Recipe
+from dragoman.errors import MissingDependencyError
 from dragoman.formats.pair import Pair
 from dragoman.io.storage import write_json, write_lines
 from dragoman.runtime.progress import format_duration
@@ -87,9 +88,12 @@ def write_report(
     attention_source: str | None,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Score the test set if there is one, and write `report.json`, `curve.svg` and `report.html`. Return the report as JSON."""
+    """Score the test set if there is one, and write `report.json`, `curve.svg` and `report.html`. Return the report as JSON.
+
+    Without matplotlib there is no `curve.svg`, and the page says so.
+    """
     log_entries = read_metrics_log(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
-    evaluation = heatmap = None
+    evaluation = attention_sample = None
     test_values: dict[str, Any] = {}
     if test_pairs is not None:
         bundle = load_bundle(folder / "bundle")
@@ -98,7 +102,6 @@ def write_report(
         test_values = _collect_test_values(evaluation)
         write_lines(folder / TRANSLATIONS_FILE, [sample.translation for sample in evaluation.samples], overwrite=True)
         attention_sample = _select_attention_sample(bundle, evaluation.samples, attention_source)
-        heatmap = draw_attention(bundle, attention_sample) if attention_sample is not None else None
     metadata_values = {field.name: getattr(metadata, field.name) for field in fields(BundleMetadata)}
     training_report = TrainingReport(
         name=recipe.name,
@@ -108,17 +111,25 @@ def write_report(
         **test_values,
     )
     report = training_report.to_dict()
-    curve = draw_curve(log_entries, recipe.name)
-    write_lines(folder / "curve.svg", [curve], overwrite=True)
-    figures = [("Learning curve", curve)]
-    if heatmap is not None:
-        write_lines(folder / "attention.svg", [heatmap], overwrite=True)
-        figures.append(("Cross-attention (mean of all heads, last layer)", heatmap))
+    figures: list[tuple[str, str]] = []
+    notes: list[str] = []
+    try:
+        curve = draw_curve(log_entries, recipe.name)
+        write_lines(folder / "curve.svg", [curve], overwrite=True)
+        figures.append(("Learning curve", curve))
+        if test_pairs is not None and attention_sample is not None:
+            heatmap = draw_attention(bundle, attention_sample)
+            write_lines(folder / "attention.svg", [heatmap], overwrite=True)
+            figures.append(("Cross-attention (mean of all heads, last layer)", heatmap))
+    except MissingDependencyError as error:
+        notes.append(f"This page has no curves: {error}")
+        callback(Notice(f"report.html has no curves: {error}"))
     page = render_report(
         f"{recipe.name}: training report",
         facts=format_facts(report),
         figures=figures,
         tables=_build_tables(evaluation, metadata),
+        notes=notes,
     )
     write_lines(folder / "report.html", [page], overwrite=True)
     write_json(folder / "report.json", report, overwrite=True)

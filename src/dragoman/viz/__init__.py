@@ -3,9 +3,8 @@
 Each function returns text (SVG or HTML) and writes nothing. Equal arguments give equal text.
 """
 
-from dragoman.viz.heatmap import render_attention_heatmap
+from dragoman.viz.charts import Panel, Series, VerticalMarker, render_attention_heatmap, render_learning_curve
 from dragoman.viz.html_report import ReportTable, render_report
-from dragoman.viz.line_chart import Panel, Series, VerticalMarker, render_learning_curve
 from dragoman.viz.run_dashboard import MetricTile, SentenceHistory, render_dashboard
 from dragoman.viz.tree_diagram import render_tree
 

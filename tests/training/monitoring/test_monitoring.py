@@ -654,6 +654,13 @@ def test_page_of_empty_log_is_complete(tmp_path: Path) -> None:
     assert page.count("<svg") == 1
 
 
+def test_page_without_matplotlib_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = render_page([], tmp_path / "run")
+    assert "<svg" not in page
+    assert "dragoman[plots]" in page
+
+
 def test_page_of_failed_run_shows_the_error(tmp_path: Path) -> None:
     page = render_page([*(event("skipped_steps", step) for step in range(2, 12)), event("failed", 11, "disk <full>")], tmp_path)
     assert '<span class="failed">failed</span> · no step is logged yet · disk &lt;full&gt;</p>' in page

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dragoman.errors import OutputError
+from dragoman.errors import MissingDependencyError, OutputError
 from dragoman.io.storage import describe_write_error, write_lines
 from dragoman.runtime.progress import format_duration
 from dragoman.training.monitoring.diagnostics import diagnose
@@ -40,6 +40,12 @@ def render_run_page(status: RunStatus, *, timestamp: str, refresh: int | None = 
     refresh: seconds after which browsers reload the page; None for a page that stays as it is
     """
     summary = summarize_run(status)
+    charts: list[str] = []
+    chart_note = ""
+    try:
+        charts = _build_charts(status)
+    except MissingDependencyError as error:
+        chart_note = f"; {error}"
     refresh_note = f"; reloads every {refresh} seconds" if refresh is not None else ""
     return render_dashboard(
         status.recipe.name,
@@ -47,10 +53,10 @@ def render_run_page(status: RunStatus, *, timestamp: str, refresh: int | None = 
         state_detail=_format_headline(status, summary),
         progress=summary.progress or 0.0,
         tiles=_build_tiles(status, summary),
-        charts=_build_charts(status),
+        charts=charts,
         sentences=_build_sentences(status),
         tables=_build_tables(status),
-        footer=f"{status.folder}, as of {timestamp}{refresh_note}",
+        footer=f"{status.folder}, as of {timestamp}{refresh_note}{chart_note}",
         refresh_seconds=refresh,
     )
 
@@ -209,7 +215,7 @@ def update_dashboard(run_dir: Path, page: Path, *, interval_seconds: int | None)
     """
     _check_replaceable(page)
     while True:
-        started = time.monotonic()
+        started = time.process_time()
         status = read_run_status(run_dir)
         is_running = status.state == "running" and interval_seconds is not None
         timestamp = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
@@ -221,8 +227,8 @@ def update_dashboard(run_dir: Path, page: Path, *, interval_seconds: int | None)
         yield status.state
         if interval_seconds is None or not is_running:
             return
-        # A long metrics log takes CPU time to read, which the run needs.
-        time.sleep(max(float(interval_seconds), 20.0 * (time.monotonic() - started)))
+        # Reading a long metrics log and drawing take CPU time, which the run needs.
+        time.sleep(max(float(interval_seconds), 5.0 * (time.process_time() - started)))
 
 
 def _check_replaceable(page: Path) -> None:
