@@ -592,8 +592,8 @@ def test_recipe_file_is_read(tmp_path: Path) -> None:
     [
         (b"a = 1\nb = = 2\n", "FILE: not TOML: Invalid value (at line 2, column 5)"),
         (b"name = 'a'\nname = 'b'\n", "FILE: not TOML: Cannot overwrite a value (at line 2, column 11)"),
-        (b"# ok\n\nname = '\xff'\n", "FILE, line 3: not UTF-8 (byte 0xff)"),
-        (b"\xff\xfen\x00a\x00", "FILE, line 1: not UTF-8 (byte 0xff)"),
+        (b"# ok\n\nname = '\xff'\n", "FILE, line 3: not UTF-8 (byte 0xff); save the file as UTF-8"),
+        (b"\xff\xfen\x00a\x00", "FILE, line 1: not UTF-8 (byte 0xff); save the file as UTF-8"),
         (b"a = " + b"9" * 5000, "FILE: not a recipe: a number too long to read, or values nested too deep"),
         (b"a = " + b"[" * 5000, "FILE: not a recipe: a number too long to read, or values nested too deep"),
         (b"[model]\nd_mdel = 3\n", "FILE: model.d_mdel is not a key; did you mean d_model?"),

@@ -196,7 +196,7 @@ def test_lines_end_only_with_line_feed(tmp_path: Path, suffix: str, content: byt
 def test_invalid_bytes_are_named_with_location(tmp_path: Path, suffix: str, content: bytes, location: str) -> None:
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(COMPRESSORS[suffix](content))
-    assert error_message(lambda: list(read_lines(path))) == f"{path}, {location}"
+    assert error_message(lambda: list(read_lines(path))) == f"{path}, {location}; convert the text to UTF-8"
 
 
 @pytest.mark.parametrize("suffix", ARCHIVES)
@@ -271,7 +271,8 @@ def test_standard_input_is_read_as_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("ä\r\nb\u2028".encode()), encoding="ascii"))
     assert list(read_lines(None)) == ["ä", "b\u2028"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n\xff"), encoding="latin-1"))
-    assert error_message(lambda: list(read_lines(None))) == "standard input, line 2: not UTF-8 (byte 0xff at column 1)"
+    expected = "standard input, line 2: not UTF-8 (byte 0xff at column 1); convert the text to UTF-8"
+    assert error_message(lambda: list(read_lines(None))) == expected
 
 
 # --- pairs ------------------------------------------------------------------------------------------------------------

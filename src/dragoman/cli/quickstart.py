@@ -29,8 +29,11 @@ def quickstart(overrides: tuple[str, ...], language: str, run: Path | None, seed
     """
     from dragoman.cli.console import print_json, stderr_console
     from dragoman.cli.train import run_recipe
+    from dragoman.data.synthetic_corpus import LANGUAGES
     from dragoman.training.quickstart_recipe import prepare_quickstart
 
+    if language not in LANGUAGES:
+        raise click.BadParameter(f"{language!r} has no phrases; choose one of {', '.join(LANGUAGES)}", param_hint="--to")
     console = stderr_console()
     folder = run or Path(f"runs/quickstart-{language}")
     prepared = prepare_quickstart(

@@ -267,7 +267,8 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise RecipeError(
-            f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x})", code="recipe-syntax"
+            f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x}); save the file as UTF-8",
+            code="recipe-syntax",
         ) from None
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}", code="recipe-not-found") from None

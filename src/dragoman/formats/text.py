@@ -151,7 +151,7 @@ class _MultiStreamReader(io.RawIOBase):
         super().close()
 
 
-def read_lines(path: Path | None, *, hint: str = "") -> Iterator[str]:
+def read_lines(path: Path | None, *, hint: str = "convert the text to UTF-8") -> Iterator[str]:
     """Yield the lines of a file without their ends. Only \\n and \\r\\n end a line. A path of None is standard input.
 
     hint: advice at the end of the error message for bytes that are not UTF-8
@@ -178,7 +178,7 @@ def read_lines(path: Path | None, *, hint: str = "") -> Iterator[str]:
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise DataError(
-            f"{name}, line {number}: not UTF-8 (byte 0x{byte:02x} at column {error.start + 1}){hint and '; '}{hint}",
+            f"{name}, line {number}: not UTF-8 (byte 0x{byte:02x} at column {error.start + 1}); {hint}",
             code="invalid-encoding",
         ) from None
     except READ_ERRORS as error:
