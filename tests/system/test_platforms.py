@@ -20,7 +20,7 @@ from dragoman.runtime.processes import block_signals, unblock_signals
 from dragoman.training.monitoring import flops
 
 SOURCES = Path(dragoman.__file__).parent
-FEATURES_MODULE = SOURCES / "runtime" / "platform_features.py"
+FEATURES_MODULE = SOURCES / "platform_features.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="removes functions of Linux")
 
 NAMED_FEATURES = ("signal.SIGUSR1", "signal.SIGHUP", "resource", "fcntl", "os.sched_setaffinity", "os.sched_getaffinity")
@@ -126,7 +126,7 @@ assert import_all() > 100
 assert not hasattr(signal, "SIGHUP") and not hasattr(os, "O_DIRECTORY")
 
 from dragoman.cli.main import cli
-from dragoman.runtime import platform_features
+from dragoman import platform_features
 assert (platform_features.fcntl, platform_features.resource, platform_features.get_c_function("abort")) == (None,) * 3
 
 for words in json.loads(sys.argv[1]):

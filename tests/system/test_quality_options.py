@@ -584,7 +584,7 @@ def test_replaced_tabs_are_counted(bundle: Path, tmp_path: Path, form: str) -> N
     ("arguments", "message"),
     [
         (["self-train", "B", "nowhere.en", "-o", "a.tsv"], "nowhere.en"),
-        (["self-train", "B", "nowhere.en", "-o", "a.txt"], "is no .tsv or .jsonl"),
+        (["self-train", "B", "nowhere.en", "-o", "a.txt"], "is not a .tsv or .jsonl"),
         (["self-train", "B", "nowhere.en", "-o", "a.tsv", "--tag", "a b"], "holds a space; give one word"),
         (["self-train", "B", "a.en", "b.en", "-o", "a.tsv"], "2 files are given; allowed: one file"),
         (["distill", "B", "x.en", "y.de", "-o", "a.tsv", "--best-of", "4", "method=greedy"], "nbest = 4"),
