@@ -751,7 +751,7 @@ def test_killed_data_worker_is_reported(tiny: MakeRecipe, tmp_path: Path) -> Non
                 os.kill(process.pid or 0, signal.SIGKILL)
                 killed.append(time.monotonic())
 
-    pattern = r"a process that makes batches ahead has ended, .* lower data\.num_workers or set it to 0"
+    pattern = r"data\.num_workers: a worker process was killed, .* lower it or set it to 0"
     with pytest.raises(WorkerLostError, match=pattern):
         train(tiny(tmp_path / "run", "data.num_workers=1", "training.max_steps=100000"), WorkerKiller())
     assert time.monotonic() - killed[0] < 10
